@@ -2,61 +2,7 @@
 
 from typing import Any, NamedTuple
 
-_LLAMA3 = dict(
-    rope_type="llama3",
-    rope_theta=500000.0,
-    factor=8.0,
-    low_freq_factor=1.0,
-    high_freq_factor=4.0,
-    original_max_position_embeddings=32,  # short, so that all three kinds of waves occur
-)
-_YARN = dict(
-    rope_type="yarn",
-    rope_theta=10000.0,
-    factor=4.0,
-    beta_fast=32,
-    beta_slow=1,
-    mscale=0.707,
-    mscale_all_dim=0.707,
-    original_max_position_embeddings=32,
-)
-_YARN_OSS = dict(
-    rope_type="yarn",
-    rope_theta=150000.0,
-    factor=4.0,
-    beta_fast=32.0,
-    beta_slow=1.0,
-    truncate=False,
-    original_max_position_embeddings=32,
-)
-_SLIDING, _FULL = "sliding_attention", "full_attention"
-_ALL = dict(vocab_size=97, initializer_range=0.1)
-_LS = _ALL | dict(  # what Llama calls it
-    hidden_size=64,
-    intermediate_size=168,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=64,
-    rms_norm_eps=1e-5,
-    tie_word_embeddings=False,
-)
-_MLA = dict(
-    num_key_value_heads=4,
-    moe_intermediate_size=40,
-    kv_lora_rank=28,
-    qk_nope_head_dim=20,
-    qk_rope_head_dim=12,
-    v_head_dim=18,
-    num_experts_per_tok=3,
-    first_k_dense_replace=1,
-    max_position_embeddings=128,
-    rms_norm_eps=1e-3,  # not that of the latents' norms
-)
-
-
-def _rope(theta: float) -> dict[str, Any]:
-    return dict(rope_type="default", rope_theta=theta)
+import yaml
 
 
 class Recipe(NamedTuple):
@@ -74,257 +20,192 @@ class Recipe(NamedTuple):
     window: int | None = None
     by_kind: bool = False
 
+    def changed(self, text: str = "", *, window: int | None = None, **more: Any) -> "Recipe":
+        """Return a variant with other settings, written as in YAML."""
+        return self._replace(settings=self.settings | settings(text) | more, window=window)
+
+
+def settings(text: str) -> dict[str, Any]:
+    return yaml.safe_load(f"{{{text}}}")
+
+
+def rope(theta: float, kind: str = "default", text: str = "") -> dict[str, Any]:
+    return {"rope_type": kind, "rope_theta": theta, **settings(text)}
+
+
+# Short original lengths, so that all kinds of waves occur.
+_LENGTH = "factor: 4.0, beta_fast: 32, beta_slow: 1, original_max_position_embeddings: 32"
+_LLAMA3 = rope(
+    5e5,
+    "llama3",
+    "factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, "
+    "original_max_position_embeddings: 32",
+)
+_YARN = rope(1e4, "yarn", f"{_LENGTH}, mscale: 0.707, mscale_all_dim: 0.707")
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_GPT2 = settings(
+    """vocab_size: 97, initializer_range: 0.1, n_positions: 48, n_embd: 64, n_layer: 3, n_head: 4,
+    n_inner: 200, resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0, bos_token_id: 0,
+    eos_token_id: 0"""
+)
+_LLAMA = settings(
+    """vocab_size: 97, initializer_range: 0.1, hidden_size: 64, intermediate_size: 168,
+    num_hidden_layers: 3, num_attention_heads: 4, num_key_value_heads: 2, rms_norm_eps: 0.00001,
+    max_position_embeddings: 64, tie_word_embeddings: false"""
+)
+# The eps is not that of the latents' norms.
+_LATENT = _LLAMA | settings(
+    """num_key_value_heads: 4, moe_intermediate_size: 40, kv_lora_rank: 28, qk_nope_head_dim: 20,
+    qk_rope_head_dim: 12, v_head_dim: 18, num_experts_per_tok: 3, first_k_dense_replace: 1,
+    max_position_embeddings: 128, rms_norm_eps: 0.001"""
+)
+
+
+def llama(
+    family: str, theta: float, text: str = "", *, by_kind: bool = False, **more: Any
+) -> Recipe:
+    window = more.pop("window", None)
+    own = {"rope_parameters": rope(theta), **settings(text), **more}
+    return Recipe(family, _LLAMA | own, window, by_kind)
+
 
 _TINY = {
-    "gpt2": Recipe(
-        "gpt2",
-        _ALL
-        | dict(
-            n_positions=48,
-            n_embd=64,
-            n_layer=3,
-            n_head=4,
-            n_inner=200,
-            resid_pdrop=0.0,
-            embd_pdrop=0.0,
-            attn_pdrop=0.0,
-            bos_token_id=0,
-            eos_token_id=0,
-        ),
+    "gpt2": Recipe("gpt2", _GPT2),
+    "llama": llama("llama", 1e4),
+    # Heads do not fill the width.
+    "mistral": llama(
+        "mistral", 1e4, "num_hidden_layers: 2, head_dim: 24, sliding_window: 5", window=5
     ),
-    "gpt2_relu": Recipe(
-        "gpt2",
-        _ALL | dict(n_positions=48, n_embd=64, n_layer=2, n_head=4, activation_function="relu"),
-    ),
-    "llama": Recipe("llama", _LS | dict(rope_parameters=_rope(10000.0))),
-    "llama_biases": Recipe("llama", _LS | dict(attention_bias=True, mlp_bias=True)),
-    "llama3_2": Recipe(
-        "llama",
-        _LS
-        | dict(
-            num_hidden_layers=2,
-            head_dim=24,  # heads do not fill the width
-            max_position_embeddings=256,
-            rope_parameters=_LLAMA3,
-            tie_word_embeddings=True,
-        ),
-    ),
-    "mistral": Recipe(
-        "mistral",
-        _LS
-        | dict(num_hidden_layers=2, head_dim=24, sliding_window=5, rope_parameters=_rope(10000.0)),
-        window=5,
-    ),
-    "mixtral": Recipe(
+    "mixtral": llama(
         "mixtral",
-        _LS
-        | dict(
-            intermediate_size=88,
-            num_hidden_layers=2,
-            num_local_experts=5,
-            num_experts_per_tok=2,
-            sliding_window=None,
-            rope_parameters=_rope(1e6),
-        ),
+        1e6,
+        """intermediate_size: 88, num_hidden_layers: 2, num_local_experts: 5,
+        num_experts_per_tok: 2, sliding_window: null""",
     ),
-    "qwen2": Recipe(
+    "qwen2": llama(
         "qwen2",
-        _LS
-        | dict(
-            rms_norm_eps=1e-6,
-            use_sliding_window=False,
-            sliding_window=5,
-            max_window_layers=2,
-            rope_parameters=_rope(1e6),
-            tie_word_embeddings=True,
-        ),
+        1e6,
+        """rms_norm_eps: 0.000001, use_sliding_window: false, sliding_window: 5,
+        max_window_layers: 2, tie_word_embeddings: true""",
         by_kind=True,
     ),
-    "qwen3": Recipe(
-        "qwen3",
-        _LS | dict(head_dim=24, rms_norm_eps=1e-6, rope_parameters=_rope(1e6)),
-        by_kind=True,
-    ),
-    "qwen3_moe": Recipe(
+    "qwen3": llama("qwen3", 1e6, "head_dim: 24, rms_norm_eps: 0.000001", by_kind=True),
+    "qwen3_moe": llama(
         "qwen3_moe",
-        _LS
-        | dict(
-            head_dim=24,
-            moe_intermediate_size=40,
-            num_experts=6,
-            num_experts_per_tok=2,
-            norm_topk_prob=True,
-            decoder_sparse_step=1,
-            mlp_only_layers=[0],
-            rms_norm_eps=1e-6,
-            rope_parameters=_rope(1e6),
-        ),
+        1e6,
+        """head_dim: 24, moe_intermediate_size: 40, num_experts: 6, num_experts_per_tok: 2,
+        norm_topk_prob: true, decoder_sparse_step: 1, mlp_only_layers: [0],
+        rms_norm_eps: 0.000001""",
     ),
-    "gemma2": Recipe(
+    # Caps are so small that they matter.
+    "gemma2": llama(
         "gemma2",
-        _LS
-        | dict(
-            num_hidden_layers=4,
-            head_dim=24,
-            query_pre_attn_scalar=20,
-            sliding_window=5,
-            attn_logit_softcapping=5.0,  # so small that they matter
-            final_logit_softcapping=3.0,
-            rms_norm_eps=1e-6,
-            rope_parameters=_rope(10000.0),
-            tie_word_embeddings=True,
-        ),
+        1e4,
+        """num_hidden_layers: 4, head_dim: 24, query_pre_attn_scalar: 20, sliding_window: 5,
+        attn_logit_softcapping: 5.0, final_logit_softcapping: 3.0, rms_norm_eps: 0.000001,
+        tie_word_embeddings: true""",
         window=5,
         by_kind=True,
     ),
-    "gemma3": Recipe(
+    "gemma3": llama(
         "gemma3_text",
-        _LS
-        | dict(
-            num_hidden_layers=4,
-            head_dim=24,
-            query_pre_attn_scalar=20,
-            sliding_window=5,
-            layer_types=[_SLIDING, _SLIDING, _FULL, _SLIDING],
-            rms_norm_eps=1e-6,
-            rope_parameters={
-                _FULL: dict(rope_type="linear", factor=8.0, rope_theta=1e6),
-                _SLIDING: _rope(10000.0),
-            },
-            tie_word_embeddings=True,
-        ),
+        1e6,
+        """num_hidden_layers: 4, head_dim: 24, query_pre_attn_scalar: 20, sliding_window: 5,
+        rms_norm_eps: 0.000001, tie_word_embeddings: true""",
+        layer_types=[_SLIDING, _SLIDING, _FULL, _SLIDING],
+        rope_parameters={_FULL: rope(1e6, "linear", "factor: 8.0"), _SLIDING: rope(1e4)},
         window=5,
         by_kind=True,
     ),
     "deepseek_v2": Recipe(
         "deepseek_v2",
-        _LS
-        | _MLA
-        | dict(
-            q_lora_rank=None,
-            n_routed_experts=6,
-            n_shared_experts=2,
-            topk_method="greedy",
-            n_group=1,
-            topk_group=1,
-            norm_topk_prob=False,
-            routed_scaling_factor=1.0,
-            rope_parameters=_YARN,
-        ),
+        _LATENT
+        | settings(
+            """q_lora_rank: null, n_routed_experts: 6, n_shared_experts: 2, topk_method: greedy,
+            n_group: 1, topk_group: 1, norm_topk_prob: false, routed_scaling_factor: 1.0"""
+        )
+        | {"rope_parameters": _YARN},
     ),
     "deepseek_v3": Recipe(
         "deepseek_v3",
-        _LS
-        | _MLA
-        | dict(
-            q_lora_rank=36,
-            n_routed_experts=8,
-            n_shared_experts=1,
-            n_group=4,
-            topk_group=2,
-            norm_topk_prob=True,
-            routed_scaling_factor=2.5,
-            rope_interleave=True,
-            rope_parameters=_YARN | dict(mscale=1.0, mscale_all_dim=1.0),
-        ),
+        _LATENT
+        | settings(
+            """q_lora_rank: 36, n_routed_experts: 8, n_shared_experts: 1, n_group: 4,
+            topk_group: 2, norm_topk_prob: true, routed_scaling_factor: 2.5,
+            rope_interleave: true"""
+        )
+        | {"rope_parameters": _YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}},
     ),
-    "olmo2": Recipe(
-        "olmo2",
-        _LS
-        | dict(rms_norm_eps=1e-6, rope_parameters=_rope(500000.0), pad_token_id=1, eos_token_id=2),
-    ),
-    "smollm3": Recipe(
+    "olmo2": llama("olmo2", 5e5, "rms_norm_eps: 0.000001, pad_token_id: 1, eos_token_id: 2"),
+    "smollm3": llama(
         "smollm3",
-        _LS
-        | dict(
-            num_hidden_layers=4,
-            rms_norm_eps=1e-6,
-            no_rope_layer_interval=3,
-            rope_parameters=_rope(5e6),
-            tie_word_embeddings=True,
-            pad_token_id=0,
-            bos_token_id=1,
-            eos_token_id=2,
-        ),
+        5e6,
+        """num_hidden_layers: 4, rms_norm_eps: 0.000001, no_rope_layer_interval: 3,
+        tie_word_embeddings: true, pad_token_id: 0, bos_token_id: 1, eos_token_id: 2""",
         by_kind=True,
     ),
-    "gpt_oss": Recipe(
+    # The width of experts is not hidden_size, so that a wrong side shows; the limit matters.
+    "gpt_oss": llama(
         "gpt_oss",
-        _LS
-        | dict(
-            intermediate_size=40,  # not hidden_size, so that a wrong side shows
-            num_hidden_layers=4,
-            head_dim=24,
-            num_local_experts=6,
-            num_experts_per_tok=2,
-            sliding_window=5,
-            swiglu_limit=0.3,  # so small that it matters
-            max_position_embeddings=128,
-            rope_parameters=_YARN_OSS,
-        ),
+        150000.0,
+        """intermediate_size: 40, num_hidden_layers: 4, head_dim: 24, num_local_experts: 6,
+        num_experts_per_tok: 2, sliding_window: 5, swiglu_limit: 0.3,
+        max_position_embeddings: 128""",
+        rope_parameters=rope(150000.0, "yarn", f"{_LENGTH}, truncate: false"),
         window=5,
         by_kind=True,
     ),
 }
-
-
-def _changed(name: str, *, window: int | None = None, **settings: Any) -> Recipe:
-    recipe = _TINY[name]
-    return recipe._replace(settings=recipe.settings | settings, window=window)
-
-
-_WINDOW = {"use_sliding_window": True, "sliding_window": 5}
-_BIASES = {"attention_bias": True}
+_WINDOW, _BIASES = "use_sliding_window: true, sliding_window: 5", "attention_bias: true"
 # Further values of each key, several in one model if they are independent.
 _VARIANTS = {
-    "gpt2_scaled_by_layer": _changed("gpt2", scale_attn_by_inverse_layer_idx=True),
-    "gpt2_untied_and_scaled_by_layer_alone": _changed(
-        "gpt2",
-        tie_word_embeddings=False,
-        scale_attn_weights=False,
-        scale_attn_by_inverse_layer_idx=True,
-        reorder_and_upcast_attn=True,
+    "gpt2_relu": _TINY["gpt2"].changed("n_inner: null, n_layer: 2, activation_function: relu"),
+    "gpt2_scaled_by_layer": _TINY["gpt2"].changed("scale_attn_by_inverse_layer_idx: true"),
+    "gpt2_untied_and_scaled_by_layer_alone": _TINY["gpt2"].changed(
+        """tie_word_embeddings: false, scale_attn_weights: false, reorder_and_upcast_attn: true,
+        scale_attn_by_inverse_layer_idx: true"""
+    ),
+    "llama_biases": _TINY["llama"].changed(f"{_BIASES}, mlp_bias: true"),
+    "llama3_2": _TINY["llama"].changed(
+        """num_hidden_layers: 2, head_dim: 24, max_position_embeddings: 256,
+        tie_word_embeddings: true""",
+        rope_parameters=_LLAMA3,
     ),
     # Heads do not fill the width, and share keys.
-    "olmo2_wide": _changed("olmo2", head_dim=24, num_key_value_heads=2, **_BIASES),
+    "olmo2_wide": _TINY["olmo2"].changed(f"head_dim: 24, num_key_value_heads: 2, {_BIASES}"),
     # A RoPE with a default scaling, and no window.
-    "gpt_oss_plain": _changed(
-        "gpt_oss",
-        rope_parameters=dict(rope_type="default", rope_theta=150000.0),
+    "gpt_oss_plain": _TINY["gpt_oss"].changed(
+        "sliding_window: 128, attention_bias: false",
+        rope_parameters=rope(150000.0),
         layer_types=[_FULL] * 4,
-        sliding_window=128,
-        attention_bias=False,
     ),
-    "smollm3_nope": _changed("smollm3", no_rope_layers=[0] * 4, mlp_bias=True, **_BIASES),
-    "smollm3_window": _changed("smollm3", window=5, **_WINDOW),
-    "qwen2_late_window": _changed("qwen2", window=5, max_window_layers=2, **_WINDOW),
+    "smollm3_nope": _TINY["smollm3"].changed(
+        f"no_rope_layers: [0, 0, 0, 0], mlp_bias: true, {_BIASES}"
+    ),
+    "smollm3_window": _TINY["smollm3"].changed(_WINDOW, window=5),
+    "qwen2_late_window": _TINY["qwen2"].changed(f"max_window_layers: 2, {_WINDOW}", window=5),
     # The window would begin after the last layer.
-    "qwen2_no_window": _changed("qwen2", max_window_layers=3, **_WINDOW),
-    "qwen3_window": _changed(
-        "qwen3", window=5, layer_types=[_SLIDING, _FULL, _SLIDING], **_BIASES, **_WINDOW
+    "qwen2_no_window": _TINY["qwen2"].changed(f"max_window_layers: 3, {_WINDOW}"),
+    "qwen3_window": _TINY["qwen3"].changed(
+        f"{_BIASES}, {_WINDOW}", window=5, layer_types=[_SLIDING, _FULL, _SLIDING]
     ),
-    "qwen3_moe_window": _changed("qwen3_moe", window=5, **_BIASES, **_WINDOW),
-    "qwen3_moe_sparse": _changed(
-        "qwen3_moe",
-        num_hidden_layers=4,
-        decoder_sparse_step=2,
-        mlp_only_layers=[],
-        norm_topk_prob=False,
+    "qwen3_moe_window": _TINY["qwen3_moe"].changed(f"{_BIASES}, {_WINDOW}", window=5),
+    "qwen3_moe_sparse": _TINY["qwen3_moe"].changed(
+        "num_hidden_layers: 4, decoder_sparse_step: 2, mlp_only_layers: [], norm_topk_prob: false"
     ),
-    "deepseek_v2_grouped": _changed(
-        "deepseek_v2",
-        q_lora_rank=36,
-        n_routed_experts=8,
-        topk_method="group_limited_greedy",
-        n_group=4,
-        topk_group=2,
-        routed_scaling_factor=1.6,
+    "deepseek_v2_grouped": _TINY["deepseek_v2"].changed(
+        """q_lora_rank: 36, n_routed_experts: 8, topk_method: group_limited_greedy, n_group: 4,
+        topk_group: 2, routed_scaling_factor: 1.6"""
     ),
     # No layer has experts.
-    "deepseek_v2_dense": _changed("deepseek_v2", first_k_dense_replace=3),
-    "deepseek_v3_biases": _changed("deepseek_v3", **_BIASES),
-    "gemma2_capped_logits": _changed("gemma2", window=5, attn_logit_softcapping=None, **_BIASES),
-    "gemma2_capped_scores": _changed("gemma2", window=5, final_logit_softcapping=None),
-    "gemma3_capped_logits": _changed("gemma3", window=5, final_logit_softcapping=3.0, **_BIASES),
+    "deepseek_v2_dense": _TINY["deepseek_v2"].changed("first_k_dense_replace: 3"),
+    "deepseek_v3_biases": _TINY["deepseek_v3"].changed(_BIASES),
+    "gemma2_capped_logits": _TINY["gemma2"].changed(
+        f"attn_logit_softcapping: null, {_BIASES}", window=5
+    ),
+    "gemma2_capped_scores": _TINY["gemma2"].changed("final_logit_softcapping: null", window=5),
+    "gemma3_capped_logits": _TINY["gemma3"].changed(
+        f"final_logit_softcapping: 3.0, {_BIASES}", window=5
+    ),
 }
 RECIPES = _TINY | _VARIANTS

@@ -13,6 +13,8 @@ from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, bind, build, check_and_bind, find
 from fidgpt.interop import Mapped, read_levanter
 
+NAMES = {**vars(model), **vars(optim), **vars(parallel), **vars(train), "approx": pytest.approx}
+
 SMALL_LLAMA = """
     model:
       {type: llama, hidden_dim: 512, intermediate_dim: 1376, num_layers: 6, num_heads: 8,
@@ -60,33 +62,30 @@ def value_at(root: Any, path: str) -> Any:
     return root
 
 
-def assert_mapped(text: str, values: dict[str, Any], names: str = "") -> None:
+def assert_mapped(text: str, values: str, unmapped: str = "", *, inside: str = "") -> None:
+    """Check values of the graph, `path = value` each, and the paths without an equivalent."""
     mapped = read(text)
     cfg = graph_of(mapped)
-    assert {path: value_at(cfg, path) for path in values} == values
-    assert listed(mapped) == names.split()
+    for line in filter(None, map(str.strip, re.split(r"[;\n]", values))):
+        path, _, value = line.partition(" = ")
+        found = value_at(cfg, f"{inside}.{path}" if inside else path)
+        assert found == eval(value, NAMES), f"{path} is {found}"
+    assert listed(mapped) == unmapped.split()
 
 
 def test_a_llama_is_mapped_value_by_value() -> None:
     assert_mapped(
         SMALL_LLAMA,
-        {
-            **{"model.hidden_dim": 512, "model.num_layers": 6, "seq_len": 256},
-            **{f"{BLOCK}.attention.head_dim": 64, f"{BLOCK}.attention.num_kv_heads": 4},
-            **{f"{BLOCK}.mlp.ffn_dim": 1376, f"{BLOCK}.mlp_norm.eps": 1e-6, "model.norm.eps": 1e-6},
-            **{f"{BLOCK}.attention.rope.theta": 5e5, f"{BLOCK}.attention.rope.head_dim": 64},
-            **{"optimizer.lr": 3e-4, "optimizer.weight_decay": 0.05, "optimizer.eps": 1e-9},
-            **{"optimizer.betas": (0.8, 0.98), "max_grad_norm": 0.5},
-            **{
-                "schedule.warmup_steps": 100,
-                "schedule.min_ratio": 0.0,
-                "precision()": train.BFloat16,
-            },
-            **{"batch_size": 64, "num_steps": 2000, "seed": 3, "micro_batch_size": 16},
-            **{"evaluators['validation'].every": 200},
-            **{"evaluators['validation'].data.num_batches": 5},
-            **{"checkpoints.every": 500, "checkpoints.keep_last": 4},
-        },
+        """model.hidden_dim = 512; model.num_layers = 6; seq_len = 256; model.norm.eps = 1e-6
+        model.blocks[0].attention.head_dim = 64; model.blocks[0].attention.num_kv_heads = 4
+        model.blocks[0].mlp.ffn_dim = 1376; model.blocks[0].mlp_norm.eps = 1e-6
+        model.blocks[0].attention.rope.theta = 5e5; model.blocks[0].attention.rope.head_dim = 64
+        optimizer.lr = 3e-4; optimizer.weight_decay = 0.05; optimizer.eps = 1e-9
+        optimizer.betas = (0.8, 0.98); max_grad_norm = 0.5; precision() = BFloat16
+        schedule.warmup_steps = 100; schedule.min_ratio = 0.0
+        batch_size = 64; num_steps = 2000; seed = 3; micro_batch_size = 16
+        evaluators['validation'].every = 200; evaluators['validation'].data.num_batches = 5
+        checkpoints.every = 500; checkpoints.keep_last = 4""",
     )
 
 
@@ -102,13 +101,11 @@ def test_no_directive_repeats_what_holds_already() -> None:
 def test_defaults_are_those_of_levanter() -> None:
     assert_mapped(
         "{}",
-        {
-            **{"model.hidden_dim": 4096, "model.num_layers": 32, "seq_len": 2048},
-            **{f"{BLOCK}.attention.head_dim": 128, f"{BLOCK}.mlp.ffn_dim": 11008},
-            **{"num_steps": 400_000, "batch_size": 512, "schedule.warmup_steps": 4000},
-            **{"optimizer.lr": 6e-4, "optimizer.weight_decay": 0.1, "max_grad_norm": 1.0},
-            **{"precision()": train.Float32, "checkpoints.temporary.minutes": 15.0},
-        },
+        """model.hidden_dim = 4096; model.num_layers = 32; seq_len = 2048
+        model.blocks[0].attention.head_dim = 128; model.blocks[0].mlp.ffn_dim = 11008
+        num_steps = 400_000; batch_size = 512; schedule.warmup_steps = 4000
+        optimizer.lr = 6e-4; optimizer.weight_decay = 0.1; max_grad_norm = 1.0
+        precision() = Float32; checkpoints.temporary.minutes = 15.0""",
     )
     cfg = graph_of(read("{}"))
     assert cfg.model.embedding.weight is not cfg.model.unembedding.weight
@@ -116,70 +113,60 @@ def test_defaults_are_those_of_levanter() -> None:
     assert not [one for one in small.directives if one.startswith("set:model")]
 
 
-LLAMA3 = {"factor": 32.0, "original_seq_len": 8192, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-
-
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("rope: {type: default, theta: 5e5, factor: 1.0}", {"attention.rope.theta": 5e5}),
+        ("rope: {type: default, theta: 5e5, factor: 1.0}", "attention.rope.theta = 5e5"),
         (
             "rope: {type: linear, factor: 4}",
-            {
-                "attention.rope.theta": 1e4,
-                "attention.rope.scaling()": model.LinearScaling,
-                "attention.rope.scaling.factor": 4.0,
-            },
+            """attention.rope.theta = 1e4; attention.rope.scaling() = LinearScaling
+            attention.rope.scaling.factor = 4.0""",
         ),
         (
             "rope: {type: llama3, factor: 32}",
-            {
-                "attention.rope.theta": 5e5,
-                "attention.rope.scaling()": model.Llama3Scaling,
-                **{f"attention.rope.scaling.{name}": value for name, value in LLAMA3.items()},
-            },
+            """attention.rope.theta = 5e5; attention.rope.scaling() = Llama3Scaling
+            attention.rope.scaling.factor = 32.0; attention.rope.scaling.original_seq_len = 8192
+            attention.rope.scaling.low_freq_factor = 1.0
+            attention.rope.scaling.high_freq_factor = 4.0""",
         ),
         (
             "rope: {type: yarn, original_max_position_embeddings: 256}",
-            {"attention.rope.scaling": None},
+            "attention.rope.scaling = None",
         ),
-        ("type: mistral", {"attention.window": 4096}),
-        ("type: mistral, seq_len: 1024", {"attention.window": None}),
-        ("type: mistral, sliding_window: 512", {"attention.window": 512}),
+        ("type: mistral", "attention.window = 4096"),
+        ("type: mistral, seq_len: 1024", "attention.window = None"),
+        ("type: mistral, sliding_window: 512", "attention.window = 512"),
         (
             "type: gemma, head_dim: 16",
-            {"mlp()": model.GeGLU, "mlp_norm()": model.OffsetRMSNorm, "mlp_norm.eps": 1e-5},
+            "mlp() = GeGLU; mlp_norm() = OffsetRMSNorm; mlp_norm.eps = 1e-5",
         ),
         (
             "type: qwen, use_sliding_window: false, sliding_window: 8",
-            {"attention.bias": True, "attention.out_bias": False},
+            "attention.bias = True; attention.out_bias = False",
         ),
-        ("type: qwen3, layer_norm_epsilon: 1e-6", {"attention.query_norm.eps": 1e-6}),
+        ("type: qwen3, layer_norm_epsilon: 1e-6", "attention.query_norm.eps = 1e-6"),
         (
             "type: mixtral, n_routed_experts: 4, n_shared_experts: 2",
-            {
-                **{"mlp()": model.MoE, "mlp.num_experts": 4, "mlp.router.top_k": 2},
-                **{"mlp.experts.ffn_dim": 96, "mlp.shared.ffn_dim": 192},
-                **{"mlp.balancing[0].weight": 0.005, "mlp.balancing[1].weight": 0.001},
-            },
+            """mlp() = MoE; mlp.num_experts = 4; mlp.router.top_k = 2; mlp.experts.ffn_dim = 96
+            mlp.shared.ffn_dim = 192; mlp.balancing[0].weight = 0.005
+            mlp.balancing[1].weight = 0.001""",
         ),
         (
             "type: mixtral, lbl_coef: 0.1, rzl_coef: null",
-            {"mlp.balancing[0].weight": 0.05, "mlp.balancing[1].weight": 0.0},
+            "mlp.balancing[0].weight = 0.05; mlp.balancing[1].weight = 0.0",
         ),
         (
             "use_layer_norm_weight: false, layer_norm_epsilon: 1e-6",
-            {"mlp_norm()": model.WeightlessRMSNorm, "mlp_norm.eps": 1e-6},
+            "mlp_norm() = WeightlessRMSNorm; mlp_norm.eps = 1e-6",
         ),
-        ("hybrid_norm: true", {"()": model.SandwichBlock, "mlp_out_norm()": model.RMSNorm}),
-        ("gradient_checkpointing: true", {"()": model.Recompute, "block.mlp.ffn_dim": 96}),
-        ("gradient_checkpointing: full", {"()": model.Recompute}),
-        ("gradient_checkpointing: false", {"()": model.Block, "mlp.ffn_dim": 96}),
+        ("hybrid_norm: true", "() = SandwichBlock; mlp_out_norm() = RMSNorm"),
+        ("gradient_checkpointing: true", "() = Recompute; block.mlp.ffn_dim = 96"),
+        ("gradient_checkpointing: full", "() = Recompute"),
+        ("gradient_checkpointing: false", "() = Block; mlp.ffn_dim = 96"),
     ],
 )
-def test_models_are_mapped(text: str, values: dict[str, Any]) -> None:
-    wanted = {f"{BLOCK}.{path}".replace(".()", "()"): value for path, value in values.items()}
-    assert_mapped(f"model: {{{SIZES}, {text}}}", wanted)
+def test_models_are_mapped(text: str, values: str) -> None:
+    assert_mapped(f"model: {{{SIZES}, {text}}}", values, inside=BLOCK)
 
 
 def test_gemma_scales_and_ties_its_table() -> None:
@@ -190,15 +177,11 @@ def test_gemma_scales_and_ties_its_table() -> None:
 
 
 def test_yarn_is_that_of_its_paper_and_the_difference_is_listed() -> None:
-    text = "model: {rope: {type: yarn, factor: 4, mscale: 2}}"
-    rope = f"{BLOCK}.attention.rope.scaling"
     assert_mapped(
-        text,
-        {
-            **{f"{rope}()": model.YaRN, f"{rope}.original_seq_len": 2048},
-            f"{rope}.amplitude": pytest.approx((1 + 0.2 * 1.3862944) ** 0.5),
-        },
+        "model: {rope: {type: yarn, factor: 4, mscale: 2}}",
+        "() = YaRN; original_seq_len = 2048; amplitude = approx((1 + 0.2 * 1.3862944) ** 0.5)",
         "model.rope.type",
+        inside=f"{BLOCK}.attention.rope.scaling",
     )
 
 
@@ -210,12 +193,11 @@ def test_gpt2_starts_from_gpt2() -> None:
                 gradient_checkpointing: nested, upcast_attn: true}
         train_seq_len: 128
         """,
-        {
-            **{f"{BLOCK}.attention.head_dim": 16, f"{BLOCK}.mlp.ffn_dim": 192, "seq_len": 128},
-            **{"model.dropout": 0.1, f"{BLOCK}.dropout": 0.0, f"{BLOCK}.attention.dropout": 0.2},
-            **{f"{BLOCK}.attention_norm.bias": False, f"{BLOCK}.attention.bias": False},
-            **{f"{BLOCK}.mlp.bias": False, "model.norm.bias": False, "model.norm.eps": 1e-6},
-        },
+        """seq_len = 128; model.dropout = 0.1; model.norm.bias = False; model.norm.eps = 1e-6
+        model.blocks[0].attention.head_dim = 16; model.blocks[0].mlp.ffn_dim = 192
+        model.blocks[0].dropout = 0.0; model.blocks[0].attention.dropout = 0.2
+        model.blocks[0].attention_norm.bias = False; model.blocks[0].attention.bias = False
+        model.blocks[0].mlp.bias = False""",
         "model.gradient_checkpointing model.upcast_attn",
     )
     scaled = "scale_attn_by_inverse_layer_idx: true, gradient_checkpointing: true"
@@ -224,145 +206,133 @@ def test_gpt2_starts_from_gpt2() -> None:
     assert scales == pytest.approx([1 / 8, 1 / 16, 1 / 24])
 
 
-@pytest.mark.parametrize(
-    ("policy", "precision", "is_listed"),
-    [
-        ("f32", train.Float32, False),
-        ("p=f32,c=bfloat16", train.BFloat16, False),
-        ("compute=bfloat16,params=float32,output=float32", train.BFloat16, True),
-        ("p=f32, c=F16", train.Float16, False),
-        ("bfloat16", train.native_precision, True),
-        ("p=f32,c=f8", train.native_precision, True),
-        ("p=f32,x=f32", train.native_precision, True),
-    ],
-)
-def test_policies_of_jmp(policy: str, precision: Any, is_listed: bool) -> None:
-    text = f"trainer: {{mp: '{policy}'}}"
-    assert_mapped(text, {"precision()": precision}, "trainer.mp" * is_listed)
-
-
-EMA = {"average()": train.Ema, "average.beta": 0.9}
-SQRT = {"average()": train.EmaDecaySqrt, "average.beta": 0.999, "average.decay_steps": 100_000}
-SHARDED, PLAIN = parallel.FullyShardedDataParallel, parallel.DataParallel
+EMA = "average() = Ema; average.beta = 0.9"
+TRACKERS = """[{project: mine, entity: me, mode: offline, name: null, save_code: true},
+    {type: tensorboard, logdir: logs}, {type: json_logger},
+    {type: trackio, project: theirs, space_id: a/b}]"""
 
 
 @pytest.mark.parametrize(
     ("text", "values", "names"),
     [
-        ("fsdp_axis: embed, batch_axis: batch", {"parallel()": SHARDED}, ""),
-        ("fsdp_axis: null, tensor_parallel_axes: [mlp, heads]", {"parallel()": PLAIN}, ""),
-        ("axis_resources: {}, model_axis_size: 1", {"parallel()": PLAIN}, ""),
-        ("replica_dcn_axis_size: 2", {"parallel()": PLAIN}, "trainer.replica_dcn_axis_size"),
+        ("mp: f32", "precision() = Float32", ""),
+        ("mp: 'p=f32,c=bfloat16'", "precision() = BFloat16", ""),
+        ("mp: 'compute=bfloat16,params=float32,output=float32'", "precision() = BFloat16", "mp"),
+        ("mp: 'p=f32, c=F16'", "precision() = Float16", ""),
+        ("mp: bfloat16", "precision() = native_precision", "mp"),
+        ("mp: 'p=f32,c=f8'", "precision() = native_precision", "mp"),
+        ("mp: 'p=f32,x=f32'", "precision() = native_precision", "mp"),
+        ("fsdp_axis: embed, batch_axis: batch", "parallel() = FullyShardedDataParallel", ""),
+        ("fsdp_axis: null, tensor_parallel_axes: [mlp, heads]", "parallel() = DataParallel", ""),
+        ("axis_resources: {}, model_axis_size: 1", "parallel() = DataParallel", ""),
+        ("replica_dcn_axis_size: 2", "parallel() = DataParallel", "replica_dcn_axis_size"),
         (
             "train_batch_size: -1, per_device_parallelism: 4",
-            {"micro_batch_size": 4},
-            "trainer.train_batch_size",
+            "micro_batch_size = 4",
+            "train_batch_size",
         ),
         (
             "profiler: true, profiler_start_step: 3, profiler_num_steps: 4",
-            {
-                **{"observers[0]()": train.Profiler, "observers[0].begin": 3},
-                "observers[0].num_steps": 4,
-            },
+            "observers[0]() = Profiler; observers[0].begin = 3; observers[0].num_steps = 4",
             "",
         ),
-        ("profiler: false, profiler_start_step: 3", {"observers": ()}, ""),
+        ("profiler: false, profiler_start_step: 3", "observers = ()", ""),
         ("model_averaging: {type: ema, beta: 0.9}", EMA, ""),
-        ("model_averaging: {type: ema_decay_sqrt}", SQRT, ""),
-        ("model_averaging: {type: swa}", {"average": None}, "trainer.model_averaging.type"),
-        ("model_averaging: {type: ema, beta: 0.9, x: 1}", EMA, "trainer.model_averaging.x"),
-        ("checkpointer: {save_interval: 90m}", {"checkpoints.temporary.minutes": 90.0}, ""),
-        ("checkpointer: {save_interval: 1h 30m}", {"checkpoints.temporary.minutes": 90.0}, ""),
-        ("checkpointer: {save_interval: null}", {"checkpoints.temporary": None}, ""),
-        ("checkpointer: {save_interval: soon}", {}, "trainer.checkpointer.save_interval"),
-        ("checkpointer: {keep: [{each: 3}]}", {}, "trainer.checkpointer.keep"),
+        (
+            "model_averaging: {type: ema_decay_sqrt}",
+            "average() = EmaDecaySqrt; average.beta = 0.999; average.decay_steps = 100_000",
+            "",
+        ),
+        ("model_averaging: {type: swa}", "average = None", "model_averaging.type"),
+        ("model_averaging: {type: ema, beta: 0.9, x: 1}", EMA, "model_averaging.x"),
+        ("checkpointer: {save_interval: 90m}", "checkpoints.temporary.minutes = 90.0", ""),
+        ("checkpointer: {save_interval: 1h 30m}", "checkpoints.temporary.minutes = 90.0", ""),
+        ("checkpointer: {save_interval: null}", "checkpoints.temporary = None", ""),
+        ("checkpointer: {save_interval: soon}", "", "checkpointer.save_interval"),
+        ("checkpointer: {keep: [{each: 3}]}", "", "checkpointer.keep"),
         (
             "checkpointer: {keep: [{every: 100, until: 1000}, {every: 500, until: null}]}",
-            {
-                **{"checkpoints.every": None, "checkpoints.keep[0].until": 1000},
-                **{"checkpoints.keep[1].every": 500, "checkpoints.keep[1].until": None},
-            },
+            """checkpoints.every = None; checkpoints.keep[0].until = 1000
+            checkpoints.keep[1].every = 500; checkpoints.keep[1].until = None""",
             "",
         ),
-        ("tracker: {mode: disabled}", {"trackers[1]()": train.JSONLines}, ""),
-        ("wandb: {mode: disabled, tags: []}", {"trackers[1]()": train.JSONLines}, ""),
+        ("tracker: {mode: disabled}", "trackers[1]() = JSONLines", ""),
+        ("wandb: {mode: disabled, tags: []}", "trackers[1]() = JSONLines", ""),
         (
-            """tracker: [{project: mine, entity: me, mode: offline, name: null, save_code: true},
-                {type: tensorboard, logdir: logs}, {type: json_logger},
-                {type: trackio, project: theirs, space_id: a/b}]""",
-            {
-                **{"trackers[2]()": train.TensorBoard, "trackers[3]()": train.Trackio},
-                **{"trackers[3].space": "a/b", "trackers[4]()": train.WandB},
-                **{"trackers[4].project": "mine", "trackers[4].mode": "offline"},
-            },
-            "trainer.tracker[1].logdir",
+            f"tracker: {TRACKERS}",
+            """trackers[2]() = TensorBoard; trackers[3]() = Trackio; trackers[4]() = WandB
+            trackers[3].space = 'a/b'; trackers[4].project = 'mine'
+            trackers[4].mode = 'offline'""",
+            "tracker[1].logdir",
         ),
     ],
 )
-def test_trainers_are_mapped(text: str, values: dict[str, Any], names: str) -> None:
-    assert_mapped(f"trainer: {{num_train_steps: 100, {text}}}", values, names)
+def test_trainers_are_mapped(text: str, values: str, names: str) -> None:
+    unmapped = " ".join(f"trainer.{name}" for name in names.split())
+    assert_mapped(f"trainer: {{num_train_steps: 100, {text}}}", values, unmapped)
 
 
-SKIP = {"guard()": train.SkipOutliers, "guard.window": 128, "guard.num_deviations": 6.0}
+SKIP = "guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0"
 
 
 @pytest.mark.parametrize(
     ("text", "values", "names"),
     [
-        ("max_grad_norm: null", {"max_grad_norm": None}, ""),
-        ("max_grad_norm: 0", {"max_grad_norm": None}, ""),
+        ("max_grad_norm: null", "max_grad_norm = None", ""),
+        ("max_grad_norm: 0", "max_grad_norm = None", ""),
         (
             "type: lion, learning_rate: 1e-4, beta2: 0.98, epsilon: 1e-8",
-            {"optimizer()": optim.Lion, "optimizer.lr": 1e-4, "optimizer.betas": (0.9, 0.98)},
+            "optimizer() = Lion; optimizer.lr = 1e-4; optimizer.betas = (0.9, 0.98)",
             "",
         ),
         (
             "type: sophia-h, learning_rate: 1e-4, beta1: 0.5, epsilon: 1e-3",
-            {"optimizer.lr": 1e-4, "optimizer.betas": (0.9, 0.95)},
-            "optimizer.type optimizer.beta1 optimizer.epsilon",
+            "optimizer.lr = 1e-4; optimizer.betas = (0.9, 0.95)",
+            "type beta1 epsilon",
         ),
         (
             """type: muon, learning_rate: 0.02, adam_lr: 4e-4, momentum: 0.9, nesterov: false,
                backend_steps: 6, weight_decay: 0.01, beta1: 0.8, lr_schedule: inv""",
-            {
-                **{"optimizer()": optim.Muon, "optimizer.lr": 4e-4, "optimizer.momentum": 0.9},
-                **{"groups.lr_scale": pytest.approx(50.0), "optimizer.nesterov": False},
-                **{"optimizer.ns_steps": 6, "optimizer.betas": (0.8, 0.95)},
-                **{"optimizer.weight_decay": 0.01, "optimizer.adjust_lr_fn": "original"},
-            },
+            """optimizer() = Muon; optimizer.lr = 4e-4; optimizer.momentum = 0.9
+            groups.lr_scale = approx(50.0); optimizer.nesterov = False; optimizer.ns_steps = 6
+            optimizer.betas = (0.8, 0.95); optimizer.weight_decay = 0.01
+            optimizer.adjust_lr_fn = 'original'""",
             "",
         ),
-        ("type: muon, use_kimi_scaling: true", {"optimizer.adjust_lr_fn": "match_rms_adamw"}, ""),
+        (
+            "type: muon, use_kimi_scaling: true",
+            "optimizer.adjust_lr_fn = 'match_rms_adamw'",
+            "",
+        ),
         ("skip_bad_steps: true", SKIP, ""),
         ("skip_bad_steps: {}", SKIP, ""),
-        ("skip_bad_steps: 64", SKIP | {"guard.window": 64}, ""),
+        ("skip_bad_steps: 64", "guard() = SkipOutliers; guard.window = 64", ""),
         (
             "skip_bad_steps: {rolling_interval_length: 32, sigma_factor: 4}",
-            SKIP | {"guard.window": 32, "guard.num_deviations": 4.0},
+            "guard() = SkipOutliers; guard.window = 32; guard.num_deviations = 4.0",
             "",
         ),
-        ("skip_bad_steps: false", {"guard": None, "average": None}, ""),
-        ("skip_bad_steps: 0", {"guard": None}, ""),
-        ("skip_bad_steps: often", {"guard": None}, "optimizer.skip_bad_steps"),
-        ("skip_bad_steps: {x: 1}", SKIP, "optimizer.skip_bad_steps.x"),
+        ("skip_bad_steps: false", "guard = None; average = None", ""),
+        ("skip_bad_steps: 0", "guard = None", ""),
+        ("skip_bad_steps: often", "guard = None", "skip_bad_steps"),
+        ("skip_bad_steps: {x: 1}", SKIP, "skip_bad_steps.x"),
         (
             "lr_schedule: {type: constant}, warmup: 0.5",
-            {"schedule()": optim.Constant, "schedule.warmup_steps": 50},
+            "schedule() = Constant; schedule.warmup_steps = 50",
             "",
         ),
         (
             "lr_schedule: linear, decay: 0.2, min_lr_ratio: 0",
-            {
-                **{"schedule()": optim.WarmupStableDecay, "schedule.warmup_steps": 1},
-                **{"schedule.decay_steps": 20, "schedule.min_ratio": 0.0},
-            },
+            """schedule() = WarmupStableDecay; schedule.warmup_steps = 1
+            schedule.decay_steps = 20; schedule.min_ratio = 0.0""",
             "",
         ),
-        ("lr_schedule: linear, warmup: 10", {"schedule.decay_steps": 90}, ""),
+        ("lr_schedule: linear, warmup: 10", "schedule.decay_steps = 90", ""),
     ],
 )
-def test_optimizers_are_mapped(text: str, values: dict[str, Any], names: str) -> None:
-    assert_mapped(f"trainer: {{num_train_steps: 100}}\noptimizer: {{{text}}}", values, names)
+def test_optimizers_are_mapped(text: str, values: str, names: str) -> None:
+    unmapped = " ".join(f"optimizer.{name}" for name in names.split())
+    assert_mapped(f"trainer: {{num_train_steps: 100}}\noptimizer: {{{text}}}", values, unmapped)
 
 
 @pytest.mark.parametrize(
@@ -415,7 +385,6 @@ def test_cycles_and_shapes_are_mapped(
     assert listed(mapped) == []
 
 
-SOURCE = "data.corpus.source"
 TWO = "configs: {a: {train_urls: [a.txt]}, b: {id: b/c}}"
 ONE = "configs: {a: {train_urls: [a.txt]}}"
 
@@ -425,42 +394,37 @@ ONE = "configs: {a: {train_urls: [a.txt]}}"
     [
         (
             "train_urls: ['my data/a, b.jsonl'], text_key: body, tokenizer: gpt2",
-            {f"{SOURCE}.path": "my data/a, b.jsonl", f"{SOURCE}.text_field": "body"},
-            "data.tokenizer",
+            "corpus.source.path = 'my data/a, b.jsonl'; corpus.source.text_field = 'body'",
+            "tokenizer",
         ),
-        ("train_urls: ['gs://a/b.jsonl']", {}, "data.train_urls"),
-        ("train_urls: ['a/*.jsonl']", {}, "data.train_urls"),
-        ("train_urls: [a.jsonl], format: {type: chat}", {}, "data.train_urls data.format"),
+        ("train_urls: ['gs://a/b.jsonl']", "", "train_urls"),
+        ("train_urls: ['a/*.jsonl']", "", "train_urls"),
+        ("train_urls: [a.jsonl], format: {type: chat}", "", "train_urls format"),
         (
             "id: a/b, name: small, format: {type: text, text_key: body}",
-            {
-                **{f"{SOURCE}.path": "a/b", f"{SOURCE}.name": "small"},
-                f"{SOURCE}.text_field": "body",
-            },
+            """corpus.source.path = 'a/b'; corpus.source.name = 'small'
+            corpus.source.text_field = 'body'""",
             "",
         ),
         (
             """configs: {web: {id: a/b}, own: {train_urls: [code/]}, test: {validation_urls: [c]}},
                train_weights: [[0, {web: 0.8, own: 0.2}], [100, {own: 1}]],
                stop_strategy: restart""",
-            {
-                "data.streams['own'].corpus.source.path": "a/b",
-                "data.streams['own_'].corpus.source.path": "code/",
-                "data.weights": {"own": 0.8, "own_": 0.2},
-                "data.stages[0].begin": 100,
-                "data.stages[0].weights": {"own": 0.0, "own_": 1.0},
-            },
-            "data.configs.test",
+            """streams['own'].corpus.source.path = 'a/b'
+            streams['own_'].corpus.source.path = 'code/'; weights = {'own': 0.8, 'own_': 0.2}
+            stages[0].begin = 100; stages[0].weights = {'own': 0.0, 'own_': 1.0}""",
+            "configs.test",
         ),
-        (f"{TWO}, train_weights: {{a: 1, b: 1}}", {}, "data.configs data.train_weights"),
-        (f"{ONE}, train_weights: {{a: 1, b: 1}}", {}, "data.configs data.train_weights"),
-        (f"{ONE}, train_weights: [[5, {{a: 1}}]]", {}, "data.configs data.train_weights"),
-        (f"{ONE}, train_weights: {{a: -1}}", {}, "data.configs data.train_weights"),
-        ("configs: 7, train_weights: {a: 1}", {}, "data.configs data.train_weights"),
+        (f"{TWO}, train_weights: {{a: 1, b: 1}}", "", "configs train_weights"),
+        (f"{ONE}, train_weights: {{a: 1, b: 1}}", "", "configs train_weights"),
+        (f"{ONE}, train_weights: [[5, {{a: 1}}]]", "", "configs train_weights"),
+        (f"{ONE}, train_weights: {{a: -1}}", "", "configs train_weights"),
+        ("configs: 7, train_weights: {a: 1}", "", "configs train_weights"),
     ],
 )
-def test_texts_are_mapped(text: str, values: dict[str, Any], names: str) -> None:
-    assert_mapped(f"data: {{{text}}}", values, names)
+def test_texts_are_mapped(text: str, values: str, names: str) -> None:
+    unmapped = " ".join(f"data.{name}" for name in names.split())
+    assert_mapped(f"data: {{{text}}}", values, unmapped, inside="data")
 
 
 def test_z_loss() -> None:

@@ -39,19 +39,25 @@ def by_hand(codes: Tensor, scales: Tensor) -> Tensor:
 
 def write(directory: Path, tensors: dict[str, Tensor], **settings: Any) -> Path:
     directory.mkdir()
-    (directory / "config.json").write_text(json.dumps(SETTINGS | settings))
+    known = OSS if settings.get("model_type") == "gpt_oss" else SETTINGS
+    (directory / "config.json").write_text(json.dumps(known | settings))
     safetensors.torch.save_file(tensors, directory / "model.safetensors")
     return directory
+
+
+def saved(build: Callable[..., LanguageModel], path: Path, settings: dict[str, Any]) -> Any:
+    """The model of a config.json, written to a directory, and its tensors there."""
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(settings))
+    model = build(from_hf(str(path)))
+    save_hf(model, path, seq_len=16)
+    return model, safetensors.torch.load_file(path / "model.safetensors")
 
 
 @pytest.fixture
 def plain(build: Callable[..., LanguageModel], tmp_path: Path) -> dict[str, Tensor]:
     """The tensors of a small DeepSeek-V3, by their names in the files."""
-    path = tmp_path / "plain"
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(SETTINGS))
-    save_hf(build(from_hf(str(path))), path, seq_len=16)
-    return safetensors.torch.load_file(path / "model.safetensors")
+    return saved(build, tmp_path / "plain", SETTINGS)[1]
 
 
 def in_eight_bits(plain: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -86,21 +92,16 @@ def test_eight_bits_with_scales_are_read_as_what_they_stand_for(
     assert all(map(torch.equal, found.parameters(), wanted.parameters()))
 
 
-@pytest.mark.parametrize("scales", [None, torch.ones(3, 3)])
+@pytest.mark.parametrize("scales", [{}, {"layers.0.mlp.up_proj": torch.ones(3, 3)}])
 def test_eight_bits_without_their_scales_are_refused(
-    build: Callable[..., LanguageModel],
-    plain: dict[str, Tensor],
-    scales: Tensor | None,
-    tmp_path: Path,
+    build: Callable[..., LanguageModel], plain: dict[str, Tensor], scales: Any, tmp_path: Path
 ) -> None:
     coded, _ = in_eight_bits(plain)
     del coded["model.layers.0.mlp.up_proj.weight_scale_inv"]
-    if scales is not None:
-        coded["model.layers.0.mlp.up_proj.weight_scale_inv"] = scales
+    coded |= {f"model.{name}.weight_scale_inv": tensor for name, tensor in scales.items()}
     path = write(tmp_path / "coded", coded, quantization_config=FP8)
-    model = build(from_hf(str(path)))
     with pytest.raises(ConfigError, match=r"layers.0.mlp.up_proj.weight: numbers of type F8_E4M3"):
-        load_hf(model, path)
+        load_hf(build(from_hf(str(path))), path)
 
 
 @pytest.mark.parametrize(
@@ -147,18 +148,20 @@ def in_four_bits(plain: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str,
 def test_four_bits_are_read_as_what_transformers_takes_them_for(
     build: Callable[..., LanguageModel], load: Callable[[Path], LanguageModel], tmp_path: Path
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(OSS))
-    save_hf(build(from_hf(str(tmp_path))), tmp_path, seq_len=16)
-    plain = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    model, plain = saved(build, tmp_path, OSS)
     coded, meant = in_four_bits(plain)
     assert len(coded) == len(plain) + 4
-    for name, tensors, codes in (("coded", coded, MXFP4), ("meant", meant, None)):
-        path = tmp_path / name
-        path.mkdir()
-        (path / "config.json").write_text(json.dumps(OSS | {"quantization_config": codes}))
-        safetensors.torch.save_file(tensors, path / "model.safetensors")
-    found, wanted = load(tmp_path / "coded"), load(tmp_path / "meant")
+    found, wanted = (
+        load(write(tmp_path / name, tensors, model_type="gpt_oss", quantization_config=codes))
+        for name, tensors, codes in (("coded", coded, MXFP4), ("meant", meant, None))
+    )
     assert all(map(torch.equal, found.parameters(), wanted.parameters()))
+    del coded["model.layers.1.mlp.experts.down_proj_scales"]
+    safetensors.torch.save_file(coded, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(OSS | {"quantization_config": MXFP4}))
+    with pytest.raises(ConfigError, match=r"layers.1.mlp.experts.down_proj: absent there") as error:
+        load_hf(model, tmp_path)
+    assert "down_proj_blocks: [3, 64, 3, 16] there, absent in the model" in str(error.value)
 
 
 def test_two_numbers_lie_in_a_byte_the_first_in_its_lower_half() -> None:
@@ -167,18 +170,3 @@ def test_two_numbers_lie_in_a_byte_the_first_in_its_lower_half() -> None:
     found = from_four_bits(codes, torch.tensor([[[128]]], dtype=torch.uint8))
     assert found.shape == (1, 32, 1)
     assert found[0, :5, 0].tolist() == [1.0, 2.0, -6.0, -12.0, 0.0]
-
-
-def test_four_bits_without_their_scales_are_listed(
-    build: Callable[..., LanguageModel], tmp_path: Path
-) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(OSS | {"quantization_config": MXFP4}))
-    model = build(from_hf(str(tmp_path)))
-    save_hf(model, tmp_path, seq_len=16)
-    tensors = safetensors.torch.load_file(tmp_path / "model.safetensors")
-    coded, _ = in_four_bits(tensors)
-    del coded["model.layers.1.mlp.experts.down_proj_scales"]
-    safetensors.torch.save_file(coded, tmp_path / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"layers.1.mlp.experts.down_proj: absent there") as error:
-        load_hf(model, tmp_path)
-    assert "down_proj_blocks: [3, 64, 3, 16] there, absent in the model" in str(error.value)
