@@ -44,8 +44,8 @@ def find_browser() -> str:
     return browser
 
 
-def opened(page: str, folder: Path, *, at: str = "") -> str:
-    """The document as it is once the page has run, untouched, from a file, `at` a path or not."""
+def opened(page: str, folder: Path) -> str:
+    """The document as it is once the page has run, untouched, from a file."""
     path = folder / "page.html"
     path.write_text(page, encoding="utf-8")
     command = [
@@ -57,7 +57,7 @@ def opened(page: str, folder: Path, *, at: str = "") -> str:
         f"--user-data-dir={folder / 'profile'}",
         "--virtual-time-budget=5000",
         "--dump-dom",
-        f"{path.as_uri()}#{at}",
+        path.as_uri(),
     ]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=_PATIENCE, check=False, encoding="utf-8"

@@ -9,12 +9,11 @@ import fiddle as fdl
 import pytest
 
 from fidgpt import configs, fiddlers
-from fidgpt.graph import clone
 from fidgpt.graph.page import page
 from fidgpt.graph.provenance import attributed_to
 
 from .browser import driven, opened
-from .pages import chain, wide
+from .pages import wide
 from .parts import Part
 
 Drive = Callable[..., Callable[[str], Any]]
@@ -31,11 +30,6 @@ def test_a_page_opens_from_a_file_under_its_own_policy(tmp_path: Path) -> None:
     assert dom.count('role="treeitem"') > 100
     assert 'class="part shared">token_table</span>' in dom
     assert re.search(r'class="row dim".*?<span>eps</span>', dom)
-
-
-def test_an_address_that_is_cut_short_opens_the_page_all_the_same(tmp_path: Path) -> None:
-    dom = opened(page(fdl.Config(Part, width=1)), tmp_path, at="wid%")
-    assert "This config" in dom
 
 
 def test_nothing_that_a_config_holds_becomes_markup(tmp_path: Path) -> None:
@@ -127,15 +121,6 @@ def test_the_keys_are_enough(drive: Drive) -> None:
     }
 
 
-def test_defaults_can_be_hidden(drive: Drive) -> None:
-    found = drive(configs.base())("""
-        const before = Boolean(line("model.norm.eps"));
-        $("#defaults").click();
-        return [before, Boolean(line("model.norm.eps")), Boolean(line("model.norm.hidden_dim"))];
-        """)
-    assert found == [True, False, True]
-
-
 def test_the_graph_draws_each_part_once_and_folds(drive: Drive) -> None:
     found = drive(configs.base())("""
         $("#show-graph").click();
@@ -206,15 +191,6 @@ def test_two_configs_stand_side_by_side(drive: Drive) -> None:
     assert "Why in base" in found["panel"]
 
 
-def test_equal_configs_side_by_side_have_nothing_to_show(drive: Drive) -> None:
-    cfg = configs.base()
-    found = drive(cfg, other=clone(cfg))("""
-        $("#only-changes").click();
-        return [lines().length, seen($("#panel")).includes("No differences")];
-        """)
-    assert found == [1, True]
-
-
 def test_a_thousand_nodes_start_folded_and_unfold(drive: Drive) -> None:
     found = drive(wide(333))("""
         const first = lines().length;
@@ -239,15 +215,3 @@ def test_a_thousand_nodes_start_folded_and_unfold(drive: Drive) -> None:
     assert found["boxes"] < 50
     assert found["rest"] == "and 317 more"
     assert found["reached"]
-
-
-def test_a_chain_a_thousand_deep_unfolds(drive: Drive) -> None:
-    found = drive(chain(1000))("""
-        $("#unfold").click();
-        const all = lines().length;
-        $("#show-graph").click();
-        const boxes = $$(".box").length;
-        return [all, boxes];
-        """)
-    assert found[0] > 2000
-    assert 2 < found[1] <= 41
