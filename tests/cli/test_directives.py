@@ -294,8 +294,8 @@ class TestPatches:
     def test_what_is_not_a_patch(self, tmp_path: Path) -> None:
         (tmp_path / "empty.patch").write_text("\n")
         empty = message_of(DEBUG, f"patch:{tmp_path / 'empty.patch'}")
-        assert empty.endswith("is empty: it holds no patch.")
-        assert "neither JSON nor YAML" in message_of(DEBUG, f"patch:{__file__}")
+        assert empty.endswith("empty.patch: it is empty.")
+        assert f"{__file__}: line" in message_of(DEBUG, f"patch:{__file__}")
 
 
 @pytest.mark.parametrize(

@@ -23,18 +23,18 @@ ALLOWED = (HERE,)
 NAMES = [
     *("subprocess:run", "os:system", "posix:system", "builtins:eval", "builtins:__import__"),
     *("shutil:rmtree", "antigravity:geohash", "importlib:import_module", "pickle:loads"),
-    *("torch:load", "torch.hub:load", "torch.utils.cpp_extension:load", "torch.optimizer:X"),
-    *("torch.nn.functional:linear", "torch.nn.modules.module:Any", "torch.nn:Module.__init__"),
+    *("torch:load", "torch.utils.cpp_extension:load", "torch.nn.functional:linear"),
+    *("torch.nn.modules.module:Any", "torch.nn:Module.__init__", "torch.optim.optimizer:partial"),
     "torch.nn.modules.linear:torch.multiprocessing.Process",
-    "torch.optim.optimizer:torch.package.PackageImporter",
     *("torch.optim.optimizer:functools.partial", "torch.nn.modules.no_such:Linear"),
-    "torch.nn.intrinsic.quantized:LinearReLU",
-    *("fidgpt.cli.train:run", "fidgpt.compose.runs:subprocess.run", "fidgpt.cli.sample:main"),
+    *("fidgpt.cli.train:run", "fidgpt.compose.runs:subprocess.run", "fidgpt.data.prepare:main"),
     *("fidgpt.graph.storage.files:load", "fidgpt:__version__", "fidgpt.train.no_such:discard"),
-    "fidgpt.train.checkpoints.manifest:shutil.rmtree",
-    *("fidgpt.data.prepare:main", "fidgpt.model.attention:F.linear", "fidgpt.model:attention"),
-    *("fidgpt.model.attention:_private", "fidgpt.model:Transformer.__init__"),
-    *("fidgpt.tags:fdl.Config", "fidgpt.tags:fdl", "fidgpt.tags:fdl.Tag"),
+    *(
+        "fidgpt.model.attention:F.linear",
+        "fidgpt.model:attention",
+        "fidgpt.model.attention:_private",
+    ),
+    *("fidgpt.model:Transformer.__init__", "fidgpt.tags:fdl.Config", "fidgpt.tags:fdl"),
     *("fidgpt.models:Transformer", "fidgpt.model.:Transformer.x", "fidgptx.model:Transformer"),
     *("..model:Transformer", "fidgpt.model;os:system", "os", ":", "", ":system", "os:"),
     *("fidgpt.model:", "\0:\0", "a" * 100_000, f"{HERE}:enum.Enum", f"{HERE}:pathlib"),
@@ -133,17 +133,17 @@ def test_nodes_that_hold_each_other_or_are_held_by_none() -> None:
     assert "no part holds b" in refused(content)
 
 
-NEITHER = "is not a fidgpt config, neither JSON nor YAML"
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        *((text, "is empty") for text in ("", "\ufeff\n \t\n", "# nothing yet\n---\n# but a plan")),
+        *((text, "is empty") for text in ("", "\ufeff\n  \n")),
         *((text, "is not JSON") for text in ("{", "[" * 100_000)),
-        *((text, NEITHER) for text in ("9" * 5000, "- a\n- b\n", "\0", "#" * 99 + "\n" * 99 + "a")),
-        ("a: \ud800", "is not YAML"),
-        *((text, "is not a fidgpt config") for text in ("null", "[]", "{}")),
+        *((text, "is not YAML") for text in ("\0", "a: \ud800")),
+        *(
+            (text, "is not a fidgpt config")
+            for text in ("---\n# plan", "- a", "null", "[]", "{}", "a")
+        ),
+        ("9" * 5000, "is too large a number"),
         ({"format": "fidgpt.config"}, "has version None, and this fidgpt reads 1"),
         ({"format": "fidgpt.config", "version": 2, "parts": {"": {}}}, "has version 2"),
         ({"format": "fidgpt.config", "version": "x" * 9999}, "has version"),
@@ -202,14 +202,6 @@ def test_sharing_that_is_refused(entry: dict[str, Any], word: str, message: str)
 )
 def test_json_that_is_refused(number: str, message: str) -> None:
     assert message in refused(json.dumps(holding(12345)).replace("12345", number))
-
-
-def test_yaml_numbers_that_are_too_large_are_refused() -> None:
-    text = dump(whole_graph(), form="yaml")
-    assert "width: 3\n" in text
-    for number in ("1e999", "9" * 5000):
-        message = refused(text.replace("width: 3\n", f"width: {number}\n"))
-        assert "is too large a number" in message
 
 
 PUT = [

@@ -36,6 +36,7 @@ def graphs(request: pytest.FixtureRequest) -> dict[int, tuple[Any, Any, str]]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TASKS)
 def test_the_cost_grows_with_the_size(name: str, graphs: dict[int, tuple[Any, Any, str]]) -> None:
     """What is quadratic has an exponent of 2; machines are too restless to ask for exactly 1."""

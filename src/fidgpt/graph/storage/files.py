@@ -35,8 +35,6 @@ _NONE: frozenset[int] = frozenset()
 # A number for all that must be equal, and the owners of what is shared with nodes outside.
 _Copy = tuple[int, frozenset[int]]
 _Owned = dict[str, dict[str, Any]]  # by the path of each enclosing owner, its shared nodes
-_NOTHING = re.compile(r"(\s|#.*(\n|$)|---[ \t]*(\n|$)|\.\.\.[ \t]*(\n|$))*")
-_YAML = re.compile(r"(%.*\n|#.*\n|---.*\n|\s)*[\"'A-Za-z_][^\n{]*:(\s|$)")
 _MOST = 96  # characters of a list or dict that stays on one line
 _SECTION_DEPTH = 3  # of the sections of a node in a document
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
@@ -113,7 +111,7 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
       ConfigError: the text is not such a document.
     """
     what = form.removeprefix("fidgpt.")
-    document = _data_of(text.removeprefix("\ufeff"), source, what)  # a mark of some editors
+    document = _data_of(text.removeprefix("\ufeff"), source)  # a mark of some editors
     found = document.get("format") if isinstance(document, dict) else None
     if found != form:
         others = {
@@ -128,24 +126,20 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
     return document
 
 
-def _data_of(text: str, source: str, what: str) -> Any:
-    """Return the data of a text, which is JSON or else YAML."""
-    if _NOTHING.fullmatch(text):
-        raise ConfigError(f"{source} is empty: it holds no {what}.")
-    try:
-        with at(source):
-            return read_json(text)
-    except ConfigError:
-        raise
-    except (ValueError, RecursionError) as error:
-        if text.lstrip()[:1] in ("{", "["):
-            raise ConfigError(f"{source} is not JSON: {error}.") from None
-    if not _YAML.match(text):
-        raise ConfigError(f"{source} is not a fidgpt {what}, neither JSON nor YAML.")
+def _data_of(text: str, source: str) -> Any:
+    """Return the data of a text, which is JSON if it begins with a brace or bracket, or YAML."""
     with at(source):
-        from fidgpt.graph.yaml import read_yaml  # late: most files are JSON
+        if text.lstrip()[:1] not in ("{", "["):
+            from fidgpt.graph.yaml import read_yaml  # late: most files are JSON
 
-        return read_yaml(text)
+            return read_yaml(text)
+        try:
+            return read_json(text)
+        except ConfigError:
+            raise
+        except (ValueError, RecursionError) as error:
+            reason = str(error)
+    raise ConfigError(f"{source} is not JSON: {reason}.")
 
 
 def to_json(document: dict[str, Any]) -> str:
