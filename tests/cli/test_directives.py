@@ -140,7 +140,7 @@ class TestBases:
         for name, message in {
             "": "cannot be read: Is a directory.",
             "binary.json": "cannot be read: it is not UTF-8 text.",
-            "empty.json": "empty.json is empty: it holds no config.",
+            "empty.json": "empty.json: it is empty.",
             "other.json": "is not a fidgpt config",
             "patch.json": "is not a fidgpt config: it is a patch, which changes",
             "a\0b": "cannot be read",

@@ -165,7 +165,7 @@ class TestDiff:
             ("config:debgu", "there is no config 'debgu'. Did you mean debug?"),
             ("nowhere/at/all", "there is no config, file or run directory of that name."),
             ("", "--diff= names nothing: give it a value"),
-            ("{}/empty.yaml", "empty.yaml is empty: it holds no config."),
+            ("{}/empty.yaml", "empty.yaml: it is empty."),
         ],
     )
     def test_mistakes(self, command: Command, other: str, message: str, tmp_path: Path) -> None:
