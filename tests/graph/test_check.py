@@ -39,7 +39,7 @@ def test_all_mistakes_are_found_at_once() -> None:
 def test_a_value_that_does_not_fit() -> None:
     (message,) = mistakes(fdl.Config(Outer, child=fdl.Config(Part, width=1024.5)))
     assert message.splitlines() == [
-        "child.width is 1024.5, and Part takes int.",
+        "child.width is 1024.5 (float), and Part takes int.",
         "  Set something that fits:  set:child.width=...",
     ]
 
@@ -219,12 +219,12 @@ def test_what_can_be_called(arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"none": BARE}, "none is called without arguments, and Part requires width, which is"),
-        ({"none": fdl.Partial(takes)}, "none is called without arguments, and takes requires "),
-        ({"many": [BARE]}, "many[0] is called without arguments, and Part requires width, which"),
-        ({"named": {"a": (BARE,)}}, "named['a'][0] is called without arguments, and Part requires"),
-        ({"one": fdl.Partial(rectangle)}, "one is called with 1 argument, and rectangle requires "),
-        ({"none": BARE, "one": BARE}, "none is called without arguments"),
+        ({"none": BARE}, "none is called without width, which Part requires."),
+        ({"none": fdl.Partial(takes)}, "none is called without depth, which takes requires."),
+        ({"many": [BARE]}, "many[0] is called without width, which Part requires."),
+        ({"named": {"a": (BARE,)}}, "named['a'][0] is called without width, which Part requires."),
+        ({"one": fdl.Partial(rectangle)}, "one is called without depth, which rectangle requires."),
+        ({"none": BARE, "one": BARE}, "none is called without width, which Part requires."),
     ],
 )  # fmt: skip
 def test_what_cannot(arguments: dict[str, Any], message: str) -> None:
@@ -268,13 +268,19 @@ PARTS: list[Any] = [fdl.Config(Leaf) for _ in range(24)]
             "parts[24] is the part Holder, and Holder takes ",
         ),
         ({"parts": [PART, 3]}, "parts[0] is the part Part, and Holder takes Leaf there. 1 more "),
-        ({"numbers": [1, "a", 2, "b", None]}, "numbers[1] is 'a', and Holder takes int there. 2 "),
-        ({"table": {"b": [1.0, "x"]}}, "table['b'][1] is 'x', and Holder takes float there."),
-        ({"either": [1, 2.5]}, "either[1] is 2.5, and Holder takes int there."),
-        ({"pair": PARTS}, "pair is [<Config[Leaf("),
-        ({"pair": (1, "a", 2)}, "pair is (1, 'a', 2), and Holder takes tuple[int, str]."),
-        ({"table": {3: [1.0]}}, "table is {3: [1.0]}, and Holder takes Mapping[str, list[float]]"),
-        ({"numbers": {"a": 1}}, "numbers is {'a': 1}, and Holder takes Sequence[int] or None."),
+        (
+            {"numbers": [1, "a", 2, "b", None]},
+            "numbers[1] is 'a' (str), and Holder takes int there. 2 ",
+        ),
+        ({"table": {"b": [1.0, "x"]}}, "table['b'][1] is 'x' (str), and Holder takes float there."),
+        ({"either": [1, 2.5]}, "either[1] is 2.5 (float), and Holder takes int there."),
+        ({"pair": PARTS}, "pair is a list of 24 entries with parts in it, and"),
+        ({"pair": (1, "a", 2)}, "pair is (1, 'a', 2) (tuple), and Holder takes tuple[int, str]."),
+        ({"table": {3: [1.0]}}, "table is {3: [1.0]} (dict), and Holder takes "),
+        (
+            {"numbers": {"a": 1}},
+            "numbers is {'a': 1} (dict), and Holder takes Sequence[int] or None.",
+        ),
         ({"parts": fdl.Config(Leaf)}, "parts is the part Leaf, and Holder takes Sequence[Leaf]."),
     ],
 )

@@ -136,7 +136,7 @@ class TestProvenance:
         cfg.depth = Depth.new(fdl.Config(scaled, number=Width.new(), ratio=3.0))
         found = provenance_of(cfg, "depth")
         assert found.result == 9
-        assert [(one.path, one.value, one.inherited_from) for one in found.inputs] == [
+        assert [(one.path, one.value, one.source and one.source.path) for one in found.inputs] == [
             ("depth.number", 3, "width"),
             ("depth.ratio", 3.0, None),
         ]

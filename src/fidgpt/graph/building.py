@@ -6,7 +6,6 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -104,7 +103,8 @@ def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
             failure = ConfigError("the graph is nested too deeply for fdl.build to build it.")
             failure.__cause__ = error
         except Exception as error:  # a division by head_dim=0 is the user's mistake too
-            failure = _failure(found, error)
+            part, cause = fiddle.failed_call(error)
+            failure = rejection(next((one for one in found if one.value is part), found[0]), cause)
     raise_all([*errors, *constructor_errors(found, errors)])
     raise failure or AssertionError("raise_all raises the errors")
 
@@ -124,13 +124,6 @@ def _bound(
 def _plain(root: Any) -> Any:
     """A root that `fdl.build` builds as it is."""
     return fdl.cast(fdl.Config, root) if isinstance(root, Config) else root
-
-
-def _failure(found: list[Node], error: Exception) -> ConfigError:
-    """What made `fdl.build` fail, with the path of the node whose call it was."""
-    part, cause = fiddle.failed_call(error)
-    node = next((node for node in found if node.value is part), found[0])
-    return rejection(node, cause)
 
 
 def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
@@ -194,57 +187,38 @@ def constructor_errors(found: list[Node], known: Iterable[ConfigError] = ()) -> 
     """
     places = {error.place for error in known}
     errors: list[ConfigError] = []
-    built: dict[int, Any] = {}  # what `fdl.build` makes of each node
-    called: dict[int, Any] = {}  # the same where a factory around it has been called
+    made: dict[int, Any] = {}
     with _without_memory():
         for node in reversed(found):
-            if places and places & _places(node):
-                continue
-            try:
-                _try_node(node.value, built, called)
-            except ValueError as error:
-                errors.append(rejection(node, error))
+            inside = [*children(node.value)]
+            is_wrong = bool(places) and bool(
+                places & {node.path, *(join(node.path, step) for step, _ in inside)}
+            )
+            if not is_wrong and all(id(one) in made for _, one in inside if IS_NODE[type(one)]):
+                try:
+                    made[id(node.value)] = _made(node.value, made)
+                except ValueError as error:
+                    errors.append(rejection(node, error))
+                except Exception:  # see above
+                    continue
     return errors[::-1]
 
 
-def _try_node(value: Any, built: dict[int, Any], called: dict[int, Any]) -> None:
-    """Build a node, and if it is a factory call it, as far as the nodes below it are known."""
-    held = {id(child) for _, child in children(value) if IS_NODE[type(child)]}
-    is_factory = isinstance(value, fdl.ArgFactory)
-    if is_factory or (isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value))):
-        made = _made(value, called, held, partial(fiddle.call, directly=True))
-    else:
-        made = None
-    if (one := _made(value, built, held, fiddle.call)) is not None:
-        built[id(value)] = one
-    if not is_factory:
-        made = one if IS_PART[type(value)] else _made(value, called, held, fiddle.call)
-    if made is not None:
-        called[id(value)] = made
-
-
-def _made(value: Any, made: Mapping[int, Any], held: set[int], how: Callable[..., Any]) -> Any:
-    """What a node becomes, given what the nodes below it became; None if that is not known."""
-    if not made.keys() >= held:
-        return None
+def _made(value: Any, made: Mapping[int, Any]) -> Any:
+    """Return what a node becomes; of an `ArgFactory` and a class, what it creates."""
     if isinstance(value, dict):
         return {key: made.get(id(item), item) for key, item in value.items()}
     if not IS_PART[type(value)]:
         items = [made.get(id(item), item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
-    try:
-        return how(
-            value, {key: made.get(id(x), x) for key, x in fiddle.raw_arguments(value).items()}
-        )
-    except ValueError:
-        raise
-    except Exception:  # see `constructor_errors`
-        return None
-
-
-def _places(node: Node) -> set[str]:
-    steps = [step for step, _ in children(node.value)]
-    return {node.path, *(join(node.path, step) for step in steps)}
+    arguments = {key: made.get(id(x), x) for key, x in fiddle.raw_arguments(value).items()}
+    if isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value)):
+        try:
+            fiddle.call(value, arguments, directly=True)
+        except Exception as error:  # such as of an argument that its caller passes
+            if isinstance(error, ValueError):
+                raise
+    return fiddle.call(value, arguments, directly=isinstance(value, fdl.ArgFactory))
 
 
 @contextlib.contextmanager

@@ -16,10 +16,9 @@ from fidgpt.graph import fiddle, hints
 from fidgpt.graph.binding import Inherited, unset_parameters
 from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.formulas import is_formula, wrong_formulas
-from fidgpt.graph.hints import element_hint, fits, hint_of, members_of
+from fidgpt.graph.paths import describe
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
 
-_SHOWN = 60  # letters of a value
 _HOLDERS = (list, tuple, set, frozenset, collections.deque, Mapping)
 
 
@@ -74,7 +73,7 @@ def _missing(node: Node) -> Iterator[ConfigError]:
     unset = unset_parameters(part)
     for key, value in arguments.items():
         if value is fdl.NO_VALUE and key not in unset:
-            path, hint = join(node.path, step_to(key)), hint_of(part, key)
+            path, hint = join(node.path, step_to(key)), hints.hint_of(part, key)
             how = f": set:{path}=<{hints.name_of(hint)}>." if hints.can_be_typed(hint) else "."
             yield ConfigError(f"{path} is required by {title(part)} and not set{how}", place=path)
 
@@ -85,18 +84,15 @@ def _wrong_calls(node: Node) -> Iterator[ConfigError]:
     `Callable[[], Block]` calls without arguments; `Callable[..., Block]` leaves that open, and so
     does what is no Callable.
     """
-    part = node.value
     for parent, step in node.parents:
-        members = [one for hint in _hints(parent, step) for one in members_of(hint)]
-        counts = [_num_arguments(one) for one in members if fits(part, one)]
-        missing = [[] if count is None else _missing_in_call(part, count) for count in counts]
+        members = [one for hint in _hints(parent, step) for one in hints.members_of(hint)]
+        fitting = [one for one in members if hints.fits(node.value, one)]
+        missing = [_missing_in_call(node.value, one) for one in fitting]
         if missing and all(missing):
-            names, path = missing[0], join(parent.path, step)
-            count = f"{counts[0]} argument{'s' if counts[0] != 1 else ''}" if counts[0] else ""
+            path = join(parent.path, step)
             yield ConfigError(
-                f"{path} is called {f'with {count}' if count else 'without arguments'}, and "
-                f"{title(part)} requires {', '.join(names)}, which "
-                f"{'is' if len(names) == 1 else 'are'} not set.",
+                f"{path} is called without {', '.join(missing[0])}, which "
+                f"{title(node.value)} requires.",
                 place=path,
             )
 
@@ -105,26 +101,24 @@ def _hints(parent: Node, step: str) -> list[Any]:
     """Return the annotations of a place: more than one where a list that holds it is shared."""
     key = step[1:] if step.startswith(".") else ast.literal_eval(step[1:-1])
     if isinstance(parent.value, fdl.Buildable):
-        return [hint_of(parent.value, key)]
+        return [hints.hint_of(parent.value, key)]
     return [
-        element_hint(hint, key) for above, inner in parent.parents for hint in _hints(above, inner)
+        hints.element_hint(hint, key)
+        for above, inner in parent.parents
+        for hint in _hints(above, inner)
     ]
 
 
-def _num_arguments(hint: Any) -> int | None:
-    """Return how many arguments an annotation promises to pass; None where it leaves that open."""
-    arguments = typing.get_args(hint)[:1]
-    is_callable = typing.get_origin(hint) is collections.abc.Callable
-    return len(arguments[0]) if is_callable and isinstance(arguments[0], list) else None
-
-
-def _missing_in_call(part: fdl.Buildable, count: int) -> list[str]:
-    """Return the required parameters that are missing where a node is called with arguments."""
-    known = dict.fromkeys([*fiddle.set_arguments(part), *unset_parameters(part)])
+def _missing_in_call(part: fdl.Buildable, hint: Any) -> list[str]:
+    """Return the required parameters that are missing where a node is called as annotated."""
+    passed = typing.get_args(hint)[:1]
+    if typing.get_origin(hint) is not collections.abc.Callable or not isinstance(passed[0], list):
+        return []
+    known = {**fiddle.set_arguments(part), **unset_parameters(part)}
     names = [key for key in known if isinstance(key, str)]
+    positional = [None] * (len(known) - len(names) + len(passed[0]))
     signature = fiddle.signature_of(part)
     try:
-        positional = [None] * (len(known) - len(names) + count)
         bound = signature.bind_partial(*positional, **dict.fromkeys(names))
     except TypeError:  # some of them are passed by name, which no annotation names
         return []
@@ -139,7 +133,9 @@ def _missing_in_call(part: fdl.Buildable, count: int) -> list[str]:
 
 def _is_wrong(part: fdl.Buildable, key: fiddle.Key, value: Any) -> bool:
     """Whether a value does not fit; a parameter's own default does, whatever its annotation."""
-    return not fits(value, hint_of(part, key)) and value is not fiddle.default_of(part, key)
+    return not hints.fits(value, hints.hint_of(part, key)) and value is not fiddle.default_of(
+        part, key
+    )
 
 
 def _type_errors(node: Node) -> Iterator[ConfigError]:
@@ -148,7 +144,7 @@ def _type_errors(node: Node) -> Iterator[ConfigError]:
         if not _is_wrong(part, key, value):
             continue
         path = join(node.path, step_to(key))
-        inner, item, hint = path, value, hint_of(part, key)
+        inner, item, hint = path, value, hints.hint_of(part, key)
         num_others = 0
         while wrong := list(_wrong_items(inner, item, hint)):
             (inner, item, hint), num_others = wrong[0], len(wrong) - 1
@@ -156,7 +152,7 @@ def _type_errors(node: Node) -> Iterator[ConfigError]:
         others = f" {num_others} more do not fit either." if num_others else ""
         how = f"\n  Set something that fits:  set:{path}=..." if hints.can_be_typed(hint) else ""
         yield ConfigError(
-            f"{inner} is {_shown(item)}, and {title(part)} takes {hints.name_of(hint)}{where}."
+            f"{inner} is {describe(item)}, and {title(part)} takes {hints.name_of(hint)}{where}."
             f"{others}{hints.missing_methods(item, hint)}{how}",
             place=path,
         )
@@ -166,25 +162,17 @@ def _wrong_items(path: str, value: Any, hint: Any) -> Iterator[tuple[str, Any, A
     """Yield the items of a container that do not fit, if its kind does: path, value, annotation."""
     if not isinstance(value, list | tuple | dict):
         return
-    origins = [typing.get_origin(one) or one for one in members_of(hint)]
+    origins = [typing.get_origin(one) or one for one in hints.members_of(hint)]
     classes = [dict if typing.is_typeddict(one) else one for one in origins]
     if not any(inspect.isclass(one) and isinstance(value, one) for one in classes):
         return
     is_dict = isinstance(value, dict)
-    if is_dict and not all(fits(key, hints.key_hint(hint)) for key in value):
+    if is_dict and not all(hints.fits(key, hints.key_hint(hint)) for key in value):
         return
     for key, item in value.items() if is_dict else enumerate(value):
-        own = element_hint(hint, key)
-        if not fits(item, own):
+        own = hints.element_hint(hint, key)
+        if not hints.fits(item, own):
             yield join(path, f"[{key!r}]"), item, own
-
-
-def _shown(value: Any) -> str:
-    """Return a value in a message, on one line."""
-    if isinstance(value, fdl.Buildable):
-        return f"the part {title(value)}"
-    text = " ".join(repr(value).split()) if isinstance(value, list | tuple | dict) else repr(value)
-    return f"{text:.{_SHOWN}}"
 
 
 def _outside_a_factory(node: Node) -> Iterator[ConfigError]:

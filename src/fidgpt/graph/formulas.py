@@ -8,10 +8,8 @@ from typing import Any
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import expressions, paths, selectors, walk
+from fidgpt.graph import expressions, fiddle, hints, paths, selectors, walk
 from fidgpt.graph.errors import ConfigError, at, raise_all, suggest
-from fidgpt.graph.fiddle import Key, assign, default_of, set_arguments
-from fidgpt.graph.hints import fits, hint_of, is_unknown, members_of, name_of
 
 Number = int | float
 _NAME = re.compile(r"\{([^{}]*)\}")
@@ -47,7 +45,9 @@ def is_formula(part: Any) -> bool:
 
 def means_formula(text: str, hint: Any) -> bool:
     """Whether a text means a formula where `hint` applies, rather than a text or a dict."""
-    takes_numbers = any(is_unknown(one) or one in (int, float) for one in members_of(hint))
+    takes_numbers = any(
+        hints.is_unknown(one) or one in (int, float) for one in hints.members_of(hint)
+    )
     return takes_numbers and _REFERENCE.search(text) is not None
 
 
@@ -120,7 +120,7 @@ def look_up_names(root: Any, found: list[walk.Node]) -> None:
     formulas = [node for node in found if is_formula(node.value)]
     errors: list[ConfigError] = []
     for node in formulas:
-        known = dict(set_arguments(node.value).get("values") or {})
+        known = dict(fiddle.set_arguments(node.value).get("values") or {})
         for name in names_in(node.value.text):
             try:
                 if name not in known:
@@ -128,10 +128,10 @@ def look_up_names(root: Any, found: list[walk.Node]) -> None:
             except ConfigError as error:
                 message = f"{node.path} is {node.value.text}: {error}"
                 errors.append(ConfigError(message, place=node.path, sources=[node.path, name]))
-        assign(node.value, "values", known)
-        members = [members_of(hint) for _, hint in _holders(node)]
+        fiddle.assign(node.value, "values", known)
+        members = [hints.members_of(hint) for _, hint in _holders(node)]
         if any(int in one and float not in one for one in members):
-            assign(node.value, "whole", True)
+            fiddle.assign(node.value, "whole", True)
     raise_all(errors)
     by_id = {id(node.value): node for node in formulas}
     inputs = {key: [*map(id, node.value.values.values())] for key, node in by_id.items()}
@@ -151,10 +151,12 @@ def look_up_names(root: Any, found: list[walk.Node]) -> None:
 def _number_at(root: Any, path: str) -> Any:
     """Return the number at a path of a graph in which every parameter has its value."""
     ref = paths.find_parameter(root, path)
-    value = ref.value if ref.value is not fdl.NO_VALUE else default_of(ref.container, ref.key)
+    value = (
+        ref.value if ref.value is not fdl.NO_VALUE else fiddle.default_of(ref.container, ref.key)
+    )
     if value is fdl.NO_VALUE:
         raise ConfigError(f"{ref.path} has no value.")
-    if isinstance(value, bool) or not fits(value, Number):
+    if isinstance(value, bool) or not hints.fits(value, Number):
         raise ConfigError(f"{ref.path} is {paths.describe(value)}, not a number.")
     return value
 
@@ -163,51 +165,36 @@ def wrong_formulas(found: list[walk.Node]) -> Iterator[ConfigError]:
     """Yield what is wrong with the results of formulas whose inputs are all known by now."""
     results: dict[int, Any] = {}
     for node in reversed(found):
-        if not is_formula(node.value):
+        part = node.value
+        if isinstance(part, TaggedValueCls):
+            value = fiddle.set_arguments(part).get("value", fdl.NO_VALUE)
+            results[id(part)] = results.get(id(value), value)
+        if not is_formula(part):
             continue
+        values = fiddle.set_arguments(part).get("values") or {}
+        held: dict[str, Any] = {name: values.get(name) for name in names_in(part.text)}
+        known = {name: results.get(id(value), value) for name, value in held.items()}
+        if not all(type(value) in (int, float) for value in known.values()):
+            continue
+        path, message = node.path, ""
         try:
-            result = results[id(node.value)] = _result(node.value, results)
+            result = results[id(part)] = formula(part.text, known, part.whole)
         except ConfigError as error:
-            yield ConfigError(f"{node.path}: {error}", place=node.path, sources=_sources(node))
-            continue
-        wrong = [one for one in _holders(node) if not fits(result, one[1])]
-        if result is not fdl.NO_VALUE and wrong:
-            path, hint = wrong[0]
-            yield ConfigError(
-                f"{path} is {node.value.text} = {result!r}, and takes {name_of(hint)}.",
-                place=path,
-                sources=_sources(node),
-            )
-
-
-def _sources(node: walk.Node) -> list[str]:
-    """Return the paths of a formula and of all that it names; tags are entries of its values."""
-    values = set_arguments(node.value).get("values") or {}
-    is_tag = {name: isinstance(value, TaggedValueCls) for name, value in values.items()}
-    names = names_in(node.value.text)
-    return [
-        node.path,
-        *(f"{node.path}.values[{n!r}]" if is_tag.get(n) else n for n in names),
-    ]
-
-
-def _result(part: fdl.Buildable, results: Mapping[int, Any]) -> Any:
-    """Return what a formula gives; `fdl.NO_VALUE` while an input is not known."""
-    arguments = set_arguments(part)
-    known: dict[str, Any] = {}
-    for name, value in (arguments.get("values") or {}).items():
-        if isinstance(value, TaggedValueCls):
-            value = set_arguments(value).get("value", fdl.NO_VALUE)
-        known[name] = results.get(id(value), fdl.NO_VALUE) if is_formula(value) else value
-    is_complete = known.keys() >= {*names_in(arguments["text"])}
-    if not is_complete or not all(type(value) in (int, float) for value in known.values()):
-        return fdl.NO_VALUE
-    return formula(arguments["text"], known, arguments.get("whole", False))
+            message = f"{path}: {error}"
+        else:
+            wrong = (one for one in _holders(node) if not hints.fits(result, one[1]))
+            if one := next(wrong, None):
+                path, takes = one[0], hints.name_of(one[1])
+                message = f"{path} is {part.text} = {result!r}, and takes {takes}."
+        if message:
+            tags = [name for name in held if isinstance(held[name], TaggedValueCls)]
+            inputs = [f"{node.path}.values[{n!r}]" if n in tags else n for n in held]
+            yield ConfigError(message, place=path, sources=[node.path, *inputs])
 
 
 def _holders(node: walk.Node) -> Iterator[tuple[str, Any]]:
     """Yield the parameters that hold a formula, each with its annotation."""
     for parent, step in node.parents:
         if isinstance(parent.value, fdl.Buildable) and not isinstance(parent.value, TaggedValueCls):
-            key: Key = step[1:] if step.startswith(".") else int(step[1:-1])
-            yield walk.join(parent.path, step), hint_of(parent.value, key)
+            key: fiddle.Key = step[1:] if step.startswith(".") else int(step[1:-1])
+            yield walk.join(parent.path, step), hints.hint_of(parent.value, key)

@@ -396,8 +396,8 @@ def missing_methods(value: Any, hint: Any) -> str:
     if isinstance(value, fdl.Buildable):
         function = fdl.get_callable(value)
         kind = function if inspect.isclass(function) else hints_of(function).get("return")
-        if isinstance(value, fdl.Partial) or not inspect.isclass(kind) or is_protocol(kind):
-            kind = None  # it is not known what there is
+        is_known = inspect.isclass(kind) and not (is_unknown(kind) or is_protocol(kind))
+        kind = kind if is_known and not isinstance(value, fdl.Partial) else None
     lines: list[str] = []
     for protocol in filter(is_protocol, members_of(hint)):
         doc, methods = inspect.getdoc(protocol) or "", methods_of(protocol)

@@ -16,17 +16,7 @@ import fiddle as fdl
 from fiddle import history
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.graph import binding, errors, formulas, outlines, paths
-from fidgpt.graph.fiddle import (
-    CALLABLE,
-    Key,
-    all_arguments,
-    argument_history,
-    default_of,
-    parameter_of,
-    set_arguments,
-)
-from fidgpt.graph.hints import computed, is_quantity
+from fidgpt.graph import binding, errors, fiddle, formulas, hints, outlines, paths
 from fidgpt.graph.walk import is_node, join, parts, step_to, title
 
 _WRITTEN = re.compile(
@@ -123,7 +113,7 @@ def attributed_to(source: Source | str) -> Iterator[None]:
         _current.reset(token)
 
 
-def assignments_of(part: fdl.Buildable, key: Key, steps: str = "") -> list[Assignment]:
+def assignments_of(part: fdl.Buildable, key: fiddle.Key, steps: str = "") -> list[Assignment]:
     """Return the assignments to an argument, newest first.
 
     Args:
@@ -132,13 +122,13 @@ def assignments_of(part: fdl.Buildable, key: Key, steps: str = "") -> list[Assig
       steps: the path from there to an item of a list or dict, such as `[0]`.
     """
     # Fiddle's history adds a key that is looked up with [].
-    entries = argument_history(part).get(f"{key}{steps}" if steps else key, [])
+    entries = fiddle.argument_history(part).get(f"{key}{steps}" if steps else key, [])
     return [_assignment(entry) for entry in reversed(entries) if not _is_of_tags(entry)]
 
 
-def unset_by(part: fdl.Buildable, key: Key) -> Assignment | None:
+def unset_by(part: fdl.Buildable, key: fiddle.Key) -> Assignment | None:
     """Return what last gave an argument a tag, so that it inherits its value."""
-    entries = argument_history(part).get(key, [])
+    entries = fiddle.argument_history(part).get(key, [])
     return next((_assignment(entry) for entry in reversed(entries) if _is_of_tags(entry)), None)
 
 
@@ -147,7 +137,7 @@ def sources_of(found: Iterable[fdl.Buildable]) -> list[Source]:
     locations = (
         entry.location
         for part in found
-        for entries in argument_history(part).values()
+        for entries in fiddle.argument_history(part).values()
         for entry in entries
     )
     sources = (one.by for one in locations if isinstance(one, AttributedLocation) and one.by)
@@ -155,7 +145,7 @@ def sources_of(found: Iterable[fdl.Buildable]) -> list[Source]:
 
 
 def keep_assignments(
-    new: fdl.Buildable, old: fdl.Buildable, key: Key, *, known_as: Key | None = None
+    new: fdl.Buildable, old: fdl.Buildable, key: fiddle.Key, *, known_as: fiddle.Key | None = None
 ) -> None:
     """Copy the history of an argument to a node that replaces another.
 
@@ -165,13 +155,15 @@ def keep_assignments(
       key: the argument of `old`.
       known_as: its name in `new`; None for the same.
     """
-    entries = list(argument_history(old).get(key, []))
-    argument_history(new)[key if known_as is None else known_as] = entries
+    entries = list(fiddle.argument_history(old).get(key, []))
+    fiddle.argument_history(new)[key if known_as is None else known_as] = entries
 
 
-def restore_assignments(part: fdl.Buildable, key: Key, assignments: Iterable[Assignment]) -> None:
+def restore_assignments(
+    part: fdl.Buildable, key: fiddle.Key, assignments: Iterable[Assignment]
+) -> None:
     """Replace the history of an argument by assignments, oldest first."""
-    argument_history(part)[key] = [
+    fiddle.argument_history(part)[key] = [
         history.HistoryEntry(
             sequence_id=number,
             param_name=str(key),
@@ -227,21 +219,6 @@ _installed.__enter__()
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
-    """One of the values from which another is computed.
-
-    Attributes:
-      path: the argument of the computation.
-      value: its value.
-      inherited_from: the parameter that sets it, if it is inherited.
-    """
-
-    path: str
-    value: Any
-    inherited_from: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Provenance:
     """How a parameter, or an item of a list or dict, got its value.
 
@@ -254,8 +231,8 @@ class Provenance:
       unset_by: what left the parameter unset, if it inherits.
       source: the provenance of the parameter that sets the inherited value.
       container: the provenance of the whole list or dict, for an item of one.
-      result: the result of a computed value, if it is known without building a module.
-      inputs: what it is computed from.
+      result: the result of a hints.computed value, if it is known without building a module.
+      inputs: what it is hints.computed from; of a formula, the names in it and their values.
       default_of: the constructor whose default applies, and where it is written.
       doc: the documentation of the parameter, or of its tag.
     """
@@ -268,7 +245,7 @@ class Provenance:
     source: "Provenance | None" = None
     container: "Provenance | None" = None
     result: Any = fdl.NO_VALUE
-    inputs: list[Input] = field(default_factory=list)
+    inputs: "list[Provenance]" = field(default_factory=list)
     default_of: str | None = None
     doc: str = ""
 
@@ -313,26 +290,28 @@ class _Explainer:
                 unset_by=unset_by(part, key),
                 source=self.explain(paths.find_parameter(self._resolved.root, source.path)),
             )
-        if value is fdl.NO_VALUE and (default := default_of(part, key)) is not fdl.NO_VALUE:
+        if value is fdl.NO_VALUE and (default := fiddle.default_of(part, key)) is not fdl.NO_VALUE:
             return replace(found, value=default, default_of=_definition(part))
-        if is_quantity(value):
+        if hints.is_quantity(value):
             bound = paths.find_parameter(self._resolved.bound, ref.path).value
-            return replace(found, result=computed(bound), inputs=list(self._inputs(ref, bound)))
+            return replace(
+                found, result=hints.computed(bound), inputs=list(self._inputs(ref, bound))
+            )
         return found
 
-    def _inputs(self, ref: paths.ParameterRef, bound: fdl.Buildable) -> Iterator[Input]:
-        if formulas.is_formula(bound):
-            for name, value in set_arguments(bound)["values"].items():
-                if isinstance(value, TaggedValueCls):
-                    value = set_arguments(value).get("value", fdl.NO_VALUE)
-                result = computed(value)
-                yield Input(name, value if result is fdl.NO_VALUE else result)
+    def _inputs(self, ref: paths.ParameterRef, bound: fdl.Buildable) -> Iterator[Provenance]:
+        if not formulas.is_formula(bound):
+            found = [
+                self.explain(paths.ParameterRef(ref.value, key, ref))
+                for key in fiddle.all_arguments(bound)
+            ]
+            yield from (one for one in found if one.value is not fdl.NO_VALUE)
             return
-        for key, value in all_arguments(bound).items():
-            if value is not fdl.NO_VALUE:
-                inherited = self._inherited.get((id(ref.value), key))
-                source = inherited.binding.path if inherited else None
-                yield Input(join(ref.path, step_to(key)), value, source)
+        for name, value in fiddle.set_arguments(bound)["values"].items():
+            if isinstance(value, TaggedValueCls):
+                value = fiddle.set_arguments(value).get("value", fdl.NO_VALUE)
+            result = hints.computed(value)
+            yield Provenance(name, value if result is fdl.NO_VALUE else result)
 
 
 def _definition(part: fdl.Buildable) -> str:
@@ -345,11 +324,11 @@ def _definition(part: fdl.Buildable) -> str:
     return f"{title(part)} ({(file or '').removeprefix(os.getcwd() + os.sep)}:{line})"
 
 
-def _doc(part: fdl.Buildable, key: Key) -> str:
+def _doc(part: fdl.Buildable, key: fiddle.Key) -> str:
     """Return the constructor's documentation of a parameter, else its tag's."""
     from fidgpt.graph.docs import doc_of  # late: it imports a parser of docstrings
 
-    parameter = parameter_of(part, key)
+    parameter = fiddle.parameter_of(part, key)
     name = parameter.name if parameter else str(key)
     if text := doc_of(fdl.get_callable(part)).parameters.get(name):
         return f"{name} of {title(part)}: {' '.join(text.split())}"
@@ -397,7 +376,7 @@ def _chain(found: Provenance) -> Iterator[str]:
     elif not found.assignments and not is_overridden:
         yield "unset" if found.value is fdl.NO_VALUE else "set by unknown code"
     for one in found.inputs[:_MOST]:
-        source = f"  <- {one.inherited_from}" if one.inherited_from else ""
+        source = f"  <- {one.source.path}" if one.source else ""
         yield f"computed from {one.path} = {short_text(one.value)}{source}"
 
 
@@ -413,7 +392,7 @@ def short_text(value: Any) -> str:
     if value is fdl.NO_VALUE:
         return "unset"
     if isinstance(value, fdl.Buildable):
-        return set_arguments(value)["text"] if formulas.is_formula(value) else title(value)
+        return fiddle.set_arguments(value)["text"] if formulas.is_formula(value) else title(value)
     if isinstance(value, dict) and any(map(is_node, value.values())):
         return f"a dict of {', '.join(map(str, value))}"
     if isinstance(value, list | tuple) and any(isinstance(one, fdl.Buildable) for one in value):
@@ -436,9 +415,9 @@ def dump_provenance(root: Any) -> str:
     lines: list[str] = []
     for node in parts(root):
         path = node.path
-        for key in list(argument_history(node.value)):
+        for key in list(fiddle.argument_history(node.value)):
             assignments = assignments_of(node.value, key)
-            if assignments and key != CALLABLE:
+            if assignments and key != fiddle.CALLABLE:
                 name, bracket, steps = str(key).partition("[")
                 own = join(path, step_to(int(name) if name.isdigit() else name)) + bracket + steps
                 texts = [_as_json(one) for one in reversed(assignments)]
@@ -462,7 +441,7 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
     owners = {
         join(node.path, step_to(key)): (node.value, key)
         for node in parts(root)
-        for key in {**all_arguments(node.value), **argument_history(node.value)}
+        for key in {**fiddle.all_arguments(node.value), **fiddle.argument_history(node.value)}
     }
     try:
         restored = {
