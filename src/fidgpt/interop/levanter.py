@@ -6,12 +6,11 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import at, raise_all
+from fidgpt.graph.errors import at
 from fidgpt.graph.hints import fits
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.directives_from import bring_about
-from fidgpt.interop.levanter_model import map_model
-from fidgpt.interop.levanter_section import Plan, Section
+from fidgpt.interop.levanter_model import Plan, Section, map_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +67,10 @@ def read_levanter(text: str) -> Mapped:
     _map_optimizer(top.section("optimizer"), num_steps)
     map_model(top.section("model"), top.take("train_seq_len", None, int))
     _map_data(top.section("data"))
-    if weight := top.take("z_loss_weight", 0.0, float):
+    if weight := top.take("z_loss_weight", 0.0):
         top.change("fiddler:use_z_loss", weight=weight)
     top.neutral(_TOP_OFF)
-    top.close()
-    raise_all(plan.errors)
+    plan.close()
     directives = bring_about([plan.config, *plan.changes], [*plan.wanted.items()])
     return Mapped([*directives, *plan.last], plan.unmapped)
 
@@ -80,20 +78,22 @@ def read_levanter(text: str) -> Mapped:
 def _map_trainer(section: Section) -> int:
     """Map `trainer:`; return the steps of the run."""
     plan = section.plan
-    num_steps = plan.wanted["num_steps"] = section.take("num_train_steps", 400_000, int)
-    if section.takes("train_batch_size", list, dict):
+    num_steps = plan.wanted["num_steps"] = section.take("num_train_steps", 400_000)
+    if isinstance(section.left.get("train_batch_size"), list | dict):
         section.drop(["train_batch_size"], "one size for all")
     elif section.left.get("train_batch_size") == -1:
         section.drop(["train_batch_size"], "devices decide")
     else:
-        section.want(("train_batch_size", 512, int, "batch_size"))
-    section.want(("seed", 0, int, "seed"))
+        section.want({"train_batch_size": (512, "batch_size")})
     section.neutral(_TRAINER_OFF)
     if section.left.get("per_device_parallelism") is not None:
-        section.want(("per_device_parallelism", -1, int, "micro_batch_size"))
+        section.want({"per_device_parallelism": (-1, "micro_batch_size")})
     section.want(
-        ("steps_per_eval", 1000, int, "evaluators.validation.every"),
-        ("max_eval_batches", None, int, "evaluators.validation.data.num_batches"),
+        {
+            "seed": (0, "seed"),
+            "steps_per_eval": (1000, "evaluators.validation.every"),
+            "max_eval_batches": (None, "evaluators.validation.data.num_batches"),
+        }
     )
     _map_precision(section)
     section.drop(["batch_axis"])
@@ -101,14 +101,13 @@ def _map_trainer(section: Section) -> int:
         section.drop(["tensor_parallel_axes"])  # there is no device to shard them over
     if section.left.pop("fsdp_axis", None) is not None:
         section.change("fiddler:use_fsdp")
-    begin = section.take("profiler_start_step", 5, int)
-    profiled = section.take("profiler_num_steps", 100, int)
-    if section.take("profiler", False, bool):
+    begin = section.take("profiler_start_step", 5)
+    profiled = section.take("profiler_num_steps", 100)
+    if section.take("profiler", False):
         section.change("fiddler:use_profiler", begin=begin, num_steps=profiled)
     _map_trackers(section)
     _map_checkpoints(section.section("checkpointer"), num_steps)
     _map_average(section.section("model_averaging"))
-    section.close()
     return num_steps
 
 
@@ -119,18 +118,18 @@ _PRECISIONS = {
 }
 
 
+_POLICY = re.compile(r"(?:p|params|c|compute|o|output)=[^=,]*")
+
+
 def _map_precision(section: Section) -> None:
     """Map `mp:`, a policy of jmp, such as `p=f32,c=bfloat16`."""
-    text = section.take("mp", "f32", str)
-    parts = [part.partition("=") for part in text.replace(" ", "").lower().split(",")]
-    if len(parts) == 1 and not parts[0][1]:
-        parts = [("params", "=", parts[0][0])]
-    formats = {name[:1]: value for name, _, value in parts}
-    names = {name for name, _, _ in parts}
-    params, compute = formats.get("p"), formats.get("c", formats.get("p", ""))
-    is_policy = names <= {"p", "params", "c", "compute", "o", "output"}
-    is_full = _PRECISIONS.get(params or "") == "use:precision=Float32"
-    if not is_policy or not is_full or compute not in _PRECISIONS:
+    text = section.take("mp", "f32")
+    policy = text.replace(" ", "").lower()
+    parts = (policy if "=" in policy else f"p={policy}").split(",")
+    formats = {part[:1]: part.partition("=")[2] for part in parts}
+    compute = formats.get("c", formats.get("p", ""))
+    is_full = _PRECISIONS.get(formats.get("p", "")) == "use:precision=Float32"
+    if not all(map(_POLICY.fullmatch, parts)) or not is_full or compute not in _PRECISIONS:
         section.unmap("mp", text, "weights are float32, and computed with as the machine can")
         return
     section.change(_PRECISIONS[compute])
@@ -155,10 +154,10 @@ def _map_trackers(section: Section) -> None:
         for i, one in enumerate(written if is_list else [written])
     ]
     for tracker in [*trackers, section.section("wandb")]:
-        kind = tracker.take("type", "wandb", str) if tracker.left else "noop"
+        kind = tracker.take("type", "wandb") if tracker.left else "noop"
         if tracker.left.get("mode") == "disabled":
-            continue
-        if kind in _TRACKERS:
+            tracker.left.clear()
+        elif kind in _TRACKERS:
             fiddler, names = _TRACKERS[kind]
             values = {ours: tracker.take(theirs, None, str) for theirs, ours in names.items()}
             tracker.change(
@@ -167,7 +166,6 @@ def _map_trackers(section: Section) -> None:
             tracker.neutral(_WANDB_OFF if kind == "wandb" else {})
         elif kind not in ("noop", "json_logger"):
             tracker.unmap("type", kind, "fidgpt has no such tracker")
-        tracker.close()
 
 
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -197,7 +195,6 @@ def _map_checkpoints(section: Section, num_steps: int) -> None:
         section.plan.wanted["checkpoints.every"] = None
         for one in keep:
             section.change("fiddler:keep_checkpoints", every=one["every"], until=one.get("until"))
-    section.close()
 
 
 def _is_interval(one: Any) -> bool:
@@ -208,17 +205,14 @@ def _is_interval(one: Any) -> bool:
 def _map_average(section: Section) -> None:
     if not section.left:
         return
-    kind, beta = section.take("type", "", str), section.take("beta", 0.999, float)
+    kind, beta = section.take("type", ""), section.take("beta", 0.999)
     if kind in ("ema", "ema_decay_sqrt"):
         section.change(f"fiddler:use_{kind}", beta=beta)
     else:
         section.unmap("type", kind or None, "weights are not averaged")
     if kind == "ema_decay_sqrt":
-        section.want(
-            ("switch_step", 100_000, int, "average.switch_step"),
-            ("decay_steps", 100_000, int, "average.decay_steps"),
-        )
-    section.close()
+        names = ("switch_step", "decay_steps")
+        section.want({name: (100_000, f"average.{name}") for name in names})
 
 
 def _map_optimizer(section: Section, num_steps: int) -> None:
@@ -227,8 +221,8 @@ def _map_optimizer(section: Section, num_steps: int) -> None:
     Of any other optimizer AdamW takes the learning rate and the decay alone.
     """
     plan = section.plan
-    kind = section.take("type", "adam", str)
-    rate = section.take("learning_rate", 6e-4, float)
+    kind = section.take("type", "adam")
+    rate = section.take("learning_rate", 6e-4)
     if kind == "muon":
         rate = _map_muon(section, rate)
     elif kind == "lion":
@@ -238,32 +232,33 @@ def _map_optimizer(section: Section, num_steps: int) -> None:
         section.unmap("type", kind, "AdamW stays")
     plan.wanted["optimizer.lr"] = rate
     decay = 0.0 if kind == "muon" else 0.1
-    section.want(("weight_decay", decay, float, "optimizer.weight_decay"))
+    section.want({"weight_decay": (decay, "optimizer.weight_decay")})
     norm = section.left.get("max_grad_norm", 1.0)  # null and 0 turn clipping off
-    clipped = section.take("max_grad_norm", 1.0, float)
+    clipped = section.take("max_grad_norm", 1.0)
     plan.wanted["max_grad_norm"] = None if norm is None else clipped or None
     if kind in ("adam", "muon", "lion"):
-        betas = section.take("beta1", 0.9, float), section.take("beta2", 0.95, float)
+        betas = section.take("beta1", 0.9), section.take("beta2", 0.95)
         plan.wanted["optimizer.betas"] = betas
     if kind in ("adam", "muon"):
-        section.want(("epsilon", 1e-8, float, "optimizer.eps"))
+        section.want({"epsilon": (1e-8, "optimizer.eps")})
     _map_schedule(section, num_steps)
     _map_skipped_steps(section)
     mask = section.left.pop("default_weight_decay_mask", None)
     section.unmap("default_weight_decay_mask", mask, "every matrix decays, the embedding too")
     section.neutral(_OPTIMIZER_OFF)
-    section.close()
 
 
 def _map_muon(section: Section, rate: float) -> float:
     """Map Muon for the matrices at `rate`; return AdamW's rate for the rest."""
-    others = section.take("adam_lr", 6e-4, float)
-    is_rescaled = section.take("use_kimi_scaling", False, bool)
+    others = section.take("adam_lr", 6e-4)
+    is_rescaled = section.take("use_kimi_scaling", False)
     section.change("fiddler:use_muon", matrix_scale=rate / others if others else 1.0)
     section.want(
-        ("momentum", 0.95, float, "optimizer.momentum"),
-        ("nesterov", True, bool, "optimizer.nesterov"),
-        ("backend_steps", 5, int, "optimizer.ns_steps"),
+        {
+            "momentum": (0.95, "optimizer.momentum"),
+            "nesterov": (True, "optimizer.nesterov"),
+            "backend_steps": (5, "optimizer.ns_steps"),
+        }
     )
     rule = "match_rms_adamw" if is_rescaled else "original"
     section.plan.wanted["optimizer.adjust_lr_fn"] = rule
@@ -276,9 +271,8 @@ def _map_skipped_steps(section: Section) -> None:
     deviations = 6.0
     if isinstance(written, dict):
         settings = section.inside("skip_bad_steps", written)
-        window = settings.take("rolling_interval_length", 128, int)
-        deviations = settings.take("sigma_factor", deviations, float)
-        settings.close()
+        window = settings.take("rolling_interval_length", 128)
+        deviations = settings.take("sigma_factor", deviations)
     elif isinstance(written, bool | int | None):
         window = 128 if written is True else written or 0
     else:
@@ -301,11 +295,11 @@ _SHAPES = {
 def _map_schedule(section: Section, num_steps: int) -> None:
     """Map the schedule; one cycle of a usual shape becomes the schedule of that name."""
     wanted = section.plan.wanted
-    warmup = _length(section, "warmup", section.take("warmup", 0.01, float))
+    warmup = _length(section, "warmup", section.take("warmup", 0.01))
     decay = section.take("decay", None, float)
     decay = None if decay is None else _length(section, "decay", decay)
-    rewarmup = _length(section, "rewarmup", section.take("rewarmup", 0.0, float))
-    floor = section.take("min_lr_ratio", 0.1, float)
+    rewarmup = _length(section, "rewarmup", section.take("rewarmup", 0.0))
+    floor = section.take("min_lr_ratio", 0.1)
     kind, arguments = _shape(section)
     cycles = _cycles(section)
     warmup_steps = _steps(warmup, num_steps)
@@ -332,15 +326,14 @@ def _map_schedule(section: Section, num_steps: int) -> None:
 def _shape(section: Section) -> tuple[str, dict[str, Any]]:
     """Return the shape of the decay, and the arguments of its fiddler."""
     timescale = 10_000.0
-    if section.takes("lr_schedule", dict):
+    if isinstance(section.left.get("lr_schedule"), dict):
         inner = section.section("lr_schedule")
-        kind = inner.take("type", "cosine", str)
+        kind = inner.take("type", "cosine")
         if kind == "inv_sqrt":
-            timescale = inner.take("timescale", timescale, float)
+            timescale = inner.take("timescale", timescale)
         inner.neutral({"exponent": 1.0} if kind == "cosine" else {})
-        inner.close()
     else:
-        kind = section.take("lr_schedule", "cosine", str)
+        kind = section.take("lr_schedule", "cosine")
     if kind not in _SHAPES:
         section.unmap("lr_schedule", kind, "a cosine stays")
         return "cosine", {}
@@ -399,7 +392,6 @@ def _map_data(section: Section) -> None:
     elif text := _text(section):
         _use_text(section, text)
     section.neutral(_DATA_OFF)
-    section.close()
 
 
 def _map_mixture(section: Section) -> None:
@@ -412,9 +404,10 @@ def _map_mixture(section: Section) -> None:
     texts = [text for text in map(_text, parts.values()) if text is not None]
     is_one_field = len({text.field for text in texts}) == 1
     if len(texts) < len(names) or any(text.is_on_hub for text in texts[1:]) or not is_one_field:
-        section.drop(
-            ("configs", "train_weights"), "the texts of a mixture must be files on this machine"
-        )
+        for part in parts.values():
+            part.left.clear()
+        reason = "the texts of a mixture must be files on this machine"
+        section.drop(("configs", "train_weights"), reason)
         return
     del section.left["configs"], section.left["train_weights"]
     _use_text(section, texts[0])
@@ -433,7 +426,6 @@ def _map_mixture(section: Section) -> None:
         section.change("fiddler:use_mixture", **{k: one for k, one in arguments.items() if one})
     for part in parts.values():
         part.neutral(_DATA_OFF)
-        part.close()
     for name in configs.keys() - parts.keys():
         section.unmap(f"configs.{name}", configs[name], "it has no share in training")
 
@@ -466,10 +458,9 @@ def _text(section: Section) -> _Text | None:
     section.drop(("train_urls", "id"))
     name = section.take("name", None, str) if here is None else None
     holder = section.section("format") if isinstance(form, dict) else section
-    field = holder.take("text_key", "text", str)
+    field = holder.take("text_key", "text")
     if holder is not section:
         holder.neutral({"type": "text"})
-        holder.close()
     return _Text(path, field, here is None, name)
 
 
