@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.train import Average, Ema, EmaDecaySqrt, Stateful
+from fidgpt.train import Average, Ema, EmaDecaySqrt
 
 MAKE: list[Callable[[], Average]] = [
     lambda: Ema(beta=0.9),
@@ -74,17 +74,6 @@ def test_ema_decay_sqrt_is_the_mean_by_what_steps_count(num_steps: int) -> None:
     assert counts == [average.weight(step) for step in range(num_steps)]
     summed = sum(count * weights(step).double() for step, count in enumerate(counts))
     torch.testing.assert_close(value(average).double(), summed / sum(counts), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("make", MAKE)
-def test_a_restored_average_has_history(make: Callable[[], Average]) -> None:
-    before, after = make(), make()
-    follow(before, started(before), 0, 5)
-    started(after)
-    assert isinstance(after, Stateful)
-    assert not after.has_history
-    after.load_state_dict(before.state_dict())
-    assert after.has_history
 
 
 @pytest.mark.parametrize("make", MAKE)

@@ -79,16 +79,6 @@ def test_the_files_are_those_that_are_written_at_once(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
 
 
-def test_one_writing_at_a_time(tmp_path: Path, gate: threading.Event) -> None:
-    checkpoints, (model, optimizer) = beside(), make()
-    checkpoints.save(tmp_path, step=1, model=model, optimizer=optimizer, state={})
-    threading.Timer(0.2, gate.set).start()
-    checkpoints.save(tmp_path, step=2, model=model, optimizer=optimizer, state={})
-    assert newest_good(tmp_path) in (1, 2)  # the first is whole
-    checkpoints.wait()
-    assert newest_good(tmp_path) == 2
-
-
 SAVES: list[Callable[[Checkpoints, dict[str, Any]], object]] = [
     lambda checkpoints, parts: checkpoints.wait(),
     lambda checkpoints, parts: checkpoints.save(step=2, **parts),

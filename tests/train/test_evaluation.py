@@ -1,15 +1,24 @@
-"""Loss and bits per byte against closed forms."""
+"""What a model measures, writes and answers: losses, texts, and likelihoods."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from jaxtyping import Float, Int
+from torch import Tensor, nn
 
-from fidgpt.data import DataError, EvaluationStream, mask_loss
-from fidgpt.model import LanguageModel
+from fidgpt.compose.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.data import ByteTokenizer, DataError, EvaluationStream, mask_loss
+from fidgpt.fiddlers import use_samples
+from fidgpt.model import AttentionContext, LanguageModel, materialize, one_document
+from fidgpt.model.generation import generate, score
 from fidgpt.parallel import DataParallel
-from fidgpt.train import CrossEntropy, DomainValidation, Validation
+from fidgpt.train import CrossEntropy, DomainValidation, Samples, Validation, continuations
+from fidgpt.train.harness import Answers, likelihoods
 
 VOCAB = 16
 
@@ -117,3 +126,218 @@ def test_a_domain_without_text_is_named():
         DomainValidation({"poems": Short()}).prepare()
     with pytest.raises(ValueError, match="at least one stream"):
         DomainValidation({})
+
+
+class Speller(LanguageModel):
+    """Predicts the bytes of a fixed text, from the position of the newest token on."""
+
+    def __init__(self, text: bytes, *, begin: int) -> None:
+        super().__init__()
+        self.text = [*text, ByteTokenizer.end_of_text]
+        self.begin = begin
+        self.anchor = nn.Parameter(torch.zeros(()))
+        self.unembedding = nn.Identity()
+        self.layout = one_document
+
+    def features(
+        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
+    ) -> Float[Tensor, "batch seq hidden"]:
+        assert ctx is not None
+        places = (ctx.positions - self.begin).clamp(0, len(self.text) - 1)
+        following = torch.tensor(self.text)[places].expand_as(tokens)
+        return nn.functional.one_hot(following, 300).float()
+
+
+def texts(model: LanguageModel, prompts: Sequence[str], *, stop: Sequence[str] = ()) -> list[str]:
+    pieces = continuations(
+        model,
+        ByteTokenizer(),
+        prompts,
+        context=99,
+        num_tokens=12,
+        choose=lambda logits, tokens: logits.argmax(1),
+        stop=stop,
+    )
+    return ["".join(row) for row in zip(*pieces, strict=True)]
+
+
+def test_the_end_of_the_document_ends_a_text():
+    assert texts(Speller(b"so it is", begin=2), ["ab"]) == ["so it is"]
+
+
+def test_as_many_tokens_as_asked_for_with_the_character_in_work():
+    model = Speller("so it does: €".encode(), begin=2)
+    assert texts(model, ["ab"]) == ["so it does: "]
+    assert texts(Speller("so it does:€".encode(), begin=2), ["ab"]) == ["so it does:�"]
+
+
+def test_each_text_ends_at_its_own_string():
+    model = Speller(b"one two three", begin=1)
+    assert texts(model, ["a", "abc", "abcdef"], stop=["two", " th"]) == ["one ", "e ", "wo"]
+
+
+def test_samples_hold_their_prompts_and_their_seeds_decide():
+    model = Speller(b"so it is", begin=1)
+    samples = Samples(prompts=["a", ""], num_tokens=4, temperature=0.0)
+    written = list(samples.write(model, ByteTokenizer(), context=9, seed=0))
+    assert written == ["aso i", "sso "]
+    drawn = Samples(prompts=["a", "a"], num_tokens=20, temperature=9.0, top_k=None)
+    first, again = (list(drawn.write(model, ByteTokenizer(), context=9, seed=0)) for _ in "12")
+    assert first == again
+    assert first[0] != first[1]
+    assert first != list(drawn.write(model, ByteTokenizer(), context=9, seed=1))
+
+
+def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, train):
+    plain = train(cfg, "plain")
+    use_samples(cfg, every=4, prompts=["def ", ""])
+    cfg.samples.num_tokens = 8
+    rows = train(cfg, "writing")
+    written = {row["step"]: row.pop("samples") for row in rows if "samples" in row}
+    assert [*written] == [4, 8]  # the last ones, after step 10, are printed and in no row
+    assert all(text.startswith("def ") and len(text) > 4 for text, _ in written.values())
+    assert written[4] != written[8]
+    assert [row["loss"] for row in rows] == [row["loss"] for row in plain]
+
+
+def test_texts_that_were_written_are_the_same_after_a_resume(cfg, train):
+    use_samples(cfg, every=3)
+    cfg.samples.num_tokens = 8
+    whole = train(cfg, "whole")
+    train(cfg, "cut", until_step=5)
+    resumed = train(cfg, "cut", resume=True)
+    assert [row.get("samples") for row in resumed] == [row.get("samples") for row in whole]
+
+
+CONTEXT = 24
+TOKENIZER = ByteTokenizer()
+TEXTS = [
+    ("def run(", "self):"),
+    ("import numpy as ", "np"),
+    ("class", " A: été"),
+    ("", "return None"),
+    ("a beginning that is longer than what the model sees at once, ", "and its end"),
+    ("short, ", "with an ending that is longer than all that the model sees at any time"),
+    ("nothing comes after this", ""),
+]
+
+
+@dataclass(frozen=True)
+class Request:
+    args: tuple[Any, ...]
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    model = build_trainer(debug()).model
+    materialize(model, device=torch.device("cpu"), seed=0)
+    for parameter in model.parameters():  # so that some tokens are much likelier than others
+        parameter.data.mul_(4 if parameter.ndim > 1 else 1)
+    return model.eval()
+
+
+@pytest.fixture
+def answers(model: LanguageModel) -> Answers:
+    return Answers(model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=3)
+
+
+def ids(text: str) -> list[int]:
+    return [256, *text.encode()]
+
+
+@torch.no_grad()
+def log_probabilities(model: LanguageModel, tokens: list[int]) -> Tensor:
+    """All rows of the table, after each token."""
+    return model(torch.tensor([tokens]))[0].float().log_softmax(-1)
+
+
+def by_hand(model: LanguageModel, before: list[int], scored: list[int]) -> tuple[float, bool]:
+    """Token by token: the window begins where that of its token's group of `CONTEXT` does."""
+    total, greedy = 0.0, True
+    for number, token in enumerate(scored):
+        group = number // CONTEXT * CONTEXT
+        last = min(group + CONTEXT, len(scored))
+        begin = max(0, len(before) + last - CONTEXT - 1)
+        row = log_probabilities(model, [*before, *scored][begin : len(before) + number])[-1]
+        total += row[token].item()
+        greedy &= row.argmax().item() == token
+    return total, greedy
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 100])
+def test_likelihoods_are_those_of_one_token_after_the_other(model, batch_size):
+    texts = [(ids(before), list(after.encode())) for before, after in TEXTS]
+    found = likelihoods(model, texts, context=CONTEXT, batch_size=batch_size)
+    for one, (before, scored) in zip(found, texts, strict=True):
+        nats, greedy = by_hand(model, before, scored)
+        assert one.log_probability == pytest.approx(nats, rel=1e-5, abs=1e-5)
+        assert one.is_greedy == greedy
+
+
+def test_what_the_model_would_write_is_greedy(model, answers):
+    begin = ids("def ")
+    written = list(
+        generate(model, begin, num_tokens=12, context=CONTEXT, temperature=0.0, vocab_size=256)
+    )
+    for wrong in (0, 1):
+        continuation = [*written[:-1], (written[-1] + wrong) % 256]
+        (one,) = likelihoods(model, [(begin, continuation)], context=CONTEXT, batch_size=1)
+        assert one.is_greedy == (wrong == 0)
+
+
+def test_answers_split_texts_as_documents_begin(model, answers):
+    requests = [Request(text) for text in TEXTS]
+    found = answers.loglikelihood(requests)
+    for (before, after), answer in zip(TEXTS, found, strict=True):
+        kept = before.rstrip()  # space at the end of a context belongs to what follows
+        after = before[len(kept) :] + after
+        assert answer == pytest.approx(by_hand(model, ids(kept), list(after.encode())), rel=1e-5)
+    moved, kept = answers.loglikelihood([Request(("a b ", "c")), Request(("a b", " c"))])
+    assert moved == kept
+
+
+def test_whole_texts_are_scored_each_token_once(model, answers):
+    texts = ["short", "été", "long enough for several windows of the model's, and not the same", ""]
+    found = answers.loglikelihood_rolling([Request((text,)) for text in texts])
+    expected = [by_hand(model, [256], list(text.encode()))[0] for text in texts]
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found[0] == pytest.approx(-score(model, ids("short"), context=CONTEXT).nats, rel=1e-5)
+    assert found[3] == 0
+
+
+def test_texts_are_written_up_to_their_end(model, answers):
+    greedy = {"until": [], "max_gen_toks": 9}
+    begins = ["def ", "class Longer", "x" * 60, ""]
+    found = answers.generate_until([Request((begin, greedy)) for begin in begins])
+    for begin, text in zip(begins, found, strict=True):
+        seen = ids(begin)[-(CONTEXT - 9) :]
+        written = list(
+            generate(model, seen, num_tokens=9, context=CONTEXT, temperature=0.0, vocab_size=257)
+        )
+        written = written[: written.index(256)] if 256 in written else written
+        assert text == TOKENIZER.decode(written)
+    stop = found[0][3]
+    (cut,) = answers.generate_until([Request(("def ", {"until": stop, "max_gen_toks": 9}))])
+    assert cut == found[0].partition(stop)[0]
+
+
+def test_chance_depends_on_the_seed_alone(model):
+    drawn = {"until": ["\n\n"], "max_gen_toks": 9, "do_sample": True, "temperature": 1.5}
+    requests = [Request((begin, drawn)) for begin in ("def ", "class ", "import ")]
+
+    def written(seed: int, batch_size: int) -> list[str]:
+        answers = Answers(
+            model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=batch_size, seed=seed
+        )
+        return answers.generate_until(requests)
+
+    assert written(0, 3) == written(0, 1) != written(1, 3)
+
+
+def test_mistakes_are_named(model, answers):
+    with pytest.raises(ValueError, match="num_beams"):
+        answers.generate_until([Request(("a", {"num_beams": 4}))])
+    with pytest.raises(ValueError, match="text 1"):
+        likelihoods(model, [([1], [2]), ([], [2])], context=4, batch_size=1)
+    with pytest.raises(ValueError, match="batch_size=0"):
+        Answers(model, tokenizer=TOKENIZER, context=4, batch_size=0)

@@ -243,16 +243,6 @@ def test_too_little_memory_is_a_mistake_with_a_remedy(error: Exception) -> None:
         raise error
 
 
-def test_other_commands_name_another_remedy() -> None:
-    with pytest.raises(RunError, match="\nWrite less.$"), within_memory(remedy="Write less."):
-        raise MemoryError
-
-
-def test_other_errors_are_not_taken_for_a_lack_of_memory() -> None:
-    with pytest.raises(RuntimeError, match="^a bug$"), within_memory():
-        raise RuntimeError("a bug")
-
-
 def test_a_lack_of_memory_is_reported_before_a_run_starts() -> None:
     peak = FACTS.memory.peak
     enough, less, unknown = (

@@ -1,25 +1,21 @@
 """Run directories, metrics, the console and signals, each alone."""
 
 import errno
-import io
 import json
 import math
 import os
 import resource
 import shlex
 import signal
-import sys
 from pathlib import Path
 
 import pytest
-from rich.console import Console as RichConsole
 from run_facts import FACTS, metrics_row, tracking
 
 from fidgpt.train import Console, JSONLines, RunDirectory, RunError, derive_seed
 from fidgpt.train.run_directory import StopSignals, resume_flag
 from fidgpt.train.trackers import console
 from fidgpt.train.trackers.background import Trackers
-from fidgpt.train.trackers.console import progress_bar
 from fidgpt.train.trackers.trackers import read_rows
 
 
@@ -249,57 +245,6 @@ def test_metrics_of_a_removed_folder_end_the_run(tmp_path):
         run.path.rename(tmp_path / "moved")
         with pytest.raises(RunError, match="metrics.jsonl cannot be written"):
             trackers.log(metrics_row(2))
-
-
-class Loud:
-    """A tracker that prints whatever it does, as some libraries do."""
-
-    def start(self, run, facts, *, step):
-        print("* project initialized")
-
-    def log(self, row):
-        print("* logged", row["step"])
-
-    def print(self, text):
-        """Ignore it."""
-
-    def finish(self):
-        print("* finished")
-
-
-class Terminal(io.StringIO):
-    """Takes what a terminal would show."""
-
-    def isatty(self):
-        return True
-
-
-def test_the_bar_keeps_its_numbers_below_what_others_print(tmp_path, monkeypatch):
-    screen = Terminal()
-    monkeypatch.setattr(sys, "stdout", screen)
-    monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
-    with tracking(tmp_path, Console(), Loud(), step=4) as trackers:
-        for step in range(5, 11):
-            trackers.log(metrics_row(step))
-            trackers.print(f"words after {step}")
-    assert sys.stdout is screen
-    shown = screen.getvalue()
-    last = shown[shown.rindex("step 10/10") :]
-    assert "loss 0.3333  5 tokens/s  25% of peak" in last
-    assert shown.count("* logged") == 6
-    assert all(f"words after {step}\n" in shown for step in range(5, 11))
-    assert shown.index("* logged 5") < shown.index("words after 5") < shown.index("* logged 6")
-
-
-def test_the_time_left_is_known_where_a_step_takes_minutes():
-    bar, now = progress_bar(RichConsole(file=io.StringIO())), 0.0
-    bar.get_time = lambda: now
-    task = bar.add_task("", total=10, completed=4, numbers="")
-    for step in range(5, 8):
-        now += 120.0
-        bar.update(task, completed=step)
-    assert bar.tasks[0].time_remaining == pytest.approx(3 * 120, abs=1)
 
 
 def test_a_log_shows_the_time_left_at_the_current_pace(tmp_path, monkeypatch, capsys):
