@@ -53,7 +53,15 @@ def test_a_part_that_was_added_and_killed_before_it_was_saved(
         shutil.rmtree(run_directory / "checkpoints" / f"step_{step:08d}")
     status, _, err = command(train.main, resume)
     assert status in (0, None), err
-    assert "average starts from its initial state" in err
+    assert "average is not in " in err and "it starts from its initial state" in err
+
+
+def test_auto_resume_refuses_a_run_of_another_config(command: Command, run_directory: Path) -> None:
+    other = command(
+        train.main, "--config=config:debug", f"--run_dir={run_directory}", "--auto_resume"
+    )
+    assert other.status == 2
+    assert "holds a run of another config" in other.err
 
 
 @pytest.mark.parametrize(
