@@ -53,12 +53,6 @@ def test_an_explicit_value_wins_and_stays_local() -> None:
     assert (built.child.width, built.child.child.width, built.other.width) == (128, 128, 3)
 
 
-def test_none_is_a_value() -> None:
-    inner = fdl.Config(pair, Rate.new())
-    cfg = fdl.Config(Outer, rate=Rate.new(0.1), child=fdl.Config(pair, Rate.new(None), inner))
-    assert build(cfg).child == (None, (None, None))
-
-
 def test_a_default_applies_where_no_node_sets_the_tag() -> None:
     cfg = fdl.Config(pair, fdl.Config(Outer, rate=Rate.new(), depth=Depth.new()))
     assert build(cfg)[0].rate == 0.0
@@ -105,13 +99,6 @@ class TestComputed:
         cfg = fdl.Config(Outer, depth=depth, child=inner)
         assert bind(cfg).depth.ratio == 0.5
         assert build(bind(cfg)).depth == 4
-
-    def test_it_follows_its_inputs(self) -> None:
-        cfg = outer(part(Depth), depth=Depth.new(fdl.Config(double, Width.new())))
-        cfg.width = 10
-        assert build(cfg).child.width == 20
-        cfg.depth = 7
-        assert build(cfg).child.width == 7
 
 
 @pytest.mark.parametrize("kind", [fdl.Config, fdl.Partial])
@@ -176,14 +163,6 @@ def test_binding_twice_changes_nothing() -> None:
 class TestUnset:
     """Tags that no enclosing node sets."""
 
-    def test_both_remedies_of_the_message_help(self) -> None:
-        cfg = fdl.Config(Outer, child=fdl.Config(Outer, child=part()))
-        cfg.child.width = Width.new(3)
-        assert build(cfg).child.child.width == 3
-        del cfg.child.width
-        cfg.child.child.width = 4
-        assert build(cfg).child.child.width == 4
-
     def test_all_errors_are_found_at_once_and_those_of_one_tag_are_one(self) -> None:
         found = errors(fdl.Config(Outer, child=[part(), part(), part()], other={"a": part(Depth)}))
         assert [message.splitlines()[0] for message in found] == [
@@ -204,12 +183,6 @@ class TestUnset:
             "  To change its present value, write for example child.width*=2."
         )
 
-    def test_a_formula_with_a_tag_that_no_node_sets(self) -> None:
-        cfg = fdl.Config(Outer, child=part(Depth))
-        set_text(cfg, "rate", "{Depth} * 2")
-        first, _ = errors(cfg)
-        assert first.endswith("Write the path of a number in its place.")
-
 
 class TestConflicts:
     """Tags that have two values."""
@@ -226,11 +199,6 @@ class TestConflicts:
     @pytest.mark.parametrize("hold", [lambda one: fdl.Config(Outer, child=[one]), lambda x: [x]])
     def test_nor_can_what_is_below_it_or_in_a_shared_list(self, hold: Any) -> None:
         assert "which has two values" in errors(self.two(hold(part()), 3, 5))[0]
-
-    def test_setting_it_in_the_shared_node_is_a_remedy(self) -> None:
-        one, two = build(self.two(outer(part(), 9), 3, 5))
-        assert one.child is two.child
-        assert one.child.child.width == 9
 
     @pytest.mark.parametrize("value", [3, 0.5, None, "text", (1, 2), [3, 4]])
     def test_equal_values_are_one(self, value: object) -> None:

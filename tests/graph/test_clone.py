@@ -26,12 +26,6 @@ def test_a_copy_shares_within_itself_and_not_with_the_original() -> None:
     assert fdl.get_tags(cfg, "depth") == frozenset()
 
 
-def test_plain_values_are_not_copied() -> None:
-    leaf = object()
-    assert graph.clone(fdl.Config(pair, [leaf])).first[0] is leaf
-    assert graph.clone(leaf) is leaf
-
-
 def test_containers_keep_their_type() -> None:
     part = fdl.Config(Part, width=1)
     for value in (
@@ -68,12 +62,6 @@ class TestPart:
         copied.child.width.number = 50
         bound = graph.bind(fdl.Config(Outer, width=Width.new(3), child=[block, copied]))
         assert [one.child.width.number for one in bound.child] == [3, 50]
-
-    def test_the_part_itself_is_copied_even_if_it_is_built_once(self) -> None:
-        table = fdl.Config(Part, width=1, child=fdl.Config(Part, width=2))
-        copied = graph.clone_part(table)
-        assert copied is not table
-        assert copied.child is table.child
 
 
 def test_what_lies_in_it_is_copied_as_often_and_parts_stay_one() -> None:

@@ -10,7 +10,7 @@ from fidgpt.graph import ConfigError, bind, build, find_parameter
 from fidgpt.graph.paths import parse_path
 
 from .edited import message_of
-from .parts import Outer, Part, Square, Width, annotated, keywords, pair, positional, product
+from .parts import Outer, Part, Square, Width, pair, positional, product
 
 
 def graph() -> fdl.Config[Outer]:
@@ -81,32 +81,6 @@ def test_unnamed_arguments() -> None:
     for path in ("first[2]", "first[-3]", "first.factors", "second[5]"):
         with pytest.raises(ConfigError, match="has no parameter"):
             find_parameter(cfg, path)
-
-
-def test_any_name_where_any_is_taken() -> None:
-    cfg = fdl.Config(pair, fdl.Config(keywords, a=1))
-    find_parameter(cfg, "first.b").set(2)
-    assert build(cfg)[0] == {"a": 1, "b": 2}
-
-
-def test_through_a_tuple() -> None:
-    cfg = fdl.Config(pair, (fdl.Config(Part, width=1), 2))
-    find_parameter(cfg, "first[0].width").set(5)
-    assert build(cfg)[0][0].width == 5
-
-
-def test_a_name_is_no_place_in_a_list() -> None:
-    with pytest.raises(
-        ConfigError, match="child has 2 entries, counted from 0; there is no 'width"
-    ):
-        find_parameter(graph(), "child.width")
-
-
-def test_what_does_not_fit_is_not_put() -> None:
-    cfg = fdl.Config(annotated)
-    with pytest.raises(ConfigError, match=r"^whole takes int, not 'x' \(str\)\.$"):
-        find_parameter(cfg, "whole").set("x")
-    assert fdl.ordered_arguments(cfg) == {}
 
 
 def test_a_number_cannot_replace_a_part() -> None:

@@ -62,11 +62,6 @@ class TestAssignments:
         cfg.depth = 8
         assert provenance_of(cfg, "depth").assignments[0].by is None
 
-    def test_the_graphs_own_files_are_skipped(self) -> None:
-        cfg = small()
-        find_parameter(cfg, "depth").set(2)
-        assert HERE in provenance_of(cfg, "depth").assignments[0].where
-
     def test_assignments_are_newest_first(self) -> None:
         cfg = small()
         cfg.width = 4
@@ -74,15 +69,6 @@ class TestAssignments:
         cfg.width = 5
         values = [one.value for one in provenance_of(cfg, "width").assignments]
         assert values == [5, fdl.NO_VALUE, 4, 3]
-
-    def test_sources_nest(self) -> None:
-        cfg = small()
-        with attributed_to("outer"):
-            with attributed_to("inner"):
-                cfg.width = 1
-            cfg.depth = 1
-        sources = [str(provenance_of(cfg, key).assignments[0].by) for key in ("width", "depth")]
-        assert sources == ["inner", "outer"]
 
     def test_a_copy_keeps_its_history_and_goes_its_own_way(self) -> None:
         cfg = small()
@@ -116,14 +102,6 @@ class TestProvenance:
         assert found.unset_by is not None
         assert "in small" in found.unset_by.where
 
-    def test_assignments_before_a_parameter_was_unset_are_kept(self) -> None:
-        cfg = small()
-        cfg.child.width = 8
-        del cfg.child.width
-        found = provenance_of(cfg, "child.width")
-        assert found.value == 3
-        assert [one.value for one in found.assignments] == [fdl.NO_VALUE, 8]
-
     def test_a_default_names_its_constructor(self) -> None:
         found = provenance_of(small(), "rate")
         assert (found.value, found.assignments) == (0.0, [])
@@ -153,10 +131,6 @@ class TestProvenance:
         assert {one.path: one.value for one in found.inputs} == {"width": 3, "@Width": 3}
         assert why_text(cfg, "depth").splitlines()[0] == "depth = {width} * 2 + {@Width} = 9"
 
-    def test_what_is_not_set_and_has_no_default_has_no_value(self) -> None:
-        found = provenance_of(fdl.Config(Part), "width")
-        assert (found.value, found.assignments, found.default_of) == (fdl.NO_VALUE, [], None)
-
     def test_an_item_names_what_set_its_container(self) -> None:
         found = provenance_of(small(), "other[1]['a']")
         assert (found.value, found.assignments) == (2, [])
@@ -177,17 +151,6 @@ class TestProvenance:
         found = provenance_of(cfg, "other[1]")
         assert found.source is not None
         assert found.source.path == "width"
-
-    def test_all_paths_to_a_shared_part_agree(self) -> None:
-        shared = fdl.Config(Part, width=Width.new())
-        cfg = fdl.Config(Outer, width=Width.new(2), child=shared, other=[shared])
-        assert (
-            provenance_of(cfg, "other[0].width").source == provenance_of(cfg, "child.width").source
-        )
-
-    def test_a_wrong_path_suggests_the_nearest(self) -> None:
-        with pytest.raises(ConfigError, match="Did you mean width"):
-            provenance_of(small(), "child.widht")
 
     def test_every_parameter_has_a_text(self) -> None:
         cfg = whole_graph()
@@ -252,15 +215,6 @@ class TestFile:
     def test_other_texts_are_refused(self, text: str) -> None:
         with pytest.raises(ConfigError, match="the provenance is"):
             restore_provenance(small(), text)
-
-    def test_a_chain_of_a_thousand_parts(self) -> None:
-        cfg = fdl.Config(Part, width=0)
-        for width in range(1000):
-            cfg = fdl.Config(Part, width=width, child=cfg)
-        text = dump_provenance(cfg)
-        restore_provenance(cfg, text)
-        deep = ".".join(["child"] * 1000) + ".width"
-        assert provenance_of(cfg, deep).assignments[0].value == "0"
 
 
 def test_a_run_resumed_twice_is_named_once() -> None:

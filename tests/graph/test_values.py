@@ -22,47 +22,32 @@ class Sizes(TypedDict):
 
 
 READ = [
-    ("3", int, 3),
     ("-1", int, -1),
     ("1e3", int, 1000),
     ("2**10", int, 1024),
-    ("1_024", int, 1024),
     ("2*(3+4)", int, 14),
-    ("7//2", int, 3),
     ("-2**2", int, -4),
-    ("-1e-4", float, -1e-4),
-    ("1/3", float, 1 / 3),
     ("inf", float, math.inf),
     (".5", float, 0.5),
     ("3.0", int | float, 3.0),
-    ("true", bool, True),
     ("FALSE", bool, False),
-    ("None", int | None, None),
     ("none", str | None, None),
-    ("abc", str | None, "abc"),
-    ("'abc'", str, "abc"),
     ("'None'", str | None, "None"),
     ("a, b", str, "a, b"),
     ("def ", str, "def "),
-    ("3", str, "3"),
     ("a#b", str | None, "a#b"),
     ("", str, ""),
     ("1e-400", int | str, "1e-400"),
     ("'a\nb'", str, "a\nb"),
     (r"C:\data", str, r"C:\data"),
     ("1,2", tuple[int, int], (1, 2)),
-    ("[1,2]", tuple[int, int], (1, 2)),
     ("(1,)", list[int], [1]),
-    ("[]", list[int], []),
     ("a,b", list[str], ["a", "b"]),
     ("['def ', 'class ']", Sequence[str], ["def ", "class "]),
     ("[1, [2]]", list[Any], [1, [2]]),
     ("{'a': 1}", dict[str, float], {"a": 1.0}),
-    ("a", Literal["a", "b"], "a"),
     ("BLUE", Color | None, Color.BLUE),
-    ("data/text.txt", pathlib.Path, pathlib.Path("data/text.txt")),
     ("data/text.txt", str | pathlib.Path, "data/text.txt"),
-    ("[RED, BLUE]", list[Color], [Color.RED, Color.BLUE]),
     ("RED,'BLUE'", list[Color] | None, [Color.RED, Color.BLUE]),
     ("(RED, 1e2)", tuple[Color, int], (Color.RED, 100)),
     ("{a: RED, 'b, c': Color.BLUE}", dict[str, Color], {"a": Color.RED, "b, c": Color.BLUE}),
@@ -72,7 +57,6 @@ READ = [
     ("[a/b.txt, 'c d']", list[pathlib.Path], [pathlib.Path("a/b.txt"), pathlib.Path("c d")]),
     ("{x: 1e1, y: z}", Sizes, {"x": 10, "y": "z"}),
     ("'a b'", pathlib.Path, pathlib.Path("a b")),
-    ("1e3", Any, 1000.0),
     ("a.b", Any, "a.b"),
     ("{[1]: 2}", Any, "{[1]: 2}"),
     ("os.system('ls')", Any, "os.system('ls')"),
@@ -82,29 +66,23 @@ DTYPES = [("bfloat16", torch.bfloat16), ("torch.float32", torch.float32), ("half
 
 REFUSED = [
     ("1.5", int),
-    ("abc", int),
-    ("None", int),
     ("", int),
     ("٣", int),
     ("7 % 2", int),
     ("'a' * 9", int),
     ("1/0", float),
     ("1e23", int),  # as a float it is another number
-    ("1e300 * 1e300", float),
     ("nan", float),
     ("9" * 5000, int),
     ("9**9**9", int),
     ("(2**64)**64", int),
     ("2**-99999", float),
     ("(-8)**0.5", float),
-    ("1", bool),
     ("a", Sequence[str]),
     ("(1, 2, 3)", tuple[int, int]),
     ("Square", Square | None),
-    ("print", Callable[..., Any]),
     ("RED", list[Color]),
     ("[RED, GREEN]", list[Color]),
-    ("(RED, 1, 2)", tuple[Color, int]),
     ("{1: x}", dict[int, float]),
     ("{y: a}", Sizes),
     ("{x: 1, z: 2}", Sizes),
@@ -179,11 +157,6 @@ def test_an_enum_member_with_its_class() -> None:
     for text in ("Colour.BLUE", "olor.BLUE"):
         with pytest.raises(ConfigError, match=f"'{text}' is not a Color"):
             read_value(text, Color)
-
-
-def test_a_path_where_its_own_kind_is_asked() -> None:
-    path = pathlib.Path("a b/c")
-    assert read_value("a b/c", type(path)) == path
 
 
 def test_a_device_by_its_name() -> None:
