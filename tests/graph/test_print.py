@@ -63,7 +63,7 @@ class TestOutline:
             "        child: Part (new at every call)",
             "          width: 2",
             "          child: *child[0]",
-            "  other: [1, (2, <class 'tests.graph.parts.Square'>), {}]",
+            "  other: [1, (2, tests.graph.parts.Square), {}]",
         ]
 
     def test_a_value_inherited_before_its_line_refers_to_it(self) -> None:

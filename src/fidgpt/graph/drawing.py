@@ -16,7 +16,7 @@ import fiddle as fdl
 from fidgpt.graph import errors, hints, paths
 from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import Comparison, Edge, PlaceKey, diff
-from fidgpt.graph.outlines import outline
+from fidgpt.graph.outlines import leaf_text, outline
 from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import children, is_shared_object, step_to, title
 
@@ -166,7 +166,7 @@ class _Drawer:
 
     def _add_note(self, edge: Edge, change: changes.Change | None) -> None:
         (_, holder), was, now = edge.holders, edge.old.value, edge.new.value
-        text = "" if was is fdl.NO_VALUE else changes.short(was)
+        text = "" if was is fdl.NO_VALUE else leaf_text(was)
         if change and change.old.shared_with:
             text = str(change.old)
         if isinstance(change, changes.PartReplaced) and isinstance(now, fdl.Buildable):
@@ -199,7 +199,7 @@ class _Drawer:
             yield from self._items(row.name, value, row.mark)
             return
         elif value is not fdl.NO_VALUE:
-            row.text = changes.short(value)
+            row.text = leaf_text(value)
         yield row
 
     def _items(self, name: str, container: Any, mark: Mark) -> Iterator[Row]:

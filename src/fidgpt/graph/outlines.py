@@ -73,24 +73,23 @@ def rows(root: Any, *, defaults: bool = False) -> Iterator[Row]:
 
 
 def leaf_text(value: Any) -> str:
-    """Return a plain value as in code, on one line."""
+    """Return a value as in code, on one line, with each node as `X()`."""
+    kind = type(value)
+    if kind in LEAVES:
+        return repr(value)
+    if isinstance(value, fdl.Buildable):
+        return set_arguments(value)["text"] if is_formula(value) else f"{title(value)}()"
+    if kind is dict:
+        return f"{{{', '.join(f'{key!r}: {leaf_text(one)}' for key, one in value.items())}}}"
+    if kind is list:
+        return f"[{', '.join(map(leaf_text, value))}]"
+    if kind is tuple:
+        return f"({', '.join(map(leaf_text, value))}{',' * (len(value) == 1)})"
+    if isinstance(value, enum.Enum) and value.name:
+        return f"{kind.__name__}.{value.name}"
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{home_of(value)}.{value.__qualname__}"
-    text = repr(value)
-    return " ".join((_named(value) if "<" in text else text).splitlines())
-
-
-def _named(value: Any) -> str:
-    """Return a value as `repr` does, with enums by their names."""
-    if isinstance(value, enum.Enum) and value.name:
-        return f"{type(value).__name__}.{value.name}"
-    if type(value) is list:
-        return f"[{', '.join(map(_named, value))}]"
-    if type(value) is tuple and value:
-        return f"({', '.join(map(_named, value))}{',' * (len(value) == 1)})"
-    if type(value) is dict:
-        return f"{{{', '.join(f'{_named(key)}: {_named(one)}' for key, one in value.items())}}}"
-    return repr(value)
+    return " ".join(repr(value).splitlines())
 
 
 def _line(row: Row, color: bool) -> str:

@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 
 import fiddle as fdl
 
-from fidgpt.graph import fiddle, formulas, outlines, walk
+from fidgpt.graph import fiddle, formulas, walk
+from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import TEXT, path_of
 
 _MAX_WIDTH = 100
@@ -184,29 +185,14 @@ def describe(value: Any) -> str:
     if value is fdl.NO_VALUE:
         return "not set"
     if not isinstance(value, fdl.Buildable) or formulas.is_formula(value):
-        return short(value)
+        return leaf_text(value)
     known = fiddle.set_arguments(value)
     words = [
-        f"{key}={short(known[key]) if key in known else ' and '.join(tag_names(value, key))}"
+        f"{key}={leaf_text(known[key]) if key in known else ' and '.join(tag_names(value, key))}"
         for key in fiddle.all_arguments(value)
         if key in known or fdl.get_tags(value, key)
     ]
     return _shortened(f"{walk.title(value)}({', '.join(words)})")
-
-
-def short(value: Any) -> str:
-    """Return a value on one line as in code, with each part as `X()`."""
-    if formulas.is_formula(value):
-        return value.text
-    if isinstance(value, fdl.Buildable):
-        return f"{walk.title(value)}()"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key!r}: {short(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return f"[{', '.join(map(short, value))}]"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(short, value))}{',' * (len(value) == 1)})"
-    return outlines.leaf_text(value)
 
 
 def tag_names(part: fdl.Buildable, key: fiddle.Key) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from fiddle.tagging import TaggedValueCls
 from fidgpt.graph import fiddle, hints, provenance
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.difference import comparison
-from fidgpt.graph.difference.changes import Change, short
+from fidgpt.graph.difference.changes import Change
 from fidgpt.graph.docs import doc_of
 from fidgpt.graph.outlines import holders, leaf_text
 from fidgpt.graph.paths import find_parameter
@@ -187,7 +187,7 @@ class _Graph:
         if value is fdl.NO_VALUE:
             return {}
         number = self._numbers.get(id(value))
-        return {"text": short(value)} if number is None else {"node": number}
+        return {"text": leaf_text(value)} if number is None else {"node": number}
 
     def _assignments(self, part: fdl.Buildable, key: fiddle.Key) -> Iterator[_Row]:
         """Yield the assignments to the items of an argument, then those to the argument.
@@ -231,7 +231,7 @@ def _text(value: Any) -> str:
     holds_nodes = is_node(value) and any(is_node(one) for _, one in children(value))
     if holds_nodes and not isinstance(value, fdl.Buildable):
         return f"{type(value).__name__} of {len(value)}"
-    return short(value)
+    return leaf_text(value)
 
 
 def _results(resolved: Resolved, shown: list[Node]) -> dict[int, str]:
