@@ -243,36 +243,14 @@ def mutated(original: dict[str, Any], chance: random.Random) -> str:
     return text
 
 
-def mutated_yaml(original: str, chance: random.Random) -> str:
-    """Return a YAML text with one to three random changes of its lines."""
-    lines = original.splitlines(keepends=True)
-    for _ in range(chance.randint(1, 3)):
-        at, other = chance.randrange(len(lines)), chance.randrange(len(lines))
-        match chance.randrange(4):
-            case 0:
-                del lines[at : at + chance.randint(1, 3)]
-            case 1:
-                lines.insert(at, lines[other])
-            case 2:
-                lines[at] = lines[at].replace(":", chance.choice([": &a", ": *a", "", ": !!x"]))
-            case 3:
-                letter = chance.choice(["\t", "- ", "{", "'", "\0", "é", "? ", "<<: "])
-                cut = chance.randrange(len(lines[at]))
-                lines[at] = lines[at][:cut] + letter + lines[at][cut:]
-    return "".join(lines)
-
-
-@pytest.mark.parametrize("form", ["json", "yaml"])
 @pytest.mark.parametrize("seed", range(15))
-def test_random_damage_ends_in_a_config_error_or_in_a_graph(seed: int, form: Any) -> None:
+def test_random_damage_ends_in_a_config_error_or_in_a_graph(seed: int) -> None:
     chance = random.Random(seed)
-    text = dump(whole_graph() if seed % 4 else debug(), form=form)
+    original = json.loads(dump(whole_graph() if seed % 4 else debug()))
     refusals = 0
-    for _ in range(15):
-        is_json = form == "json"
-        harmed = mutated(json.loads(text), chance) if is_json else mutated_yaml(text, chance)
+    for _ in range(20):
         try:
-            assert isinstance(load(harmed, allowed=ALLOWED), fdl.Buildable)
+            assert isinstance(load(mutated(original, chance), allowed=ALLOWED), fdl.Buildable)
         except ConfigError:
             refusals += 1
     assert refusals > 3

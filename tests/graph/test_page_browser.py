@@ -143,23 +143,6 @@ def test_the_graph_draws_each_part_once_and_folds(drive: Drive) -> None:
     assert (found["chosen"], found["isLit"]) == ("optimizer", True)
 
 
-def test_the_keys_walk_the_graph(drive: Drive) -> None:
-    found = drive(configs.base())("""
-        $("#show-graph").click();
-        const at = () => document.activeElement.title;
-        box("the root").focus();
-        press("ArrowRight");
-        const first = at();
-        press("ArrowDown");
-        const below = at();
-        press("ArrowLeft");
-        const back = at();
-        press(" ");
-        return { first, below, back, boxes: $$(".box").length };
-        """)
-    assert found == {"first": "model", "below": "optimizer", "back": "the root", "boxes": 1}
-
-
 def test_two_configs_stand_side_by_side(drive: Drive) -> None:
     old, new = configs.base(), configs.base()
     fiddlers.make_large(new)

@@ -36,6 +36,24 @@ def test_more_than_plain_data_is_refused(text: str, message: str) -> None:
     assert message in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: &a 1\nb: *a", "line 1: an alias of this value has no meaning"),
+        ("a: {<<: {b: 1}}", "<< has no meaning in a config file"),
+        ("[1]: 2", "a key must be a text"),
+        ("a: !!binary aGk=", "is refused"),
+        ("a: " + "9" * 9000, "is too large a number"),
+        ("a: 1e999", "is too large a number"),
+        ("a: " + "[" * 300, "nesting deeper than 200 levels"),
+    ],
+)
+def test_a_config_file_is_plainer_still(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        read_yaml(text)
+    assert message in str(error.value)
+
+
 def test_values_are_read_as_omegaconf_reads_them() -> None:
     assert read("a: 1e-3\nb: 1E3\nc: 2001-01-01\nd: yes\ne: ~\nf: 0x1f\ng: .5\nh: '1'\ni: =") == {
         **{"a": 1e-3, "b": 1000.0, "c": "2001-01-01", "d": True},
