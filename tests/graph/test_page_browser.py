@@ -13,8 +13,8 @@ from fidgpt.graph.page import page
 from fidgpt.graph.provenance import attributed_to
 
 from .browser import driven, opened
-from .pages import wide
 from .parts import Part
+from .test_page import wide
 
 Drive = Callable[..., Callable[[str], Any]]
 
