@@ -12,17 +12,7 @@ from small_models import small_block, small_model, started
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fidgpt import configs
-from fidgpt.cost import (
-    TRAINING_PASSES,
-    cache_bytes,
-    cost_by_place,
-    count_parameters,
-    flops_per_token,
-    shared_parameters,
-    undeclared_flops,
-    without_memory,
-)
+from fidgpt import configs, cost
 from fidgpt.graph import build
 from fidgpt.model import (
     GELU,
@@ -138,15 +128,15 @@ def counted(module: Transformer, *, backward: bool = False) -> float:
 def test_components_cost_what_torch_counts(name: str) -> None:
     parts = {"attention": ATTENTIONS[name]} if name in ATTENTIONS else {"mlp": MLPS[name]}
     module = on_meta(lambda: model(**parts))
-    assert flops_per_token(module, seq_len=SEQ) == pytest.approx(counted(module), rel=1e-2)
-    assert not undeclared_flops(module, seq_len=SEQ)
+    assert cost.flops_per_token(module, seq_len=SEQ) == pytest.approx(counted(module), rel=1e-2)
+    assert not cost.undeclared_flops(module, seq_len=SEQ)
 
 
 @pytest.mark.parametrize("kind", [Attention, partial(LatentAttention, kv_rank=96)])
 def test_a_window_costs_what_a_sequence_as_long_does(kind: Callable[..., nn.Module]) -> None:
     windowed = on_meta(partial(model, partial(kind, **SIZES, window=32)))
     whole = on_meta(partial(model, partial(kind, **SIZES)))
-    assert flops_per_token(windowed, seq_len=SEQ) == flops_per_token(whole, seq_len=32)
+    assert cost.flops_per_token(windowed, seq_len=SEQ) == cost.flops_per_token(whole, seq_len=32)
 
 
 def test_a_training_step_costs_three_times_as_much() -> None:
@@ -156,8 +146,9 @@ def test_a_training_step_costs_three_times_as_much() -> None:
         return Attention(**SIZES, kernel=lambda query, key, value, scoring: query + key + value)
 
     module = on_meta(lambda: model(without_scores))
-    products = flops_per_token(module, seq_len=0)
-    assert TRAINING_PASSES * products == pytest.approx(counted(module, backward=True), rel=1e-2)
+    products = cost.flops_per_token(module, seq_len=0)
+    passes = counted(module, backward=True)
+    assert cost.TRAINING_PASSES * products == pytest.approx(passes, rel=1e-2)
 
 
 def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores() -> None:
@@ -167,7 +158,7 @@ def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores() -> None:
 
     module = build_trainer(gpt2_124m()).model
     weights = 12 * 12 * 768**2 + 50_257 * 768
-    assert flops_per_token(module, seq_len=1024) == 2 * weights + 12 * 4 * 1024 * 768
+    assert cost.flops_per_token(module, seq_len=1024) == 2 * weights + 12 * 4 * 1024 * 768
 
 
 class Summing(nn.Module):
@@ -193,22 +184,22 @@ def test_what_a_component_does_not_declare_is_measured() -> None:
     undeclared, declared = (on_meta(partial(model, kind)) for kind in (Summing, Declaring))
     own = 4 * SEQ * HIDDEN
     paths = [f"blocks.{layer}.attention" for layer in range(LAYERS)]
-    assert undeclared_flops(undeclared, seq_len=SEQ) == dict.fromkeys(paths, own)
-    assert undeclared_flops(declared, seq_len=SEQ) == {}
-    difference = flops_per_token(declared, seq_len=SEQ) - flops_per_token(undeclared, seq_len=SEQ)
-    assert difference == LAYERS * own
+    assert cost.undeclared_flops(undeclared, seq_len=SEQ) == dict.fromkeys(paths, own)
+    assert cost.undeclared_flops(declared, seq_len=SEQ) == {}
+    with_own, without = (cost.flops_per_token(one, seq_len=SEQ) for one in (declared, undeclared))
+    assert with_own - without == LAYERS * own
     # A declaration of the model itself does not cover its components.
     undeclared.__dict__["own_flops_per_token"] = lambda seq_len: 1
-    assert len(undeclared_flops(undeclared, seq_len=SEQ)) == LAYERS
+    assert len(cost.undeclared_flops(undeclared, seq_len=SEQ)) == LAYERS
 
 
 def test_places_add_up_to_the_model() -> None:
     module = on_meta(partial(model, Summing, MLPS["mixture"]))
-    missing = undeclared_flops(module, seq_len=SEQ)
-    places = cost_by_place(module, seq_len=SEQ, measured=missing)
-    total = flops_per_token(module, seq_len=SEQ) + sum(missing.values())
+    missing = cost.undeclared_flops(module, seq_len=SEQ)
+    places = cost.cost_by_place(module, seq_len=SEQ, measured=missing)
+    total = cost.flops_per_token(module, seq_len=SEQ) + sum(missing.values())
     assert sum(place.flops for place in places) == total
-    assert sum(place.parameters for place in places) == count_parameters(module).total
+    assert sum(place.parameters for place in places) == cost.count_parameters(module).total
     attention = next(place for place in places if place.place == "blocks.*.attention")
     assert (attention.kind, attention.count) == ("Summing", LAYERS)
     assert (attention.linear, attention.own) == (LAYERS * 2 * HIDDEN**2, LAYERS * 4 * SEQ * HIDDEN)
@@ -217,25 +208,25 @@ def test_places_add_up_to_the_model() -> None:
 
 def test_parameters_by_their_use() -> None:
     module = on_meta(partial(model, mlp=MLPS["mixture"]))
-    count = count_parameters(module)
+    count = cost.count_parameters(module)
     assert count.total == sum(parameter.numel() for parameter in module.parameters())
     expert = 3 * HIDDEN * 128
     assert count.active == count.total - LAYERS * (8 - 2) * expert
     assert count.embedding == (1000 + SEQ) * HIDDEN
     assert count.without_embedding == count.total - count.embedding
     module.unembedding = Unembedding(token_table(vocab_size=1000, hidden_dim=HIDDEN))
-    assert count_parameters(module).embedding == (2 * 1000 + SEQ) * HIDDEN
+    assert cost.count_parameters(module).embedding == (2 * 1000 + SEQ) * HIDDEN
 
 
 def test_shared_parameters_are_named_once_with_their_other_names() -> None:
     module = on_meta(model)
-    assert shared_parameters(module) == {"embedding.weight": ["unembedding.weight"]}
+    assert cost.shared_parameters(module) == {"embedding.weight": ["unembedding.weight"]}
     module.unembedding = Unembedding(token_table(vocab_size=1000, hidden_dim=HIDDEN))
-    assert shared_parameters(module) == {}
+    assert cost.shared_parameters(module) == {}
     for block in module.blocks:
         block.attention_norm = module.norm
     names = [f"blocks.{i}.attention_norm" for i in range(LAYERS)] + ["norm"]
-    assert shared_parameters(module) == {
+    assert cost.shared_parameters(module) == {
         f"{names[0]}.{kind}": [f"{name}.{kind}" for name in names[1:]]
         for kind in ("weight", "bias")
     }
@@ -261,9 +252,9 @@ def test_families_cost_what_torch_counts(config: Callable[[], Any]) -> None:
     model.blocks = model.blocks[:6]  # of every kind
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, CONFIG_SEQ, dtype=torch.long, device="meta"))
-        counted = flops_per_token(model, seq_len=CONFIG_SEQ)
+        counted = cost.flops_per_token(model, seq_len=CONFIG_SEQ)
     assert counted == pytest.approx(counter.get_total_flops() / CONFIG_SEQ, rel=1e-2)
-    assert undeclared_flops(model, seq_len=CONFIG_SEQ) == {}
+    assert cost.undeclared_flops(model, seq_len=CONFIG_SEQ) == {}
 
 
 CACHE_HIDDEN, CONTEXT, WINDOW = 64, 40, 16
@@ -297,18 +288,19 @@ def test_a_filled_cache_takes_what_was_predicted(attentions: list[Any], share: b
     module, cache = started(cache_model(*attentions, share=share)), Cache(capacity=CONTEXT)
     tokens = torch.zeros(1, CONTEXT, dtype=torch.long)
     module.features(tokens, replace(one_document(tokens), cache=cache))
-    assert cache_bytes(without_memory(module), context=CONTEXT) == cache.bytes()
+    assert cost.cache_bytes(cost.without_memory(module), context=CONTEXT) == cache.bytes()
 
 
 def test_closed_forms() -> None:
     """Keys and values of the kept heads; a latent and a shared key; and positions once."""
-    layers = 6
-    grouped = layers * 2 * 2 * 8 * 4
-    assert cache_bytes(without_memory(cache_model(GROUPED)), context=1) == grouped + POSITION
-    latent = layers * (24 + 8) * 4
-    assert cache_bytes(without_memory(cache_model(LATENT)), context=1) == latent + POSITION
-    half = without_memory(cache_model(GROUPED)).to(torch.bfloat16)
-    assert cache_bytes(half, context=100) == 100 * (grouped // 2 + POSITION)
-    windowed = layers * 2 * 8 * 8 * 4
-    found = cache_bytes(without_memory(cache_model(WINDOWED)), context=1000)
-    assert WINDOW * windowed <= found <= WINDOW * windowed + 1000 * POSITION
+
+    def size(attention: Any, context: int) -> int:
+        return cost.cache_bytes(cost.without_memory(cache_model(attention)), context=context)
+
+    grouped, latent = 6 * 2 * 2 * 8 * 4, 6 * (24 + 8) * 4  # of six layers
+    assert size(GROUPED, 1) == grouped + POSITION
+    assert size(LATENT, 1) == latent + POSITION
+    half = cost.without_memory(cache_model(GROUPED)).to(torch.bfloat16)
+    assert cost.cache_bytes(half, context=100) == 100 * (grouped // 2 + POSITION)
+    windowed = WINDOW * 6 * 2 * 8 * 8 * 4
+    assert windowed <= size(WINDOWED, 1000) <= windowed + 1000 * POSITION

@@ -10,7 +10,7 @@ import torch
 from small_models import CPU, M, make_model, meta_model, started
 from torch import Tensor, nn
 
-from fidgpt.model import Attention, Constant, SwiGLU, initialize, materialize, token_table
+from fidgpt.model import Constant, initialize, materialize, token_table
 from fidgpt.model.init import with_init
 from fidgpt.model.materialization import check_inits
 
@@ -73,21 +73,6 @@ def test_another_layer_leaves_the_others_as_they_were():
     for name, value in few.items():
         assert torch.equal(value, many[name])
         assert torch.equal(value, untied[name])
-
-
-def test_the_order_of_building_does_not_matter():
-    def build(names: list[str]):
-        parts = {
-            "attention": lambda: Attention(hidden_dim=16, head_dim=8),
-            "mlp": lambda: SwiGLU(hidden_dim=16),
-            "linear": lambda: nn.Linear(16, 16),
-        }
-        return nn.ModuleDict({name: parts[name]() for name in names})
-
-    names = ["attention", "mlp", "linear"]
-    forwards, backwards = (values(begun(lambda n=n: build(n))) for n in (names, names[::-1]))
-    assert forwards.keys() == backwards.keys()
-    assert all(torch.equal(value, backwards[name]) for name, value in forwards.items())
 
 
 def test_a_model_with_memory_starts_in_place_and_equally():

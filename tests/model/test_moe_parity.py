@@ -1,5 +1,7 @@
 """The mixture against transformers' modules of six families, with the same weights."""
 
+import importlib
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -34,100 +36,88 @@ COMMON: dict[str, Any] = {
     "num_experts_per_tok": TOP_K,
     "moe_intermediate_size": FFN,
 }
-DEEPSEEK = COMMON | {"n_routed_experts": EXPERTS, "n_group": 4, "topk_group": 2}
+DEEPSEEK = {"n_routed_experts": EXPERTS, "n_group": 4, "topk_group": 2}
+
+
+def theirs(name: str, kind: str, *, std: float = 0.3, **options: Any) -> Any:
+    """A module of transformers, such as `theirs("Mixtral", "SparseMoeBlock")`."""
+    import transformers
+
+    folder = re.sub("(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
+    module = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+    config = getattr(transformers, f"{name}Config")(**COMMON | options)
+    return filled(getattr(module, name + kind)(config).eval(), std=std, seed=1)
+
+
+def softmax(**options: Any) -> SoftmaxRouter:
+    return SoftmaxRouter(top_k=TOP_K, **SIZES, **options)
 
 
 def test_mixtral():
-    from transformers import MixtralConfig
-    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock
-
-    config = MixtralConfig(num_local_experts=EXPERTS, intermediate_size=FFN, **COMMON)
-    router = SoftmaxRouter(top_k=TOP_K, **SIZES)
-    same(_with_weights(MixtralSparseMoeBlock(config)), mixture(router), _stacked)
+    reference = theirs(
+        "Mixtral", "SparseMoeBlock", num_local_experts=EXPERTS, intermediate_size=FFN
+    )
+    same(reference, mixture(softmax()), _stacked)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
 def test_qwen3_moe(normalize):
-    from transformers import Qwen3MoeConfig
-    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
-
-    config = Qwen3MoeConfig(num_experts=EXPERTS, norm_topk_prob=normalize, **COMMON)
-    router = SoftmaxRouter(top_k=TOP_K, normalize=normalize, **SIZES)
-    same(_with_weights(Qwen3MoeSparseMoeBlock(config)), mixture(router), _stacked)
+    options: dict[str, Any] = dict(num_experts=EXPERTS, norm_topk_prob=normalize)
+    reference = theirs("Qwen3Moe", "SparseMoeBlock", **options)
+    same(reference, mixture(softmax(normalize=normalize)), _stacked)
 
 
 def test_qwen2_moe_with_a_gate_on_the_shared_expert():
-    from transformers import Qwen2MoeConfig
-    from transformers.models.qwen2_moe.modeling_qwen2_moe import Qwen2MoeSparseMoeBlock
-
-    config = Qwen2MoeConfig(num_experts=EXPERTS, shared_expert_intermediate_size=40, **COMMON)
+    options: dict[str, Any] = dict(num_experts=EXPERTS, shared_expert_intermediate_size=40)
+    reference = theirs("Qwen2Moe", "SparseMoeBlock", **options)
     shared = GatedShared(hidden_dim=HIDDEN, mlp=SwiGLU(hidden_dim=HIDDEN, ffn_dim=40))
-    router = SoftmaxRouter(top_k=TOP_K, normalize=False, **SIZES)
     names = _mlp_names("shared_expert", "shared.mlp")
     names["shared_expert_gate.weight"] = "shared.gate.weight"
-    reference = _with_weights(Qwen2MoeSparseMoeBlock(config))
-    same(reference, mixture(router, shared=shared), partial(_stacked, names=names))
+    ours = mixture(softmax(normalize=False), shared=shared)
+    same(reference, ours, partial(_stacked, names=names))
 
 
 @pytest.mark.parametrize("groups", [None, GroupLimit(num_groups=4, top_groups=2)])
 def test_deepseek_v2(groups):
-    from transformers import DeepseekV2Config
-    from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2Moe
-
     method = "greedy" if groups is None else "group_limited_greedy"
-    config = DeepseekV2Config(
-        n_shared_experts=2, routed_scaling_factor=1.7, topk_method=method, **DEEPSEEK
+    options: dict[str, Any] = dict(
+        n_shared_experts=2, routed_scaling_factor=1.7, topk_method=method
     )
+    reference = theirs("DeepseekV2", "Moe", **DEEPSEEK, **options)
     shared = SwiGLU(hidden_dim=HIDDEN, ffn_dim=2 * FFN)
-    router = SoftmaxRouter(top_k=TOP_K, groups=groups, normalize=False, scale=1.7, **SIZES)
-    names = _mlp_names("shared_experts", "shared")
-    reference = _with_weights(DeepseekV2Moe(config))
-    same(reference, mixture(router, shared=shared), partial(_stacked, names=names))
+    ours = mixture(softmax(groups=groups, normalize=False, scale=1.7), shared=shared)
+    same(reference, ours, partial(_stacked, names=_mlp_names("shared_experts", "shared")))
 
 
 @pytest.mark.parametrize("spread", [0.1, 2.0])
 def test_deepseek_v3(spread):
-    from transformers import DeepseekV3Config
-    from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
-
-    config = DeepseekV3Config(
-        n_shared_experts=1, routed_scaling_factor=2.5, norm_topk_prob=True, **DEEPSEEK
+    options: dict[str, Any] = dict(
+        n_shared_experts=1, routed_scaling_factor=2.5, norm_topk_prob=True
     )
-    reference = _with_weights(DeepseekV3MoE(config))
+    reference = theirs("DeepseekV3", "MoE", **DEEPSEEK, **options)
     bias = reference.gate.e_score_correction_bias
-    bias.copy_(torch.randn(EXPERTS) * spread)  # with the larger one, scores below zero compete
-    router = SigmoidRouter(
-        top_k=TOP_K,
-        groups=GroupLimit(num_groups=4, top_groups=2, best=2),
-        selection_bias=SelectionBias(num_experts=EXPERTS),
-        scale=2.5,
-        **SIZES,
-    )
-    assert router.selection_bias is not None
-    router.selection_bias.bias.copy_(bias)
+    bias.copy_(drawn(EXPERTS) * spread)  # with the larger one, scores below zero compete
+    selection = SelectionBias(num_experts=EXPERTS)
+    selection.bias.copy_(bias)
+    groups = GroupLimit(num_groups=4, top_groups=2, best=2)
+    choice: dict[str, Any] = dict(groups=groups, selection_bias=selection, scale=2.5)
     shared = SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN)
-    names = _mlp_names("shared_experts", "shared")
-    same(reference, mixture(router, shared=shared), partial(_stacked, names=names))
+    ours = mixture(SigmoidRouter(top_k=TOP_K, **SIZES, **choice), shared=shared)
+    same(reference, ours, partial(_stacked, names=_mlp_names("shared_experts", "shared")))
 
 
 def test_gpt_oss():
-    from transformers import GptOssConfig
-    from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
-
-    config = GptOssConfig(num_local_experts=EXPERTS, intermediate_size=FFN, **COMMON)
-    reference = _with_weights(GptOssMLP(config), std=2.0)  # so large that the clamp cuts
+    options: dict[str, Any] = dict(num_local_experts=EXPERTS, intermediate_size=FFN)
+    reference = theirs("GptOss", "MLP", std=2.0, **options)  # so large that the clamp cuts
     experts = GatedExperts(ffn_dim=FFN, gating=ClampedSwiGLU(), bias=True, **SIZES)
-    router = SoftmaxRouter(top_k=TOP_K, bias=True, **SIZES)
-    ours = MoE(num_experts=EXPERTS, router=router, experts=experts)
+    ours = MoE(num_experts=EXPERTS, router=softmax(bias=True), experts=experts)
     same(reference, ours, _gpt_oss, call=lambda x: reference(x)[0])
 
 
 def test_the_balancing_loss_is_that_of_transformers_for_each_choice():
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
-    torch.manual_seed(0)
-    router = SoftmaxRouter(top_k=TOP_K, **SIZES)
-    routing = router(30 * torch.randn(2, 9, HIDDEN))
+    routing = softmax()(30 * drawn(2, 9, HIDDEN))
     with collecting() as reports:
         LoadBalancingLoss(weight=0.5)(routing)
     theirs = load_balancing_loss_func((routing.logits.flatten(0, 1),), EXPERTS, TOP_K)
@@ -188,10 +178,6 @@ def _gpt_oss(theirs: Named) -> Named:
 def _mlp_names(theirs: str, ours: str) -> dict[str, str]:
     parts = ("gate", "up", "down")
     return {f"{theirs}.{part}_proj.weight": f"{ours}.{part}.weight" for part in parts}
-
-
-def _with_weights(module: Any, *, std: float = 0.3) -> Any:
-    return filled(module.eval(), std=std, seed=1)
 
 
 @torch.no_grad()
