@@ -1,8 +1,10 @@
-"""Hydra's and torchtune's trees of calls become graphs, and graphs become such trees."""
+"""Hydra's and torchtune's trees of calls become graphs and back; errors, and hostile files."""
 
+import importlib
 import inspect
 import math
 import pathlib
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ from graph.parts import Color, Outer, Part, Wide, Width, pair
 from fidgpt import configs
 from fidgpt.configs import base
 from fidgpt.graph import ConfigError, bind, build, check_and_bind, fingerprint, nodes
+from fidgpt.graph.errors import ConfigErrors
 from fidgpt.interop import read_targets, write_targets
 from fidgpt.model import Block
 
@@ -266,3 +269,117 @@ def test_a_partial_stands_for_what_it_calls(package: Any, text: str, made: Any) 
 def test_errors_in_calls_of_a_package(package: Any, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         package(text)
+
+
+PAIR = f"_target_: {HERE}.pair\n"
+REFUSED = (
+    *("subprocess.run", "os.system", "builtins.eval", "torch.load", "torch.hub.load", "run", ""),
+    *("hydra.utils.instantiate", "fidgpt.interop.read_targets", "fidgpt.interop.save_gpt2"),
+    *("fidgpt.cli.train.run", "fidgpt.graph.load", "graph.partsx.double", "subprocess:run"),
+    *("..os.system", "a-b.c"),
+)
+NOT_CONFIGURABLE = (
+    *(f"{HERE}.{name}" for name in ("no_such", "fdl", "fdl.Config", "Part.__init__.__globals__")),
+    *(f"{HERE}.Width", "fidgpt.tags.HiddenDim", "fidgpt.model.Atention", "torch.nn.Linea"),
+    *("fidgpt.model.attention.F", "torch.nn.os", "torch.nn.functional.gelu"),
+)
+
+
+def mistakes(text: str) -> list[str]:
+    """The messages for a text, in which `T:name` stands for a toy part."""
+    with pytest.raises(ConfigError) as error:
+        read_targets(text.replace("T:", f"_target_: {HERE}."), allowed=(HERE,))
+    found = error.value
+    return found.messages if isinstance(found, ConfigErrors) else [str(found)]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_name_is_refused_before_anything_is_imported(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    imported: list[Any] = []
+    monkeypatch.setattr(importlib, "import_module", lambda *args: imported.append(args))
+    modules = set(sys.modules)
+    for text in (
+        f"_target_: {name!r}",
+        f"_component_: {name!r}",
+        f"{PAIR}first: {{_target_: not.allowed, x: 1}}\nsecond: [{{_target_: {name!r}}}]",
+        f"{PAIR}first: {{_target_: hydra.utils.get_object, path: {name!r}}}",
+        f"a: {name!r}\nb: {{_target_: '${{a}}'}}",
+    ):
+        assert any("is refused" in one or "not a dotted name" in one for one in mistakes(text))
+    assert not imported and set(sys.modules) == modules
+
+
+@pytest.mark.parametrize("name", NOT_CONFIGURABLE)
+def test_a_name_that_cannot_be_configured_is_refused(name: str) -> None:
+    assert mistakes(f"_target_: {name}")[0].startswith("the top: ")
+
+
+def test_every_mistake_is_named_in_one_go() -> None:
+    found = mistakes("""
+        T:Part
+        widht: 3
+        width: wide
+        child: {T:Prt}
+        other:
+          - {T:double, number: "${no.such}"}
+          - {T:double, number: '???'}
+          - {T:double, _partal_: true, _args_: [1], number: 2}
+          - {T:annotated, choice: c, square: {T:double, number: 1}, numbers: [1, 2, 3]}
+    """)
+    wanted = [
+        "other[0].number: there is no 'no'.",
+        "other[1].number: ??? marks a missing value",
+        "other[2]: _partal_ means nothing. Did you mean _partial_?",
+        "child: there is no",
+        "has no parameter 'widht'. Did you mean width?",
+        "width: 'wide' is not an int.",
+        "other[2].number: it is set twice",
+        "other[3].choice: 'c' is not",
+        "other[3].square: must be Square or None",
+        "other[3].numbers: must be tuple[int, int]",
+    ]
+    assert [one for one in wanted if not any(one in message for message in found)] == []
+    assert len(found) == len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("3", "not a mapping"),
+        ("defaults: [model: big]\nx: 1", "names other files"),
+        ("{T:double, _component_: x.y}", "both _target_ and _component_"),
+        ("_target_: [1]", "must be a dotted name"),
+        ("{T:double, _args_: 5}", "_args_ must be a list"),
+        ("{T:double, _args_: [1, 2]}", "has no parameter 1"),
+        ("{T:double, _partial_: 1}", "_partial_ must be true or false"),
+        ("{T:double, _convert_: some}", "_convert_ must be none"),
+        ("{T:double, _recursive_: false}", "_recursive_ must be true"),
+        ("{T:double, 3: 4}", "the name of an argument"),
+        ("{T:double, number: '${oc.env:HOME}'}", "the resolver 'oc.env'"),
+        ("{T:double, number: '${number}'}", "leads back to itself"),
+        ("{T:double, number: '${....x}'}", "beyond the top"),
+        ("{T:double, number: '${a'}", "not a reference to a path"),
+        ("{T:double, number: '${a.${b}}'}", "not a reference to a path"),
+        ("{T:double, number: !include x}", "the tag '!include' is refused"),
+        ("{_target_: hydra.utils.get_class, path: 3}", "takes the dotted name"),
+        ("{T:pair, first: 'x ${second}', second: [1]}", "puts a list into a text"),
+        ("{T:pair, first: '${second.a.b}', second: {a: 1}}", "is a plain value"),
+        ("{T:pair, first: {T:pair, first: '${first}'}}", "contains itself"),
+        ("{T:pair, first: ['${second}'], second: ['${first}']}", "contains itself"),
+        ("{T:pair, first: " + "[" * 3000 + "]" * 3000 + "}", "too deeply"),
+    ],
+)
+def test_impossible_files_are_refused(text: str, message: str) -> None:
+    assert any(message in one for one in mistakes(text))
+
+
+def test_what_would_grow_without_end_is_refused() -> None:
+    rows = ["&a0 [1, 1]", *(f"&a{i + 1} [*a{i}, *a{i}]" for i in range(40))]
+    assert "items together" in mistakes(f"{{T:pair, first: [{', '.join(rows)}]}}")[0]
+    rows = ["a0: x", *(f"a{i + 1}: '${{a{i}}}${{a{i}}}'" for i in range(15))]
+    assert "more than 10,000 characters" in mistakes("\n".join(rows))[0]
+    chain = [f"a{i}: 'x${{a{i - 1}}}'" for i in range(500, 0, -1)]
+    assert "too deeply" in mistakes("\n".join([*chain, "a0: 7"]))[0]
+    assert read_targets("\n".join([*chain[-45:], "a0: 7"]))["a45"] == "x" * 45 + "7"

@@ -7,13 +7,12 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import ClassVar
 
 from jaxtyping import Int64
 from torch import Tensor
 
-from fidgpt.data.errors import DataError
 from fidgpt.data.streams import TrainingStream, WrappedStream
 
 __all__ = ["Prefetch"]
@@ -21,8 +20,7 @@ __all__ = ["Prefetch"]
 
 _Request = tuple[int, int, int]
 _Job = tuple[_Request, "Future[Tensor]"]
-# How often a waiting caller checks that the threads are alive, and the longest wait at exit.
-POLL_SECONDS = 1.0
+_SECONDS_AT_EXIT = 1.0  # to wait for batches that are being made
 # Upper bounds of batches and threads, and of the bytes of all batches made ahead.
 _MAX_COUNT, MAX_BYTES = 1000, 2**30
 
@@ -72,7 +70,7 @@ class Prefetch(WrappedStream):
         if request not in self._ahead:
             self._forget()
         self._begin_until(step + self._reach, request, self._workers)
-        made = self._workers.wait_for(self._ahead.pop(request))
+        made = self._ahead.pop(request).result()
         is_first = self._reach == 0
         self._reach = min(self.depth, max(1, MAX_BYTES // max(1, made.nbytes)))
         if is_first:
@@ -97,40 +95,24 @@ class _Workers:
 
     def __init__(self, stream: TrainingStream, *, count: int) -> None:
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._threads = [
+        self.threads = [
             threading.Thread(target=_work, args=(stream, self.jobs), name="prefetch", daemon=True)
             for _ in range(count)
         ]
-        for thread in self._threads:
+        for thread in self.threads:
             thread.start()
         _ALL.add(self)
 
     def are_alive(self) -> bool:
-        return all(thread.is_alive() for thread in self._threads)
+        return all(thread.is_alive() for thread in self.threads)
 
     def stop(self) -> None:
         """Make the threads end after the batches that they are making now."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self.jobs.get_nowait()
-        for _ in self._threads:
+        for _ in self.threads:
             self.jobs.put(None)
-
-    def join(self, *, timeout: float) -> None:
-        """Wait for threads that were stopped, for at most `timeout` seconds."""
-        end = time.monotonic() + timeout
-        for thread in self._threads:
-            thread.join(max(0.0, end - time.monotonic()))
-
-    def wait_for(self, future: "Future[Tensor]") -> Tensor:
-        """Return the batch; raise DataError if the threads that would make it have ended."""
-        while not wait([future], timeout=POLL_SECONDS).done:
-            if not self.are_alive() and not future.done():
-                raise DataError(
-                    "A prefetching thread ended unexpectedly.\nStart again without Prefetch to see "
-                    "why."
-                )
-        return future.result()
 
 
 _ALL: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
@@ -140,11 +122,12 @@ _ALL: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
 def _end_all() -> None:
     # Python ends threads that return from C++ during its shutdown, for which C++ aborts the whole
     # process: "terminate called without an active exception".
+    end = time.monotonic() + _SECONDS_AT_EXIT
     workers_left = list(_ALL)
     for workers in workers_left:
         workers.stop()
-    for workers in workers_left:
-        workers.join(timeout=POLL_SECONDS)
+    for thread in (thread for workers in workers_left for thread in workers.threads):
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _work(stream: TrainingStream, jobs: "queue.SimpleQueue[_Job | None]") -> None:

@@ -24,6 +24,7 @@ from fidgpt.interop.hugging_face.settings import (
     FAMILIES,
     HubConfig,
     Settings,
+    UnknownScaling,
     config_keys,
     family_of,
     read_config,
@@ -271,26 +272,24 @@ def fitting_member(model: LanguageModel, *, seq_len: int) -> tuple[Member, HubCo
     """
     misfits: list[tuple[bool, int, Family, list[str]]] = []
     for family in FAMILIES:
-        is_far, wrong = True, []  # far: the keys of the family cannot describe it
         try:
             settings = read_settings(family, model, seq_len=seq_len)
-            is_far = False
             found = config_keys(family, settings)
-            is_far = True
             member = _member(family, found)
-            is_far = False
-            wrong = [
-                f"{one.path} is {one.ours}, there {one.theirs}"
-                for one in differences(model, member.built())
-            ]
-            width, heads = settings["hidden_dim"], settings["num_heads"]
-            if family.whole_heads and width % heads:  # which transformers' class would reject
-                wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
-            if not wrong:
-                return member, found
-        except ConfigError as error:
-            wrong = str(error).splitlines()
-        misfits.append((is_far, len(wrong), family, wrong))
+        except ConfigError as error:  # the keys of the family cannot describe it
+            lines = str(error).splitlines()
+            misfits.append((not isinstance(error, UnknownScaling), len(lines), family, lines))
+            continue
+        wrong = [
+            f"{one.path} is {one.ours}, there {one.theirs}"
+            for one in differences(model, member.built())
+        ]
+        width, heads = settings["hidden_dim"], settings["num_heads"]
+        if family.whole_heads and width % heads:  # which transformers' class would reject
+            wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
+        if not wrong:
+            return member, found
+        misfits.append((False, len(wrong), family, wrong))
     *_, family, wrong = min(misfits, key=lambda one: one[:2])
     message = (
         "no family of the hub that fidgpt knows computes what this model computes. Nearest is "

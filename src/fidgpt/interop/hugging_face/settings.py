@@ -40,6 +40,10 @@ _PER_LAYER = ("layer_types", "roped")
 _FIXED = {"partial_rotary_factor": (None, 1.0)}  # of every family
 
 
+class UnknownScaling(ConfigError):
+    """A RoPE scaling that no config.json can express."""
+
+
 def family_of(model_type: str) -> Family:
     """Return the family that config.json names.
 
@@ -274,7 +278,7 @@ def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any]
             found = {_KEYS.get(name, name): getattr(scaling, name) for name in _names(function)}
             found["rope_type"] = kind
             return found | (_sharpness_keys(scaling) if isinstance(scaling, YaRN) else {})
-    raise ConfigError(f"config.json has no form for the RoPE scaling {type(scaling).__name__}")
+    raise UnknownScaling(f"config.json has no form for the RoPE scaling {type(scaling).__name__}")
 
 
 def _sharpness_keys(scaling: YaRN) -> dict[str, float]:
