@@ -2,12 +2,12 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 import pytest
-from torch import nn
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
@@ -16,12 +16,12 @@ from fidgpt.compose.directives import DIRECTIVES, is_base, is_by_machine, split_
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base, debug
 from fidgpt.data import TextFiles
-from fidgpt.graph import ConfigError, bind, build, check, dump, fingerprint, load, outline
+from fidgpt.graph import ConfigError, bind, check, dump, fingerprint, load, outline
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.graph.edits import Edit
+from fidgpt.graph.outlines import flat
 from fidgpt.graph.provenance import provenance_of
-from fidgpt.model import GELU, Attention, Normal, RoPE, sdpa
-from fidgpt.optim import WarmupStableDecay
+from fidgpt.model import Attention, RoPE
 from fidgpt.tags import HiddenDim, LearningRate
 
 OWN = own_catalogue()
@@ -58,17 +58,13 @@ def attention(cfg: Any) -> Any:
     return cfg.model.blocks[0].attention
 
 
-def test_the_catalogue_holds_what_the_modules_list() -> None:
+def test_the_catalogue_and_the_kinds() -> None:
     assert set(OWN.configs) == {*configs.__all__, "from_hf"}
     assert set(OWN.fiddlers) == set(fiddlers.__all__)
-    assert OWN.tags["HiddenDim"] is HiddenDim
-    assert not {"Tag", "fdl"} & OWN.tags.keys()
+    assert OWN.tags["HiddenDim"] is HiddenDim and not {"Tag", "fdl"} & OWN.tags.keys()
     parts = own_catalogue(("numpy",)).parts
     assert all(n in parts for n in ("numpy.linalg.norm", "torch.optim.sgd.SGD", "optim.adamw"))
     assert "fidgpt.cli.train.run" not in parts
-
-
-def test_a_directive_is_a_kind_and_the_rest() -> None:
     assert split_directive(" set :a=1:2") == ("set", "a=1:2")
     assert split_directive("make_large") == ("", "make_large")
     assert [kind for kind in DIRECTIVES if is_base(f" {kind} :x")] == [*DIRECTIVES][:3]
@@ -77,13 +73,9 @@ def test_a_directive_is_a_kind_and_the_rest() -> None:
     assert not is_by_machine("use:for_hardware")
 
 
-def test_without_a_base_it_is_base() -> None:
+def test_directives_apply_in_order_on_base_unless_they_begin_elsewhere() -> None:
     assert fingerprint(composed()) == fingerprint(base())
-    assert composed("set:num_steps=7").num_steps == 7
     assert fingerprint(composed(DEBUG)) == fingerprint(debug())
-
-
-def test_directives_apply_in_order() -> None:
     assert composed("set:num_steps=7", "tag:NumSteps=9").num_steps == 9
     assert composed("tag:NumSteps=9", "set:num_steps=7").num_steps == 7
     cfg = composed("config:base", "fiddler:make_large", "set:model.hidden_dim=1024")
@@ -112,203 +104,167 @@ def test_a_graph_that_is_kept_elsewhere_stays_as_it_is() -> None:
     assert fingerprint(kept) == fingerprint(seen[0]) == fingerprint(debug())
 
 
-class TestBases:
-    def test_a_file_or_a_text(self, tmp_path: Path) -> None:
-        path = tmp_path / "of mine.json"
-        path.write_text(dump(composed(DEBUG, "fiddler:use_gqa")), encoding="utf-8")
-        cfg = composed(f"config_file:{path}", "set:model.hidden_dim=64")
-        same = composed(DEBUG, "set:model.hidden_dim=64", "fiddler:use_gqa")
-        assert fingerprint(cfg) == fingerprint(same)
-        assert composed(f"config_str:{dump(debug())}", "set:seed=4").seed == 4
+def test_a_base_is_a_file_a_text_or_a_function(tmp_path: Path) -> None:
+    path = tmp_path / "of mine.json"
+    path.write_text(dump(composed(DEBUG, "fiddler:use_gqa")), encoding="utf-8")
+    cfg = composed(f"config_file:{path}", "set:model.hidden_dim=64")
+    same = composed(DEBUG, "set:model.hidden_dim=64", "fiddler:use_gqa")
+    assert fingerprint(cfg) == fingerprint(same)
+    assert composed(f"config_str:{dump(debug())}", "set:seed=4").seed == 4
 
-    def test_what_is_not_a_config(self, tmp_path: Path) -> None:
-        def sized(*, width: int = 3) -> Any:
-            cfg = debug()
-            cfg.model.hidden_dim = width
-            return cfg
+    def sized(*, width: int = 3) -> Any:
+        cfg = debug()
+        cfg.model.hidden_dim = width
+        return cfg
 
-        own = {"base": base, "sized": sized, "five": lambda: 5, "broken": lambda: {}["x"]}
-        catalogue = dataclasses.replace(OWN, configs=own)
-        assert composed("config:sized(width=48)", catalogue=catalogue).model.hidden_dim == 48
-        assert composed("config:sized(64)", catalogue=catalogue).model.hidden_dim == 64
-        assert "returns int" in message_of("config:five", catalogue=catalogue)
-        assert "KeyError: 'x'" in message_of("config:broken", catalogue=catalogue)
-        (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
-        (tmp_path / "empty.json").write_text("")
-        (tmp_path / "other.json").write_text(json.dumps({"a": 1}))
-        (tmp_path / "patch.json").write_text(patch_of(debug(), made("set:seed=3")).text())
-        for name, message in {
-            "": "cannot be read: Is a directory.",
-            "binary.json": "cannot be read: it is not UTF-8 text.",
-            "empty.json": "empty.json: it is empty.",
-            "other.json": "is not a fidgpt config",
-            "patch.json": "is not a fidgpt config: it is a patch, which changes",
-            "a\0b": "cannot be read",
-        }.items():
-            assert message in message_of(f"config_file:{tmp_path / name}")
+    own = {"base": base, "sized": sized, "five": lambda: 5, "broken": lambda: {}["x"]}
+    catalogue = dataclasses.replace(OWN, configs=own)
+    for text in ("config:sized(width=48)", "config:sized(48)"):
+        assert composed(text, catalogue=catalogue).model.hidden_dim == 48
+    assert "returns int" in message_of("config:five", catalogue=catalogue)
+    assert "KeyError: 'x'" in message_of("config:broken", catalogue=catalogue)
+    (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "other.json").write_text(json.dumps({"a": 1}))
+    (tmp_path / "patch.json").write_text(patch_of(debug(), made("set:seed=3")).text())
+    for name, message in {
+        "": "cannot be read: Is a directory.",
+        "binary.json": "cannot be read: it is not UTF-8 text.",
+        "empty.json": "empty.json: it is empty.",
+        "other.json": "is not a fidgpt config",
+        "patch.json": "is not a fidgpt config: it is a patch, which changes",
+        "a\0b": "cannot be read",
+    }.items():
+        assert message in message_of(f"config_file:{tmp_path / name}")
 
 
-class TestSet:
-    @pytest.mark.parametrize(
-        ("directive", "path", "value"),
-        [
-            ("set:num_steps=1e3", "num_steps", 1000),
-            ("set:max_grad_norm=None", "max_grad_norm", None),
-            ("set:optimizer.betas=0.9,0.99", "optimizer.betas", (0.9, 0.99)),
-            ("set:samples.prompts=['x = ', '*0.5']", "samples.prompts", ["x = ", "*0.5"]),
-            ("set:model.blocks[0].attention.head_dim=2**5", "attention.head_dim", 32),
-            ("set:evaluators['validation'].every=50", "evaluators[validation].every", 50),
-            ("set:evaluators.validation.every=50", "evaluators[validation].every", 50),
-        ],
-    )
-    def test_values(self, directive: str, path: str, value: Any) -> None:
-        cfg = composed(directive)
-        found: Any = attention(cfg) if path.startswith("attention") else cfg
-        for step in path.removeprefix("attention.").split("."):
-            name, _, key = step.partition("[")
-            found = getattr(found, name)
-            found = found[key.rstrip("]")] if key else found
-        assert (found, type(found)) == (value, type(value))
-
-    def test_relative_values_and_references_follow(self) -> None:
-        cfg = bind(made("set:model.num_layers*=2", "tag:LearningRate*=0.5", "set:seed+=3"))
-        assert (cfg.model.num_layers, cfg.optimizer.lr, cfg.seed) == (4, 5e-4, 3)
-        cfg = bind(made("set:evaluators.validation.every={num_steps} // 5", "set:num_steps=200"))
-        assert build(cfg.evaluators["validation"].every) == 40
-
-    def test_wildcards_classes_and_tags(self) -> None:
-        cfg = made("fiddler:unroll", "set:model.blocks[1::2].attention.rope=None")
-        assert [block.attention.rope is None for block in cfg.model.blocks] == [False, True]
-        cfg = made("set:**.eps=1e-6", "set::SwiGLU.bias=true", "set:model.@InitStd=0.01")
-        assert cfg.model.norm.eps == cfg.model.blocks[0].mlp_norm.eps == 1e-6
-        assert (cfg.model.blocks[0].mlp.bias, attention(cfg).init.std) == (True, 0.01)
-        for name in ("fidgpt.model.RMSNorm", "model.norm.RMSNorm"):
-            assert made(f"set::{name}.eps=1e-6").model.norm.eps == 1e-6
-
-    def test_items_are_added_to_lists_and_dicts(self) -> None:
-        cfg = made("set:trackers+=[TensorBoard, Console]", "set:samples.prompts+=[while, 'if x']")
-        names = [fdl.get_callable(one).__name__ for one in cfg.trackers]
-        assert names == ["Console", "JSONLines", "TensorBoard", "Console"]
-        assert cfg.samples.prompts == ["def ", "class ", "while", "if x"]
-        cfg = made("set:**.scores+=[Softcap(cap=30)]", "set:groups=ParameterGroups([])")
-        assert type(attention(cfg).scores[0]) is fdl.ArgFactory
-        more = "set:evaluators+={more: Validation(data=HeldOut(num_batches=1), every=5)}"
-        cfg = composed(DEBUG, more, "tie:evaluators['more'].data.corpus=data.corpus")
-        assert set(build(bind(cfg)).evaluators) == {"validation", "more"}
-
-    def test_parts_by_name(self) -> None:
-        cfg = made("set:model.blocks[0].attention.rope=RoPE(theta=5e5)")
-        rope = attention(cfg).rope
-        assert (type(rope), rope.theta) == (fdl.Config, 5e5)
-        assert attention(bind(cfg)).rope.head_dim == 16
-        cfg = made("set:model.blocks[0].attention.kernel=sdpa", "set:**.init=Normal(std=0.1)")
-        assert attention(cfg).kernel is sdpa
-        assert fdl.get_callable(attention(cfg).init) is Normal
-        kernel = attention(made("set:**.kernel=blockwise(block_size=8)")).kernel
-        assert (type(kernel), kernel.block_size) == (fdl.Partial, 8)
-        made("set:optimizer=torch.optim.SGD(lr=0.1)", "set:model.norm=torch.nn.LayerNorm(32)")
-        made("set:schedule=optim.Constant()")
+ATTENTION = "model.blocks[0].attention"
 
 
-def test_tag_sets_a_quantity_wherever_it_is_set() -> None:
-    cfg = composed("tag:LearningRate=3e-4", "tag:HiddenDim=2**9", "tag:WarmupSteps=7")
-    assert (cfg.optimizer.lr, cfg.model.hidden_dim) == (3e-4, 512)
-    assert fdl.get_tags(cfg.optimizer, "lr") == {LearningRate}
-    assert cfg.schedule.warmup_steps == 7
+@pytest.mark.parametrize(
+    ("directives", "lines"),
+    [
+        ("set:num_steps=1e3", ["num_steps = 1000"]),
+        ("set:max_grad_norm=None", ["max_grad_norm = None"]),
+        ("set:optimizer.betas=0.9,0.99", ["optimizer.betas = (0.9, 0.99)"]),
+        ("set:samples.prompts=['x = ', '*0.5']", ["samples.prompts = ['x = ', '*0.5']"]),
+        ("set:samples.prompts+=[while, 'if x']",
+         ["samples.prompts = ['def ', 'class ', 'while', 'if x']"]),
+        (f"set:{ATTENTION}.head_dim=2**5", [f"{ATTENTION}.head_dim = 32"]),
+        ("set:evaluators.validation.every=50", ["evaluators['validation'].every = 50"]),
+        ("set:evaluators['validation'].every={num_steps} // 5",
+         ["evaluators['validation'].every = {num_steps} // 5"]),
+        ("set:model.num_layers*=2 tag:LearningRate*=0.5 set:seed+=3",
+         ["model.num_layers = 4", "optimizer.lr = 0.0005", "seed = 3"]),
+        ("tag:HiddenDim=2**9 tag:WarmupSteps=7",
+         ["model.hidden_dim = 512", "schedule.warmup_steps = 7"]),
+        ("fiddler:unroll set:model.blocks[1::2].attention.rope=None",
+         ["model.blocks[0].attention.rope = RoPE", "model.blocks[1].attention.rope = None"]),
+        ("set:**.eps=1e-6 set::SwiGLU.bias=true set:model.@InitStd=0.01",
+         ["model.norm.eps = 1e-06", "model.blocks[0].mlp_norm.eps = 1e-06",
+          "model.blocks[0].mlp.bias = True", "model.embedding.weight.init.std = 0.01"]),
+        ("set::fidgpt.model.RMSNorm.eps=1e-6", ["model.norm.eps = 1e-06"]),
+        ("set::model.norm.RMSNorm.eps=1e-6", ["model.norm.eps = 1e-06"]),
+        ("set:trackers+=[TensorBoard, Console]",
+         ["trackers[2] = TensorBoard", "trackers[3] = Console"]),
+        ("set:**.scores+=[Softcap(cap=30)]",
+         [f"{ATTENTION}.scores[0] = Softcap (new at every call)"]),
+        ("set:evaluators+={more: Validation(data=HeldOut(num_batches=1), every=5)} "
+         "tie:evaluators['more'].data.corpus=data.corpus",
+         ["evaluators['more'].every = 5", "evaluators['more'].data.corpus = *data.corpus"]),
+        (f"set:{ATTENTION}.rope=RoPE(theta=5e5)",
+         [f"{ATTENTION}.rope.theta = 500000.0", f"{ATTENTION}.rope.head_dim = 16  <- {ATTENTION}."
+          "head_dim"]),
+        (f"set:{ATTENTION}.kernel=sdpa", [f"{ATTENTION}.kernel = fidgpt.model.sdpa"]),
+        ("set:**.kernel=blockwise(block_size=8)",
+         [f"{ATTENTION}.kernel = blockwise (partial)", f"{ATTENTION}.kernel.block_size = 8"]),
+        ("set:optimizer=torch.optim.SGD(lr=0.1)", ["optimizer = SGD (partial)"]),
+        ("set:schedule=optim.Constant()", ["schedule = Constant"]),
+        ("use:model.blocks[0].mlp=GELU(bias=True)",
+         ["model.blocks[0].mlp = GELU (new at every call)",
+         "model.blocks[0].mlp.bias = True"]),
+        ("use:schedule=WarmupStableDecay(decay_steps={num_steps} // 5)",
+         ["schedule.decay_steps = {num_steps} // 5", "schedule.num_steps = 10  <- num_steps"]),
+        ("use::RMSNorm=torch.nn.LayerNorm(normalized_shape={@HiddenDim})",
+         ["model.norm.normalized_shape = {@HiddenDim}"]),
+        ("untie:model.unembedding.weight", ["model.unembedding.weight = token_table"]),
+        ("untie:model.unembedding.weight tie:model.unembedding.weight=model.embedding.weight",
+         ["model.unembedding.weight = *model.embedding.weight"]),
+    ],
+)  # fmt: skip
+def test_effects(directives: str, lines: list[str]) -> None:
+    """More of what they can do is in tests/graph/test_edits.py."""
+    found = flat(made(*re.split(r" (?=\w+:)", directives))).splitlines()
+    assert [line for line in lines if line not in found] == []
+
+
+def test_a_tag_stays_and_must_be_carried() -> None:
+    assert fdl.get_tags(composed("tag:LearningRate=3e-4").optimizer, "lr") == {LearningRate}
     catalogue = dataclasses.replace(OWN, configs={"base": lambda: fdl.Config(RoPE, head_dim=4)})
     untagged = message_of("tag:HiddenDim=5", catalogue=catalogue)
     assert untagged.endswith("carries the tag HiddenDim, so nothing would change. There is none.")
 
 
-def test_use_keeps_what_both_have() -> None:
-    decay = "use:schedule=WarmupStableDecay(decay_steps={num_steps} // 5)"
-    cfg = made("use:model.blocks[0].mlp=GELU(bias=True)", decay)
-    assert fdl.get_callable(cfg.model.blocks[0].mlp) is GELU
-    assert fdl.get_callable(cfg.schedule) is WarmupStableDecay
-    assert build(bind(cfg).schedule).decay_steps == 2
-    norm = build(made("use::RMSNorm=torch.nn.LayerNorm(normalized_shape={@HiddenDim})")).model.norm
-    assert isinstance(norm, nn.LayerNorm) and norm.normalized_shape == (32,)
+def test_fiddlers_take_arguments_without_quotes() -> None:
+    cfg = composed("fiddler:use_gqa(num_kv_heads=1)", "fiddler:use_text('/a, b/c.txt')")
+    assert attention(cfg).num_kv_heads == 1
+    assert fdl.get_callable(cfg.data.corpus.source) is TextFiles
+    assert fdl.ordered_arguments(cfg.data.corpus.source)["path"] == "/a, b/c.txt"
+    cfg = composed("fiddler:use_text(/data/my text.jsonl, text_field=body)")
+    assert "'/data/my text.jsonl'" in outline(cfg)
+    assert cfg.data.corpus.source.text_field == "body"
 
 
-def test_tie_and_untie() -> None:
-    untie = "untie:model.unembedding.weight"
-    cfg = made(untie)
-    assert cfg.model.unembedding.weight is not cfg.model.embedding.weight
-    cfg = made(untie, "tie:model.unembedding.weight=model.embedding.weight")
+def test_fiddlers_may_raise_or_return() -> None:
+    def fails(cfg: Any) -> None:
+        cfg.model.no_such_part = 3
+
+    def returns(cfg: Any) -> Any:
+        return cfg
+
+    catalogue = with_fiddlers(fails, returns)
+    message = message_of("fiddler:returns", catalogue=catalogue)
+    assert message.startswith("returns returns Config, and a fiddler returns None: it changes the")
+    message = message_of("fiddler:fails", catalogue=catalogue)
+    assert message.startswith("fails failed, so it may not suit this config.")
+    assert "AttributeError: No parameter named 'no_such_part'" in message
+
+
+def test_a_saved_list_of_fiddlers() -> None:
+    one = fdl.Partial(fiddlers.use_gqa, num_kv_heads=1)
+    cfg = debug()
+    changed = apply_fiddlers(cfg, [load(dump(one)), fiddlers.make_large])
+    assert (attention(changed).num_kv_heads, changed.model.num_layers) == (1, 36)
     assert fingerprint(cfg) == fingerprint(debug())
+    with pytest.raises(ConfigError, match="RoPE is not a fiddler: give a function"):
+        apply_fiddlers(debug(), [fdl.Config(RoPE, head_dim=4)])
+    with pytest.raises(ConfigError, match="Attention failed, so it may not"):
+        apply_fiddlers(debug(), [fdl.Partial(Attention)])
 
 
-class TestFiddlers:
-    def test_take_arguments_without_quotes(self) -> None:
-        cfg = composed("fiddler:use_gqa(num_kv_heads=1)", "fiddler:use_text('/a, b/c.txt')")
-        assert attention(cfg).num_kv_heads == 1
-        assert fdl.get_callable(cfg.data.corpus.source) is TextFiles
-        assert fdl.ordered_arguments(cfg.data.corpus.source)["path"] == "/a, b/c.txt"
-        cfg = composed("fiddler:use_text(/data/my text.jsonl, text_field=body)")
-        assert "'/data/my text.jsonl'" in outline(cfg)
-        assert cfg.data.corpus.source.text_field == "body"
-
-    def test_may_raise_return_or_fail(self) -> None:
-        def fails(cfg: Any) -> None:
-            cfg.model.no_such_part = 3
-
-        catalogue = with_fiddlers(fails)
-        own = {**catalogue.fiddlers, "returns": lambda cfg: cfg}
-        catalogue = dataclasses.replace(catalogue, fiddlers=own)
-        message = message_of("fiddler:returns", catalogue=catalogue)
-        assert message == (
-            "returns returns Config, and a fiddler returns None: it changes the graph that it is "
-            "given."
-        )
-        message = message_of("fiddler:fails", catalogue=catalogue)
-        assert message.startswith("fails failed, so it may not suit this config.")
-        assert "AttributeError: No parameter named 'no_such_part'" in message
-
-    def test_as_parts_of_a_saved_list(self) -> None:
-        changes = [fdl.Partial(use_gqa := fiddlers.use_gqa, num_kv_heads=1), fiddlers.make_large]
-        cfg = debug()
-        changed = apply_fiddlers(cfg, changes)
-        assert (attention(changed).num_kv_heads, changed.model.num_layers) == (1, 36)
-        assert fingerprint(cfg) == fingerprint(debug())
-        again = load(dump(fdl.Partial(use_gqa, num_kv_heads=1)))
-        assert attention(apply_fiddlers(debug(), [again])).num_kv_heads == 1
-        with pytest.raises(ConfigError, match="RoPE is not a fiddler: give a function"):
-            apply_fiddlers(debug(), [fdl.Config(RoPE, head_dim=4)])
-        with pytest.raises(ConfigError, match="Attention failed, so it may not"):
-            apply_fiddlers(debug(), [fdl.Partial(Attention)])
-
-
-class TestPatches:
-    def test_a_saved_difference_is_applied(self, tmp_path: Path) -> None:
-        wide = made("set:model.hidden_dim=64", "fiddler:use_gqa(1)")
-        patch = tmp_path / "wide.patch"
-        patch.write_text(patch_of(debug(), wide).text(), encoding="utf-8-sig")
-        assert fingerprint(made(f"patch:{patch}")) == fingerprint(wide)
-        for form in ("json", "yaml"):  # a byte-order mark before the text is no error
-            file = tmp_path / f"config.{form}"
-            file.write_text(dump(debug(), form=form), encoding="utf-8-sig")
-            cfg = composed(f"config_file:{file}", f"patch:{patch}")
-            assert fingerprint(cfg) == fingerprint(wide)
-        assert message_of(DEBUG, f"patch:{tmp_path}/config.json").endswith("is a whole config.")
-
-    def test_what_is_not_a_patch(self, tmp_path: Path) -> None:
-        (tmp_path / "empty.patch").write_text("\n")
-        empty = message_of(DEBUG, f"patch:{tmp_path / 'empty.patch'}")
-        assert empty.endswith("empty.patch: it is empty.")
-        assert f"{__file__}: line" in message_of(DEBUG, f"patch:{__file__}")
+def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
+    wide = made("set:model.hidden_dim=64", "fiddler:use_gqa(1)")
+    patch = tmp_path / "wide.patch"
+    patch.write_text(patch_of(debug(), wide).text(), encoding="utf-8-sig")
+    assert fingerprint(made(f"patch:{patch}")) == fingerprint(wide)
+    for form in ("json", "yaml"):  # a byte-order mark before the text is no error
+        file = tmp_path / f"config.{form}"
+        file.write_text(dump(debug(), form=form), encoding="utf-8-sig")
+        assert fingerprint(composed(f"config_file:{file}", f"patch:{patch}")) == fingerprint(wide)
+    assert message_of(DEBUG, f"patch:{tmp_path}/config.json").endswith("is a whole config.")
+    (tmp_path / "empty.patch").write_text("\n")
+    assert message_of(DEBUG, f"patch:{tmp_path}/empty.patch").endswith("empty.patch: it is empty.")
+    assert f"{__file__}: line" in message_of(DEBUG, f"patch:{__file__}")
 
 
 @pytest.mark.parametrize(
     ("directive", "message"),
     [
         ("", "there is no directive ''. There are config, config_file, config_str, del, "),
-        ("use_gqa(2)", "a directive begins with its kind and a colon: fiddler:use_gqa(2)"),
         ("set", "a directive begins with its kind and a colon: set:PATH=VALUE"),
         ("SET:seed=3", "a directive begins with its kind and a colon: set:seed=3"),
-        ("config_file:x", "a config_file: comes first, and only once"),
         ("patch:", "the name of a file is missing"),
         ("set:samples.prompts=\udcff", "it is not UTF-8 text"),
-        ("fiddler:HiddenDim", "there is no fiddler 'HiddenDim'. There is tag:HiddenDim."),
         ("set:=5", "there is no '=' with a name before it."),
         ("set:model.hidden_dim=", "model.hidden_dim: nothing stands after the '=', and it takes "),
         ("use:model.norm*=2", "*= is for set: and tag:, for numbers and lists."),
@@ -326,19 +282,14 @@ def test_mistakes(directive: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("directive", "remedy"),
     [
-        ("set:trackers[2]=TensorBoard", "set:trackers+=[TensorBoard]"),
-        (
-            "set:evaluators['a b']=Validation(every=2, data=HeldOut())",
-            "set:evaluators+={'a b':Validation(every=2, data=HeldOut())}",
-        ),
-        ("set:trackers[2]=TensorBord", None),  # which would not fit there either
-        ("set:model.blocks[1]=Block", None),  # the message is about layers
-        ("del:trackers[2]", None),
+        ("set:trackers[2]=TensorBoard", "To add one, write set:trackers+=[...]"),
+        ("set:evaluators['a'].every=2", "To add one, write set:evaluators+={'name': ...}"),
+        ("set:model.blocks[1]=Block", "layer has an entry of its own."),
+        ("del:trackers[2]", "there is no 2 in it."),
     ],
 )
-def test_a_missing_entry_can_be_added(directive: str, remedy: str | None) -> None:
-    last = message_of(directive).splitlines()[-1].strip()
-    assert last == f"To add one, write {remedy}" if remedy else "To add one" not in last
+def test_a_missing_entry_can_be_added(directive: str, remedy: str) -> None:
+    assert message_of(directive).endswith(remedy)
 
 
 def test_a_model_that_cannot_be_called_is_an_error() -> None:
@@ -346,27 +297,21 @@ def test_a_model_that_cannot_be_called_is_an_error() -> None:
         build_trainer(made("use:model=LanguageModel"))
 
 
-class TestEffects:
-    def test_each_directive_records_what_it_changed(self) -> None:
-        done = compose(
-            [DEBUG, "set:seed=3", "set:seed=3", "set:model.hidden_dim=64", "fiddler:make_large"]
-        )
-        assert [effect.number for effect in done.effects] == [1, 2, 3, 4, 5]
-        assert done.effects[1].edits == [Edit("seed", 0, 3)]
-        assert done.effects[0].edits == done.effects[2].edits == []
-        changed = {edit.path: (edit.before, edit.after) for edit in done.effects[4].edits}
-        assert changed["model.hidden_dim"] == (64, 1280)
-        assert compose(["fiddler:make_small"]).effects[0].text == "config:base"
-
-    @pytest.mark.parametrize(
-        ("path", "directives"),
-        [
-            ("model.hidden_dim", ["set:model.hidden_dim=64", "fiddler:make_small"]),
-            ("samples.prompts[1]", ["set:seed=2", "set:samples.prompts[1]=c"]),
-            ("samples.prompts[0]", ["set:seed=2", "set:samples.prompts[0:1]=c"]),
-            ("trackers[1]", ["set:seed=2", "set:trackers[-1]=Console"]),
-        ],
+def test_each_directive_records_what_it_changed() -> None:
+    done = compose(
+        [DEBUG, "set:seed=3", "set:seed=3", "set:model.hidden_dim=64", "fiddler:make_large"]
     )
-    def test_the_source_of_a_value_is_recorded(self, path: str, directives: list[str]) -> None:
-        found = provenance_of(made(*directives), path).assignments
-        assert str(found[0].by) == f"directive 3: {directives[1]}"
+    assert [effect.number for effect in done.effects] == [1, 2, 3, 4, 5]
+    assert done.effects[1].edits == [Edit("seed", 0, 3)]
+    assert done.effects[0].edits == done.effects[2].edits == []
+    changed = {edit.path: (edit.before, edit.after) for edit in done.effects[4].edits}
+    assert changed["model.hidden_dim"] == (64, 1280)
+    assert compose(["fiddler:make_small"]).effects[0].text == "config:base"
+    for path, last in {
+        "model.hidden_dim": "fiddler:make_small",
+        "samples.prompts[1]": "set:samples.prompts[1]=c",
+        "samples.prompts[0]": "set:samples.prompts[0:1]=c",
+        "trackers[1]": "set:trackers[-1]=Console",
+    }.items():
+        found = provenance_of(made("set:seed=2", last), path).assignments
+        assert str(found[0].by) == f"directive 3: {last}"

@@ -40,15 +40,6 @@ def test_without_the_harness_the_extra_is_named(command: Command, run: str) -> N
     assert "fidgpt[lm-eval]" in command(evaluate.main, run, "--tasks=fidgpt_choice").err
 
 
-@pytest.mark.parametrize("name", ["", "nowhere/results.json", "/dev/null"])
-def test_where_nothing_can_be_written_nothing_is_asked(
-    command: Command, tmp_path: Path, name: str
-) -> None:
-    asked = ["--tasks=fidgpt_choice", f"--out={tmp_path / name}"]
-    status, _, err = command(evaluate.main, "runs/none", *asked)
-    assert status == 2 and "cannot be written: name a file in a folder" in err
-
-
 def test_results_are_written_whole_or_not_at_all(
     command: Command, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,15 +98,21 @@ def test_texts_of_ones_own_are_measured_whole(command: Command, run: str, tmp_pa
         assert "cannot be measured: no such place" in command(evaluate.main, run, texts[0]).err
 
 
-def test_a_directory_and_what_to_measure_are_needed(command: Command, tmp_path: Path) -> None:
-    assert "name one directory" in command(evaluate.main).err
-    err = command(evaluate.main, "runs/none", "--limit=3").err
-    assert "--limit has no effect without --tasks" in err
-    err = command(evaluate.main, "runs/none", "--tasks=one", "--seq_len=3").err
-    assert "--seq_len has no effect without --text." in err
-    err = command(evaluate.main, "runs/none", "--batch_size=3").err
-    assert "--batch_size has no effect without --text or --tasks." in err
-    assert "holds no run" in command(evaluate.main, str(tmp_path)).err
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name one directory"),
+        (["{}"], "holds no run"),
+        (["{}", "--limit=3"], "--limit has no effect without --tasks"),
+        (["{}", "--tasks=one", "--seq_len=3"], "--seq_len has no effect without --text."),
+        (["{}", "--batch_size=3"], "--batch_size has no effect without --text or --tasks."),
+        *((["{}", "--tasks=one", f"--out={name}"], "cannot be written: name a file in a folder")
+          for name in ("{}", "{}/nowhere/results.json", "/dev/null")),
+    ],
+)  # fmt: skip
+def test_mistakes(command: Command, tmp_path: Path, arguments: list[str], message: str) -> None:
+    status, _, err = command(evaluate.main, *(one.format(tmp_path) for one in arguments))
+    assert status == 2 and message in err
 
 
 def test_a_model_of_the_hub_needs_a_text_or_a_task(

@@ -32,88 +32,73 @@ def entries(cfg: fdl.Buildable) -> dict[str, dict[str, Any]]:
     return {one["path"]: one for one, _ in parameters_of(cfg, known)}
 
 
-class TestNames:
-    def test_are_those_that_the_modules_list(self, base: Index) -> None:
-        assert list(base["configs"]) == [*configs.__all__, "from_hf"]
-        assert list(base["fiddlers"]) == fiddlers.__all__
-        assert base["tags"]["LearningRate"] == {"doc": "Peak learning rate, per step."}
-        assert json.loads(json.dumps(base)) == base
-
-    def test_have_arguments_and_docs(self, base: Index) -> None:
-        use_text = base["fiddlers"]["use_text"]
-        assert use_text["arguments"] == "(path=..., text_field='text')"
-        assert use_text["doc"].startswith("Train on files")
+def test_names_are_those_that_the_modules_list(base: Index) -> None:
+    assert list(base["configs"]) == [*configs.__all__, "from_hf"]
+    assert list(base["fiddlers"]) == fiddlers.__all__
+    assert base["tags"]["LearningRate"] == {"doc": "Peak learning rate, per step."}
+    assert json.loads(json.dumps(base)) == base
+    use_text = base["fiddlers"]["use_text"]
+    assert use_text["arguments"] == "(path=..., text_field='text')"
+    assert use_text["doc"].startswith("Train on files")
 
 
-class TestParameters:
-    @pytest.mark.parametrize("name", ["base", "gemma3_270m", "deepseek_v2_lite"])
-    def test_every_path_leads_to_its_value(self, name: str) -> None:
-        root = getattr(configs, name)()
-        for path, one in entries(root).items():
-            is_unset = "unset" in one or "inherited_from" in one
-            assert is_unset == (find_parameter(root, path).value is fdl.NO_VALUE)
-
-    def test_what_is_known_of_them(self) -> None:
-        found = entries(configs.base())
-        assert found["model.hidden_dim"] == {
-            "path": "model.hidden_dim",
-            "type": "int",
-            "value": "256",
-            "tags": ["HiddenDim"],
-            "doc": "width of the residual stream.",
-        }
-        head_dim = found["model.blocks[0].attention.rope.head_dim"]
-        assert head_dim["value"] == "64"
-        assert head_dim["inherited_from"] == "model.blocks[0].attention.head_dim"
-        assert found["model.blocks[0].attention.bias"] | {"doc": ""} == {
-            "path": "model.blocks[0].attention.bias",
-            "type": "bool",
-            "value": "False",
-            "unset": True,
-            "doc": "",
-        }
-        shared = found["model.unembedding.weight"]
-        assert (shared["node"], shared["same_as"]) == ("token_table", "model.embedding.weight")
-        assert not [path for path in found if path.startswith("model.unembedding.weight.")]
-
-    def test_a_tag_describes_what_the_constructor_does_not(self) -> None:
-        found = entries(fdl.Config(dict, width=tags.HiddenDim.new(8)))
-        assert found["width"]["doc"] == "Width of the residual stream, in elements."
-
-    def test_a_deep_graph_needs_no_recursion(self) -> None:
-        def wrapped(inner: object, width: int) -> object:
-            return inner
-
-        root = fdl.Config(list)
-        for _ in range(2000):
-            root = fdl.Config(wrapped, inner=root, width=tags.HiddenDim.new(1))
-        assert len(entries(root)) == 4000 + 1
+@pytest.mark.parametrize("name", ["base", "gemma3_270m", "deepseek_v2_lite"])
+def test_every_path_leads_to_its_value(name: str) -> None:
+    root = getattr(configs, name)()
+    for path, one in entries(root).items():
+        is_unset = "unset" in one or "inherited_from" in one
+        assert is_unset == (find_parameter(root, path).value is fdl.NO_VALUE)
 
 
-class TestFits:
-    """Which components may be set where a type is expected."""
+def test_what_is_known_of_parameters() -> None:
+    found = entries(configs.base())
+    assert found["model.hidden_dim"] == {
+        "path": "model.hidden_dim",
+        "type": "int",
+        "value": "256",
+        "tags": ["HiddenDim"],
+        "doc": "width of the residual stream.",
+    }
+    head_dim = found["model.blocks[0].attention.rope.head_dim"]
+    source = "model.blocks[0].attention.head_dim"
+    assert (head_dim["value"], head_dim["inherited_from"]) == ("64", source)
+    bias = found["model.blocks[0].attention.bias"]
+    assert (bias["type"], bias["value"], bias["unset"]) == ("bool", "False", True)
+    shared = found["model.unembedding.weight"]
+    assert (shared["node"], shared["same_as"]) == ("token_table", "model.embedding.weight")
+    assert not [path for path in found if path.startswith("model.unembedding.weight.")]
+    # A tag describes what the constructor does not.
+    found = entries(fdl.Config(dict, width=tags.HiddenDim.new(8)))
+    assert found["width"]["doc"] == "Width of the residual stream, in elements."
 
-    def test_by_type(self, base: Index) -> None:
-        fits = {name: sorted(names) for name, names in base["fits"].items()}
-        assert fits["Callable[..., Optimizer]"] == ["Adafactor", "Lion", "Muon", "adamw"]
-        assert fits["Precision"] == ["BFloat16", "Float16", "Float32", "native_precision"]
-        assert "Attention" in fits["Module"] and "adamw" not in fits["Module"]
-        assert not fits["bool"] and not fits["str"]
 
-    def test_a_protocol_asks_for_its_methods(self, base: Index) -> None:
-        fits = {name: set(names) for name, names in base["fits"].items()}
-        decays = {"Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"}
-        starts = {"DepthScaled", "FanIn", "MuP", "Normal", "TruncatedNormal", "model.Constant"}
-        assert (fits["Schedule"], fits["Init"]) == (decays, starts)
-        assert {"Attention", "LatentAttention"} <= fits["Mixer"]
-        assert not {"Linear", "Embedding", "Transformer", "MoE", "RMSNorm"} & fits["Mixer"]
+def test_a_deep_graph_needs_no_recursion() -> None:
+    def wrapped(inner: object, width: int) -> object:
+        return inner
 
-    def test_a_function_takes_as_many_arguments(self) -> None:
-        kernel = Attention.__init__.__annotations__["kernel"]
-        known = own_catalogue().parts
-        found = fitting(kernel, {name: known[name] for name in known})
-        assert {"blockwise", "eager", "fastest", "flex", "sdpa"} <= set(found)
-        assert not {"Linear", "Attention", "causal"} & set(found)
+    root = fdl.Config(list)
+    for _ in range(2000):
+        root = fdl.Config(wrapped, inner=root, width=tags.HiddenDim.new(1))
+    assert len(entries(root)) == 4000 + 1
+
+
+def test_which_components_fit(base: Index) -> None:
+    fits = {name: set(names) for name, names in base["fits"].items()}
+    assert fits["Callable[..., Optimizer]"] == {"Adafactor", "Lion", "Muon", "adamw"}
+    assert fits["Precision"] == {"BFloat16", "Float16", "Float32", "native_precision"}
+    assert "Attention" in fits["Module"] and "adamw" not in fits["Module"]
+    assert not fits["bool"] and not fits["str"]
+    # A protocol asks for its methods.
+    assert fits["Schedule"] == {"Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"}
+    starts = {"DepthScaled", "FanIn", "MuP", "Normal", "TruncatedNormal", "model.Constant"}
+    assert fits["Init"] == starts
+    assert {"Attention", "LatentAttention"} <= fits["Mixer"]
+    assert not {"Linear", "Embedding", "Transformer", "MoE", "RMSNorm"} & fits["Mixer"]
+    # A function takes as many arguments.
+    kernel = Attention.__init__.__annotations__["kernel"]
+    found = set(fitting(kernel, dict(own_catalogue().parts)))
+    assert {"blockwise", "eager", "fastest", "flex", "sdpa"} <= found
+    assert not {"Linear", "Attention", "causal"} & found
 
 
 class TestKept:
@@ -176,15 +161,15 @@ class TestKept:
             ["fidgpt.compose.index_build", str(path), "config:base"]
         ]
 
-    @pytest.mark.parametrize("content", [b"", b"{", b"\xff"])
-    def test_a_damaged_file_is_rebuilt(self, content: bytes) -> None:
-        self.keep()
+    def test_a_damaged_file_is_rebuilt_and_one_that_cannot_be_kept(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         path = index.index_path("config:base")
-        assert path
-        path.write_bytes(content)
-        assert index.index_for([], wait=False) == {"new": True}
-
-    def test_nowhere_to_keep_it(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        for content in (b"", b"{", b"\xff"):
+            self.keep()
+            assert path
+            path.write_bytes(content)
+            assert index.index_for([], wait=False) == {"new": True}
         (tmp_path / "file").touch()
         monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path / "file" / "inside"))
         self.keep()

@@ -33,42 +33,28 @@ def scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DIRECTIVES, entry.kind, entry)
 
 
-@pytest.mark.usefixtures("scaling")
-class TestOneEntry:
-    def test_is_a_directive_of_the_command_line_and_its_help(self, command: Command) -> None:
-        done = command(train.main, DEBUG, "--config=scale:num_steps=2", "--print=flat")
-        assert (done.status, done.err) == (0, "")
-        assert "\nnum_steps = 20\n" in done.out
-        assert "scale:PATH=FACTOR" in " ".join(command(train.main, "--help").out.split())
-        wrong = command(train.main, DEBUG, "--config=scale:num_steps", "--print").err
-        assert "--config=scale:num_steps\n" in wrong and "'=' with a name before it" in wrong
-
-    @pytest.mark.usefixtures("index_for")
-    def test_is_completed(self) -> None:
-        assert candidates(["fidgpt-train"], "--config=sc") == {
-            "--config=scale:": "multiply a number"
-        }
-        assert list(candidates(["fidgpt-train", DEBUG], "--config=scale:num_st")) == [
-            "--config=scale:num_steps="
-        ]
-
-    def test_is_an_axis_of_a_sweep(self, command: Command) -> None:
-        choices = axis("scale:num_steps=range(2,5)").choices
-        assert [one.directives for one in choices] == [
-            (f"scale:num_steps={factor}",) for factor in (2, 3, 4)
-        ]
-        done = command(sweep.main, DEBUG, "--sweep=scale:num_steps=2,3", "--print")
-        assert (done.status, done.err) == (0, ""), done.err
-        assert "scale:num_steps moves" in done.out
-
-    def test_is_reported_overruled_and_repeated(self) -> None:
-        made = compose(["config:debug", "set:num_steps=5", "scale:num_steps=2"])
-        assert report(made).warnings == [
-            "scale:num_steps=2 (directive 3) overrules num_steps as set by set:num_steps=5 "
-            "(directive 2)."
-        ]
-        assert made.directives[-1] == "scale:num_steps=2"
-        assert "directive 3: scale:num_steps=2" in made.why("num_steps")
+@pytest.mark.usefixtures("scaling", "index_for")
+def test_a_kind_of_directive_is_one_entry(command: Command) -> None:
+    done = command(train.main, DEBUG, "--config=scale:num_steps=2", "--print=flat")
+    assert (done.status, done.err) == (0, "")
+    assert "\nnum_steps = 20\n" in done.out
+    assert "scale:PATH=FACTOR" in " ".join(command(train.main, "--help").out.split())
+    wrong = command(train.main, DEBUG, "--config=scale:num_steps", "--print").err
+    assert "--config=scale:num_steps\n" in wrong and "'=' with a name before it" in wrong
+    assert candidates(["fidgpt-train"], "--config=sc") == {"--config=scale:": "multiply a number"}
+    found = candidates(["fidgpt-train", DEBUG], "--config=scale:num_st")
+    assert list(found) == ["--config=scale:num_steps="]
+    choices = axis("scale:num_steps=range(2,4)").choices
+    assert [one.directives for one in choices] == [(f"scale:num_steps={n}",) for n in (2, 3)]
+    done = command(sweep.main, DEBUG, "--sweep=scale:num_steps=2,3", "--print")
+    assert (done.status, done.err) == (0, "") and "scale:num_steps moves" in done.out
+    made = compose(["config:debug", "set:num_steps=5", "scale:num_steps=2"])
+    assert report(made).warnings == [
+        "scale:num_steps=2 (directive 3) overrules num_steps as set by set:num_steps=5 "
+        "(directive 2)."
+    ]
+    assert made.directives[-1] == "scale:num_steps=2"
+    assert "directive 3: scale:num_steps=2" in made.why("num_steps")
 
 
 SHORT = (DEBUG, "--config=set:num_steps=2", "--config=set:samples=None")

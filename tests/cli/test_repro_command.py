@@ -22,80 +22,62 @@ DEBUG = "--config=config:debug"
 Command = Callable[..., Any]
 
 
-class TestRepro:
-    """The fewest directives that make a graph again."""
+def repro(command: Command, *flags: str) -> list[str]:
+    done = command(train.main, *flags, "--repro")
+    assert done.status == 0
+    program, *found = shlex.split(done.out)[1:]
+    assert program == "train.py"
+    return found
 
-    def test_the_command_makes_the_same_graph(self, command: Command) -> None:
-        flags = [DEBUG, "--config=set:seed=9", "--config=set:seed=3", "--config=fiddler:use_gelu"]
-        status, out, _ = command(train.main, *flags, "--repro")
-        assert status == 0
-        program, *found = shlex.split(out)[1:]
-        assert program == "train.py"
-        assert found[0] == DEBUG
-        assert len(found) == 3
-        again = command(train.main, *found, "--print=json").out
-        assert again == command(train.main, *flags, "--print=json").out
 
-    def test_it_begins_where_the_graph_began(self, command: Command) -> None:
-        own = "--config=config:fidgpt.configs.debug"
-        out = command(train.main, own, "--config=set:seed=3", "--repro").out
-        assert shlex.split(out)[2:] == ["--config=config:debug", "--config=set:seed=3"]
-        cfg = fdl.Config(dict, seed=1)
-        known = dataclasses.replace(own_catalogue(), configs={"mine": lambda: cfg})
-        assert command_for(cfg, known, directives=["config:mine"]).endswith("=config:mine\n")
+def test_the_command_makes_the_same_graph(command: Command, tmp_path: Path) -> None:
+    flags = [DEBUG, "--config=set:seed=9", "--config=set:seed=3", "--config=fiddler:use_gelu"]
+    found = repro(command, *flags)
+    assert found[0] == DEBUG and len(found) == 3
+    again = command(train.main, *found, "--print=json").out
+    assert again == command(train.main, *flags, "--print=json").out
+    own = "--config=config:fidgpt.configs.debug"
+    assert repro(command, own, "--config=set:seed=3") == [DEBUG, "--config=set:seed=3"]
+    flags = [DEBUG, "--config=fiddler:use_gqa(num_kv_heads=1)", "--config=set:num_steps=2"]
+    flags.append("--config=set:samples=None")
+    assert repro(command, *flags) == flags
+    run = tmp_path / "run"
+    assert command(train.main, *flags, f"--run_dir={run}").status == 0
+    found = repro(command, f"--config=config_file:{run}/config.json")
+    assert sorted(found) == sorted(flags)
 
-    @pytest.mark.parametrize(
-        ("function", "name"),
-        [
-            (model.GELU, "GELU"),
-            (nn.LayerNorm, "LayerNorm"),
-            (optim.Constant, "optim.Constant"),
-            (print, "print"),
-        ],
-    )
-    def test_parts_are_called_as_directives_call_them(self, function: Any, name: str) -> None:
-        assert part_name(function, own_catalogue()) == name
 
-    def test_a_file_with_more_than_directives_is_named(
-        self, command: Command, tmp_path: Path
-    ) -> None:
-        cfg = configs.debug()
-        fdl.add_tag(cfg.samples, "num_tokens", tags.NumSteps)
-        file = tmp_path / "a b.json"
-        file.write_text(dump(cfg))
-        flags = [f"--config=config_file:{file}", "--config=set:seed=3"]
-        *_, before, last = command(train.main, *flags, "--repro").out.splitlines()
-        assert before == "# The command as given makes it:"
-        assert last == f"#   {shlex.join(['python', 'train.py', *flags])}"
+def test_what_directives_cannot_make_is_named(command: Command, tmp_path: Path) -> None:
+    cfg: Any = fdl.Config(dict, seed=1)
+    known = dataclasses.replace(own_catalogue(), configs={"mine": lambda: cfg})
+    assert command_for(cfg, known, directives=["config:mine"]).endswith("=config:mine\n")
+    cfg = configs.debug()
+    fdl.add_tag(cfg.samples, "num_tokens", tags.NumSteps)
+    file = tmp_path / "a b.json"
+    file.write_text(dump(cfg))
+    flags = [f"--config=config_file:{file}", "--config=set:seed=3"]
+    *_, before, last = command(train.main, *flags, "--repro").out.splitlines()
+    assert before == "# The command as given makes it:"
+    assert last == f"#   {shlex.join(['python', 'train.py', *flags])}"
 
-    def test_fiddlers_and_their_arguments_are_remembered(
-        self, command: Command, tmp_path: Path
-    ) -> None:
-        flags = [
-            DEBUG,
-            "--config=fiddler:use_gqa(num_kv_heads=1)",
-            "--config=set:num_steps=2",
-            "--config=set:samples=None",
-        ]
-        assert shlex.split(command(train.main, *flags, "--repro").out)[2:] == flags
-        run = tmp_path / "run"
-        assert command(train.main, *flags, f"--run_dir={run}").status == 0
-        out = command(train.main, f"--config=config_file:{run}/config.json", "--repro").out
-        assert sorted(shlex.split(out)[2:]) == sorted(flags)
 
-    def test_graphs_that_begin_alike_are_made_but_once(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        done: list[Sequence[str]] = []
+def test_parts_are_called_as_directives_call_them() -> None:
+    parts = [model.GELU, nn.LayerNorm, optim.Constant, print]
+    names = [part_name(function, own_catalogue()) for function in parts]
+    assert names == ["GELU", "LayerNorm", "optim.Constant", "print"]
 
-        def counted(directives: Sequence[str], *rest: Any, **options: Any) -> Any:
-            done.append(directives)
-            return compose(directives, *rest, **options)
 
-        monkeypatch.setattr(again, "compose", counted)
-        text = directives_from(configs.base(), "config:debug", own_catalogue())
-        assert "--config=set:num_steps=450" in text
-        assert all(len(directives) == 1 for directives in done)
+def test_graphs_that_begin_alike_are_made_but_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Sequence[str]] = []
+
+    def counted(directives: Sequence[str], *rest: Any, **options: Any) -> Any:
+        done.append(directives)
+        return compose(directives, *rest, **options)
+
+    monkeypatch.setattr(again, "compose", counted)
+    text = directives_from(configs.base(), "config:debug", own_catalogue())
+    assert "--config=set:num_steps=450" in text
+    assert all(len(directives) == 1 for directives in done)
 
 
 CATALOGUE = own_catalogue()

@@ -13,6 +13,7 @@ from fidgpt.cli import sample, train
 from fidgpt.train import BFloat16
 
 Command = Callable[..., Any]
+SHORT = ("--config=config:debug", "--config=set:samples=None")
 
 
 def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
@@ -24,8 +25,7 @@ def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
     same = ["--num_tokens=5", "--seed=3", "--top_p=0.9", "--min_p=0.01", "--repetition_penalty=1.2"]
     both = command(sample.main, run, "--prompt=def ", "--prompt=class A", *same).out
     first, second = both.split("\n-- 2 of 2 --\n")
-    assert first.startswith("def ")
-    assert second.startswith("class A")
+    assert first.startswith("def ") and second.startswith("class A")
     out = command(sample.main, run, "--prompt=", "--num_tokens=400", "--stop=e", "--top_k=0").out
     assert "e" not in out
     out = command(sample.main, run, "--score=dé").out
@@ -36,26 +36,29 @@ def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
         "--stop=": "error: --stop: an empty string ends every text",
         "--stop=\udcff": "--stop is not UTF-8 text",
         "--repetition_penalty=0": "must be above 0",
+        "--averaged": f"{run} keeps no average of its weights. Leave the flag out, or let a run",
     }.items():
         assert message in command(sample.main, run, flag).err
 
 
-@pytest.mark.parametrize(
-    ("precision", "flag", "dtype"),
-    [
-        ("BFloat16", "--num_tokens=2", torch.bfloat16),
-        ("BFloat16", "--float32", torch.float32),
-        ("BFloat16", "--score=def", torch.float32),
-        ("Float32", "--num_tokens=2", torch.float32),
-    ],
-)
+def test_the_average_is_read_and_not_the_last_weights(command: Command, tmp_path: Path) -> None:
+    """With beta 0 they are the same; with nearly 1, the average is what the run began with."""
+    last, first = str(tmp_path / "last"), str(tmp_path / "first")
+    for run, beta in {last: 0.0, first: 0.999999}.items():
+        flags = ("--config=set:num_steps=3", f"--config=fiddler:use_ema(beta={beta})")
+        assert command(train.main, *SHORT, *flags, f"--run_dir={run}").status == 0
+
+    def scores(run: str, *flags: str) -> str:
+        return command(sample.main, run, "--score=def this", *flags).out
+
+    own = scores(last)
+    assert scores(first) == own  # averaging changes no weight
+    assert scores(last, "--averaged") == own
+    assert scores(first, "--averaged") != own
+
+
 def test_a_text_is_written_as_its_run_computed(
-    command: Command,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    precision: str,
-    flag: str,
-    dtype: torch.dtype,
+    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[torch.dtype] = []
 
@@ -64,8 +67,13 @@ def test_a_text_is_written_as_its_run_computed(
 
     monkeypatch.setattr("fidgpt.train.native_precision", BFloat16)
     monkeypatch.setattr("fidgpt.model.generation.prepare_to_write", watch)
-    flags = ["--config=config:debug", "--config=set:num_steps=1", "--config=set:samples=None"]
-    flags += [f"--config=use:precision={precision}", f"--run_dir={tmp_path / 'run'}"]
-    assert command(train.main, *flags).status == 0
-    assert command(sample.main, str(tmp_path / "run"), flag).status == 0
-    assert seen == [dtype]
+    asked = {
+        "BFloat16": ("--num_tokens=2", "--float32", "--score=def"),
+        "Float32": ("--num_tokens=2",),
+    }
+    for precision, flags in asked.items():
+        use = (f"--config=use:precision={precision}", "--allow_noop", "--config=set:num_steps=1")
+        run = str(tmp_path / precision)
+        assert command(train.main, *SHORT, *use, f"--run_dir={run}").status == 0
+        assert all(command(sample.main, run, flag).status == 0 for flag in flags)
+    assert seen == [torch.bfloat16, torch.float32, torch.float32, torch.float32]

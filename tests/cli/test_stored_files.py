@@ -15,6 +15,7 @@ from fidgpt.graph import attributed_to, clone, diff, dump, dump_patch
 from fidgpt.graph.provenance import dump_provenance
 
 Command = Callable[..., Any]
+DEBUG = "--config=config:debug"
 ONE_CHANGE = "~ num_steps: 10 -> 20, inherited by 2 parameters\n"
 
 
@@ -53,32 +54,20 @@ def put(url: str, text: str) -> None:
         file.write(text)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_a_run_in_storage_is_read_with_its_history(
-    command: Command, store: str, longer: Any
-) -> None:
+def test_runs_files_and_patches_in_storage(command: Command, store: str, longer: Any) -> None:
     put(f"{store}/config.json", dump(longer))
     put(f"{store}/provenance.json", dump_provenance(longer))
+    put(f"{store}/other.yaml", dump(longer, form="yaml"))
+    put(f"{store}/longer.patch", dump_patch(diff(debug(), clone(longer))))
     flags = (f"--config=config_file:{store}/config.json", "--diff=debug", "--why=num_steps")
     status, out, err = command(train.main, *flags)
     assert (status, err) == (0, "")
-    assert out.startswith("num_steps = 20\n  20  set by")
-    assert "a distant user" in out
+    assert out.startswith("num_steps = 20\n  20  set by") and "a distant user" in out
     assert out.endswith(ONE_CHANGE)
-
-
-def test_what_differs_from_a_run_or_a_file_in_storage(
-    command: Command, store: str, longer: Any
-) -> None:
-    put(f"{store}/config.json", dump(longer))
-    put(f"{store}/other.yaml", dump(longer, form="yaml"))
     for named in (store, f"{store}/", f"{store}/config.json", f"{store}/other.yaml"):
-        done = command(train.main, "--config=config:debug", f"--diff={named}")
+        done = command(train.main, DEBUG, f"--diff={named}")
         assert done == (0, "~ num_steps: 20 -> 10, inherited by 2 parameters\n", "")
-
-
-def test_a_patch_in_storage_is_applied(command: Command, store: str, longer: Any) -> None:
-    put(f"{store}/longer.patch", dump_patch(diff(debug(), clone(longer))))
-    flags = ("--config=config:debug", f"--config=patch:{store}/longer.patch", "--diff=debug")
+    flags = (DEBUG, f"--config=patch:{store}/longer.patch", "--diff=debug")
     assert command(train.main, *flags) == (0, ONE_CHANGE, "")
 
 
@@ -108,7 +97,7 @@ def test_changes_that_many_parts_have_alike_are_one_line(
     assert sources.load_and_warn(dump(cfg), source="old.json", allowed=()) is cfg
     assert capsys.readouterr().err.splitlines() == [
         "old.json: Scale is called Gain now",
-        "old.json: gain is called factor now, in model.blocks[0].norm, model.blocks[1].norm, "
-        "model.blocks[2].norm and 3 more",
+        "old.json: model.blocks[0].norm, model.blocks[1].norm, model.blocks[2].norm and 3 more: "
+        "gain is called factor now",
         "old.json: model.norm: use is gone, and was {'a': 1}, as is built now",
     ]

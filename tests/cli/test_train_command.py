@@ -1,9 +1,10 @@
 """The command `train.py`: what its flags do, and that a mistake ends in a few lines."""
 
+import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,63 +16,34 @@ from fidgpt.graph import dump, outline
 from fidgpt.train.trackers.trackers import read_rows
 
 DEBUG = "--config=config:debug"
-QUICK = (
-    DEBUG,
-    "--config=fiddler:smoke_test(2)",
-    "--config=set:trackers=[]",
-    "--config=set:samples=None",
-)
+QUICK = (DEBUG, "--config=set:num_steps=2", "--config=set:samples=None")
 ROOT = Path(__file__).parents[2]
 Command = Callable[..., Any]
 
 
-def train_two_steps(command: Command, path: Path, *more: str) -> Any:
-    flags = [flag for flag in QUICK if "trackers" not in flag]
-    return command(train.main, *flags, f"--run_dir={path}", *more)
-
-
-class TestPrint:
-    """`--print` shows what would run, and does nothing else."""
-
-    @pytest.mark.parametrize("flag", ["--print", "--print=text", "--print=true"])
-    def test_as_text(self, command: Command, flag: str) -> None:
-        assert command(train.main, DEBUG, flag) == (0, outline(debug()), "")
-
-    def test_not_after_all(self, command: Command, tmp_path: Path) -> None:
-        assert train_two_steps(command, tmp_path / "run", "--print", "--noprint").status == 0
-        assert (tmp_path / "run" / "metrics.jsonl").exists()
-
-    def test_of_a_run_trains_nothing(self, command: Command, tmp_path: Path) -> None:
-        path = tmp_path / "run"
-        train_two_steps(command, path)
-        before = sorted(path.rglob("*"))
-        status, out, _ = command(train.main, f"--resume={path}", "--print")
-        assert status == 0
-        assert out.startswith("Trainer\n  vocab_size: 257\n")
-        assert command(train.main, f"--resume={path}", "--dry_run").status == 0
-        assert sorted(path.rglob("*")) == before
-
-
-def test_dry_run_counts_and_writes_nothing(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_shows_trains_nothing(
+    command: Command, run_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for flag in ("--print", "--print=text", "--print=true"):
+        assert command(train.main, DEBUG, flag) == (0, outline(debug()), "")
+    before = sorted(tmp_path.rglob("*"))
+    out = command(train.main, f"--resume={run_directory}", "--print").out
+    assert out.startswith("Trainer\n  vocab_size: 257\n")
+    assert command(train.main, f"--resume={run_directory}", "--dry_run").status == 0
     monkeypatch.chdir(tmp_path)
-    status, out, _ = command(train.main, DEBUG, "--dry_run")
-    assert status == 0
-    assert "embedding.weight = unembedding.weight" in out
-    assert list(tmp_path.iterdir()) == []
+    status, out, _ = command(train.main, DEBUG, "--print", "--noprint", "--dry_run")
+    assert status == 0 and "embedding.weight = unembedding.weight" in out
+    assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_can_be_done_again_from_its_directory(command: Command, tmp_path: Path) -> None:
-    one, two = tmp_path / "one", tmp_path / "two"
-    assert train_two_steps(command, one).status == 0
-    assert shlex.split((one / "command.txt").read_text())[0] == sys.executable
-    again = command(train.main, f"--config=config_file:{one / 'config.json'}", f"--run_dir={two}")
-    assert again.status == 0
-    assert (two / "config.json").read_text() == (one / "config.json").read_text()
-    losses = [[row["loss"] for row in read_rows(path / "metrics.jsonl")] for path in (one, two)]
-    assert losses[0] == losses[1]
-    assert len(losses[0]) == 2
+def test_a_run_is_repeated_from_its_directory(command: Command, run_directory: Path) -> None:
+    again = run_directory.with_name("again")
+    assert shlex.split((run_directory / "command.txt").read_text())[0] == sys.executable
+    flags = (f"--config=config_file:{run_directory}/config.json", f"--run_dir={again}")
+    assert command(train.main, *flags).status == 0
+    assert (again / "config.json").read_text() == (run_directory / "config.json").read_text()
+    one, two = (read_rows(path / "metrics.jsonl") for path in (run_directory, again))
+    assert [row["loss"] for row in one] == [row["loss"] for row in two] and len(one) == 2
 
 
 def test_a_config_that_could_not_be_read_back_does_not_start(
@@ -104,27 +76,26 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
         (["--hardware=h100x8"], "error: --hardware=h100x8 changes nothing"),
         (["--diff_form=patch"], "error: --diff_form sets how --diff is shown: name with --diff"),
         (["--resume_step=5"], "error: --resume_step sets where to resume: it needs --resume="),
+        (["--resume=gs://bucket/run"], "error: --resume=gs://bucket/run is a copy of a run: name "),
+        *((["--debug=0", f"--{name}="], f"error: --{name}= names nothing: ")
+          for name in ("resume", "run_dir", "hardware")),
     ],
-)
+)  # fmt: skip
 def test_mistakes(command: Command, flags: list[str], message: str) -> None:
     status, out, err = command(train.main, *flags)
     assert (status, out) == (2, "")
     assert err.startswith(message)
-    assert len(err.splitlines()) <= 6
-    assert "Traceback" not in err
+    assert len(err.splitlines()) <= 6 and "Traceback" not in err
 
 
-def test_a_file_of_flags_may_be_overruled(command: Command, tmp_path: Path) -> None:
+def test_a_file_of_flags_may_be_overruled_and_debug_shows_where(
+    command: Command, tmp_path: Path
+) -> None:
     file = tmp_path / "flags"
     file.write_text("--run_dir=written\n")
     out = command(train.main, f"--flagfile={file}", DEBUG, "--run_dir=typed", "--dry_run").out
     assert "typed" in out and "written" not in out
-
-
-def test_debug_shows_where(command: Command) -> None:
-    err = command(train.main, "--config=set:nope=1", "--debug").err
-    assert "Traceback" in err
-    assert err.endswith("There is none.\n") or "has no parameter 'nope'" in err
+    assert "Traceback" in command(train.main, "--config=set:nope=1", "--debug").err
 
 
 def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:
@@ -132,32 +103,65 @@ def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:
     assert "holds no run" in command(sample.main, str(tmp_path)).err
     (tmp_path / "config.json").write_text(dump(debug()).replace("fidgpt.train:", "os:"))
     status, _, err = command(sample.main, str(tmp_path))
-    assert status == 2
-    assert "is refused" in err
+    assert status == 2 and "is refused" in err
 
 
-def shell(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
-
-
-def test_in_a_shell_a_mistake_ends_with_status_two(tmp_path: Path) -> None:
-    done = shell(str(ROOT / "train.py"), "--config=fiddler:make_lage", cwd=tmp_path)
+def test_in_a_shell_a_mistake_ends_with_status_two_and_a_reader_may_stop(tmp_path: Path) -> None:
+    line = [sys.executable, str(ROOT / "train.py")]
+    wrong = [*line, "--config=fiddler:make_lage"]
+    done = subprocess.run(wrong, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: directive 1 is wrong:")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_reader_may_stop_reading() -> None:
-    command = [sys.executable, str(ROOT / "train.py"), DEBUG, "--print=json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*line, DEBUG, "--print=json"], **pipes) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 0
 
 
-@pytest.mark.parametrize("flag", ["resume", "run_dir", "hardware"])
-def test_a_flag_that_a_shell_left_empty_is_no_flag_left_out(command: Command, flag: str) -> None:
-    status, _, err = command(train.main, "--config=config:debug", f"--{flag}=")
-    assert (status, err.split(":")[1].strip()) == (2, f"--{flag}= names nothing")
+ALLOW = "--allow=site_of_mine"
+USE = "--config=use:schedule=site_of_mine.Flat()"
+
+
+@pytest.fixture
+def allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A package of the user's own that has to be allowed."""
+    code = "class Flat:\n    def __call__(self, step: int) -> float:\n        return 1.0\n"
+    (tmp_path / "site_of_mine.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("site_of_mine", None)
+
+
+@pytest.mark.usefixtures("allowed")
+def test_commands_that_are_printed_allow_the_packages_of_the_run(
+    command: Command, tmp_path: Path
+) -> None:
+    run = str(tmp_path / "run")
+    done = command(train.main, *QUICK, ALLOW, USE, f"--run_dir={run}")
+    assert done.status == 0, done.err
+    (hint,) = re.findall("python -m fidgpt.sample (.+)", done.out)
+    assert shlex.split(hint) == [ALLOW, run]
+    assert command(sample.main, *shlex.split(hint), "--num_tokens=2").status == 0
+    refused = command(train.main, *QUICK, f"--run_dir={run}")
+    (hint,) = re.findall(r"resume (?:it )?with (.+)\.", refused.err)
+    assert shlex.split(hint) == [ALLOW, f"--resume={run}"]
+    assert command(train.main, *shlex.split(hint)).status == 0
+    out = command(train.main, ALLOW, *QUICK, USE, "--repro").out
+    program, *flags = shlex.split(out)[1:]
+    assert (program, flags[0]) == ("train.py", ALLOW)
+    assert command(train.main, *flags, "--print").status == 0
+
+
+@pytest.mark.usefixtures("allowed")
+def test_a_run_that_is_resumed_with_a_package_names_it(
+    command: Command, run_directory: Path
+) -> None:
+    assert not (run_directory / "flags.txt").exists()
+    resume = (ALLOW, f"--resume={run_directory}")
+    done = command(train.main, *resume, "--config=set:num_steps=3", USE)
+    assert done.status == 0, done.err
+    assert f"fidgpt.sample {ALLOW} {run_directory}" in done.out
+    assert command(train.main, *resume).status == 0

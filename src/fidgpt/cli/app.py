@@ -96,9 +96,9 @@ def _status(main: Main, arguments: list[str]) -> int:
         fail("interrupted.")
         return INTERRUPTED
     except Exception as error:
-        from fidgpt.compose.catalogue import user_errors  # late: it imports torch
+        from fidgpt.graph.errors import is_user_error  # late: takes Fiddle
 
-        if not isinstance(error, user_errors()):
+        if not is_user_error(error):
             raise
         if FLAGS.debug:
             traceback.print_exc()

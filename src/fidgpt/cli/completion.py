@@ -30,7 +30,9 @@ SCRIPTS = {
     "bash": f"""\
 # Source this, for example: eval "$(python train.py --completion=bash)"
 _fidgpt() {{
-    mapfile -t COMPREPLY < <(
+    local line
+    COMPREPLY=()
+    while IFS= read -r line; do COMPREPLY+=("$line"); done < <(
         {_ASK} bash "${{COMP_LINE:0:COMP_POINT}}" "$COMP_WORDBREAKS" 2>/dev/null)
 }}
 complete -o nospace -F _fidgpt {_PROGRAMS}

@@ -5,7 +5,7 @@ from typing import Any
 
 from absl import flags
 
-from fidgpt.compose.directives import DEFAULT_CONFIG, DIRECTIVES
+from fidgpt.compose.directives import DEFAULT_CONFIG
 
 FLAGS = flags.FLAGS
 
@@ -29,22 +29,12 @@ class OptionalText(flags.Flag):
         return value
 
 
-class _Directives(flags.MultiFlag):
-    """The flag `--config`, whose help lists the kinds of directives that are registered."""
-
-    @property
-    def help(self) -> str:
-        kinds = ", ".join(f"{one.kind}:{one.syntax}" for one in DIRECTIVES.values())
-        return (
-            f"A directive: {kinds}. set: and tag: take *=, += and -= too. Repeated; applied in the "
-            f"order given, on config:{DEFAULT_CONFIG} unless the first one begins elsewhere."
-        )
-
-    @help.setter
-    def help(self, _: str) -> None: ...
-
-
-flags.DEFINE_flag(_Directives(flags.ArgumentParser(), flags.ArgumentSerializer(), "config", [], ""))
+flags.DEFINE_multi_string(
+    "config",
+    [],
+    "A directive, of the kinds below. Repeated; applied in the order given, on "
+    f"config:{DEFAULT_CONFIG} unless the first one begins elsewhere.",
+)
 flags.DEFINE_flag(
     OptionalText(
         "print",

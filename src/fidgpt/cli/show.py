@@ -3,29 +3,16 @@
 import os
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 
-from absl import flags
-
+from fidgpt import graph
 from fidgpt.cli.flags import FLAGS
-
-if TYPE_CHECKING:
-    from fidgpt.compose.composition import Composition
-
-flags.DEFINE_multi_string(
-    "why", [], "Show what set the value at this path, what set it before, and what it inherits."
-)
-flags.DEFINE_string(
-    "diff", None, "Show what differs from another graph: a config, a file or a run directory."
-)
-flags.DEFINE_enum(
-    "diff_form",
-    "text",
-    ["text", "directives", "patch", "svg", "html"],
-    "How --diff shows it: as lines, as directives or a patch that make the difference, drawn, or "
-    "as a page for a browser with both side by side.",
-)
-flags.DEFINE_bool("repro", False, "Print the fewest directives that make this graph again.")
+from fidgpt.compose import report, reproduction, runs
+from fidgpt.compose.composition import Composition, compose
+from fidgpt.graph import ConfigError, ConfigErrors, outlines
+from fidgpt.graph.difference.comparison import since
+from fidgpt.graph.errors import raise_all
+from fidgpt.train import device
 
 
 def is_asked() -> bool:
@@ -33,33 +20,49 @@ def is_asked() -> bool:
     return bool(FLAGS.print or FLAGS.why or FLAGS.diff is not None or FLAGS.repro)
 
 
-def show(made: "Composition") -> None:
-    """Write what the flags ask about a composition.
+def show(made: Composition) -> None:
+    """Write what the flags ask about a composition, with warnings of what would not run.
 
     Raises:
       ConfigError: there is nothing at a path, or no other graph.
     """
+    with naming_directives(made):
+        rejected = graph.rejections(made.resolved, constraints=runs.CONSTRAINTS)
+    warn([f"this would not run: {message}" for message in report.grouped(rejected)])
+    warn([*reported(made).warnings, *report.unused_blocks(made)])
     sys.stdout.write("\n".join(_texts(made)))
 
 
-def _texts(made: "Composition") -> Iterator[str]:
+def naming_directives(made: Composition) -> AbstractContextManager[None]:
+    """Name the directives behind errors found inside."""
+    return report.naming_directives(made, allow_noop=FLAGS.allow_noop)
+
+
+def reported(made: Composition) -> report.Report:
+    """Return what the directives changed, and warnings."""
+    return report.report(made, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop)
+
+
+def warn(lines: list[str]) -> None:
+    """Print warnings on standard error."""
+    for line in lines:
+        print(f"warning: {line}", file=sys.stderr)
+
+
+def _texts(made: Composition) -> Iterator[str]:
     if FLAGS.print:
         yield _printed(made, FLAGS.print)
     yield from _whys(made)
     if FLAGS.diff is not None:
         yield _difference(made)
     if FLAGS.repro:
-        from fidgpt.compose.reproduction import command_for
+        yield reproduction.command_for(
+            made.config, made.catalogue, directives=made.directives, allowed=FLAGS.allow
+        )
 
-        known = made.directives
-        yield command_for(made.config, made.catalogue, directives=known, allowed=FLAGS.allow)
 
-
-def _whys(made: "Composition") -> list[str]:
+def _whys(made: Composition) -> list[str]:
     """Return the provenance of all paths that are asked for; report all that do not exist."""
-    from fidgpt import graph
-    from fidgpt.graph.errors import raise_all
-
     texts: list[str] = []
     errors: list[str] = []
     for path in FLAGS.why:
@@ -67,16 +70,14 @@ def _whys(made: "Composition") -> list[str]:
             matches_many = any(sign in path for sign in "*@:")
             refs = graph.find_parameters(made.config, path) if matches_many else []
             texts += map(made.why, [ref.path for ref in refs] if matches_many else [path])
-        except graph.ConfigError as error:
+        except ConfigError as error:
             errors.append(f"--why={path}: {error}")
     raise_all(errors)
     return texts
 
 
-def _printed(made: "Composition", form: str) -> str:
+def _printed(made: Composition, form: str) -> str:
     """Return a config in a form; what a form needs is imported only where it is asked for."""
-    from fidgpt import graph
-
     is_terminal = sys.stdout.isatty()
     color = is_terminal and "NO_COLOR" not in os.environ
     match form:
@@ -95,29 +96,20 @@ def _printed(made: "Composition", form: str) -> str:
 
             return python(made.config)
         case "base":
-            from fidgpt.compose.composition import compose
-            from fidgpt.compose.reproduction import base_of
-            from fidgpt.graph.difference.comparison import since
-
-            first = base_of(made)
+            first = reproduction.base_of(made)
             base = compose([first], made.catalogue).config
             return since(base, made.resolved, name=first)
         case "flat" | "defaults":
-            from fidgpt.graph.outlines import flat, set_lines
-
-            return (flat if form == "flat" else set_lines)(made.resolved)
+            return (outlines.flat if form == "flat" else outlines.set_lines)(made.resolved)
         case _:
             return _of_trainer(made, form, color)
 
 
-def _of_trainer(made: "Composition", form: str, color: bool) -> str:
+def _of_trainer(made: Composition, form: str, color: bool) -> str:
     """Return what a run would cost on a machine, or how its learning rate and others change."""
-    from fidgpt.compose.runs import build_trainer
-    from fidgpt.graph import ConfigError
-    from fidgpt.train import device
-    from fidgpt.train.summary_text import schedules_text, summary_text
+    from fidgpt.train.summary_text import schedules_text, summary_text  # late: takes rich
 
-    trainer = build_trainer(made.resolved)
+    trainer = runs.build_trainer(made.resolved)
     if form == "schedule":
         return schedules_text(
             trainer.schedule,
@@ -138,18 +130,14 @@ def _of_trainer(made: "Composition", form: str, color: bool) -> str:
     return summary_text(trainer.summary(machine), color=color)
 
 
-def _difference(made: "Composition") -> str:
-    from fidgpt import graph
-    from fidgpt.compose.composition import compose
-    from fidgpt.compose.reproduction import directive_for, directives_from
-
-    first = directive_for(FLAGS.diff, made.catalogue)
+def _difference(made: Composition) -> str:
+    first = reproduction.directive_for(FLAGS.diff, made.catalogue)
     if FLAGS.diff_form == "directives":
-        return directives_from(made.config, first, made.catalogue)
+        return reproduction.directives_from(made.config, first, made.catalogue)
     try:
         other = compose([first], made.catalogue).config
-    except graph.ConfigErrors as errors:  # about a directive that the user did not type
-        raise graph.ConfigError(f"--diff={FLAGS.diff}: {errors.__cause__}") from errors
+    except ConfigErrors as errors:  # about a directive that the user did not type
+        raise ConfigError(f"--diff={FLAGS.diff}: {errors.__cause__}") from errors
     match FLAGS.diff_form:
         case "html":
             from fidgpt.graph.page import page

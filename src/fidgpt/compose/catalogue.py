@@ -10,7 +10,6 @@ that declare themselves in their `pyproject.toml`, whose modules `configs`, `fid
 
 import collections
 import enum
-import functools
 import importlib
 import importlib.util
 import inspect
@@ -26,7 +25,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, clone, read_value, suggest
-from fidgpt.graph.errors import at
+from fidgpt.graph.errors import at, is_user_error
 from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.fiddle import VARIADIC
 from fidgpt.graph.hints import hints_of, is_protocol
@@ -39,22 +38,6 @@ _TORCH_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
 _LIMITED = ("fidgpt", "torch")  # not everything in these packages is for configs
 _INSTALLED = {"site-packages", "dist-packages"}
 _PACKAGES = ("model", "optim", "data", "train", "parallel")
-
-
-@functools.cache
-def user_errors() -> tuple[type[Exception], ...]:
-    """Return the errors whose message alone is shown; imports the library that raises them."""
-    from fidgpt import data, model, parallel, train
-
-    return (
-        ConfigError,
-        data.DataError,
-        train.CheckpointError,
-        train.RunError,
-        parallel.ParallelError,
-        model.InitError,
-        model.MachineError,
-    )
 
 
 def call_with(function: Callable[..., Any], call: Call, *first: Any) -> Any:
@@ -87,7 +70,7 @@ def called(name: str, function: Callable[..., Any], /, *args: Any, **named: Any)
     try:
         return function(*args, **named)
     except (Exception, SystemExit) as error:
-        if isinstance(error, user_errors()):
+        if is_user_error(error):
             raise
         lines = str(error).splitlines() or [""]
         raise ConfigError(

@@ -13,9 +13,8 @@ from fidgpt import graph
 from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
-from fidgpt.graph.edits import Edit, change_by
+from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import MissingEntry
-from fidgpt.graph.paths import step_at
 
 _QUOTED = re.compile(r"(?<![\w(\[])(?:'([^']+)'|\"([^\"]+)\")")  # not the keys of a path
 _PUNCTUATION = ".,:;"
@@ -235,6 +234,7 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
 
 def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
     """Return what would add the entry that a directive misses in a list or dict; "" if unknown."""
+    kind = registry.split_directive(directive)[0]
     if made.config is None or not isinstance(error, MissingEntry):
         return ""
     if error.place.endswith("model.blocks"):
@@ -242,21 +242,11 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
             "\nA block stands for several layers: put fiddler:unroll before this, and each layer "
             "has an entry of its own."
         )
-    kind, rest = registry.split_directive(directive)
-    try:
-        path, sign, value = registry.split_assignment(rest)
-        if kind not in ("set", "use") or sign or not path.startswith(error.place):
-            return ""
-        (_, key), end = step_at(path, len(error.place))
-        container = graph.find_parameter(made.config, error.place).value
-        added = f"[{value}]" if isinstance(container, list) else f"({value},)"
-        added = f"{{{key!r}:{value}}}" if isinstance(container, dict) else added
-        known = made.catalogue.parts
-        change_by(graph.clone(made.config), error.place, "+", added, parts=known)
-    except ConfigError:  # it would not fit there either
+    container = graph.find_parameter(made.config, error.place).value
+    if kind not in ("set", "use") or not isinstance(container, list | dict):
         return ""
-    # What is to be set may lie deeper.
-    return f"\nTo add one, write set:{error.place}+={added}" if end == len(path) else ""
+    entry = "[...]" if isinstance(container, list) else "{'name': ...}"
+    return f"\nTo add one, write set:{error.place}+={entry}"
 
 
 def directive_error(number: int, directive: str, message: str) -> str:

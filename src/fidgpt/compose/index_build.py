@@ -15,7 +15,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.compose.catalogue import own_catalogue, user_errors
+from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.directives import split_directive
 from fidgpt.compose.index import INSTALLED, PACKAGE, Index, checksum
@@ -23,6 +23,7 @@ from fidgpt.files import atomic_path
 from fidgpt.graph import fiddle, hints, nodes, outlines, parts, title
 from fidgpt.graph.binding import inherit_all
 from fidgpt.graph.docs import doc_of, first_sentence
+from fidgpt.graph.errors import is_user_error
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import children, join, step_to
@@ -86,7 +87,7 @@ def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tupl
         (above, top), below = left.pop(), []
         holder: Any = above.value
         is_call = isinstance(holder, fdl.Buildable)
-        held = fiddle.all_arguments(holder) if is_call else holder
+        held: Any = fiddle.all_arguments(holder) if is_call else holder
         for key in range(len(held)) if isinstance(held, list | tuple) else held:
             ref, source = ParameterRef(holder, key, above), inherited.get((id(holder), key))
             value = source.value if source else held[key]
@@ -236,5 +237,7 @@ def main(path: str, directive: str, *allowed: str) -> None:
 if __name__ == "__main__":
     try:
         main(*sys.argv[1:])
-    except user_errors() as error:
+    except Exception as error:
+        if not is_user_error(error):
+            raise
         sys.exit(f"error: {error}")

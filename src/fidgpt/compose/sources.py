@@ -1,6 +1,5 @@
 """Configs read from files and runs, on this machine or in storage that fsspec knows."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -90,9 +89,8 @@ def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> A
         path, colon, what = line.partition(": ")
         places.setdefault(what or line, []).extend([path] if colon else [])
     for what, paths in places.items():
-        before = f"{paths[0]}: " if len(paths) == 1 else ""
-        after = f", in {listed(paths, most=3)}" if len(paths) > 1 else ""
-        print(f"{source}: {before}{what}{after}", file=sys.stderr)
+        where = f"{listed(paths, most=3)}: " if paths else ""
+        print(f"{source}: {where}{what}", file=sys.stderr)
     return cfg
 
 
@@ -122,30 +120,19 @@ def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     """
     from fidgpt.train import RunError  # late: it imports torch
 
-    file = path / "config.json"
-    command = path / "command.txt"
-    remedy = (
-        f"\n{command} holds the command that started the run: its --config flags with --print=json "
-        "print config.json again, and the checkpoints do not need it."
-        if command.is_file()
-        else ""
-    )
+    file, command, remedy = path / "config.json", path / "command.txt", ""
+    if command.is_file():
+        remedy = (
+            f"\n{command} holds the command that started the run: its --config flags with "
+            "--print=json print config.json again, and the checkpoints do not need it."
+        )
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise RunError(
-            f"{path} holds no run: {file.name} cannot be read ({reason}).{remedy}"
-        ) from None
+        text = read_text(str(file))[1]
+    except UnreadableFile as error:
+        raise RunError(f"{path} holds no run: {error}{remedy}") from None
     try:
         with attributed_to(str(file)):
             cfg = load_and_warn(text, source=str(file), allowed=allowed)
     except ConfigError as error:
-        try:
-            is_damaged = not isinstance(json.loads(text), dict)
-        except ValueError:
-            is_damaged = True
-        if not is_damaged:
-            raise
-        raise ConfigError(f"{error}{remedy}") from None
+        raise ConfigError(f"{error}{remedy}") from error
     return _with_history(cfg, str(file))

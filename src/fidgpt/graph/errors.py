@@ -56,6 +56,11 @@ class ConfigErrors(ConfigError):
         return [str(one) for one in self._mistakes]
 
 
+def is_user_error(error: BaseException) -> bool:
+    """Whether fidgpt defines an error, whose message alone is shown to the user then."""
+    return any(base.__module__.startswith("fidgpt.") for base in type(error).__mro__)
+
+
 def raise_all(mistakes: Sequence[ConfigError | str]) -> None:
     """Raises what was collected, if anything was.
 

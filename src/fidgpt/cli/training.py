@@ -1,0 +1,162 @@
+"""What `train.py` does: composes a config, and starts, tries or resumes a run of it."""
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import fiddle as fdl
+
+from fidgpt.cli.flags import FLAGS
+from fidgpt.cli.show import naming_directives, reported, warn
+from fidgpt.compose import report, runs
+from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt.compose.composition import Composition
+from fidgpt.compose.directives import is_by_machine
+from fidgpt.compose.sources import load_run
+from fidgpt.graph import ConfigError, fingerprint
+from fidgpt.graph.errors import raise_all
+from fidgpt.graph.unused import unused_arguments
+from fidgpt.train import Mirror, device
+
+
+def prepared() -> tuple[Catalogue, fdl.Config | None]:
+    """Return the names that directives may use, and the config of the run to resume.
+
+    Raises:
+      ConfigError: flags contradict each other, or there is no such run.
+    """
+    raise_all(list(_contradictions()))
+    _pretend_machine()
+    catalogue = own_catalogue(tuple(FLAGS.allow))
+    return catalogue, _resumed(catalogue) if FLAGS.resume else None
+
+
+def other_errors(made: Composition) -> list[str]:
+    """Return further errors, where a directive is wrong."""
+    return report.other_errors(made, constraints=runs.CONSTRAINTS, allow_noop=FLAGS.allow_noop)
+
+
+def run(made: Composition, old: fdl.Config | None) -> int | None:
+    """Train what the directives made, or resume the run that had the config `old`."""
+    with naming_directives(made):
+        trainer = runs.build_trainer(made.resolved)
+    changes, warnings = reported(made)
+    print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
+    warn([*warnings, *unused_arguments(made.config), *report.unused_blocks(made)])
+    with naming_directives(made):
+        allowed, own = made.catalogue.packages, runs.allow_flags(FLAGS.allow)
+        if old is None:
+            directory = runs.new_run(
+                made.resolved,
+                directives=FLAGS.config,
+                path=FLAGS.run_dir,
+                allowed=allowed,
+                flags=own,
+            )
+        else:
+            path = Path(FLAGS.run_dir or FLAGS.resume)
+            directory = runs.resumed_run(path, old, made.resolved, allowed=allowed, flags=own)
+    resume = old is not None
+    if not FLAGS.dry_run:
+        outcome = trainer.train(
+            directory, resume=resume, resume_step=FLAGS.resume_step, until_step=FLAGS.until_step
+        )
+        return 128 + outcome.stopped_by if outcome.stopped_by else 0  # as a shell does for signals
+    if resume:
+        trainer.check_resumable(directory, step=FLAGS.resume_step)
+    from rich.console import Console  # late: a run without a terminal needs none of it
+
+    from fidgpt.train.summary_text import facts_table
+
+    Console(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
+    return None
+
+
+def _pretend_machine() -> None:
+    """Let for_hardware see the machine of --hardware in place of the one at hand."""
+    if FLAGS.hardware is None:
+        return
+    if not any(map(is_by_machine, FLAGS.config)) and FLAGS.print != "summary":
+        raise ConfigError(
+            f"--hardware={FLAGS.hardware} changes nothing, because no directive asks for the "
+            "machine: add --config=fiddler:for_hardware."
+        )
+    os.environ[device.VARIABLE] = FLAGS.hardware
+
+
+def _resumed(catalogue: Catalogue) -> fdl.Config:
+    """Return the graph of the run of --resume, restored into --run_dir if that is a copy.
+
+    Raises:
+      RunError, ConfigError: there is no such run, or its config cannot be read.
+      CheckpointError: there is no copy, or it cannot be read.
+    """
+    if FLAGS.run_dir:
+        if (Path(FLAGS.resume) / "config.json").exists():
+            raise ConfigError(
+                f"--resume={FLAGS.resume} resumes in the directory of the run: leave --run_dir out."
+            )
+        try:
+            mirror = Mirror(FLAGS.resume)
+        except ValueError as error:
+            raise ConfigError(
+                f"--resume={FLAGS.resume} holds no run, and is no copy of one: {error}"
+            ) from None
+        mirror.restore_run(Path(FLAGS.run_dir))
+    return load_run(Path(FLAGS.run_dir or FLAGS.resume), allowed=catalogue.packages)
+
+
+def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
+    """Return the config of the run in --run_dir that is to be resumed; None if there is none.
+
+    It is restored from its copies if it was lost.
+
+    Raises:
+      ConfigError: it is not the run that this command makes.
+    """
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if not (FLAGS.auto_resume or restarted) or FLAGS.run_dir is None or FLAGS.resume:
+        return None
+    path = Path(FLAGS.run_dir)
+    mirror = getattr(getattr(cfg, "checkpoints", None), "mirror", None)
+    if not path.exists() and isinstance(mirror, fdl.Buildable):
+        built = fdl.build(mirror)
+        if isinstance(built, Mirror) and built.holds_run():
+            built.restore_run(path)
+    if not (path / "config.json").exists():
+        return None
+    old = load_run(path, allowed=catalogue.packages)
+    if fingerprint(old) != fingerprint(cfg):
+        differ = shlex.quote(f"--diff=config_file:{path}/config.json")
+        raise ConfigError(
+            f"{path} holds a run of another config: see how they differ with {differ}, then "
+            f"resume it with {shlex.quote(f'--resume={path}')}, or name another --run_dir."
+        )
+    return old
+
+
+def _contradictions() -> Iterator[str]:
+    """Yield what is wrong with flags that make no sense together, before anything is loaded."""
+    for name in ("resume", "run_dir", "hardware", "diff"):  # as --resume=$RUN with RUN unset
+        value = FLAGS[name].value
+        if value is not None and not str(value).strip():
+            yield f"--{name}= names nothing: give it a value, or leave it out."
+    if "://" in (FLAGS.resume or "") and not FLAGS.run_dir:
+        yield (
+            f"--resume={FLAGS.resume} is a copy of a run: name with --run_dir the directory to "
+            "restore it into."
+        )
+    if FLAGS.auto_resume and not FLAGS.run_dir:
+        yield "--auto_resume resumes the run in --run_dir: name that directory."
+    may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+    if may_restart and not (FLAGS.resume or FLAGS.run_dir):
+        yield (
+            "torchrun may start this command again, and it must know which run is meant: name its "
+            "directory with --run_dir."
+        )
+    if FLAGS["diff_form"].present and FLAGS.diff is None:
+        yield "--diff_form sets how --diff is shown: name with --diff what to compare."
+    if FLAGS.resume_step is not None and not FLAGS.resume:
+        yield "--resume_step sets where to resume: it needs --resume=RUN_DIRECTORY."
