@@ -2,11 +2,13 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fidgpt.sweep import Job, LocalRunner, Point, jobs_of
 from fidgpt.sweep.points import Cost
+from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 NUM_STEPS = 5
 # Fails at a step as often as a file requires; saves its step when it is stopped.
@@ -71,6 +73,17 @@ class Toys:
                 *failure,
             ),
         ]
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The metrics of a run that do not depend on how fast it went."""
+    path = run / "metrics.jsonl"
+    return [reproducible(row) for row in read_rows(path)] if path.exists() else []
+
+
+def steps_of(job: Job) -> list[int]:
+    """The steps of a run, in the order in which its attempts made them."""
+    return [row["step"] for row in rows_of(job.directory)]
 
 
 def toy_point(name: str) -> Point:

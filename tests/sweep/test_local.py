@@ -1,20 +1,24 @@
-"""Points in processes: failures, retries, signals, foreign jobs, and the shares of a machine."""
+"""Points in processes: failures, retries, signals, foreign jobs, shares of a machine, keepers."""
 
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping
+from pathlib import Path
+from subprocess import PIPE, Popen
 from typing import Any, ClassVar
 
 import pytest
 
 from fidgpt.sweep import Ending, Job, LocalRunner, Runner
+from fidgpt.sweep.runners import keeper
 from fidgpt.sweep.runners.jobs import Exit, State
 from fidgpt.sweep.runners.local import shares, visible_devices
 
-from .conftest import NUM_STEPS, Toys
+from .conftest import NUM_STEPS, Toys, steps_of
 
 
 class RecordedEvents:
@@ -96,8 +100,7 @@ def check_failures_are_retried(runner: Runner, toys: Toys) -> None:
     ]
     assert [job.is_done for job in jobs] == [True, False, True]
     assert jobs[0].result() == {"step": NUM_STEPS, "loss": 1 / NUM_STEPS}
-    rows = [(job.directory / "metrics.jsonl").read_text().splitlines() for job in jobs]
-    assert [len(lines) for lines in rows] == [5, 2, 5]  # so each resumed where it was
+    assert [len(steps_of(job)) for job in jobs] == [5, 2, 5]  # so each resumed where it was
 
 
 def test_jobs_run_one_after_the_other(toys: Toys) -> None:
@@ -164,8 +167,7 @@ def test_an_interrupted_sweep_resumes(toys: Toys) -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     toys.seconds = 0.0
     assert LocalRunner().run([job for job in jobs if not job.is_done], events)
-    rows = [(job.directory / "metrics.jsonl").read_text().splitlines() for job in jobs]
-    assert [len(lines) for lines in rows] == [NUM_STEPS] * 3  # so no step was done twice
+    assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3  # so no step was done twice
 
 
 def test_two_signals_at_once_are_two(toys: Toys) -> None:
@@ -206,7 +208,7 @@ def test_a_job_of_another_process_is_waited_for(toys: Toys) -> None:
     assert LocalRunner().run([first, second], events)
     assert other.wait() == 0
     assert events.lines[:2] == [("waits", "seed=1"), ("started", "seed=2")]
-    assert len((first.directory / "metrics.jsonl").read_text().splitlines()) == NUM_STEPS
+    assert steps_of(first) == [1, 2, 3, 4, 5]
 
 
 def test_a_finished_job_is_not_started(toys: Toys) -> None:
@@ -251,3 +253,63 @@ def test_only_visible_devices_are_assigned(monkeypatch: pytest.MonkeyPatch) -> N
     assert visible_devices() == ["2", "GPU-abc"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert visible_devices() == []
+
+
+STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
+
+
+def keep(log: Path, *command: str, patience: float = 60) -> Popen[bytes]:
+    """A keeper started as a worker does it, whose signals are blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        with log.open("ab") as file:
+            kept = Popen(
+                [sys.executable, "-I", keeper.__file__, str(patience), *command],
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=file,
+            )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert kept.wait() == 0
+    return kept
+
+
+def status_of(kept: Popen[bytes]) -> int:
+    """How its process ended; waits for it."""
+    assert kept.stdin is not None and kept.stdout is not None
+    with kept.stdin, kept.stdout:
+        return int(kept.stdout.read())
+
+
+def wait_for_words(log: Path) -> None:
+    deadline = time.monotonic() + 30
+    while not log.read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_process_writes_to_the_log_and_its_status_is_reported(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    kept = keep(log, sys.executable, "-c", "import sys; print('words'); sys.exit('an error')")
+    assert status_of(kept) == 1
+    assert sorted(log.read_text().splitlines()) == ["an error", "words"]
+
+
+def test_a_signal_is_passed_on_though_it_was_blocked(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    kept = keep(log, "sh", "-c", "echo 1; exec sleep 60")
+    wait_for_words(log)
+    assert kept.stdin is not None
+    os.write(kept.stdin.fileno(), bytes([signal.SIGINT]))
+    assert status_of(kept) == -signal.SIGINT
+
+
+def test_without_its_owner_a_process_is_terminated_and_then_killed(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    kept = keep(log, sys.executable, "-c", f"{STUBBORN}; time.sleep(60)", patience=0.3)
+    wait_for_words(log)
+    assert kept.stdin is not None and kept.stdout is not None
+    kept.stdin.close()
+    with kept.stdout:
+        assert kept.stdout.read() == str(-signal.SIGKILL).encode()

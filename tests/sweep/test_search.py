@@ -98,7 +98,7 @@ def states(search: Search) -> list[TrialState]:
     return [one.state for one in search.study().trials]
 
 
-@pytest.mark.parametrize("sampler", ["tpe:14", "random:6", "cmaes:6"])
+@pytest.mark.parametrize("sampler", ["tpe:12", "cmaes:5"])
 def test_a_search_with_one_job_is_reproducible_by_its_seed(
     sampler: str, toys: Toys, search: Make
 ) -> None:
@@ -111,20 +111,12 @@ def test_a_search_with_one_job_is_reproducible_by_its_seed(
     assert len(set(chosen[0])) == int(sampler.partition(":")[2])
 
 
-def test_the_sampler_learns(toys: Toys, search: Make) -> None:
-    found, _ = run(search(sampler="tpe:25"))
-    assert found.best is not None
-    assert abs(float(found.best["values"]["LearningRate"]) - 0.003) < 0.001
-
-
 def test_invalid_points_are_not_run_and_known_ones_not_twice(toys: Toys, search: Make) -> None:
     made = search(WIDTHS, sampler="random:12")
     found, text = run(made, jobs=2)
     assert sorted(toys.started) == ["hidden_dim=32", "hidden_dim=64"]
     assert "is not run: model.blocks[0].attention (Attention): hidden_dim=33" in text
-    refused, complete = (
-        states(made).count(one) for one in (TrialState.PRUNED, TrialState.COMPLETE)
-    )
+    refused, complete = map(states(made).count, (TrialState.PRUNED, TrialState.COMPLETE))
     assert refused > 0 and refused + complete == 12
     assert f"{refused} could not be run and {complete - 2} were known" in found.summary
     assert found.best is not None and found.best["name"] in toys.started

@@ -49,7 +49,7 @@ def test_values_are_written_with_few_digits() -> None:
         ("tag:LearningRate=log(1e-1,1e-5)", "0.1 must be below 1e-05"),
         ("tag:LearningRate=log(0,1)", "log needs numbers above 0"),
         ("set:seq_len=range(64,65)", "fewer than two integers"),
-        ("tag:LearningRate=log(1e-1)", "needs three numbers"),
+        ("tag:LearningRate=log(1e-1)", r"write log\(first, last, count\)"),
         ("tag:LearningRate", "has no values"),
         ("fiddler:use_rope", "has a single value"),
     ],

@@ -17,9 +17,8 @@ from rich.console import Console
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis
 from fidgpt.sweep.runners.slurm import SlurmRunner
-from fidgpt.train.trackers.trackers import read_rows, reproducible
 
-from .conftest import NUM_STEPS, Toys
+from .conftest import NUM_STEPS, Toys, rows_of, steps_of
 from .slurm_here import NoSlurmError, SlurmHere
 from .test_local import RecordedEvents, check_failures_are_retried, interrupt_when, when
 
@@ -52,20 +51,15 @@ def here(cluster: SlurmHere, monkeypatch: pytest.MonkeyPatch) -> SlurmHere:
     return cluster
 
 
-def steps_of(job: Job) -> list[int]:
-    """The steps of a run, in the order in which they were made."""
-    return [row["step"] for row in read_rows(job.directory / "metrics.jsonl")]
-
-
-def arrays(directory: Path) -> list[str]:
+def arrays(sweep: Toys | Sweep) -> list[str]:
     """The names of the arrays of a sweep, in the order in which they were submitted."""
-    lines = (directory / "slurm" / "jobs.jsonl").read_text().splitlines()
+    lines = (sweep.directory / "slurm" / "jobs.jsonl").read_text().splitlines()
     return [json.loads(line)["name"] for line in lines]
 
 
-def number(here: SlurmHere, toys: Toys) -> str:
+def number(here: SlurmHere, sweep: Toys | Sweep) -> str:
     """The number of the newest array of a sweep."""
-    return here.ask("squeue", "-h", "-o%F", f"--name={arrays(toys.directory)[-1]}").split()[0]
+    return here.ask("squeue", "-h", "-o%F", f"--name={arrays(sweep)[-1]}").split()[0]
 
 
 def test_points_are_one_array_and_so_many_run_at_a_time(here: SlurmHere, toys: Toys) -> None:
@@ -81,7 +75,7 @@ def test_points_are_one_array_and_so_many_run_at_a_time(here: SlurmHere, toys: T
     assert SlurmRunner(jobs=2).run(jobs, events)
     assert [job.result() for job in jobs] == [{"step": NUM_STEPS, "loss": 1 / NUM_STEPS}] * 4
     assert events.steps == {f"seed={i}": [1, 2, 3, 4, 5] for i in range(1, 5)}
-    assert len(arrays(toys.directory)) == 1
+    assert len(arrays(toys)) == 1
     assert max(at_a_time) == 2
 
 
@@ -94,7 +88,8 @@ def test_a_cancelled_job_is_not_retried(here: SlurmHere, toys: Toys) -> None:
     events = RecordedEvents(keep_texts=False)
     jobs = toys.jobs(["1", "2"])
     thread = when(
-        lambda: "seed=1" in events.steps, lambda: here.ask("scancel", f"{number(here, toys)}_0")
+        lambda: "seed=1" in events.steps,
+        lambda: here.ask("scancel", f"{number(here, toys)}_0"),
     )
     assert not SlurmRunner(jobs=1, retries=3).run(jobs, events)
     thread.join()
@@ -170,7 +165,7 @@ def test_a_killed_sweep_follows_its_jobs_again(here: SlurmHere, toys: Toys) -> N
     assert SlurmRunner(jobs=2).run(jobs, events)
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3
     assert events.count("finished") == 3
-    assert len(arrays(toys.directory)) == 1  # nothing was submitted twice
+    assert len(arrays(toys)) == 1  # nothing was submitted twice
 
 
 def test_jobs_finish_after_the_user_has_left(here: SlurmHere, toys: Toys) -> None:
@@ -188,7 +183,7 @@ def test_jobs_finish_after_the_user_has_left(here: SlurmHere, toys: Toys) -> Non
     events = RecordedEvents()
     assert SlurmRunner(jobs=2).run(jobs, events)
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 2
-    assert len(arrays(toys.directory)) == 1
+    assert len(arrays(toys)) == 1
 
 
 def test_a_second_signal_ends_running_and_waiting_jobs(here: SlurmHere, toys: Toys) -> None:
@@ -229,7 +224,7 @@ def test_a_preempted_job_returns_to_the_queue(here: SlurmHere, toys: Toys) -> No
     thread.join()
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3
     assert sorted(line[0] for line in events.lines) == ["finished"] * 3 + ["started"] * 3
-    assert len(arrays(toys.directory)) == 1
+    assert len(arrays(toys)) == 1
     records = [json.loads(path.read_text()) for path in records_of(toys)]
     assert [record["start"] for record in records] == [1, 1, 1]
 
@@ -246,7 +241,8 @@ def test_a_job_that_is_not_requeued_is_tried_again(
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(script.parent), prepend=os.pathsep)
     thread = when(
-        lambda: events.steps, lambda: here.ask("scancel", "--signal=USR1", number(here, toys))
+        lambda: events.steps,
+        lambda: here.ask("scancel", "--signal=USR1", number(here, toys)),
     )
     (job,) = toys.jobs(["1"])
     assert SlurmRunner(retries=0).run([job], events)
@@ -255,7 +251,7 @@ def test_a_job_that_is_not_requeued_is_tried_again(
     lines = [line for line in events.lines if line[0] != "started"]
     words = "returned to the queue, from where Slurm did not start it again"
     assert lines == [("failed", "seed=1", words, "True"), ("finished", "seed=1", "", "False")]
-    assert len(arrays(toys.directory)) == 2
+    assert len(arrays(toys)) == 2
 
 
 def records_of(toys: Toys) -> list[Path]:
@@ -296,8 +292,7 @@ def test_a_run_is_the_same_in_slurm_as_here(
     metrics = there.jobs[0].directory / "metrics.jsonl"
 
     def take() -> None:
-        name = arrays(there.directory)[-1]
-        array = here.ask("squeue", "-h", "-o%F", f"--name={name}").split()[0]
+        array = number(here, there)
         here.ask("scancel", "--signal=USR1", array)
         while "PENDING" not in here.ask("squeue", "--array", "-h", "-o%T"):
             time.sleep(0.05)
@@ -309,13 +304,8 @@ def test_a_run_is_the_same_in_slurm_as_here(
     thread.join()
     assert [row["status"] for row in results] == ["finished"], [*results]
     local.run(runner=LocalRunner(), console=console)
-    for one, other in zip(local.jobs, there.jobs, strict=True):
-        rows = [
-            [reproducible(row) for row in read_rows(job.directory / "metrics.jsonl")]
-            for job in (one, other)
-        ]
-        assert rows[0] == rows[1]
-        assert len(rows[0]) == 40
+    one, other = (rows_of(sweep.jobs[0].directory) for sweep in (local, there))
+    assert one == other and len(one) == 40
     record = min((there.directory / "slurm" / "records").glob("*-0.json"))
     assert json.loads(record.read_text())["start"] == 1
 

@@ -16,7 +16,7 @@ from fidgpt.sweep import Job
 from fidgpt.sweep.runners.slurm import BY_VALUE, JobState, SlurmRunner
 from fidgpt.sweep.runners.slurm_task import read_record
 
-from .conftest import NUM_STEPS, Toys
+from .conftest import Toys, steps_of
 from .test_local import RecordedEvents
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -101,7 +101,7 @@ class TestATask:
         assert calls == ("requeue 7_1\n" if state == "requeued" else "")
         toys.seconds = 0.0
         assert Started(job, tmp_path / "2", state="RUNNING").ended()["status"] == 0
-        assert len((job.directory / "metrics.jsonl").read_text().splitlines()) == NUM_STEPS
+        assert steps_of(job) == [1, 2, 3, 4, 5]
 
     def test_refuses_a_point_of_another_process(self, toys: Toys, tmp_path: Path) -> None:
         (job,) = toys.jobs(["1"])

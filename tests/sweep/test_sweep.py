@@ -22,9 +22,8 @@ from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective
 from fidgpt.sweep.report import read_report
 from fidgpt.sweep.results import Results, ResultsTable, read_table
-from fidgpt.train.trackers.trackers import read_rows, reproducible
 
-from .conftest import Toys
+from .conftest import Toys, rows_of
 from .test_local import interrupt_when
 
 
@@ -50,11 +49,6 @@ def run(sweep: Sweep, **settings: Any) -> tuple[Results, str]:
     return sweep.run(console=Console(file=text, width=1000), **settings), text.getvalue()
 
 
-def metrics_of(path: Path) -> list[dict[str, float]]:
-    """The numbers of a run that do not depend on its speed."""
-    return [reproducible(row) for row in read_rows(path / "metrics.jsonl")]
-
-
 def test_a_stopped_sweep_continues_as_if_it_had_not_been_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +62,7 @@ def test_a_stopped_sweep_continues_as_if_it_had_not_been_stopped(
     results, _ = run(sweep)
     thread.join()
     assert [row["status"] for row in results] == ["stopped", "waiting"]
-    assert 0 < len(metrics_of(path)) < 60
+    assert 0 < len(rows_of(path)) < 60
     results, text = run(sweep)
     assert [row["status"] for row in results] == ["finished", "diverged"]
     assert [row["attempts"] for row in results] == [2, 1]
@@ -80,7 +74,7 @@ def test_a_stopped_sweep_continues_as_if_it_had_not_been_stopped(
     cfg = compose(first.directives).config
     whole = new_run(cfg, directives=first.directives, path=str(tmp_path / "whole"))
     build_trainer(cfg).train(whole)
-    assert metrics_of(path) == metrics_of(whole.path)
+    assert rows_of(path) == rows_of(whole.path)
     best = read_results(sweep.directory).best()
     assert best is not None and best["name"] == first.name
 
@@ -178,25 +172,12 @@ def test_another_sweep_in_the_directory_is_warned_of(
     assert ("holds points of another sweep too, config:base over seed:" in text) == is_warned
 
 
-class Reversed(LocalRunner):
-    """Runs jobs in the opposite order."""
-
-    def run(self, jobs: Iterable[Job | None], events: Any) -> bool:
-        return super().run(list(jobs)[::-1], events)
-
-
 class Unreachable(LocalRunner):
     """Runs no job."""
 
     def run(self, jobs: Iterable[Job | None], events: Any) -> bool:
         time.sleep(0.5)  # in which a terminal would be drawn again
         raise ConfigError("no cluster answers")
-
-
-def test_any_runner_may_run_the_points(toys: Toys) -> None:
-    results, text = run(toy_sweep(toys), runner=Reversed())
-    assert {row["status"] for row in results} == {"finished"}
-    assert text.index("seed=3: begins") < text.index("seed=1: begins")
 
 
 def test_a_terminal_shows_what_runs(toys: Toys) -> None:

@@ -24,8 +24,8 @@ from fidgpt.graph.outlines import leaf_text
 _CALL = re.compile(r"\s*(lin|log|range)\((.*)\)\s*", re.DOTALL)
 _FORMS = {
     "lin": "lin(first, last, count)",
-    "log": "log(first, last, count)",
-    "range": "range(first, end, step)",
+    "log": "log(first, last, count), of numbers above 0",
+    "range": "range(first, end, step), whose step leads from the first to the end",
 }
 _MOST = 100_000  # values of an axis; more are a typing error
 _REPEAT = "--repeat="
@@ -88,24 +88,18 @@ def expanded(text: str) -> list[str]:
         numbers = [compute(one, {}) for one in match[2].split(",")]
     if kind == "range" and len(numbers) == 2:
         numbers.append(1)
-    if len(numbers) != 3:
-        raise ConfigError(f"{text} needs three numbers: {_FORMS[kind]}.")
-    first, last, third = numbers
+    first, last, third = numbers if len(numbers) == 3 else (0, 0, 0)
+    count = third
+    if kind == "range" and third:
+        count = math.ceil(round((last - first) / third, 9))
+    is_positive = kind != "log" or (first > 0 and last > 0)
+    if count != int(count) or not 1 <= count <= _MOST or not is_positive:
+        raise ConfigError(f"{text} has no values, or too many: write {_FORMS[kind]}.")
     if kind == "range":
-        count = math.ceil(round((last - first) / third, 9)) if third else 0
-        if not 1 <= count <= _MOST:
-            raise ConfigError(
-                f"{text} has no value, or too many: it goes from its first number by steps of its "
-                "third, and ends before its second."
-            )
-        return [_written(first + i * third, 12) for i in range(count)]
-    if third != int(third) or not 1 <= third <= _MOST:
-        raise ConfigError(f"{text} has {third:g} values: count must be a whole number from 1.")
+        return [_written(first + i * third, 12) for i in range(int(count))]
     if kind == "lin":
-        return [_written(value, 6) for value in np.linspace(first, last, int(third)).tolist()]
-    if not (first > 0 and last > 0):
-        raise ConfigError(f"{text} goes through 0: log needs numbers above it.")
-    return [_written(value, 4) for value in np.geomspace(first, last, int(third)).tolist()]
+        return [_written(value, 6) for value in np.linspace(first, last, int(count)).tolist()]
+    return [_written(value, 4) for value in np.geomspace(first, last, int(count)).tolist()]
 
 
 def _written(value: float, digits: int) -> str:
@@ -267,16 +261,15 @@ class Names:
 
     def __init__(self, axes: Sequence[Axis]) -> None:
         columns = [axis.names for axis in axes]
-        every = {name for column in columns for name in column}
-        count = Counter(map(_last, every))
-        short = {name: _last(name) if count[_last(name)] == 1 else name for name in every}
+        count = Counter(map(_last, {name for column in columns for name in column}))
         seen: Counter[str] = Counter()
-        self.labels: list[list[str]] = []
-        for column in columns:
-            self.labels.append([])
-            for name in map(short.__getitem__, column):
-                seen[name] += 1
-                self.labels[-1].append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+
+        def label(name: str) -> str:
+            name = _last(name) if count[_last(name)] == 1 else name
+            seen[name] += 1
+            return name if seen[name] == 1 else f"{name}_{seen[name]}"
+
+        self.labels = [list(map(label, column)) for column in columns]
         varies = [len(axis.choices) > 1 for axis in axes]
         self._varies = varies if any(varies) else [True] * len(axes)
 

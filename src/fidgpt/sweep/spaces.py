@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import optuna
 from optuna import distributions, pruners, samplers
@@ -54,25 +54,20 @@ class Space:
                 return list(choices)
         return None
 
-    def value_text(self, value: Any) -> str:
-        """Write a value as a directive does: floats rounded, and inside their range."""
-        if not isinstance(self.distribution, distributions.FloatDistribution):
-            return str(value)
-        low, high = self.distribution.low, self.distribution.high
-        return repr(min(high, max(low, float(f"{value:.{_DIGITS}g}"))))
-
     def choice(self, value: Any) -> Choice:
-        """Return a value as a directive."""
-        return Choice((self.prefix + self.value_text(value),))
+        """Return a value as a directive; a float is rounded, inside its range."""
+        if isinstance(self.distribution, distributions.FloatDistribution):
+            low, high = self.distribution.low, self.distribution.high
+            value = repr(min(high, max(low, float(f"{value:.{_DIGITS}g}"))))
+        return Choice((f"{self.prefix}{value}",))
 
     def axis(self) -> Axis:
         """Return the first and last value as an axis, which affects the same parameters."""
-        match self.distribution:
-            case distributions.CategoricalDistribution(choices=choices):
-                ends = [choices[0], choices[-1]]
-            case distribution:
-                ends = [distribution.low, distribution.high]
-        return Axis(f"--space={self.text}", tuple(map(self.choice, ends)))
+        values = self.values
+        if isinstance(self.distribution, distributions.FloatDistribution):
+            values = [self.distribution.low, self.distribution.high]
+        assert values  # of all other distributions
+        return Axis(f"--space={self.text}", (self.choice(values[0]), self.choice(values[-1])))
 
 
 def space(text: str) -> Space:
@@ -176,10 +171,9 @@ def grid_of(spaces: Sequence[Space]) -> dict[str, list[Any]]:
     grid: dict[str, list[Any]] = {}
     for one in spaces:
         if one.values is None:
-            call = "log" if cast("Any", one.distribution).log else "lin"
             raise ConfigError(
-                f"--space={one.text} is continuous, and --search=grid tries all values: "
-                f"give their count, {call}(first, last, count)."
+                f"--space={one.text} is continuous, and --search=grid tries all values: add their "
+                "count, as in log(first, last, count)."
             )
         grid[one.name] = one.values
     return grid
