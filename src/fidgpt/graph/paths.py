@@ -113,43 +113,29 @@ class ParameterRef:
     @property
     def path(self) -> str:
         """The path, by way of the containers above."""
-        steps: list[str] = []
-        ref = self
-        while ref.above is not None:
-            if IS_PART[type(ref.container)]:
-                if not isinstance(ref.container, TaggedValueCls):  # reads like its one argument
-                    steps.append(step_to(ref.key))
-            else:
-                steps.append(f"[{ref.key!r}]")
-            ref = ref.above
-        return "".join(reversed(steps)).removeprefix(".")
+        if self.above is None or isinstance(self.container, TaggedValueCls):
+            return self.above.path if self.above else ""  # a tag reads like its one argument
+        is_part = IS_PART[type(self.container)]
+        return join(self.above.path, step_to(self.key) if is_part else f"[{self.key!r}]")
 
     @property
     def hint(self) -> Any:
         """The annotation that applies."""
-        keys: list[fiddle.Key] = []
-        ref = self
-        while ref.above is not None:
-            if not IS_PART[type(ref.container)]:
-                keys.append(ref.key)
-            elif not isinstance(ref.container, TaggedValueCls):
-                break
-            ref = ref.above
-        hint = Any if ref.above is None else hints.hint_of(ref.container, ref.key)
-        for key in reversed(keys):
-            hint = hints.element_hint(hint, key)
-        return hint
+        if self.above is None:
+            return Any
+        if isinstance(self.container, TaggedValueCls):
+            return self.above.hint
+        if IS_PART[type(self.container)]:
+            return hints.hint_of(self.container, self.key)
+        return hints.element_hint(self.above.hint, self.key)
 
     @property
     def owner(self) -> tuple[fdl.Buildable, fiddle.Key, str] | None:
         """The argument that contains it, as node and key, and the steps from there to an item."""
-        steps, ref = "", self
-        while ref.above is not None:
-            if IS_PART[type(ref.container)]:
-                return ref.container, ref.key, steps
-            steps = f"[{ref.key!r}]{steps}"
-            ref = ref.above
-        return None
+        if self.above is None or IS_PART[type(self.container)]:
+            return (self.container, self.key, "") if self.above else None
+        owner = self.above.owner
+        return owner and (owner[0], owner[1], f"{owner[2]}[{self.key!r}]")
 
     def check(self, value: Any) -> None:
         """Refuse a value that may not be set here.

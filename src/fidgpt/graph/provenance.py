@@ -277,9 +277,10 @@ class _Explainer:
         part, key, value = ref.container, ref.key, ref.value
         found = Provenance(ref.path, value, assignments_at(ref))
         if not isinstance(part, fdl.Buildable):
-            while not isinstance(ref.container, fdl.Buildable) and ref.above is not None:
-                ref = ref.above
-            return replace(found, container=self.explain(ref)) if ref.above else found
+            holder = ref.above
+            while holder and not isinstance(holder.container, fdl.Buildable):
+                holder = holder.above
+            return replace(found, container=self.explain(holder)) if holder else found
         found = replace(found, doc=_doc(part, key))
         if inherited := self._inherited.get((id(part), key)):
             source = inherited.binding

@@ -4,7 +4,6 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -94,7 +93,7 @@ def directives_for(
         nodes were added, moved or removed: no directive adds or removes a single one.
     """
     changes = list(changes)
-    whole = _whole_lists(target, changes, part_name) if lists else {}
+    whole = _whole_lists(target, changes, part_name, lists=lists)
     groups: dict[Any, list[Directive]] = {one: [one] for one in whole.values()}
     for change in changes:
         if any(change.path.startswith(f"{path}[") for path in whole):
@@ -105,15 +104,21 @@ def directives_for(
     return [piece for group in groups.values() for piece in _together(root, group)]
 
 
-def _whole_lists(target: Any, changes: list[Change], part_name: PartName) -> dict[str, Directive]:
-    """Return the outermost lists and dicts of which items were added, moved or removed."""
+def _whole_lists(
+    target: Any, changes: list[Change], part_name: PartName, *, lists: bool
+) -> dict[str, Directive]:
+    """Return the outermost lists and dicts of which items were added, moved or removed.
+
+    Without `lists`, only those that hold no nodes any more.
+    """
     found: dict[str, Directive] = {}
     for path in sorted({path for change in changes if (path := _list_of(change))}, key=len):
         if any(path.startswith((f"{outer}[", f"{outer}.")) for outer in found):
             continue
         with contextlib.suppress(errors.ConfigError):  # it is inside a node that is gone
             ref = find_parameter(target, path)
-            if (text := spell(ref.value, ref.hint, part_name)) is not None:
+            is_spelled = lists or not walk.parts(ref.value)
+            if is_spelled and (text := spell(ref.value, ref.hint, part_name)) is not None:
                 found[path] = Directive("set", path, f"={text}")
     return found
 
@@ -122,8 +127,8 @@ def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) 
     path, new, old = change.old.path or change.new.path, change.new, change.old.value
     if not path or new.path not in (None, path) or isinstance(change, TagsChanged):
         return None  # it is inside an item that moved
-    if (items := _list_of(change)) is not None:
-        return _plain_list(target, items)
+    if _list_of(change) is not None:
+        return None
     is_part = isinstance(new.value, fdl.Buildable)
     if isinstance(change, SharingChanged):
         if new.shared_with:
@@ -144,15 +149,6 @@ def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) 
         return Directive("del", path)
     text = new.value if isinstance(new.value, str) else spell(new.value, type(new.value))
     return None if text is None else Directive("set", path, f"={text}")
-
-
-def _plain_list(target: Any, path: str) -> Directive | None:
-    """Return the directive for a list that lost all its nodes."""
-    with contextlib.suppress(errors.ConfigError):
-        value = find_parameter(target, path).value if path else fdl.NO_VALUE
-        if value is not fdl.NO_VALUE and not walk.parts(value) and (text := spell(value, Any)):
-            return Directive("set", path, f"={text}")
-    return None
 
 
 def _together(root: Any, group: list[Directive]) -> Iterator[list[str]]:
@@ -335,8 +331,7 @@ class _Search:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Repro:
+class Repro(NamedTuple):
     """How to reproduce a graph.
 
     Attributes:
