@@ -15,7 +15,6 @@ from absl.testing import flagsaver
 from fidgpt.cli import app, plot
 from fidgpt.curves import (
     Curve,
-    Look,
     Recorded,
     chosen_metrics,
     curve_of,
@@ -104,7 +103,7 @@ def test_every_run_has_its_colour_and_numbers_do_not_overlap() -> None:
     def panel_of(count: int) -> Any:
         ends = [1 + i / 1e3 for i in range(count)]
         curves = [Curve(f"run {i}", [1, 2], [5, y], [5, y], False) for i, y in enumerate(ends)]
-        (panel,) = draw({"loss": curves}, look=Look(over="step")).axes
+        (panel,) = draw({"loss": curves}, over="step").axes
         assert len({str(line.get_color()) for line in panel.lines}) == count
         return panel
 

@@ -208,25 +208,23 @@ def _smoothed(steps: Sequence[int], y: Sequence[float], span: float) -> list[flo
     return smooth
 
 
-@dataclass(frozen=True)
-class Look:
-    """How panels are drawn.
+def draw(
+    panels: Mapping[str, Sequence[Curve]],
+    *,
+    over: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    title: str = "",
+) -> "Figure":
+    """Return a figure with a panel for each metric; a run has one colour in all of them.
 
-    Attributes:
+    Args:
+      panels: the curves of each metric.
       over: what lies on the horizontal axis.
       log_x: whether that axis is logarithmic.
       log_y: whether the vertical axes are.
       title: above everything; empty for none.
     """
-
-    over: str
-    log_x: bool = False
-    log_y: bool = False
-    title: str = ""
-
-
-def draw(panels: Mapping[str, Sequence[Curve]], *, look: Look) -> "Figure":
-    """Return a figure with a panel for each metric; a run has one colour in all of them."""
     from matplotlib import colormaps, rc_context  # late: an extra
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
@@ -242,7 +240,11 @@ def draw(panels: Mapping[str, Sequence[Curve]], *, look: Look) -> "Figure":
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         for place, (metric, curves) in zip(places, panels.items(), strict=False):
-            _panel(place, metric, curves, dict(zip(runs, colours, strict=True)), look)
+            _panel(place, metric, curves, dict(zip(runs, colours, strict=True)), over)
+            for name in "x" * log_x + "y" * log_y:
+                _make_log(place, name)
+            if len(curves) <= len(_COLOURS):
+                _label_ends(place, curves, dict(zip(runs, colours, strict=True)))
         for place in places[len(panels) :]:
             place.set_axis_off()
         handles = dict(zip(*reversed(places[0].get_legend_handles_labels()), strict=True))
@@ -252,7 +254,7 @@ def draw(panels: Mapping[str, Sequence[Curve]], *, look: Look) -> "Figure":
             handles.keys(),
             loc="outside upper left",
             ncols=max(1, min(len(handles), width)),
-            title=look.title or None,
+            title=title or None,
             title_fontproperties={"weight": "bold", "size": 13},
             alignment="left",
         )
@@ -260,12 +262,12 @@ def draw(panels: Mapping[str, Sequence[Curve]], *, look: Look) -> "Figure":
 
 
 def _panel(
-    place: "Axes", metric: str, curves: Sequence[Curve], colours: Mapping[str, Any], look: Look
+    place: "Axes", metric: str, curves: Sequence[Curve], colours: Mapping[str, Any], over: str
 ) -> None:
     from matplotlib.ticker import EngFormatter
 
-    unit, size = look.over, 1.0
-    if look.over == "time":
+    unit, size = over, 1.0
+    if over == "time":
         longest = max(curve.x[-1] for curve in curves)
         units = {"hours": 3600.0, "minutes": 60.0, "seconds": 0.0}
         unit, size = next((f"{k} in steps", v or 1.0) for k, v in units.items() if longest >= 2 * v)
@@ -280,14 +282,9 @@ def _panel(
     place.set_title(_UNITS.get(kind, ""), loc="right", fontsize=9, color=_GREY)
     place.set_xlabel(unit)
     place.autoscale_view()
-    axes = (("x", look.log_x, look.over != "time"), ("y", look.log_y, kind in _LARGE))
-    for name, is_log, is_large in axes:
-        if is_log:
-            _make_log(place, name)
-        elif is_large:
-            getattr(place, f"{name}axis").set_major_formatter(EngFormatter(sep=""))
-    if len(curves) <= len(_COLOURS):
-        _label_ends(place, curves, colours)
+    for axis, is_large in ((place.xaxis, over != "time"), (place.yaxis, kind in _LARGE)):
+        if is_large:
+            axis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _make_log(place: "Axes", name: str) -> None:

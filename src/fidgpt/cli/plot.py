@@ -5,7 +5,7 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -71,9 +71,9 @@ def main(arguments: list[str]) -> None:
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     runs = curves.read_runs([Path(argument) for argument in arguments])
     panels = {one: _curves(runs, one) for one in curves.chosen_metrics(runs, FLAGS.metric)}
-    look = curves.Look(over=FLAGS.over, log_x=FLAGS.log_x, log_y=FLAGS.log_y, title=FLAGS.title)
+    look: dict[str, Any] = {name: FLAGS[name].value for name in ("over", "log_x", "log_y", "title")}
     with writing(out):
-        curves.save(curves.draw(panels, look=look), panels, out, title=FLAGS.title)
+        curves.save(curves.draw(panels, **look), panels, out, title=FLAGS.title)
     drawn = {curve.run for found in panels.values() for curve in found}
     names = [run.name for run in runs if run.name in drawn]
     print(f"{out} shows {', '.join(panels)} of {', '.join(names)}.")

@@ -15,7 +15,7 @@ from fidgpt.graph import suggest
 from fidgpt.sweep import results
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, usual, write_objective
-from fidgpt.sweep.results import TO_COME, ResultsTable, best, running_table, tally
+from fidgpt.sweep.results import TO_COME, ResultsTable, best, tally
 from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train import RunError
 from fidgpt.train.summary_text import counted, duration
@@ -180,7 +180,7 @@ class Screen:
         """Return the live table, and a line about all points."""
         running = [row for row in self.book if row["status"] == "running"]
         text = tally(self.book, self._num_jobs) + self._left() + self._best()
-        return Group(running_table(running, self._objective), Text(text))
+        return Group(results.results_table(running, self._objective), Text(text))
 
     def _left(self) -> str:
         rows = [(job, self.book.row(job)) for job in self.book.jobs]

@@ -347,34 +347,20 @@ def summary_lines(
 def results_table(rows: Iterable[Result], objective: Objective | None = None) -> Table:
     """Return the results of points, with the last words of those that failed."""
     rows = list(rows)
-    shown = [one for one in _metrics(objective) if any(one in row["metrics"] for row in rows)]
+    names = dict.fromkeys([*reversed(USUAL), objective.name if objective else "loss"])
+    shown = [one for one in names if any(one in row["metrics"] for row in rows)]
     words = ["last words"] if any(row["last_words"] for row in rows) else []
     lines: list[list[str | Text]] = []
     for row in rows:
         count = f" ({row['attempts']} attempts)" if row["attempts"] > 1 else ""
         status = Text(row["status"] + count, style=_STYLES.get(row["status"], ""))
-        cells = [row["name"], row["fingerprint"][:12], status, *_progress(row, shown)]
+        values = [row["metrics"].get(name) for name in shown]
+        cells = [row["name"], row["fingerprint"][:12], status]
+        cells += [f"{row['step']:,}/{row['num_steps']:,}"]
+        cells += [f"{one:.4f}" if isinstance(one, int | float) else "-" for one in values]
         lines.append(cells + ([row["last_words"]] if words else []))
     numbers = ("step", *shown)
     return table(("point", "fingerprint", "status", *numbers, *words), lines, numbers=numbers)
-
-
-def running_table(rows: Iterable[Result], objective: Objective | None = None) -> Table:
-    """Return the points that run."""
-    metrics = _metrics(objective)
-    lines = [(row["name"], *_progress(row, metrics)) for row in rows]
-    return table(("point", "step", *metrics), lines, numbers=("step", *metrics))
-
-
-def _metrics(objective: Objective | None) -> list[str]:
-    """Return what tables show: the losses, and what is compared."""
-    return list(dict.fromkeys((*reversed(USUAL), *([objective.name] if objective else []))))
-
-
-def _progress(row: Result, metrics: Sequence[str]) -> list[str]:
-    values = [row["metrics"].get(name) for name in metrics]
-    cells = [f"{one:.4f}" if isinstance(one, int | float) else "-" for one in values]
-    return [f"{row['step']:,}/{row['num_steps']:,}", *cells]
 
 
 def best(rows: Iterable[Result], objective: Objective | None = None) -> Result | None:
@@ -394,7 +380,7 @@ def tally(rows: Iterable[Result], count: int) -> str:
     return f"{statuses.count('finished')} of {count} done{failed}"
 
 
-class Results(Sequence[Result]):
+class Results(list[Result]):
     """The rows of a sweep, one for each point; displays itself in a notebook.
 
     Each is a dict with name, fingerprint, status, values (by axis), directives, metrics (the last
@@ -406,14 +392,8 @@ class Results(Sequence[Result]):
     """
 
     def __init__(self, rows: Sequence[Result], objective: Objective | None = None) -> None:
-        self._rows = list(rows)
+        super().__init__(rows)
         self._objective = objective
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._rows[index]
-
-    def __len__(self) -> int:
-        return len(self._rows)
 
     def best(self, name: str | None = None) -> Result | None:
         """Return the best row by a metric, such as `max:tasks/arc_easy/acc`; None without any.
@@ -421,12 +401,12 @@ class Results(Sequence[Result]):
         Raises:
           ConfigError: the metric lacks a direction.
         """
-        return best(self._rows, objective_of(name) if name else self._objective)
+        return best(self, objective_of(name) if name else self._objective)
 
     def __rich__(self) -> RenderableType:
-        row, name = self.best(), (self._objective or usual(self._rows)).name
+        row, name = self.best(), (self._objective or usual(self)).name
         text = f"best: {row['name']}, {name} {row['metrics'][name]:.4f}" if row else "no result yet"
-        return Group(results_table(self._rows, self._objective), Text(text))
+        return Group(results_table(self, self._objective), Text(text))
 
     def _repr_html_(self) -> str:
         return as_html(self)
