@@ -1,5 +1,6 @@
 """Train `debug` with sharded weights: the script that each process runs, and its cases."""
 
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -11,24 +12,9 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
+from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
-from fidgpt.fiddlers import (
-    share_blocks,
-    use_adafactor,
-    use_ema,
-    use_float32,
-    use_fsdp,
-    use_hsdp,
-    use_layer_norm,
-    use_learned_positions,
-    use_lora,
-    use_loss_free_balancing,
-    use_moe,
-    use_mtp,
-    use_muon,
-    use_recompute,
-)
 from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
 from fidgpt.train import BFloat16, RunDirectory, Trainer
@@ -37,99 +23,53 @@ from fidgpt.train.trackers.trackers import read_rows
 NUM_STEPS = 4
 
 
-def plain(cfg: fdl.Config) -> None:
-    """`debug` as it is."""
-
-
 def accumulating(cfg: fdl.Config) -> None:
-    """Several micro-batches a step."""
     cfg.micro_batch_size = 1
 
 
 def narrow(cfg: fdl.Config) -> None:
-    """Gathered in bfloat16."""
     cfg.precision = fdl.Config(BFloat16)
 
 
-def mixture(cfg: fdl.Config) -> None:
-    """Experts, whose routers stay in float32 and are balanced by a bias."""
-    use_moe(cfg)
-    use_loss_free_balancing(cfg)
-
-
-def narrow_mixture(cfg: fdl.Config) -> None:
-    """The same in bfloat16."""
-    mixture(cfg)
-    narrow(cfg)
-
-
-def adapters(cfg: fdl.Config) -> None:
-    """Most weights are frozen."""
-    use_lora(cfg)
-
-
-def looking_ahead(cfg: fdl.Config) -> None:
-    """A further list of blocks, which use the model's table too, and blocks computed twice."""
-    use_mtp(cfg)
-    use_recompute(cfg)
-
-
-def classic(cfg: fdl.Config) -> None:
-    """Norms of torch's, which start themselves; positions at the root; one block for all layers."""
-    use_layer_norm(cfg)
-    use_learned_positions(cfg)
-    share_blocks(cfg)
-
-
-def orthogonal(cfg: fdl.Config) -> None:
-    """Muon, which works on whole matrices."""
-    use_muon(cfg)
-
-
-def rows_and_columns(cfg: fdl.Config) -> None:
-    """Adafactor, which remembers sums over whole matrices."""
-    use_adafactor(cfg)
-
-
-def averaged(cfg: fdl.Config) -> None:
-    """An average of weights, which is put in between two evaluations."""
-    use_ema(cfg)
-
-
-def hybrid(cfg: fdl.Config) -> None:
-    """Two copies of the model, each sharded over half of the processes."""
-    use_hsdp(cfg, num_shards=2)
-
-
-CASES: dict[int, list[Callable[[fdl.Config], None]]] = {
-    2: [
-        plain,
-        accumulating,
-        narrow,
-        mixture,
-        narrow_mixture,
-        adapters,
-        looking_ahead,
-        classic,
-        orthogonal,
-        rows_and_columns,
-        averaged,
-    ],
-    4: [plain, hybrid],
+Case = tuple[Callable[[fdl.Config], object], ...]
+MIXTURE = (fiddlers.use_moe, fiddlers.use_loss_free_balancing)
+CASES: dict[int, dict[str, Case]] = {
+    2: {
+        "plain": (),
+        "accumulating": (accumulating,),
+        "narrow": (narrow,),  # gathered in bfloat16
+        "mixture": MIXTURE,  # routers stay in float32 and are balanced by a bias
+        "narrow_mixture": (*MIXTURE, narrow),
+        "adapters": (fiddlers.use_lora,),  # most weights are frozen
+        # A further list of blocks, which use the model's table too, and blocks computed twice.
+        "looking_ahead": (fiddlers.use_mtp, fiddlers.use_recompute),
+        # Norms of torch's, which start themselves; positions at the root; one block for all layers.
+        "classic": (
+            fiddlers.use_layer_norm,
+            fiddlers.use_learned_positions,
+            fiddlers.share_blocks,
+        ),
+        "orthogonal": (fiddlers.use_muon,),  # works on whole matrices
+        "rows_and_columns": (fiddlers.use_adafactor,),  # keeps sums over whole matrices
+        "averaged": (fiddlers.use_ema,),  # an average that is put in between two evaluations
+    },
+    # Two copies of the model, each sharded over half of the processes.
+    4: {"plain": (), "hybrid": (functools.partial(fiddlers.use_hsdp, num_shards=2),)},
 }
 
 
-def trainer_of(case: Callable[[fdl.Config], None]) -> Trainer:
+def trainer_of(case: Case) -> Trainer:
     """`debug`, short, in float32 and sharded unless the case overrides it."""
     cfg = debug()
-    use_float32(cfg)
-    use_fsdp(cfg)
+    fiddlers.use_float32(cfg)
+    fiddlers.use_fsdp(cfg)
     cfg.batch_size = 4
-    case(cfg)
+    for fiddler in case:
+        fiddler(cfg)
     return build_trainer(cfg)
 
 
-def trained(case: Callable[[fdl.Config], None]) -> dict[str, Any]:
+def trained(case: Case) -> dict[str, Any]:
     """What training leaves on this process."""
     trainer = trainer_of(case)
     with trainer.parallel as parallel:
@@ -199,7 +139,7 @@ def own_bytes(tensors: Iterable[Tensor]) -> int:
 def losses(path: Path, **options: Any) -> list[float]:
     """Those of a whole run with dropout and checkpoints, which may go on with one."""
     cfg = debug()
-    use_fsdp(cfg)
+    fiddlers.use_fsdp(cfg)
     cfg.num_steps, cfg.checkpoints.every, cfg.model.dropout = 4, 2, 0.1
     cfg.trackers = cfg.trackers[1:]
     build_trainer(cfg).train(RunDirectory(path, texts={}), **options)
@@ -209,7 +149,7 @@ def losses(path: Path, **options: Any) -> list[float]:
 def main(path: Path) -> None:
     """Leaves what every case gave this rank, in one file."""
     with DataParallel() as processes:
-        left = {case.__name__: trained(case) for case in CASES[processes.world_size]}
+        left = {name: trained(case) for name, case in CASES[processes.world_size].items()}
         if processes.world_size == 2:
             whole_run = losses(path / "run")
             resumed = losses(path / "run", resume=True, resume_step=2)

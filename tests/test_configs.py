@@ -122,16 +122,14 @@ def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(configs, "base", other)
     monkeypatch.setattr(sys.modules["fidgpt.configs.debug"], "base", other)
     with pytest.raises(pytest.fail.Exception) as failed:
-        compare_with_golden(
-            golden,
-            golden_text("base"),
-            update=False,
-            explain=lambda changed: causes("base", changed),
-        )
+        text = golden_text("base")
+        compare_with_golden(golden, text, update=False, explain=lambda new: causes("base", new))
     assert "+model.blocks[0].attention.rope.theta = 500000.0" in str(failed.value)
     assert "theta: set by tests/test_configs.py" in str(failed.value).replace(str(GOLDENS), "")
     read = {name: (golden.parent / f"{name}.txt").read_text(encoding="utf-8") for name in names}
     assert moved(lambda name: read[name]) == ["base"]
+    with pytest.raises(pytest.fail.Exception, match="no golden none"):
+        compare_with_golden(golden.with_name("none"), "", update=False)
 
 
 def test_a_config_is_a_small_difference_from_its_parent() -> None:
@@ -174,25 +172,11 @@ def test_the_width_moves_every_width_that_follows_it_and_nothing_else() -> None:
         "model.norm.hidden_dim",
     ]
     assert changed == dict.fromkeys(following, (256, 1024))
-
-
-def test_every_parameter_follows_the_width() -> None:
-    cfg = base()
-    cfg.model.hidden_dim = 1024
-    model = build_trainer(cfg).model
+    model = build_trainer(wide).model
     assert all(1024 in parameter.shape for parameter in model.parameters())
-    attention = model.get_submodule("blocks.3.attention")
-    assert attention.get_parameter("query.weight").shape == (1024, 1024)
-    assert attention.num_heads == 1024 // 64
-
-
-def test_an_explicit_width_stays_local() -> None:
-    cfg = base()
-    cfg.model.blocks[0].mlp.ffn_dim = 128
-    explicit = leaves(cfg)
-    cfg.model.hidden_dim = 1024
-    assert leaves(cfg)["model.blocks[0].mlp.ffn_dim"] == 128
-    assert explicit.items() - leaves(base()).items() == {("model.blocks[0].mlp.ffn_dim", 128)}
+    assert model.get_submodule("blocks.3.attention").num_heads == 1024 // 64
+    wide.model.blocks[0].mlp.ffn_dim = 128  # an explicit width stays local
+    assert leaves(wide).items() - new.items() == {("model.blocks[0].mlp.ffn_dim", 128)}
 
 
 def test_a_number_and_a_fiddler_may_come_in_any_order() -> None:

@@ -1,4 +1,4 @@
-"""The families of models: what their layers look like, and how much it took to write them down."""
+"""The families of models: their layers, the length of their files, and variants of configs."""
 
 import ast
 import importlib
@@ -12,13 +12,18 @@ import pytest
 import torch
 
 from fidgpt import configs
+from fidgpt.configs import gemma3
+from fidgpt.configs.decoder import decoder
 from fidgpt.configs.deepseek2 import v2
 from fidgpt.configs.qwen3_moe import qwen3_moe
+from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import shortest_period, windows_of
 from fidgpt.fiddlers import make_small, use_gqa, use_moe, use_swiglu
 from fidgpt.graph import bind
+from fidgpt.graph.hints import hints_of
 from fidgpt.model import MoE, RoPE, swiglu
 from fidgpt.model.positions import LinearScaling
+from fidgpt.train import Trainer
 
 ROOT = Path(configs.__file__).parent
 FILES = {
@@ -34,23 +39,11 @@ FILES = {
 }
 
 
-def built(cfg: fdl.Config) -> Any:
-    """The model that a config makes, without memory."""
+def layers(cfg: fdl.Config) -> Any:
+    """The blocks of the model that a config makes, without memory."""
     with torch.device("meta"):
         model: Any = fdl.build(bind(cfg).model)
-    return model
-
-
-def layers(cfg: fdl.Config) -> Any:
-    return built(cfg).blocks
-
-
-def windows(cfg: fdl.Config) -> list[int | None]:
-    return [block.attention.window for block in layers(cfg)]
-
-
-def lines(node: ast.stmt) -> int:
-    return (node.end_lineno or node.lineno) - node.lineno + 1
+    return model.blocks
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -59,7 +52,8 @@ def test_a_family_takes_80_lines_and_a_size_10(name: str) -> None:
     functions = {
         node.name: node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)
     }
-    sizes = [lines(functions[size]) for size in FILES[name]]
+    found = [functions[size] for size in FILES[name]]
+    sizes = [(node.end_lineno or 0) - node.lineno + 1 for node in found]
     assert sizes and max(sizes) <= 10
     rest = [line for line in text.splitlines() if line.strip()]
     assert len(rest) - sum(sizes) <= 80
@@ -73,19 +67,35 @@ def test_what_a_hub_file_may_set_is_an_argument_of_the_family(name: str) -> None
     assert set(hub.readings) <= set(hub.settings)
 
 
-def test_which_layers_look_back_without_end() -> None:
-    assert set(windows(configs.mistral_7b())) == {4096}
-    assert set(windows(configs.mistral_7b_v0_3())) == {None}
-    assert windows(configs.gemma2_2b()) == [4096, None] * 13
-    assert windows(configs.gemma3_1b()) == ([512] * 5 + [None]) * 4 + [512] * 2
-    assert windows(configs.gemma3_4b())[:6] == [1024] * 5 + [None]
-    assert set(windows(configs.qwen2_5_7b())) == {None}
-    assert windows(configs.gpt_oss_20b()) == [128, None] * 12
+@pytest.mark.parametrize(
+    ("name", "windows"),
+    [
+        ("mistral_7b", [4096] * 32),
+        ("mistral_7b_v0_3", [None] * 32),
+        ("gemma2_2b", [4096, None] * 13),
+        ("gemma3_1b", ([512] * 5 + [None]) * 4 + [512] * 2),
+        ("gemma3_4b", ([1024] * 5 + [None]) * 5 + [1024] * 4),
+        ("qwen2_5_7b", [None] * 28),
+        ("gpt_oss_20b", [128, None] * 12),
+    ],
+)
+def test_which_layers_have_windows(name: str, windows: list[int | None]) -> None:
+    assert [block.attention.window for block in layers(getattr(configs, name)())] == windows
 
 
-def test_every_fourth_layer_of_smollm3_has_no_positions() -> None:
+def test_which_layers_are_mixtures_or_have_no_positions() -> None:
     has = [block.attention.rope is not None for block in layers(configs.smollm3_3b())]
     assert has == [True, True, True, False] * 9
+    sizes: dict[str, Any] = {"hidden_dim": 64, "num_heads": 4, "expert_ffn_dim": 24}
+    sparse = qwen3_moe(**sizes, num_layers=7, every=3, dense_layers=[2])
+    for cfg, is_mixed in [
+        (configs.mixtral_8x7b(), [True] * 32),
+        (configs.deepseek_v2_lite(), [False] + [True] * 26),
+        (configs.deepseek_v3(), [False] * 3 + [True] * 58),
+        (sparse, [False] * 5 + [True, False]),
+    ]:
+        assert [isinstance(block.mlp, MoE) for block in layers(cfg)] == is_mixed
+    assert len({id(block.attention.rope) for block in layers(sparse)}) == 1
 
 
 @pytest.mark.parametrize(
@@ -100,18 +110,15 @@ def test_the_ropes_of_gemma3(cfg: fdl.Config, scaled: bool) -> None:
     assert isinstance(ropes[5].scaling, LinearScaling) == scaled
 
 
-def test_gemma_scales_its_tokens_by_a_width_that_is_set_later() -> None:
+def test_gemma_scales_its_tokens_by_a_width_that_is_set_later_and_scores_as_published() -> None:
     cfg = configs.gemma3_270m()
-    assert built(cfg).embedding.scale == 640**0.5
-    cfg.model.hidden_dim = 1024
-    assert built(cfg).embedding.scale == 32.0
-
-
-def test_the_scores_of_gemma_are_divided_by_what_was_published() -> None:
-    scales = [
-        layers(cfg)[0].attention.scale for cfg in (configs.gemma2_27b(), configs.gemma3_27b())
-    ]
-    assert scales == [144**-0.5, 168**-0.5]
+    for hidden_dim in (640, 1024):
+        cfg.model.hidden_dim = hidden_dim
+        with torch.device("meta"):
+            model: Any = fdl.build(bind(cfg).model)
+        assert model.embedding.scale == hidden_dim**0.5
+    for cfg, size in [(configs.gemma2_27b(), 144), (configs.gemma3_27b(), 168)]:
+        assert layers(cfg)[0].attention.scale == size**-0.5
 
 
 def test_the_norms_across_heads_follow_width_and_heads() -> None:
@@ -127,20 +134,6 @@ def test_what_qwen2_adds_a_bias_to() -> None:
     attention = layers(configs.qwen2_5_0_5b())[0].attention
     parts = (attention.query, attention.key, attention.value, attention.out)
     assert [part.bias is not None for part in parts] == [True, True, True, False]
-
-
-def is_mixed(cfg: fdl.Config) -> list[bool]:
-    return [isinstance(block.mlp, MoE) for block in layers(cfg)]
-
-
-def test_which_layers_are_mixtures() -> None:
-    assert is_mixed(configs.mixtral_8x7b()) == [True] * 32
-    assert is_mixed(configs.deepseek_v2_lite()) == [False] + [True] * 26
-    assert is_mixed(configs.deepseek_v3()) == [False] * 3 + [True] * 58
-    sizes: dict[str, Any] = {"hidden_dim": 64, "num_heads": 4, "expert_ffn_dim": 24}
-    sparse = qwen3_moe(**sizes, num_layers=7, every=3, dense_layers=[2])
-    assert is_mixed(sparse) == [False] * 5 + [True, False]
-    assert len({id(block.attention.rope) for block in layers(sparse)}) == 1
 
 
 def test_a_mixture_keeps_its_groups_where_they_fit_other_experts() -> None:
@@ -181,14 +174,71 @@ def test_deepseek_has_no_keys_shared_by_heads_and_no_other_selections() -> None:
         tiny(selection="group_limited_greedy")
 
 
-def test_either_of_two_keys_sets_the_windows_of_layers() -> None:
+def test_windows_of_layers_repeat_and_have_known_names() -> None:
     assert windows_of(["full_attention", "sliding_attention"], 5) == [None, 5]
     with pytest.raises(ValueError, match="layer_types has chunked_attention: use sliding_"):
         windows_of(["full_attention", "chunked_attention"], 5)
+    for pattern, period in [([1, 2, 1, 2, 1], [1, 2]), ([1, 1, 1], [1]), ([1, 1, 2], [1, 1, 2])]:
+        assert shortest_period(pattern) == period
 
 
-def test_a_pattern_that_repeats_is_written_once() -> None:
-    assert shortest_period([1, 2, 1, 2, 1]) == [1, 2]
-    assert shortest_period([1, 1, 1]) == [1]
-    assert shortest_period([1, 1, 2]) == [1, 1, 2]
-    assert shortest_period((1,)) == (1,)
+SIZES: dict[str, Any] = {
+    "hidden_dim": 64,
+    "num_layers": 2,
+    "num_heads": 4,
+    "ffn_dim": 96,
+    "vocab_size": 300,
+    "seq_len": 32,
+}
+
+
+@variant_of(decoder, eps=1e-3, theta=5.0)
+def capped(cfg: fdl.Config[Trainer], *, eps: float, cap: float | None = 2.0) -> None:
+    """A decoder with a cap."""
+    cfg.optimizer.eps, cfg.model.unembedding.softcap = eps, cap
+
+
+@variant_of(capped, cap=None, theta=7.0)
+def uncapped(cfg: fdl.Config[Trainer]) -> None:
+    """The same without."""
+
+
+def values(cfg: fdl.Config) -> list[Any]:
+    model = cfg.model
+    theta = model.blocks[0].attention.rope.theta
+    return [model.norm.eps, cfg.optimizer.eps, theta, model.unembedding.softcap]
+
+
+def test_what_both_inherit_is_one_argument_and_a_variant_has_variants() -> None:
+    assert values(capped(**SIZES)) == [1e-3, 1e-3, 5.0, 2.0]
+    assert values(capped(**SIZES, eps=0.1, theta=9.0, cap=4.0)) == [0.1, 0.1, 9.0, 4.0]
+    assert values(uncapped(**SIZES)) == [1e-3, 1e-3, 7.0, None]
+    assert values(uncapped(**SIZES, cap=1.0)) == [1e-3, 1e-3, 7.0, 1.0]
+
+
+def test_its_arguments_are_those_of_both() -> None:
+    parameters = inspect.signature(uncapped).parameters
+    assert list(parameters) == [*inspect.signature(decoder).parameters, "cap"]
+    assert [parameters[name].default for name in ("eps", "theta", "cap")] == [1e-3, 7.0, None]
+    assert parameters["num_heads"].default is inspect.Parameter.empty
+    assert hints_of(uncapped)["cap"] == float | None
+    assert hints_of(uncapped)["return"] == fdl.Config[Trainer]
+    assert uncapped.__name__ == "uncapped" and uncapped.__doc__ == "The same without."
+
+
+def test_an_argument_that_is_missing_or_unknown_is_named() -> None:
+    for wrong, message in [
+        (SIZES | {"num_head": 4}, "uncapped: got an unexpected keyword argument 'num_head'"),
+        ({"num_heads": 4}, "uncapped: missing a required argument: 'hidden_dim'"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            uncapped(**wrong)
+    with pytest.raises(TypeError, match="decoder has no argument espilon"):
+        variant_of(decoder, espilon=1e-3)
+
+
+def test_sizes_of_a_family_share_no_node() -> None:
+    for make in (configs.gemma3_4b, configs.deepseek_v2_lite, configs.gpt_oss_20b):
+        make().model.blocks[-1].attention.rope.scaling.factor = 99.0
+        assert make().model.blocks[-1].attention.rope.scaling.factor != 99.0
+    assert gemma3.gemma3().model.num_layers == 26

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import fiddle as fdl
 import pytest
-from fiddling import OF_MIXTURES, apply, tiered
+from fiddling import ARGUMENTS, OF_MIXTURES, apply, tiered
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose import runs
@@ -123,16 +123,11 @@ def fiddled(cfg: fdl.Config, *names: str) -> fdl.Config:
     return cfg
 
 
-def start(name: str, config: str) -> fdl.Config:
-    """What a fiddler is tried on."""
-    cfg = family(config)
-    return fiddled(cfg, "use_moe") if name in OF_MIXTURES else cfg
-
-
 @functools.cache
-def identity(config: str, mixture: bool) -> str:
-    """The fingerprint of what a fiddler is tried on."""
-    return fingerprint(start(OF_MIXTURES[0], config) if mixture else family(config))
+def start(first: str, config: str) -> tuple[fdl.Config, str]:
+    """What a fiddler is tried on, after another one if that is given, and its fingerprint."""
+    cfg = fiddled(family(config), *filter(None, [first]))
+    return cfg, fingerprint(cfg)
 
 
 def try_to_build(cfg: fdl.Config) -> Trainer:
@@ -151,10 +146,10 @@ def try_to_build(cfg: fdl.Config) -> Trainer:
 @pytest.mark.parametrize("config", tiered(TIED, {"base", "gemma3_270m"}))
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) -> None:
-    cfg = fiddled(start(name, config), name)
+    before, identity = start("use_moe" if name in OF_MIXTURES else "", config)
+    cfg = fiddled(before, name)
     found = fingerprint(cfg)
-    is_so = found == identity(config, name in OF_MIXTURES)
-    assert is_so == (config in ALREADY_SO.get(name, ()))
+    assert (found == identity) == (config in ALREADY_SO.get(name, ()))
     twice = fingerprint(fiddled(cfg, name))
     assert (twice == found) == (name not in {"scale_learning_rate", "scale_depth"})
     if config in REFUSED.get(name, ()):
@@ -179,12 +174,6 @@ def test_a_fiddler_applies_to_a_published_mixture_or_is_refused(name: str, confi
     else:
         assert config not in UNFIT.get(name, ())
         assert all(parameter.is_meta for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("name", OF_MIXTURES)
-def test_what_changes_a_mixture_needs_one(name: str) -> None:
-    with pytest.raises(ConfigError, match="no MoE"):
-        fiddled(family("base"), name)
 
 
 def outcome(cfg: fdl.Config, name: str) -> str:
@@ -222,26 +211,17 @@ def test_the_order_of_fiddlers_does_not_matter(config: str, mixture: bool) -> No
     assert not differ, "\n".join(differ)
 
 
-def test_every_config_that_is_named_here_is_there() -> None:
-    assert {*TIED} <= {*configs.__all__}
+def test_fiddlers_can_be_used_from_a_command_line() -> None:
+    """Their arguments are literals with defaults, and what needs a mixture reports that."""
     names = {*ALREADY_SO, *REFUSED, *OF_MIXTURES, *itertools.chain(*ORDERED)}
-    assert names <= {*fiddlers.__all__}
-    assert all(getattr(fiddlers, name).__doc__ for name in fiddlers.__all__)
-
-
-def test_arguments_are_literals_with_defaults() -> None:
-    """All arguments of fiddlers can be set on a command line."""
+    assert names <= {*fiddlers.__all__}, "a fiddler that is named here is gone"
+    for name in OF_MIXTURES:
+        with pytest.raises(ConfigError, match="no MoE"):
+            fiddled(family("base"), name)
     required = {
         (name, parameter.name)
         for name in fiddlers.__all__
         for parameter in list(inspect.signature(getattr(fiddlers, name)).parameters.values())[1:]
         if parameter.default is inspect.Parameter.empty
     }
-    assert required == {
-        ("initialize_from", "path"),
-        ("mirror_checkpoints", "url"),
-        ("use_hub_text", "path"),
-        ("use_text", "path"),
-        ("use_mixture", "texts"),
-        ("use_validation", "texts"),
-    }
+    assert required == {(name, key) for name, given in ARGUMENTS.items() for key in given}

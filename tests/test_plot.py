@@ -159,8 +159,11 @@ def test_runs_and_points_that_cannot_be_drawn_are_left_out(
     assert "no run has a value of loss above 0, as --log_y needs" in capsys.readouterr().err
 
 
-def test_a_full_disk_leaves_the_previous_file(
-    runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_disk_leaves_the_previous_file_and_a_missing_extra_is_named(
+    runs: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "curves.html"
     assert plotted(*runs, f"--out={file}") == 0
@@ -174,11 +177,6 @@ def test_a_full_disk_leaves_the_previous_file(
     assert plotted(*runs, f"--out={file}", "--metric=loss") == 2
     assert file.read_bytes() == before
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
-def test_without_matplotlib_the_extra_is_named(
-    runs: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert plotted(*runs) == 2
     assert 'pip install "fidgpt[plot]"' in capsys.readouterr().err
@@ -195,9 +193,8 @@ def test_points_lie_over_steps_tokens_or_time() -> None:
     for over, x in {"step": [1, 2, 3], "tokens": [8, 16, 24], "time": [2.0, 4.0, 6.0]}.items():
         made = curve(run, over=over, smooth=0)
         assert (made.x, made.y, made.smooth) == (x, [3.0, 2.0, 1.0], [3.0, 2.0, 1.0])
-    for row in run.rows[1::2]:
-        row["validation/loss"] = 5.0
-    assert (made := curve(recorded(*[2.0] * 9), over="tokens")) and not made.is_sparse
+    run.rows[1]["validation/loss"] = 5.0
+    assert not curve(recorded(*[2.0] * 9), over="tokens").is_sparse
     sparse = curve(run, "validation/loss", over="tokens")
     assert sparse.is_sparse and (sparse.x, sparse.smooth) == ([16], [5.0])
     del run.rows[1]["tokens_per_second"]
@@ -220,13 +217,10 @@ def test_first_steps_and_infinite_values_can_be_left_out() -> None:
     assert curve_of(run, "accuracy", over="step") is None
 
 
-def test_metrics_are_chosen_by_name_or_pattern() -> None:
+def test_metrics_are_chosen_and_named_as_shortly_as_possible(tmp_path: Path) -> None:
     runs = [recorded(1.0), Recorded("two", [{"step": 1, "validation/loss": 2.0, "note": "a"}])]
     assert chosen_metrics(runs, []) == ["loss", "validation/loss", "tokens_per_second"]
     assert chosen_metrics(runs, ["*loss", "loss"]) == ["loss", "validation/loss"]
-
-
-def test_names_and_numbers_are_as_short_as_possible(tmp_path: Path) -> None:
     paths = [tmp_path / "a" / "run", tmp_path / "b" / "run"]
     for path in paths:
         write_run(path, [{"step": 1, "loss": 1.0}])

@@ -6,7 +6,7 @@ import json
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -173,45 +173,34 @@ def test_configs_differ_in_values_including_defaults(tmp_path: Path) -> None:
     assert second == {"optimizer.lr": "0.0001", "optimizer.weight_decay": "0.0"}
 
 
-def _damaged(sweep: Path) -> Path:
-    (sweep / "table.jsonl").write_text('{"name": ')
-    return sweep
-
-
-def _unfinished(sweep: Path) -> Path:
+def test_a_directory_without_results_is_refused(sweep: Path) -> None:
     rows = [row | {"status": "failed", "last_words": "no disk"} for row in rows_of(sweep)]
-    write_rows(sweep / "table.jsonl", rows)
-    return sweep
-
-
-@pytest.mark.parametrize(
-    ("directory", "message"),
-    [
-        (lambda sweep: sweep.parent / "sweeep", r"holds no sweep.* Did you mean sweep\?"),
-        (lambda sweep: sweep.parent, r"holds no sweep: there is no table.jsonl. There is sweep\."),
+    for directory, message in [
+        (sweep.parent / "sweeep", r"holds no sweep.* Did you mean sweep\?"),
+        (sweep.parent, r"holds no sweep: there is no table.jsonl. There is sweep\."),
+        (next(sweep.glob("*/config.json")).parent, r"is a run of the sweep .*sweep\."),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            read_report(directory)
+    for text, message in [
+        ('{"name": ', "table.jsonl holds no valid row"),
         (
-            lambda sweep: next(sweep.glob("*/config.json")).parent,
-            r"is a run of the sweep .*sweep\.",
+            "\n".join(map(json.dumps, rows)),
+            r"yet: 3 failed\. LearningRate=0\.0001: no disk",
         ),
-        (_damaged, "table.jsonl holds no valid row"),
-        (_unfinished, r"is finished yet: 3 failed\. LearningRate=0\.0001: no disk"),
-    ],
-)
-def test_a_directory_without_results_is_refused(
-    sweep: Path, directory: Callable[[Path], Path], message: str
+    ]:
+        (sweep / "table.jsonl").write_text(text)
+        with pytest.raises(ConfigError, match=message):
+            read_report(sweep)
+
+
+def test_unknown_objectives_and_axes_are_refused_with_the_nearest_names(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
-        read_report(directory(sweep))
-
-
-def test_unknown_objectives_and_axes_are_refused_with_the_nearest_names(sweep: Path) -> None:
     with pytest.raises(ConfigError, match=r"has measured valid/loss. Did you mean validation/loss"):
         read_report(sweep, objective="valid/loss")
     with pytest.raises(ConfigError, match=r"no axis is called rate\. There is LearningRate\."):
         read_report(sweep, repeats=["rate"])
-
-
-def test_without_plotly_there_are_tables(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r'pip install "fidgpt\[report\]".*--nopage'):
         write_report(read_report(sweep))
