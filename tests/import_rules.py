@@ -3,6 +3,7 @@
 import ast
 import functools
 import graphlib
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
@@ -44,23 +45,14 @@ LAZY = {
     "train": {"fsspec", "lm_eval", "mlflow", "trackio", "wandb"},
 }
 
-
-# Underscored, but documented as the thing to call, or without a public form.
-UNDERSCORED = {
-    "os._exit",
-    "torch._foreach_lerp_",
-    "torch._foreach_norm",
-    "torch.cuda.memory._dump_snapshot",
-    "torch.cuda.memory._record_memory_history",
-    "torch.distributed.distributed_c10d._set_pg_timeout",
-}
-
 # Imports that still close a circle. Delete an entry with its circle; add none.
 CIRCULAR = {
     ("fidgpt.model.cpu", "fidgpt.model"),
     ("fidgpt.sweep", "fidgpt.cli"),
 }
 
+# Without a public form.
+PRIVATE = "torch.distributed.distributed_c10d._set_pg_timeout"
 parse = functools.cache(ast.parse)
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -110,36 +102,6 @@ def imports(tree: ast.AST, path: PurePosixPath) -> Iterator[Use]:
                     yield Use(node.lineno, name, lazy)
 
 
-def attributes(tree: ast.AST, path: PurePosixPath) -> Iterator[Use]:
-    """Every `module.name` that is read from a module imported under some name."""
-    modules: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                bound = alias.asname or alias.name.partition(".")[0]
-                modules[bound] = alias.name if alias.asname else bound
-        elif isinstance(node, ast.ImportFrom):
-            dotted = list(imports(node, path))
-            for alias, use in zip(node.names, dotted, strict=True):
-                modules[alias.asname or alias.name] = use.name
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            root, _, rest = ast.unparse(node).partition(".")
-            if root in modules and rest.replace(".", "").isidentifier():  # no call in the middle
-                yield Use(node.lineno, f"{modules[root]}.{rest}")
-
-
-def is_private(dotted: str) -> bool:
-    """Whether a component of the name starts with one underscore."""
-    return any(part.startswith("_") and not part.startswith("__") for part in dotted.split("."))
-
-
-def owner(dotted: str) -> str:
-    """The package whose private names these are: a part of fidgpt, or a package outside."""
-    top, *rest = dotted.split(".")
-    return f"fidgpt.{rest[0]}" if top == "fidgpt" and rest else top
-
-
 def is_allowed(use: Use, part: str) -> bool:
     """Whether a part of fidgpt that has a row in the tables above may import this."""
     top = use.name.partition(".")[0]
@@ -163,9 +125,10 @@ def broken_rules(path: str, source: str) -> list[str]:
     if place.parts[0] == "tests":
         return broken
     broken += [
-        f"{path}:{use.line}: {use.name}: private to {owner(use.name)}"
-        for use in dict.fromkeys([*found, *attributes(tree, place)])
-        if is_private(use.name) and owner(use.name) != owner(here) and use.name not in UNDERSCORED
+        f"{path}:{use.line}: {use.name}: private to its package"
+        for use in found
+        if re.search(r"\._(?!_)", use.name)
+        and not use.name.startswith((f"fidgpt.{part}.", PRIVATE))
     ]
     if part not in INSIDE:
         return broken

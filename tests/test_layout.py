@@ -166,7 +166,6 @@ FORBIDDEN = [
     ("src/fidgpt/graph/a.py", "from fiddle._src import daglish"),
     ("src/fidgpt/__init__.py", "from fidgpt.model import transformer"),
     ("src/fidgpt/train/a.py", "from fidgpt.model.mlp import _gate"),
-    ("src/fidgpt/cli/a.py", "from fidgpt.graph import bind as b\nb._fill(1)"),
     ("tags.py", "from fidgpt.graph import bind"),
     ("fiddlers/a.py", "from fidgpt.configs import base"),
     ("configs/a.py", "from fidgpt.interop import gpt2"),
@@ -178,12 +177,10 @@ ALLOWED = [
     ("src/fidgpt/model/a.py", "from . import mlp\nfrom .mlp import _gate"),
     ("src/fidgpt/optim/a.py", "import math, torch.nn as nn"),
     ("src/fidgpt/train/a.py", "from fidgpt import __version__\nfrom fidgpt.model import mlp"),
-    ("src/fidgpt/train/a.py", "class A:\n    b = self._c"),
     ("configs/a.py", "from fidgpt.fiddlers import make_large"),
     ("src/fidgpt/cli/a.py", "from absl import app\nfrom fidgpt.interop import gpt2"),
     ("src/fidgpt/data/a.py", "def f():\n    import pyarrow"),
     ("src/fidgpt/graph/a.py", "def f():\n    from torch import dtype"),
-    ("src/fidgpt/data/a.py", "import numpy\nnumpy.a(_b._c)._d"),
 ]
 
 

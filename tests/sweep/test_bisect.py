@@ -156,7 +156,7 @@ def test_a_larger_objective_is_worse_when_it_falls() -> None:
     for bounds in (Bounds(accuracy, 0.8, 0.2), Bounds(accuracy, 0.8, math.nan, 0.5)):
         verdicts = [bounds.verdict(value) for value in (0.7, 0.3)]
         assert verdicts == ["good", "bad"]
-    with pytest.raises(ConfigError, match="more of it is better: exchange the two"):
+    with pytest.raises(ConfigError, match="is worse than the bad one's, 0.8: exchange the two"):
         Bounds(accuracy, 0.2, 0.8)
 
 

@@ -97,16 +97,14 @@ class Bounds:
         if good is None or bad is None:
             which = "good" if good is None else "bad"
             raise ConfigError(f"the {which} run has no {name}: there is nothing to compare.")
-        if math.isnan(good):
-            raise ConfigError("the good run diverged: exchange the two, if the other one did not.")
         if good == bad:
             raise ConfigError(
                 f"both runs have the same {name}, {good:.6g}: neither of them is bad."
             )
-        if objective.is_larger_better and good < bad:
+        if math.isnan(good) or (objective.is_larger_better and good < bad):
             raise ConfigError(
-                f"the good run's {name}, {good:.6g}, is less than the bad one's, {bad:.6g}, and "
-                "more of it is better: exchange the two."
+                f"the good run's {name}, {good:.6g}, is worse than the bad one's, {bad:.6g}: "
+                "exchange the two."
             )
         self.good, self.bad, self.threshold = good, bad, threshold
         self._sign = -1 if objective.is_larger_better or bad < good else 1
