@@ -120,7 +120,7 @@ def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) ->
     names = ["base", "debug", "gpt2_124m"]
     monkeypatch.setattr(configs, "__all__", names)
     monkeypatch.setattr(configs, "base", other)
-    monkeypatch.setattr(sys.modules["fidgpt.configs.debug"], "base", other)
+    monkeypatch.setattr(sys.modules["fidgpt.configs.small"], "base", other)
     with pytest.raises(pytest.fail.Exception) as failed:
         text = golden_text("base")
         compare_with_golden(golden, text, update=False, explain=lambda new: causes("base", new))
