@@ -151,14 +151,6 @@ def test_a_window_keeps_no_more_than_itself():
     assert cache.bytes() == 2 * per_token * (3 + 1000) + positions
 
 
-def test_layers_that_share_a_block_keep_their_own():
-    model, tokens = make_model("rope", shared=True), text()
-    cache = Cache(capacity=SEQ)
-    in_parts(model, model.layout(tokens), [SEQ], cache)
-    kept = [cache.layer(index)[model.blocks[index].attention] for index in (0, 1)]
-    assert not torch.equal(kept[0][0], kept[1][0])
-
-
 def test_more_tokens_than_there_is_room_for_are_refused():
     model, tokens = make_model("window"), text()
     with pytest.raises(ValueError, match=r"10 \+ 4 tokens do not fit in a cache with room for 13"):

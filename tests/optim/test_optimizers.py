@@ -271,11 +271,6 @@ def named(model: nn.Module, groups: Groups) -> dict[str, list[str]]:
     return {group["name"]: [names[id(p)] for p in group["params"]] for group in groups}
 
 
-def rate_of(model: nn.Module, groups: Groups) -> dict[str, float]:
-    names = {id(p): name for name, p in model.named_parameters()}
-    return {names[id(p)]: g.get("lr_scale", 1.0) for g in groups for p in g["params"]}
-
-
 @pytest.mark.parametrize("name", ["debug", "gpt2_124m", "gpt_oss_20b"])
 def test_rules_can_do_what_decay_matrices_does(name: str) -> None:
     model = model_of(name)
@@ -318,7 +313,9 @@ def test_layers_learn_slower_from_the_top_down() -> None:
     model = model_of("debug", unroll, fiddlers.untie_embeddings)
     depth = len(model.blocks)
     rule = Rule("all", match=ByName(""), lr_scale=LayerDecay(0.5))
-    rate = rate_of(model, ParameterGroups([rule])(model))
+    groups = ParameterGroups([rule])(model)
+    members = named(model, groups)
+    rate = {one: g.get("lr_scale", 1.0) for g in groups for one in members[g["name"]]}
     assert rate["unembedding.weight"] == rate["norm.weight"] == 1.0
     for layer in range(depth):
         assert rate[f"blocks.{layer}.mlp.up.weight"] == 0.5 ** (depth - 1 - layer)
