@@ -52,6 +52,13 @@ def listed(mapped: Mapped) -> list[str]:
     return [name for name in names if name != "optimizer.default_weight_decay_mask"]
 
 
+def cases(table: str) -> list[tuple[str, str, str]]:
+    """Read `entries -> values ! unmapped`: each on a line, and on the indented ones after it."""
+    rows = [" ".join(row.split()) for row in re.split(r"\n(?=\S)", table.strip())]
+    pairs = [(one, *rest.partition("!")) for one, _, rest in (row.partition(" ->") for row in rows)]
+    return [(one, values, names) for one, values, _, names in pairs]
+
+
 def value_at(root: Any, path: str) -> Any:
     """Return the value at a path, in which `()` is what a node calls."""
     for step in re.findall(r"\w+|\[[^\]]*\]|\(\)", path):
@@ -113,60 +120,39 @@ def test_defaults_are_those_of_levanter() -> None:
     assert not [one for one in small.directives if one.startswith("set:model")]
 
 
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("rope: {type: default, theta: 5e5, factor: 1.0}", "attention.rope.theta = 5e5"),
-        (
-            "rope: {type: linear, factor: 4}",
-            """attention.rope.theta = 1e4; attention.rope.scaling() = LinearScaling
-            attention.rope.scaling.factor = 4.0""",
-        ),
-        (
-            "rope: {type: llama3, factor: 32}",
-            """attention.rope.theta = 5e5; attention.rope.scaling() = Llama3Scaling
-            attention.rope.scaling.factor = 32.0; attention.rope.scaling.original_seq_len = 8192
-            attention.rope.scaling.low_freq_factor = 1.0
-            attention.rope.scaling.high_freq_factor = 4.0""",
-        ),
-        (
-            "rope: {type: yarn, original_max_position_embeddings: 256}",
-            "attention.rope.scaling = None",
-        ),
-        ("type: mistral", "attention.window = 4096"),
-        ("type: mistral, seq_len: 1024", "attention.window = None"),
-        ("type: mistral, sliding_window: 512", "attention.window = 512"),
-        (
-            "type: gemma, head_dim: 16",
-            "mlp() = GeGLU; mlp_norm() = OffsetRMSNorm; mlp_norm.eps = 1e-5",
-        ),
-        (
-            "type: qwen, use_sliding_window: false, sliding_window: 8",
-            "attention.bias = True; attention.out_bias = False",
-        ),
-        ("type: qwen3, layer_norm_epsilon: 1e-6", "attention.query_norm.eps = 1e-6"),
-        (
-            "type: mixtral, n_routed_experts: 4, n_shared_experts: 2",
-            """mlp() = MoE; mlp.num_experts = 4; mlp.router.top_k = 2; mlp.experts.ffn_dim = 96
-            mlp.shared.ffn_dim = 192; mlp.balancing[0].weight = 0.005
-            mlp.balancing[1].weight = 0.001""",
-        ),
-        (
-            "type: mixtral, lbl_coef: 0.1, rzl_coef: null",
-            "mlp.balancing[0].weight = 0.05; mlp.balancing[1].weight = 0.0",
-        ),
-        (
-            "use_layer_norm_weight: false, layer_norm_epsilon: 1e-6",
-            "mlp_norm() = WeightlessRMSNorm; mlp_norm.eps = 1e-6",
-        ),
-        ("hybrid_norm: true", "() = SandwichBlock; mlp_out_norm() = RMSNorm"),
-        ("gradient_checkpointing: true", "() = Recompute; block.mlp.ffn_dim = 96"),
-        ("gradient_checkpointing: full", "() = Recompute"),
-        ("gradient_checkpointing: false", "() = Block; mlp.ffn_dim = 96"),
-    ],
-)
-def test_models_are_mapped(text: str, values: str) -> None:
-    assert_mapped(f"model: {{{SIZES}, {text}}}", values, inside=BLOCK)
+MODELS = """
+rope: {type: default, theta: 5e5, factor: 1.0} -> attention.rope.theta = 5e5
+rope: {type: linear, factor: 4} -> attention.rope.theta = 1e4; attention.rope.scaling() =
+    LinearScaling; attention.rope.scaling.factor = 4.0
+rope: {type: llama3, factor: 32} -> attention.rope.theta = 5e5; attention.rope.scaling() =
+    Llama3Scaling; attention.rope.scaling.factor = 32.0; attention.rope.scaling.original_seq_len
+    = 8192; attention.rope.scaling.low_freq_factor = 1.0;
+    attention.rope.scaling.high_freq_factor = 4.0
+rope: {type: yarn, original_max_position_embeddings: 256} -> attention.rope.scaling = None
+type: mistral -> attention.window = 4096
+type: mistral, seq_len: 1024 -> attention.window = None
+type: mistral, sliding_window: 512 -> attention.window = 512
+type: gemma, head_dim: 16 -> mlp() = GeGLU; mlp_norm() = OffsetRMSNorm; mlp_norm.eps = 1e-5
+type: qwen, use_sliding_window: false, sliding_window: 8 -> attention.bias = True;
+    attention.out_bias = False
+type: qwen3, layer_norm_epsilon: 1e-6 -> attention.query_norm.eps = 1e-6
+type: mixtral, n_routed_experts: 4, n_shared_experts: 2 -> mlp() = MoE; mlp.num_experts = 4;
+    mlp.router.top_k = 2; mlp.experts.ffn_dim = 96; mlp.shared.ffn_dim = 192;
+    mlp.balancing[0].weight = 0.005; mlp.balancing[1].weight = 0.001
+type: mixtral, lbl_coef: 0.1, rzl_coef: null -> mlp.balancing[0].weight = 0.05;
+    mlp.balancing[1].weight = 0.0
+use_layer_norm_weight: false, layer_norm_epsilon: 1e-6 -> mlp_norm() = WeightlessRMSNorm;
+    mlp_norm.eps = 1e-6
+hybrid_norm: true -> () = SandwichBlock; mlp_out_norm() = RMSNorm
+gradient_checkpointing: true -> () = Recompute; block.mlp.ffn_dim = 96
+gradient_checkpointing: full -> () = Recompute
+gradient_checkpointing: false -> () = Block; mlp.ffn_dim = 96
+"""
+
+
+@pytest.mark.parametrize(("text", "values", "names"), cases(MODELS))
+def test_models_are_mapped(text: str, values: str, names: str) -> None:
+    assert_mapped(f"model: {{{SIZES}, {text}}}", values, names, inside=BLOCK)
 
 
 def test_gemma_scales_and_ties_its_table() -> None:
@@ -206,130 +192,83 @@ def test_gpt2_starts_from_gpt2() -> None:
     assert scales == pytest.approx([1 / 8, 1 / 16, 1 / 24])
 
 
-EMA = "average() = Ema; average.beta = 0.9"
-TRACKERS = """[{project: mine, entity: me, mode: offline, name: null, save_code: true},
-    {type: tensorboard, logdir: logs}, {type: json_logger},
-    {type: trackio, project: theirs, space_id: a/b}]"""
+TRAINERS = """
+mp: f32 -> precision() = Float32
+mp: 'p=f32,c=bfloat16' -> precision() = BFloat16
+mp: 'compute=bfloat16,params=float32,output=float32' -> precision() = BFloat16 ! mp
+mp: 'p=f32, c=F16' -> precision() = Float16
+mp: bfloat16 -> precision() = native_precision ! mp
+mp: 'p=f32,c=f8' -> precision() = native_precision ! mp
+mp: 'p=f32,x=f32' -> precision() = native_precision ! mp
+fsdp_axis: embed, batch_axis: batch -> parallel() = FullyShardedDataParallel
+fsdp_axis: null, tensor_parallel_axes: [mlp, heads] -> parallel() = DataParallel
+axis_resources: {}, model_axis_size: 1 -> parallel() = DataParallel
+replica_dcn_axis_size: 2 -> parallel() = DataParallel ! replica_dcn_axis_size
+train_batch_size: -1, per_device_parallelism: 4 -> micro_batch_size = 4 ! train_batch_size
+profiler: true, profiler_start_step: 3, profiler_num_steps: 4 -> observers[0]() = Profiler;
+    observers[0].begin = 3; observers[0].num_steps = 4
+profiler: false, profiler_start_step: 3 -> observers = ()
+model_averaging: {type: ema, beta: 0.9} -> average() = Ema; average.beta = 0.9
+model_averaging: {type: ema_decay_sqrt} -> average() = EmaDecaySqrt; average.beta = 0.999;
+    average.decay_steps = 100_000
+model_averaging: {type: swa} -> average = None ! model_averaging.type
+model_averaging: {type: ema, beta: 0.9, x: 1} -> average() = Ema; average.beta = 0.9 !
+    model_averaging.x
+checkpointer: {save_interval: 90m} -> checkpoints.temporary.minutes = 90.0
+checkpointer: {save_interval: 1h 30m} -> checkpoints.temporary.minutes = 90.0
+checkpointer: {save_interval: null} -> checkpoints.temporary = None
+checkpointer: {save_interval: soon} -> ! checkpointer.save_interval
+checkpointer: {keep: [{each: 3}]} -> ! checkpointer.keep
+checkpointer: {keep: [{every: 100, until: 1000}, {every: 500, until: null}]} ->
+    checkpoints.every = None; checkpoints.keep[0].until = 1000; checkpoints.keep[1].every = 500;
+    checkpoints.keep[1].until = None
+tracker: {mode: disabled} -> trackers[1]() = JSONLines
+wandb: {mode: disabled, tags: []} -> trackers[1]() = JSONLines
+tracker: [{project: mine, entity: me, mode: offline, name: null, save_code: true}, {type:
+    tensorboard, logdir: logs}, {type: json_logger}, {type: trackio, project: theirs, space_id:
+    a/b}] -> trackers[2]() = TensorBoard; trackers[3]() = Trackio; trackers[4]() = WandB;
+    trackers[3].space = 'a/b'; trackers[4].project = 'mine'; trackers[4].mode = 'offline' !
+    tracker[1].logdir
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "values", "names"),
-    [
-        ("mp: f32", "precision() = Float32", ""),
-        ("mp: 'p=f32,c=bfloat16'", "precision() = BFloat16", ""),
-        ("mp: 'compute=bfloat16,params=float32,output=float32'", "precision() = BFloat16", "mp"),
-        ("mp: 'p=f32, c=F16'", "precision() = Float16", ""),
-        ("mp: bfloat16", "precision() = native_precision", "mp"),
-        ("mp: 'p=f32,c=f8'", "precision() = native_precision", "mp"),
-        ("mp: 'p=f32,x=f32'", "precision() = native_precision", "mp"),
-        ("fsdp_axis: embed, batch_axis: batch", "parallel() = FullyShardedDataParallel", ""),
-        ("fsdp_axis: null, tensor_parallel_axes: [mlp, heads]", "parallel() = DataParallel", ""),
-        ("axis_resources: {}, model_axis_size: 1", "parallel() = DataParallel", ""),
-        ("replica_dcn_axis_size: 2", "parallel() = DataParallel", "replica_dcn_axis_size"),
-        (
-            "train_batch_size: -1, per_device_parallelism: 4",
-            "micro_batch_size = 4",
-            "train_batch_size",
-        ),
-        (
-            "profiler: true, profiler_start_step: 3, profiler_num_steps: 4",
-            "observers[0]() = Profiler; observers[0].begin = 3; observers[0].num_steps = 4",
-            "",
-        ),
-        ("profiler: false, profiler_start_step: 3", "observers = ()", ""),
-        ("model_averaging: {type: ema, beta: 0.9}", EMA, ""),
-        (
-            "model_averaging: {type: ema_decay_sqrt}",
-            "average() = EmaDecaySqrt; average.beta = 0.999; average.decay_steps = 100_000",
-            "",
-        ),
-        ("model_averaging: {type: swa}", "average = None", "model_averaging.type"),
-        ("model_averaging: {type: ema, beta: 0.9, x: 1}", EMA, "model_averaging.x"),
-        ("checkpointer: {save_interval: 90m}", "checkpoints.temporary.minutes = 90.0", ""),
-        ("checkpointer: {save_interval: 1h 30m}", "checkpoints.temporary.minutes = 90.0", ""),
-        ("checkpointer: {save_interval: null}", "checkpoints.temporary = None", ""),
-        ("checkpointer: {save_interval: soon}", "", "checkpointer.save_interval"),
-        ("checkpointer: {keep: [{each: 3}]}", "", "checkpointer.keep"),
-        (
-            "checkpointer: {keep: [{every: 100, until: 1000}, {every: 500, until: null}]}",
-            """checkpoints.every = None; checkpoints.keep[0].until = 1000
-            checkpoints.keep[1].every = 500; checkpoints.keep[1].until = None""",
-            "",
-        ),
-        ("tracker: {mode: disabled}", "trackers[1]() = JSONLines", ""),
-        ("wandb: {mode: disabled, tags: []}", "trackers[1]() = JSONLines", ""),
-        (
-            f"tracker: {TRACKERS}",
-            """trackers[2]() = TensorBoard; trackers[3]() = Trackio; trackers[4]() = WandB
-            trackers[3].space = 'a/b'; trackers[4].project = 'mine'
-            trackers[4].mode = 'offline'""",
-            "tracker[1].logdir",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "values", "names"), cases(TRAINERS))
 def test_trainers_are_mapped(text: str, values: str, names: str) -> None:
     unmapped = " ".join(f"trainer.{name}" for name in names.split())
     assert_mapped(f"trainer: {{num_train_steps: 100, {text}}}", values, unmapped)
 
 
-SKIP = "guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0"
+OPTIMIZERS = """
+max_grad_norm: null -> max_grad_norm = None
+max_grad_norm: 0 -> max_grad_norm = None
+type: lion, learning_rate: 1e-4, beta2: 0.98, epsilon: 1e-8 -> optimizer() = Lion; optimizer.lr
+    = 1e-4; optimizer.betas = (0.9, 0.98)
+type: sophia-h, learning_rate: 1e-4, beta1: 0.5, epsilon: 1e-3 -> optimizer.lr = 1e-4;
+    optimizer.betas = (0.9, 0.95) ! type beta1 epsilon
+type: muon, learning_rate: 0.02, adam_lr: 4e-4, momentum: 0.9, nesterov: false, backend_steps:
+    6, weight_decay: 0.01, beta1: 0.8, lr_schedule: inv -> optimizer() = Muon; optimizer.lr =
+    4e-4; optimizer.momentum = 0.9; groups.lr_scale = approx(50.0); optimizer.nesterov = False;
+    optimizer.ns_steps = 6; optimizer.betas = (0.8, 0.95); optimizer.weight_decay = 0.01;
+    optimizer.adjust_lr_fn = 'original'
+type: muon, use_kimi_scaling: true -> optimizer.adjust_lr_fn = 'match_rms_adamw'
+skip_bad_steps: true -> guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0
+skip_bad_steps: {} -> guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0
+skip_bad_steps: 64 -> guard() = SkipOutliers; guard.window = 64
+skip_bad_steps: {rolling_interval_length: 32, sigma_factor: 4} -> guard() = SkipOutliers;
+    guard.window = 32; guard.num_deviations = 4.0
+skip_bad_steps: false -> guard = None; average = None
+skip_bad_steps: 0 -> guard = None
+skip_bad_steps: often -> guard = None ! skip_bad_steps
+skip_bad_steps: {x: 1} -> guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0
+    ! skip_bad_steps.x
+lr_schedule: {type: constant}, warmup: 0.5 -> schedule() = Constant; schedule.warmup_steps = 50
+lr_schedule: linear, decay: 0.2, min_lr_ratio: 0 -> schedule() = WarmupStableDecay;
+    schedule.warmup_steps = 1; schedule.decay_steps = 20; schedule.min_ratio = 0.0
+lr_schedule: linear, warmup: 10 -> schedule.decay_steps = 90
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "values", "names"),
-    [
-        ("max_grad_norm: null", "max_grad_norm = None", ""),
-        ("max_grad_norm: 0", "max_grad_norm = None", ""),
-        (
-            "type: lion, learning_rate: 1e-4, beta2: 0.98, epsilon: 1e-8",
-            "optimizer() = Lion; optimizer.lr = 1e-4; optimizer.betas = (0.9, 0.98)",
-            "",
-        ),
-        (
-            "type: sophia-h, learning_rate: 1e-4, beta1: 0.5, epsilon: 1e-3",
-            "optimizer.lr = 1e-4; optimizer.betas = (0.9, 0.95)",
-            "type beta1 epsilon",
-        ),
-        (
-            """type: muon, learning_rate: 0.02, adam_lr: 4e-4, momentum: 0.9, nesterov: false,
-               backend_steps: 6, weight_decay: 0.01, beta1: 0.8, lr_schedule: inv""",
-            """optimizer() = Muon; optimizer.lr = 4e-4; optimizer.momentum = 0.9
-            groups.lr_scale = approx(50.0); optimizer.nesterov = False; optimizer.ns_steps = 6
-            optimizer.betas = (0.8, 0.95); optimizer.weight_decay = 0.01
-            optimizer.adjust_lr_fn = 'original'""",
-            "",
-        ),
-        (
-            "type: muon, use_kimi_scaling: true",
-            "optimizer.adjust_lr_fn = 'match_rms_adamw'",
-            "",
-        ),
-        ("skip_bad_steps: true", SKIP, ""),
-        ("skip_bad_steps: {}", SKIP, ""),
-        ("skip_bad_steps: 64", "guard() = SkipOutliers; guard.window = 64", ""),
-        (
-            "skip_bad_steps: {rolling_interval_length: 32, sigma_factor: 4}",
-            "guard() = SkipOutliers; guard.window = 32; guard.num_deviations = 4.0",
-            "",
-        ),
-        ("skip_bad_steps: false", "guard = None; average = None", ""),
-        ("skip_bad_steps: 0", "guard = None", ""),
-        ("skip_bad_steps: often", "guard = None", "skip_bad_steps"),
-        ("skip_bad_steps: {x: 1}", SKIP, "skip_bad_steps.x"),
-        (
-            "lr_schedule: {type: constant}, warmup: 0.5",
-            "schedule() = Constant; schedule.warmup_steps = 50",
-            "",
-        ),
-        (
-            "lr_schedule: linear, decay: 0.2, min_lr_ratio: 0",
-            """schedule() = WarmupStableDecay; schedule.warmup_steps = 1
-            schedule.decay_steps = 20; schedule.min_ratio = 0.0""",
-            "",
-        ),
-        ("lr_schedule: linear, warmup: 10", "schedule.decay_steps = 90", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "values", "names"), cases(OPTIMIZERS))
 def test_optimizers_are_mapped(text: str, values: str, names: str) -> None:
     unmapped = " ".join(f"optimizer.{name}" for name in names.split())
     assert_mapped(f"trainer: {{num_train_steps: 100}}\noptimizer: {{{text}}}", values, unmapped)
@@ -385,43 +324,29 @@ def test_cycles_and_shapes_are_mapped(
     assert listed(mapped) == []
 
 
-TWO = "configs: {a: {train_urls: [a.txt]}, b: {id: b/c}}"
-ONE = "configs: {a: {train_urls: [a.txt]}}"
+TEXTS = """
+train_urls: ['my data/a, b.jsonl'], text_key: body, tokenizer: gpt2 -> corpus.source.path = 'my
+    data/a, b.jsonl'; corpus.source.text_field = 'body' ! tokenizer
+train_urls: ['gs://a/b.jsonl'] -> ! train_urls
+train_urls: ['a/*.jsonl'] -> ! train_urls
+train_urls: [a.jsonl], format: {type: chat} -> ! train_urls format
+id: a/b, name: small, format: {type: text, text_key: body} -> corpus.source.path = 'a/b';
+    corpus.source.name = 'small'; corpus.source.text_field = 'body'
+configs: {web: {id: a/b}, own: {train_urls: [code/]}, test: {validation_urls: [c]}},
+    train_weights: [[0, {web: 0.8, own: 0.2}], [100, {own: 1}]], stop_strategy: restart ->
+    streams['own'].corpus.source.path = 'a/b'; streams['own_'].corpus.source.path = 'code/';
+    weights = {'own': 0.8, 'own_': 0.2}; stages[0].begin = 100; stages[0].weights = {'own': 0.0,
+    'own_': 1.0} ! configs.test
+configs: {a: {train_urls: [a.txt]}, b: {id: b/c}}, train_weights: {a: 1, b: 1} -> ! configs
+    train_weights
+configs: {a: {train_urls: [a.txt]}}, train_weights: {a: 1, b: 1} -> ! configs train_weights
+configs: {a: {train_urls: [a.txt]}}, train_weights: [[5, {a: 1}]] -> ! configs train_weights
+configs: {a: {train_urls: [a.txt]}}, train_weights: {a: -1} -> ! configs train_weights
+configs: 7, train_weights: {a: 1} -> ! configs train_weights
+"""
 
 
-@pytest.mark.parametrize(
-    ("text", "values", "names"),
-    [
-        (
-            "train_urls: ['my data/a, b.jsonl'], text_key: body, tokenizer: gpt2",
-            "corpus.source.path = 'my data/a, b.jsonl'; corpus.source.text_field = 'body'",
-            "tokenizer",
-        ),
-        ("train_urls: ['gs://a/b.jsonl']", "", "train_urls"),
-        ("train_urls: ['a/*.jsonl']", "", "train_urls"),
-        ("train_urls: [a.jsonl], format: {type: chat}", "", "train_urls format"),
-        (
-            "id: a/b, name: small, format: {type: text, text_key: body}",
-            """corpus.source.path = 'a/b'; corpus.source.name = 'small'
-            corpus.source.text_field = 'body'""",
-            "",
-        ),
-        (
-            """configs: {web: {id: a/b}, own: {train_urls: [code/]}, test: {validation_urls: [c]}},
-               train_weights: [[0, {web: 0.8, own: 0.2}], [100, {own: 1}]],
-               stop_strategy: restart""",
-            """streams['own'].corpus.source.path = 'a/b'
-            streams['own_'].corpus.source.path = 'code/'; weights = {'own': 0.8, 'own_': 0.2}
-            stages[0].begin = 100; stages[0].weights = {'own': 0.0, 'own_': 1.0}""",
-            "configs.test",
-        ),
-        (f"{TWO}, train_weights: {{a: 1, b: 1}}", "", "configs train_weights"),
-        (f"{ONE}, train_weights: {{a: 1, b: 1}}", "", "configs train_weights"),
-        (f"{ONE}, train_weights: [[5, {{a: 1}}]]", "", "configs train_weights"),
-        (f"{ONE}, train_weights: {{a: -1}}", "", "configs train_weights"),
-        ("configs: 7, train_weights: {a: 1}", "", "configs train_weights"),
-    ],
-)
+@pytest.mark.parametrize(("text", "values", "names"), cases(TEXTS))
 def test_texts_are_mapped(text: str, values: str, names: str) -> None:
     unmapped = " ".join(f"data.{name}" for name in names.split())
     assert_mapped(f"data: {{{text}}}", values, unmapped, inside="data")
