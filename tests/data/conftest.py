@@ -51,7 +51,8 @@ def prepare(tmp_path: Path) -> Callable[..., PreparedCorpus]:
 
     def prepare(source: Any, name: str | Path = "out", **options: Any) -> PreparedCorpus:
         source = Documents(source) if isinstance(source, list) else source
-        corpus = Corpus(source, **{"tokenizer": ByteTokenizer()} | options)
+        settings: dict[str, Any] = {"tokenizer": ByteTokenizer()} | options
+        corpus = Corpus(source, **settings)
         return corpus.prepare_in(tmp_path / name, show_progress=False)
 
     return prepare

@@ -1,7 +1,6 @@
 """Mixtures: exact shares of tokens, the same order for any number of ranks, at any step."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,9 +46,7 @@ def letters(mixture: Mixture, steps: range) -> list[str]:
     return [next(chr(token) for token in row if token < 256) for row in rows]
 
 
-def test_every_prefix_has_the_shares_less_than_one_sequence_off(
-    streams: dict[str, IndexedStream],
-) -> None:
+def test_every_prefix_has_the_shares_less_than_one_sequence_off(streams):
     drawn = letters(mixed(streams), range(40))
     for name, share in {"x": 0.5, "y": 0.3, "z": 0.2}.items():
         had = np.cumsum([letter == name for letter in drawn])
@@ -69,9 +66,7 @@ def test_each_stream_continues_in_its_own_order(streams: dict[str, IndexedStream
     assert len(drawn["x"]) > 2 * streams["x"].num_sequences  # type: ignore[attr-defined]
 
 
-def test_a_stage_has_its_own_shares_from_its_first_step_on(
-    streams: dict[str, IndexedStream],
-) -> None:
+def test_a_stage_has_its_own_shares_from_its_first_step_on(streams):
     mixture = mixed(streams, stages=[Stage(begin=10, weights={"z": 3, "x": 1})])
     drawn = letters(mixture, range(10, 30))
     assert (drawn.count("z"), drawn.count("x")) == (120, 40)
@@ -95,9 +90,7 @@ def test_mixtures_are_mixed(streams: dict[str, IndexedStream]) -> None:
     assert [drawn.count(letter) for letter in "xyz"] == [80, 80, 40]
 
 
-def test_the_checksum_is_that_of_the_texts(
-    streams: dict[str, IndexedStream], stream_of: MakeStream
-) -> None:
+def test_the_checksum_is_that_of_the_texts(streams, stream_of):
     assert mixed(streams).checksum == mixed(streams, weights={"x": 1}).checksum
     other = {**streams, "z": stream_of(["zz" * 100])}
     assert mixed(streams).checksum != mixed(other).checksum
@@ -139,9 +132,7 @@ def test_different_tokenizers_are_refused(stream_of: MakeStream, modules: list[s
     assert other.checksum != same.checksum
 
 
-def test_a_missing_text_is_reported_before_another_one_is_prepared(
-    stream_of: MakeStream, tmp_path: Path
-) -> None:
+def test_a_missing_text_is_reported_before_another_one_is_prepared(stream_of, tmp_path):
     own, other = stream_of(["a" * 200], prepare=False), stream_of(["b" * 200], prepare=False)
     assert isinstance(other.corpus, Corpus)
     other.corpus.source = TextFiles(tmp_path / "none.txt")
@@ -165,9 +156,7 @@ def test_mistakes_are_named(streams: dict[str, IndexedStream], stream_of: MakeSt
         Mixture(streams, batch_size=1, weights={"x": 1}).batch(0)
 
 
-def test_the_order_of_a_stage_is_made_when_the_stage_begins(
-    streams: dict[str, IndexedStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_order_of_a_stage_is_made_when_the_stage_begins(streams, monkeypatch):
     """Shares like 0.61803 have an order of 100,000 places; shares that move have 100 of them."""
     lengths: list[int | None] = []
 

@@ -147,16 +147,12 @@ def read_in_parts(make: Callable[[], TrainingStream]) -> list[Tensor]:
     return batches
 
 
-def test_stops_and_ranks_change_no_token(
-    make: Callable[[], TrainingStream], expected: list[Tensor]
-) -> None:
+def test_stops_and_ranks_change_no_token(make, expected):
     assert torch.equal(torch.stack(read_in_parts(make)), torch.stack(expected))
 
 
 @pytest.mark.parametrize(("depth", "num_workers"), [(1, 1), (2, 2), (5, 4)])
-def test_batches_made_ahead_change_no_token(
-    make: Callable[[], TrainingStream], expected: list[Tensor], depth: int, num_workers: int
-) -> None:
+def test_batches_made_ahead_change_no_token(make, expected, depth, num_workers):
     def ahead() -> Prefetch:
         return Prefetch(make(), depth=depth, num_workers=num_workers)
 

@@ -179,9 +179,7 @@ def test_the_packing_is_written_once_for_each_length(stream_of: MakeStream, tmp_
     assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("pieces.bin")}
 
 
-def test_pieces_are_the_same_whatever_is_read_at_once(
-    stream_of: MakeStream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_pieces_are_the_same_whatever_is_read_at_once(stream_of, monkeypatch, tmp_path):
     """As with any number of shards and any size of what is held in memory."""
     texts = random_texts(100, longest=90)
     whole = stream_of(texts, packing=best_fit)
@@ -202,9 +200,7 @@ def test_pieces_are_the_same_whatever_is_read_at_once(
         ("index.json", lambda _: b'{"version": 1}'),
     ],
 )
-def test_a_damaged_packing_is_found_and_named(
-    stream_of: MakeStream, file: str, damage: Callable[[bytes], bytes]
-) -> None:
+def test_a_damaged_packing_is_found_and_named(stream_of, file, damage):
     texts = random_texts(100, longest=20)
     stream = stream_of(texts, packing=best_fit)
     path = stream.corpus.prepare().directory / f"best-fit-{SEQ_LEN}" / file

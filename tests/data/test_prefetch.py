@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from fidgpt.data import ByteTokenizer, Prefetch, Tokenizer, TokenStream, TrainingStream
+from fidgpt.data import ByteTokenizer, Prefetch, Tokenizer, TrainingStream
 
 
 class Counting(TrainingStream):
@@ -58,9 +58,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize(("depth", "num_workers"), [(1, 1), (3, 1), (3, 4)])
-def test_batches_are_the_streams_own_in_any_order_of_steps(
-    stream_of: Callable[..., TokenStream], modules: list[str], depth: int, num_workers: int
-) -> None:
+def test_batches_are_the_streams_own_in_any_order_of_steps(stream_of, modules, depth, num_workers):
     stream = stream_of(modules[:10])
     ahead = Prefetch(stream, depth=depth, num_workers=num_workers)
     ahead.prepare(show_progress=False)

@@ -60,9 +60,7 @@ def counts(corpus: PreparedCorpus) -> tuple[int, int]:
 
 @pytest.mark.parametrize("shard_tokens", [1, 8000, 10**9])
 @pytest.mark.parametrize("spec", [BPE, BYTES], ids=["bpe", "bytes"])
-def test_every_document_is_read_back_in_order(
-    modules: list[str], prepare: Prepare, spec: Any, shard_tokens: int
-) -> None:
+def test_every_document_is_read_back_in_order(modules, prepare, spec, shard_tokens):
     corpus = prepare(modules, tokenizer=spec, validation_fraction=0.2, shard_tokens=shard_tokens)
     train, held_out = both_of(corpus)
     assert sorted(train + held_out) == sorted(modules)
@@ -75,9 +73,7 @@ def test_every_document_is_read_back_in_order(
     assert (num_shards == 1) == (shard_tokens == 10**9)
 
 
-def test_a_vocabulary_beyond_16_bits_is_written_in_32(
-    modules: list[str], prepare: Prepare, tmp_path: Path
-) -> None:
+def test_a_vocabulary_beyond_16_bits_is_written_in_32(modules, prepare, tmp_path):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {f"filler{n}": n for n in range(70_000)}
     vocabulary |= {letter: 70_000 + n for n, letter in enumerate(alphabet)}
@@ -106,9 +102,7 @@ def test_the_hash_of_a_document_decides_whether_it_is_held_out(prepare: Prepare)
     ("second", "fraction", "expected"),
     [("two", 0.001, (1, 1)), ("two", 0.999, (1, 1)), ("one", 0.5, (2, 0)), ("two", 0.0, (2, 0))],
 )
-def test_two_different_documents_are_enough_for_both_splits(
-    prepare: Prepare, second: str, fraction: float, expected: tuple[int, int]
-) -> None:
+def test_two_different_documents_are_enough_for_both_splits(prepare, second, fraction, expected):
     assert counts(prepare(["one", second], validation_fraction=fraction)) == expected
 
 
@@ -206,13 +200,8 @@ def resumable(directory: Path) -> list[Path]:
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(28, "No space left on device")])
 def test_finished_shards_are_not_tokenized_again(
-    documents: MakeSource,
-    modules: list[str],
-    files: Files,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    failure: BaseException,
-) -> None:
+    documents, modules, files, tmp_path, monkeypatch, failure
+):
     expected = files(modules, "whole")
     source = documents(modules)
     with monkeypatch.context() as patch:
@@ -240,9 +229,7 @@ def test_finished_shards_are_not_tokenized_again(
 
 
 @pytest.mark.parametrize("record", ["other key", "{", '{"version": 1}'])
-def test_only_the_same_preparation_is_resumed(
-    modules: list[str], files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: str
-) -> None:
+def test_only_the_same_preparation_is_resumed(modules, files, tmp_path, monkeypatch, record):
     with monkeypatch.context() as patch:
         fail_at(patch, 45, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
@@ -333,9 +320,7 @@ def run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[s
 
 
 @PROCESSES
-def test_killed_at_any_point_and_again_it_ends_with_the_same_bytes(
-    modules: list[str], tmp_path: Path
-) -> None:
+def test_killed_at_any_point_and_again_it_ends_with_the_same_bytes(modules, tmp_path):
     (tmp_path / "text").mkdir()
     for number, text in enumerate(modules[:30]):
         (tmp_path / "text" / f"{number:02d}.txt").write_text(text, encoding="utf-8")
@@ -348,9 +333,7 @@ def test_killed_at_any_point_and_again_it_ends_with_the_same_bytes(
 
 @PROCESSES
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_processes_write_what_threads_write(
-    modules: list[str], files: Files, monkeypatch: pytest.MonkeyPatch, num_workers: int
-) -> None:
+def test_processes_write_what_threads_write(modules, files, monkeypatch, num_workers):
     texts = ["<|endoftext|> is text", "line\r\n\x00 end", *modules, "\N{SNOWMAN}" * 3000]
     monkeypatch.setattr("fidgpt.data.encoders.BATCH_SIZE", 5_000)
     expected = files(texts, "threads", tokenizer=BPE)
@@ -359,9 +342,7 @@ def test_processes_write_what_threads_write(
 
 
 @PROCESSES
-def test_a_killed_process_is_reported_and_finished_shards_are_kept(
-    modules: list[str], files: Files, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_process_is_reported_and_finished_shards_are_kept(modules, files, monkeypatch):
     monkeypatch.setattr("fidgpt.data.preparation.PROCESSES_FROM_BYTES", 0)
     monkeypatch.setattr("fidgpt.data.encoders.BATCH_SIZE", 5_000)
     started: list[subprocess.Popen[Any]] = []
@@ -398,9 +379,7 @@ corpus.prepare_in(sys.argv[2], show_progress=False)
 
 
 @PROCESSES
-def test_processes_end_with_the_one_that_started_them(
-    modules: list[str], files: Files, tmp_path: Path
-) -> None:
+def test_processes_end_with_the_one_that_started_them(modules, files, tmp_path):
     (tmp_path / "a.txt").write_text("".join(modules[:10]), encoding="utf-8")
     done = run_script(ORPHANED, tmp_path / "a.txt", tmp_path / "out")
     assert done.returncode == -signal.SIGKILL
@@ -426,9 +405,7 @@ def below(directory: Path) -> list[str]:
         (b"\xef\xbb\xbf", "holds no text at all"),
     ],
 )
-def test_bad_text_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, message: str
-) -> None:
+def test_bad_text_leaves_nothing(tmp_path, capsys, content, message):
     path = tmp_path / "corpus.txt"
     if content is not None:
         path.write_bytes(content)
@@ -446,13 +423,8 @@ def test_bad_text_leaves_nothing(
     ],
 )
 def test_a_failure_before_the_first_shard_is_finished_leaves_nothing(
-    documents: MakeSource,
-    modules: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    error: BaseException,
-    message: str,
-) -> None:
+    documents, modules, tmp_path, monkeypatch, error, message
+):
     fail_at(monkeypatch, 20, error)
     corpus = Corpus(documents(modules), tokenizer=BYTES, cache_dir=tmp_path)
     with pytest.raises((DataError, KeyboardInterrupt), match=message) as caught:
@@ -464,9 +436,7 @@ def test_a_failure_before_the_first_shard_is_finished_leaves_nothing(
 
 
 @pytest.mark.parametrize("place", ["file/cache", "/proc/fidgpt/cache"])
-def test_a_place_that_cannot_be_written(
-    documents: MakeSource, modules: list[str], tmp_path: Path, place: str
-) -> None:
+def test_a_place_that_cannot_be_written(documents, modules, tmp_path, place):
     """Below a regular file, and in the kernel's own tree: closed even to root."""
     (tmp_path / "file").write_text("not a directory")
     corpus = Corpus(documents(modules), tokenizer=BYTES, cache_dir=tmp_path / place)
@@ -489,9 +459,7 @@ def test_what_is_not_a_corpus_is_left_alone(prepare: Prepare, tmp_path: Path) ->
     assert below(tmp_path) == before
 
 
-def test_text_that_grows_while_it_is_read(
-    documents: MakeSource, modules: list[str], prepare: Prepare, tmp_path: Path
-) -> None:
+def test_text_that_grows_while_it_is_read(documents, modules, prepare, tmp_path):
     class Growing(documents):  # type: ignore[misc, valid-type]
         def documents(self) -> Iterator[str]:
             self.texts.append("more")
@@ -523,9 +491,7 @@ def test_constructors_check_their_options_and_touch_no_file(tmp_path: Path) -> N
     assert below(tmp_path) == []
 
 
-def test_a_corpus_is_prepared_once(
-    documents: MakeSource, modules: list[str], tmp_path: Path
-) -> None:
+def test_a_corpus_is_prepared_once(documents, modules, tmp_path):
     """Also by threads that start together, each with a lock file of its own as processes have."""
     source = documents(modules)
     found: list[PreparedCorpus] = []
@@ -567,9 +533,7 @@ def test_one_holder_of_a_lock_at_a_time(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_whatever_changes_the_tokens_changes_the_place(
-    documents: MakeSource, modules: list[str], tmp_path: Path
-) -> None:
+def test_whatever_changes_the_tokens_changes_the_place(documents, modules, tmp_path):
     def place(source: Source, **options: Any) -> Path:
         options = {"tokenizer": BYTES, "shard_tokens": 1000} | options
         corpus = Corpus(source, cache_dir=tmp_path, **options)
@@ -587,9 +551,7 @@ def test_whatever_changes_the_tokens_changes_the_place(
     assert len(places) == 6
 
 
-def test_the_checksum_is_that_of_the_content(
-    documents: MakeSource, modules: list[str], prepare: Prepare
-) -> None:
+def test_the_checksum_is_that_of_the_content(documents, modules, prepare):
     first, moved = prepare(modules, "a"), prepare(documents(modules, name="moved"), "b")
     other = prepare([*modules[:-1], modules[-1] + "."], "c")
     assert first.checksum == moved.checksum != other.checksum
@@ -599,9 +561,7 @@ def test_the_checksum_is_that_of_the_content(
         CorpusDirectory(first.directory / "none").prepare()
 
 
-def test_the_cache_directory_follows_the_environment(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_the_cache_directory_follows_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path / "own"))
@@ -635,9 +595,7 @@ def cut(path: Path) -> None:
         ("tokenizer.json", Path.unlink, "cannot be read"),
     ],
 )
-def test_damaged_files_are_named(
-    prepared: PreparedCorpus, name: str, damage: Callable[[Path], None], message: str
-) -> None:
+def test_damaged_files_are_named(prepared, name, damage, message):
     damage(prepared.directory / name)
     with pytest.raises(DataError, match=rf"{name} .*{message}(.|\n)*rm -r {prepared.directory}"):
         PreparedCorpus(prepared.directory)
@@ -658,9 +616,7 @@ def test_damaged_files_are_named(
         (["splits", "train", "shards", 0, "sha256"], None, "missing or wrong entry"),
     ],
 )
-def test_an_index_that_is_wrong_is_refused(
-    prepared: PreparedCorpus, place: list[Any] | None, value: Any, message: str
-) -> None:
+def test_an_index_that_is_wrong_is_refused(prepared, place, value, message):
     path = prepared.directory / "index.json"
     index = entry = json.loads(path.read_text())
     for key in (place or [])[:-1]:
@@ -679,9 +635,7 @@ def test_the_command_that_deletes_a_directory_is_quoted(tmp_path: Path) -> None:
         PreparedCorpus(tmp_path / "night owl")
 
 
-def test_a_large_corpus_is_verified_on_request(
-    prepared: PreparedCorpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_corpus_is_verified_on_request(prepared, monkeypatch):
     monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
     PreparedCorpus(prepared.directory).verify()
     flip(prepared.directory / "train-00000.bin", at=0)

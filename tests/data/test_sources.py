@@ -47,9 +47,7 @@ def test_the_standard_library_is_python_without_its_tests() -> None:
     assert Path(json.__file__).read_text(encoding="utf-8") in texts
 
 
-def test_other_files_beside_the_standard_library_are_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_files_beside_the_standard_library_are_skipped(tmp_path, monkeypatch):
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(DataError, match=r"no source code(.|\n)*TextFiles"):
         list(StandardLibrary().documents())
@@ -123,9 +121,7 @@ def test_unsupported_compression_is_reported(tmp_path: Path, name: str) -> None:
     refused(tmp_path, r"is compressed(.|\n)*Unpack it first")
 
 
-def test_files_that_need_pyarrow_name_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_that_need_pyarrow_name_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     for name in ("a.jsonl.zst", "a.parquet", "a.arrow"):
         refused(write(tmp_path / name, b"a"), r'pip install "fidgpt\[parquet\]"')
@@ -216,9 +212,7 @@ def test_a_bad_file_is_named_with_the_remedy(tmp_path: Path, name: str) -> None:
         ),
     ],
 )
-def test_an_impossible_path_is_reported_by_documents_and_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, message: str
-) -> None:
+def test_an_impossible_path_is_reported(tmp_path, monkeypatch, path, message):
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "empty.txt")
     (tmp_path / "folder").mkdir()

@@ -131,9 +131,7 @@ def test_any_number_of_ranks_reads_the_same_tokens(case: Case, world_size: int) 
         assert torch.equal(torch.cat(ranked), part.batch(step))
 
 
-def test_shards_change_nothing(
-    case: Case, documents: Callable[..., Any], modules: list[str], tmp_path: Path
-) -> None:
+def test_shards_change_nothing(case, documents, modules, tmp_path):
     whole, pieces = (
         Case(documents(modules), tmp_path, shard_tokens=tokens) for tokens in (10**9, 1)
     )
@@ -194,9 +192,7 @@ def test_nothing_works_before_prepare(case: Case) -> None:
             part.batch(0)
 
 
-def test_a_corpus_shorter_than_one_sequence_is_refused(
-    documents: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_corpus_shorter_than_one_sequence_is_refused(documents, tmp_path):
     case = Case(documents(["eleven chars"] * 2), tmp_path)
     case.stream(seq_len=25)
     with pytest.raises(
@@ -297,9 +293,7 @@ def epoch_of(stream: TokenStream, epoch: int) -> list[int]:
     return [token for row in rows for token in row[:-1]] + rows[-1][-1:]
 
 
-def test_an_epoch_is_all_documents_in_an_order_of_its_own(
-    stream_of: MakeStream, texts: list[str]
-) -> None:
+def test_an_epoch_is_all_documents_in_an_order_of_its_own(stream_of, texts):
     stream = stream_of(texts, packing=shuffle_and_concatenate)
     orders = []
     for epoch in range(3):

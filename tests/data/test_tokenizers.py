@@ -77,9 +77,7 @@ def test_a_character_cut_short_is_shown_when_the_stream_ends() -> None:
     assert decoder.push(ord("a")) == "a"
 
 
-def test_the_tokenizers_library_reads_what_is_saved(
-    bpe: Tokenizer, modules: list[str], tmp_path: Path
-) -> None:
+def test_the_tokenizers_library_reads_what_is_saved(bpe, modules, tmp_path):
     path = tmp_path / "tokenizer.json"
     for tokenizer in (bpe, ByteTokenizer()):
         tokenizer.save(path)
@@ -159,9 +157,7 @@ def test_an_unusual_end_of_text_is_named_once_and_kept(bpe: Tokenizer, tmp_path:
 
 
 @pytest.mark.parametrize("eos", ["<stop>", {"content": "<stop>", "lstrip": False}])
-def test_the_end_of_text_of_a_downloaded_model_is_found(
-    bpe: Tokenizer, tmp_path: Path, eos: object
-) -> None:
+def test_the_end_of_text_of_a_downloaded_model_is_found(bpe, tmp_path, eos):
     path = renamed(bpe, tmp_path / "tokenizer.json", end="<stop>")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
     assert load_tokenizer(path).end_of_text == bpe.end_of_text

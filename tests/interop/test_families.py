@@ -126,9 +126,7 @@ def loss_of(logits: Tensor, rows: Rows) -> Tensor:
 
 
 @pytest.mark.parametrize("rows_of", [packed, padded_left], ids=["packed", "padded"])
-def test_logits_and_gradients_are_those_of_transformers(
-    pair: Pair, rows_of: Callable[[Recipe], Rows], load, tmp_path
-):
+def test_logits_and_gradients_are_those_of_transformers(pair, rows_of, load, tmp_path):
     rows = rows_of(pair.recipe)
     pair.theirs.zero_grad()
     pair.ours.zero_grad()

@@ -289,9 +289,7 @@ def test_what_fidgpt_does_not_compute_is_refused(changed: dict[str, Any], messag
         ("gpt2_124m", {"activation_function": "tanh"}, "activation='tanh' is not known"),
     ],
 )
-def test_what_a_family_does_not_compute_is_refused(
-    name: str, changed: dict[str, Any], message: str, published, hub
-):
+def test_what_a_family_does_not_compute_is_refused(name, changed, message, published, hub):
     with pytest.raises(ConfigError, match=message):
         from_hf(str(hub(**published[name] | changed)))
 

@@ -314,9 +314,7 @@ def test_optimizers_are_mapped(text: str, values: str, names: str) -> None:
         ("warmup: 0, rewarmup: 1, cycles: 2, lr_schedule: constant", [50, 100], {1: 1.0, 60: 1.0}),
     ],
 )
-def test_cycles_and_shapes_are_mapped(
-    text: str, minima: list[int], marks: dict[int, float]
-) -> None:
+def test_cycles_and_shapes_are_mapped(text, minima, marks):
     mapped = read(f"trainer: {{num_train_steps: 100}}\noptimizer: {{{text}}}")
     schedule = build(graph_of(mapped).schedule)
     assert isinstance(schedule, optim.Phases) and schedule.ends == minima

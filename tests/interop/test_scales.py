@@ -81,9 +81,7 @@ def test_each_number_has_the_scale_of_its_block(shape: tuple[int, int]) -> None:
     assert torch.equal(from_eight_bits(codes, scales), by_hand(codes, scales))
 
 
-def test_eight_bits_with_scales_are_read_as_what_they_stand_for(
-    load: Callable[[Path], LanguageModel], plain: dict[str, Tensor], tmp_path: Path
-) -> None:
+def test_eight_bits_with_scales_are_read_as_what_they_stand_for(load, plain, tmp_path):
     coded, meant = in_eight_bits(plain)
     found = load(write(tmp_path / "coded", coded, quantization_config=FP8))
     wanted = load(write(tmp_path / "meant", meant))
@@ -93,9 +91,7 @@ def test_eight_bits_with_scales_are_read_as_what_they_stand_for(
 
 
 @pytest.mark.parametrize("scales", [{}, {"layers.0.mlp.up_proj": torch.ones(3, 3)}])
-def test_eight_bits_without_their_scales_are_refused(
-    build: Callable[..., LanguageModel], plain: dict[str, Tensor], scales: Any, tmp_path: Path
-) -> None:
+def test_eight_bits_without_their_scales_are_refused(build, plain, scales, tmp_path):
     coded, _ = in_eight_bits(plain)
     del coded["model.layers.0.mlp.up_proj.weight_scale_inv"]
     coded |= {f"model.{name}.weight_scale_inv": tensor for name, tensor in scales.items()}
@@ -145,9 +141,7 @@ def in_four_bits(plain: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str,
 
 
 @pytest.mark.xdist_group("transformers")  # whose import takes seconds
-def test_four_bits_are_read_as_what_transformers_takes_them_for(
-    build: Callable[..., LanguageModel], load: Callable[[Path], LanguageModel], tmp_path: Path
-) -> None:
+def test_four_bits_are_read_as_what_transformers_takes_them_for(build, load, tmp_path):
     model, plain = saved(build, tmp_path, OSS)
     coded, meant = in_four_bits(plain)
     assert len(coded) == len(plain) + 4

@@ -294,9 +294,7 @@ def mistakes(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_name_is_refused_before_anything_is_imported(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_is_refused_before_anything_is_imported(name, monkeypatch):
     imported: list[Any] = []
     monkeypatch.setattr(importlib, "import_module", lambda *args: imported.append(args))
     modules = set(sys.modules)
