@@ -11,8 +11,7 @@ import torch
 from fidgpt.cost import ParameterCount
 from fidgpt.train.facts import Facts, Footprint
 from fidgpt.train.run_directory import RunDirectory
-from fidgpt.train.trackers.background import Trackers
-from fidgpt.train.trackers.trackers import Tracker
+from fidgpt.train.trackers.trackers import Tracker, Trackers
 
 FACTS = Facts(
     parameters=ParameterCount(total=10, active=10, embedding=0),

@@ -15,8 +15,7 @@ from run_facts import FACTS, metrics_row, tracking
 from fidgpt.train import Console, JSONLines, RunDirectory, RunError, derive_seed
 from fidgpt.train.run_directory import StopSignals, resume_flag
 from fidgpt.train.trackers import console
-from fidgpt.train.trackers.background import Trackers
-from fidgpt.train.trackers.trackers import read_rows
+from fidgpt.train.trackers.trackers import Trackers, read_rows
 
 
 def test_a_run_directory_is_made_once_with_its_texts(tmp_path):

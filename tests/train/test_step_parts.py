@@ -1,5 +1,6 @@
 """Components of a step in whole runs, on one process and on two."""
 
+import functools
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -165,84 +166,58 @@ def skips_not_finite(run: Run) -> None:
     run.harm.factors = {3: math.nan, 5: math.inf, 6: math.nan}
 
 
-def averages(run: Run) -> None:
-    fiddlers.use_ema(run.cfg, beta=0.7)
+def changed(values: dict[str, Any] | None = None, **uses: dict[str, Any]) -> Callable[[Run], None]:
+    """Return what sets values in the config of a run, and applies fiddlers to it."""
+
+    def use(run: Run) -> None:
+        for name, arguments in uses.items():
+            getattr(fiddlers, f"use_{name}")(run.cfg, **arguments)
+        for path, value in (values or {}).items():
+            *parents, last = path.split(".")
+            setattr(functools.reduce(getattr, parents, run.cfg), last, value)
+
+    return use
 
 
-def averages_by_sqrt(run: Run) -> None:
-    fiddlers.use_ema_decay_sqrt(run.cfg, beta=0.9, switch_ratio=0.4, decay_ratio=0.5)
+BFLOAT16 = {"precision": fdl.Config(BFloat16)}
+BALANCED: dict[str, Any] = {"moe": {"num_experts": 4, "ffn_dim": 32}, "loss_free_balancing": {}}
+PARTS = {"batch_size": 4, "micro_batch_size": 2}
+RULE = fdl.Config(Rule, "matrices", match=is_matrix, lr_scale=fdl.Config(LayerDecay, 0.5))
+USES: dict[str, Callable[[Run], None]] = {
+    "skips": skips,
+    "skips_not_finite": skips_not_finite,
+    "goes_back": goes_back,
+    "averages": changed(ema={"beta": 0.7}),
+    "averages_by_sqrt": changed(
+        ema_decay_sqrt={"beta": 0.9, "switch_ratio": 0.4, "decay_ratio": 0.5}
+    ),
+    "decays_less": changed(
+        {"optimizer.weight_decay": 5.0},
+        weight_decay_schedule={},
+        step_meters={"every": 3},
+        value_clipping={"max_grad_value": 0.01},
+    ),
+    "dropout": changed({"model.dropout": 0.2}),
+    "accumulation": changed({"batch_size": 4, "micro_batch_size": 1}),
+    "bfloat16": changed(BFLOAT16),
+    "muon_of_experts": changed(
+        moe={"num_experts": 3}, mup={"base_dim": 8}, muon={"matrix_scale": 2.0}
+    ),
+    "balanced_experts": changed(PARTS, **BALANCED),
+    "narrow_experts": changed(PARTS | BFLOAT16, **BALANCED),
+    "layer_decay": changed({"groups": fdl.Config(ParameterGroups, [RULE])}),
+    "cycles": changed(cycles={"cycles": [3], "rewarmup": 1}),
+    **{name: changed(**{name: {}}) for name in ("wsd", "gqa", "learned_positions", "muon")},
+    **{name: changed(**{name: {}}) for name in ("lion", "sgd", "adafactor", "float32", "adamw")},
+}
 
 
-def decays_less(run: Run) -> None:
-    fiddlers.use_weight_decay_schedule(run.cfg)
-    run.cfg.optimizer.weight_decay = 5.0
-    fiddlers.use_step_meters(run.cfg, every=3)
-    fiddlers.use_value_clipping(run.cfg, max_grad_value=0.01)
-
-
-def muon_of_experts(cfg: Any) -> None:
-    fiddlers.use_moe(cfg, num_experts=3)
-    fiddlers.use_mup(cfg, base_dim=8)
-    fiddlers.use_muon(cfg, matrix_scale=2.0)
-
-
-def balanced_experts(cfg: Any) -> None:
-    fiddlers.use_moe(cfg, num_experts=4, ffn_dim=32)
-    fiddlers.use_loss_free_balancing(cfg)
-    cfg.batch_size, cfg.micro_batch_size = 4, 2
-
-
-def narrow_experts(cfg: Any) -> None:
-    balanced_experts(cfg)
-    bfloat16(cfg)
-
-
-def layer_decay(cfg: Any) -> None:
-    rule = fdl.Config(Rule, "matrices", match=is_matrix, lr_scale=fdl.Config(LayerDecay, 0.5))
-    cfg.groups = fdl.Config(ParameterGroups, [rule])
-
-
-def cycles(cfg: Any) -> None:
-    fiddlers.use_cycles(cfg, cycles=[3], rewarmup=1)
-
-
-def dropout(cfg: Any) -> None:
-    cfg.model.dropout = 0.2
-
-
-def accumulation(cfg: Any) -> None:
-    cfg.batch_size, cfg.micro_batch_size = 4, 1
-
-
-def bfloat16(cfg: Any) -> None:
-    cfg.precision = fdl.Config(BFloat16)
-
-
-PARTS = [skips, skips_not_finite, goes_back, averages, averages_by_sqrt, decays_less]
-CHANGES = [dropout, accumulation, bfloat16, muon_of_experts, balanced_experts, narrow_experts]
-CHANGES += [layer_decay, cycles]
-CHANGES += [
-    getattr(fiddlers, f"use_{name}")
-    for name in [
-        "float32",
-        "wsd",
-        "gqa",
-        "learned_positions",
-        "adamw",
-        "muon",
-        "lion",
-        "sgd",
-        "adafactor",
-    ]
-]
-
-
-@pytest.mark.parametrize("use", [*PARTS, *CHANGES], ids=lambda use: use.__name__)
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_resumed_run_equals_the_run_that_never_stopped(
-    run: Run, use: Callable[[Any], None]
+    run: Run, use: Callable[[Run], None]
 ) -> None:
     run.cfg.model.blocks[0].attention.head_dim = 8
-    use(run if use in PARTS else run.cfg)
+    use(run)
     whole = run.train()
     state = run.state()
     for stop in (6, 4, 2) if use is goes_back else (4,):

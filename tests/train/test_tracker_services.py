@@ -12,9 +12,8 @@ from run_facts import RecordingTracker, metrics_row, tracking, until
 
 from fidgpt.graph import clone
 from fidgpt.train import BackgroundTracker, MLflow, RunDirectory, TensorBoard, Trackio, WandB
-from fidgpt.train.trackers import background as aside
-from fidgpt.train.trackers.background import GROUP
-from fidgpt.train.trackers.trackers import Row
+from fidgpt.train.trackers import trackers as aside
+from fidgpt.train.trackers.trackers import GROUP, Row
 
 Known = dict[str, Any]
 # What the packages themselves warn of; a warning of the project's own stays an error.

@@ -12,16 +12,17 @@ import pytest
 from run_facts import FACTS, RecordingTracker, metrics_row, tracking, until
 
 from fidgpt.train import JSONLines, RunDirectory, RunError
-from fidgpt.train.trackers import background as aside
-from fidgpt.train.trackers.background import (
+from fidgpt.train.trackers import trackers as aside
+from fidgpt.train.trackers.trackers import (
     GROUP,
     BackgroundTracker,
+    Journal,
+    Row,
     RunDescription,
     Trackers,
     describe_run,
     require_packages,
 )
-from fidgpt.train.trackers.trackers import Journal, Row
 
 
 class Service(BackgroundTracker):

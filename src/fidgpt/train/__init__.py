@@ -15,10 +15,8 @@ from fidgpt.train.loss import *
 from fidgpt.train.observers import *
 from fidgpt.train.precision import *
 from fidgpt.train.run_directory import *
-from fidgpt.train.samples import *
 from fidgpt.train.state import *
 from fidgpt.train.step import *
-from fidgpt.train.trackers.background import *
 from fidgpt.train.trackers.console import *
 from fidgpt.train.trackers.services import *
 from fidgpt.train.trackers.trackers import *

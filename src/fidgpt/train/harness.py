@@ -19,9 +19,8 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
 from fidgpt.train.device import derive_seed
-from fidgpt.train.evaluation import Periodic, evaluating
+from fidgpt.train.evaluation import Periodic, continuations, document_begin, evaluating
 from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.samples import continuations, document_begin
 
 __all__ = ["TaskEvaluation"]
 

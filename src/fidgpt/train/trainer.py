@@ -29,16 +29,14 @@ from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
-from fidgpt.train.evaluation import Evaluator, evaluating
+from fidgpt.train.evaluation import Evaluator, Samples, evaluating
 from fidgpt.train.facts import Facts
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.observers import Observer, require_devices, stepping
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
-from fidgpt.train.samples import Samples
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
-from fidgpt.train.trackers.background import Trackers, require_packages
-from fidgpt.train.trackers.trackers import Row, Tracker
+from fidgpt.train.trackers.trackers import Row, Tracker, Trackers, require_packages
 
 __all__ = ["Trainer"]
 

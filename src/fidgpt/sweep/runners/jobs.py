@@ -20,8 +20,7 @@ from fidgpt.files import lock, write_whole
 from fidgpt.sweep.objective import reported_by
 from fidgpt.sweep.points import Point
 from fidgpt.sweep.runners.remote import Tail
-from fidgpt.train.trackers.background import GROUP
-from fidgpt.train.trackers.trackers import Row
+from fidgpt.train.trackers.trackers import GROUP, Row
 
 _MARK = "done.json"
 _DIVERGED = re.compile(r"step \d+ diverged")

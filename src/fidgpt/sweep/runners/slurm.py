@@ -22,7 +22,7 @@ from fidgpt.sweep.runners import remote, slurm_task
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
 from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task, read_record
 from fidgpt.train.summary_text import counted
-from fidgpt.train.trackers.background import GROUP
+from fidgpt.train.trackers.trackers import GROUP
 
 _FOLDER, _BOOK = "slurm", "jobs.jsonl"
 _NOTICE = 120  # seconds before its time is over in which a run saves

@@ -21,7 +21,7 @@ from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.checkpoints.mirror import Mirror
-from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce, Writer
+from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce
 from fidgpt.train.run_directory import cannot_write, print_stderr
 from fidgpt.train.state import Stateful
 
@@ -229,7 +229,7 @@ class Checkpoints:
     keep: Sequence[KeepEvery] = ()
     temporary: EveryMinutes | None = None
     best: KeepBest | None = None
-    writer: Writer | None = None
+    writer: WriteAtOnce | None = None
     mirror: Mirror | None = None
 
     def __post_init__(self) -> None:

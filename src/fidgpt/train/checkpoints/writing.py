@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -98,37 +98,22 @@ def _meet() -> dist.ProcessGroup:
     return group
 
 
-@runtime_checkable
-class Writer(Protocol):
-    """Writes one checkpoint at a time."""
-
-    def keep(self, name: str, tensor: Tensor) -> Tensor:
-        """Return what to write for a tensor that training may change after the save."""
-        ...
-
-    def write(self, job: Callable[[], None]) -> None:
-        """Do the job, now or soon; the previous one is done."""
-        ...
-
-    def wait(self) -> None:
-        """Wait until nothing is being written; raise what the last job raised."""
-        ...
-
-
 class WriteAtOnce:
     """Training waits until a checkpoint is written."""
 
     def keep(self, name: str, tensor: Tensor) -> Tensor:
+        """Return what to write for a tensor that training may change after the save."""
         return tensor
 
     def write(self, job: Callable[[], None]) -> None:
+        """Do the job, now or soon; the previous one is done."""
         job()
 
     def wait(self) -> None:
-        pass
+        """Wait until nothing is being written; raise what the last job raised."""
 
 
-class WriteBeside:
+class WriteBeside(WriteAtOnce):
     """Copies tensors at once, and writes them in a thread while training continues.
 
     The copy is in main memory and reused by the next save, so a process needs its part of a

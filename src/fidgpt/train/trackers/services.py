@@ -8,15 +8,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from fidgpt.train.trackers.background import (
+from fidgpt.train.trackers.trackers import (
     PATIENCE,
     PERIOD,
     BackgroundTracker,
+    Journal,
+    Row,
     RunDescription,
     numbers,
     texts,
 )
-from fidgpt.train.trackers.trackers import Journal, Row
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter

@@ -1,18 +1,25 @@
-"""What trackers do, and the record of metrics that every run keeps."""
+"""What trackers do, the record of metrics that every run keeps, and trackers in the background."""
 
+import abc
+import ast
 import contextlib
+import importlib.util
 import json
+import os
 import threading
 import uuid
-from collections.abc import Iterator
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fidgpt.files import atomic_path, sync, write_whole
 from fidgpt.train.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError, cannot_write, print_stderr
 
-__all__ = ["JSONLines", "Tracker"]
+__all__ = ["BackgroundTracker", "JSONLines", "Tracker"]
 
 Row = dict[str, Any]
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -173,3 +180,307 @@ class Journal:
 
 def _new_id() -> str:
     return uuid.uuid4().hex[:12]
+
+
+GROUP = "FIDGPT_GROUP"  # set by a sweep for its points, or by users for runs that belong together
+Scalar = bool | int | float | str | None
+
+
+@dataclass(frozen=True)
+class RunDescription:
+    """A run as a tracker shows it.
+
+    Attributes:
+      path: its directory.
+      name: that of its directory.
+      group: what it belongs to, such as a sweep; None if it stands alone.
+      config: every value of the graph by its path, and facts about the run under `run/`.
+    """
+
+    path: Path
+    name: str
+    group: str | None
+    config: Mapping[str, Scalar]
+
+
+def describe_run(run: RunDirectory, facts: Facts) -> RunDescription:
+    """Describe a run by its directory; what is missing there is left out."""
+    commit = None
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        commit = json.loads(_text(run, "environment.json")).get("git", {}).get("commit")
+    whole: dict[str, Scalar] = {
+        "run/directory": str(run.path.resolve()),
+        "run/command": _text(run, "command.txt").strip(),
+        "run/git_commit": commit,
+        "run/parameters": facts.parameters.total,
+        "run/tokens": facts.tokens,
+        "run/device": str(facts.device),
+        "run/world_size": facts.world_size,
+    }
+    return RunDescription(
+        path=run.path,
+        name=run.path.resolve().name,
+        group=os.environ.get(GROUP) or None,
+        # The root of the graph has no path, and MLflow needs a name for every value.
+        config={path or "trainer": _value(text) for path, text in run.identity.items()}
+        | {name: value for name, value in whole.items() if value not in (None, "")},
+    )
+
+
+def numbers(row: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numeric metrics of a row, without the step."""
+    return {
+        key: value
+        for key, value in row.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and key != "step"
+    }
+
+
+def texts(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return the texts that the model wrote at a step, by name."""
+    return {f"samples/{number}": text for number, text in enumerate(row.get("samples", ()))}
+
+
+def _text(run: RunDirectory, name: str) -> str:
+    try:
+        return (run.path / name).read_text(encoding="utf-8")
+    except (OSError, UnicodeError):
+        return run.texts.get(name, "")
+
+
+def _value(text: str) -> Scalar:
+    """Return a number if the text is one, so that a tracker can sort by it."""
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+    return value if isinstance(value, Scalar) else text
+
+
+PERIOD = 1.0  # seconds over which rows are gathered before they are written
+PAUSE = 30.0  # seconds after a failure before the tracker is opened again
+PATIENCE = 30.0  # seconds for the last rows, once the run is over
+ROWS = 10_000  # that wait at most; the oldest are dropped first
+
+
+class BackgroundTracker(abc.ABC):
+    """Hands rows to a thread, which opens the tracker, writes to it and closes it.
+
+    While the tracker is down, rows wait and opening is retried. A resumed run sends the rows of
+    `metrics.jsonl` that the tracker lacks. A row is recorded as delivered before it is: a kill may
+    lose those of the last second or two, but duplicates none. A run that is resumed with another
+    config from before the last delivered step, or that rolls back, becomes a new run there.
+
+    Attributes:
+      title: the name of the service.
+      extra: the extra of fidgpt that installs it.
+      packages: that must be importable.
+    """
+
+    title: ClassVar[str]
+    extra: ClassVar[str]
+    packages: ClassVar[Sequence[str]]
+
+    def __init__(self, *, destination: str) -> None:
+        # Two trackers of a kind may have two destinations.
+        self._file = f"{self.extra}-{zlib.crc32(destination.encode()):08x}.json"
+        self._rows: deque[Row] = deque(maxlen=ROWS)
+        self._lock = threading.Lock()  # of rows, journal and `_back`
+        self._news: deque[str] = deque()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._is_open = self._is_down = False
+        self._place = ""
+        self._num_lost = self._last = 0
+        self._back: int | None = None  # the step that the run rolled back to; None once handled
+
+    @abc.abstractmethod
+    def open(self, run: RunDescription, journal: Journal) -> str:
+        """Start the run, or continue after `journal.step`; return where users find it."""
+
+    @abc.abstractmethod
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write rows in order; they are delivered when this returns."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End what `open` began, even if it failed."""
+
+    def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
+        """Start the thread, first with the rows until `step` that the tracker lacks."""
+        self._journal = Journal(run.path / "tracking" / self._file)
+        self._last, self._back = 0, None
+        if run.changes and self._journal.step > step:
+            self._journal.start_new(step=step)
+        metrics = run.path / "metrics.jsonl"
+        if self._journal.step < step and metrics.exists():
+            for row in read_rows(metrics):
+                if row["step"] <= step:
+                    self.log(row)
+        self._thread = threading.Thread(
+            target=self._work, args=[describe_run(run, facts)], name=self.extra, daemon=True
+        )
+        self._thread.start()
+
+    def log(self, row: Row) -> None:
+        """Queue a row for the thread, unless it was delivered before a resume."""
+        step = row["step"]
+        with self._lock:
+            if step <= self._last:
+                while self._rows and self._rows[-1]["step"] >= step:
+                    self._rows.pop()
+                if self._journal.step >= step:
+                    self._back = step - 1
+                    # At once: the thread may not get to it before the run is killed.
+                    with contextlib.suppress(OSError):
+                        self._journal.start_new(step=step - 1)
+            self._last = step
+            if step > self._journal.step:
+                self._num_lost += len(self._rows) == ROWS
+                self._rows.append(row)
+
+    def print(self, text: str) -> None:
+        """Ignore texts, which are not metrics."""
+        del text
+
+    def news(self) -> list[str]:
+        """Return lines for the console, each once."""
+        return [self._news.popleft() for _ in range(len(self._news))]
+
+    def finish_soon(self) -> None:
+        """Announce that no further row will come."""
+        self._over.set()
+
+    def finish(self) -> None:
+        """Wait for the last rows, but not for a tracker that does not answer."""
+        self.finish_soon()
+        if self._thread is None:
+            return
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            self._news.append(f"{self.title} did not end within {PATIENCE:.0f} s: left behind.")
+        if num_lost := self._num_lost + len(self._rows):
+            self._news.append(
+                f"{self.title} never got {num_lost:,} rows; metrics.jsonl has them all."
+            )
+
+    def _work(self, run: RunDescription) -> None:
+        is_over = False
+        while not is_over:
+            is_over = self._over.wait(PAUSE if self._is_down else PERIOD if self._is_open else 0)
+            try:
+                self._deliver(run)
+            except Exception as error:  # libraries and servers raise anything
+                if not self._is_down:
+                    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+                    self._news.append(
+                        f"warning: {self.title} is down ({reason}): the run continues without it, "
+                        f"its rows wait, and it is retried every {PAUSE:.0f} s."
+                    )
+                self._is_down = True
+                self._close()
+        self._close()
+
+    def _deliver(self, run: RunDescription) -> None:
+        if not run.path.is_dir():  # a tracker might create it again
+            raise FileNotFoundError("the run's directory is gone")
+        with self._lock:
+            has_rolled_back = self._back is not None
+            if self._back is not None:  # `open` may have replaced the id meanwhile
+                self._journal.start_new(step=min(self._journal.step, self._back))
+                self._back = None
+        if has_rolled_back:
+            self._close()
+        if not self._is_open:
+            self._journal.write(step=self._journal.step)  # keeps the id if `open` is killed
+            place = self.open(run, self._journal)
+            if place != self._place:
+                self._news.append(f"{self.title}: {place}")
+            self._is_open, self._place = True, place
+        with self._lock:
+            rows, before = list(self._rows), self._journal.step
+            if self._back is not None or not rows:
+                return
+            self._journal.write(step=rows[-1]["step"])
+        try:
+            self.write(rows)
+        except Exception:
+            with self._lock:
+                self._journal.write(step=min(before, self._journal.step))
+            raise
+        with self._lock:
+            while self._rows and self._rows[0]["step"] <= self._journal.step:
+                self._rows.popleft()
+        if self._is_down:
+            self._is_down = False
+            self._news.append(f"{self.title} is back, and has what it missed.")
+
+    def _close(self) -> None:
+        self._is_open = False
+        try:
+            self.close()
+        except Exception as error:
+            if not self._is_down:
+                self._news.append(f"warning: {self.title} failed to close: {error}")
+
+
+def require_packages(trackers: Sequence[Tracker]) -> None:
+    """Raise RunError if a tracker's package is not installed, before anything is written."""
+    for tracker in trackers:
+        if isinstance(tracker, BackgroundTracker):
+            missing = [name for name in tracker.packages if importlib.util.find_spec(name) is None]
+            if missing:
+                raise RunError(
+                    f"{type(tracker).__name__} needs the package {missing[0]}, which is not "
+                    f'installed. Install it with: pip install "fidgpt[{tracker.extra}]"'
+                )
+
+
+class Trackers:
+    """Several trackers as one, a context that finishes them.
+
+    One that raises is reported once and then dropped. RunError passes through: the run cannot
+    write its own record, and stops.
+    """
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = list(trackers)
+
+    def __enter__(self) -> "Trackers":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        background = [one for one in self._trackers if isinstance(one, BackgroundTracker)]
+        for tracker in background:  # all of them end at once
+            tracker.finish_soon()
+        # The others last: they print what the background ones report.
+        others = [one for one in self._trackers if one not in background]
+        self._all(lambda tracker: tracker.finish(), background)
+        self._all(lambda tracker: tracker.finish(), others)
+
+    def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
+        self._all(lambda tracker: tracker.start(run, facts, step=step), self._trackers)
+
+    def log(self, row: Row) -> None:
+        self._all(lambda tracker: tracker.log(row), self._trackers)
+
+    def print(self, text: str) -> None:
+        self._all(lambda tracker: tracker.print(text), self._trackers)
+
+    def _all(self, call: Callable[[Tracker], None], trackers: Sequence[Tracker]) -> None:
+        news: list[str] = []
+        for tracker in list(trackers):
+            try:
+                call(tracker)
+            except RunError:
+                raise
+            except (Exception, SystemExit) as error:
+                self._trackers.remove(tracker)
+                news.append(
+                    f"warning: {type(tracker).__name__} broke ({type(error).__name__}: {error}): "
+                    "the run continues without it."
+                )
+            if isinstance(tracker, BackgroundTracker):
+                news += tracker.news()
+        for text in news:
+            self.print(text)
