@@ -5,7 +5,7 @@ import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -90,7 +90,7 @@ def load_with_changes(
         raise ConfigError(f"{source} is damaged: it holds no root part.")
     with damage_of(source), at(source):
         reading = _Reading(written, allowed)
-        return reading.root(), reading.changes
+        return reading.root(), [*reading.changes]
 
 
 @contextlib.contextmanager
@@ -211,7 +211,7 @@ def _refuse_constant(word: str) -> Any:
     raise ConfigError(f'{word} is not a JSON number: write {{"float": "{float(word)}"}}.')
 
 
-def head_of(part: fdl.Buildable, name: Callable[[Any], str] = codec.name_of) -> dict[str, Any]:
+def head_of(part: fdl.Buildable) -> dict[str, Any]:
     """Return the beginning of the entry of a node: its kind and what it calls.
 
     Raises:
@@ -221,7 +221,7 @@ def head_of(part: fdl.Buildable, name: Callable[[Any], str] = codec.name_of) -> 
         return {TAGGED: None}
     if (kind := type(part).__name__) not in KINDS:
         raise ConfigError(f"a {kind} cannot be saved: use Config, Partial or ArgFactory.")
-    return {kind: name(fdl.get_callable(part))}
+    return {kind: codec.name_of(fdl.get_callable(part))}
 
 
 def new_part(entry: Mapping[str, Any], find: codec.Find) -> fdl.Buildable:
@@ -303,8 +303,6 @@ class _Writer:
         self._graph = BoundGraph(bound.root, bound=False) if bound.adds_nodes else bound
         self._copies = self._find_copies()
         self._paths: dict[_Copy, str] = {}
-        self._names: dict[int, str] = {}
-        self._defaults: dict[int, dict[str, Any]] = {}
         self._found: list[Any] = []  # nodes held by the entry that is being written
 
     def parts(self) -> dict[str, Any]:
@@ -351,22 +349,19 @@ class _Writer:
         return frozenset(fiddle.raw_arguments(part)), frozenset(inherited)
 
     def _entry(self, part: Any) -> dict[str, Any]:
-        entry = head_of(part, self._name)
+        entry = head_of(part)
         if id(part) in self._graph.shared:
             entry["one_in"] = self._paths[self._copies[self._graph.owner_of[id(part)]]]
         inherited, known = self._bound.inherited_by(part), fiddle.set_arguments(part)
         tags = {str(key): own for key, own in fiddle.nonempty_tags(part).items()}
-        call = id(fdl.get_callable(part))
-        if call not in self._defaults:
-            self._defaults[call] = _defaults_of(part)
         without = {str(key) for key in (*known, *inherited)}
         sections = {
             "set": {str(key): codec.encode(one, self._refer) for key, one in known.items()},
-            "tags": {key: sorted(map(self._name, tags[key])) for key in sorted(tags)},
+            "tags": {key: sorted(map(codec.name_of, tags[key])) for key in sorted(tags)},
             "heard": {
                 str(key): codec.encode(one.value, self._show) for key, one in inherited.items()
             },
-            "defaults": {k: one for k, one in self._defaults[call].items() if k not in without},
+            "defaults": {k: one for k, one in _defaults_of(part).items() if k not in without},
         }
         return entry | {name: section for name, section in sections.items() if section}
 
@@ -381,11 +376,6 @@ class _Writer:
     def _show(self, part: Any) -> dict[str, str]:
         """Return the path of an inherited node; it is for the reader, not for loading."""
         return {"part": self._graph.path(part)}
-
-    def _name(self, thing: Any) -> str:
-        if id(thing) not in self._names:
-            self._names[id(thing)] = codec.name_of(thing)
-        return self._names[id(thing)]
 
 
 @dataclass(slots=True)
@@ -413,11 +403,9 @@ class _Reading:
     """
 
     def __init__(self, written: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
-        self.changes: list[str] = []
+        self.changes: dict[str, None] = {}
         self._written = written
-        self._allowed = allowed
-        self._found: dict[str, Any] = {}
-        self._defaults: dict[int, dict[str, Any]] = {}
+        self._find = functools.cache(functools.partial(codec.find_name, allowed=allowed))
         self._models: dict[str, _Model] = {}
         self._owners = {entry.get("one_in") for entry in written.values()}
         self._todo: list[tuple[Any, str, _Owned]] = []
@@ -462,12 +450,8 @@ class _Reading:
             raise ConfigError(f"there is no part {path!r:.80}.")
         owner = self._written[path].get("one_in")
         if (owner is None) is (word == "shared"):
-            problem = (
-                "is shared in nothing"
-                if owner is None
-                else f"is one in {owner!r:.80}: write shared"
-            )
-            raise ConfigError(f"{path:.80} {problem}.")
+            is_one = f"is one in {owner!r:.80}: write shared" if owner is not None else ""
+            raise ConfigError(f"{path:.80} {is_one or 'is shared in nothing'}.")
         if owner is None:
             return self._copy(path, owned)
         if owner not in owned:
@@ -492,11 +476,6 @@ class _Reading:
             self._todo.append((part, path, owned))
         return part
 
-    def _find(self, name: str) -> Any:
-        if name not in self._found:
-            self._found[name] = codec.find_name(name, allowed=self._allowed)
-        return self._found[name]
-
     def _model(self, path: str, entry: Mapping[str, Any]) -> _Model:
         part = new_part(entry, self._find)
         model = _Model(part, 100 + len(str(entry)))
@@ -518,15 +497,13 @@ class _Reading:
         return model
 
     def _note(self, path: str, *changes: str) -> None:
-        texts = [f"{path or 'the root'}: {change}" for change in changes]
-        self.changes += [text for text in texts if text not in self.changes]
+        self.changes |= {f"{path or 'the root'}: {change}": None for change in changes}
 
     def _note_renamed(self, entry: Mapping[str, Any], called: Any) -> None:
         name = next((entry[kind] for kind in KINDS if kind in entry), ":")
         was, now = name.partition(":")[2], getattr(called, "__qualname__", "")
-        change = f"{was} is called {now} now"
-        if name != ":" and was.rpartition(".")[2] != now.rpartition(".")[2]:
-            self.changes += [] if change in self.changes else [change]
+        if was and was.rpartition(".")[2] != now.rpartition(".")[2]:
+            self.changes[f"{was} is called {now} now"] = None
 
     def _set(self, model: _Model, key: fiddle.Key, written: Any) -> None:
         arguments = fiddle.raw_arguments(model.part)
@@ -544,10 +521,7 @@ class _Reading:
     def _keep_defaults(self, model: _Model, path: str, written: Mapping[str, Any]) -> None:
         """Set what was left at a default that is another one today."""
         part = model.part
-        call = id(fdl.get_callable(part))
-        if call not in self._defaults:
-            self._defaults[call] = _defaults_of(part)
-        today = self._defaults[call]
+        today = _defaults_of(part)
         for name, value in written.items():
             if (name in today and repr(today[name]) == repr(value)) or name in model.own:
                 continue
