@@ -49,7 +49,8 @@ class Edge:
       old: what the old graph holds there.
       new: what the new one holds there.
       at: the walk that reached it.
-      tags: the names of the tags that it lost and got.
+      lost: the names of the tags that it lost.
+      added: the names of those that it got.
       is_moved: whether it is an item that has left its position among the others.
       like: for an item that was added, the old item that it resembles.
       copy: the walk that compares a new part here with the old one that it is a copy of.
@@ -60,7 +61,8 @@ class Edge:
     old: Argument
     new: Argument
     at: _Pass
-    tags: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    lost: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
     is_moved: bool = False
     like: Any = None
     copy: _Pass | None = None
@@ -166,7 +168,7 @@ class Comparison:
             old, new = self._side(0, edge), self._side(1, edge)
             match aspect:
                 case "tags":
-                    yield edge, changes.TagsChanged(old, new, *edge.tags)
+                    yield edge, changes.TagsChanged(old, new, edge.lost, edge.added)
                 case "position":
                     yield edge, changes.ItemMoved(old, new)
                 case "call":
@@ -186,7 +188,7 @@ class Comparison:
     def _visit(self, edge: Edge) -> Iterator[Edge]:
         """Record how the graphs differ at an edge, and yield the edges inside."""
         found, old, new = edge.at.found, edge.old.value, edge.new.value
-        if any(edge.tags):
+        if edge.lost or edge.added:
             found.append(("tags", edge))
         if edge.is_moved:
             found.append(("position", edge))
@@ -221,28 +223,27 @@ class Comparison:
         """Pair two parts, and yield those arguments that are nodes or differ."""
         at.became[id(old)] = old, new
         self._was[id(new)] = old, at
-        olds, news = self.old.arguments(old), self.new.arguments(new)
         if self.old.content[id(old)] == self.new.content[id(new)]:
-            keys, is_same_call = [key for key, _ in self.old.held(old)], True
-        else:
-            is_same_call = _call_of(old)[1] == _call_of(new)[1]
-            tags = fiddle.nonempty_tags(old), fiddle.nonempty_tags(new)
-            keys = [
-                key
-                for key in {**olds, **news}
-                if IS_NODE[type(one := olds.get(key, fdl.NO_VALUE))]
-                or one is not news.get(key, fdl.NO_VALUE)
-                or tags[0].get(key) != tags[1].get(key)
-            ]
-        for key in keys:
-            one, other = self.old.argument(old, key), self.new.argument(new, key)
-            if not is_same_call and _comes_with_the_call(one, other):
+            for key, _ in self.old.held(old):
+                one, other = self.old.argument(old, key), self.new.argument(new, key)
+                yield Edge((old, new), (step_to(key), step_to(key)), one, other, at)
+            return
+        olds, news = self.old.arguments(old), self.new.arguments(new)
+        tags = fiddle.nonempty_tags(old), fiddle.nonempty_tags(new)
+        is_same_call = _call_of(old)[1] == _call_of(new)[1]
+        for key in {**olds, **news}:
+            is_plain = not IS_NODE[type(olds.get(key, fdl.NO_VALUE))]
+            is_same = olds.get(key, fdl.NO_VALUE) is news.get(key, fdl.NO_VALUE)
+            if is_plain and is_same and tags[0].get(key) == tags[1].get(key):
                 continue
-            edge = Edge((old, new), (step_to(key), step_to(key)), one, other, at)
-            if is_same_call or (key in olds and key in news):
-                lost, added = set(changes.tag_names(old, key)), set(changes.tag_names(new, key))
-                edge.tags = tuple(sorted(lost - added)), tuple(sorted(added - lost))
-            yield edge
+            one, other = self.old.argument(old, key), self.new.argument(new, key)
+            if is_same_call or not _comes_with_the_call(one, other):
+                edge = Edge((old, new), (step_to(key), step_to(key)), one, other, at)
+                if is_same_call or (key in olds and key in news):
+                    lost, added = changes.tag_names(old, key), changes.tag_names(new, key)
+                    edge.lost = tuple(tag for tag in lost if tag not in added)
+                    edge.added = tuple(tag for tag in added if tag not in lost)
+                yield edge
 
     def _enter(self, edge: Edge, old: Any, new: Any) -> Iterator[Edge]:
         """Yield the items of two containers."""

@@ -13,11 +13,10 @@ from fidgpt.collection import gc_paused
 from fidgpt.graph import errors, fiddle, formulas
 from fidgpt.graph.binding import Binding, Inherited, Resolved, bind
 from fidgpt.graph.storage import codec
-from fidgpt.graph.walk import IS_NODE, IS_PART, Node, join, nodes, step_from, step_to
+from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, join, nodes, step_from, step_to
 
 # Types whose values are written to JSON as they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})
-_HASHABLE = PLAIN | {float}
 _NO_BINDINGS: Mapping[fiddle.Key, Binding] = {}
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
@@ -201,26 +200,19 @@ class BoundGraph:
         return found
 
     @cached_property
-    def written(self) -> Mapping[int, Hashable]:
-        """A key of what is set in every node and in those that it holds, inherited values apart."""
-        if not self.inherited:
-            return self.content
+    def written(self) -> dict[int, Hashable]:
+        """A key of what is set in every node and in those that it holds, by identity."""
         found: dict[int, Hashable] = {}
         for node in self.nodes:
             value, call = node.value, None
             if IS_PART[type(value)]:
                 call = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
-                bindings = self.inherited_by(value)
-                items = [(k, v) for k, v in self.arguments(value).items() if k not in bindings]
+                items = fiddle.set_arguments(value).items()
             else:
                 items = value.items() if isinstance(value, dict) else enumerate(value)
             keys = [
-                (
-                    key,
-                    type(one),
-                    one if type(one) in _HASHABLE else found.get(id(one)) or value_key(one),
-                )
-                for key, one in items
+                (key, type(v), v if type(v) in LEAVES else found.get(id(v)) or value_key(v))
+                for key, v in items
             ]
             found[id(value)] = hash((type(value), call, *keys))
         return found
