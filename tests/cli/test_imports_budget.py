@@ -71,12 +71,9 @@ def test_the_measure_sees_what_is_loaded() -> None:
     assert not modules & {"yaml", "rich", "fidgpt.interop.levanter"}
 
 
-def test_a_graph_is_made_without_torch() -> None:
-    assert not modules_after("import fidgpt.graph") & {"torch", "beartype"}
-
-
-def test_directives_are_read_without_torch() -> None:
-    assert "torch" not in modules_after("import fidgpt.compose.directives, fidgpt.compose.report")
+def test_graphs_and_directives_are_read_without_torch() -> None:
+    loaded = modules_after("import fidgpt.graph, fidgpt.compose.directives, fidgpt.compose.report")
+    assert not loaded & {"torch", "beartype"}
 
 
 def test_what_takes_seconds_is_not_loaded_before_the_first_step_ends(tmp_path: Path) -> None:

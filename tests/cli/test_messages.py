@@ -1,6 +1,5 @@
 """How every kind of mistake reads: one example of each, in a golden for a reviewer to read."""
 
-import collections
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +11,9 @@ import pytest
 from fidgpt.cli import sweep, train
 from fidgpt.configs import debug
 from fidgpt.graph import ConfigError, bind, build, check, clone, dump, load
-from fidgpt.model import Attention, RoPE
-from fidgpt.optim import adamw, fraction
-from fidgpt.tags import HeadDim, HiddenDim, NumLayers
+from fidgpt.model import RoPE
+from fidgpt.optim import adamw
+from fidgpt.tags import HeadDim, HiddenDim
 
 ON_THE_COMMAND_LINE = [
     ("a misspelt directive", ["--config=fidler:make_large"]),
@@ -44,7 +43,6 @@ ON_THE_COMMAND_LINE = [
     ("a value of the wrong type", ["--config=set:model.hidden_dim=wide"]),
     ("a number for a part", ["--config=set:model.norm=5"]),
     ("a name for a list of names", ["--config=set:samples.prompts=def"]),
-    ("a number too large", ["--config=set:num_steps=9**9**9"]),
     ("a sign after the equals sign", ["--config=tag:LearningRate=*0.5"]),
     ("a sign that there is not", ["--config=set:optimizer.lr/=2"]),
     ("a number too small", ["--config=set:optimizer.lr=1e-400"]),
@@ -59,7 +57,6 @@ ON_THE_COMMAND_LINE = [
     ("a misspelt tag", ["--config=tag:HidenDim=512"]),
     ("a tag that nothing carries", ["--config=tag:NumKVHeads=2"]),
     ("a tag without a value", ["--config=tag:HiddenDim"]),
-    ("a wildcard that finds nothing", ["--config=set:**.dropuot=0.1"]),
     ("a class that there is not", ["--config=set::RMSNrm.eps=1e-6"]),
     ("a slice of nothing", ["--config=set:model.blocks[3:].dropout=0.1"]),
     ("a tag in a path that there is not", ["--config=set:model.@InitSd=0.01"]),
@@ -78,7 +75,6 @@ ON_THE_COMMAND_LINE = [
     ("a function that is no part", ["--config=use:loss=torch.load"]),
     ("a package that has no parts", ["--config=use:loss=numpy.load"]),
     ("a factory that lacks arguments", ["--config=set:model.blocks=[Block]"]),
-    ("a part in place of the same", ["--config=use:model.norm=RMSNorm"]),
     ("a value in place of a part", ["--config=use:samples=None"]),
     ("a part for a number", ["--config=use:seed=RMSNorm"]),
     ("a tie to a number", ["--config=tie:model.norm=model.hidden_dim"]),
@@ -126,39 +122,8 @@ def set_twice_by_one(cfg: Any) -> Any:
     return bind(cfg)
 
 
-def set_under_two_tags(cfg: Any) -> Any:
-    fdl.add_tag(cfg.model.norm, "hidden_dim", NumLayers)
-    return bind(cfg)
-
-
-def computed_from_itself(cfg: Any) -> Any:
-    cfg.model.hidden_dim = fdl.Config(fraction, of=NumLayers.new(), ratio=16)
-    cfg.model.num_layers = fdl.Config(fraction, of=HiddenDim.new(), ratio=0.1)
-    return bind(cfg)
-
-
 def an_optimizer_as_attention(cfg: Any) -> Any:
     cfg.model.blocks[0].attention = fdl.ArgFactory(adamw, lr=0.1)
-    return check(cfg)
-
-
-def a_missing_argument(cfg: Any) -> Any:
-    cfg.model.blocks[0].attention = fdl.ArgFactory(Attention, head_dim=16)
-    return check(cfg)
-
-
-def a_factory_under_a_config(cfg: Any) -> Any:
-    cfg.loss = fdl.ArgFactory(fdl.get_callable(cfg.loss))
-    return check(cfg)
-
-
-def parts_that_are_not_built(cfg: Any) -> Any:
-    cfg.evaluators = collections.OrderedDict(cfg.evaluators)
-    return check(cfg)
-
-
-def a_part_that_contains_itself(cfg: Any) -> Any:
-    cfg.evaluators["again"] = cfg
     return check(cfg)
 
 
@@ -198,13 +163,7 @@ IN_PYTHON = [
     unset,
     set_twice,
     set_twice_by_one,
-    set_under_two_tags,
-    computed_from_itself,
     an_optimizer_as_attention,
-    a_missing_argument,
-    a_factory_under_a_config,
-    parts_that_are_not_built,
-    a_part_that_contains_itself,
     a_constructor_that_refuses,
     a_value_without_a_form,
     a_function_without_a_name,

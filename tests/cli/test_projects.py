@@ -20,19 +20,6 @@ def refused(directive: str) -> str:
     return "\n".join(str(caught.value).splitlines()[3:]).strip()
 
 
-MORE_CONFIGS = """
-def debug():
-    return narrow(8)
-"""
-MORE_PARTS = """
-from fidgpt.model import RMSNorm
-import fiddle, typing
-
-class Quiet(RMSNorm): pass
-class Loud(typing.Protocol): pass
-class Heat(fiddle.Tag): "Warmth."
-class _Hidden(RMSNorm): pass
-"""
 PROJECT = {
     "__init__.py": "",
     "ablations.py": """
@@ -57,18 +44,19 @@ def deeper(cfg, by: int = 2) -> None:
 def other(cfg) -> None:
     pass
 """,
-    "quantities.py": """
-import fiddle as fdl
-
-class Temperature(fdl.Tag):
-    "How hot it is."
-""",
+    "quantities.py": "import fiddle\nclass Temperature(fiddle.Tag): 'How hot it is.'\n",
     "broken.py": "1 / 0\n",
     "loud.py": "raise ValueError('line\\n' * 50)\n",
     "leaves.py": "raise SystemExit(0)\n",
     "parts.py": """
+import fiddle, typing
+from fidgpt.model import RMSNorm
 from torch import nn
 
+class Quiet(RMSNorm): pass
+class Loud(typing.Protocol): pass
+class Heat(fiddle.Tag): "Warmth."
+class _Hidden(RMSNorm): pass
 class Still(nn.Module):
     def __init__(self, hidden_dim: int) -> None:
         super().__init__()
@@ -116,7 +104,7 @@ class TestDottedNames:
             ("tag:fidlab.quantities.Temperature=1", "no parameter of Trainer carries the"),
             ("tag:fidlab.changes.deeper=1", "fidlab.changes.deeper is not a tag, but function."),
             ("use:model.norm=subprocess.Popen", "there is no part 'subprocess.Popen': subprocess"),
-            ("use:model.norm=fidlab.parts.nn", "fidlab.parts offers no part 'nn'. There is Still."),
+            ("use:model.norm=fidlab.parts.nn", "fidlab.parts offers no part 'nn'. There are "),
             ("use:model.norm=torch.nn.Tensor", "there is no part 'torch.nn.Tensor'."),
         ],
     )  # fmt: skip
@@ -126,10 +114,10 @@ class TestDottedNames:
 
 
 def test_an_installed_project_is_first_class(lab: Path) -> None:
-    (lab / "configs.py").write_text(PROJECT["ablations.py"].replace("debug", "base") + MORE_CONFIGS)
+    own = "def debug():\n    return narrow(8)\n"
+    (lab / "configs.py").write_text(PROJECT["ablations.py"].replace("debug", "base") + own)
     (lab / "fiddlers.py").write_text(PROJECT["changes.py"])
     (lab / "tags.py").write_text(PROJECT["quantities.py"])
-    (lab / "parts.py").write_text(PROJECT["parts.py"] + MORE_PARTS)
     (lab / "__init__.py").write_text("class Other: pass\n__all__ = ['Other']\n")
     about = lab.parent / "fidlab-1.0.dist-info"
     about.mkdir()

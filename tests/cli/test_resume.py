@@ -1,4 +1,4 @@
-"""A run goes on with another config where that is allowed, journals it, and refuses the rest."""
+"""A run is resumed with another config where that is allowed, and from copies where it is lost."""
 
 import json
 import shutil
@@ -31,6 +31,10 @@ def run_directory(command: Command, tmp_path: Path) -> Path:
 def resume(command: Command, run_directory: Path) -> Callable[..., Any]:
     """Resume the run with more flags."""
     return lambda *flags: command(train.main, f"--resume={run_directory}", *flags)
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    return [(row["step"], row["loss"]) for row in read_rows(run / "metrics.jsonl")]
 
 
 def files_in(path: Path) -> dict[Path, int]:
@@ -158,6 +162,46 @@ def test_wrappers_that_change_no_number_may_be_added(
     assert command(train.main, f"--resume={plain}", more).status == 0
     done = resume(more, *flags_of(*changes))
     assert done.status == 0, done.err
-    one, two = (read_rows(path / "metrics.jsonl") for path in (run_directory, plain))
-    assert [row["loss"] for row in one] == [row["loss"] for row in two]
+    assert losses(run_directory) == losses(plain)
     assert "live" in {row["kind"] for row in journal_of(run_directory).values()}
+
+
+def test_a_lost_run_is_restored_from_its_copies(command: Command, tmp_path: Path) -> None:
+    run, copy, again = tmp_path / "run", tmp_path / "copy", tmp_path / "again"
+    mirror = f'fiddler:mirror_checkpoints(url="file://{copy}")'
+    short = flags_of("config:debug", "set:num_steps=3", "set:checkpoints.every=1", mirror)
+    flags = [*short, "--config=set:samples=None", f"--run_dir={run}"]
+    assert command(train.main, *flags).status == 0
+    lost = losses(run)
+    shutil.rmtree(run)
+    (copy / "step_00000003" / "manifest.json").unlink()
+    done = command(train.main, *flags)
+    assert done.status == 2 and "would delete: name a folder" in done.err
+    assert f"--resume=file://{copy} --run_dir=" in done.err
+    done = command(train.main, f"--resume=file://{copy}", f"--run_dir={again}")
+    assert done.status == 0, done.err
+    assert losses(again) == lost
+    assert (again / "tokenizer.json").exists() and (again / "command.txt").exists()
+    (copy / "step_00000003" / "manifest.json").unlink()
+    done = command(train.main, *flags, "--auto_resume")
+    assert done.status == 0, done.err
+    assert losses(run) == lost
+    assert (run / "checkpoints/step_00000002").exists()
+
+
+@pytest.mark.parametrize(
+    ("resume", "wrong"),
+    [
+        ("{}/copy", "holds no copy of a run"),
+        ("copies", "must be a URL"),
+        ("nowhere://x", "no run can be restored from nowhere://x"),
+        ("{}/run", "leave --run_dir out"),
+    ],
+)
+def test_what_is_no_copy(command: Command, tmp_path: Path, resume: str, wrong: str) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.json").write_text("{}")
+    flag = f"--resume={resume.format(tmp_path)}"
+    done = command(train.main, flag, f"--run_dir={tmp_path}/again")
+    assert done.status == 2 and wrong in done.err
+    assert not (tmp_path / "again").exists()
