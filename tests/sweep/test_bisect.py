@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -106,6 +107,22 @@ def test_causes_that_only_act_together_are_both_named(tmp_path: Path) -> None:
     findings, _ = found(tmp_path, fake, jobs=3)
     assert set(findings.pieces) == {"seed", "max_grad_norm"}
     assert "only together" in findings.text
+
+
+def test_two_that_need_each_other_are_left_out_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Bisection.changed
+
+    def changed(self: Bisection, pieces: tuple[str, ...]) -> Any:
+        if ("seed" in pieces) != ("model.blocks[0].mlp" in pieces):
+            raise ConfigError("both or none")
+        return real(self, pieces)
+
+    monkeypatch.setattr(Bisection, "changed", changed)
+    causes = {"seq_len", "max_grad_norm"}
+    fake = Fake(lambda changed: 9.0 if causes <= changed else 2.0)
+    assert {*found(tmp_path, fake)[0].pieces} == causes
 
 
 def test_divergence_is_bad_and_a_missing_value_unresolved(tmp_path: Path) -> None:

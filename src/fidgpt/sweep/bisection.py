@@ -43,6 +43,10 @@ class Stopped(Exception):
     """A signal stopped the bisection before it finished."""
 
 
+def _without(pieces: Sequence[T], others: Sequence[T]) -> tuple[T, ...]:
+    return tuple(one for one in pieces if one not in others)
+
+
 def minimize(pieces: Sequence[T], first_bad: FirstBad[T]) -> tuple[T, ...]:
     """Return a set of pieces of which none can be left out.
 
@@ -59,7 +63,7 @@ def minimize(pieces: Sequence[T], first_bad: FirstBad[T]) -> tuple[T, ...]:
     while len(left) > 1:
         ends = [round(i * len(left) / count) for i in range(count + 1)]
         parts = [left[begin:end] for begin, end in itertools.pairwise(ends) if begin < end]
-        rests = [tuple(one for one in left if one not in part) for part in parts]
+        rests = [_without(left, part) for part in parts]
         if smaller := first_bad(parts):
             left, count = smaller, 2
         elif count > 2 and (smaller := first_bad(rests)):
@@ -279,10 +283,18 @@ class Bisection:
                     return bad[0]
             return None
 
+        def pairs(found: Pieces) -> list[Pieces]:
+            """Sets without two pieces that need each other: neither can be left out alone."""
+            lone = {one: self._verdicts.get(_without(found, (one,))) for one in found}
+            needed = [one for one, verdict in lone.items() if verdict == "unresolved"]
+            return [_without(found, pair) for pair in itertools.combinations(needed, 2)]
+
         found = minimize(self.pieces, first_bad)
+        while smaller := first_bad(pairs(found)):
+            found = minimize(smaller, first_bad)
         if found == self.pieces:
             self._confirm()
-        rest = tuple(one for one in self.pieces if one not in found)
+        rest = _without(self.pieces, found)
         has_cure = bool(rest) and isinstance(self._point(rest), Point)
         directives, cure = self._readable(found), self._readable(rest) if has_cure else None
         return Findings(found, directives, cure, self._text(found, directives, cure))
@@ -295,7 +307,7 @@ class Bisection:
         changes = {path: self._patch.changes[path] for path in pieces}
         return Patch(changes, self._patch.parts).text()
 
-    def _changed(self, pieces: Pieces) -> fdl.Config:
+    def changed(self, pieces: Pieces) -> fdl.Config:
         """Return the good graph with some differences applied.
 
         Raises:
@@ -306,12 +318,12 @@ class Bisection:
         return graph.apply_patch(self._graphs[0], self._patch_text(pieces), allowed=self.allowed)
 
     def _composed(self, pieces: Pieces) -> fdl.Config:
-        """Return the config that is trained to try some differences; raises as `_changed`."""
-        return compose(self._ends, self._catalogue, base=self._changed(pieces)).config
+        """Return the config that is trained to try some differences; raises as `changed`."""
+        return compose(self._ends, self._catalogue, base=self.changed(pieces)).config
 
     def _lines(self, pieces: Pieces) -> list[str]:
         """Describe some differences, a line each."""
-        return graph.diff_text(graph.diff(self._graphs[0], self._changed(pieces))).splitlines()
+        return graph.diff_text(graph.diff(self._graphs[0], self.changed(pieces))).splitlines()
 
     def _directives(self, pieces: Pieces) -> tuple[str, ...]:
         """Return the directives of a config, one of which names a patch file written here."""
