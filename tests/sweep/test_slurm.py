@@ -311,12 +311,14 @@ def test_a_run_is_the_same_in_slurm_as_here(
 
 
 _WHO = """
-import os, pathlib, sys
+import os, pathlib, sys, time
 folder = pathlib.Path(sys.argv[1])
 folder.mkdir(exist_ok=True)
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
 (folder / os.environ["RANK"]).write_text(" ".join(os.environ[name] for name in names))
 (folder / ("port" + os.environ["RANK"])).write_text(os.environ["MASTER_PORT"])
+while not (folder / "port1").exists():  # the job is over when rank 0 is
+    time.sleep(0.05)
 """
 
 

@@ -286,10 +286,8 @@ def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], s
     """
     mistakes: list[str] = []
     for i, axis in enumerate(axes):
-        found: dict[tuple[int, ...], list[str]] = {}
-        for numbers, identity in identities.items():
-            found.setdefault((*numbers[:i], *numbers[i + 1 :]), []).append(identity)
-        if all(len(same) > 1 and len(set(same)) == 1 for same in found.values()):
+        runs = {(*one[:i], *one[i + 1 :], identity) for one, identity in identities.items()}
+        if len(axis.choices) > 1 and len(runs) * len(axis.choices) == len(identities):
             mistakes.append(
                 f"{axis.text} changes nothing: all its values make the same run, because the "
                 "config has that value already, or a later directive overrides it."

@@ -1,10 +1,8 @@
 """What a sweep shows while it runs."""
 
-import contextlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console, Group
@@ -59,7 +57,9 @@ class Screen:
       book: the results.
       console: where to write; defaults to standard output.
       num_jobs: the number of jobs, if the table does not have all of them yet.
-      objective: what points are compared by; defaults to the held-out loss.
+      objective: what points are compared by, which the directory records; defaults to the held-out
+        loss.
+      items: the directives, with axes in their places, of a sweep that the directory records.
 
     Attributes:
       book: as given.
@@ -72,8 +72,10 @@ class Screen:
         console: Console | None = None,
         num_jobs: int | None = None,
         objective: Objective | None = None,
+        items: Sequence[Item] | None = None,
     ) -> None:
         self.book = book
+        self._items = items
         self._num_jobs = num_jobs or len(book.jobs)
         self._objective = objective
         # A notebook's kernel claims to be a terminal.
@@ -89,6 +91,15 @@ class Screen:
         self._live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def __enter__(self) -> "Screen":
+        directory = self.book.directory
+        directory.mkdir(parents=True, exist_ok=True)
+        if self._items is not None:
+            warnings = results.changed_code(self.book)
+            for line in [*warnings, *results.unrelated_sweeps(directory, self._items)]:
+                self.log(f"warning: {line}")
+            results.record_sweep(directory, self._items)
+            if self._objective is not None:
+                write_objective(self._objective, directory)
         if count := self.book.num_damaged:
             rows = counted(count, "row")
             self.log(f"warning: {rows} of the table could not be read and will be rewritten.")
@@ -187,36 +198,3 @@ class Screen:
         todo = [(job, row["step"]) for job, row in rows if row["status"] in TO_COME]
         left = self._pace.left(todo)
         return "" if left is None else f", about {duration(left)} left for all"
-
-
-@contextlib.contextmanager
-def opened(
-    directory: Path,
-    jobs: Sequence[Job],
-    *,
-    items: Sequence[Item],
-    objective: Objective | None,
-    console: Console | None,
-    num_jobs: int | None = None,
-) -> Iterator[Screen]:
-    """Open the screen of a sweep, with its table.
-
-    Args:
-      directory: of the sweep.
-      jobs: those that are known.
-      items: the directives, with axes in their places.
-      objective: what points are compared by, which the directory records; defaults to the held-out
-        loss.
-      console: where to write; defaults to standard output.
-      num_jobs: the number of jobs, if not all are known.
-    """
-    directory.mkdir(parents=True, exist_ok=True)
-    if objective is not None:
-        write_objective(objective, directory)
-    book = ResultsTable(directory, jobs)
-    warnings = [*results.changed_code(book), *results.unrelated_sweeps(directory, items)]
-    results.record_sweep(directory, items)
-    with Screen(book, console=console, num_jobs=num_jobs, objective=objective) as screen:
-        for line in warnings:
-            screen.log(f"warning: {line}")
-        yield screen

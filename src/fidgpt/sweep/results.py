@@ -149,6 +149,7 @@ class ResultsTable:
     processes writes the rows of its own jobs, and takes over the others.
 
     Attributes:
+      directory: of the sweep.
       jobs: the points that run now.
       rows: by fingerprint, those of the jobs first.
       trouble: why the files could not be written last time; None if they were.
@@ -156,7 +157,7 @@ class ResultsTable:
     """
 
     def __init__(self, directory: Path, jobs: Sequence[Job]) -> None:
-        self._directory = directory
+        self.directory = directory
         self._started: dict[str, float] = {}
         self._written = 0.0
         self.trouble: str | None = None
@@ -216,15 +217,15 @@ class ResultsTable:
         """
         self._written = time.monotonic()
         try:
-            with (self._directory / LOCK).open("ab") as file:
+            with (self.directory / LOCK).open("ab") as file:
                 wait_for_lock(file)
-                there = {row["fingerprint"]: row for row in read_table(self._directory)}
+                there = {row["fingerprint"]: row for row in read_table(self.directory)}
                 done = {row["fingerprint"] for row in self if row["status"] == "finished"}
                 kept = self._touched | done
                 self.rows |= {key: row for key, row in there.items() if key not in kept}
-                write_table(self._directory, list(self.rows.values()))
+                write_table(self.directory, list(self.rows.values()))
         except OSError as error:
-            self.trouble = f"the results in {self._directory} cannot be written: {error.strerror}."
+            self.trouble = f"the results in {self.directory} cannot be written: {error.strerror}."
             return
         self.trouble = None
         self._touched = set(self._started)

@@ -18,8 +18,8 @@ from fidgpt.sweep import results
 from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.points import Plan, Point, plan
-from fidgpt.sweep.progress import opened
-from fidgpt.sweep.results import Results, new_row, read_table, unrelated_sweeps
+from fidgpt.sweep.progress import Screen
+from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table, unrelated_sweeps
 from fidgpt.sweep.runners.jobs import Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.train.device import peak_flops
@@ -122,9 +122,8 @@ class Sweep:
           ConfigErrors: some points are wrong; none was started then.
         """
         every, by = self.jobs, self.compared_by
-        with opened(
-            self.directory, every, items=self._given, objective=by, console=console
-        ) as screen:
+        book = ResultsTable(self.directory, every)
+        with Screen(book, items=self._given, objective=by, console=console) as screen:
             todo = [job for job in every if screen.book.row(job)["status"] != "finished"]
             if len(todo) < len(every):
                 screen.log(f"{len(every) - len(todo)} of {len(every)} points are done already.")

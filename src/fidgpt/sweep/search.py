@@ -34,8 +34,8 @@ from fidgpt.sweep import spaces
 from fidgpt.sweep.axes import Choice
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
-from fidgpt.sweep.progress import Screen, opened
-from fidgpt.sweep.results import Result, Results, results_table
+from fidgpt.sweep.progress import Screen
+from fidgpt.sweep.results import Result, Results, ResultsTable, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, Runner, jobs_of
 from fidgpt.sweep.runners.local import LocalRunner
 from fidgpt.sweep.spaces import Space, space
@@ -221,7 +221,7 @@ class Search:
         items, study = self.points.items, self.study(parallel=jobs > 1)
         settings = {"items": items, "objective": self.objective, "num_jobs": self.num_trials}
         with (
-            opened(self.directory, [], console=console, **settings) as screen,
+            Screen(ResultsTable(self.directory, []), console=console, **settings) as screen,
             (self.directory / _PRESENCE).open("ab") as file,
         ):
             is_alone = files.lock(file)

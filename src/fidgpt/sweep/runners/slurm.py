@@ -12,7 +12,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, ClassVar, NamedTuple
 
@@ -64,12 +64,12 @@ class SlurmAttempt:
 
     Attributes:
       job: the job.
-      queue: submits it, and knows its state.
+      runner: submits it, and knows its state.
       name: of the array, and its index in it.
     """
 
     job: Job
-    queue: "Queue"
+    runner: "SlurmRunner"
     name: str = ""
     _over_since: float | None = None
 
@@ -86,7 +86,7 @@ class SlurmAttempt:
     @property
     def state(self) -> JobState:
         """Its state when Slurm was asked last."""
-        return self.queue.states.get(self.name, JobState())
+        return self.runner.states.get(self.name, JobState())
 
     def poll(self) -> State:
         """Return its state; see Attempt.
@@ -94,8 +94,8 @@ class SlurmAttempt:
         Raises:
           SlurmError: Slurm accepts no jobs, and has none.
         """
-        self.queue.update()
-        if self not in self.queue.active or self.state.state == "PENDING":
+        self.runner.update()
+        if self not in self.runner.active or self.state.state == "PENDING":
             return "pending"
         record = read_record(self.record)
         if record.get("state") == REFUSED:
@@ -104,12 +104,12 @@ class SlurmAttempt:
             state = self._exit(record)
         else:
             return "running" if record.get("state") == RUNNING else "pending"
-        self.queue.active.remove(self)
+        self.runner.active.remove(self)
         return state
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to its processes; see Attempt."""
-        self.queue.end(self, at_once=number == signal.SIGKILL)
+        self.runner.end(self, at_once=number == signal.SIGKILL)
 
     def _is_overdue(self, record: Mapping[str, Any]) -> bool:
         """Return whether the task is over, and would have recorded its end by now."""
@@ -120,7 +120,7 @@ class SlurmAttempt:
             return True
         now = time.monotonic()
         self._over_since = self._over_since or now
-        return now - self._over_since >= self.queue.runner.grace
+        return now - self._over_since >= self.runner.grace
 
     def _exit(self, record: Mapping[str, Any]) -> Exit:
         """Return how a task ended, from its record, or from Slurm if it could not write one."""
@@ -130,9 +130,9 @@ class SlurmAttempt:
         if self.state.state == "CANCELLED" or record.get("is_cancelled"):
             return Exit(status, "cancelled in Slurm", is_cancelled=True)
         if record.get("state") == ENDED:
-            ranks = range(self.queue.runner.num_processes)
+            ranks = range(self.runner.num_processes)
             records = [read_record(remote.of_rank(self.record, rank)) for rank in ranks]
-            reasons = [one["reason"] for one in records if one.get("status")]
+            reasons = [one.get("reason", "") for one in records if one.get("status")]
             return Exit(status, remote.first_cause(reasons))
         match self.state.state:
             case "FAILED" | "COMPLETED" if record.get("state") == REQUEUED:
@@ -156,136 +156,7 @@ def has_ended(record: Mapping[str, Any]) -> bool:
 
     One that SIGTERM ended may be in the queue again: Slurm knows whether it was cancelled.
     """
-    return record.get("state") == ENDED and not record["is_terminated"]
-
-
-class Queue:
-    """Submits jobs in arrays, and asks Slurm about all of them at once, now and then.
-
-    Args:
-      runner: its settings.
-      events: shows what a user may want to know.
-
-    Attributes:
-      active: the attempts that were submitted.
-      states: of all jobs in Slurm, by the name of the array and the index in it.
-    """
-
-    def __init__(self, runner: "SlurmRunner", events: Events) -> None:
-        self.runner = runner
-        self.active: list[SlurmAttempt] = []
-        self.states: dict[str, JobState] = {}
-        self._events = events
-        self._waiting: list[SlurmAttempt] = []
-        self._ending: dict[bool, list[str]] = {False: [], True: []}  # numbers, by whether at once
-        self._shown: set[str] = set()
-        self._earlier = functools.cache(_names_of_points)
-        self._refresh()
-
-    def _refresh(self) -> None:
-        self._refreshed_at = time.monotonic()
-        lines = _run("squeue", "--me", "--array", "--states=all", "-h", "-o%i|%T|%r|%j")
-        self.states = {}
-        for number, state, reason, name in (line.split("|", 3) for line in lines):
-            index = number.partition("_")[2] or "0"
-            self.states[f"{name}-{index}"] = JobState(state, reason, number)
-
-    def adopt(self, job: Job) -> SlurmAttempt | None:
-        """Return the attempt that an earlier process submitted, if it is active or finished."""
-        attempt = SlurmAttempt(job, self)
-        name = self._earlier(attempt.folder / _BOOK).pop(job.point.fingerprint, None)
-        if name is None:
-            return None
-        attempt.name = name
-        record = read_record(attempt.record)
-        is_over = record.get("state") == REFUSED or has_ended(record)
-        if (is_over or attempt.state.state in _OVER) and record.get("status") != 0:
-            return None
-        self.active.append(attempt)
-        return attempt
-
-    def submit(self, job: Job) -> SlurmAttempt:
-        """Submit a job at the next update, together with others."""
-        self._waiting.append(attempt := SlurmAttempt(job, self))
-        return attempt
-
-    def update(self) -> None:
-        """Do what is due.
-
-        Raises:
-          SlurmError: Slurm accepts no jobs, and has none.
-        """
-        self.close()
-        try:
-            room = self.runner.jobs - len(self.active) if self.active else _MAX_TASKS
-            if some := self._waiting[: max(0, room)]:
-                self._submit(some)
-            if time.monotonic() - self._refreshed_at > self.runner.interval:
-                self._refresh()
-        except SlurmError as error:
-            if not self.active:
-                raise
-            self._show_once(f"{error} It is tried again.")
-        for one in self.active:
-            if one.state.is_held:
-                self._show_once(f"Slurm holds {one.job.point.name} back: {one.state.reason}.")
-
-    def _submit(self, some: Sequence[SlurmAttempt]) -> None:
-        import submitit
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
-
-        folder = some[0].folder
-        name = f"{folder.parent.name}-{uuid.uuid4().hex[:8]}"
-        folder.mkdir(parents=True, exist_ok=True)
-        row = {"name": name, "points": [one.job.point.fingerprint for one in some]}
-        with (folder / _BOOK).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
-        executor = submitit.SlurmExecutor(folder / "tasks")
-        parameters = self.runner.parameters
-        executor.update_parameters(**parameters, job_name=name, array_parallelism=self.runner.jobs)
-        for i, one in enumerate(some):
-            one.name = f"{name}-{i}"
-        tasks = [self.runner.task(one.job, one.record) for one in some]
-        try:
-            with _outside_of_jobs():
-                submitted = executor.submit_array(tasks)
-        except (FailedJobError, FailedSubmissionError, OSError) as error:
-            shown = [f"{key}={one}" for key, one in parameters.items() if type(one) in (int, str)]
-            raise SlurmError(
-                f"Slurm does not accept the jobs: {_last_error(str(error))}. They ask for "
-                f"{', '.join(shown)}; sinfo shows what there is."
-            ) from error
-        self.active += some
-        del self._waiting[: len(some)]
-        number = submitted[0].job_id.partition("_")[0]
-        self._events.log(f"In Slurm as job {number}: {counted(len(some), 'point')}.")
-        self._refresh()
-
-    def _show_once(self, text: str) -> None:
-        if text not in self._shown:
-            self._shown.add(text)
-            self._events.log(text)
-
-    def end(self, attempt: SlurmAttempt, *, at_once: bool) -> None:
-        """End an attempt at the next update."""
-        if attempt in self._waiting:
-            self._waiting.remove(attempt)
-        elif attempt.state.number:
-            self._ending[at_once].append(attempt.state.number)
-
-    def close(self) -> None:
-        """Cancel what is to be ended: running jobs save first, unless it is at once."""
-        for at_once, numbers in self._ending.items():
-            while numbers:
-                some = numbers[:100]
-                del numbers[:100]
-                with contextlib.suppress(SlurmError):  # some may be over already
-                    if at_once:
-                        _run("scancel", *some)
-                    else:
-                        _run("scancel", "--state=PENDING", *some)
-                        _run("scancel", "--state=RUNNING", "--signal=INT", *some)
-                self._refreshed_at = float("-inf")
+    return record.get("state") == ENDED and not record.get("is_terminated")
 
 
 def _names_of_points(path: Path) -> dict[str, str]:
@@ -336,7 +207,6 @@ class SlurmRunner(Runner):
     nodes: int = 1
     processes: int = 1
     extra: str | None = None
-    _queue: Queue = field(init=False, repr=False)
 
     pause: ClassVar[float] = 0.5
     patience: ClassVar[float | None] = 5.0
@@ -371,23 +241,127 @@ class SlurmRunner(Runner):
 
         for module in BY_VALUE:
             cloudpickle.register_pickle_by_value(module)
-        self._queue = Queue(self, events)
+        self._events = events
+        self.active: list[SlurmAttempt] = []
+        self.states: dict[str, JobState] = {}  # by the name of the array and the index in it
+        self._waiting: list[SlurmAttempt] = []
+        self._ending: dict[bool, list[str]] = {False: [], True: []}  # numbers, by whether at once
+        self._shown: set[str] = set()
+        self._earlier = functools.cache(_names_of_points)
+        self._refresh()
         try:
             return super().run(jobs, events)
         finally:
-            self._queue.close()
+            self.close()
 
     def num_slots(self, jobs: Iterable[Job | None]) -> int:
         """Return the number of attempts at a time, most of which may wait in Slurm."""
         return max(self.jobs, len(jobs)) if isinstance(jobs, Sequence) else self.jobs
 
-    def launch(self, job: Job, log: IO[bytes], slot: int) -> SlurmAttempt:
-        """Submit a job; see Runner."""
-        return self._queue.submit(job)
+    def _refresh(self) -> None:
+        self._refreshed_at = time.monotonic()
+        lines = _run("squeue", "--me", "--array", "--states=all", "-h", "-o%i|%T|%r|%j")
+        self.states = {}
+        for number, state, reason, name in (line.split("|", 3) for line in lines):
+            index = number.partition("_")[2] or "0"
+            self.states[f"{name}-{index}"] = JobState(state, reason, number)
 
     def adopt(self, job: Job) -> SlurmAttempt | None:
-        """Return the attempt that an earlier process submitted; see Runner."""
-        return self._queue.adopt(job)
+        """Return the attempt of an earlier process, if it is active or finished; see Runner."""
+        attempt = SlurmAttempt(job, self)
+        name = self._earlier(attempt.folder / _BOOK).pop(job.point.fingerprint, None)
+        if name is None:
+            return None
+        attempt.name = name
+        record = read_record(attempt.record)
+        is_over = record.get("state") == REFUSED or has_ended(record)
+        if (is_over or attempt.state.state in _OVER) and record.get("status") != 0:
+            return None
+        self.active.append(attempt)
+        return attempt
+
+    def launch(self, job: Job, log: IO[bytes], slot: int) -> SlurmAttempt:
+        """Submit a job at the next update, together with others; see Runner."""
+        self._waiting.append(attempt := SlurmAttempt(job, self))
+        return attempt
+
+    def update(self) -> None:
+        """Do what is due.
+
+        Raises:
+          SlurmError: Slurm accepts no jobs, and has none.
+        """
+        self.close()
+        try:
+            room = self.jobs - len(self.active) if self.active else _MAX_TASKS
+            if some := self._waiting[: max(0, room)]:
+                self._submit(some)
+            if time.monotonic() - self._refreshed_at > self.interval:
+                self._refresh()
+        except SlurmError as error:
+            if not self.active:
+                raise
+            self._show_once(f"{error} It is tried again.")
+        for one in self.active:
+            if one.state.is_held:
+                self._show_once(f"Slurm holds {one.job.point.name} back: {one.state.reason}.")
+
+    def _submit(self, some: Sequence[SlurmAttempt]) -> None:
+        import submitit
+        from submitit.core.utils import FailedJobError, FailedSubmissionError
+
+        folder = some[0].folder
+        name = f"{folder.parent.name}-{uuid.uuid4().hex[:8]}"
+        folder.mkdir(parents=True, exist_ok=True)
+        row = {"name": name, "points": [one.job.point.fingerprint for one in some]}
+        with (folder / _BOOK).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+        executor = submitit.SlurmExecutor(folder / "tasks")
+        parameters = self.parameters
+        executor.update_parameters(**parameters, job_name=name, array_parallelism=self.jobs)
+        for i, one in enumerate(some):
+            one.name = f"{name}-{i}"
+        tasks = [self.task(one.job, one.record) for one in some]
+        try:
+            with _outside_of_jobs():
+                submitted = executor.submit_array(tasks)
+        except (FailedJobError, FailedSubmissionError, OSError) as error:
+            shown = [f"{key}={one}" for key, one in parameters.items() if type(one) in (int, str)]
+            raise SlurmError(
+                f"Slurm does not accept the jobs: {_last_error(str(error))}. They ask for "
+                f"{', '.join(shown)}; sinfo shows what there is."
+            ) from error
+        self.active += some
+        del self._waiting[: len(some)]
+        number = submitted[0].job_id.partition("_")[0]
+        self._events.log(f"In Slurm as job {number}: {counted(len(some), 'point')}.")
+        self._refresh()
+
+    def _show_once(self, text: str) -> None:
+        if text not in self._shown:
+            self._shown.add(text)
+            self._events.log(text)
+
+    def end(self, attempt: SlurmAttempt, *, at_once: bool) -> None:
+        """End an attempt at the next update."""
+        if attempt in self._waiting:
+            self._waiting.remove(attempt)
+        elif attempt.state.number:
+            self._ending[at_once].append(attempt.state.number)
+
+    def close(self) -> None:
+        """Cancel what is to be ended: running jobs save first, unless it is at once."""
+        for at_once, numbers in self._ending.items():
+            while numbers:
+                some = numbers[:100]
+                del numbers[:100]
+                with contextlib.suppress(SlurmError):  # some may be over already
+                    if at_once:
+                        _run("scancel", *some)
+                    else:
+                        _run("scancel", "--state=PENDING", *some)
+                        _run("scancel", "--state=RUNNING", "--signal=INT", *some)
+                self._refreshed_at = float("-inf")
 
     @property
     def num_processes(self) -> int:
@@ -397,15 +371,13 @@ class SlurmRunner(Runner):
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of submitit's executor."""
-        optional = {
+        notice = min(_NOTICE, 60 * self.timeout_min // 3)
+        parameters = {
             "partition": self.partition,
             "account": self.account,
             "qos": self.qos,
             "mem": None if self.mem_gb is None else f"{round(self.mem_gb * 1024)}M",
             "gpus_per_node": self.gpus * self.processes or None,
-        }
-        notice = min(_NOTICE, 60 * self.timeout_min // 3)
-        return {name: value for name, value in optional.items() if value is not None} | {
             "time": self.timeout_min,
             "nodes": self.nodes,
             "ntasks_per_node": self.processes,
@@ -419,6 +391,7 @@ class SlurmRunner(Runner):
                 **_options(self.extra),
             },
         }
+        return {name: value for name, value in parameters.items() if value is not None}
 
     def task(self, job: Job, record: Path) -> Task:
         """Return the task of a job, which records its state in a file."""

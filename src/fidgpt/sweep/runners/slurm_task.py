@@ -17,7 +17,7 @@ from subprocess import DEVNULL, STDOUT, Popen
 from types import FrameType
 from typing import IO, Any
 
-from fidgpt.files import lock
+from fidgpt.files import lock, write_whole
 from fidgpt.sweep.runners.remote import failure_reason, of_rank
 
 RUNNING, REFUSED, REQUEUED, ENDED = "running", "refused", "requeued", "ended"
@@ -139,9 +139,7 @@ class Task:
         start, idle = os.environ.get("SLURM_RESTART_COUNT"), read_record(self.record).get("idle", 0)
         text = json.dumps({"state": state, "start": int(start or 0), "idle": idle, **facts})
         self.record.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self.record.with_name(f".{self.record.name}.tmp")
-        temporary.write_text(text + "\n", encoding="utf-8")
-        os.replace(temporary, self.record)
+        write_whole(self.record, text + "\n")
 
 
 def read_record(path: Path) -> dict[str, Any]:
