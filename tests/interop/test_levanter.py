@@ -89,7 +89,7 @@ def test_a_llama_is_mapped_value_by_value() -> None:
         model.blocks[0].attention.rope.theta = 5e5; model.blocks[0].attention.rope.head_dim = 64
         optimizer.lr = 3e-4; optimizer.weight_decay = 0.05; optimizer.eps = 1e-9
         optimizer.betas = (0.8, 0.98); max_grad_norm = 0.5; precision() = BFloat16
-        schedule.warmup_steps = 100; schedule.min_ratio = 0.0
+        schedule.warmup = 100; schedule.min_lr_ratio = 0.0
         batch_size = 64; num_steps = 2000; seed = 3; micro_batch_size = 16
         evaluators['validation'].every = 200; evaluators['validation'].data.num_batches = 5
         checkpoints.every = 500; checkpoints.keep_last = 4""",
@@ -110,7 +110,7 @@ def test_defaults_are_those_of_levanter() -> None:
         "{}",
         """model.hidden_dim = 4096; model.num_layers = 32; seq_len = 2048
         model.blocks[0].attention.head_dim = 128; model.blocks[0].mlp.ffn_dim = 11008
-        num_steps = 400_000; batch_size = 512; schedule.warmup_steps = 4000
+        num_steps = 400_000; batch_size = 512; schedule.warmup = 0.01
         optimizer.lr = 6e-4; optimizer.weight_decay = 0.1; max_grad_norm = 1.0
         precision() = Float32; checkpoints.temporary.minutes = 15.0""",
     )
@@ -261,10 +261,10 @@ skip_bad_steps: 0 -> guard = None
 skip_bad_steps: often -> guard = None ! skip_bad_steps
 skip_bad_steps: {x: 1} -> guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0
     ! skip_bad_steps.x
-lr_schedule: {type: constant}, warmup: 0.5 -> schedule() = Constant; schedule.warmup_steps = 50
-lr_schedule: linear, decay: 0.2, min_lr_ratio: 0 -> schedule() = WarmupStableDecay;
-    schedule.warmup_steps = 1; schedule.decay_steps = 20; schedule.min_ratio = 0.0
-lr_schedule: linear, warmup: 10 -> schedule.decay_steps = 90
+lr_schedule: {type: constant}, warmup: 0.5 -> schedule.shape() = NoDecay; schedule.warmup = 0.5
+lr_schedule: linear, decay: 0.2, min_lr_ratio: 0 -> schedule.shape() = LinearDecay;
+    schedule.warmup = 0.01; schedule.decay = 0.2; schedule.min_lr_ratio = 0.0
+lr_schedule: linear, warmup: 10 -> schedule.warmup = 10; schedule.decay = None
 """
 
 

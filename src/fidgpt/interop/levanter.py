@@ -63,8 +63,8 @@ def read_levanter(text: str) -> Mapped:
             "the Levanter file is not a mapping with model:, optimizer: and trainer:."
         )
     top = Section(plan, "", document)
-    num_steps = _map_trainer(top.section("trainer"))
-    _map_optimizer(top.section("optimizer"), num_steps)
+    _map_trainer(top.section("trainer"))
+    _map_optimizer(top.section("optimizer"))
     map_model(top.section("model"), top.take("train_seq_len", None, int))
     _map_data(top.section("data"))
     if weight := top.take("z_loss_weight", 0.0):
@@ -75,10 +75,8 @@ def read_levanter(text: str) -> Mapped:
     return Mapped([*directives, *plan.last], plan.unmapped)
 
 
-def _map_trainer(section: Section) -> int:
-    """Map `trainer:`; return the steps of the run."""
-    plan = section.plan
-    num_steps = plan.wanted["num_steps"] = section.take("num_train_steps", 400_000)
+def _map_trainer(section: Section) -> None:
+    num_steps = section.plan.wanted["num_steps"] = section.take("num_train_steps", 400_000)
     if isinstance(section.left.get("train_batch_size"), list | dict):
         section.drop(["train_batch_size"], "one size for all")
     elif section.left.get("train_batch_size") == -1:
@@ -108,7 +106,6 @@ def _map_trainer(section: Section) -> int:
     _map_trackers(section)
     _map_checkpoints(section.section("checkpointer"), num_steps)
     _map_average(section.section("model_averaging"))
-    return num_steps
 
 
 _PRECISIONS = {
@@ -215,7 +212,7 @@ def _map_average(section: Section) -> None:
         section.want({name: (100_000, f"average.{name}") for name in names})
 
 
-def _map_optimizer(section: Section, num_steps: int) -> None:
+def _map_optimizer(section: Section) -> None:
     """Map AdamW, Muon or Lion, and the learning rate.
 
     Of any other optimizer AdamW takes the learning rate and the decay alone.
@@ -241,7 +238,7 @@ def _map_optimizer(section: Section, num_steps: int) -> None:
         plan.wanted["optimizer.betas"] = betas
     if kind in ("adam", "muon"):
         section.want({"epsilon": (1e-8, "optimizer.eps")})
-    _map_schedule(section, num_steps)
+    _map_schedule(section)
     _map_skipped_steps(section)
     mask = section.left.pop("default_weight_decay_mask", None)
     section.unmap("default_weight_decay_mask", mask, "every matrix decays, the embedding too")
@@ -292,52 +289,29 @@ _SHAPES = {
 }
 
 
-def _map_schedule(section: Section, num_steps: int) -> None:
-    """Map the schedule; one cycle of a usual shape becomes the schedule of that name."""
-    wanted = section.plan.wanted
+def _map_schedule(section: Section) -> None:
+    """Map warm-up, decay and cycles."""
     warmup = _length(section, "warmup", section.take("warmup", 0.01))
-    decay = section.take("decay", None, float)
-    decay = None if decay is None else _length(section, "decay", decay)
     rewarmup = _length(section, "rewarmup", section.take("rewarmup", 0.0))
-    floor = section.take("min_lr_ratio", 0.1)
-    kind, arguments = _shape(section)
-    cycles = _cycles(section)
-    warmup_steps = _steps(warmup, num_steps)
-    decay_steps = num_steps - warmup_steps if decay is None else _steps(decay, num_steps)
-    is_full = warmup_steps + decay_steps == num_steps
-    if cycles or kind.startswith("inv") or (kind == "cosine" and not is_full):
-        arguments |= {} if kind == "constant" else {"min_lr_ratio": floor}
-        section.change(f"fiddler:{_SHAPES[kind]}", **arguments)
-        if decay is not None:
-            wanted["schedule.decay"] = decay
-        section.plan.changes.append(f"fiddler:set_warmup({warmup})")
-        if cycles:
-            section.change("fiddler:use_cycles", **cycles, rewarmup=rewarmup)
-        return
-    wanted["schedule.warmup_steps"] = warmup_steps
-    if kind == "constant":
-        section.change("use:schedule=optim.Constant")
-        return
-    wanted["schedule.min_ratio"] = floor
-    if kind == "linear":
-        section.change("use:schedule=WarmupStableDecay", decay_steps=decay_steps)
-
-
-def _shape(section: Section) -> tuple[str, dict[str, Any]]:
-    """Return the shape of the decay, and the arguments of its fiddler."""
-    timescale = 10_000.0
-    if isinstance(section.left.get("lr_schedule"), dict):
-        inner = section.section("lr_schedule")
-        kind = inner.take("type", "cosine")
-        if kind == "inv_sqrt":
-            timescale = inner.take("timescale", timescale)
-        inner.neutral({"exponent": 1.0} if kind == "cosine" else {})
-    else:
-        kind = section.take("lr_schedule", "cosine")
-    if kind not in _SHAPES:
+    decay, floor = section.take("decay", None, float), section.take("min_lr_ratio", 0.1)
+    is_text = not isinstance(section.left.get("lr_schedule"), dict)
+    written = {"type": section.take("lr_schedule", "cosine")} if is_text else None
+    shape = section.inside("lr_schedule", written or section.left.pop("lr_schedule", None))
+    kind = shape.take("type", "cosine")
+    arguments = {} if kind == "constant" else {"min_lr_ratio": floor}
+    if kind == "inv_sqrt":
+        arguments["timescale"] = int(shape.take("timescale", 10_000.0))
+    elif kind == "cosine":
+        shape.neutral({"exponent": 1.0})
+    elif kind not in _SHAPES:
         section.unmap("lr_schedule", kind, "a cosine stays")
-        return "cosine", {}
-    return kind, {"timescale": int(timescale)} if kind == "inv_sqrt" else {}
+        kind = "cosine"
+    section.change(f"fiddler:{_SHAPES[kind]}", **arguments)
+    section.change("fiddler:set_warmup", warmup=warmup)
+    if decay is not None:
+        section.plan.wanted["schedule.decay"] = _length(section, "decay", decay)
+    if cycles := _cycles(section):
+        section.change("fiddler:use_cycles", **cycles, rewarmup=rewarmup)
 
 
 def _cycles(section: Section) -> dict[str, Any]:
@@ -366,10 +340,6 @@ def _length(section: Section, key: str, value: float) -> int | float:
         section.error(key, value, "a share from 0 to 1 or a whole number of steps")
         return 0.0
     return value if value <= 1 else int(value)
-
-
-def _steps(length: int | float, num_steps: int) -> int:
-    return length if isinstance(length, int) else int(length * num_steps)
 
 
 _PLAIN_PATH = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)[^{}*?\[\]]+")
