@@ -34,7 +34,7 @@ def test_a_constant_rate_follows_its_warmup():
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Constant(warmup_steps=-1), "warmup_steps=-1 must be 0 or more steps"),
+        (lambda: Constant(warmup_steps=-1), "warmup_steps=-1 must be 0 or more"),
         (lambda: WarmupCosine(num_steps=10, warmup_steps=11), "warmup_steps=11 does not fit"),
         (lambda: WarmupCosine(num_steps=0, warmup_steps=0), "num_steps=0"),
         (lambda: WarmupCosine(num_steps=10, warmup_steps=-1), "warmup_steps=-1"),

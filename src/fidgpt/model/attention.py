@@ -54,12 +54,6 @@ def require_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None) -> i
     return hidden_dim // head_dim
 
 
-def require_window(window: int | None) -> None:
-    """Raise ValueError if a sliding window contains no token."""
-    if window is not None and window < 1:
-        raise ValueError(f"{window=} leaves no key to see; use 1 or more.")
-
-
 class Attention(nn.Module):
     """Multi-head attention over the tokens so far (Vaswani et al., 2017).
 
@@ -119,7 +113,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         require_probability("dropout", dropout)
-        require_window(window)
+        require_size("window", window)
         require_factor("scale", scale)
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
         if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):

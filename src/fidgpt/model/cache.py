@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fidgpt.ranges import require_size
+
 
 class Cache:
     """Keys and values, or whatever layers keep, of the tokens so far.
@@ -27,8 +29,7 @@ class Cache:
     has_gaps = False
 
     def __init__(self, *, capacity: int) -> None:
-        if capacity < 1:
-            raise ValueError(f"{capacity=} leaves no room for a token; use 1 or more.")
+        require_size("capacity", capacity)
         self.capacity = capacity
         self._length = 0
         self._positions: dict[int, list[Tensor]] = {}

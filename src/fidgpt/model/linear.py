@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, empty, nn
 
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
-from fidgpt.ranges import require_positive, require_probability
+from fidgpt.ranges import require_positive, require_probability, require_size
 
 __all__ = ["Linear", "LinearFactory", "LoRALinear", "MachineError", "is_adapter"]
 
@@ -46,8 +46,7 @@ class Linear(nn.Linear):
 def require_adapter(*, rank: int, alpha: int | float | None, dropout: float) -> None:
     """Raise ValueError if a low-rank adapter cannot have these settings."""
     require_positive("alpha", alpha)
-    if rank < 1:
-        raise ValueError(f"{rank=} leaves no room for adapters; use a rank of 1 or more.")
+    require_size("rank", rank)
     require_probability("dropout", dropout)
 
 

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.attention import Rotation, SinkFactory, require_heads, require_window
+from fidgpt.model.attention import Rotation, SinkFactory, require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Mixed, Queries, Scoring, fastest
@@ -15,7 +15,7 @@ from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.positions import RoPE, YaRN
-from fidgpt.ranges import require_factor, require_probability
+from fidgpt.ranges import require_factor, require_probability, require_size
 
 __all__ = ["LatentAttention", "latent_rank", "rotary_share", "yarn_scale"]
 
@@ -120,13 +120,10 @@ class LatentAttention(nn.Module):
         super().__init__()
         require_probability("dropout", dropout)
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
-        require_window(window)
         require_factor("scale", scale)
         sizes = {"kv_rank": kv_rank, "query_rank": query_rank, "rope_head_dim": rope_head_dim}
-        sizes |= {"value_head_dim": value_head_dim}
-        empty = [f"{name}={size}" for name, size in sizes.items() if size is not None and size < 1]
-        if empty:
-            raise ValueError(f"{', '.join(empty)} leaves no dimension: use 1 or more.")
+        for name, size in {**sizes, "value_head_dim": value_head_dim, "window": window}.items():
+            require_size(name, size)
         rope_head_dim = _rotary_dim(rope, rope_head_dim, rotary_share(head_dim=head_dim))
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         query_dim = head_dim + rope_head_dim

@@ -111,7 +111,7 @@ class LinearScaling:
     amplitude = 1.0
 
     def __init__(self, *, factor: float) -> None:
-        _require_factor(factor)
+        require_positive("factor", factor)
         self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
@@ -128,7 +128,7 @@ class NTKScaling:
     amplitude = 1.0
 
     def __init__(self, *, factor: float) -> None:
-        _require_factor(factor)
+        require_positive("factor", factor)
         self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
@@ -224,11 +224,6 @@ class Llama3Scaling:
         span = self.high_freq_factor - self.low_freq_factor
         kept = ((waves_that_fit - self.low_freq_factor) / span).clamp(0, 1)
         return frequencies * kept + frequencies / self.factor * (1 - kept)
-
-
-def _require_factor(factor: float) -> None:
-    if not factor > 0:
-        raise ValueError(f"{factor=} stretches waves to no length: use a number above 0.")
 
 
 Heads = Float[Tensor, "batch heads seq head_dim"]

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
-from fidgpt.ranges import require_not_negative
+from fidgpt.ranges import require_not_negative, require_size
 
 __all__ = [
     "ByName",
@@ -117,8 +117,7 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
     Raises:
       ValueError: base_dim is below 1.
     """
-    if base_dim < 1:
-        raise ValueError(f"{base_dim=} must be 1 or more.")
+    require_size("base_dim", base_dim)
     width = model.get_parameter("embedding.weight").shape[1]
     outside = map(model.get_submodule, ("embedding", "unembedding"))
     tables = {id(parameter) for module in outside for parameter in module.parameters()}

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from fidgpt.ranges import require_not_negative, require_positive
+
 __all__ = [
     "Constant",
     "CosineDecay",
@@ -63,8 +65,7 @@ class Constant:
     """
 
     def __init__(self, *, warmup_steps: int = 0) -> None:
-        if warmup_steps < 0:
-            raise ValueError(f"{warmup_steps=} must be 0 or more steps.")
+        require_not_negative("warmup_steps", warmup_steps)
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
@@ -227,8 +228,7 @@ class PolynomialDecay:
     """
 
     def __init__(self, *, power: float = 2.0) -> None:
-        if not 0 < power < math.inf:
-            raise ValueError(f"{power=} must be above 0, and finite.")
+        require_positive("power", power)
         self.power = power
 
     def __call__(self, fall: Fall) -> float:

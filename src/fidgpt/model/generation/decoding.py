@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fidgpt.ranges import require_positive, require_size
+
 __all__ = ["Sampling", "UntilString"]
 
 
@@ -49,14 +51,12 @@ class Sampling:
     ) -> None:
         if not temperature >= 0:
             raise ValueError(f"{temperature=} must be 0 or more.")
-        if top_k is not None and top_k < 1:
-            raise ValueError(f"{top_k=} must be 1 or more.")
+        require_size("top_k", top_k)
         if top_p is not None and not 0 < top_p <= 1:
             raise ValueError(f"{top_p=} must be above 0 and at most 1, which keeps all tokens.")
         if min_p is not None and not 0 < min_p <= 1:
             raise ValueError(f"{min_p=} must be above 0 and at most 1.")
-        if repetition_penalty is not None and not 0 < repetition_penalty < math.inf:
-            raise ValueError(f"{repetition_penalty=} must be above 0, and finite; 1 is none.")
+        require_positive("repetition_penalty", repetition_penalty)
         self._temperature = temperature
         self._top_k = top_k
         self._top_p = top_p

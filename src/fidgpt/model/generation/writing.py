@@ -12,6 +12,7 @@ from fidgpt.model.context import AttentionContext, ContextFactory, Tokens
 from fidgpt.model.generation.decoding import Logits, Sampling
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
+from fidgpt.ranges import require_size
 
 __all__ = ["Choice", "generate", "next_logits", "write"]
 
@@ -157,8 +158,7 @@ def write(
         are NaN or infinite.
     """
     rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
-    if context < 1:
-        raise ValueError(f"{context=} must be 1 or more.")
+    require_size("context", context)
     if stops and len(stops) != len(prompts):
         raise ValueError(f"{len(stops)} stops for {len(prompts)} rows: give one for each row.")
     count = min(rows.capacity - 1, context)
