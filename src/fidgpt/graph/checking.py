@@ -6,7 +6,7 @@ import collections.abc
 import dataclasses
 import inspect
 import typing
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -85,7 +85,7 @@ def _wrong_calls(node: Node) -> Iterator[ConfigError]:
     does what is no Callable.
     """
     for parent, step in node.parents:
-        members = [one for hint in _hints(parent, step) for one in hints.members_of(hint)]
+        members = [one for _, hint in _holders(parent, step) for one in hints.members_of(hint)]
         fitting = [one for one in members if hints.fits(node.value, one)]
         missing = [_missing_in_call(node.value, one) for one in fitting]
         if missing and all(missing):
@@ -97,15 +97,19 @@ def _wrong_calls(node: Node) -> Iterator[ConfigError]:
             )
 
 
-def _hints(parent: Node, step: str) -> list[Any]:
-    """Return the annotations of a place: more than one where a list that holds it is shared."""
+def _holders(parent: Node, step: str) -> list[tuple[Any, Any]]:
+    """Return the part that holds a place, or the parts around it, with the annotation there.
+
+    They are several where a list that holds it is shared; it is the root where no part does.
+    """
     key = step[1:] if step.startswith(".") else ast.literal_eval(step[1:-1])
-    if isinstance(parent.value, fdl.Buildable):
-        return [hints.hint_of(parent.value, key)]
+    if isinstance(parent.value, fdl.Buildable) or not parent.parents:
+        is_part = isinstance(parent.value, fdl.Buildable)
+        return [(parent.value, hints.hint_of(parent.value, key) if is_part else Any)]
     return [
-        hints.element_hint(hint, key)
+        (part, hints.element_hint(hint, key))
         for above, inner in parent.parents
-        for hint in _hints(above, inner)
+        for part, hint in _holders(above, inner)
     ]
 
 
@@ -181,20 +185,14 @@ def _outside_a_factory(node: Node) -> Iterator[ConfigError]:
             f"the root is an ArgFactory of {title(node.value)}: make it a fdl.Config."
         )
     for parent, step in node.parents:
-        if not all(isinstance(one, fdl.Partial | fdl.ArgFactory) for one in _part_holders(parent)):
+        parts = [part for part, _ in _holders(parent, step)]
+        if not all(isinstance(part, fdl.Partial | fdl.ArgFactory) for part in parts):
             path = join(parent.path, step)
             yield ConfigError(
                 f"{path} is an ArgFactory of {title(node.value)}, which only a Partial or another "
                 "ArgFactory calls: make it a fdl.Config.",
                 place=path,
             )
-
-
-def _part_holders(node: Node) -> list[Any]:
-    """The part that a node is, or the parts that hold it through lists, tuples and dicts."""
-    if isinstance(node.value, fdl.Buildable) or not node.parents:
-        return [node.value]
-    return [holder for parent, _ in node.parents for holder in _part_holders(parent)]
 
 
 def _not_built(path: str, value: Any) -> Iterator[ConfigError]:
@@ -209,14 +207,10 @@ def _not_built(path: str, value: Any) -> Iterator[ConfigError]:
                 place=path,
             )
             return
-        if id(one) not in seen:  # it may hold itself
-            seen.add(id(one))
-            left += _items(one)
-
-
-def _items(value: Any) -> Iterable[Any]:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name, None) for field in dataclasses.fields(value)]
-    if isinstance(value, _HOLDERS):
-        return value.values() if isinstance(value, Mapping) else value
-    return ()
+        if id(one) in seen:  # it holds itself
+            continue
+        seen.add(id(one))
+        if dataclasses.is_dataclass(one) and not isinstance(one, type):
+            left += [getattr(one, field.name, None) for field in dataclasses.fields(one)]
+        elif isinstance(one, _HOLDERS):
+            left += one.values() if isinstance(one, Mapping) else one

@@ -255,20 +255,12 @@ def carry_out(planned: Iterable[Planned], *, same: Same | None = None) -> list[E
     """
     planned = list(planned)
     for ref, value in planned:
-        if value is not fdl.NO_VALUE:
-            ref.check(value)
-        elif not isinstance(ref.container, fdl.Buildable | dict):
-            raise ConfigError(
-                f"{ref.path} is an item of a {type(ref.container).__name__}, and has no default: "
-                f"set {ref.above.path if ref.above else ''} whole."
-            )
-    edits = [Edit(ref.path, ref.value, value) for ref, value in planned]
-    edits = [edit for edit in edits if not (same or is_same)(edit.before, edit.after)]
+        ref.check(value)
+    same = same or is_same
+    changed = [(ref, value) for ref, value in planned if not same(ref.value, value)]
+    edits = [Edit(ref.path, ref.value, value) for ref, value in changed]
     for ref, value in planned:
-        if value is fdl.NO_VALUE:
-            ref.unset()
-        else:
-            ref.write(value)
+        ref.write(value)
     return edits
 
 

@@ -159,8 +159,6 @@ def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:
     named, known = named_defaults(part), part.__arguments__
     if named is None:
         return fdl.ordered_arguments(part)
-    if len(known) < 2:
-        return dict(known)
     return {key: known[key] for key in named if key in known}
 
 
@@ -218,12 +216,9 @@ def _position(part: fdl.Buildable, key: Key) -> tuple[int, int]:
 
 def default_of(part: fdl.Buildable, key: Key) -> Any:
     """Return the default of a parameter; `fdl.NO_VALUE` where it has none."""
-    if (named := named_defaults(part)) is not None:
-        return named.get(key, fdl.NO_VALUE)
     parameter = parameter_of(part, key)
-    if parameter is None or parameter.default is inspect.Parameter.empty:
-        return fdl.NO_VALUE
-    return parameter.default
+    is_set = parameter is not None and parameter.default is not inspect.Parameter.empty
+    return parameter.default if parameter is not None and is_set else fdl.NO_VALUE
 
 
 def default_factory_of(part: fdl.Buildable, key: Key) -> Any:

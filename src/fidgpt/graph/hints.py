@@ -284,12 +284,12 @@ def _container_fits(value: Any, hint: Any) -> bool:
     if not isinstance(value, origin) or (isinstance(value, str | bytes) and origin is not str):
         return False
     if isinstance(value, Mapping):
-        keys, items = args if len(args) == 2 else (Any, Any)
-        return all(fits(key, keys) and fits(item, items) for key, item in value.items())
-    if origin is tuple and args and args[-1] is not Ellipsis and len(args) != len(value):
+        kinds = args if len(args) == 2 else (Any, Any)
+        return all(fits(key, kinds[0]) and fits(item, kinds[1]) for key, item in value.items())
+    items: Any = value if isinstance(value, Collection) else ()
+    if origin is tuple and args and args[-1] is not Ellipsis and len(args) != len(items):
         return False
-    items = enumerate(value if isinstance(value, Collection) else ())
-    return all(fits(item, element_hint(hint, i)) for i, item in items)
+    return all(fits(item, element_hint(hint, i)) for i, item in enumerate(items))
 
 
 def _is_container(origin: Any) -> bool:

@@ -147,6 +147,11 @@ class ParameterRef:
         if isinstance(self.container, tuple) and self.above:
             whole = f"set it whole, as {self.container!r:.60}."
             raise ConfigError(f"{self.above.path} is a tuple: {whole}")
+        if value is fdl.NO_VALUE:
+            if isinstance(self.container, list) and self.above:
+                why = f"{self.path} is an item of a list, and has no default"
+                raise ConfigError(f"{why}: set {self.above.path} whole.")
+            return
         if not hints.fits(value, self.hint):
             why = f"{self.path} takes {hints.name_of(self.hint)}, not {describe(value)}."
             raise ConfigError(why + hints.missing_methods(value, self.hint))
@@ -168,7 +173,16 @@ class ParameterRef:
         self.write(value)
 
     def write(self, value: Any) -> None:
-        """Set a value that `check` accepts, and record the assignment."""
+        """Set a value that `check` accepts, and record the assignment.
+
+        With `fdl.NO_VALUE` the default applies, or the parameter inherits again.
+        """
+        if value is fdl.NO_VALUE:
+            if self.value is not value and IS_PART[type(self.container)]:
+                fiddle.unset(self.container, self.key)
+            elif self.value is not value:
+                del self.container[self.key]
+            return
         container = self._container_in_graph()
         if IS_PART[type(container)]:
             fiddle.assign(container, self.key, value)
@@ -177,15 +191,6 @@ class ParameterRef:
         if self.owner:
             part, key, steps = self.owner
             fiddle.record_value(part, f"{key}{steps}", value)
-
-    def unset(self) -> None:
-        """Remove the value, so that the default applies or the parameter inherits again."""
-        if self.value is fdl.NO_VALUE:
-            return
-        if IS_PART[type(self.container)]:
-            fiddle.unset(self.container, self.key)
-        else:
-            del self.container[self.key]
 
     def _container_in_graph(self) -> Any:
         """Return the container, having set it where it is a new node for a default."""

@@ -302,7 +302,7 @@ def _remove(ref: ParameterRef, change: Mapping[str, Any], find: codec.Find) -> N
             fdl.remove_tag(ref.container, ref.key, tag)
     is_gone = "old" in change and "new" not in change
     if is_gone and _held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
-        ref.unset()
+        ref.write(fdl.NO_VALUE)
 
 
 def _call(part: Any, name: str, find: codec.Find) -> None:
