@@ -18,7 +18,7 @@ from fidgpt.model import LanguageModel, materialize
 from fidgpt.model.generation import score
 from fidgpt.parallel import DataParallel
 from fidgpt.train import CrossEntropy
-from fidgpt.train.harness import Answers, Tasks, harness_model
+from fidgpt.train.harness import Tasks, harness_model
 
 try:
     import lm_eval  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -93,24 +93,6 @@ def test_the_harness_reads_the_adapter_as_one_of_its_models(folder, model):
     assert results is not None
     ours = Tasks(["fidgpt_choice"], include_path=folder).run(adapter)
     assert results["results"]["fidgpt_choice"]["acc,none"] == ours["fidgpt_choice"]["acc"]
-
-
-def test_windows_are_those_of_the_harness(model):
-    from lm_eval.utils import get_rolling_token_windows  # pyright: ignore[reportMissingImports]
-
-    text, context = "long enough for several windows, the last of which overlaps", 16
-    answers = Answers(model, tokenizer=ByteTokenizer(), context=context)
-
-    class Request:
-        args = (text,)
-
-    total = 0.0
-    windows = get_rolling_token_windows([*text.encode()], 256, context, 1)
-    with torch.no_grad():
-        for seen, predicted in windows:
-            rows = model(torch.tensor([seen]))[0].float().log_softmax(-1)[-len(predicted) :]
-            total += rows.gather(1, torch.tensor(predicted)[:, None]).sum().item()
-    assert answers.loglikelihood_rolling([Request()]) == pytest.approx([total], rel=1e-5)
 
 
 def test_examples_are_shown_before_a_question(folder, answers, monkeypatch):

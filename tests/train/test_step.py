@@ -1,4 +1,4 @@
-"""The pieces of an optimizer step: gradients, schedules, meters, and the trial of optimizers."""
+"""The pieces of an optimizer step: gradients, schedules, meters, and averages of weights."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
-from fidgpt.train import ClipByValue, RunError, StepMeters, Trainer
+from fidgpt.train import Average, ClipByValue, Ema, EmaDecaySqrt, RunError, StepMeters, Trainer
 from fidgpt.train.step import (
     GradientNorms,
     GroupSchedules,
@@ -222,3 +222,99 @@ def test_a_row_splits_its_step_and_a_save_counts_for_the_next_one(cfg, train):
         assert sum(seconds) <= 64 / row["tokens_per_second"]
     assert "seconds/saving" in third and "seconds/saving" not in second
     assert third["seconds/evaluation"] > 0
+
+
+MAKE: list[Callable[[], Average]] = [
+    lambda: Ema(beta=0.9),
+    lambda: EmaDecaySqrt(beta=0.9, switch_step=6, decay_steps=8),
+]
+NUM_STEPS = 20
+
+
+def model() -> nn.Module:
+    """A layer with a vector that is not trained, tied to another layer."""
+    one = nn.Linear(3, 4)
+    one.bias.requires_grad_(False)
+    two = nn.Linear(3, 4, bias=False)
+    two.weight = one.weight
+    return nn.ModuleDict({"one": one, "two": two})
+
+
+def weights(step: int) -> torch.Tensor:
+    """Those after a step, counted from 0; -1 is before the first."""
+    return torch.randn((4, 3), generator=torch.Generator().manual_seed(step + 1))
+
+
+def follow(average: Average, net: nn.Module, begin: int, end: int) -> None:
+    """Trains from step `begin` up to `end`."""
+    for step in range(begin, end):
+        with torch.no_grad():
+            net.get_parameter("one.weight").copy_(weights(step))
+        average.update(net, step=step)
+
+
+def value(average: Average) -> torch.Tensor:
+    (only,) = average.state_dict()["weights"].values()
+    return only
+
+
+def started(average: Average) -> nn.Module:
+    net = model()
+    with torch.no_grad():
+        net.get_parameter("one.weight").copy_(weights(-1))
+    average.begin(net)
+    return net
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.5, 0.99])
+def test_ema_is_the_geometric_sum_from_the_first_weights_on(beta: float) -> None:
+    average = Ema(beta=beta)
+    follow(average, started(average), 0, NUM_STEPS)
+    expected = beta**NUM_STEPS * weights(-1).double()
+    for step in range(NUM_STEPS):
+        expected += (1 - beta) * beta ** (NUM_STEPS - 1 - step) * weights(step).double()
+    torch.testing.assert_close(value(average).double(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_steps", [1, 5, 6, 7, 13, 14, NUM_STEPS])
+def test_ema_decay_sqrt_is_the_mean_by_what_steps_count(num_steps: int) -> None:
+    """The weights before the first step count nothing."""
+    beta, switch, decay = 0.9, 6, 8
+    average = EmaDecaySqrt(beta=beta, switch_step=switch, decay_steps=decay)
+    follow(average, started(average), 0, num_steps)
+    counts = [
+        1 - beta if step < switch else 1 - math.sqrt(min(1, (step - switch) / decay))
+        for step in range(num_steps)
+    ]
+    assert counts == [average.weight(step) for step in range(num_steps)]
+    summed = sum(count * weights(step).double() for step, count in enumerate(counts))
+    torch.testing.assert_close(value(average).double(), summed / sum(counts), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", MAKE)
+def test_exchanging_twice_restores_the_weights_and_keeps_ties(make: Callable[[], Average]) -> None:
+    average = make()
+    net = started(average)
+    follow(average, net, 0, 5)
+    own, averaged = net.get_parameter("one.weight").detach().clone(), value(average).clone()
+    bias = net.get_parameter("one.bias").detach().clone()
+    average.exchange(net)
+    assert torch.equal(net.get_parameter("one.weight"), averaged)
+    assert net.get_parameter("two.weight") is net.get_parameter("one.weight")
+    assert torch.equal(net.get_parameter("one.bias"), bias)
+    average.exchange(net)
+    assert torch.equal(net.get_parameter("one.weight"), own)
+    assert torch.equal(value(average), averaged)
+
+
+def test_another_model_is_refused() -> None:
+    average = Ema()
+    net = started(average)
+    with pytest.raises(ValueError, match=r"has other parameters: 2 differ.*one\.weight"):
+        average.load_state_dict({"weights": {"three.weight": weights(0)}})
+    with pytest.raises(ValueError, match="belongs to another model"):
+        average.exchange(net.get_submodule("two"))
+    with pytest.raises(ValueError, match="beta=1"):
+        Ema(beta=1.0)
+    with pytest.raises(ValueError, match="decay_steps=0"):
+        EmaDecaySqrt(decay_steps=0)

@@ -171,20 +171,6 @@ def test_a_tracker_that_is_down_is_reported_once_and_gets_its_rows_later(tmp_pat
     assert "no route to host" in recorder.printed[1]
 
 
-def test_a_tracker_that_stays_down_gets_its_rows_when_the_run_is_resumed(tmp_path):
-    first = Service()
-    first.broken = "disk full"
-    printed = tracked(tmp_path, first, [1, 2])
-    assert printed[-1].startswith("the service never got 2 rows")
-    with Trackers([JSONLines()]) as trackers:  # as if it had worked from the start
-        trackers.start(RunDirectory(tmp_path, texts={}), FACTS, step=0)
-        log(trackers, 1, 2)
-    service = Service()
-    tracked(tmp_path, service, [3])
-    assert service.steps == [1, 2, 3]
-    assert service.id == first.id
-
-
 def test_a_removed_directory_is_not_created_again_by_a_tracker(tmp_path):
     class Maker(Service):
         def open(self, run: RunDescription, journal: Journal) -> str:
