@@ -126,32 +126,14 @@ class TestATask:
 
 
 def test_parameters_of_submitit() -> None:
-    runner = SlurmRunner(
-        partition="gpu",
-        timeout_min=90,
-        cpus=8,
-        gpus=1,
-        mem_gb=1.5,
-        nodes=2,
-        processes=4,
-        extra="--constraint='a100|h100' --exclusive",
-    )
-    assert runner.parameters == {
-        "partition": "gpu",
-        "mem": "1536M",
-        "gpus_per_node": 4,
-        "time": 90,
-        "nodes": 2,
-        "ntasks_per_node": 4,
-        "cpus_per_task": 8,
+    resources = {"partition": "gpu", "timeout_min": 90, "cpus": 8, "gpus": 1, "mem_gb": 1.5}
+    extra = "--constraint='a100|h100' --exclusive"
+    options = {"requeue": True, "signal": "USR1@120", "constraint": "a100|h100", "exclusive": True}
+    assert SlurmRunner(nodes=2, processes=4, extra=extra, **resources).parameters == {
+        **{"partition": "gpu", "mem": "1536M", "gpus_per_node": 4, "time": 90, "nodes": 2},
+        **{"ntasks_per_node": 4, "cpus_per_task": 8, "stderr_to_stdout": True},
         "srun_args": ["--cpus-per-task=8", "--kill-on-bad-exit=1"],
-        "stderr_to_stdout": True,
-        "additional_parameters": {
-            "requeue": True,
-            "signal": "USR1@120",
-            "constraint": "a100|h100",
-            "exclusive": True,
-        },
+        "additional_parameters": options,
     }
 
 
