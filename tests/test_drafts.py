@@ -56,23 +56,16 @@ def test_a_draft_that_cannot_be_locked_is_whoever_s_and_stays(tmp_path: Path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
-def test_several_may_write_a_file_at_once(tmp_path: Path) -> None:
+def test_several_may_write_a_file_at_once_and_what_fails_leaves_what_was(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     texts = [f"{letter}" * 1000 for letter in "abcd"]
     with ThreadPoolExecutor(len(texts)) as pool:
         for _ in range(20):
             assert list(pool.map(lambda text: write_whole(path, text), texts)) == [None] * 4
             assert path.read_text() in texts
-    assert [*tmp_path.iterdir()] == [path]
-
-
-def test_what_cannot_be_written_leaves_what_was(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    write_whole(path, "before")
     with pytest.raises(UnicodeEncodeError):
         write_whole(path, "after \ud800")
-    assert path.read_text() == "before"
-    assert [*tmp_path.iterdir()] == [path]
+    assert path.read_text() in texts and [*tmp_path.iterdir()] == [path]
 
 
 def test_a_link_stays_and_what_it_leads_to_is_written(tmp_path: Path):

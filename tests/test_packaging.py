@@ -36,51 +36,39 @@ def run(*command: str | Path, cwd: Path, **variables: str) -> str:
 
 
 @pytest.fixture(scope="session")
-def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy, so that nothing is left in the checkout and nothing old gets in."""
-    folder = tmp_path_factory.mktemp("sdist")
-    copy = folder / "checkout"
-    shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*NOT_CHECKOUT))
-    build = (sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", folder)
-    run(*build, cwd=copy)
-    (archive,) = folder.glob("*.tar.gz")
-    return archive
+def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist, built from a copy so that nothing is left here, and the wheel from that alone."""
+    folder = tmp_path_factory.mktemp("archives")
+    ignored = shutil.ignore_patterns(*NOT_CHECKOUT)
+    source = shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=ignored)
+    found = []
+    for kind, pattern in (("--sdist", "*.tar.gz"), ("--wheel", "*.whl")):
+        out = folder / kind
+        run(*(sys.executable, "-m", "build", "--no-isolation", kind, "--outdir", out), cwd=source)
+        found += out.glob(pattern)
+        if kind == "--sdist":
+            with tarfile.open(found[0]) as archive:
+                archive.extractall(folder / "unpacked", filter="data")
+            (source,) = (folder / "unpacked").iterdir()
+    sdist, wheel = found
+    return sdist, wheel
 
 
-@pytest.fixture(scope="session")
-def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from the sdist alone."""
-    folder = tmp_path_factory.mktemp("wheel")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder, filter="data")
-    (source,) = folder.iterdir()
-    build = (sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder)
-    run(*build, cwd=source)
-    (archive,) = folder.glob("*.whl")
-    return archive
-
-
-def test_sdist_holds_the_linked_files_themselves(sdist: Path) -> None:
-    with tarfile.open(sdist) as archive:
+def test_archives_hold_the_linked_files_themselves(archives: tuple[Path, Path]) -> None:
+    with tarfile.open(archives[0]) as archive:
         members = {member.name.partition("/")[2]: member for member in archive}
-    for name in HELD:
-        assert members[f"src/fidgpt/{name}"].isreg(), name
-    for name in ("LICENSE", "README.md", "pyproject.toml"):
+    for name in [*(f"src/fidgpt/{name}" for name in HELD), "LICENSE", "README.md"]:
         assert members[name].isreg(), name
-
-
-def test_wheel_holds_the_linked_files_themselves(wheel: Path) -> None:
-    with zipfile.ZipFile(wheel) as archive:
+    with zipfile.ZipFile(archives[1]) as archive:
         names = archive.namelist()
         for name in LINKED:
-            content = archive.read(f"fidgpt/{name}")
-            assert content == (ROOT / name).read_bytes(), name
-    assert not {f"fidgpt/{name}" for name in HELD} - set(names)
+            assert archive.read(f"fidgpt/{name}") == (ROOT / name).read_bytes(), name
+    assert {f"fidgpt/{name}" for name in HELD} <= {*names}
     outside = {name.partition("/")[0] for name in names} - {"fidgpt"}
-    assert [name for name in outside if not name.endswith(".dist-info")] == []
+    assert all(name.endswith(".dist-info") for name in outside)
 
 
-def test_the_installed_wheel_trains(wheel: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_trains(archives: tuple[Path, Path], tmp_path: Path) -> None:
     environment = tmp_path / "environment"
     venv.create(environment, symlinks=True)
     python = environment / "bin" / "python"
@@ -91,7 +79,7 @@ def test_the_installed_wheel_trains(wheel: Path, tmp_path: Path) -> None:
     # .pth file comes after the environment's own packages, and its .pth files are not read.
     (site / "parent.pth").write_text(f"{Path(pytest.__file__).parent.parent}\n", encoding="utf-8")
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps")
-    run(*pip, "--ignore-installed", wheel, cwd=tmp_path)
+    run(*pip, "--ignore-installed", archives[1], cwd=tmp_path)
 
     elsewhere = tmp_path / "empty"
     elsewhere.mkdir()
