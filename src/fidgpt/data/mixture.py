@@ -135,9 +135,9 @@ class Stage:
     def __init__(self, *, begin: int, weights: Weights) -> None:
         if begin < 0:
             raise ValueError(f"{begin=} must be a step of the run, 0 or later.")
-        exact_counts(weights)
         self.begin = begin
         self.weights = weights
+        self.counts = exact_counts(weights)
 
 
 class Mixture(IndexedStream):
@@ -178,13 +178,12 @@ class Mixture(IndexedStream):
         self.stages = [Stage(begin=0, weights=weights), *stages]
         _check_stages(self.stages, names=list(streams))
         self._start_of: Callable[[int], int] = lambda step: step * batch_size
-        self._counts = [exact_counts(stage.weights) for stage in self.stages]
         self._order = functools.cache(self._next_order)
         self._is_prepared = False
 
     def shares(self, step: int) -> dict[str, Fraction]:
         """Return the exact share of each stream at a step."""
-        counts = self._counts[self._stage(np.array([self._start_of(step)]))[0]]
+        counts = self.stages[self._stage(np.array([self._start_of(step)]))[0]].counts
         return {name: Fraction(counts.get(name, 0), sum(counts.values())) for name in self.streams}
 
     def require_text(self) -> None:
@@ -237,18 +236,15 @@ class Mixture(IndexedStream):
             return []
         begins = [stage.begin for stage in self.stages]
         stages = (np.searchsorted(begins, np.arange(num_steps), side="right") - 1).tolist()
-        shares = [
-            {name: count / sum(counts.values()) for name, count in counts.items()}
-            for counts in self._counts
-        ]
-        return [
-            Curve(f"share of {name}", "share", [shares[at].get(name, 0.0) for at in stages], 1.0)
-            for name in self.streams
-        ]
+        curves = []
+        for name in self.streams:
+            shares = [one.counts.get(name, 0) / sum(one.counts.values()) for one in self.stages]
+            curves.append(Curve(f"share of {name}", "share", [shares[at] for at in stages], 1.0))
+        return curves
 
     def stages_within(self, count: int) -> list[BegunStage]:
-        rows = zip(self.stages, self._begins.tolist(), self._counts, strict=True)
-        met = [BegunStage(one.begin, at, counts) for one, at, counts in rows if at < count]
+        rows = zip(self.stages, self._begins.tolist(), strict=True)
+        met = [BegunStage(one.begin, at, one.counts) for one, at in rows if at < count]
         if met:
             order, before = self._order_of(len(met) - 1)
             read = before + order.before(count - met[-1].sequence)
@@ -289,7 +285,7 @@ class Mixture(IndexedStream):
         if stage:
             order, before = self._order(stage - 1)
             before = before + order.before(lengths[stage - 1])
-        counts = [self._counts[stage].get(name, 0) for name in self.streams]
+        counts = [self.stages[stage].counts.get(name, 0) for name in self.streams]
         return Interleaving(counts, length=[*lengths, None][stage]), before
 
     @functools.cached_property

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.graph.storage.codec import ROOMS, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
+from fidgpt.graph.storage.codec import ROOMS, SINGLE, TORCH_MODULES, find_name, name_of
 from fidgpt.graph.yaml import Foreign
 
 _MARK = re.compile(r"(\\*)\$\{")
@@ -150,18 +150,6 @@ def find_target(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
             )
         name = name_of(classes[qualname])
     return find_name(name, allowed=allowed)
-
-
-def find_constructor(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
-    """Return what a part can call under a dotted name.
-
-    Raises:
-      ConfigError: as `find_target` does, or it cannot be called.
-    """
-    found = find_target(name, allowed=allowed)
-    if not callable(found) or is_tag(found):
-        raise ConfigError(f"{name!r:.80} is not a constructor.")
-    return found
 
 
 def dotted_name(thing: Any) -> str:

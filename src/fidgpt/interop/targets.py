@@ -15,6 +15,7 @@ from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, su
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.paths import describe
+from fidgpt.graph.storage.codec import is_tag
 from fidgpt.graph.values import as_asked, read_value
 from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
 from fidgpt.interop import references
@@ -165,11 +166,15 @@ class _Reader:
         place, name = path or "the top", _name_in(written)
         part = self._made[id(written)] = None
         is_partial = written.get("_partial_") is True
+        if not isinstance(name, str):  # which is among the errors
+            return part
         try:
-            if isinstance(name, str) and _is_lookup(written):
-                part = references.find_target(name, allowed=self._allowed)
-            elif isinstance(name, str):
-                function = references.find_constructor(name, allowed=self._allowed)
+            function = references.find_target(name, allowed=self._allowed)
+            if _is_lookup(written):
+                part = function
+            elif not callable(function) or is_tag(function):
+                raise ConfigError(f"{name!r:.80} is not a constructor.")
+            else:
                 part = _part(fdl.Partial if is_partial else fdl.Config, function)
                 if is_partial and in_partial and _is_factory_for(hint, part):
                     part = _part(fdl.ArgFactory, function)
