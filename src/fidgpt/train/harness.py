@@ -28,16 +28,8 @@ _CHUNK = 1024  # tokens whose logits exist at once
 _FEWSHOT_SEED = 1234  # the harness's default, for drawing the examples of a prompt
 
 
-class Likelihood(NamedTuple):
-    """The likelihood of some tokens after others.
-
-    Attributes:
-      log_probability: in nats.
-      is_greedy: whether each of them is the most likely one.
-    """
-
-    log_probability: float
-    is_greedy: bool
+# Of some tokens after others: the log-probability in nats, and whether each is the most likely one.
+Likelihood = tuple[float, bool]
 
 
 class _Window(NamedTuple):
@@ -84,17 +76,17 @@ def likelihoods(
             seen = [*seen, *part][-context - 1 :]
             windows.append(_Window(owner, seen, len(part)))
     windows.sort(key=lambda window: -len(window.tokens))  # similar lengths need little padding
-    found = [Likelihood(0.0, is_greedy=True)] * len(texts)
+    found: list[Likelihood] = [(0.0, True)] * len(texts)
     for first in range(0, len(windows), batch_size):
         batch = windows[first : first + batch_size]
         for window, (nats, is_greedy) in zip(batch, _scores(model, batch), strict=True):
             total, was_greedy = found[window.owner]
-            found[window.owner] = Likelihood(total + nats, is_greedy=was_greedy and is_greedy)
+            found[window.owner] = total + nats, was_greedy and is_greedy
     return found
 
 
 @torch.inference_mode()
-def _scores(model: LanguageModel, windows: Sequence[_Window]) -> list[tuple[float, bool]]:
+def _scores(model: LanguageModel, windows: Sequence[_Window]) -> list[Likelihood]:
     """Return log-probability and greediness of the scored tokens of each window."""
     width = max(len(window.tokens) for window in windows)
     # Padding is on the right, where no earlier token sees it.
@@ -161,16 +153,15 @@ class Answers:
         self.batch_size = batch_size
         self.seed = seed
 
-    def loglikelihood(self, requests: Sequence[Any]) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: Sequence[Any]) -> list[Likelihood]:
         """Return nats and greediness of the continuation of each (context, continuation)."""
-        found = self._likelihoods([self._split(*request.args) for request in requests])
-        return [(one.log_probability, one.is_greedy) for one in found]
+        return self._likelihoods([self._split(*request.args) for request in requests])
 
     def loglikelihood_rolling(self, requests: Sequence[Any]) -> list[float]:
         """Return the nats of each whole (text,), in windows of which only the last overlaps."""
         begins = [document_begin(self.reader, request.args[0]) for request in requests]
         found = self._likelihoods([(begin[:1], begin[1:]) for begin in begins])
-        return [one.log_probability for one in found]
+        return [nats for nats, _ in found]
 
     def generate_until(self, requests: Sequence[Any]) -> list[str]:
         """Return the text after each (context, settings), up to its end.

@@ -127,15 +127,12 @@ class SomeSteps(abc.ABC):
     @contextmanager
     def stepping(self, step: int) -> Iterator[None]:
         if step == self.begin:
-            self._start()
+            with self._reporting():
+                self._files.parent.mkdir(exist_ok=True)
+                self._recording.enter_context(self.recording(self._files))
         yield
         if step == self.begin + self.num_steps - 1:
             self._end()
-
-    def _start(self) -> None:
-        with self._reporting():
-            self._files.parent.mkdir(exist_ok=True)
-            self._recording.enter_context(self.recording(self._files))
 
     def _end(self) -> None:
         with self._reporting():
