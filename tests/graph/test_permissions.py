@@ -69,13 +69,6 @@ def test_what_may_change_is_returned_with_how() -> None:
     }
 
 
-def test_another_part_is_asked_about_by_both_graphs() -> None:
-    new = run()
-    new.motor = fdl.Config(Log)
-    with pytest.raises(ConfigErrors, match="motor cannot change"):
-        allowed_changes(run(), new)
-
-
 class Faster:
     WRAPS: ClassVar = {"motor": "live"}
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
-from fiddle import history
 from graph.parts import Depth, Outer, Part, Wide, Width, scaled, whole_graph
 
 from fidgpt.graph import ConfigError, clone, find_parameter, parts, swapped
@@ -181,14 +180,6 @@ class TestText:
         text = why_text(cfg, "width")
         assert "and 46 earlier assignments" in text
         assert len(text.splitlines()) <= 15
-
-    def test_without_a_record(self) -> None:
-        with history.suspend_tracking():
-            cfg = small()
-        assert why_text(cfg, "width").splitlines()[:2] == [
-            "width = 3",
-            "  set by unknown code",
-        ]
 
 
 class TestFile:

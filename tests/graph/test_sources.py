@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, ConfigErrors, build, check_and_bind
+from fidgpt.graph import ConfigError, ConfigErrors, build
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.formulas import make_formula
 from fidgpt.graph.permissions import allowed_changes
@@ -53,9 +53,6 @@ class TestOfOnePlace:
     def test_all_that_inherit_what_no_node_sets(self) -> None:
         root = fdl.Config(Outer, child=[fdl.Config(Part, width=Width.new()) for _ in range(3)])
         assert places(root) == [("child[0].width", [f"child[{i}].width" for i in range(3)])]
-
-    def test_a_root_has_none(self) -> None:
-        assert places(fdl.ArgFactory(Outer)) == [("", [])]
 
 
 class TestOfSeveral:
@@ -141,7 +138,3 @@ class TestErrors:
         assert caught.value.messages == ["one", "two"]
         assert [one.place for one in caught.value.mistakes] == ["a", ""]
         assert caught.value.sources == ("a",)
-
-    def test_what_is_right_has_none(self) -> None:
-        raise_all([])
-        assert check_and_bind(fdl.Config(Outer))
