@@ -45,12 +45,6 @@ LAZY = {
     "train": {"fsspec", "lm_eval", "mlflow", "trackio", "wandb"},
 }
 
-# Imports that still close a circle. Delete an entry with its circle; add none.
-CIRCULAR = {
-    ("fidgpt.model.cpu", "fidgpt.model"),
-    ("fidgpt.sweep", "fidgpt.cli"),
-}
-
 # Without a public form.
 PRIVATE = "torch.distributed.distributed_c10d._set_pg_timeout"
 parse = functools.cache(ast.parse)
@@ -137,17 +131,22 @@ def broken_rules(path: str, source: str) -> list[str]:
 
 
 def import_edges(sources: Mapping[str, str]) -> set[tuple[str, str]]:
-    """Return which module imports which, lazily or for types alone too; `sources` are by path."""
+    """Return which module imports which, lazily or for types alone too; `sources` are by path.
+
+    `__main__` modules are left out: they start a command, and nothing imports them.
+    """
     paths = {dotted_path(PurePosixPath(path)).removesuffix(".__init__"): path for path in sources}
     edges: set[tuple[str, str]] = set()
     for name, path in paths.items():
+        if name.endswith(".__main__"):
+            continue
         for use in imports(parse(sources[path]), PurePosixPath(path)):
             target = use.name
             while target and target not in paths:
                 target = target.rpartition(".")[0]
-            if target != name:
+            if target not in ("", name):
                 edges.add((name, target))
-    return {(one, other) for one, other in edges if other and not _is_known(one, other)}
+    return edges
 
 
 def first_circle(edges: Iterable[tuple[str, str]], depth: int) -> list[str]:
@@ -162,10 +161,3 @@ def first_circle(edges: Iterable[tuple[str, str]], depth: int) -> list[str]:
     except graphlib.CycleError as error:
         return error.args[1]
     return []
-
-
-def _is_known(one: str, other: str) -> bool:
-    return any(
-        f"{one}.".startswith(f"{first}.") and f"{other}.".startswith(f"{second}.")
-        for first, second in CIRCULAR
-    )

@@ -27,7 +27,6 @@ from fidgpt.model import (
     padded,
     token_table,
 )
-from fidgpt.model.cpu.weights import PackedLinear, can_pack
 from fidgpt.model.generation import (
     Sampling,
     UntilString,
@@ -37,6 +36,7 @@ from fidgpt.model.generation import (
     score,
     write,
 )
+from fidgpt.model.generation.weights import PackedLinear, can_pack
 from fidgpt.model.mla import LatentAttention
 
 

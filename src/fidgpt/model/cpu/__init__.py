@@ -1,7 +1,7 @@
-"""What only serves CPUs: own backward passes, blockwise attention, packed weights.
+"""Speed-ups for CPUs only: backward passes and blockwise attention.
 
-Nothing here changes what a model computes, up to rounding. FIDGPT_CPU_KERNELS=0 in the environment
-switches all of it off, so that CPUs run torch's own operations as GPUs do.
+They change no result, up to rounding. FIDGPT_CPU_KERNELS=0 in the environment switches them off,
+and the packed weights of `generation.weights` too, so that CPUs run torch's operations as GPUs do.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Generation and scoring of text."""
 
-from fidgpt.model.cpu.weights import *
 from fidgpt.model.generation.decoding import *
 from fidgpt.model.generation.scoring import *
+from fidgpt.model.generation.weights import *
 from fidgpt.model.generation.writing import *

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from fidgpt.model import cpu
 from fidgpt.model.attention import Attention
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.linear import extended
@@ -29,11 +30,14 @@ def prepare_to_write(model: nn.Module) -> None:
     core of a Zen 4 reads a float32 matrix of 3,072 rows and 768 columns at 13 GB/s row by row, at
     21 column by column, and at 25 so in large pages; in bfloat16 a product with it takes 0.32 ms
     where oneDNN has packed it, 0.55 ms otherwise. Queries, keys and values become one product, as a
-    long one is read faster than three. What is computed stays, up to rounding.
+    long one is read faster than three. What is computed stays, up to rounding. Does nothing where
+    FIDGPT_CPU_KERNELS=0.
 
     Args:
       model: in eval mode, with its weights; it is neither trained nor saved from here on.
     """
+    if not cpu.ENABLED:
+        return
     for module in list(model.modules()):
         _join(module)
     packed: dict[nn.Module, nn.Module] = {}
