@@ -12,7 +12,7 @@ from absl.testing import flagsaver
 from fidgpt.cli import app, train
 from fidgpt.compose import index
 from fidgpt.compose.index_build import build_index, write
-from fidgpt.sweep.runners import local
+from fidgpt.sweep.runners import jobs
 
 
 class Outcome(NamedTuple):
@@ -61,8 +61,8 @@ def processes(command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) 
         def poll(self) -> int:
             return self._status
 
-    monkeypatch.setattr(local, "Popen", Process)
-    monkeypatch.setattr(local.LocalRunner, "pause", 0.0)
+    monkeypatch.setattr(jobs, "Popen", Process)
+    monkeypatch.setattr(jobs.LocalRunner, "pause", 0.0)
     return lines
 
 

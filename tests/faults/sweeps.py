@@ -24,7 +24,7 @@ from faults.cases import KILLED, NO_ROOM, Known, Wrong, refuse_difference
 from faults.moments import Act, Place
 from faults.processes import PATIENCE, Command, Process, Spawned, become, warm_up
 from fidgpt.cli import sweep, train
-from fidgpt.sweep.runners import local
+from fidgpt.sweep.runners import jobs
 from fidgpt.train import Trainer
 from fidgpt.train.trackers.trackers import reproducible
 
@@ -275,8 +275,8 @@ class SweepCase(cases.Case):
         """Begins the sweep, or goes on with it, disturbed at a place in the driver."""
 
         def fork_points() -> None:
-            local.Popen = self._forked
-            local.LocalRunner.pause = self._pause
+            jobs.Popen = self._forked
+            jobs.LocalRunner.pause = self._pause
 
         command = [*self.known.arguments, f"--run_dir={self.run}", *flags]
         return self.fork(command, place, act, first=fork_points, command=sweep.run)

@@ -15,8 +15,7 @@ import pytest
 
 from fidgpt.sweep import Ending, Job, LocalRunner, Runner
 from fidgpt.sweep.runners import keeper
-from fidgpt.sweep.runners.jobs import Exit, State
-from fidgpt.sweep.runners.local import shares, visible_devices
+from fidgpt.sweep.runners.jobs import Exit, State, shares, visible_devices
 
 from .conftest import NUM_STEPS, Toys, steps_of
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AXES = ("sweep", "zip", "repeat", "ablate")
 _RUNNERS = {
-    "local": "fidgpt.sweep.runners.local:LocalRunner",
+    "local": "fidgpt.sweep.runners.jobs:LocalRunner",
     "ray": "fidgpt.sweep.runners.ray_cluster:RayRunner",
     "slurm": "fidgpt.sweep.runners.slurm:SlurmRunner",
 }

@@ -7,8 +7,7 @@ sweep.run(jobs=2).best()
 from fidgpt.sweep.axes import Axis, Choice, ablation, axis, axis_values, pairs, repeat
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.results import Results, read_results
-from fidgpt.sweep.runners.jobs import Ending, Events, Job, Runner, jobs_of
-from fidgpt.sweep.runners.local import LocalRunner
+from fidgpt.sweep.runners.jobs import Ending, Events, Job, LocalRunner, Runner, jobs_of
 from fidgpt.sweep.running import Sweep
 
 __all__ = [

@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -90,7 +90,7 @@ class Screen:
         self._has_warned = False
         self._live = Live(console=self._console, get_renderable=self._view, transient=True)
 
-    def __enter__(self) -> "Screen":
+    def __enter__(self) -> Self:
         directory = self.book.directory
         directory.mkdir(parents=True, exist_ok=True)
         if self._items is not None:

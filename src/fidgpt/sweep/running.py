@@ -20,8 +20,7 @@ from fidgpt.sweep.objective import Objective, objective_of, read_objective, refu
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table, unrelated_sweeps
-from fidgpt.sweep.runners.jobs import Job, Runner, jobs_of
-from fidgpt.sweep.runners.local import LocalRunner
+from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import peak_flops
 from fidgpt.train.summary_text import UTILISATION
 

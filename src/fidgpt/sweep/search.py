@@ -36,8 +36,7 @@ from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import Result, Results, ResultsTable, results_table
-from fidgpt.sweep.runners.jobs import Ending, Job, Runner, jobs_of
-from fidgpt.sweep.runners.local import LocalRunner
+from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
 from fidgpt.sweep.spaces import Space, space
 
 __all__ = ["FILE", "Found", "Search", "Space", "space"]
@@ -218,23 +217,21 @@ class Search:
           ConfigError: as `points`; or no point could be run.
         """
         runner = runner or LocalRunner(jobs=jobs, retries=retries)
-        items, study = self.points.items, self.study(parallel=jobs > 1)
-        settings = {"items": items, "objective": self.objective, "num_jobs": self.num_trials}
+        study = self.study(parallel=jobs > 1)
         with (
-            Screen(ResultsTable(self.directory, []), console=console, **settings) as screen,
+            Driver(self, study, runner, console) as driver,
             (self.directory / _PRESENCE).open("ab") as file,
         ):
             is_alone = files.lock(file)
             files.wait_for_lock(file, fcntl.LOCK_SH)
-            driver = Driver(self, study, screen, runner)
             is_whole = runner.run(driver.jobs(is_alone=is_alone), driver)
-        if driver.num_refused and not screen.book.rows:
+        if driver.num_refused and not driver.book.rows:
             raise ConfigError("no point of the search could be run: see the error of each.")
         summary = (
             f"{len(study.trials)} trials; of those made now, {driver.num_refused} could not be run "
             f"and {driver.num_known} were known"
         )
-        results = Results(list(screen.book.rows.values()), self.objective)
+        results = Results(list(driver.book.rows.values()), self.objective)
         return Found(results, self.objective, is_whole, summary, self.allowed)
 
     def __rich__(self) -> RenderableType:
@@ -243,29 +240,35 @@ class Search:
         return Group(*map(Text, [line, *self.points.effects[1]]))
 
 
-class Driver:
-    """Turns trials into jobs as slots free up, and reports their results to the study.
+class Driver(Screen):
+    """A screen that turns trials into jobs as slots free up, and reports results to the study.
 
     Args:
       search: the search.
       study: its study.
-      screen: shows all events, and keeps the table.
       runner: runs the jobs.
+      console: where to show progress.
 
     Attributes:
       num_refused: trials that failed their checks.
       num_known: trials whose point another trial had trained.
     """
 
-    def __init__(self, search: Search, study: optuna.Study, screen: Screen, runner: Runner) -> None:
+    def __init__(
+        self, search: Search, study: optuna.Study, runner: Runner, console: Console | None
+    ) -> None:
+        super().__init__(
+            ResultsTable(search.directory, []),
+            console=console,
+            num_jobs=search.num_trials,
+            objective=search.objective,
+            items=search.points.items,
+        )
         self.num_refused = self.num_known = 0
         self._search = search
         self._study = study
-        self._screen = screen
         self._runner = runner
         self._open: dict[str, list[optuna.Trial]] = {}  # by the fingerprint of their job
-        self.stops, self.log = screen.stops, screen.log
-        self.started, self.waits, self.tick = screen.started, screen.waits, screen.tick
 
     def jobs(self, *, is_alone: bool) -> Iterator[Job | None]:
         """Yield what to train next as slots free up; None while nothing may begin.
@@ -274,7 +277,7 @@ class Driver:
         without its driver is waited for before anything is chosen, so that its value counts;
         points of other drivers are waited for in the end, in case their process dies.
         """
-        if len(self._screen.book.rows) < len(self._trials):
+        if len(self.book.rows) < len(self._trials):
             self._recover_rows()
         yield from self._unfinished(wait=is_alone)
         while (trial := self.ask()) is not None:
@@ -307,9 +310,9 @@ class Driver:
         for trial in (one for one in self._trials if one.state.is_finished()):
             with contextlib.suppress(ConfigError, InitError):  # it was refused then, too
                 job = self._search.job(trial.params)
-                known = job.point.fingerprint in self._screen.book.rows
+                known = job.point.fingerprint in self.book.rows
                 if not known and job.directory.exists():
-                    self._screen.book.add(job)
+                    self.book.add(job)
 
     def _unfinished(self, *, wait: bool) -> Iterator[Job | None]:
         """Yield what was begun before, or by other processes, and is not running now."""
@@ -347,10 +350,10 @@ class Driver:
                 if is_new:  # otherwise the other process will report it
                     self.report(trial, TrialState.FAIL)
                 return None
-        if job not in self._screen.book.jobs:
-            self._screen.book.add(job)
+        if job not in self.book.jobs:
+            self.book.add(job)
         self._open[job.point.fingerprint] = [trial]
-        status = self._screen.book.row(job)["status"]
+        status = self.book.row(job)["status"]
         if status not in _ENDED:
             return job
         self.num_known += is_new
@@ -359,7 +362,7 @@ class Driver:
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
         """Show a row of metrics; end a job early if one of its trials is not promising."""
-        self._screen.progressed(job, row)
+        super().progressed(job, row)
         name, step = self._search.objective.name, row["step"]
         if name not in row or step >= job.point.cost.num_steps:
             return
@@ -371,7 +374,7 @@ class Driver:
 
     def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
         """Report a result; the same command continues a point that was stopped or failed."""
-        self._screen.ended(job, ending, again=again)
+        super().ended(job, ending, again=again)
         if not again and ending.status in _ENDED:
             self._close(job, ending.status)
 
