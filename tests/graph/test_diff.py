@@ -19,7 +19,7 @@ from fidgpt.graph import (
 )
 from fidgpt.graph.formulas import make_formula
 
-from . import elsewhere
+from . import elsewhere, namesakes
 from .parts import Depth, Outer, Part, Rate, Square, Wide, Width, holding, pair, scaled
 
 
@@ -80,6 +80,10 @@ def assigned(path: str, value: Any) -> Callable[[Any], None]:
         (
             lambda cfg: (fdl.remove_tag(cfg, "rate", Rate), fdl.add_tag(cfg, "depth", Depth)),
             ["~ depth: tagged Depth", "~ rate: no longer tagged Rate"],
+        ),
+        (
+            lambda cfg: fdl.add_tag(cfg, "width", namesakes.Width),
+            [f"~ width: tagged {namesakes.__name__}.Width"],
         ),
         (
             lambda cfg: setattr(cfg, "depth", make_formula(cfg, "{width} * 2")),

@@ -43,8 +43,7 @@ def arrows(drawn: list[Box]) -> list[tuple[str, str, str]]:
 
 def marks(drawn: list[Box]) -> dict[str, set[str]]:
     """Return the marks of the boxes, by title."""
-    titles = {box.title for box in drawn}
-    return {one: {box.mark for box in drawn if box.title == one} for one in titles}
+    return {one.title: {box.mark for box in drawn if box.title == one.title} for one in drawn}
 
 
 def changed(cfg: Any, fiddler: Any) -> list[Box]:
@@ -80,28 +79,18 @@ def test_equal_items_are_one_box_if_they_hold_the_same() -> None:
     assert len([found for found in drawn if found.title == "Square"]) == 2
 
 
-def test_rows_are_set_or_inherited() -> None:
-    drawn = picture(fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, Width.new())))
-    rows = [row(drawn, "Outer", "width"), row(drawn, "Part", "width")]
-    assert [(one.text, one.tags) for one in rows] == [("3", ("Width",))] * 2
-    assert [one.is_inherited for one in rows] == [False, True]
-    assert [one.name for one in box(drawn, "Outer").rows] == ["width", "child"]
-
-
-def test_a_computed_value_has_an_arrow_from_each_heir() -> None:
-    width = Width.new(fdl.Config(scaled, number=10))
-    drawn = picture(fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new())))
+def test_rows_are_set_or_inherited_and_a_computed_value_has_an_arrow_from_each() -> None:
+    for width, text in ((Width.new(3), "3"), (Width.new(fdl.Config(scaled, number=10)), "")):
+        drawn = picture(fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new())))
+        rows = [row(drawn, "Outer", "width"), row(drawn, "Part", "width")]
+        assert [(one.text, one.tags) for one in rows] == [(text, ("Width",))] * 2
+        assert [one.is_inherited for one in rows] == [False, True]
+        assert [one.name for one in box(drawn, "Outer").rows] == ["width", "child"]
     assert box(drawn, "scaled").kind == "quantity"
-    assert arrows(drawn) == [
-        ("Outer", "width", "scaled"),
-        ("Outer", "child", "Part"),
-        ("Part", "width", "scaled"),
-    ]
-    assert [to.is_inherited for box in drawn for row in box.rows for to in row.arrows] == [
-        False,
-        False,
-        True,
-    ]
+    into = [("Outer", "width", "scaled"), ("Outer", "child", "Part"), ("Part", "width", "scaled")]
+    assert arrows(drawn) == into
+    found = [to.is_inherited for box in drawn for row in box.rows for to in row.arrows]
+    assert found == [False, False, True]
     set_last = fdl.Config(Outer, child=fdl.Config(Part, Width.new()), other=width)
     assert box(picture(set_last), "scaled").path == "other"
 
@@ -126,9 +115,8 @@ def test_a_node_can_be_drawn_alone_and_to_a_depth() -> None:
         with pytest.raises(graph.ConfigError, match=message):
             graph.draw(cfg, at=path)
     drawn = picture(cfg, depth=1)
-    titles = {one.title for one in drawn}
-    assert {"Trainer", "Transformer", "TokenStream"} <= titles
-    assert not {"Block", "Embedding", "Corpus"} & titles
+    titles = {one.title for one in drawn} & {"Trainer", "Transformer", "Block", "Corpus"}
+    assert titles == {"Trainer", "Transformer"}
     assert row(drawn, "Transformer", "embedding").text == "Embedding ..."
     assert [one.title for one in picture(cfg, depth=0)] == ["Trainer"]
     assert len(picture(cfg, depth=20)) == len(picture(cfg))
@@ -155,15 +143,13 @@ class TestDifference:
         assert row(drawn, "Outer", "depth").mark == "same"
         assert not box(drawn, "Outer").is_dim and box(drawn, "Part").is_dim
 
-    def test_added_nodes_are_drawn_and_removed_ones_named(self) -> None:
+    def test_added_nodes_are_drawn_and_removed_or_replaced_ones_named(self) -> None:
         drawn = changed(configs.base(), fiddlers.use_learned_positions)
-        assert marks(drawn)["LearnedPositions"] == {"added"}
-        assert marks(drawn)["Normal"] == {"same"}
-        assert "RoPE" not in marks(drawn)
+        found = marks(drawn)
+        assert (found["LearnedPositions"], found["Normal"]) == ({"added"}, {"same"})
+        assert "RoPE" not in found
         rope = row(drawn, "Attention", "rope")
         assert (rope.was, rope.text, rope.mark) == ("RoPE()", "None", "changed")
-
-    def test_another_call_shows_the_old_one(self) -> None:
         drawn = changed(configs.base(), fiddlers.use_gelu)
         gelu = box(drawn, "GELU")
         assert (gelu.old_title, gelu.mark) == ("SwiGLU", "changed")
@@ -181,22 +167,17 @@ class TestDifference:
         old = fdl.Config(holding, [fdl.Config(Square), 5, fdl.Config(Wide, 1)])
         drawn = picture(fdl.Config(holding, [fdl.Config(Wide, 1), fdl.Config(pair, 1)]), since=old)
         assert marks(drawn)["pair"] == {"added"}
-        gone = [one for one in drawn[0].rows if one.mark == "removed"]
-        assert [(one.name, one.was) for one in gone] == [
-            ("items[0]", "Square()"),
-            ("items[1]", "5"),
-        ]
+        gone = [(one.name, one.was) for one in drawn[0].rows if one.mark == "removed"]
+        assert gone == [("items[0]", "Square()"), ("items[1]", "5")]
         old, new = (fdl.Config(Outer, width=tag.new(3)) for tag in (Width, Depth))
         found = row(picture(new, since=old), "Outer", "width")
         assert (found.tags, found.lost_tags, found.mark) == (("Depth",), ("Width",), "changed")
 
     def test_equal_items_that_differ_from_before_in_different_ways(self) -> None:
-        old, new = (
-            [fdl.Config(Wide, width) for width in widths] for widths in ((1, 2, 2), [2] * 3)
-        )
+        old, new = ([fdl.Config(Wide, i) for i in widths] for widths in ((1, 2, 2), (2, 2, 2)))
         drawn = picture(fdl.Config(holding, new), since=fdl.Config(holding, old))
-        found = [one for one in drawn if one.title == "Wide"]
-        assert [(one.count, one.rows[0].was) for one in found] == [(1, "1"), (2, "")]
+        found = [(one.count, one.rows[0].was) for one in drawn if one.title == "Wide"]
+        assert found == [(1, "1"), (2, "")]
 
 
 def texts(svg: str) -> list[str | None]:
@@ -207,17 +188,11 @@ def texts(svg: str) -> list[str | None]:
 def test_text_is_drawn_as_it_is() -> None:
     odd = ["</td></tr>", "&amp;", '"quoted" \\n \\N', "a\nb\tc\0d", "'", "\udc80", "⇒ é 漢"]
     cfg = fdl.Config(Outer, child=odd, other={text: fdl.Config(Square, text) for text in odd})
+    cfg.width, cfg.depth = fdl.Config(lambda width: width, 1), fdl.Config(keywords, **{"a\x01b": 1})
     drawn = texts(graph.draw(cfg).svg())
+    assert {"<lambda>", "a�b"} <= {text and text.rpartition(".")[2] for text in drawn}
     for text in odd:
         assert {repr(text), f"other[{text!r}]"} <= set(drawn)
-
-
-@has_program
-def test_names_that_are_not_identifiers_are_drawn_too() -> None:
-    svg = graph.draw(
-        fdl.Config(pair, fdl.Config(lambda width: width, 1), fdl.Config(keywords, **{"a\x01b": 1}))
-    ).svg()
-    assert "&lt;lambda&gt;" in svg and ">a�b<" in svg
 
 
 @has_program
@@ -253,9 +228,8 @@ def test_without_a_program_a_notebook_shows_the_text() -> None:
     old, new = configs.base(), configs.base()
     fiddlers.make_large(new)
     assert graph.draw(old)._repr_mimebundle_() == {"text/plain": graph.outline(old)}
-    assert graph.draw(new, since=old)._repr_mimebundle_() == {
-        "text/plain": graph.diff_text(graph.diff(old, new))
-    }
+    text = graph.diff_text(graph.diff(old, new))
+    assert graph.draw(new, since=old)._repr_mimebundle_() == {"text/plain": text}
     with pytest.raises(RuntimeError, match="pip install graphviz-pure"):
         graph.draw(old).svg()
 

@@ -12,8 +12,6 @@ from fidgpt.graph import fiddle, formulas, walk
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import TEXT, path_of
 
-_MAX_WIDTH = 100
-
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -192,21 +190,23 @@ def describe(value: Any) -> str:
         for key in fiddle.all_arguments(value)
         if key in known or fdl.get_tags(value, key)
     ]
-    return _shortened(f"{walk.title(value)}({', '.join(words)})")
+    return f"{walk.title(value)}({', '.join(words)})"
 
 
 def tag_names(part: fdl.Buildable, key: fiddle.Key) -> tuple[str, ...]:
     """Return the sorted names of a parameter's tags."""
-    return tuple(sorted(tag.__name__ for tag in fiddle.argument_tags(part).get(key, ())))
+    return names_of(fiddle.argument_tags(part).get(key, ()))
+
+
+def names_of(tags: Iterable[Any], others: Iterable[Any] = ()) -> tuple[str, ...]:
+    """Return the sorted names of tags, with their modules where others have the same names."""
+    known = {tag.__name__ for tag in others}
+    return tuple(sorted(path_of(tag) if tag.__name__ in known else tag.__name__ for tag in tags))
 
 
 def _instead(value: Any) -> str:
     """Return what a part replaced; nothing for None."""
     return "" if value is None or value is fdl.NO_VALUE else f", instead of {describe(value)}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"
 
 
 class Changes(list[Change]):

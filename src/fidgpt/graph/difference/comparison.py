@@ -240,9 +240,9 @@ class Comparison:
             if is_same_call or not _comes_with_the_call(one, other):
                 edge = Edge((old, new), (step_to(key), step_to(key)), one, other, at)
                 if is_same_call or (key in olds and key in news):
-                    lost, added = changes.tag_names(old, key), changes.tag_names(new, key)
-                    edge.lost = tuple(tag for tag in lost if tag not in added)
-                    edge.added = tuple(tag for tag in added if tag not in lost)
+                    had, has = (one.get(key, frozenset()) for one in tags)
+                    edge.lost = changes.names_of(had - has, has)
+                    edge.added = changes.names_of(has - had, had)
                 yield edge
 
     def _enter(self, edge: Edge, old: Any, new: Any) -> Iterator[Edge]:

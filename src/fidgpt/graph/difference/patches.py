@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,8 @@ from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_from
 
 FORMAT = "fidgpt.patch"
 Entries = Mapping[str, Mapping[str, Any]]
+# By path, then by what is changed there: what is compared beside the text, and the text.
+_Contents = dict[str, dict[str, tuple[str, str]]]
 
 
 @dataclass(frozen=True)
@@ -38,22 +40,13 @@ class Patch:
         return files.to_json({"format": FORMAT, "version": VERSION, **vars(self)})
 
 
-def pair(old: Any, new: Any) -> Comparison:
-    """Compare two graphs as they are written, without binding them.
-
-    Raises:
-      ConfigError: a node of one contains itself.
-    """
-    return Comparison(bound.BoundGraph(old, bound=False), bound.BoundGraph(new, bound=False))
-
-
 def patch_of(old: Any, new: Any) -> Patch:
     """Return the patch after which `old` is written as `new` is; unset quantities stay unset.
 
     Raises:
       ConfigError: a value has no form in a file.
     """
-    return _Maker(pair(old, new)).patch()
+    return _Maker(old, new).patch()
 
 
 def dump_patch(changes: Changes | tuple[Any, Any]) -> str:
@@ -72,26 +65,27 @@ def dump_patch(changes: Changes | tuple[Any, Any]) -> str:
 class _Maker:
     """Collects all places in which two graphs differ."""
 
-    def __init__(self, comparison: Comparison) -> None:
-        self._comparison = comparison
+    def __init__(self, old: Any, new: Any) -> None:
+        graphs = [bound.BoundGraph(root, bound=False) for root in (old, new)]  # as written
+        self.comparison = Comparison(*graphs)
         self._changes: dict[str, dict[str, Any]] = {}
         self._parts: dict[str, dict[str, Any]] = {}
         self._new: list[Any] = []
 
     def patch(self) -> Patch:
-        self._place("", self._comparison.old.root, self._comparison.new.root)
-        for one, other in self._comparison.pairs():
+        self._place("", self.comparison.old.root, self.comparison.new.root)
+        for one, other in self.comparison.pairs():
             self._compare(one, other)
         while self._new:
             part = self._new.pop()
-            path = self._comparison.new.path(part)
+            path = self.comparison.new.path(part)
             with errors.at(path or "the root"):
                 self._parts[path] = self._entry(part)
         return Patch(self._changes, dict(sorted(self._parts.items())))
 
     def _kept(self, new: Any) -> Any:
         """Return the old node that becomes a new one by changes; None where there is none."""
-        old = self._comparison.predecessor(new)
+        old = self.comparison.predecessor(new)
         return old if fiddle.kind_of(old) is fiddle.kind_of(new) else None
 
     def _is_kept(self, old: Any, new: Any) -> bool:
@@ -99,11 +93,11 @@ class _Maker:
 
     def _is_copied(self, old: Any, new: Any) -> bool:
         """Return whether a new node is a copy of an old one, or that very one."""
-        return IS_PART[type(old)] and (self._comparison.original(new) or self._kept(new)) is old
+        return IS_PART[type(old)] and (self.comparison.original(new) or self._kept(new)) is old
 
     def _compare(self, old: Any, new: Any) -> None:
         """Compare two nodes that are paired."""
-        path = self._comparison.old.path(old)
+        path = self.comparison.old.path(old)
         calls = [fdl.get_callable(part) for part in (old, new)]
         if calls[0] is not calls[1] and calls[0] != calls[1]:
             self._at(path)["call"] = [codec.name_of(call) for call in calls]
@@ -123,7 +117,7 @@ class _Maker:
         """Record the change of a place; of its items alone where the rest of a list stays."""
         if _is_alike(old, new, self._is_kept):
             return
-        node = self._comparison.old.node_of.get(id(old))
+        node = self.comparison.old.node_of.get(id(old))
         is_open = type(old) is type(new) and node is not None and len(node.parents) == 1
         if is_open and isinstance(old, dict) and all(isinstance(key, str) for key in old | new):
             items = list(_both(old, new, fdl.NO_VALUE))
@@ -147,16 +141,16 @@ class _Maker:
             "set": {str(key): codec.encode(value, self._refer) for key, value in known.items()},
             "tags": {str(key): sorted(map(codec.name_of, own)) for key, own in tags},
         }
-        if (old := self._comparison.original(part)) is not None:
+        if (old := self.comparison.original(part)) is not None:
             values = _both(fiddle.set_arguments(old), known, fdl.NO_VALUE)
             but = [str(key) for key, pair in values if not _is_alike(*pair, self._is_copied)]
-            entry["like"] = {"part": self._comparison.old.path(old), "but": but}
+            entry["like"] = {"part": self.comparison.old.path(old), "but": but}
         return entry
 
     def _refer(self, part: fdl.Buildable) -> dict[str, str]:
         if (old := self._kept(part)) is not None:
-            return {"keep": self._comparison.old.path(old)}
-        path = self._comparison.new.path(part)
+            return {"keep": self.comparison.old.path(old)}
+        path = self.comparison.new.path(part)
         if path not in self._parts:
             self._parts[path] = {}
             self._new.append(part)
@@ -250,9 +244,13 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
     places: list[tuple[str, ParameterRef, Mapping[str, Any], Any]] = []
     messages: list[Any] = []
     outdated: list[str] = []
+
+    def keep(path: str) -> Any:
+        return _follow(root, path, is_there=True).value
+
     for patch in patches:
         made: dict[str, Any] = {}
-        refer = {"keep": functools.partial(_reach, root), "part": made.__getitem__}
+        refer = {"keep": keep, "part": made.__getitem__}
         for path, entry in patch.parts.items():
             with _at(path):
                 made[path] = new_part(entry, find)
@@ -323,31 +321,20 @@ def _put(ref: ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Fin
         fdl.add_tag(holder, ref.key, codec.find_tag(name, find))  # pyright: ignore
 
 
-def _follow(root: Any, path: str) -> ParameterRef:
-    """Return the place at a path, which may hold nothing.
+def _follow(root: Any, path: str, *, is_there: bool = False) -> ParameterRef:
+    """Return the place at a path, which may hold nothing unless `is_there`.
 
     Raises:
       ConfigError: there is no such place.
     """
     ref = ParameterRef.to_root(root)
-    for key in keys_of(path):
-        holder = _held(ref.container, ref.key)
-        if not IS_NODE[type(holder)]:
+    for key in _keys_of(path):
+        ref = ParameterRef(_held(ref.container, ref.key), key, ref)
+        if not IS_NODE[type(ref.container)]:
             raise errors.ConfigError("there is no such place in this graph.")
-        ref = ParameterRef(holder, key, ref)
-    return ref
-
-
-def _reach(root: Any, path: str) -> Any:
-    """Return the value at a path.
-
-    Raises:
-      ConfigError: there is nothing.
-    """
-    ref = _follow(root, path)
-    if (value := _held(ref.container, ref.key)) is fdl.NO_VALUE:
+    if is_there and _held(ref.container, ref.key) is fdl.NO_VALUE:
         raise errors.ConfigError("there is no such place in this graph.")
-    return value
+    return ref
 
 
 def _checked_place(root: Any, path: str, change: Mapping[str, Any]) -> ParameterRef:
@@ -383,7 +370,7 @@ def _text(value: Any) -> str:
     return f"{value!r:.60}"
 
 
-def keys_of(path: str) -> list[fiddle.Key]:
+def _keys_of(path: str) -> list[fiddle.Key]:
     """Return the keys of a path; none for the root."""
     return parse_path(path) if path else []
 
@@ -407,7 +394,7 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
 
     reported: set[str] = set()
     for name, like in copies.items():
-        now, part = _reach(root, like["part"]), made[name]
+        now, part = _follow(root, like["part"], is_there=True).value, made[name]
         differ = [("", (title(now), title(part)))]
         if fdl.get_callable(now) is fdl.get_callable(part):
             arguments = _both(fiddle.set_arguments(now), fiddle.set_arguments(part), fdl.NO_VALUE)
@@ -426,9 +413,6 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
                 )
 
 
-_ASPECTS = ("new", "call", "tags")
-
-
 def merge(base: Any, ours: Any, theirs: Any) -> Any:
     """Return a graph with what two people changed in one.
 
@@ -437,82 +421,73 @@ def merge(base: Any, ours: Any, theirs: Any) -> Any:
         with its path and both values.
       ConfigError: a value has no form in a file.
     """
-    comparisons = [pair(base, ours), pair(base, theirs)]
-    patches = [_Maker(comparison).patch() for comparison in comparisons]
+    makers = _Maker(base, ours), _Maker(base, theirs)
+    patches = [maker.patch() for maker in makers]
+    contents = _contents(patches[0]), _contents(patches[1])
     conflicts = [
-        *_same_place(*patches),
-        *_replaced_around(comparisons[1], patches, ("ours", "theirs")),
-        *_replaced_around(comparisons[0], patches[::-1], ("theirs", "ours")),
+        *_same_place(*contents),
+        *_replaced_around(makers[1], contents, ("ours", "theirs")),
+        *_replaced_around(makers[0], contents[::-1], ("theirs", "ours")),
     ]
     errors.raise_all(list(dict.fromkeys(conflicts)))
     return apply_all(base, patches)
 
 
-def _same_place(ours: Patch, theirs: Patch) -> Iterator[str]:
+def _contents(patch: Patch) -> _Contents:
+    """Return the changes of a patch, with the new nodes that they name."""
+
+    def decoded(value: Any) -> Any:
+        return codec.decode(value, _find, {"keep": lambda path: ("keep", path), "part": new_node})
+
+    def new_node(path: str) -> Any:
+        entry = patch.parts[path]
+        return {**entry, "set": {key: decoded(value) for key, value in entry["set"].items()}}
+
+    found: _Contents = {}
+    for path, change in patch.changes.items():
+        own = found[path] = {}
+        if "old" in change or "new" in change:
+            new = change.get("new", fdl.NO_VALUE)
+            own["value"] = repr(decoded(new)), _text(new)
+        if "call" in change:
+            own["call"] = ("", f"a call of {change['call'][1]}")
+        if "tags" in change:
+            own["tags"] = ("", f"tagged {' and '.join(change['tags'][1]) or 'with nothing'}")
+    return found
+
+
+def _same_place(ours: _Contents, theirs: _Contents) -> Iterator[str]:
     """Yield the places that both changed in two ways."""
-    for path, change in ours.changes.items():
-        other = theirs.changes.get(path, {})
-        for aspect in _ASPECTS:
-            if _touches(change, aspect) and _touches(other, aspect):
-                sides = [(change, ours.parts), (other, theirs.parts)]
-                values = [_written_out(one.get(aspect), parts) for one, parts in sides]
-                if values[0] != values[1] or (aspect in change) != (aspect in other):
-                    texts = [_changed(one, aspect) for one in (change, other)]
-                    yield f"{path or 'the root'}: ours is {texts[0]}, and theirs is {texts[1]}."
+    for path, change in ours.items():
+        other = theirs.get(path, {})
+        for aspect in change:
+            if aspect in other and change[aspect] != other[aspect]:
+                texts = change[aspect][1], other[aspect][1]
+                yield f"{path or 'the root'}: ours is {texts[0]}, and theirs is {texts[1]}."
 
 
 def _replaced_around(
-    comparison: Comparison, patches: list[Patch], names: tuple[str, str]
+    maker: _Maker, contents: Sequence[_Contents], names: tuple[str, str]
 ) -> Iterator[str]:
     """Yield the changes inside of a node or list that the other graph has no more.
 
     Args:
-      comparison: of the base and the other graph.
-      patches: what was changed, and what the other one changed.
+      maker: of the patch of the other graph.
+      contents: what was changed, and what the other one changed.
       names: who they are.
     """
-    patch, other = patches
-    for path, change in patch.changes.items():
-        value, place = comparison.old.root, ""
-        for key in keys_of(path):
-            is_part, around = IS_PART[type(value)], other.changes.get(place, {})
-            is_kept = is_part and (fiddle.kind_of(comparison.heir(value)) is fiddle.kind_of(value))
-            if not is_kept and (is_part or _touches(around, "new")):
+    for path, change in contents[0].items():
+        value, place = maker.comparison.old.root, ""
+        for key in _keys_of(path):
+            is_part, around = IS_PART[type(value)], contents[1].get(place, {})
+            heir = maker.comparison.heir(value) if is_part else None
+            is_kept = is_part and fiddle.kind_of(heir) is fiddle.kind_of(value)
+            if not is_kept and (is_part or "value" in around):
+                texts = [" and ".join(text for _, text in one.values()) for one in (change, around)]
                 yield (
-                    f"{path}: {names[0]} is {_describe(change)}, and {names[1]} is "
-                    f"{_describe(around) or 'without it'} at {place or 'the root'}."
+                    f"{path}: {names[0]} is {texts[0]}, and {names[1]} is "
+                    f"{texts[1] or 'without it'} at {place or 'the root'}."
                 )
                 break
             place = join(place, step_from(value, key))
             value = _held(value, key)
-
-
-def _touches(change: Any, aspect: str) -> bool:
-    return aspect in change or (aspect == "new" and "old" in change)
-
-
-def _written_out(value: Any, parts: Entries) -> Any:
-    """Return a value with its new nodes written out, to compare those of two patches."""
-    if isinstance(value, list):
-        return [_written_out(item, parts) for item in value]
-    if not isinstance(value, dict):
-        return repr(value)
-    if [*value] == ["part"]:
-        entry = parts[value["part"]]
-        value = {**entry, "set": {"dict": entry["set"]}}
-    elif [*value] == ["dict"]:  # whose keys are those of the user
-        return "dict", [(key, _written_out(one, parts)) for key, one in value["dict"].items()]
-    return [(key, _written_out(item, parts)) for key, item in value.items()]
-
-
-def _describe(change: Any) -> str:
-    return " and ".join(_changed(change, one) for one in _ASPECTS if _touches(change, one))
-
-
-def _changed(change: Any, aspect: str) -> str:
-    if aspect == "new":
-        return _text(change.get("new", fdl.NO_VALUE))
-    new = change[aspect][1]
-    return (
-        f"a call of {new}" if aspect == "call" else f"tagged {' and '.join(new) or 'with nothing'}"
-    )
