@@ -208,10 +208,7 @@ def test_items_that_come_go_and_move() -> None:
     moved = items(fdl.Config(Square), wide(other=2), wide(other=1))
     assert lines(old, moved) == ["~ child[2]: Wide(width=Width, other=1), was child[0]"]
     changed = items(wide(other=1), fdl.Config(Square, width=2), wide(other=3))
-    assert lines(old, changed) == [
-        "~ child[1].width: 1 (default) -> 2",
-        "~ child[2].other: 2 -> 3",
-    ]
+    assert lines(old, changed) == ["~ child[1].width: 1 (default) -> 2", "~ child[2].other: 2 -> 3"]
     one_of_all = fdl.Config(Outer, width=Width.new(3), child=tuple(old.child))
     assert lines(old, one_of_all) == ["~ child: list -> tuple"]
 

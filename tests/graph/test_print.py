@@ -18,18 +18,7 @@ from fidgpt.graph.edits import set_text
 from fidgpt.graph.outlines import flat, set_lines
 
 from . import namesakes
-from .parts import (
-    Depth,
-    Outer,
-    Part,
-    Square,
-    Width,
-    double,
-    keywords,
-    pair,
-    product,
-    whole_graph,
-)
+from .parts import Depth, Outer, Part, Square, Width, double, keywords, pair, product, whole_graph
 
 ROOT = Path(__file__).parents[2]
 

@@ -244,12 +244,7 @@ _QUANTITY = _Ink("#0891b2", "#ecfeff", "#083344", "#7aa5b0")
 _ADDED = _Ink("#16a34a", "#dcfce7", "#052e16", "#6aa583")
 _REMOVED = "#dc2626"
 _DIM = _Ink("#cbd5e1", "#ffffff", "#94a3b8", "#b6c1cf")
-_ROWS = {
-    "changed": "#fef08a",
-    "followed": "#fef9c3",
-    "added": _ADDED.paper,
-    "removed": "#fee2e2",
-}
+_ROWS = {"changed": "#fef08a", "followed": "#fef9c3", "added": _ADDED.paper, "removed": "#fee2e2"}
 _ARROWS = {"added": _ADDED.line, "same": _DIM.line}
 _CHIPS = (  # ground and text of a tag
     *(("#dbeafe", "#1d4ed8"), ("#dcfce7", "#15803d"), ("#fce7f3", "#be185d")),
@@ -283,10 +278,7 @@ def _source(boxes: list[Box]) -> str:
     chips = {tag: _CHIPS[i % len(_CHIPS)] for i, tag in enumerate(dict.fromkeys(tags))}
     graph_attr = {**_GRAPH, **_FONT, "label": _key(boxes), "labeljust": "l"}
     digraph = graphviz.Digraph(
-        "config",
-        graph_attr=graph_attr,
-        node_attr=_NODE | _FONT,
-        edge_attr={"arrowsize": "0.6"},
+        "config", graph_attr=graph_attr, node_attr=_NODE | _FONT, edge_attr={"arrowsize": "0.6"}
     )
     numbers = {id(box.part): i for i, box in enumerate(boxes)}
     for i, box in enumerate(boxes):
