@@ -9,8 +9,7 @@ from optuna.distributions import FloatDistribution as Continuous
 from optuna.distributions import IntDistribution as Whole
 
 from fidgpt.graph import ConfigError
-from fidgpt.sweep.search import Search, space
-from fidgpt.sweep.spaces import Distribution
+from fidgpt.sweep.search import Distribution, Search, space
 
 RATE = "tag:LearningRate=log(1e-5,1e-1)"
 
