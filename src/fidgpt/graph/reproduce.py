@@ -188,6 +188,7 @@ def _paths(root: Any, one: Directive) -> set[str]:
 
 
 Compose = Callable[[Sequence[str]], Any]
+_MOST_COMPARED = 10  # graphs to begin with, of which the nearest is chosen
 _MOST_FIDDLERS = 4
 _MOST_USEFUL = 12  # fiddlers that are tried together with others
 _MOST_ROUNDS = 4  # a new node shows what is still to be set inside
@@ -198,6 +199,24 @@ _LARGE = 2000  # nodes, past which trying every fiddler would take too long
 def _called(root: Any) -> set[Any]:
     """Return the identities of what the nodes of a graph call."""
     return {id(fdl.get_callable(node.value)) for node in walk.parts(root)}
+
+
+def _most_similar(root: Any, others: Mapping[str, Any]) -> list[str]:
+    """Return the names of graphs, those with most of the calls and plain values of `root` first."""
+
+    def pieces(graph: Any) -> set[tuple[int, fiddle.Key, str]]:
+        return {
+            (id(fdl.get_callable(part)), key, walk.title(one) if walk.is_node(one) else repr(one))
+            for part in (node.value for node in walk.parts(graph))
+            for key, one in fiddle.set_arguments(part).items()
+        }
+
+    def similarity(name: str) -> float:
+        found = pieces(others[name])
+        return len(wanted & found) / max(1, len(wanted | found))
+
+    wanted = pieces(root)
+    return sorted(others, key=similarity, reverse=True)
 
 
 class _Search:
@@ -252,13 +271,15 @@ class _Search:
         """Keep the fiddlers that save most, of those that call nothing but what is wanted."""
         now = self.cost([first])
         wanted = _called(self._root) | _called(self._compose([first]))
-        saved: dict[str, float] = {}
+        made: dict[str, Any] = {}
         for one in self._fiddlers if now > 1 else ():
             with contextlib.suppress(errors.ConfigError):
-                if _called(self._compose([first, one])) <= wanted:
-                    saved[one] = now - self.cost([first, one])
-        useful = sorted(saved, key=lambda one: -saved[one])[:_MOST_USEFUL]
-        self._useful = {one: saved[one] for one in useful}
+                graph = self._compose([first, one])
+                if _called(graph) <= wanted:
+                    made[one] = graph
+        useful = _most_similar(self._root, made)[:_MOST_USEFUL]
+        saved = {one: now - self.cost([first, one]) for one in useful}
+        self._useful = {one: saved[one] for one in sorted(useful, key=lambda one: -saved[one])}
 
     def without_needless(self, directives: list[str]) -> list[str]:
         """Drop each directive that the others imply, unless there are too many to try."""
@@ -384,22 +405,20 @@ def repro(
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:
-    """Return the name of the graph that differs least from `root`; of several, the first.
+    """Return the name of the graph that differs least from `root`, of the ten most similar ones.
 
-    A graph that cannot be made or bound is passed over.
-
-    Args:
-      root: the graph.
-      bases: graphs by name, which may be made when they are looked up.
+    A graph that cannot be bound is passed over.
 
     Raises:
       ConfigError: there is no graph to choose, or `root` cannot be bound.
     """
     target = BoundGraph(root)
     distances: dict[str, int] = {}
-    for name in bases:
+    for name in _most_similar(root, bases):
         with contextlib.suppress(errors.ConfigError):
             distances[name] = distance(comparison.diff(bases[name], target))
+        if len(distances) == _MOST_COMPARED:
+            break
     if not distances:
         raise errors.ConfigError("there is no config to begin with.")
     return min(distances, key=lambda name: distances[name])
