@@ -9,22 +9,8 @@ import pytest
 
 from fidgpt.graph import ConfigError, fingerprint
 
-from .parts import (
-    InnerWidth,
-    Outer,
-    Part,
-    Rate,
-    Shape,
-    Square,
-    Wide,
-    Width,
-    annotated,
-    double,
-    keywords,
-    pair,
-    product,
-    scaled,
-)
+from . import parts
+from .parts import Outer, Part, Rate, Square, Width, double, keywords, pair, product, scaled
 
 
 @dataclasses.dataclass
@@ -41,7 +27,7 @@ class Holder:
     """Holds settings by a default factory."""
 
     settings: Settings = dataclasses.field(default_factory=Settings)
-    shape: Shape | None = None
+    shape: parts.Shape | None = None
 
 
 def takes_function(call: Callable[[int], int] = double) -> Callable[[int], int]:
@@ -51,7 +37,18 @@ def takes_function(call: Callable[[int], int] = double) -> Callable[[int], int]:
 
 PARTS = {
     function.__name__: function
-    for function in (Part, Wide, Outer, Square, double, scaled, keywords, pair, annotated, product)
+    for function in (
+        Part,
+        parts.Wide,
+        Outer,
+        Square,
+        double,
+        scaled,
+        keywords,
+        pair,
+        parts.annotated,
+        product,
+    )
 }
 
 
@@ -61,7 +58,7 @@ def graph() -> fdl.Config[Outer]:
         fdl.Partial(Outer, rate=Rate.new(), width=Width.new(), child=shared, depth=i)
         for i in range(4)
     ]
-    blocks[3].other = fdl.ArgFactory(Part, width=InnerWidth.new(), child=shared)
+    blocks[3].other = fdl.ArgFactory(Part, width=parts.InnerWidth.new(), child=shared)
     return fdl.Config(Outer, width=Width.new(8), rate=Rate.new(0.5), child=blocks)
 
 

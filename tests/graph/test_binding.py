@@ -8,20 +8,8 @@ import pytest
 from fidgpt.graph import ConfigErrors, bind, build, dump, outline, resolve
 from fidgpt.graph.edits import set_text
 
-from .parts import (
-    Depth,
-    InnerWidth,
-    Outer,
-    Part,
-    Rate,
-    Width,
-    double,
-    keywords,
-    pair,
-    positional,
-    product,
-    scaled,
-)
+from . import parts
+from .parts import Depth, InnerWidth, Outer, Part, Rate, Width, pair, positional, product, scaled
 
 
 def part(tag: Any = Width, **arguments: Any) -> fdl.Config[Part]:
@@ -126,8 +114,8 @@ def test_a_partial_may_leave_an_argument_to_its_caller_but_no_tag_unset() -> Non
         (fdl.Config(product, 2, Width.new(), 5), 30),
         (fdl.Config(product, Width.new(), Width.new()), 9),
         (fdl.Config(product, Width.new(4), 2), 8),
-        (fdl.Config(product, Width.new(), fdl.Config(double, Width.new())), 18),
-        (fdl.Config(keywords, a=Width.new(), b=2), {"a": 3, "b": 2}),
+        (fdl.Config(product, Width.new(), fdl.Config(parts.double, Width.new())), 18),
+        (fdl.Config(parts.keywords, a=Width.new(), b=2), {"a": 3, "b": 2}),
     ],
 )
 def test_arguments_without_a_name_inherit(child: fdl.Config, expected: Any) -> None:

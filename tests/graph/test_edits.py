@@ -9,22 +9,9 @@ import pytest
 from fidgpt.graph import build, find_parameter
 from fidgpt.graph.edits import Edit, change_by, delete, set_text, tie, untie, use
 
+from . import parts
 from .edited import PARTS, Holder, Settings, graph, message_of, refused, takes_function
-from .parts import (
-    InnerWidth,
-    Outer,
-    Part,
-    Shape,
-    Size,
-    Square,
-    Wide,
-    Width,
-    annotated,
-    double,
-    holding,
-    pair,
-    scaled,
-)
+from .parts import Outer, Part, Size, Square, Wide, Width, annotated, double, holding, pair, scaled
 
 
 class TestSet:
@@ -185,7 +172,7 @@ def test_a_new_part_inside_for_one_that_was_shared_is_a_change() -> None:
     assert use(cfg, "child", "Part(child=Square(width=4))", parts=PARTS) == []
 
 
-def by_shape(shapes: Mapping[str, Shape] | None = None) -> None:
+def by_shape(shapes: Mapping[str, parts.Shape] | None = None) -> None:
     """Holds shapes by name."""
 
 
@@ -288,7 +275,7 @@ class TestUse:
         new = cfg.child[3].other
         assert [edit.path for edit in edits] == ["child[3].other"]
         assert (type(new), fdl.get_callable(new)) == (fdl.ArgFactory, Wide)
-        assert fdl.get_tags(new, "width") == {InnerWidth}
+        assert fdl.get_tags(new, "width") == {parts.InnerWidth}
         assert build(cfg).child[3]().other.child.width == 9
 
     @pytest.mark.parametrize("selector", ["child[1].child", "child[*].child", ":Square"])

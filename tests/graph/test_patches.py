@@ -13,19 +13,7 @@ from fidgpt import configs, fiddlers, graph
 from fidgpt.configs import debug
 
 from . import namesakes, parts
-from .parts import (
-    Outer,
-    Part,
-    Rate,
-    Square,
-    Wide,
-    Width,
-    holding,
-    keywords,
-    pair,
-    positional,
-    product,
-)
+from .parts import Outer, Part, Square, Wide, Width, holding, keywords, pair, positional, product
 from .test_diff import change_something, random_graph
 
 ALLOWED = (parts.__name__, namesakes.__name__)
@@ -74,7 +62,10 @@ def test_the_difference_that_a_fiddler_makes() -> None:
         (fdl.Config(Part, 1, child=2), fdl.Config(Square, 1)),
         (fdl.Config(pair, {1: 1, "a": [1]}), fdl.Config(pair, {1: 2, "a": fdl.Config(Square)})),
         (fdl.Config(pair, {"keep": "x"}), fdl.Config(pair, {"part": "x", "like": {"keep": "y"}})),
-        (fdl.Config(holding, [Width.new(1)]), fdl.Config(holding, [Width.new(), Rate.new(1.0)])),
+        (
+            fdl.Config(holding, [Width.new(1)]),
+            fdl.Config(holding, [Width.new(), parts.Rate.new(1.0)]),
+        ),
         (fdl.Config(pair, *[[1, 2]] * 2), fdl.Config(pair, [1, 2], [1, 3])),
         (fdl.Config(Wide, Width.new(1)), fdl.Config(Wide, namesakes.Width.new(1))),
     ],

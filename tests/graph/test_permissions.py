@@ -8,6 +8,8 @@ import pytest
 from fidgpt.graph import ConfigErrors
 from fidgpt.graph.permissions import Permission, allowed_changes, permission_of
 
+from .parts import Outer, Part
+
 
 class Speed(fdl.Tag):
     """How fast."""
@@ -124,3 +126,17 @@ def test_a_part_in_two_places_stays_one() -> None:
     new.spare = around(Faster).motor
     with pytest.raises(ConfigErrors, match="cannot change"):
         allowed_changes(old, new)
+
+
+def test_a_refused_change_comes_from_what_is_new() -> None:
+    old, new = (
+        fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=width))
+        for width in (Width.new(), 4)
+    )
+    for pair, sources in [
+        ((old, new), ("child.width",)),
+        ((new, old), ("child.width", "width")),
+    ]:
+        with pytest.raises(ConfigErrors) as caught:
+            allowed_changes(*pair)
+        assert caught.value.mistakes[0].sources == sources

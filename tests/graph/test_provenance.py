@@ -86,92 +86,52 @@ class TestAssignments:
         assert [(one.value, one.by) for one in found] == [(3, Source("directive 1")), (2, None)]
 
 
-class TestProvenance:
-    """Where a value comes from, whatever kind it is."""
-
-    def test_an_inherited_value_names_its_source(self) -> None:
-        cfg = small()
-        with attributed_to("directive 1: set:width=6"):
-            cfg.width = 6
-        found = provenance_of(cfg, "child.width")
-        assert (found.value, found.tags, found.assignments) == (6, ("Width",), [])
-        assert found.source is not None
-        assert found.source.path == "width"
-        assert str(found.source.assignments[0].by) == "directive 1: set:width=6"
-        assert found.unset_by is not None
-        assert "in small" in found.unset_by.where
-
-    def test_a_default_names_its_constructor(self) -> None:
-        found = provenance_of(small(), "rate")
-        assert (found.value, found.assignments) == (0.0, [])
-        assert found.default_of is not None
-        assert found.default_of.startswith("Outer (")
-        assert "tests/graph/parts.py:" in found.default_of
-
-    def test_a_computed_value_names_what_it_is_computed_from(self) -> None:
-        cfg = small()
-        cfg.depth = Depth.new(fdl.Config(scaled, number=Width.new(), ratio=3.0))
-        found = provenance_of(cfg, "depth")
-        assert found.result == 9
-        assert [(one.path, one.value, one.source and one.source.path) for one in found.inputs] == [
-            ("depth.number", 3, "width"),
-            ("depth.ratio", 3.0, None),
-        ]
-        cfg.child.child = fdl.Config(Part, width=Depth.new())
-        source = provenance_of(cfg, "child.child.width").source
-        assert source is not None
-        assert source.result == 9
-
-    def test_a_formula_names_the_values_in_it(self) -> None:
-        cfg = small()
-        set_text(cfg, "depth", "{width} * 2 + {@Width}")
-        found = provenance_of(cfg, "depth")
-        assert found.result == 9
-        assert {one.path: one.value for one in found.inputs} == {"width": 3, "@Width": 3}
-        assert why_text(cfg, "depth").splitlines()[0] == "depth = {width} * 2 + {@Width} = 9"
-
-    def test_an_item_names_what_set_its_container(self) -> None:
-        found = provenance_of(small(), "other[1]['a']")
-        assert (found.value, found.assignments) == (2, [])
-        assert found.container is not None
-        assert found.container.path == "other"
-        assert "in small" in found.container.assignments[0].where
-
-    def test_an_item_names_what_set_it(self) -> None:
-        cfg = small()
-        with attributed_to("directive 3: set:other[0]=4"):
-            find_parameter(cfg, "other[0]").set(4)
-        found = provenance_of(clone(cfg), "other[0]").assignments
-        assert [(one.value, str(one.by)) for one in found] == [(4, "directive 3: set:other[0]=4")]
-
-    def test_a_tagged_item_has_its_own_provenance(self) -> None:
-        cfg = fdl.Config(Outer, width=Width.new(2), other=[Width.new(5), Width.new()])
-        assert provenance_of(cfg, "other[0]").assignments[0].value == 5
-        found = provenance_of(cfg, "other[1]")
-        assert found.source is not None
-        assert found.source.path == "width"
-
-    def test_every_parameter_has_a_text(self) -> None:
-        cfg = whole_graph()
-        for path in json.loads(dump_provenance(cfg)):
-            assert 2 <= len(why_text(cfg, path).splitlines()) <= 15
+def whole() -> fdl.Config[Outer]:
+    """A graph with a value of every kind."""
+    cfg = small()
+    with attributed_to("directive 1: set:width=6"):
+        cfg.width = 6
+    cfg.depth = Depth.new(fdl.Config(scaled, number=Width.new(), ratio=3.0))
+    cfg.child.child = fdl.Config(Part, width=Depth.new(), other=[Width.new(5), Width.new()])
+    set_text(cfg, "child.other", "{width} * 2 + {@Width}")
+    with attributed_to("directive 3: set:other[0]=4"):
+        find_parameter(cfg, "other[0]").set(4)
+    return clone(cfg)
 
 
 class TestText:
     """What `--why` prints."""
 
-    def test_of_an_inherited_value(self) -> None:
-        cfg = small()
-        with attributed_to("directive 1: set:width=6"):
-            cfg.width = 6
-        lines = why_text(cfg, "child.width").splitlines()
-        assert lines[0] == "child.width = 6"
-        assert lines[1] == "  inherited from width through Width"
-        assert lines[2].startswith("    left unset by ")
-        assert lines[3] == "  width = 6"
-        assert lines[4].startswith("    6  set by directive 1: set:width=6 (")
-        assert lines[5].startswith("    3  previously set by ")
-        assert lines[6] == "  Width: Elements across."
+    @pytest.mark.parametrize(
+        ("path", "fragments"),
+        [
+            (
+                "child.width",
+                ["child.width = 6", "  inherited from width through Width", "    left unset by ",
+                 " in small", "  width = 6", "    6  set by directive 1: set:width=6 (",
+                 "    3  previously set by ", "  Width: Elements across."],
+            ),
+            ("rate", ["rate = 0.0", "  default of Outer (", "tests/graph/parts.py:"]),
+            ("depth", ["depth = scaled = 18", "depth.number = 6  <- width", "depth.ratio = 3.0"]),
+            ("child.child.width", ["= scaled = 18", "inherited from depth through Depth"]),
+            ("child.other", ["= {width} * 2 + {@Width} = 18", "computed from width = 6"]),
+            ("child.other", ["= {width} * 2 + {@Width} = 18", "computed from @Width = 6"]),
+            ("other[1]['a']", ["other[1]['a'] = 2", "  in other:", " in small"]),
+            ("other[0]", ["other[0] = 4", "  4  set by directive 3: set:other[0]=4 ("]),
+            ("child.child.other[0]", ["= 5", "  5  set by "]),
+            ("child.child.other[1]", ["= 6", "inherited from width through Width"]),
+        ],
+    )  # fmt: skip
+    def test_it_names_in_order(self, path: str, fragments: list[str]) -> None:
+        text = rest = why_text(whole(), path)
+        for fragment in fragments:
+            _, found, rest = rest.partition(fragment)
+            assert found, f"{fragment} in {text}"
+
+    def test_every_parameter_has_one(self) -> None:
+        cfg = whole_graph()
+        for path in json.loads(dump_provenance(cfg)):
+            assert 2 <= len(why_text(cfg, path).splitlines()) <= 15
 
     def test_of_many_assignments_is_short(self) -> None:
         cfg = small()

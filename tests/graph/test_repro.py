@@ -69,13 +69,17 @@ def found(*directives: str, fiddlers: Sequence[str] = ()) -> Repro:
         ["use:data.corpus.source=TextFiles(path='a b, c.txt')"],
         ["set:schedule.warmup_steps={num_steps} // 7"],
         ["set:model.norm.eps={seed} + 1", "set:optimizer.eps={seed} + 1"],
+        ["fiddler:unroll", "set:model.blocks[*].attention.bias=True"],
+        ["fiddler:use_layer_norm", "set:seed=3"],
+        ["set:seed=3"],
+        ["set:model.num_layers=6", "fiddler:unroll", "set:model.blocks[4].dropout=0.2"],
     ],
 )
 def test_directives_are_found(more: list[str]) -> None:
-    done = found("config:base", *more)
+    tried = FIDDLERS if "set:seed=3" in more or "fiddler:unroll" in more else ()
+    done = found("config:base", *more, fiddlers=[f"fiddler:{name}" for name in tried])
     assert sorted(done.directives) == sorted(["config:base", *more])
-    assert done.is_same
-    assert done.left == []
+    assert (done.is_same, done.left) == (True, [])
 
 
 def test_a_config_that_cannot_be_bound_is_passed_over() -> None:
@@ -91,44 +95,11 @@ def test_what_changes_nothing_is_left_out() -> None:
 
 
 def test_a_tie_is_found() -> None:
-    done = found("config:base", "untie:model.unembedding.weight")
-    again = repro(
-        compose(["config:base"]),
-        {"config:base": compose(done.directives)},
-        compose=lambda directives: _tied(done.directives, directives),
-    )
-    assert again.directives == [
-        "config:base",
-        "tie:model.unembedding.weight=model.embedding.weight",
-    ]
-
-
-def _tied(first: Sequence[str], directives: Sequence[str]) -> Any:
-    return compose([*first, *directives[1:]])
-
-
-def test_one_directive_sets_many_parameters() -> None:
-    done = found(
-        "config:base",
-        "fiddler:unroll",
-        "set:model.blocks[*].attention.bias=True",
-        fiddlers=["fiddler:unroll"],
-    )
-    assert done.directives == [
-        "config:base",
-        "fiddler:unroll",
-        "set:model.blocks[*].attention.bias=True",
-    ]
-
-
-def test_fiddlers_are_used_where_they_save_something() -> None:
-    tried = [f"fiddler:{name}" for name in FIDDLERS]
-    done = found("config:base", "fiddler:use_layer_norm", "set:seed=3", fiddlers=tried)
-    assert done.directives == ["config:base", "fiddler:use_layer_norm", "set:seed=3"]
-    assert found("config:base", "set:seed=3", fiddlers=tried).directives == [
-        "config:base",
-        "set:seed=3",
-    ]
+    untied = ["config:base", "untie:model.unembedding.weight"]
+    bases = {"config:base": compose(untied)}
+    done = repro(compose(untied[:1]), bases, compose=lambda given: compose([*untied, *given[1:]]))
+    tie = "tie:model.unembedding.weight=model.embedding.weight"
+    assert done.directives == ["config:base", tie]
 
 
 def test_what_no_directive_makes_is_left_and_the_rest_is_made() -> None:
@@ -167,17 +138,8 @@ def test_lists_of_parts_and_what_is_computed(more: list[str]) -> None:
     done = repro(cfg, BASES, compose=compose)
     assert done.is_same
     assert fingerprint(compose(done.directives)) == fingerprint(cfg)
-    assert [one for one in more if one not in done.directives] in (
-        [],
-        more,
-    )  # or another way
+    assert [one for one in more if one not in done.directives] in ([], more)  # or another way
     assert len(done.directives) <= len(more) + 1 + ("evaluators" in more[0])
-
-
-def test_a_fiddler_may_come_after_what_is_set() -> None:
-    more = ["set:model.num_layers=6", "fiddler:unroll", "set:model.blocks[4].dropout=0.2"]
-    done = found("config:base", *more, fiddlers=["fiddler:use_gelu", "fiddler:unroll"])
-    assert done == Repro(["config:base", *more], [], True)
 
 
 def test_a_fiddler_makes_what_no_directive_does() -> None:

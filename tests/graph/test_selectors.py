@@ -8,21 +8,9 @@ import pytest
 from fidgpt.graph import ConfigError, build, find, set_tag, swapped
 from fidgpt.graph.selectors import find_parameters
 
-from . import elsewhere, namesakes
+from . import elsewhere, namesakes, parts
 from .edited import message_of
-from .parts import (
-    Depth,
-    InnerWidth,
-    Outer,
-    Part,
-    Rate,
-    Square,
-    Wide,
-    Width,
-    keywords,
-    pair,
-    product,
-)
+from .parts import Depth, Outer, Part, Rate, Square, Wide, Width, keywords, pair, product
 
 
 def graph() -> fdl.Config[Outer]:
@@ -31,7 +19,7 @@ def graph() -> fdl.Config[Outer]:
         fdl.Partial(Outer, rate=Rate.new(), child=fdl.ArgFactory(Part, width=i), other=shared)
         for i in range(4)
     ]
-    blocks[2].child = fdl.ArgFactory(Wide, width=InnerWidth.new(7))
+    blocks[2].child = fdl.ArgFactory(Wide, width=parts.InnerWidth.new(7))
     last = fdl.Config(keywords, a=Width.new(), b=1)
     return fdl.Config(Outer, width=Width.new(3), child=blocks, other={"a b": shared, "last": last})
 
