@@ -1,7 +1,11 @@
-"""Checkpoints restore runs bit for bit, with every component, and give new runs their weights."""
+"""Checkpoints restore runs bit for bit, give new runs their weights, and refuse damage."""
 
 import itertools
+import os
+import resource
+import shutil
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +15,10 @@ import torch
 from torch import Tensor, nn, optim
 
 from fidgpt.train import CheckpointError, Checkpoints, Stateful, initial_weights
-from fidgpt.train.checkpoints.tensors import flatten, unflatten
+from fidgpt.train.checkpoints import manifest, newest_good
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 Parameters = list[nn.Parameter]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tensors this small only wait for the other threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Tied(nn.Module):
@@ -162,16 +158,6 @@ def names(run: Path) -> list[str]:
     return sorted(path.name for path in (run / "checkpoints").iterdir())
 
 
-def test_a_tied_table_is_saved_once_and_still_tied(tmp_path: Path) -> None:
-    saved, model = save(tmp_path, 1), Tied()
-    table = model.embedding.weight
-    restore(tmp_path, model)
-    assert model.unembedding.weight is model.embedding.weight is table
-    assert torch.equal(table, saved.embedding.weight)
-    size = (tmp_path / "checkpoints/step_00000001/model.safetensors").stat().st_size
-    assert size < 1500  # 11 x 8 float32 of the table are 352 of about 1,350 bytes
-
-
 def test_the_state_keeps_types_and_bits(tmp_path: Path) -> None:
     state = {"inf": [float("inf"), -float("inf"), -0.0, 0.1, 5e-324], "pair": (1, (None, "é"))}
     state |= {"deep": {1: True, "$float": "x", (2, "b"): {}}, "": [], "big": 2**63 - 1}
@@ -188,15 +174,6 @@ def test_what_a_checkpoint_cannot_hold_is_named(value: Any, place: str, tmp_path
     with pytest.raises(CheckpointError, match=place):
         save(tmp_path, 1, here=value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_one_tensor_in_two_places_stays_one() -> None:
-    shared = torch.arange(3)
-    value, tensors = flatten({"lr": shared, "groups": [shared, shared.clone()]}, root="state")
-    assert sorted(tensors) == ["state.groups.1", "state.lr"]
-    back = unflatten(value, tensors)
-    assert back["groups"][0] is back["lr"] is not back["groups"][1]
-    assert torch.equal(back["lr"], shared)
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
@@ -242,7 +219,7 @@ def test_an_optimizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             checkpoints.restore(tmp_path, model=model, optimizer=optimizer)
 
 
-CHECKPOINTS = Checkpoints(every=1, keep_last=3)
+CHECKPOINTS = Checkpoints(every=100, keep_last=3)
 
 
 class Memory:
@@ -267,19 +244,6 @@ def save_stateful(run: Path, **stateful: Stateful) -> Path:
     return CHECKPOINTS.save(run, step=1, state={}, stateful=stateful, **linear())
 
 
-def test_tensors_and_plain_values_come_back(tmp_path: Path) -> None:
-    average = {"weight": torch.randn(2, 3, dtype=torch.float64).t(), "bias": torch.ones(2)}
-    window = [0.1, float("inf"), None, (1, "a")]
-    save_stateful(tmp_path, average=Memory(average=average, steps=7), window=Memory(window=window))
-    back = {"average": Memory(), "window": Memory()}
-    CHECKPOINTS.restore(tmp_path, stateful=back, **linear())
-    assert back["window"].remembered == {"window": window}
-    assert back["average"].remembered["steps"] == 7
-    for name, tensor in back["average"].remembered["average"].items():
-        assert tensor.dtype == average[name].dtype and tensor.stride() == average[name].stride()
-        assert torch.equal(tensor, average[name])
-
-
 def test_a_part_that_one_side_does_not_know_is_refused(tmp_path: Path) -> None:
     save_stateful(tmp_path, old=Memory(a=1))
     given = linear()
@@ -291,18 +255,7 @@ def test_a_part_that_one_side_does_not_know_is_refused(tmp_path: Path) -> None:
         CHECKPOINTS.restore(tmp_path, stateful={}, **linear())
 
 
-def test_where_the_config_changed_a_component_starts_again_with_a_warning(tmp_path: Path) -> None:
-    path, messages = save_stateful(tmp_path, old=Memory(a=1), stays=Memory(b=2)), []
-    stateful = {"new": Memory(c=3), "stays": Memory()}
-    CHECKPOINTS.restore(tmp_path, stateful=stateful, warn=messages.append, **linear())
-    assert [part.remembered for part in stateful.values()] == [{"c": 3}, {"b": 2}]
-    assert messages == [
-        f"new is not in {path}: it starts from its initial state.",
-        f"old in {path} is no component of this run.",
-    ]
-
-
-def test_a_part_in_the_place_of_another_kind_begins_anew(tmp_path: Path) -> None:
+def test_a_part_in_the_place_of_another_kind_starts_from_its_initial_state(tmp_path: Path) -> None:
     path, messages = save_stateful(tmp_path, average=Memory(weights=1)), []
     average = Memory(weights=2, total=3)
     with pytest.raises(CheckpointError, match="average is of another kind"):
@@ -464,3 +417,235 @@ def test_a_damaged_run_and_none_at_all(run: Path) -> None:
         initial_weights(Model(), run / "notes")
     with pytest.raises(CheckpointError, match="nowhere does not exist: name a run"):
         initial_weights(Model(), run / "nowhere")
+
+
+FILES = (
+    "manifest.json",
+    "model.safetensors",
+    "state.json",
+    "optimizer.safetensors",
+    "optimizer.json",
+)
+
+
+def stepped() -> dict[str, Any]:
+    model = nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    return {"model": model, "optimizer": optimizer}
+
+
+def save_at(run: Path, step: int) -> Path:
+    return CHECKPOINTS.save(run, step=step, state={"at": step}, **stepped())
+
+
+def restore_at(run: Path, step: int | None = None) -> tuple[int, dict[str, Any]]:
+    return CHECKPOINTS.restore(run, step=step, **stepped())
+
+
+def refusal(saved: Path, step: int | None = None) -> str:
+    with pytest.raises(CheckpointError) as error:
+        restore_at(saved, step)
+    return str(error.value)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    """A run with the checkpoints 100 and 200."""
+    save_at(tmp_path, 100)
+    save_at(tmp_path, 200)
+    return tmp_path
+
+
+def newest(saved: Path) -> Path:
+    return saved / "checkpoints" / "step_00000200"
+
+
+def offer(saved: Path, step: int = 100) -> str:
+    return (
+        f"The newest good checkpoint is step {step}: "
+        f"resume from it with --resume={saved} --resume_step={step}"
+    )
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def turn_into_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("hurt", [truncate, empty, flip, Path.unlink, turn_into_a_directory])
+def test_a_damaged_file_is_named_and_an_older_checkpoint_offered(
+    hurt: Callable[[Path], None], name: str, saved: Path
+) -> None:
+    hurt(newest(saved) / name)
+    text = refusal(saved)
+    first, second = text.splitlines()
+    assert first.startswith(f"{newest(saved)} is damaged: {name} ")
+    assert second == offer(saved)
+    assert refusal(saved, 200) == text
+    assert name in (manifest.damage(newest(saved)) or "")
+    assert newest_good(saved) == 100
+    assert restore_at(saved, 100) == (100, {"at": 100})
+
+
+def test_every_byte_of_the_manifest_counts(saved: Path) -> None:
+    path = newest(saved) / "manifest.json"
+    good = path.read_bytes()
+    for place in range(len(good)):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        assert manifest.damage(newest(saved), needed=()), f"byte {place} of {good!r}"
+    path.write_bytes(good)
+    assert manifest.damage(newest(saved)) is None
+
+
+def test_a_renamed_checkpoint_is_not_taken_for_another_step(saved: Path) -> None:
+    newest(saved).rename(newest(saved).with_name("step_00000300"))
+    assert "step_00000300 holds step 200 by its manifest.json: rename" in refusal(saved)
+    assert refusal(saved).endswith(offer(saved))
+
+
+def test_an_oddly_named_directory(saved: Path) -> None:
+    newest(saved).rename(newest(saved).with_name("step_best"))
+    assert "step_best is not named like step_00000100: rename it or move" in refusal(saved)
+    assert refusal(saved).endswith(offer(saved))
+    assert restore_at(saved, 100) == (100, {"at": 100})
+    newest(saved).with_name("step_best").rename(newest(saved).with_name("best"))
+    assert restore_at(saved) == (100, {"at": 100})
+
+
+def test_nothing_good_is_left(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for step in (100, 200):
+        flip(newest(saved).with_name(manifest.name_of(step)) / "state.json")
+    assert refusal(saved).endswith("No good checkpoint is left: start the run again.")
+    nowhere = tmp_path_factory.mktemp("nowhere")
+    assert refusal(nowhere).startswith(f"{nowhere}/checkpoints holds no checkpoint: nothing was")
+    assert f"--resume={nowhere} starts with the first step" in refusal(nowhere)
+
+
+def test_weights_alone_do_not_need_a_good_optimizer_file(saved: Path) -> None:
+    flip(newest(saved) / "optimizer.safetensors")
+    step, _ = CHECKPOINTS.restore(saved, model=nn.Linear(64, 64), optimizer=None)
+    assert step == 200
+    flip(newest(saved) / "model.safetensors")
+    with pytest.raises(CheckpointError, match="newest good checkpoint is step 100: use it with"):
+        CHECKPOINTS.restore(saved, model=nn.Linear(64, 64), optimizer=None)
+
+
+def test_the_next_save_removes_what_a_killed_run_left(saved: Path) -> None:
+    left = newest(saved).with_name(".tmp-step_00000300-4242")
+    shutil.copytree(newest(saved), left)
+    assert restore_at(saved) == (200, {"at": 200})
+    assert left.exists()  # reading changes nothing: another process may be writing
+    save_at(saved, 250)
+    assert not left.exists()
+
+
+def test_a_replacement_cut_short_loses_nothing(saved: Path) -> None:
+    aside = newest(saved).with_name(".old-step_00000200")
+    newest(saved).rename(aside)
+    assert restore_at(saved) == (200, {"at": 200})
+    save_at(saved, 300)
+    assert newest(saved).exists() and not aside.exists()
+    shutil.copytree(newest(saved), aside)  # cut after the second rename
+    save_at(saved, 400)
+    assert manifest.damage(newest(saved)) is None
+    assert not aside.exists()
+
+
+def test_files_follow_the_umask(saved: Path) -> None:
+    (saved / "plain").touch()
+    modes = {path.stat().st_mode for path in [saved / "plain", *newest(saved).iterdir()]}
+    assert len(modes) == 1
+
+
+def unchanged(saved: Path) -> bool:
+    names = sorted(path.name for path in (saved / "checkpoints").iterdir())
+    return names == ["step_00000100", "step_00000200"] and newest_good(saved) == 200
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("step", [200, 300])
+def test_a_file_that_cannot_grow(step: int, saved: Path) -> None:
+    with largest_file(20_000), pytest.raises(CheckpointError) as error:  # weights take 16,640 bytes
+        save_at(saved, step)
+    assert unchanged(saved)
+    first, second = str(error.value).splitlines()
+    assert "cannot be written (File too large); it takes 0.0 MB and " in first
+    assert first.endswith(
+        f"MB are free: make room or raise the quota, then go on with --resume={saved}"
+    )
+    assert second.startswith("Nothing half-written is left")
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
+def test_an_interrupted_save_leaves_nothing(
+    stop: type[BaseException], saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise stop
+
+    monkeypatch.setattr(manifest, "write_json", interrupt)
+    with pytest.raises(stop):
+        save_at(saved, 300)
+    assert unchanged(saved)
+
+
+@pytest.mark.parametrize("when", ["damage", "files_of"])
+def test_what_is_dropped_while_it_is_read_makes_room_for_the_newest(
+    saved: Path, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the run itself, while another process reads its model."""
+    real, messages = getattr(manifest, when), []
+
+    def dropped(path: Path, *arguments: Any) -> Any:
+        if not messages:
+            messages.append(path)
+            save_at(saved, 300)
+            shutil.rmtree(path)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(manifest, when, dropped)
+    assert restore_at(saved) == (300, {"at": 300})
+    messages.clear()
+    with pytest.raises(CheckpointError, match="holds no step 300; it holds"):
+        restore_at(saved, 300)
+
+
+def test_older_formats_are_read_and_newer_ones_refused(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "FORMAT", 1)
+        save_at(saved, 250)
+        patch.setattr(manifest, "FORMAT", 3)
+        save_at(saved, 300)
+    assert restore_at(saved, 250) == (250, {"at": 250})
+    first, second = refusal(saved).splitlines()
+    assert first.endswith("step_00000300 has format 3, this fidgpt reads 2: update fidgpt.")
+    assert second == offer(saved, 250)

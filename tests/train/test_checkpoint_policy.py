@@ -74,14 +74,6 @@ def test_saved_by_time_the_one_before_goes(tmp_path: Path) -> None:
     assert stay == [[4], [8], [10, 11], [10, 14], [20, 25]]
 
 
-def test_of_those_saved_by_time_only_the_newest_of_all_stays() -> None:
-    by_time = [Saved(step, ["temporary"]) for step in (3, 6, 9)]
-    saved = [Saved(5), *by_time]
-    assert policy.retained(saved, keep_last=1, best=None) == {5, 9}
-    assert policy.retained([*saved, Saved(10)], keep_last=1, best=None) == {10}
-    assert policy.retained([*saved, Saved(10)], keep_last=2, best=None) == {5, 10}
-
-
 LOSSES = {2: 3.0, 4: 2.0, 6: 2.5, 8: 1.0, 10: 1.5, 12: 1.2}
 ROWS = {step: {"validation/loss": loss} for step, loss in LOSSES.items()}
 
@@ -117,6 +109,7 @@ def test_nan_is_never_the_best() -> None:
         (lambda: KeepEvery(every=1, until=0), "until=0"),
         (lambda: KeepEvery(every=3, until=2), "every=3 and until=2 keep nothing"),
         (lambda: EveryMinutes(0.0), r"minutes=0.0 must be"),
+        *((lambda url=url: Mirror(url), "must be a URL") for url in ("", "3", "copies/first")),
         (lambda: keeping(KeepEvery(every=1), KeepEvery(every=2, until=9)), r"keep\[0\] ends at"),
         (
             lambda: keeping(KeepEvery(every=1, until=9), KeepEvery(every=2, until=9)),
@@ -255,12 +248,6 @@ def test_a_new_run_deletes_no_copies_of_another(tmp_path: Path, storage: Any) ->
         checkpoints("nowhere://x").require_free_mirror()
 
 
-@pytest.mark.parametrize("url", ["", "3", "copies/first"])
-def test_a_relative_path_is_refused(url: str) -> None:
-    with pytest.raises(ValueError, match="must be a URL"):
-        Mirror(url)
-
-
 def identified(run: Path, name: str) -> Path:
     """A run directory that is known by what it was begun with."""
     run.mkdir()
@@ -268,19 +255,6 @@ def identified(run: Path, name: str) -> Path:
     (run / "config.json").write_text("{}")
     (run / "metrics.jsonl").write_text("a row")
     return run
-
-
-def test_the_files_of_the_run_come_back_with_it(tmp_path: Path) -> None:
-    run = identified(tmp_path / "run", "first")
-    save(checkpoints(), run, 1, 2)
-    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
-    shutil.rmtree(run)
-    checkpoints().mirror.restore_run(run)  # pyright: ignore[reportOptionalMemberAccess]
-    checkpoints().fetch(run, step=None)
-    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
-    assert newest_good(run) == 2
-    assert {path.name for path in find(run)[2].iterdir()} >= {"manifest.json"}
-    Mirror(URL).restore_run(run)  # another process of the same run
 
 
 def test_only_a_copy_of_a_run_is_restored(tmp_path: Path, storage: Any) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fidgpt import model as parts
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
-from fidgpt.cost import activation_bytes, with_zeros, without_memory
+from fidgpt.cost import activation_bytes, without_memory
 from fidgpt.fiddlers import use_muon
 from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, adamw, decay_matrices, is_matrix
@@ -93,22 +93,21 @@ def _profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 PROFILES = Path()
 
 
+MODELS = {name: partial(model, attention) for name, attention in ATTENTIONS.items()}
+MIXED = ATTENTIONS["windowed"], ATTENTIONS["plain"]
+MODELS["mixed"] = partial(model, *MIXED, mlp=parts.GELU, dropout=0.1)
+
+
 @pytest.mark.parametrize("precision", [Float32(), BFloat16()], ids=["float32", "bfloat16"])
-@pytest.mark.parametrize("attention", ATTENTIONS.values(), ids=ATTENTIONS)
-def test_activations_are_what_a_forward_pass_leaves(attention: Make, precision: Precision) -> None:
-    foretold, real = kept(model(attention), precision)
-    assert foretold == pytest.approx(real, rel=0.01)
-
-
-def test_activations_of_several_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "SEQ", 640)
-    foretold, real = kept(model(), BFloat16())
-    assert foretold == pytest.approx(real, rel=0.01)
-
-
-def test_activations_of_other_parts() -> None:
-    mixed = model(ATTENTIONS["windowed"], ATTENTIONS["plain"], mlp=parts.GELU, dropout=0.1)
-    foretold, real = kept(mixed, Float32())
+@pytest.mark.parametrize(("make", "seq"), [*((m, SEQ) for m in MODELS.values()), (model, 640)])
+def test_activations_are_what_a_forward_pass_leaves(
+    make: Callable[[], parts.Transformer],
+    seq: int,
+    precision: Precision,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "SEQ", seq)
+    foretold, real = kept(make(), precision)
     assert foretold == pytest.approx(real, rel=0.01)
 
 
@@ -187,16 +186,6 @@ def test_an_average_is_one_more_copy_of_what_is_trained() -> None:
     assert average.state_dict() == Ema().state_dict()
     on_gpu = needed(module, Float32(), optimizer, average=average, device=torch.device("cuda"))
     assert on_gpu.average == plain.weights
-
-
-def test_zeros_are_for_small_models() -> None:
-    """Of a large one, those and what an optimizer keeps of them would fill the memory."""
-    with torch.device("meta"):
-        small, large = nn.Linear(100, 100), nn.Linear(10_000, 10_000)
-    assert with_zeros(small, num_tokens=8, device=CPU) is not None
-    assert with_zeros(small, num_tokens=10**8, device=CPU) is None
-    assert with_zeros(large, num_tokens=8, device=CPU) is None
-    assert with_zeros(small, num_tokens=8, device=torch.device("cuda")) is None
 
 
 def test_a_gpu_keeps_no_scores() -> None:

@@ -1,27 +1,64 @@
-"""The pieces of an optimizer step: gradients, schedules, meters, and averages of weights."""
+"""An optimizer step: its pieces, policies for steps that diverge, alone and in whole runs."""
 
+import functools
 import math
-import time
+import random
+import shutil
+import statistics
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import fiddle as fdl
 import pytest
+import safetensors.torch
 import torch
-from torch import nn
+from harmed import NUM_STEPS, Run, differences, goes_back
+from learning import start
+from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from fidgpt.train import Average, ClipByValue, Ema, EmaDecaySqrt, RunError, StepMeters, Trainer
+from fidgpt import fiddlers
+from fidgpt.compose.runs import build_trainer
+from fidgpt.configs import debug
+from fidgpt.data import mask_loss
+from fidgpt.fiddlers import use_float32
+from fidgpt.fiddlers.experts import use_loss_free_balancing, use_moe
+from fidgpt.graph import find
+from fidgpt.model import materialize
+from fidgpt.model.moe import MoE
+from fidgpt.model.reports import collecting, report_tally
+from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
+from fidgpt.parallel import DataParallel
+from fidgpt.train import (
+    Average,
+    BFloat16,
+    ClipByValue,
+    Decision,
+    Ema,
+    EmaDecaySqrt,
+    Float32,
+    Guard,
+    Precision,
+    RunError,
+    Samples,
+    SkipDiverged,
+    SkipOutliers,
+    StepMeters,
+    Trainer,
+)
+from fidgpt.train.state import TrainState
 from fidgpt.train.step import (
     GradientNorms,
     GroupSchedules,
-    Stopwatch,
+    StepReports,
     norms_of,
     require_bound,
     step_optimizer,
 )
-from fidgpt.train.trackers.trackers import Row
+from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
 
 
 def parameters() -> list[nn.Parameter]:
@@ -119,14 +156,6 @@ def test_settings_are_peaks_times_multipliers_of_the_step() -> None:
         assert (first["weight_decay"], second["weight_decay"]) == (0.5 * halves(step), 0.0)
 
 
-def test_a_restored_optimizer_is_still_the_one_that_is_moved() -> None:
-    made = optimizer()
-    schedules = GroupSchedules(made, schedule=lambda step: 1.0, others={"weight_decay": halves})
-    made.load_state_dict(made.state_dict())  # which gives it other groups
-    schedules.apply(2)
-    assert made.param_groups[0]["weight_decay"] == 0.125
-
-
 @pytest.mark.parametrize(
     ("name", "words"),
     [
@@ -199,19 +228,6 @@ def test_an_optimizer_that_cannot_step_sharded_weights_is_named(tmp_path: Path) 
         torch.distributed.destroy_process_group()
 
 
-def test_seconds_add_up_by_phase_until_they_are_taken():
-    watch = Stopwatch(torch.device("cpu"))
-    for _ in range(2):
-        with watch.phase("forward"):
-            time.sleep(0.01)
-    with watch.phase("backward"):
-        pass
-    taken = watch.take()
-    assert taken.keys() == {"seconds/forward", "seconds/backward"}
-    assert taken["seconds/forward"] >= 0.02 > taken["seconds/backward"] >= 0
-    assert watch.take() == {}
-
-
 def test_a_row_splits_its_step_and_a_save_counts_for_the_next_one(cfg, train):
     cfg.num_steps, cfg.checkpoints.every, cfg.micro_batch_size = 3, 2, 1
     first, second, third = train(cfg)
@@ -228,7 +244,7 @@ MAKE: list[Callable[[], Average]] = [
     lambda: Ema(beta=0.9),
     lambda: EmaDecaySqrt(beta=0.9, switch_step=6, decay_steps=8),
 ]
-NUM_STEPS = 20
+AVERAGED_STEPS = 20
 
 
 def model() -> nn.Module:
@@ -269,14 +285,14 @@ def started(average: Average) -> nn.Module:
 @pytest.mark.parametrize("beta", [0.0, 0.5, 0.99])
 def test_ema_is_the_geometric_sum_from_the_first_weights_on(beta: float) -> None:
     average = Ema(beta=beta)
-    follow(average, started(average), 0, NUM_STEPS)
-    expected = beta**NUM_STEPS * weights(-1).double()
-    for step in range(NUM_STEPS):
-        expected += (1 - beta) * beta ** (NUM_STEPS - 1 - step) * weights(step).double()
+    follow(average, started(average), 0, AVERAGED_STEPS)
+    expected = beta**AVERAGED_STEPS * weights(-1).double()
+    for step in range(AVERAGED_STEPS):
+        expected += (1 - beta) * beta ** (AVERAGED_STEPS - 1 - step) * weights(step).double()
     torch.testing.assert_close(value(average).double(), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("num_steps", [1, 5, 6, 7, 13, 14, NUM_STEPS])
+@pytest.mark.parametrize("num_steps", [1, 5, 6, 7, 13, 14, AVERAGED_STEPS])
 def test_ema_decay_sqrt_is_the_mean_by_what_steps_count(num_steps: int) -> None:
     """The weights before the first step count nothing."""
     beta, switch, decay = 0.9, 6, 8
@@ -318,3 +334,478 @@ def test_another_model_is_refused() -> None:
         Ema(beta=1.0)
     with pytest.raises(ValueError, match="decay_steps=0"):
         EmaDecaySqrt(decay_steps=0)
+
+
+class Steps:
+    """A trainer and its state."""
+
+    def __init__(self, trainer: Trainer, *, micro_batch_size: int | None) -> None:
+        self.trainer = trainer
+        self.state = start(trainer, micro_batch_size=micro_batch_size)
+
+    def update(self, tokens: torch.Tensor) -> dict:
+        return self.trainer.update(self.state, tokens)
+
+    def gradients(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Those that an optimizer would see of some tokens."""
+        found: list[torch.Tensor] = []
+
+        def keep(parameters) -> None:
+            found.extend(p.grad.flatten().clone() for p in parameters if p.grad is not None)
+
+        self.trainer.gradient_transform = keep
+        self.update(tokens)
+        return torch.cat(found)
+
+
+def steps(*, micro_batch_size: int | None, precision: type[Precision] = Float32) -> Steps:
+    cfg = debug()
+    cfg.precision = fdl.Config(precision)
+    trainer = build_trainer(cfg)
+    materialize(trainer.model, device=torch.device("cpu"), seed=0)
+    return Steps(trainer, micro_batch_size=micro_batch_size)
+
+
+def batch() -> torch.Tensor:
+    """Four rows; of the first nearly nothing is learned, of the last all."""
+    tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
+    for row, learned in enumerate((3, 16, 25, 33)):
+        tokens[row, learned:] = mask_loss(tokens[row, learned:])
+    return tokens
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 3])
+def test_tokens_weigh_the_same_in_partly_masked_rows(micro_batch_size):
+    whole, parts = steps(micro_batch_size=None), steps(micro_batch_size=micro_batch_size)
+    for _ in range(3):
+        one, other = (each.update(batch()) for each in (whole, parts))
+        assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
+        assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+def test_masked_tokens_are_read_and_leave_no_gradient():
+    first, second = steps(micro_batch_size=None), steps(micro_batch_size=None)
+    tokens = batch()
+    changed = tokens.clone()
+    changed[0, -1] = mask_loss((mask_loss(tokens[0, -1:]) + 1) % 257)[0]  # only a target
+    assert first.update(tokens) == second.update(changed)
+    read = tokens.clone()
+    read[1, 17] = mask_loss((mask_loss(tokens[1, 17:18]) + 1) % 257)[0]
+    read[1, 20] = 5  # learned, and comes after what changed
+    assert first.update(tokens) != second.update(read)
+
+
+def test_a_fully_masked_batch_has_no_gradient():
+    whole = steps(micro_batch_size=2)
+    row = whole.update(mask_loss(torch.full((4, 33), 7)))
+    assert row["loss"] == 0 and row["grad_norm"] == 0
+
+
+class Called(TorchDispatchMode):
+    """Keeps the names of the operations that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("precision", [Float32, BFloat16])
+def test_micro_batches_do_not_synchronize(precision):
+    """An accelerator would have to finish first, and then wait for Python."""
+    each = steps(micro_batch_size=1, precision=precision)
+
+    def leave(parameters) -> None:  # the first that happens after the last micro-batch
+        called.__exit__(None, None, None)
+
+    each.trainer.gradient_transform = leave
+    called = Called()
+    called.__enter__()
+    each.update(batch())
+    forwards = [place for place, name in enumerate(called.names) if name == "embedding"]
+    assert len(forwards) == 4
+    asked = {"_local_scalar_dense", "is_nonzero", "item"}
+    between = set(called.names[forwards[0] :])
+    assert not between & asked
+
+
+def test_many_narrow_micro_batches_add_up_as_well_as_few():
+    def gradients(size: int, precision: type[Precision]) -> torch.Tensor:
+        return steps(micro_batch_size=size, precision=precision).gradients(tokens)
+
+    tokens = torch.randint(0, 257, (16, 33), generator=torch.Generator().manual_seed(0))
+    exact = gradients(16, Float32)
+    few, many = ((gradients(size, BFloat16) - exact).norm() for size in (8, 1))
+    assert many < 1.3 * few
+
+
+class Counter:
+    """Measures its tally."""
+
+    def settle(self, tally: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"count": tally.double()}
+
+
+def test_tallies_add_up_though_a_cuda_graph_writes_them_to_one_place():
+    part, place, step = Counter(), torch.zeros(2, dtype=torch.int64), StepReports()
+    for counts in ([1, 2], [10, 20]):
+        place.copy_(torch.tensor(counts))
+        with collecting() as reports:
+            report_tally(part, place)
+        step.add(reports, share=0.5)
+    assert step.settle(DataParallel()) == {"count/layers": [[11.0, 22.0]]}
+
+
+def skips(run: Run) -> None:
+    fiddlers.use_skip_step(run.cfg, window=4, num_deviations=3.0)
+    run.harm.factors = {3: 1e4, 8: 1e4}
+
+
+def skips_not_finite(run: Run) -> None:
+    fiddlers.use_divergence_skip(run.cfg, most=2)
+    run.harm.factors = {3: math.nan, 5: math.inf, 6: math.nan}
+
+
+def changed(values: dict[str, Any] | None = None, **uses: dict[str, Any]) -> Callable[[Run], None]:
+    """Return what sets values in the config of a run, and applies fiddlers to it."""
+
+    def use(run: Run) -> None:
+        for name, arguments in uses.items():
+            getattr(fiddlers, f"use_{name}")(run.cfg, **arguments)
+        for path, value in (values or {}).items():
+            *parents, last = path.split(".")
+            setattr(functools.reduce(getattr, parents, run.cfg), last, value)
+
+    return use
+
+
+BFLOAT16 = {"precision": fdl.Config(BFloat16)}
+BALANCED: dict[str, Any] = {"moe": {"num_experts": 4, "ffn_dim": 32}, "loss_free_balancing": {}}
+PARTS = {"batch_size": 4, "micro_batch_size": 2}
+RULE = fdl.Config(Rule, "matrices", match=is_matrix, lr_scale=fdl.Config(LayerDecay, 0.5))
+USES: dict[str, Callable[[Run], None]] = {
+    "skips": skips,
+    "skips_not_finite": skips_not_finite,
+    "goes_back": goes_back,
+    "averages": changed(ema={"beta": 0.7}),
+    "averages_by_sqrt": changed(
+        ema_decay_sqrt={"beta": 0.9, "switch_ratio": 0.4, "decay_ratio": 0.5}
+    ),
+    "decays_less": changed(
+        {"optimizer.weight_decay": 5.0},
+        weight_decay_schedule={},
+        step_meters={"every": 3},
+        value_clipping={"max_grad_value": 0.01},
+    ),
+    "dropout": changed({"model.dropout": 0.2}),
+    "accumulation": changed({"batch_size": 4, "micro_batch_size": 1}),
+    "bfloat16": changed(BFLOAT16),
+    "muon_of_experts": changed(
+        moe={"num_experts": 3}, mup={"base_dim": 8}, muon={"matrix_scale": 2.0}
+    ),
+    "balanced_experts": changed(PARTS, **BALANCED),
+    "narrow_experts": changed(PARTS | BFLOAT16, **BALANCED),
+    "layer_decay": changed({"groups": fdl.Config(ParameterGroups, [RULE])}),
+    "cycles": changed(cycles={"cycles": [3], "rewarmup": 1}),
+    **{name: changed(**{name: {}}) for name in ("wsd", "gqa", "learned_positions", "muon")},
+    **{name: changed(**{name: {}}) for name in ("lion", "sgd", "adafactor", "float32", "adamw")},
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_resumed_run_equals_the_run_that_never_stopped(
+    run: Run, use: Callable[[Run], None]
+) -> None:
+    run.cfg.model.blocks[0].attention.head_dim = 8
+    use(run)
+    whole = run.train()
+    state = run.state()
+    for stop in (6, 4, 2) if use is goes_back else (4,):
+        run.forget_after(stop)
+        assert run.train(resume=True) == whole
+        assert differences(run.state(), state) == []
+    assert [row["step"] for row in whole] == [*range(1, NUM_STEPS + 1)]
+    assert len({row["loss"] for row in whole}) == NUM_STEPS
+
+
+@pytest.mark.parametrize("use", [skips, skips_not_finite], ids=lambda use: use.__name__)
+def test_a_skipped_step_changes_nothing_but_the_step_number(
+    run: Run, use: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(run)
+    fiddlers.use_ema(run.cfg)
+    fiddlers.use_moe(run.cfg, num_experts=2)
+    fiddlers.use_loss_free_balancing(run.cfg)
+    update = Trainer.update
+    moved: dict[int, set[str]] = {}
+
+    def watched(self: Trainer, state: TrainState, batch: Tensor) -> dict[str, Any]:
+        before, step = run.state(), state.step
+        row = update(self, state, batch)
+        found = differences(run.state(), before)
+        moved[step] = {place.split("/")[1] for place in found if "/parts/average" in place}
+        moved[step] |= {place.split("/")[1] for place in found if "/parts/" not in place}
+        return row
+
+    monkeypatch.setattr(Trainer, "update", watched)
+    rows = run.train()
+    left_out = {row["step"] - 1 for row in rows if row["skipped"]}
+    assert left_out == {*run.harm.factors}
+    assert all(not moved[step] for step in left_out)
+    assert all(
+        moved[step] >= {"model", "parts"} for step in range(NUM_STEPS) if step not in left_out
+    )
+    rates = [row["learning_rate"] for row in rows]
+    assert rates == pytest.approx(
+        [1e-3 * build_trainer(run.cfg).schedule(step) for step in range(NUM_STEPS)]
+    )
+
+
+def test_norms_meters_and_averages_of_sharded_parameters_are_those_of_whole_ones(
+    tmp_path: Path, on_two_processes: Callable[..., list[Any]]
+) -> None:
+    ranks = on_two_processes("norms", tmp_path)
+    for found in ranks:
+        sharded_one, whole = found["sharded"], found["whole"]
+        assert sharded_one.keys() == whole.keys()
+        assert sharded_one.pop("not finite") == whole.pop("not finite") == ["other"]
+        assert sharded_one.pop("measured") == pytest.approx(whole.pop("measured"), rel=1e-5)
+        for name in whole:
+            torch.testing.assert_close(sharded_one[name], whole[name])
+    for name in ("total", "one"):
+        assert torch.equal(ranks[0]["sharded"][name], ranks[1]["sharded"][name])
+
+
+def test_all_processes_roll_back_from_the_divergence_of_one(
+    tmp_path: Path, on_two_processes: Callable[..., list[Any]]
+) -> None:
+    shares = ("use_data_parallel", "use_fsdp")
+    for share in shares:
+        first, second = on_two_processes("harmed", tmp_path / share, share)
+        assert first["guards"] == second["guards"]
+        assert first["guards"]["divergence"] == {"shift": 1, "num_roll_backs": 1}
+        for name in first["model"]:
+            assert torch.equal(first["model"][name], second["model"][name])
+            assert torch.equal(first["average"][name], second["average"][name])
+            assert not torch.equal(first["model"][name], first["average"][name])
+    whole, sharded_one = (read_rows(tmp_path / share / "run" / "metrics.jsonl") for share in shares)
+    assert [row["step"] for row in whole] == [*range(1, 8)]
+    assert [row.keys() for row in whole] == [row.keys() for row in sharded_one]
+    assert whole[-1]["validation/averaged/loss"] != whole[-1]["validation/loss"]
+    assert "update_ratio/matrices" in whole[2]
+    for one, other in zip(whole, sharded_one, strict=True):
+        for key in reproducible(one):
+            assert one[key] == pytest.approx(other[key], rel=1e-4), key
+
+
+@pytest.fixture
+def mixture(cfg: fdl.Config) -> fdl.Config:
+    """`debug` with a mixture in each layer, balanced without a loss."""
+    use_moe(cfg, num_experts=4, ffn_dim=32)
+    use_loss_free_balancing(cfg)
+    cfg.batch_size = 4
+    return cfg
+
+
+def busiest(rows: list[dict]) -> float:
+    """Load of the busiest expert over the mean load, in the last ten steps."""
+    return sum(row["moe/load_max"] for row in rows[-10:]) / 10
+
+
+def test_the_load_evens_out(cfg, train):
+    use_moe(cfg, num_experts=4, ffn_dim=32)
+    cfg.num_steps, cfg.batch_size, cfg.checkpoints.every = 40, 8, None
+    by_loss = train(cfg, "by loss")
+    use_loss_free_balancing(cfg)
+    by_bias = train(cfg, "by bias")
+    for moe in find(cfg.model, MoE):
+        moe.balancing, moe.router.selection_bias = [], None
+    alone = train(cfg, "alone")
+    assert "moe/load_max" in alone[0] and "moe/balance" not in alone[0]
+    for balanced in (by_loss, by_bias):
+        assert busiest(balanced) - 1 < 0.6 * (busiest(alone) - 1)
+
+
+def test_losses_and_loads_are_in_the_metrics_and_not_in_the_loss(cfg, train):
+    use_moe(cfg, num_experts=4, every=2)
+    row = train(cfg)[0]
+    (balancing, small) = cfg.model.blocks[1].mlp.balancing
+    assert row["moe/balance"] == pytest.approx(0.01, rel=0.1) and row["moe/z"] > 0
+    assert len(row["moe/load/layers"]) == 1 and sum(row["moe/load/layers"][0]) == pytest.approx(4)
+    assert row["moe/load_max/layers"] == [max(row["moe/load/layers"][0])]
+    assert row["moe/load_max"] == row["moe/load_max/layers"][0]
+    balancing.weight, small.weight = 5.0, 7.0
+    heavier = train(cfg, "heavier")[0]
+    assert heavier["loss"] == row["loss"]
+    assert heavier["moe/balance"] == pytest.approx(500 * row["moe/balance"], rel=1e-5)
+    assert heavier["grad_norm"] > row["grad_norm"]
+
+
+@pytest.mark.xdist_group("processes")
+def test_two_processes_balance_as_one(mixture, train, on_two_processes, tmp_path):
+    use_float32(mixture)
+    mixture.num_steps = 3
+    one = train(mixture, "one")
+    biases = on_two_processes("mixture", tmp_path)
+    for row, other in zip(one, read_rows(tmp_path / "two" / "metrics.jsonl"), strict=True):
+        assert other["moe/load/layers"] == row["moe/load/layers"]
+        for name in ("loss", "moe/z", "moe/load_max", "grad_norm"):
+            assert other[name] == pytest.approx(row[name], rel=1e-5)
+    saved = [
+        safetensors.torch.load_file(
+            tmp_path / name / "checkpoints" / "step_00000003" / "model.safetensors"
+        )["blocks.0.mlp.router.selection_bias.bias"]
+        for name in ("one", "two")
+    ]
+    assert saved[0].dtype == torch.float32 and saved[0].abs().max() > 0
+    assert all(torch.equal(bias, saved[0]) for bias in [saved[1], *biases])
+
+
+APPLY, SKIP = Decision.APPLY, Decision.SKIP
+
+
+def numbers(count: int, seed: int = 0) -> list[tuple[float, float]]:
+    """Losses that fall and gradient norms that waver, with a spike here and there."""
+    drawn = random.Random(seed)
+    made = []
+    for step in range(count):
+        spike = 10 if drawn.random() < 0.1 else 0
+        made.append((5 - step / count + drawn.gauss(0, 0.1) + spike, abs(drawn.gauss(1, 0.2))))
+    return made
+
+
+def judged(guard: Guard, seen: list[tuple[float, float]]) -> list[Decision]:
+    return [guard(loss=loss, grad_norm=norm) for loss, norm in seen]
+
+
+@pytest.mark.parametrize(("window", "num_deviations"), [(2, 1.0), (8, 2.0), (16, 6.0)])
+def test_a_step_is_skipped_if_it_exceeds_mean_and_deviations(
+    window: int, num_deviations: float
+) -> None:
+    seen = numbers(200)
+    expected = []
+    for step in range(len(seen)):
+        before = seen[max(0, step - window) : step]
+        outlier = len(before) >= max(2, window // 2) and any(
+            now > statistics.fmean(past) + num_deviations * statistics.stdev(past)
+            for now, past in zip(seen[step], zip(*before, strict=True), strict=True)
+        )
+        expected.append(SKIP if outlier else APPLY)
+    found = judged(SkipOutliers(window=window, num_deviations=num_deviations), seen)
+    assert found == expected
+    assert {*found} == {APPLY, SKIP} or num_deviations == 6
+
+
+def test_only_so_many_steps_in_a_row_are_skipped() -> None:
+    policy = SkipDiverged(most=2)
+    messages = [policy(is_finite=finite) for finite in (True, False, False, True, False, False)]
+    assert messages == [APPLY, SKIP, SKIP, APPLY, SKIP, SKIP]
+    other = SkipDiverged(most=2)
+    other.load_state_dict(policy.state_dict())
+    assert other(is_finite=False) is Decision.ABORT
+
+
+def test_a_run_goes_back_and_reads_other_batches(run: Run) -> None:
+    goes_back(run)
+    rows = run.train()
+    # Batch 4 does harm in step 5, and 6 in the second try at step 6.
+    assert run.harm.read == [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert [row["step"] for row in rows] == [*range(1, NUM_STEPS + 1)]
+    assert run.last.shift == 3
+    assert run.last.stateful["divergence"].state_dict() == {"shift": 3, "num_roll_backs": 2}
+    assert all(math.isfinite(row["grad_norm"]) for row in rows)
+
+
+def test_a_rollback_to_before_a_part_was_added_resets_it(run: Run) -> None:
+    run.train()
+    run.forget_after(4)
+    run.cfg.checkpoints.every = 100
+    goes_back(run)
+    fiddlers.use_skip_step(run.cfg, window=64)
+    run.changes = [{"path": "guard", "change": "+", "kind": "restart"}]
+    run.harm.factors, run.harm.read = {7: math.nan}, []
+    rows = run.train(resume=True)
+    assert run.harm.read == [4, 5, 6, 7, 8, 9, 10, 11, 12]
+    judged = run.last.stateful["guard"].state_dict()["losses"]
+    assert judged == pytest.approx([row["loss"] for row in rows[4:]])
+    assert run.last.shift == 4
+
+
+def test_a_checkpoint_saved_on_a_signal_is_no_rollback_target(run: Run) -> None:
+    goes_back(run)
+    whole = run.train()
+    run.forget_after(2)
+    assert len(run.train(resume=True, stop_in=2)) == 3
+    assert (run.path / "checkpoints" / "step_00000003").exists()
+    assert run.train(resume=True) == whole
+
+
+def test_a_run_without_a_checkpoint_or_attempt_left_ends_with_a_report(run: Run) -> None:
+    fiddlers.use_roll_back(run.cfg, most=1)
+    run.harm.factors = {0: math.nan}
+    with pytest.raises(RunError, match="step 1 diverged(.|\n)*no good checkpoint to go back to"):
+        run.train()
+    shutil.rmtree(run.path)
+    run.harm.factors = dict.fromkeys(range(4, 20), math.nan)
+    with pytest.raises(RunError, match="step 5 diverged: grad_norm is nan") as failed:
+        run.train()
+    words = str(failed.value)
+    assert "The gradients of 1 of " in words and "the last checkpoint is of step 4" in words
+    last = [*dict(run.last.model.named_parameters())][-1]
+    assert f"reached {last} first" in words
+    assert "divergence.most=1" in words and "use_roll_back" not in words
+    assert "use_divergence_skip" in words and "--resume=" in words
+    assert run.harm.read == [0, 0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("every", [1, 100])
+def test_weights_that_are_not_finite_are_neither_saved_nor_sampled(run: Run, every: int) -> None:
+    run.cfg.optimizer.lr, run.cfg.checkpoints.every = 1e38, every
+    if every > 1:
+        run.cfg.samples = fdl.Config(Samples, prompts=["a"], num_tokens=1, every=1)
+    with pytest.raises(
+        RunError, match=r"1 diverged: after it \d+ of|no sample can be written: the"
+    ):
+        run.train()
+    assert not [*run.path.glob("checkpoints/step_*")]
+
+
+def test_a_skipped_step_is_still_checked_by_its_evaluation(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fiddlers.use_divergence_skip(run.cfg)
+    run.harm.factors = {0: math.nan}
+    monkeypatch.setattr(Trainer, "_evaluate", lambda *_: {"validation/loss": math.nan})
+    with pytest.raises(
+        RunError, match=r"step 1 diverged: validation/loss is nan\.(.|\n)*roll_back"
+    ):
+        run.train()
+
+
+@pytest.mark.parametrize("is_seen", [True, False], ids=["measured", "saved"])
+def test_a_run_rolls_back_from_weights_that_are_not_finite(
+    run: Run, is_seen: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fiddlers.use_roll_back(run.cfg)
+    run.cfg.checkpoints.every = 1
+    to_spoil = [5]
+
+    def spoil(_: Trainer, state: TrainState) -> Row:
+        if state.step not in to_spoil:
+            return {}
+        to_spoil.remove(state.step)
+        if is_seen:
+            return {"validation/loss": math.nan}
+        with torch.no_grad():
+            next(state.model.parameters()).fill_(math.nan)
+        return {}
+
+    monkeypatch.setattr(Trainer, "_evaluate", spoil)
+    rows = run.train()
+    assert [row["step"] for row in rows] == [*range(1, NUM_STEPS + 1)]
+    assert run.harm.read == [*range(NUM_STEPS + 1)]  # the fifth twice, with the next batch
+    assert run.last.shift == 1
+    assert all(math.isfinite(row["loss"]) for row in rows)

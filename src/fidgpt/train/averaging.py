@@ -76,7 +76,11 @@ class _Averaged:
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Copy a saved average into the one that `begin` allocated."""
         saved: Mapping[str, Tensor] = state["weights"]
-        _require_same_names(saved, self._weights)
+        if differ := sorted(saved.keys() ^ self._weights.keys()):
+            raise ValueError(
+                f"the saved average has other parameters: {len(differ)} differ, the first is "
+                f"{differ[0]}. Train the same parameters, or remove the average."
+            )
         for name, own in self._weights.items():
             own.copy_(saved[name])
         self.has_history = True
@@ -167,11 +171,3 @@ class EmaDecaySqrt(_Averaged):
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         super().load_state_dict(state)
         self._total = state["total"]
-
-
-def _require_same_names(saved: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    if differ := sorted(saved.keys() ^ own.keys()):
-        raise ValueError(
-            f"the saved average has other parameters: {len(differ)} differ, the first is "
-            f"{differ[0]}. Train the same parameters, or remove the average."
-        )

@@ -54,16 +54,14 @@ def likelihoods(
     after as many as fit: each token is scored once, as lm-evaluation-harness does.
 
     Args:
-      model: in eval mode.
+      model: is put in eval mode for as long as it takes.
       texts: tokens to be read, at least one, and tokens to be scored, maybe none.
       context: the model sees at most this many tokens.
       batch_size: texts that are read at once.
 
     Raises:
-      ValueError: nothing precedes the tokens of a text, or a size is below 1.
+      ValueError: nothing precedes the tokens of a text.
     """
-    require_size("context", context)
-    require_size("batch_size", batch_size)
     windows: list[_Window] = []
     for owner, (before, scored) in enumerate(texts):
         if not before:
@@ -77,11 +75,12 @@ def likelihoods(
             windows.append(_Window(owner, seen, len(part)))
     windows.sort(key=lambda window: -len(window.tokens))  # similar lengths need little padding
     found: list[Likelihood] = [(0.0, True)] * len(texts)
-    for first in range(0, len(windows), batch_size):
-        batch = windows[first : first + batch_size]
-        for window, (nats, is_greedy) in zip(batch, _scores(model, batch), strict=True):
-            total, was_greedy = found[window.owner]
-            found[window.owner] = total + nats, was_greedy and is_greedy
+    with evaluating(model):
+        for first in range(0, len(windows), batch_size):
+            batch = windows[first : first + batch_size]
+            for window, (nats, is_greedy) in zip(batch, _scores(model, batch), strict=True):
+                total, was_greedy = found[window.owner]
+                found[window.owner] = total + nats, was_greedy and is_greedy
     return found
 
 
@@ -182,8 +181,7 @@ class Answers:
         return texts
 
     def _likelihoods(self, texts: Sequence[tuple[list[int], list[int]]]) -> list[Likelihood]:
-        with evaluating(self.model):
-            return likelihoods(self.model, texts, context=self.context, batch_size=self.batch_size)
+        return likelihoods(self.model, texts, context=self.context, batch_size=self.batch_size)
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Return the tokens of a context and those after it, encoded as one text.
@@ -242,14 +240,7 @@ def _generation(settings: Mapping[str, Any]) -> _Generation:
     )
 
 
-def harness_model(
-    model: LanguageModel,
-    *,
-    tokenizer: Tokenizer,
-    context: int,
-    batch_size: int = 16,
-    seed: int = 0,
-) -> Any:
+def harness_model(model: LanguageModel, **settings: Any) -> Any:
     """Return the model as an `lm_eval.api.model.LM`; the arguments are those of `Answers`.
 
     Raises:
@@ -261,7 +252,7 @@ def harness_model(
     class FidgptLM(Answers, LM):
         """A fidgpt model that answers all requests on this process."""
 
-    return FidgptLM(model, tokenizer=tokenizer, context=context, batch_size=batch_size, seed=seed)
+    return FidgptLM(model, **settings)
 
 
 class Tasks:

@@ -5,6 +5,7 @@ import copy
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -35,6 +36,7 @@ class Stateful(Protocol):
         ...
 
 
+@dataclass(eq=False)
 class TrainState:
     """Model, optimizer and step of a run, with every other component that has state.
 
@@ -59,36 +61,30 @@ class TrainState:
       clock: time spent in each phase of the step.
     """
 
-    def __init__(
-        self,
-        model: LanguageModel,
-        optimizer: Optimizer,
-        *,
-        schedules: GroupSchedules,
-        replica: LanguageModel,
-        module: nn.Module,
-        precision: Precision,
-        guard: Guard | None,
-        divergence: Divergence | None,
-        average: Average | None,
-    ) -> None:
+    model: LanguageModel
+    optimizer: Optimizer
+    _: KW_ONLY
+    schedules: GroupSchedules
+    replica: LanguageModel
+    module: nn.Module
+    precision: Precision
+    guard: Guard | None
+    divergence: Divergence | None
+    average: Average | None
+
+    def __post_init__(self) -> None:
         self.step = 0
-        self.model = model
-        self.optimizer = optimizer
-        self.schedules = schedules
-        self.replica = replica
-        self.module = module
-        self.guard = copy.deepcopy(guard)
-        self.divergence = copy.deepcopy(divergence)
-        self.average = copy.deepcopy(average)
-        self.scaling = copy.deepcopy(precision.scaling)
+        self.guard = copy.deepcopy(self.guard)
+        self.divergence = copy.deepcopy(self.divergence)
+        self.average = copy.deepcopy(self.average)
+        self.scaling = copy.deepcopy(self.precision.scaling)
         self.settings = [
             {name: value for name, value in group.items() if name != "params" and _is_plain(value)}
-            for group in optimizer.param_groups
+            for group in self.optimizer.param_groups
         ]
-        self.clock = Stopwatch(model.device)
+        self.clock = Stopwatch(self.model.device)
         if self.average is not None:
-            self.average.begin(model)
+            self.average.begin(self.model)
         components = {
             "guard": self.guard,
             "divergence": self.divergence,
@@ -104,7 +100,6 @@ class TrainState:
             for name, part in self.stateful.items()
             if part is not self.average
         }
-        self._precision = precision
 
     @property
     def shift(self) -> int:
@@ -142,7 +137,7 @@ class TrainState:
             group.update((name, now[name]) for name in changed)
         if self.average is not None and not self.average.has_history:
             self.average.begin(self.model)  # the run had none so far
-        self._precision.push_weights(self.model, self.replica)
+        self.precision.push_weights(self.model, self.replica)
 
     @contextlib.contextmanager
     def averaged(self) -> Iterator[None]:
@@ -152,11 +147,11 @@ class TrainState:
             return
         self.average.exchange(self.model)
         try:
-            self._precision.push_weights(self.model, self.replica)
+            self.precision.push_weights(self.model, self.replica)
             yield
         finally:
             self.average.exchange(self.model)
-            self._precision.push_weights(self.model, self.replica)
+            self.precision.push_weights(self.model, self.replica)
 
     def decide(self, row: Mapping[str, float], norms: GradientNorms) -> Decision:
         """Return APPLY or SKIP for a step, the same on every process.

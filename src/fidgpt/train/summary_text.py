@@ -347,20 +347,15 @@ def turns_of(values: Sequence[float]) -> list[Turn]:
 
     For a step function, the steps at which it jumps.
     """
-    slopes = [_sign(after - before) for before, after in itertools.pairwise(values)]
-    found = [Turn(1, values[0], "first step")]
-    if any(slopes) and not any(one and other for one, other in itertools.pairwise(slopes)):
-        jumps = [i + 1 for i, slope in enumerate(slopes) if slope]
-        found += [Turn(i + 1, values[i], "from here") for i in jumps if i + 1 < len(values)]
-        return [*found, Turn(len(values), values[-1], "last step")]
-    for i, (before, after) in enumerate(itertools.pairwise(slopes), start=1):
-        if before != after:
-            found.append(Turn(i + 1, values[i], _TURNS[before, after]))
-    return [*found, Turn(len(values), values[-1], "last step")] if len(values) > 1 else found
-
-
-def _sign(number: float) -> int:
-    return (number > 0) - (number < 0)
+    slopes = [(after > before) - (after < before) for before, after in itertools.pairwise(values)]
+    corners = list(enumerate(itertools.pairwise(slopes), start=1))
+    if any(slopes) and not any(before and after for _, (before, after) in corners):
+        found = {i: "from here" for i, (before, _) in corners if before}
+    else:
+        found = {i: _TURNS[one] for i, one in corners if one[0] != one[1]}
+    found = {0: "first step", **found}
+    found.setdefault(len(values) - 1, "last step")
+    return [Turn(i + 1, values[i], what) for i, what in found.items()]
 
 
 def _drawing(values: Sequence[float], width: int) -> list[str]:
@@ -369,25 +364,18 @@ def _drawing(values: Sequence[float], width: int) -> list[str]:
     labels = [f"{top:.3g}", f"{top / 2:.3g}", "0"]
     margin = max(map(len, labels)) + 1
     parts = [max(0.0, value) / top if top > 0 else 0.0 for value in values]
-    columns = _columns(parts, width - margin - 2)
-    heights = [round(8 * _HEIGHT * part) for part in columns]
+    count = width - margin - 2
+    edges = [column * len(parts) // count for column in range(count + 1)]
+    columns = [parts[first : max(first + 1, last)] for first, last in itertools.pairwise(edges)]
+    heights = [round(8 * _HEIGHT * sum(part) / len(part)) for part in columns]
     lines = []
     for row in reversed(range(_HEIGHT)):
         label = {_HEIGHT - 1: labels[0], _HEIGHT // 2 - 1: labels[1]}.get(row, "")
         drawn = "".join(_BLOCKS[min(8, max(0, height - 8 * row))] for height in heights)
         lines.append(f"{label:>{margin}} {'┤' if label else '│'}{drawn}")
     last = f"{len(values):,}"
-    axis = f"{'1':<{len(columns) - len(last)}}{last}"
-    return [*lines, f"{labels[2]:>{margin}} └{'─' * len(columns)}", f"{'':>{margin + 2}}{axis}"]
-
-
-def _columns(values: Sequence[float], count: int) -> list[float]:
-    means = []
-    for column in range(count):
-        first = column * len(values) // count
-        steps = values[first : max(first + 1, (column + 1) * len(values) // count)]
-        means.append(sum(steps) / len(steps))
-    return means
+    axis = f"{'1':<{count - len(last)}}{last}"
+    return [*lines, f"{labels[2]:>{margin}} └{'─' * count}", f"{'':>{margin + 2}}{axis}"]
 
 
 def _number(value: float) -> str:
