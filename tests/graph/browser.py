@@ -48,17 +48,10 @@ def opened(page: str, folder: Path) -> str:
     """The document as it is once the page has run, untouched, from a file."""
     path = folder / "page.html"
     path.write_text(page, encoding="utf-8")
-    command = [
-        find_browser(),
-        "--headless",
-        "--disable-gpu",
-        "--no-sandbox",  # it opens nothing but our own page, and root has no sandbox
-        "--window-size=1400,900",
-        f"--user-data-dir={folder / 'profile'}",
-        "--virtual-time-budget=5000",
-        "--dump-dom",
-        path.as_uri(),
-    ]
+    # It opens nothing but our own page, and root has no sandbox.
+    flags = ["--headless", "--disable-gpu", "--no-sandbox", "--window-size=1400,900", "--dump-dom"]
+    flags += ["--virtual-time-budget=5000", f"--user-data-dir={folder / 'profile'}"]
+    command = [find_browser(), *flags, path.as_uri()]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=_PATIENCE, check=False, encoding="utf-8"
     )

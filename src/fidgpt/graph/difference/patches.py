@@ -277,9 +277,14 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
         with _at(path):
             _remove(ref, change, find)
     for (path, _, change, _), part in zip(places, called, strict=True):
-        with _at(path):
-            if "call" in change:
-                _call(part, change["call"][1], find)
+        if "call" in change:
+            name = change["call"][1]
+            try:
+                with _at(path):
+                    fdl.update_callable(part, find(name))
+            except TypeError:
+                message = f"{path or 'the root'}: {name} does not take all arguments set there."
+                raise errors.ConfigError(message) from None
     for path, ref, change, new in places:
         with _at(path):
             if not path and "new" in change:
@@ -301,14 +306,6 @@ def _remove(ref: ParameterRef, change: Mapping[str, Any], find: codec.Find) -> N
     is_gone = "old" in change and "new" not in change
     if is_gone and _held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
         ref.write(fdl.NO_VALUE)
-
-
-def _call(part: Any, name: str, find: codec.Find) -> None:
-    try:
-        fdl.update_callable(part, find(name))
-    except TypeError:
-        message = f"{name} does not take all arguments that are set there."
-        raise errors.ConfigError(message) from None
 
 
 def _put(ref: ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Find) -> None:

@@ -111,10 +111,8 @@ class BoundGraph:
 
     def argument(self, part: Any, key: fiddle.Key) -> Argument:
         """Return one argument of a part."""
-        value, source = (
-            self.arguments(part).get(key, fdl.NO_VALUE),
-            self.inherited_by(part).get(key),
-        )
+        value = self.arguments(part).get(key, fdl.NO_VALUE)
+        source = self.inherited_by(part).get(key)
         is_set = source is not None or key in fiddle.raw_arguments(part)
         return Argument(value, source, is_default=not is_set and value is not fdl.NO_VALUE)
 
