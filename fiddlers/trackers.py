@@ -7,6 +7,7 @@ import fiddle as fdl
 
 from fidgpt.train import MLflow, TensorBoard, Tracker, Trackio, Trainer, WandB
 
+# The order in a config whichever fiddler comes first; add your tracker, or it stays first.
 _ORDER: list[Callable[..., Tracker]] = [MLflow, TensorBoard, Trackio, WandB]
 
 

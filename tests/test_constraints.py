@@ -16,7 +16,7 @@ from fidgpt.graph.fiddle import all_arguments
 from fidgpt.graph.hints import hint_of, members_of
 from fidgpt.graph.walk import join, step_to
 
-# Parameters that say something with such a number, or whose value another one overrules.
+# Parameters that say something with such a number, or whose value another one overrides.
 MAY_BE_INFINITE = {"max_grad_norm"}
 MAY_BE_NEGATIVE = {"seed", "scale", "branch_scale", "of", "beta2_decay", "dampening"}
 ELSEWHERE = ["use_adafactor", "use_lion", "use_muon", "use_sgd", "use_layer_norm", "use_z_loss"]

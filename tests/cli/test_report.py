@@ -1,4 +1,4 @@
-"""What is reported of directives: changes, no-ops, overruled values, and the errors they cause."""
+"""What is reported of directives: changes, no-ops, overridden values, and the errors they cause."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +13,7 @@ from fidgpt.compose.report import (
     Attribution,
     Report,
     grouped,
-    overruled,
+    overridden,
     report,
     unused_blocks,
 )
@@ -85,10 +85,10 @@ class TestOverruled:
         ],
     )
     def test_a_value_that_is_gone(self, path: str, directives: list[str]) -> None:
-        (line,) = overruled(debug(*directives))
+        (line,) = overridden(debug(*directives))
         number = len(directives) + 1
         assert line == (
-            f"{directives[-1]} (directive {number}) overrules {path} as set by {directives[0]} "
+            f"{directives[-1]} (directive {number}) overrides {path} as set by {directives[0]} "
             "(directive 2)."
         )
 
@@ -113,17 +113,17 @@ class TestOverruled:
         ],
     )
     def test_a_value_that_has_an_effect(self, directives: list[str]) -> None:
-        assert not [*overruled(debug(*directives))]
+        assert not [*overridden(debug(*directives))]
 
-    def test_each_of_three_overrules_the_one_before(self, tmp_path: Path) -> None:
-        lines = overruled(debug("set:seed=3", "set:seed=4", "set:seed=5"))
-        assert [line.partition(" overrules")[0] for line in lines] == [
+    def test_each_of_three_overrides_the_one_before(self, tmp_path: Path) -> None:
+        lines = overridden(debug("set:seed=3", "set:seed=4", "set:seed=5"))
+        assert [line.partition(" overrides")[0] for line in lines] == [
             "set:seed=4 (directive 3)",
             "set:seed=5 (directive 4)",
         ]
         file = tmp_path / "seed.patch"  # which contains the value that it replaces
         file.write_text(dump_patch((debug("set:seed=3").config, debug("set:seed=4").config)))
-        assert not [*overruled(debug("set:seed=3", f"patch:{file}"))]
+        assert not [*overridden(debug("set:seed=3", f"patch:{file}"))]
 
 
 @pytest.mark.parametrize(

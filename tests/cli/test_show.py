@@ -52,7 +52,7 @@ class TestWhy:
         flags = [DEBUG, *widths, "--why=model.blocks[0].mlp.hidden_dim"]
         status, out, err = command(train.main, *flags)
         assert status == 0
-        assert err.startswith("warning: set:model.hidden_dim=48 (directive 3) overrules ")
+        assert err.startswith("warning: set:model.hidden_dim=48 (directive 3) overrides ")
         lines = out.splitlines()
         assert lines[0] == "model.blocks[0].mlp.hidden_dim = 48"
         assert lines[4] == "    48  set by directive 3: set:model.hidden_dim=48"

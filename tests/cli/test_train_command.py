@@ -88,7 +88,7 @@ def test_mistakes(command: Command, flags: list[str], message: str) -> None:
     assert len(err.splitlines()) <= 6 and "Traceback" not in err
 
 
-def test_a_file_of_flags_may_be_overruled_and_debug_shows_where(
+def test_a_file_of_flags_may_be_overridden_and_debug_shows_where(
     command: Command, tmp_path: Path
 ) -> None:
     file = tmp_path / "flags"

@@ -108,10 +108,10 @@ def _status(main: Main, arguments: list[str]) -> int:
 
 def parse_flags(arguments: Sequence[str]) -> list[str]:
     """Parse a command line, and return what is not a flag; exit if a flag is wrong."""
-    overrules_file = any(argument.lstrip("-").startswith("flagfile") for argument in arguments)
+    overrides_file = any(argument.lstrip("-").startswith("flagfile") for argument in arguments)
     for name in FLAGS:
         if not FLAGS[name].boolean:  # what was turned on may be turned off again
-            FLAGS[name].allow_overwrite = overrules_file  # or the first of two values is lost
+            FLAGS[name].allow_overwrite = overrides_file  # or the first of two values is lost
     try:
         return FLAGS(list(arguments))
     except flags.Error as error:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
-from fidgpt.compose.directives import DIRECTIVES, is_base
+from fidgpt.compose.directives import DIRECTIVES, SIGNED, is_base
 from fidgpt.compose.index import Index, base_of, index_for
 
 LISTS = ("configs", "fiddlers", "tags", "parts", "knobs")
@@ -81,7 +81,7 @@ def print_help(values: flags.FlagValues) -> None:
     if "config" not in values:
         return
     kinds = [[f"{one.kind}:{one.syntax}", one.help] for one in DIRECTIVES.values()]
-    print_table("Directives; set: and tag: take *=, += and -= too", kinds)
+    print_table(f"Directives; {SIGNED} take *=, += and -= too", kinds)
     directives = values["config"].value or []
     index = index_for(directives, values["allow"].value or [])
     if directives:

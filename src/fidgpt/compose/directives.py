@@ -35,7 +35,8 @@ class Directive:
       sweep: what the values of an axis in a sweep are: "names", or "numbers" too, such as
         `log(1e-4,1e-2,9)`; None if it has no axes. They stand behind the `=`, if it has one.
       role: "base" for where a graph begins, "edit" or "code".
-      signed: whether `=` may be `*=`, `+=` or `-=`, which change a value and do not overrule it.
+      signed: whether `=` may be `*=`, `+=` or `-=`, which change a value and do not override it.
+      relative: whether it always changes the value that is there, and so never overrides it.
       restates: whether it may set what is set already; for others, to change nothing is an error.
       portable: whether it means the same on another machine, as the name of a file does not.
     """
@@ -48,12 +49,13 @@ class Directive:
     sweep: Literal["names", "numbers"] | None = "names"
     role: Literal["base", "edit", "code"] = "edit"
     signed: bool = False
+    relative: bool = False
     restates: bool = False
     portable: bool = True
 
     def is_relative(self, text: str) -> bool:
         """Return whether a text after the colon changes the value that is there, as `*=` does."""
-        return self.signed and bool(split_assignment(text)[1])
+        return self.relative or (self.signed and bool(split_assignment(text)[1]))
 
 
 def split_directive(directive: str) -> tuple[str, str]:
@@ -123,7 +125,7 @@ def split_assignment(
             f"{left[: other.start()].rstrip()}*=1/2 halves it."
         )
     raise ConfigError(
-        f"{match[2]}= is for set: and tag:, for numbers and lists. Write, for example, {example}."
+        f"{match[2]}= is for {SIGNED}, for numbers and lists. Write, for example, {example}."
     )
 
 
@@ -232,3 +234,4 @@ _ALL = (
     _code("patch", "FILE", "apply a saved difference", _patch, "file", portable=False),
 )
 DIRECTIVES = {directive.kind: directive for directive in _ALL}
+SIGNED = " and ".join(f"{one.kind}:" for one in _ALL if one.signed)

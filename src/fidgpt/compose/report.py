@@ -1,4 +1,4 @@
-"""Reports on a composition: changes, errors with their directives, no-ops and overruled ones."""
+"""Reports on a composition: changes, errors with their directives, no-ops and overridden ones."""
 
 import contextlib
 import itertools
@@ -144,7 +144,7 @@ class Report(NamedTuple):
 
     Attributes:
       changes: what each of them changed.
-      warnings: those that a later one overruled, and those that set what was set already.
+      warnings: those that a later one overridden, and those that set what was set already.
     """
 
     changes: list[str]
@@ -183,7 +183,7 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
         for one in effects
         if not one.edits
     ]
-    return Report(changes, [*idle, *overruled(made)])
+    return Report(changes, [*idle, *overridden(made)])
 
 
 def _is_noop(effect: Effect) -> bool:
@@ -210,24 +210,24 @@ def _described(value: object) -> str:
     return f"{title(value)}(...)" if isinstance(value, fdl.Buildable) else leaf_text(value)
 
 
-def overruled(made: Composition) -> Iterator[str]:
+def overridden(made: Composition) -> Iterator[str]:
     """Yield a sentence for each parameter that a directive sets after an earlier one had.
 
-    To keep a value in another place, or to change it relative to what it is, overrules nothing.
+    To keep a value in another place, or to change it relative to what it is, overrides nothing.
     """
     last: dict[str, Effect] = {}
     for effect in made.effects:
         for edit in effect.edits:
             earlier = last.get(edit.path)
-            if earlier is not None and _overrules(effect, earlier, made.config, edit.path):
+            if earlier is not None and _overrides(effect, earlier, made.config, edit.path):
                 yield (
-                    f"{effect.text} (directive {effect.number}) overrules {edit.path} as set by "
+                    f"{effect.text} (directive {effect.number}) overrides {edit.path} as set by "
                     f"{earlier.text} (directive {earlier.number})."
                 )
             last[edit.path] = effect
 
 
-def _overrules(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
+def _overrides(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
     try:
         assignments = assignments_at(find_parameter(root, path))
         groups = [(by, next(same)) for by, same in itertools.groupby(assignments, lambda a: a.by)]

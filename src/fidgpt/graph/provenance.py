@@ -231,8 +231,8 @@ class Provenance:
       unset_by: what left the parameter unset, if it inherits.
       source: the provenance of the parameter that sets the inherited value.
       container: the provenance of the whole list or dict, for an item of one.
-      result: the result of a hints.computed value, if it is known without building a module.
-      inputs: what it is hints.computed from; of a formula, the names in it and their values.
+      result: the result of a computed value, if it is known without building a module.
+      inputs: what it is computed from; of a formula, the names in it and their values.
       default_of: the constructor whose default applies, and where it is written.
       doc: the documentation of the parameter, or of its tag.
     """

@@ -100,7 +100,7 @@ class AttentionContext(TokenPositions):
         """
         if self.cache is None:
             return new
-        self.keys(window)  # keeps their positions
+        self.key_positions(window)  # keeps their positions
         kept = self.cache.layer(self.layer).setdefault(owner, [])
         return self.cache.extend(kept, new, window=window, before=self._length_before())
 
@@ -119,15 +119,15 @@ class AttentionContext(TokenPositions):
         """
 
         def compute() -> Tensor:
-            return self.may_see(self.along(-2), self.keys(window).along(-1), mask, window)
+            return self.may_see(self.along(-2), self.key_positions(window).along(-1), mask, window)
 
         return self.cached(("visible", mask, window), compute)
 
     def distance(self, *, window: int | None = None) -> Int[Tensor, "rows one queries keys"]:
         """Return how many tokens each key is before each query; negative for later keys."""
-        return self.along(-2).position - self.keys(window).along(-1).position
+        return self.along(-2).position - self.key_positions(window).along(-1).position
 
-    def keys(self, window: int | None = None) -> TokenPositions:
+    def key_positions(self, window: int | None = None) -> TokenPositions:
         """Return the positions of all keys; the context itself where they are those of its tokens.
 
         Args:

@@ -65,14 +65,14 @@ class Scoring:
     @property
     def is_causal(self) -> bool:
         """Whether, without looking at positions, each query is known to see all keys up to it."""
-        keys = self.ctx.keys(self.window)
+        keys = self.ctx.key_positions(self.window)
         same = keys.positions is self.ctx.positions and self.ctx.contiguous
         return same and is_causal_among(self.mask, self.window, num_keys=len(keys))
 
     @property
     def sees_all(self) -> bool:
         """Whether there is one query, which is known to see every key."""
-        keys = self.ctx.keys(self.window)
+        keys = self.ctx.key_positions(self.window)
         one = len(self.ctx) == 1 and self.ctx.contiguous and keys.contiguous
         return one and is_causal_among(self.mask, self.window, num_keys=len(keys))
 
@@ -100,9 +100,9 @@ def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     scores = (grouped @ key.unsqueeze(2).mT).flatten(1, 2)
     if scoring.changes:
         numbers = torch.arange(heads, device=query.device).view(-1, 1, 1)
-        here, there = scoring.ctx.along(-2), scoring.ctx.keys(scoring.window).along(-1)
+        query, key = scoring.ctx.along(-2), scoring.ctx.key_positions(scoring.window).along(-1)
         for change in scoring.changes:
-            scores = change(scores, head=numbers, num_heads=heads, query=here, key=there)
+            scores = change(scores, head=numbers, num_heads=heads, query=query, key=key)
     if not scoring.sees_all:
         scores = scores.masked_fill(~scoring.visible(), torch.finfo(scores.dtype).min)
     weights = _softmax(scores, scoring.sinks).to(value.dtype)
@@ -171,7 +171,7 @@ def _compiled(device: str) -> Callable[..., tuple[Tensor, AuxOutput]]:
 
 def _block_mask(scoring: Scoring, device: torch.device) -> BlockMask:
     """Return which blocks of scores are needed, computed once for all layers."""
-    queries, keys = scoring.ctx, scoring.ctx.keys(scoring.window)
+    queries, keys = scoring.ctx, scoring.ctx.key_positions(scoring.window)
     rows = max(len(queries.positions), len(keys.positions))
     sizes = (rows if rows > 1 else None, None, len(queries), len(keys))
 
@@ -187,12 +187,12 @@ def _block_mask(scoring: Scoring, device: torch.device) -> BlockMask:
 
 def _score_mod(scoring: Scoring, num_heads: int) -> Callable[..., Tensor] | None:
     """Return all changes of one score, as FlexAttention takes them."""
-    queries, keys = scoring.ctx, scoring.ctx.keys(scoring.window)
+    queries, keys = scoring.ctx, scoring.ctx.key_positions(scoring.window)
 
     def change(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        here, there = queries.at(batch, query), keys.at(batch, key)
+        query_at, key_at = queries.at(batch, query), keys.at(batch, key)
         for one in scoring.changes:
-            score = one(score, head=head, num_heads=num_heads, query=here, key=there)
+            score = one(score, head=head, num_heads=num_heads, query=query_at, key=key_at)
         return score
 
     return change if scoring.changes else None
