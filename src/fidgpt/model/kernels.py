@@ -100,9 +100,12 @@ def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     scores = (grouped @ key.unsqueeze(2).mT).flatten(1, 2)
     if scoring.changes:
         numbers = torch.arange(heads, device=query.device).view(-1, 1, 1)
-        query, key = scoring.ctx.along(-2), scoring.ctx.key_positions(scoring.window).along(-1)
+        query_at, key_at = (
+            scoring.ctx.along(-2),
+            scoring.ctx.key_positions(scoring.window).along(-1),
+        )
         for change in scoring.changes:
-            scores = change(scores, head=numbers, num_heads=heads, query=query, key=key)
+            scores = change(scores, head=numbers, num_heads=heads, query=query_at, key=key_at)
     if not scoring.sees_all:
         scores = scores.masked_fill(~scoring.visible(), torch.finfo(scores.dtype).min)
     weights = _softmax(scores, scoring.sinks).to(value.dtype)
