@@ -7,7 +7,16 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import PartAdded, SharingChanged, ValueChanged, clone, clone_part, diff, diff_text
+from fidgpt.graph import (
+    PartAdded,
+    SharingChanged,
+    ValueChanged,
+    clone,
+    clone_part,
+    diff,
+    diff_text,
+    fingerprint,
+)
 from fidgpt.graph.formulas import make_formula
 
 from . import elsewhere, namesakes
@@ -297,3 +306,16 @@ def change_something(rng: random.Random, part: Any) -> None:
             getattr(part, name).reverse()
         case _:
             pass
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_graphs_that_differ_from_one_another_differ_in_their_lines(seed: int) -> None:
+    rng = random.Random(seed)
+    old, found = random_graph(rng, 5), dict[str, str]()
+    for _ in range(20):
+        new = clone(old)
+        held = [one for one in (new, new.child) if isinstance(one, fdl.Buildable)]
+        for part in rng.choices(held, k=3):
+            change_something(rng, part)
+        text = diff_text(diff(old, new))
+        assert found.setdefault(text, fingerprint(new)) == fingerprint(new), text
