@@ -151,7 +151,7 @@ def test_runs_and_points_that_cannot_be_drawn_are_left_out(
     assert plotted(*runs, *others, "--metric=loss", "--log_y", f"--out={tmp_path}/a.svg") == 0
     shown = capsys.readouterr()
     assert "a.svg shows loss of slow, fast, huge." in shown.out
-    assert "huge has numbers of loss that are left out, as they are NaN, infinite" in shown.err
+    assert "huge has numbers of loss that are omitted, as they are NaN, infinite" in shown.err
     assert "at step 2." in shown.err
     assert f"warning: {tmp_path}/begun has nothing to draw" in shown.err
     assert "warning: below has no value of loss above 0, as --log_y needs." in shown.err

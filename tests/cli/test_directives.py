@@ -168,7 +168,7 @@ ATTENTION = "model.blocks[0].attention"
         ("set:trackers+=[TensorBoard, Console]",
          ["trackers[2] = TensorBoard", "trackers[3] = Console"]),
         ("set:**.scores+=[Softcap(cap=30)]",
-         [f"{ATTENTION}.scores[0] = Softcap (new at every call)"]),
+         [f"{ATTENTION}.scores[0] = Softcap (new on each call)"]),
         ("set:evaluators+={more: Validation(data=HeldOut(num_batches=1), every=5)} "
          "tie:evaluators['more'].data.corpus=data.corpus",
          ["evaluators['more'].every = 5", "evaluators['more'].data.corpus = *data.corpus"]),
@@ -181,7 +181,7 @@ ATTENTION = "model.blocks[0].attention"
         ("set:optimizer=torch.optim.SGD(lr=0.1)", ["optimizer = SGD (partial)"]),
         ("set:schedule=optim.Constant()", ["schedule = Constant"]),
         ("use:model.blocks[0].mlp=GELU(bias=True)",
-         ["model.blocks[0].mlp = GELU (new at every call)",
+         ["model.blocks[0].mlp = GELU (new on each call)",
          "model.blocks[0].mlp.bias = True"]),
         ("use:schedule=WarmupStableDecay(decay_steps={num_steps} // 5)",
          ["schedule.decay_steps = {num_steps} // 5", "schedule.num_steps = 10  <- num_steps"]),
@@ -266,10 +266,13 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("patch:", "the name of a file is missing"),
         ("set:samples.prompts=\udcff", "it is not UTF-8 text"),
         ("set:=5", "there is no '=' with a name before it."),
-        ("set:model.hidden_dim=", "model.hidden_dim: nothing stands after the '=', and it takes "),
+        ("set:model.hidden_dim=", "model.hidden_dim: nothing follows the '='; it takes "),
         ("use:model.norm*=2", "*= is for set: and tag:, for numbers and lists."),
-        ("use:schedule=4", "4 is a value, not a part. Name a part that fits, such as Warmup"),
-        ("use:trackers=[Console]", "[Console] is a value, not a part. set:trackers=[Console]"),
+        (
+            "use:schedule=4",
+            "4 is a value, not a component. Name a component that fits, such as Warmup",
+        ),
+        ("use:trackers=[Console]", "[Console] is a value, not a component. set:trackers=[Console]"),
         ("set:seed=/ 2", "seed: '/ 2' is not an int. To change what is there, write set:seed*=1/2"),
         ("tag:LearningRate **= 2", "there is no **=: a number is changed"),
     ],
@@ -285,7 +288,7 @@ def test_mistakes(directive: str, message: str) -> None:
         ("set:trackers[2]=TensorBoard", "To add one, write set:trackers+=[...]"),
         ("set:evaluators['a'].every=2", "To add one, write set:evaluators+={'name': ...}"),
         ("set:model.blocks[1]=Block", "layer has an entry of its own."),
-        ("del:trackers[2]", "there is no 2 in it."),
+        ("del:trackers[2]", "there is no item 2."),
     ],
 )
 def test_a_missing_entry_can_be_added(directive: str, remedy: str) -> None:

@@ -68,4 +68,4 @@ def test_without_docstrings_nothing_begins() -> None:
     command = [sys.executable, "-OO", "-m", "fidgpt.plot", "runs/none"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (app.MISTAKE, "")
-    assert done.stderr.startswith("error: Python runs with -OO")
+    assert done.stderr.startswith("error: Python -OO strips")

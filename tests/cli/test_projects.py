@@ -103,9 +103,9 @@ class TestDottedNames:
             ("fiddler:fidlab.quantities.Temperature", "fidlab.quantities.Temperature is not a fid"),
             ("tag:fidlab.quantities.Temperature=1", "no parameter of Trainer carries the"),
             ("tag:fidlab.changes.deeper=1", "fidlab.changes.deeper is not a tag, but function."),
-            ("use:model.norm=subprocess.Popen", "there is no part 'subprocess.Popen': subprocess"),
-            ("use:model.norm=fidlab.parts.nn", "fidlab.parts offers no part 'nn'. There are "),
-            ("use:model.norm=torch.nn.Tensor", "there is no part 'torch.nn.Tensor'."),
+            ("use:model.norm=subprocess.Popen", "there is no component 'subprocess.Popen': "),
+            ("use:model.norm=fidlab.parts.nn", "fidlab.parts offers no component 'nn'. There are "),
+            ("use:model.norm=torch.nn.Tensor", "there is no component 'torch.nn.Tensor'."),
         ],
     )  # fmt: skip
     def test_what_is_not_offered(self, directive: str, message: str) -> None:

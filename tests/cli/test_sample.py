@@ -36,7 +36,7 @@ def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
         "--stop=": "error: --stop: an empty string ends every text",
         "--stop=\udcff": "--stop is not UTF-8 text",
         "--repetition_penalty=0": "must be above 0",
-        "--averaged": f"{run} keeps no average of its weights. Leave the flag out, or let a run",
+        "--averaged": f"{run} keeps no average of its weights. Remove the flag, or let a run",
     }.items():
         assert message in command(sample.main, run, flag).err
 

@@ -88,16 +88,16 @@ def test_unreadable_storage(command: Command, url: str, reason: str) -> None:
 def test_changes_that_many_parts_have_alike_are_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    changes = ["Scale is called Gain now"]
-    changes += [f"model.blocks[{i}].norm: gain is called factor now" for i in range(5)]
-    changes += ["model.norm: use is gone, and was {'a': 1}, as is built now"]
-    changes += ["model.norm: gain is called factor now"]
+    changes = ["Scale was renamed to Gain"]
+    changes += [f"model.blocks[{i}].norm: gain was renamed to factor" for i in range(5)]
+    changes += ["model.norm: use is removed; was {'a': 1}, as built now"]
+    changes += ["model.norm: gain was renamed to factor"]
     cfg = debug()
     monkeypatch.setattr(sources, "load_with_changes", lambda *_, **__: (cfg, changes))
     assert sources.load_and_warn(dump(cfg), source="old.json", allowed=()) is cfg
     assert capsys.readouterr().err.splitlines() == [
-        "old.json: Scale is called Gain now",
+        "old.json: Scale was renamed to Gain",
         "old.json: model.blocks[0].norm, model.blocks[1].norm, model.blocks[2].norm and 3 more: "
-        "gain is called factor now",
-        "old.json: model.norm: use is gone, and was {'a': 1}, as is built now",
+        "gain was renamed to factor",
+        "old.json: model.norm: use is removed; was {'a': 1}, as built now",
     ]

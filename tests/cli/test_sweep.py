@@ -157,7 +157,7 @@ def test_a_bisection_names_the_difference_and_trains_nothing_twice(
         ([RATES, "--ablate="], "--ablate= leaves nothing out"),
         ([RATES, "--run_dir={file}/new"], "lies in one: name a directory"),
         ([RATES, "--run_dir={run}"], "holds a run: name a directory of the sweep's own"),
-        (["--search=tpe:3", SPACE], "--search needs a number to compare: --objective="),
+        (["--search=tpe:3", SPACE], "--search needs a metric to compare: --objective="),
         ([*SEARCH[3:-1], "--objective=validatoin/loss"], "no run reports --objective=validatoin"),
         ([*SEARCH[3:], "--objective=loss"], "--objective=loss: already defined as validation/loss"),
         (["--bisect=a:b", "--objective=loss"], "--config has no effect with --bisect"),

@@ -55,7 +55,7 @@ def test_a_computed_value_of_the_wrong_type_is_found_where_it_is_inherited() -> 
     )
     assert build(cfg).child.width == 4
     cfg.width = fdl.Config(Square)
-    with pytest.raises(ConfigErrors, match="width is the part Square, and Outer takes int"):
+    with pytest.raises(ConfigErrors, match="width is the component Square, and Outer takes int"):
         build(cfg)
 
 

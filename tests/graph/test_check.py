@@ -39,13 +39,13 @@ def test_a_value_that_does_not_fit() -> None:
     (message,) = mistakes(fdl.Config(Outer, child=fdl.Config(Part, width=1024.5)))
     assert message.splitlines() == [
         "child.width is 1024.5 (float), and Part takes int.",
-        "  Set something that fits:  set:child.width=...",
+        "  Set a value of that type:  set:child.width=...",
     ]
 
 
 def test_a_part_that_does_not_fit() -> None:
     (message,) = mistakes(fdl.Config(annotated, square=fdl.Config(Part, width=1)))
-    assert message.startswith("square is the part Part, and annotated takes Square or None.")
+    assert message.startswith("square is the component Part, and annotated takes Square or None.")
 
 
 def test_a_long_value_is_cut() -> None:
@@ -116,7 +116,7 @@ HIDING = {
 def test_parts_that_fiddle_would_not_build(value: Any) -> None:
     cfg = fdl.Config(Outer, child=value)
     assert isinstance(fdl.build(cfg), Outer), "Fiddle reports nothing"
-    assert "parts are not built: use a plain list" in mistakes(cfg)[0]
+    assert "components are not built: use a plain list" in mistakes(cfg)[0]
 
 
 def test_a_value_that_holds_itself_is_looked_at_once() -> None:
@@ -222,18 +222,24 @@ PARTS: list[Any] = [fdl.Config(Leaf) for _ in range(24)]
     [
         (
             {"parts": [*PARTS, fdl.Config(Holder)]},
-            "parts[24] is the part Holder, and Holder takes ",
+            "parts[24] is the component Holder, and Holder takes ",
         ),
-        ({"parts": [PART, 3]}, "parts[0] is the part Part, and Holder takes Leaf there. 1 more "),
+        (
+            {"parts": [PART, 3]},
+            "parts[0] is the component Part, and Holder takes Leaf there. 1 more ",
+        ),
         (
             {"numbers": [1, "a", 2, "b", None]},
             "numbers[1] is 'a' (str), and Holder takes int there. 2 ",
         ),
         ({"table": {"b": [1.0, "x"]}}, "table['b'][1] is 'x' (str), and Holder takes float there."),
-        ({"pair": PARTS}, "pair is a list of 24 entries with parts in it, and"),
+        ({"pair": PARTS}, "pair is a list of 24 entries with components in it, and"),
         ({"pair": (1, "a", 2)}, "pair is (1, 'a', 2) (tuple), and Holder takes tuple[int, str]."),
         ({"table": {3: [1.0]}}, "table is {3: [1.0]} (dict), and Holder takes "),
-        ({"parts": fdl.Config(Leaf)}, "parts is the part Leaf, and Holder takes Sequence[Leaf]."),
+        (
+            {"parts": fdl.Config(Leaf)},
+            "parts is the component Leaf, and Holder takes Sequence[Leaf].",
+        ),
     ],
 )
 def test_the_item_or_the_whole_that_does_not_fit(arguments: dict[str, Any], text: str) -> None:

@@ -118,7 +118,7 @@ class TestRelative:
         ("path", "sign", "text", "message"),
         [
             ("other", "+", "1", "other+=1: it is 'x' (str), not a number: "),
-            ("depth", "+", "", "depth+=: it is not arithmetic that a config can do: "),
+            ("depth", "+", "", "depth+=: it is not supported arithmetic: "),
             ("rate", "*", "1e308*10", "rate*=1e308*10: it is too large a number."),
             ("child.width", "*", "2", "child.width*=2: it has no value"),
         ],
@@ -237,7 +237,7 @@ class TestSetParts:
         use(cfg, "square", "Square(width=5)", parts={"Part": Part})
         assert cfg.square.width == 5
         message = refused(fdl.Config(annotated), set_text, "square", "Part", parts={"Part": Part})
-        assert message.endswith("Name a part that fits, such as Square.")
+        assert message.endswith("Name a component that fits, such as Square.")
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -245,10 +245,10 @@ class TestSetParts:
             ("Square(width=x)", "square.width: 'x' is not an int."),
             ("Square(1, 2)", "square: Square(width): too many positional arguments."),
             ("Square(1, width=2)", "square: Square(width): multiple values for argument"),
-            ("Squ.are()", "square: there is no part 'Squ.are'."),
+            ("Squ.are()", "square: there is no component 'Squ.are'."),
             (
                 "Outer()",
-                "square: 'Outer()' is not a Square or None. Name a part that fits, such as",
+                "square: 'Outer()' is not a Square or None. Name a component that fits, such as",
             ),
         ],
     )
@@ -262,10 +262,10 @@ class TestSetParts:
         assert {key: one.width for key, one in cfg.shapes.items()} == {"a": 2, "b, c": 3}
         message = refused(cfg, set_text, "shapes", "{a: Part(1)}", parts=PARTS)
         assert message == (
-            "shapes['a']: 'Part(1)' is not a Shape. Name a part that fits, such as Square."
+            "shapes['a']: 'Part(1)' is not a Shape. Name a component that fits, such as Square."
         )
         message = refused(cfg, set_text, "shapes", "Square(2)", parts=PARTS)
-        assert "Write {name: ...}. Name a part that fits, such as Square." in message
+        assert "Write {name: ...}. Name a component that fits, such as Square." in message
 
 
 class TestUse:
@@ -322,10 +322,10 @@ class TestTie:
     @pytest.mark.parametrize(
         ("edit", "arguments", "message"),
         [
-            (tie, ("other", "depth"), "depth is not set, and only a part can be shared."),
+            (tie, ("other", "depth"), "depth is not set, and only a component can be shared."),
             (tie, ("child[0].other", "child[0]"), "child[0].other lies inside child[0] (Outer), "),
-            (tie, ("width", "child[0].child"), "width takes int, not the part Square."),
-            (untie, ("width",), "width is 8 (int), and only a part can be shared."),
+            (tie, ("width", "child[0].child"), "width takes int, not the component Square."),
+            (untie, ("width",), "width is 8 (int), and only a component can be shared."),
         ],
     )  # fmt: skip
     def test_mistakes(self, edit: Any, arguments: Any, message: str) -> None:
@@ -376,20 +376,20 @@ def test_to_add_nothing_is_no_change(text: str) -> None:
     ("root", "selector", "sign", "text", "message"),
     [
         (fdl.Config(annotated, names=["a"]), "names", "+", "",
-         "names+=: it is ['a'] (list), to which += adds items: write +=[...]."),
+         "names+=: it is ['a'] (list), to which += appends items: write +=[...]."),
         (fdl.Config(annotated, by_name={"a": 1}), "by_name", "+", "[b]",
-         "by_name+=[b]: it is {'a': 1} (dict), to which += adds items: write +={name: ...}."),
+         "by_name+=[b]: it is {'a': 1} (dict), to which += appends items: write +={name: ...}."),
         (fdl.Config(annotated, by_name={"a": 1}), "by_name", "+", "{b: x}",
          "by_name['b']: 'x' is not an int."),
         (fdl.Config(annotated, numbers=(1, 2)), "numbers", "+", "[3]",
          "numbers takes tuple[int, int], not (1, 2, 3) (tuple)."),
         (fdl.Config(annotated), "functions", "+", "[double]",
-         "functions[0]: 'double' is not a Callable[[], Part]. Name a part that fits, such as Part, "
-         "Wide."),
+         "functions[0]: 'double' is not a Callable[[], Part]. Name a component that fits, such as "
+         "Part, Wide."),
         (fdl.Config(annotated), "by_name", "+", "{b: 1}",
          "by_name+={b: 1}: it is None (NoneType), not a number: set:by_name=... sets it."),
         (fdl.Config(annotated, names=["a"]), "names", "*", "2",
-         "names*=2: it is ['a'] (list), not a number: += adds items to it, and set:names=... sets "
+         "names*=2: it is ['a'] (list), not a number: += appends items, and set:names=... sets "
          "it."),
         (fdl.Config(Outer, child=Size(1, 2)), "child", "+", "[3]",
          "child+=[3]: it is Size(width=1, depth=2) (Size), not a number: set:child=... sets it."),

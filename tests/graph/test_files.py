@@ -108,7 +108,7 @@ class Hidden:
         (Hidden().method, "Hidden.method cannot be saved by name"),
         (torch.zeros(2), "of type Tensor cannot be saved"),
         ({b"1": 2}, "of type bytes cannot be saved"),
-        (Options(names=[fdl.Config(Part)]), "a Part lies where parts are not built"),  # type: ignore
+        (Options(names=[fdl.Config(Part)]), "a Part is where components are not built"),  # type: ignore
     ],
 )
 def test_values_that_cannot_be_written_are_refused(value: Any, message: str) -> None:
@@ -261,12 +261,12 @@ class TestMigrations:
     @pytest.mark.parametrize(
         ("old", "new", "change"),
         [
-            ("number", "amount", "the root: amount is called number now"),
-            ("number", "count", "the root: count is called number now"),
-            ("parts:scaled", "parts:shrunk", "shrunk is called scaled now"),
-            ("8", '8, "exact": true', "the root: exact is gone, and was True, as is built now"),
-            ("0.5", "0.25", "the root: the default of ratio is 0.5 now, and stays 0.25"),
-            ('"ratio": 0.5', '"depth": 2', "the root: depth is gone, and was 2 by default"),
+            ("number", "amount", "the root: amount was renamed to number"),
+            ("number", "count", "the root: count was renamed to number"),
+            ("parts:scaled", "parts:shrunk", "shrunk was renamed to scaled"),
+            ("8", '8, "exact": true', "the root: exact is removed; was True, as built now"),
+            ("0.5", "0.25", "the root: the default of ratio is now 0.5; kept at 0.25"),
+            ('"ratio": 0.5', '"depth": 2', "the root: depth is removed; its default was 2"),
             ('"ratio": 0.5', "", None),
         ],
     )
@@ -290,8 +290,8 @@ class TestMigrations:
     @pytest.mark.parametrize(
         ("function", "old", "new", "message"),
         [
-            (scaled, '"number": 8', '"exact": false', "the root: exact was .*, and is gone"),
-            (scaled, '"number": 8', '"exact": 1', "the root: exact was .*, and is gone"),
+            (scaled, '"number": 8', '"exact": false', "the root: exact was .*, but is removed"),
+            (scaled, '"number": 8', '"exact": 1', "the root: exact was .*, but is removed"),
             (scaled, '"number": 8', '"number": 8, "amount": 9', "both number and amount"),
             (scaled, '"number": 8', '"factor": 2', "there is no parameter 'factor'"),
             (keyed, '"function"', '"type"', "key was left at its default, of"),

@@ -127,7 +127,7 @@ def test_nodes_that_hold_each_other_or_are_held_by_none() -> None:
         content["parts"]["a"] = {"Config": PAIR, "set": {"second": inside}}
         assert "contains itself" in refused(content)
     content["parts"] |= {"a": {"Config": PAIR}, "b": {"Config": PAIR}}
-    assert "no part holds b" in refused(content)
+    assert "no component holds b" in refused(content)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_nodes_that_hold_each_other_or_are_held_by_none() -> None:
         ({"format": "fidgpt.config"}, "has version None, and this fidgpt reads 1"),
         ({"format": "fidgpt.config", "version": 2, "parts": {"": {}}}, "has version 2"),
         ({"format": "fidgpt.config", "version": "x" * 9999}, "has version"),
-        ({"format": "fidgpt.config", "version": 1}, "is damaged: it holds no root part"),
+        ({"format": "fidgpt.config", "version": 1}, "is damaged: it has no root component"),
         *((document() | {"parts": one}, "is damaged") for one in ([], {"a": {}}, {"": 5})),
         *((document() | {"parts": {"": one}}, "is damaged") for one in ("Config", ["Config"])),
     ],
@@ -159,21 +159,21 @@ def test_deep_nesting_and_endless_graphs_are_refused() -> None:
         below = {"part": f"p{i + 1}"}
         content["parts"][f"p{i}"] = {"Config": PAIR, "set": {"first": below, "second": below}}
     content["parts"]["p60"] = {"Config": PAIR}
-    assert "stands for more than any run has" in refused(content)
+    assert "expands to more than any run has" in refused(content)
     content = holding([{"part": "p"}] * 1000)
     for name, first in (("p", [{"part": "q"}] * 1000), ("q", [0] * 1000)):
         content["parts"][name] = {"Config": PAIR, "set": {"first": first}}
-    assert "stands for more than" in refused(content)
+    assert "expands to more than" in refused(content)
 
 
 @pytest.mark.parametrize(
     ("entry", "word", "message"),
     [
-        ({}, "shared", "is shared in nothing"),
+        ({}, "shared", "is not shared"),
         ({"one_in": ""}, "part", "is one in '': write shared"),
-        ({"one_in": "b"}, "shared", "is one in b, and is held outside of it"),
+        ({"one_in": "b"}, "shared", "is one in b, but is referenced outside of it"),
         ({"one_in": []}, "shared", "damaged"),
-        ({"one_in": "a"}, "shared", "is held outside of it"),
+        ({"one_in": "a"}, "shared", "is referenced outside of it"),
     ],
 )
 def test_sharing_that_is_refused(entry: dict[str, Any], word: str, message: str) -> None:

@@ -92,8 +92,8 @@ def test_places_that_are_missing_or_hold_something_else_are_named() -> None:
     made = graph.apply_patch(near, text, allowed=ALLOWED)
     assert (made.width, made.depth, made.child.width, near.child.width) == (2, 7, 2, 1)
     assert messages(lambda: graph.apply_patch(other, text, allowed=ALLOWED)) == [
-        "width: it was 1 when the difference was taken, and is 5.",
-        "child.width: there is no such place in this graph.",
+        "width: it was 1 when the difference was taken, but is 5.",
+        "child.width: there is no such path in this graph.",
     ]
     twice = text.replace('"changes": {', '"changes": {"width": {"old": 1, "new": 3},')
     assert "the patch: it has 'width' twice" in messages(lambda: graph.apply_patch(old, twice))[0]
@@ -191,9 +191,9 @@ class TestCopiedItems:
     @pytest.mark.parametrize(
         ("path", "value", "message"),
         [
-            ("dropout", 0.2, "dropout is 0.2 by now, and model.blocks[1].dropout, "),
-            ("attention.bias", True, "attention.bias is True by now, and model."),
-            ("mlp", fdl.ArgFactory(Square), "mlp is Square by now, and model."),
+            ("dropout", 0.2, "dropout is 0.2 now, and model.blocks[1].dropout, "),
+            ("attention.bias", True, "attention.bias is True now, and model."),
+            ("mlp", fdl.ArgFactory(Square), "mlp is Square now, and model."),
         ],
     )
     def test_a_change_of_the_old_item_conflicts(self, path: str, value: Any, message: str) -> None:
@@ -219,7 +219,7 @@ class TestCopiedItems:
         fiddlers.unroll(new)
         text = graph.dump_patch((old, new))
         old.model.blocks[1].dropout = 0.3
-        with pytest.raises(graph.ConfigError, match=r"^model.blocks\[1\].dropout is 0.3 by now"):
+        with pytest.raises(graph.ConfigError, match=r"^model.blocks\[1\].dropout is 0.3 now"):
             graph.apply_patch(old, text)
 
     def test_a_merge_of_both_is_a_conflict(self) -> None:
@@ -234,5 +234,5 @@ class TestCopiedItems:
         cfg = edited("dropout", 0.2)  # a patch of an earlier version applies without the check
         assert graph.apply_patch(cfg, json.dumps(document)).model.blocks[0].dropout == 0.2
         document["parts"]["model.blocks[1]"]["like"] = like
-        with pytest.raises(graph.ConfigError, match="damaged|is no path|no such place"):
+        with pytest.raises(graph.ConfigError, match="damaged|is no path|no such path"):
             graph.apply_patch(debug(), json.dumps(document))

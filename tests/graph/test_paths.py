@@ -85,7 +85,7 @@ def test_unnamed_arguments() -> None:
 
 def test_a_number_cannot_replace_a_part() -> None:
     cfg = graph()
-    with pytest.raises(ConfigError, match="is the part Part, which 5 .int. cannot replace"):
+    with pytest.raises(ConfigError, match="is the component Part, which 5 .int. cannot replace"):
         find_parameter(cfg, "child[0]").set(5)
     find_parameter(cfg, "child[0]").set(fdl.Config(Outer))
     assert build(cfg.child[0]).depth == 0
@@ -107,7 +107,7 @@ def test_a_default_of_the_code_itself_is_no_part() -> None:
     def drawn(shape: Square = Square(3)) -> Square:  # noqa: B008 (this is what is refused)
         return shape
 
-    with pytest.raises(ConfigError, match="Put a part there first, use:shape="):
+    with pytest.raises(ConfigError, match="Set a component there first, use:shape="):
         find_parameter(fdl.Config(drawn), "shape.width")
 
 
@@ -123,9 +123,9 @@ class Fresh:
 @pytest.mark.parametrize(
     ("path", "remedy"),
     [
-        ("names[0]", "Its default belongs to the code: set it whole, set:names=..."),
-        ("numbers[0]", "Its default belongs to the code: set it whole, set:numbers=..."),
-        ("square.width", "Put a part there first, use:square=..."),
+        ("names[0]", "Its default is in the code: set it whole, set:names=..."),
+        ("numbers[0]", "Its default is in the code: set it whole, set:numbers=..."),
+        ("square.width", "Set a component there first, use:square=..."),
     ],
 )
 def test_inside_a_default_that_has_no_places(path: str, remedy: str) -> None:
@@ -135,13 +135,13 @@ def test_inside_a_default_that_has_no_places(path: str, remedy: str) -> None:
 @pytest.mark.parametrize(
     ("path", "remedy"),
     [
-        ("child.0.width", "An item is written [0]."),
-        ("child[name].width", "An entry of a dict is written ['name'], or .name."),
-        ("child/width", "Steps are joined by dots."),
+        ("child.0.width", "Write an item as [0]."),
+        ("child[name].width", "Write an entry of a dict as ['name'] or .name."),
+        ("child/width", "Join steps with dots."),
         ("child[0]width", "A dot is missing."),
-        ("child.", "A name is missing."),
-        ("**", "Any depth is written **.name, with a name after it."),
-        ("child.*", "All items are written [*], all depths **.name."),
+        ("child.", "A name must follow."),
+        ("**", "Write any depth as **.name, with a name after it."),
+        ("child.*", "Write all items as [*], all depths as **.name."),
     ],
 )
 def test_a_malformed_path_has_a_remedy(path: str, remedy: str) -> None:

@@ -49,7 +49,7 @@ class TestOutline:
             "      a: 1",
             "      b c: Outer (partial)",
             "        depth: *depth",
-            "        child: Part (new at every call)",
+            "        child: Part (new on each call)",
             "          width: 2",
             "          child: *child[0]",
             "  other: [1, (2, tests.graph.parts.Square), {}]",

@@ -85,7 +85,7 @@ def test_directives_are_found(more: list[str]) -> None:
 def test_a_config_that_cannot_be_bound_is_passed_over() -> None:
     bases = {"config:wrong": fdl.Config(Part, width=Width.new())} | BASES
     assert repro(compose(["config:base"]), bases, compose=compose).directives == ["config:base"]
-    with pytest.raises(ConfigError, match="no config to begin with"):
+    with pytest.raises(ConfigError, match="no config to start from"):
         nearest(compose(["config:base"]), {})
 
 

@@ -81,7 +81,7 @@ def test_a_name_of_two_unrelated_classes_is_refused() -> None:
 
 def test_a_dotted_name_of_no_class_is_shown_whole() -> None:
     module = Part.__module__
-    assert f"no part there is a {module}.Prt. Did you mean Part?" in message_of(
+    assert f"no component there is a {module}.Prt. Did you mean Part?" in message_of(
         lambda: find_parameters(two_of_one_name(), f":{module}.Prt.width")
     )
 
@@ -114,9 +114,9 @@ def test_a_tag_may_be_named_with_its_module() -> None:
     [
         ("width[*]", "width[*] selects nothing: width is 3 (int), and has no entries."),
         ("depth[*]", "depth[*] selects nothing: depth is not set, and has no entries."),
-        ("child[0][*]", "child[0][*] selects nothing: child[0] is the part Outer, and has no "
+        ("child[0][*]", "child[0][*] selects nothing: child[0] is the component Outer, and has no "
          "entries."),
-        ("child:keywords", "child:keywords selects nothing: no part there is a keywords. "
+        ("child:keywords", "child:keywords selects nothing: no component there is a keywords. "
          "There are Outer, Part, Wide."),
         ("@Depth", "@Depth selects nothing: no parameter there carries the tag Depth. "
          "There are InnerWidth, Rate, Width."),
@@ -136,7 +136,7 @@ def test_what_is_no_selector(selector: str) -> None:
 
 
 def test_the_whole_graph_has_no_place() -> None:
-    with pytest.raises(ConfigError, match="^:pair is the whole graph: name a parameter of it.$"):
+    with pytest.raises(ConfigError, match="^:pair is the whole graph: name a parameter in it.$"):
         find_parameters(fdl.Config(pair), ":pair")
 
 

@@ -126,10 +126,10 @@ def test_refused(text: str, hint: Any) -> None:
         ),
         ("rad", Color, "'rad' is not a Color. There are BLUE, RED."),
         ("a", Sequence[str], "'a' is not Sequence[str]. Write ['a']."),
-        ("", int, "nothing stands after the '=', and it takes an int."),
-        (" ", Sequence[str], "nothing stands after the '=', and it takes Sequence[str]."),
-        ("['a', 'b'", Sequence[str], "\"['a', 'b'\" has a bracket that stays open."),
-        ("(1, [2, 3)", tuple[int, int], "'1, [2, 3' has a bracket that stays open."),
+        ("", int, "nothing follows the '='; it takes an int."),
+        (" ", Sequence[str], "nothing follows the '='; it takes Sequence[str]."),
+        ("['a', 'b'", Sequence[str], "\"['a', 'b'\" has an unclosed bracket."),
+        ("(1, [2, 3)", tuple[int, int], "'1, [2, 3' has an unclosed bracket."),
         ("don't (", int, '"don\'t (" is not an int.'),
         ("1e400", float, "'1e400' is too large a number."),
         ("1e-400", float, "'1e-400' is too small a number: as a float it would be 0.0."),
@@ -137,7 +137,7 @@ def test_refused(text: str, hint: Any) -> None:
         (
             "Square",
             Square | None,
-            "'Square' is not Square or None. It takes a part, which cannot be typed: "
+            "'Square' is not Square or None. It takes a component, which cannot be typed: "
             "use a fiddler to set it.",
         ),
     ],

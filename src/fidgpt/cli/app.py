@@ -33,7 +33,7 @@ class _Help(flags.BooleanFlag):
 flags.DEFINE_flag(_Help())
 flags.DEFINE_bool("debug", False, "Show where in the code an error was found.")
 flags.DEFINE_multi_string(
-    "allow", [], "A package of your own whose functions and classes a saved config may name."
+    "allow", [], "A package whose functions and classes a saved config may name."
 )
 
 
@@ -43,7 +43,7 @@ def run(main: Main) -> None:
     A user's error ends in its message and status 2, without a traceback unless --debug.
     """
     if __doc__ is None:
-        fail("Python runs with -OO, without the texts that flags and tags need: take -O instead.")
+        fail("Python -OO strips the docstrings that flags and tags need: use -O instead.")
         sys.exit(MISTAKE)
     atexit.register(gc.freeze)  # or Python collects garbage in all of torch before it ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
@@ -117,9 +117,9 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
     except flags.Error as error:
         message = str(error)
         if isinstance(error, flags.UnrecognizedFlagError) and "config" in FLAGS:
-            message += f"\n  What changes a config goes into --config, such as {_EXAMPLE}"
+            message += f"\n  Config changes go into --config, such as {_EXAMPLE}"
         elif "already defined" in message:
-            message += "\n  It takes one value: leave one of the two out."
+            message += "\n  It takes one value: remove one of the two."
         fail(message)
         sys.exit(MISTAKE)
     except SystemExit:  # absl ends --helpfull with 1, as if to ask were an error

@@ -19,23 +19,21 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 
 flags.DEFINE_multi_string(
-    "text", [], "A file of text, JSON lines, Parquet or Arrow, or a folder of such. Repeated."
+    "text", [], "A text, JSON lines, Parquet or Arrow file, or a folder of them. Repeatable."
 )
-flags.DEFINE_string("text_field", "text", "Where the text is in JSON lines and tables.")
-flags.DEFINE_integer("seq_len", None, "Tokens of a sequence of --text; by default as trained.", 1)
+flags.DEFINE_string("text_field", "text", "Field of the text in JSON lines and tables.")
+flags.DEFINE_integer("seq_len", None, "Sequence length for --text; by default as trained.", 1)
 flags.DEFINE_multi_string(
-    "tasks", [], "Tasks, groups or tags of the harness, with commas between them. Repeated."
+    "tasks", [], "Comma-separated tasks, groups or tags of the harness. Repeatable."
 )
-flags.DEFINE_string("include_path", None, "A folder with task files of your own.")
-flags.DEFINE_integer("limit", None, "Only so many documents of each task.", lower_bound=1)
+flags.DEFINE_string("include_path", None, "A folder with your own task files.")
+flags.DEFINE_integer("limit", None, "Maximum number of documents per task.", lower_bound=1)
 flags.DEFINE_integer(
-    "num_fewshot", None, "Solved examples before each question; by default that of each task.", 0
+    "num_fewshot", None, "Few-shot examples per question; defaults to each task's own.", 0
 )
-flags.DEFINE_integer(
-    "batch_size", 16, "How many sequences of --text, or requests of --tasks, go at once.", 1
-)
-flags.DEFINE_integer("task_seed", 0, "Another seed draws others, where a task draws texts.")
-flags.DEFINE_string("out", None, "A file for the results, as JSON.")
+flags.DEFINE_integer("batch_size", 16, "Sequences of --text, or requests of --tasks, per batch.", 1)
+flags.DEFINE_integer("task_seed", 0, "Seed of tasks that sample texts.")
+flags.DEFINE_string("out", None, "Write the results to this file, as JSON.")
 
 _BELONGS_TO = {
     ("text",): ("text_field", "seq_len"),
@@ -75,9 +73,9 @@ def main(arguments: list[str]) -> None:
     if output and (is_something_else or not output.parent.is_dir()):
         raise ConfigError(f"--out={output} cannot be written: name a file in a folder.")
     tasks = [name.strip() for text in FLAGS.tasks if text for name in text.split(",")]
-    remedy = "Let fewer go at once, with a smaller --batch_size."
+    remedy = "Use a smaller --batch_size."
     if not (FLAGS.text or tasks):
-        remedy = "Its batches are those of its run: with --text=FILE they may be smaller."
+        remedy = "The batch size is that of its run: use --text=FILE with a smaller one."
     with within_memory(remedy=remedy):
         trained = load_trained(path)
         results: Results = {}
@@ -101,7 +99,7 @@ def _measured(trained: Trained) -> Results:
     evaluators = {text: _validation(text, trained) for text in FLAGS.text} or trained.evaluators
     if not evaluators:
         raise graph.ConfigError(
-            f"{trained.path} has no evaluators: name a text or a task, as --text=books.jsonl or "
+            f"{trained.path} has no evaluators: name a text or a task: --text=books.jsonl or "
             "--tasks=lambada_openai"
         )
     trainer = trained.trainer
@@ -117,7 +115,7 @@ def _measured(trained: Trained) -> Results:
                 if largest >= trainer.vocab_size:
                     raise data.DataError(
                         f"It holds the token {largest}, and the model's table has "
-                        f"{trainer.vocab_size} rows.\nIs tokenizer.json that of another model?"
+                        f"{trainer.vocab_size} rows.\nDoes tokenizer.json belong to another model?"
                     )
         except data.DataError as error:
             raise data.DataError(f"{name} cannot be measured. {error}") from error

@@ -9,7 +9,7 @@ from fidgpt.cli.trained import load_trained, writing
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_float("shard_gb", 5.0, "Gigabytes of a file of weights at most.", 0.001)
+flags.DEFINE_float("shard_gb", 5.0, "Maximum size of a weights file in gigabytes.", 0.001)
 
 
 def run() -> None:

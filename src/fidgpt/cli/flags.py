@@ -32,8 +32,8 @@ class OptionalText(flags.Flag):
 flags.DEFINE_multi_string(
     "config",
     [],
-    "A directive, of the kinds below. Repeated; applied in the order given, on "
-    f"config:{DEFAULT_CONFIG} unless the first one begins elsewhere.",
+    "A directive, of the kinds below. Repeatable; applied in the order given, to "
+    f"config:{DEFAULT_CONFIG} unless the first one names another start.",
 )
 flags.DEFINE_flag(
     OptionalText(
@@ -43,9 +43,9 @@ flags.DEFINE_flag(
             *("text", "flat", "yaml", "json", "python", "html", "svg"),
             *("base", "defaults", "summary", "schedule"),
         ],
-        help="Print what would run, and train nothing: as text, as lines `path = value`, as yaml, "
+        help="Print what would run without training: as text, as lines `path = value`, as yaml, "
         "json, python code, a page for a browser or a drawing, only what differs from its base or "
-        "from the defaults, what it costs, or the schedule of its learning rate.",
+        "from the defaults, what it costs, or its learning rate schedule.",
     )
 )
 flags.DEFINE_string(
@@ -55,7 +55,7 @@ flags.DEFINE_flag(
     OptionalText(
         "list",
         alone="all",
-        help="List what has a name: all, or configs, fiddlers, tags, parts, parts:PATH (those that "
+        help="List names: all, or configs, fiddlers, tags, parts, parts:PATH (those that "
         "fit there), knobs, knobs:PATH (those below).",
     )
 )
@@ -63,7 +63,7 @@ flags.DEFINE_enum(
     "completion",
     None,
     ["bash", "zsh", "fish"],
-    "Print what makes a shell complete these commands, to be sourced.",
+    "Print the shell completion script of these commands, to be sourced.",
 )
 
 
@@ -77,7 +77,7 @@ def answered(arguments: list[str]) -> bool:
         from fidgpt.graph import ConfigError
 
         raise ConfigError(
-            f"{arguments[0]!r} is not a flag. What changes a config goes into --config, for "
+            f"{arguments[0]!r} is not a flag. Config changes go into --config, for "
             "example --config=set:num_steps=200."
         )
     if FLAGS.completion:

@@ -144,7 +144,7 @@ def _tag_row(tag: str, doc: str, index: Index) -> list[str]:
 
 def _print_note(directives: Sequence[str]) -> None:
     if not all(map(is_base, directives)):
-        print("These are the values before the directives that follow; --print shows them after.")
+        print("These are the values before the directives that follow; --print shows those after.")
 
 
 def _value(entry: dict) -> str:

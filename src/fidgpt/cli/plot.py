@@ -28,19 +28,19 @@ flags.DEFINE_string(
 flags.DEFINE_multi_string(
     "metric",
     [],
-    "What to draw, a panel each; `*` stands for anything. Repeated. Defaults to the usual ones.",
+    "Metrics to plot, a panel each; `*` matches anything. Repeatable. Defaults to the usual ones.",
 )
-flags.DEFINE_enum("over", "step", ["step", "tokens", "time"], "What lies on the horizontal axis.")
+flags.DEFINE_enum("over", "step", ["step", "tokens", "time"], "Quantity on the horizontal axis.")
 flags.DEFINE_float(
     "smooth",
     None,
-    "Average over so many steps; 0 for none. Defaults to a hundredth of the run.",
+    "Smoothing window in steps; 0 for none. Defaults to 1% of the run.",
     0.0,
 )
-flags.DEFINE_integer("first_step", 0, "Leave out what comes before this step.", 0)
+flags.DEFINE_integer("first_step", 0, "Omit what comes before this step.", 0)
 flags.DEFINE_bool("log_x", False, "A logarithmic horizontal axis.")
 flags.DEFINE_bool("log_y", False, "Logarithmic vertical axes.")
-flags.DEFINE_string("title", "", "What stands above the curves.")
+flags.DEFINE_string("title", "", "Title above the curves.")
 
 
 def run() -> None:
@@ -101,10 +101,10 @@ def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
         if steps := curve.left_out:
             few = ", ".join(map(str, steps[:_FEW])) + (", ..." if len(steps) > _FEW else "")
             print(
-                f"warning: {run.name} has numbers of {metric} that are left out, as they are NaN, "
+                f"warning: {run.name} has numbers of {metric} that are omitted, as they are NaN, "
                 f"infinite or too large: at step{'s' * (len(steps) > 1)} {few}.",
                 file=sys.stderr,
             )
     if not found:
-        raise RunError(f"no run has a {what} that could be drawn; see --first_step.")
+        raise RunError(f"no run has a {what} to plot; see --first_step.")
     return found

@@ -13,19 +13,19 @@ _USAGE = "python -m fidgpt.sweep report DIRECTORY"
 flags.DEFINE_string(
     "objective",
     None,
-    "What to compare by; max:NAME where more of it is better. Defaults to that of the sweep, "
+    "Metric to compare by; max:NAME if larger is better. Defaults to that of the sweep, "
     "or else validation/loss.",
 )
 flags.DEFINE_multi_string(
-    "repeats", [], "An axis that only repeats runs; defaults to those named seed. Repeated."
+    "repeats", [], "An axis that only repeats runs; defaults to those named seed. Repeatable."
 )
 flags.DEFINE_string(
     "out",
     None,
-    "Where to: NAME makes NAME.html, .csv and .md, or report.* where it is a directory; "
+    "Output: NAME writes NAME.html, .csv and .md, or report.* if it is a directory; "
     "defaults to that of the sweep.",
 )
-flags.DEFINE_bool("page", True, "Write the page, which needs Plotly.")
+flags.DEFINE_bool("page", True, "Write the HTML page, which needs Plotly.")
 
 
 def run() -> None:
@@ -57,9 +57,9 @@ def main(arguments: list[str]) -> None:
         where = FLAGS.out or report.directory
         raise RunError(f"the report cannot be written to {where}: {error.strerror}.") from error
     print("\n".join(report.verdict))
-    print(f"\nThe best point again:\n  {written.command}\n")
+    print(f"\nRerun the best point:\n  {written.command}\n")
     if written.repeat is not None:
-        print(f"The two best with other seeds:\n  {written.repeat}\n")
+        print(f"Repeat the two best with other seeds:\n  {written.repeat}\n")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
     for leaders in leader_tables(report).values():
         console.print(table(*leaders), end="\n\n")

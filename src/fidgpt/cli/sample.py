@@ -13,22 +13,20 @@ FLAGS = flags.FLAGS
 flags.DEFINE_multi_string(
     "prompt",
     [""],
-    "The beginning of the text; empty for that of a document. Repeated: texts are written at once.",
+    "The prompt; empty for the start of a document. Repeatable: texts are generated in one batch.",
 )
-flags.DEFINE_integer("num_tokens", 200, "How many tokens to write.", lower_bound=1)
-flags.DEFINE_float("temperature", 0.6, "0 writes the likeliest; 1 as the model believes.", 0.0)
-flags.DEFINE_integer("top_k", 50, "Draw among so many of the likeliest tokens; 0 among all.", 0)
-flags.DEFINE_float("top_p", 1.0, "Among the fewest that are this likely together.", 0.0, 1.0)
-flags.DEFINE_float("min_p", 0.0, "Among those this share as likely as the likeliest.", 0.0, 1.0)
-flags.DEFINE_float(
-    "repetition_penalty", 1.0, "Above 1, what the text holds becomes less likely.", 0.0
-)
-flags.DEFINE_multi_string("stop", [], "A string that ends the text and is not shown. Repeated.")
+flags.DEFINE_integer("num_tokens", 200, "Number of tokens to generate.", lower_bound=1)
+flags.DEFINE_float("temperature", 0.6, "0 is greedy; 1 is the model's distribution.", 0.0)
+flags.DEFINE_integer("top_k", 50, "Sample from this many of the likeliest tokens; 0 for all.", 0)
+flags.DEFINE_float("top_p", 1.0, "Sample from the smallest set this likely together.", 0.0, 1.0)
+flags.DEFINE_float("min_p", 0.0, "Minimum probability relative to the likeliest.", 0.0, 1.0)
+flags.DEFINE_float("repetition_penalty", 1.0, "Above 1, penalizes tokens already in the text.", 0.0)
+flags.DEFINE_multi_string("stop", [], "Stop string; ends the text, not shown. Repeatable.")
 flags.DEFINE_multi_string(
-    "score", [], "A text: print how likely it is by the model, and write nothing. Repeated."
+    "score", [], "Print the likelihood of this text and generate nothing. Repeatable."
 )
-flags.DEFINE_integer("seed", 0, "Another seed draws another text.")
-flags.DEFINE_boolean("float32", False, "Write in float32 even if the run computes in less.")
+flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
+flags.DEFINE_boolean("float32", False, "Generate in float32 whatever the run's precision.")
 
 
 def run() -> None:
@@ -54,10 +52,10 @@ def main(arguments: list[str]) -> None:
         if any("\ud800" <= character <= "\udfff" for character in "".join(FLAGS[name].value or ())):
             raise ConfigError(f"--{name} is not UTF-8 text.")
     if not all(FLAGS.stop):
-        raise ConfigError("--stop: an empty string ends every text: give one character at least.")
+        raise ConfigError("--stop: an empty string ends every text: give at least one character.")
     if not all(FLAGS.score):
         raise ConfigError("--score is an empty text: there is nothing to score.")
-    with within_memory(remedy="Let it write fewer tokens, or fewer texts at once."):
+    with within_memory(remedy="Generate fewer tokens, or fewer texts at once."):
         trained = load_trained(path)
         model, tokenizer, context = trained.model, trained.tokenizer, trained.trainer.seq_len
         if not (FLAGS.float32 or FLAGS.score):  # scores are what one compares

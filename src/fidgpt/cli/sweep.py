@@ -26,13 +26,13 @@ _RUNNERS = {
 _HELP = {
     "sweep": "An axis: a directive with several values, such as tag:LearningRate=1e-3,3e-3, "
     "set:seq_len=range(64,256,64), tag:LearningRate=log(1e-4,1e-2,9), lin(0,0.2,3) or "
-    "fiddler:use_rope,use_alibi. Axes multiply; each has its place among the directives.",
-    "zip": "Axes of one length that change together: "
+    "fiddler:use_rope,use_alibi. Axes multiply; their order among the directives counts.",
+    "zip": "Axes of equal length that vary together: "
     "'set:seq_len=64,128;tag:LearningRate=3e-3,1e-3'.",
-    "repeat": "The same with other seeds: seed:3 is the seed of the config and the next two.",
-    "ablate": "All of some directives, and all but one of them, for each: fiddler:use_gqa,use_moe; "
-    "of several kinds with a ; between them. A run with none of them is not a point.",
-    "space": "What --search chooses: 'tag:LearningRate=log(1e-5,1e-1)', 'set:dropout=lin(0,0.2)', "
+    "repeat": "Repeat with other seeds: seed:3 is the seed of the config and the next two.",
+    "ablate": "All of these directives, and all but each one in turn: fiddler:use_gqa,use_moe; "
+    "separate several kinds by ;. A run with none of them is not a point.",
+    "space": "What --search samples: 'tag:LearningRate=log(1e-5,1e-1)', 'set:dropout=lin(0,0.2)', "
     "'set:seq_len=range(64,513,64)', or one of several values: fiddler:use_rope,use_alibi.",
 }
 
@@ -62,8 +62,8 @@ for _name in _HELP:
 flags.DEFINE_string(
     "search",
     None,
-    "Choose points by the results of those before, and how many: tpe:50, random:50, cmaes:50, or "
-    "grid for all of the spaces' values. The same command continues; with more points, it adds.",
+    "Choose points by earlier results: a sampler and a count, as tpe:50, random:50, cmaes:50; or "
+    "grid for all values of the spaces. The same command resumes; a higher count adds points.",
 )
 flags.DEFINE_integer("search_seed", 0, "Seed of the sampler of --search.", lower_bound=0)
 flags.DEFINE_multi_string(
@@ -75,20 +75,20 @@ flags.DEFINE_multi_string(
 flags.DEFINE_string(
     "bisect", None, "GOOD:BAD, two run directories: find the difference that made it bad."
 )
-flags.DEFINE_float("threshold", None, "The value from which --bisect calls a run bad; half-way.")
-flags.DEFINE_integer("steps", None, "For how many steps --bisect trains each run.", lower_bound=1)
+flags.DEFINE_float("threshold", None, "From where --bisect calls a run bad; defaults to half-way.")
+flags.DEFINE_integer("steps", None, "Number of steps --bisect trains each run for.", lower_bound=1)
 flags.DEFINE_string(
     "objective",
     None,
-    "What points are compared by, and --search makes small: validation/loss; large, where it "
-    "begins with max: as max:tasks/arc_easy/acc does.",
+    "Metric to compare points by, such as validation/loss, which --search minimizes; maximized "
+    "if it begins with max:, as in max:tasks/arc_easy/acc.",
 )
 flags.DEFINE_string(
     "runner",
     "local",
     "What runs the points: local, ray(address=auto,gpus=1) or slurm(partition=gpu,timeout_min=60).",
 )
-flags.DEFINE_integer("jobs", 1, "Points that are trained side by side.", lower_bound=1)
+flags.DEFINE_integer("jobs", 1, "Number of points to train in parallel.", lower_bound=1)
 flags.DEFINE_integer(
     "retries", 0, "How often to retry a failed point from its newest checkpoint.", lower_bound=0
 )
@@ -153,7 +153,7 @@ def _check_flags() -> None:
             what = f"--{mode}" if mode else "a sweep"
             raise ConfigError(f"--{name} has no effect with {what}: remove one of them.")
     if mode and not FLAGS.objective:
-        raise ConfigError(f"--{mode} needs a number to compare: --objective=validation/loss")
+        raise ConfigError(f"--{mode} needs a metric to compare: --objective=validation/loss")
 
 
 def _settings() -> dict[str, Any]:

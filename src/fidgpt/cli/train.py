@@ -6,20 +6,20 @@ from fidgpt.cli import app
 from fidgpt.cli.flags import FLAGS, answered
 from fidgpt.collection import gc_paused
 
-flags.DEFINE_bool("dry_run", False, "Build and count, and train nothing.")
+flags.DEFINE_bool("dry_run", False, "Build the model and count it, without training.")
 flags.DEFINE_string(
-    "resume", None, "Directory of a run to resume; or a copy of one, to restore into --run_dir."
+    "resume", None, "Directory of a run to resume, or a copy of one to restore into --run_dir."
 )
 flags.DEFINE_bool(
     "auto_resume", False, "Resume the run in --run_dir if there is one, otherwise start it there."
 )
 flags.DEFINE_string(
-    "hardware", None, "Show what fiddler:for_hardware makes of this machine, such as h100x8."
+    "hardware", None, "Show what fiddler:for_hardware sets for this machine, such as h100x8."
 )
 flags.DEFINE_bool("verbose", False, "Show every value that a directive changed.")
 flags.DEFINE_bool("allow_noop", False, "Accept directives that change nothing.")
 flags.DEFINE_integer("resume_step", None, "Resume from this checkpoint rather than the newest.")
-flags.DEFINE_integer("until_step", None, "End after this step.", lower_bound=1)
+flags.DEFINE_integer("until_step", None, "Stop after this step.", lower_bound=1)
 flags.DEFINE_multi_string(
     "why", [], "Show what set the value at this path, what set it before, and what it inherits."
 )
@@ -30,10 +30,10 @@ flags.DEFINE_enum(
     "diff_form",
     "text",
     ["text", "directives", "patch", "svg", "html"],
-    "How --diff shows it: as lines, as directives or a patch that make the difference, drawn, or "
-    "as a page for a browser with both side by side.",
+    "Form of --diff: lines, directives or a patch that make the difference, a drawing, or "
+    "a page for a browser with both side by side.",
 )
-flags.DEFINE_bool("repro", False, "Print the fewest directives that make this graph again.")
+flags.DEFINE_bool("repro", False, "Print the fewest directives that reproduce this graph.")
 
 
 def run() -> None:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from fidgpt.train import evaluation
 
 
-flags.DEFINE_integer("step", None, "Take this checkpoint rather than the newest.")
-flags.DEFINE_boolean("averaged", False, "Take the run's average of weights, not its last weights.")
+flags.DEFINE_integer("step", None, "Use this checkpoint rather than the newest.")
+flags.DEFINE_boolean("averaged", False, "Use the run's averaged weights, not its last weights.")
 
 
 class Trained(NamedTuple):
@@ -94,7 +94,7 @@ def load_trained(path: Path) -> Trained:
         flag = "--averaged" if FLAGS.step is None else f"--step={FLAGS.step}"
         raise ConfigError(
             f"{flag}: {path} is a model of the hub, which has one set of weights, and not a run: "
-            "leave the flag out."
+            "remove the flag."
         )
     else:
         trainer, evaluators = build_trainer(interop.from_hf(str(path))), {}
@@ -126,7 +126,7 @@ def _restore(trainer: "train.Trainer", path: Path) -> None:
     average = trainer.average
     if average is None:
         raise ConfigError(
-            f"--averaged: {path} keeps no average of its weights. Leave the flag out, or let a run "
+            f"--averaged: {path} keeps no average of its weights. Remove the flag, or let a run "
             "keep one: --config=fiddler:use_ema"
         )
     train_only(trainer.model, trainer.trainable)
@@ -134,7 +134,7 @@ def _restore(trainer: "train.Trainer", path: Path) -> None:
     restore(stateful={"average": average}, warn=lambda line: None)
     if not average.has_history:
         raise ConfigError(
-            f"--averaged: this checkpoint of {path} holds no average: take a later one, or leave "
+            f"--averaged: this checkpoint of {path} holds no average: use a later one, or remove "
             "the flag out."
         )
     average.exchange(trainer.model)

@@ -96,7 +96,7 @@ def _resumed(catalogue: Catalogue) -> fdl.Config:
     if FLAGS.run_dir:
         if (Path(FLAGS.resume) / "config.json").exists():
             raise ConfigError(
-                f"--resume={FLAGS.resume} resumes in the directory of the run: leave --run_dir out."
+                f"--resume={FLAGS.resume} resumes in the directory of the run: remove --run_dir."
             )
         try:
             mirror = Mirror(FLAGS.resume)
@@ -142,7 +142,7 @@ def _contradictions() -> Iterator[str]:
     for name in ("resume", "run_dir", "hardware", "diff"):  # as --resume=$RUN with RUN unset
         value = FLAGS[name].value
         if value is not None and not str(value).strip():
-            yield f"--{name}= names nothing: give it a value, or leave it out."
+            yield f"--{name}= names nothing: give it a value, or remove it."
     if "://" in (FLAGS.resume or "") and not FLAGS.run_dir:
         yield (
             f"--resume={FLAGS.resume} is a copy of a run: name with --run_dir the directory to "
@@ -153,7 +153,7 @@ def _contradictions() -> Iterator[str]:
     may_restart = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
     if may_restart and not (FLAGS.resume or FLAGS.run_dir):
         yield (
-            "torchrun may start this command again, and it must know which run is meant: name its "
+            "torchrun may restart this command, which must then find the same run: name its "
             "directory with --run_dir."
         )
     if FLAGS["diff_form"].present and FLAGS.diff is None:

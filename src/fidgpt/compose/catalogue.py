@@ -119,7 +119,7 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
                 return find_name(f"{package}:{last}")
             except ConfigError:
                 raise KeyError(name) from None
-        found = find_dotted(name, "part")
+        found = find_dotted(name, "component")
         file = getattr(sys.modules[top], "__file__", None)
         if top not in self._allowed and file and not _INSTALLED.isdisjoint(Path(file).parts):
             raise ConfigError(
@@ -294,7 +294,7 @@ def find_dotted(name: str, kind: str) -> Any:
 
     Args:
       name: the dotted name.
-      kind: what is wanted: a `config`, `fiddler`, `tag` or `part`.
+      kind: what is wanted: a `config`, `fiddler`, `tag` or `component`.
 
     Raises:
       ConfigError: there is no such module, or it offers no such thing.
@@ -328,7 +328,7 @@ def _offers(module: ModuleType) -> dict[str, Any]:
 def _is_kind(value: Any, kind: str) -> bool:
     if kind == "tag":
         return is_tag(value)
-    if kind == "part":
+    if kind == "component":
         return callable(value) and not is_tag(value)
     return inspect.isfunction(value)
 

@@ -221,16 +221,16 @@ _base = partial(Directive, role="base")
 _code = partial(Directive, role="code")
 _number = partial(Directive, sweep="numbers", signed=True, restates=True)
 _ALL = (
-    _base("config", "NAME(args)", "begin with a named config", _config, "config"),
-    _base("config_file", "PATH", "begin with a file", _config_file, "file", portable=False),
-    _base("config_str", "TEXT", "begin with a config written out", _config_str, portable=False),
-    _code("fiddler", "NAME(args)", "change the config by a named function", _fiddler, "fiddler"),
+    _base("config", "NAME(args)", "start from a named config", _config, "config"),
+    _base("config_file", "PATH", "start from a file", _config_file, "file", portable=False),
+    _base("config_str", "TEXT", "start from a config given as text", _config_str, portable=False),
+    _code("fiddler", "NAME(args)", "change the config with a named function", _fiddler, "fiddler"),
     _number("set", "PATH=VALUE", "set one value", _set, "value="),
     _number("tag", "NAME=VALUE", "set a quantity for all that inherit it", _tag, "tag="),
     Directive("del", "PATH", "go back to the default", _delete, "path", restates=True),
     Directive("use", "PATH=PART(args)", "replace a component", _use, "path="),
-    Directive("tie", "PATH=PATH", "make two places hold one part", _tie, "path=path"),
-    Directive("untie", "PATH", "give a place a part of its own", _untie, "path"),
+    Directive("tie", "PATH=PATH", "make two parameters share one component", _tie, "path=path"),
+    Directive("untie", "PATH", "give a parameter its own copy", _untie, "path"),
     _code("patch", "FILE", "apply a saved difference", _patch, "file", portable=False),
 )
 DIRECTIVES = {directive.kind: directive for directive in _ALL}

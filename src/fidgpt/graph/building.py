@@ -100,7 +100,7 @@ def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
         try:
             return fdl.build(_plain(bound))
         except RecursionError as error:
-            failure = ConfigError("the graph is nested too deeply for fdl.build to build it.")
+            failure = ConfigError("the graph is nested too deeply for fdl.build.")
             failure.__cause__ = error
         except Exception as error:  # a division by head_dim=0 is the user's mistake too
             part, cause = fiddle.failed_call(error)
@@ -243,7 +243,7 @@ def rejection(node: Node, error: Exception) -> ConfigError:
     if not isinstance(error, ValueError | TypeError):
         message = f"{type(error).__name__}: {message}".rstrip(": ")
     rejected = ConfigError(
-        f"{node.path or 'the root'} ({title(node.value)}): {message or 'its arguments do not fit'}",
+        f"{node.path or 'the root'} ({title(node.value)}): {message or 'invalid arguments'}",
         place=node.path,
         sources=_shown_paths(message, node.value, node.path),
     )

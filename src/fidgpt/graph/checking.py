@@ -153,8 +153,8 @@ def _type_errors(node: Node) -> Iterator[ConfigError]:
         while wrong := list(_wrong_items(inner, item, hint)):
             (inner, item, hint), num_others = wrong[0], len(wrong) - 1
         where = "" if inner == path else " there"
-        others = f" {num_others} more do not fit either." if num_others else ""
-        how = f"\n  Set something that fits:  set:{path}=..." if hints.can_be_typed(hint) else ""
+        others = f" {num_others} more do not fit." if num_others else ""
+        how = f"\n  Set a value of that type:  set:{path}=..." if hints.can_be_typed(hint) else ""
         yield ConfigError(
             f"{inner} is {describe(item)}, and {title(part)} takes {hints.name_of(hint)}{where}."
             f"{others}{hints.missing_methods(item, hint)}{how}",
@@ -202,7 +202,7 @@ def _not_built(path: str, value: Any) -> Iterator[ConfigError]:
         one = left.pop()
         if isinstance(one, fdl.Buildable):
             yield ConfigError(
-                f"{path or 'the root'} is of type {type(value).__name__}, inside which parts are "
+                f"{path or 'the root'} is of type {type(value).__name__}, in which components are "
                 "not built: use a plain list, tuple or dict, or make it a fdl.Config too.",
                 place=path,
             )

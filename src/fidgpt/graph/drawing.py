@@ -109,7 +109,7 @@ def picture(root: Any, *, since: Any = None, at: str = "", depth: int | None = N
     bound = BoundGraph(root) if comparison is None else comparison.new
     start = paths.find_parameter(bound.root, at).value if at else bound.root
     if not bound.has_parts(start):
-        raise errors.ConfigError(f"{at or 'the root'} is no part, so there is nothing to draw.")
+        raise errors.ConfigError(f"{at or 'the root'} is not a component to draw.")
     drawer = _Drawer(bound, comparison)
     boxes = {id(start): drawer.box(start)}
     level = list(boxes.values())

@@ -154,7 +154,7 @@ def untie(root: Any, selector: str) -> list[Edit]:
     if not together:
         paths = [node.path for node in shared.values()]
         known = f"Shared are {listed(paths, most=6)}." if paths else "No part is shared."
-        raise ConfigError(f"nothing else holds {found[0].path} ({title(found[0].value)}). {known}")
+        raise ConfigError(f"nothing else shares {found[0].path} ({title(found[0].value)}). {known}")
     return carry_out(
         (ref, cloning.clone_part(ref.value))
         for key, matched in together.items()
@@ -307,7 +307,7 @@ def _part_at(ref: ParameterRef) -> fdl.Buildable:
     if _is_part(ref.value):
         return ref.value
     state = "not set" if ref.value is fdl.NO_VALUE else describe(ref.value)
-    raise ConfigError(f"{ref.path} is {state}, and only a part can be shared.")
+    raise ConfigError(f"{ref.path} is {state}, and only a component can be shared.")
 
 
 def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Planned]:
@@ -323,7 +323,7 @@ def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Plan
         if (new := news.get(id(node.value))) is None:
             continue
         if not node.parents:
-            raise ConfigError("nothing holds the root of the graph: begin with another config.")
+            raise ConfigError("the root cannot be replaced: start from another config.")
         for ref in (find_parameter(root, path) for path in node.paths):
             outer = news.get(id(ref.container))
             if outer is None:
@@ -354,9 +354,9 @@ def _changed(root: Any, ref: ParameterRef, sign: str, text: str, parts: Parts) -
         if hints.is_quantity(now) and hints.fits(now, int | float):
             return _formula(root, ref, "{before}", {"before": now}, sign, text)
         if now is fdl.NO_VALUE:
-            raise ConfigError("it has no value that could be changed.")
+            raise ConfigError("it has no value to change.")
         if type(now) not in (int, float):
-            adds = "+= adds items to it, and " if type(now) in _ITEMS else ""
+            adds = "+= appends items, and " if type(now) in _ITEMS else ""
             raise ConfigError(
                 f"it is {describe(now)}, not a number: {adds}set:{ref.path}=... sets it."
             )
@@ -425,12 +425,11 @@ def _extended(root: Any, ref: ParameterRef, now: Any, text: str, parts: Parts) -
         texts = values.item_texts(text, ref.hint)
         if not texts or is_dict != (text[:1] == "{"):
             raise ConfigError(
-                f"it is {describe(now)}, to which += adds items: write +={_ITEMS[type(now)]}."
+                f"it is {describe(now)}, to which += appends items: write +={_ITEMS[type(now)]}."
             )
         if present := [key for key in texts if is_dict and key in now]:
             raise ConfigError(
-                f"there is an entry {present[0]!r} already: set:{ref.path}[{present[0]!r}]=... "
-                "sets it."
+                f"entry {present[0]!r} exists already: set:{ref.path}[{present[0]!r}]=... sets it."
             )
     added: dict[Any, Any] = {}
     for key, one in texts.items():
@@ -518,7 +517,7 @@ def _function_in(text: str, hint: Any, parts: Parts) -> Callable[..., Any] | Non
             return None  # a value whose name has dots, such as torch.float32
         raise
     if function is None and not (is_bare or takes_text or formulas.means_formula(text, hint)):
-        raise ConfigError(f"there is no part {call[1]!r}. {suggest(call[1], parts)}")
+        raise ConfigError(f"there is no component {call[1]!r}. {suggest(call[1], parts)}")
     return function
 
 
@@ -585,17 +584,17 @@ def _first_part(
     with contextlib.suppress(*() if is_empty else (_Unfitting,)):
         if is_empty or not hints.is_unknown(ref.hint):
             return _new_part(root, ref, function, call, parts)
-    raise ConfigError(f"it is {describe(ref.value)}, not a part: set:{ref.path}=... sets a value.")
+    raise ConfigError(f"it is {describe(ref.value)}, not a component: write set:{ref.path}=...")
 
 
 def _no_part(root: Any, ref: ParameterRef, selector: str, text: str, parts: Parts) -> str:
     """Return why a text names no part, and what to write in place of it."""
     name, text = expressions.parse_call(text).name, text.strip()
     likely = suggest(name, parts) if nearest(name, parts) else _which_fit(ref, parts)
-    what = f"there is no part {name!r}"
+    what = f"there is no component {name!r}"
     with contextlib.suppress(ConfigError):  # what means nothing here, or anywhere
         if not isinstance(values.read_value(text, Any), str):
-            what = f"{text:.60} is a value, not a part"
+            what = f"{text:.60} is a value, not a component"
             _read(root, ref, text, parts)
             likely = f"set:{selector}={text} sets it."
     return f"{what}. {likely}"
@@ -623,8 +622,8 @@ def _which_fit(ref: ParameterRef, parts: Parts) -> str:
             similarity = len(now & set(fiddle.all_arguments(kind(function))))
             fitting.append((-similarity, name))
     if not fitting:
-        return "It takes a part, and none that has a name fits: use a fiddler to set it."
-    return f"Name a part that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
+        return "It takes a component, and no named one fits: use a fiddler to set it."
+    return f"Name a component that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
 
 
 def _part_named(name: str, hint: Any, parts: Parts) -> Callable[..., Any] | None:

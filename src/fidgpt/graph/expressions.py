@@ -122,7 +122,7 @@ def compute(text: str, numbers: Mapping[str, Any]) -> int | float:
     except UNREADABLE as error:
         reason = error.msg if isinstance(error, SyntaxError) else f"{error!s:.100}"
         reason = reason or "it is too deep"
-        raise ConfigError(f"it is not arithmetic that a config can do: {reason}.") from error
+        raise ConfigError(f"it is not supported arithmetic: {reason}.") from error
 
 
 def calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
@@ -134,7 +134,7 @@ def calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> An
       ZeroDivisionError: it divides by zero.
     """
     if not all(isinstance(side, int | float) for side in (left, right)):
-        raise ValueError("arithmetic is for numbers")
+        raise ValueError("operands must be numbers")
     is_power = operation is operator.pow and type(left) is type(right) is int
     if is_power and left.bit_length() * abs(right) > _MOST_BITS:
         raise OverflowError
@@ -148,7 +148,7 @@ def finite(value: Any) -> Any:
       ValueError, OverflowError: it is infinite, a complex number or `...`.
     """
     if value is ... or isinstance(value, complex):
-        raise ValueError("nothing that a config holds")
+        raise ValueError("the result is not a real number")
     if isinstance(value, float) and not math.isfinite(value):
         raise OverflowError
     return value
@@ -223,7 +223,7 @@ def parse_call(text: str) -> Call:
     if not parenthesis:
         return Call(text.strip(), [], {})
     if not rest.rstrip().endswith(")"):
-        raise ConfigError(f"{text!r:.80} opens a parenthesis and does not end with its other half.")
+        raise ConfigError(f"{text!r:.80} must end with the closing parenthesis.")
     positional: list[str] = []
     named: dict[str, str] = {}
     for argument in split_at_commas(rest.rstrip()[:-1]):
@@ -233,7 +233,7 @@ def parse_call(text: str) -> Call:
                 raise ConfigError(f"{name.strip()} is given {key.strip()} twice.")
             named[key.strip()] = value.strip()
         elif named:
-            raise ConfigError(f"{argument.strip()!r} has no name and follows one that has.")
+            raise ConfigError(f"{argument.strip()!r} is positional but follows a named argument.")
         else:
             positional.append(argument.strip())
     return Call(name.strip(), positional, named)
@@ -266,7 +266,7 @@ def split_at_commas(text: str, *, quotes: str = "'\"") -> list[str]:
     if not pieces[-1].strip():
         pieces.pop()
     if not all(piece.strip() for piece in pieces):
-        raise ConfigError(f"{text!r:.80} has a comma with nothing before it.")
+        raise ConfigError(f"{text!r:.80} has nothing before a comma.")
     if depth > 0:
-        raise ConfigError(f"{text!r:.80} has a bracket that stays open.")
+        raise ConfigError(f"{text!r:.80} has an unclosed bracket.")
     return pieces

@@ -273,7 +273,7 @@ def assign(part: fdl.Buildable, key: Key, value: Any) -> None:
     if parameter_of(part, key) is None or (
         first is not None and key > first and not {key, key - 1} & all_arguments(part).keys()
     ):
-        raise IndexError(f"there is no argument number {key}")
+        raise IndexError(f"there is no positional argument {key}")
     part.__arguments__[key] = value
 
 

@@ -67,7 +67,7 @@ def make_formula(root: Any, text: str, *, ref: paths.ParameterRef | None = None)
         is_own = tag and ref and ref.container is root and tag in fdl.get_tags(root, ref.key)
         if ref and (is_own or keys == paths.parse_path(ref.path)):
             raise ConfigError(
-                "it cannot be computed from itself. To change its present value, write "
+                "it cannot depend on itself. To change its present value, write "
                 f"for example {ref.path}*=2."
             )
     with at(text):
@@ -141,7 +141,7 @@ def look_up_names(root: Any, found: list[walk.Node]) -> None:
         circle = [node for key, node in by_id.items() if key in error.args[1]]
         steps = [f"{node.path} is {node.value.text}" for node in circle]
         raise ConfigError(
-            f"{', and '.join(steps)}: a number cannot be computed from itself.",
+            f"{', and '.join(steps)}: a number cannot depend on itself.",
             sources=[node.path for node in circle],
         ) from None
     if formulas:

@@ -16,7 +16,7 @@ from fidgpt.graph.storage.codec import home_of
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, join, nodes, step_to, title
 
 _PLAIN = (int, float, bool, str, type(None), tuple)
-_KINDS = {fdl.Partial: " (partial)", fdl.ArgFactory: " (new at every call)"}
+_KINDS = {fdl.Partial: " (partial)", fdl.ArgFactory: " (new on each call)"}
 
 
 Kind = Literal["part", "set", "inherited", "default", "same"]

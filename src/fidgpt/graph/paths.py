@@ -25,14 +25,14 @@ _EXAMPLES = "model.blocks[*].dropout, **.dropout, :RMSNorm.eps or @LearningRate"
 Step = tuple[str, Any]  # the kind of a step of a selector, and what it names
 
 _REMEDIES = (  # by what is found where a step should begin
-    (r"\.?[0-9]", " An item is written [0]."),
-    (r"\[[A-Za-z_]", " An entry of a dict is written ['name'], or .name."),
-    (r"[/\\]", " Steps are joined by dots."),
+    (r"\.?[0-9]", " Write an item as [0]."),
+    (r"\[[A-Za-z_]", " Write an entry of a dict as ['name'] or .name."),
+    (r"[/\\]", " Join steps with dots."),
     (r"[A-Za-z_]", " A dot is missing."),
-    (r"\.$", " A name is missing."),
-    (r"[+~]", " No sign precedes a path: += after it adds items, and del: removes a value."),
-    (r"\*\*|\.\*\*", " Any depth is written **.name, with a name after it."),
-    (r"\.?\*", " All items are written [*], all depths **.name."),
+    (r"\.$", " A name must follow."),
+    (r"[+~]", " No sign precedes a path: += after it appends items, and del: removes a value."),
+    (r"\*\*|\.\*\*", " Write any depth as **.name, with a name after it."),
+    (r"\.?\*", " Write all items as [*], all depths as **.name."),
 )
 
 
@@ -69,9 +69,7 @@ def step_at(text: str, at: int, *, is_path: bool = True) -> tuple[Step, int]:
     without_dot = kind == "name" and at > 0 and text[at] != "."
     if match is None or without_dot or (is_path and not is_key):
         remedy = next((how for what, how in _REMEDIES if re.match(what, text[at:])), "")
-        raise ConfigError(
-            f"{text!r:.80} is not a path: it goes wrong at {text[at:]!r:.40}.{remedy}"
-        )
+        raise ConfigError(f"{text!r:.80} is not a path: invalid at {text[at:]!r:.40}.{remedy}")
     named: Any = match[kind]
     if kind == "text":
         try:
@@ -159,7 +157,7 @@ class ParameterRef:
             return
         if isinstance(self.value, fdl.Buildable):
             raise ConfigError(
-                f"{self.path} is the part {title(self.value)}, which {describe(value)} "
+                f"{self.path} is the component {title(self.value)}, which {describe(value)} "
                 "cannot replace: set one of its parameters."
             )
 
@@ -205,9 +203,9 @@ class ParameterRef:
 def describe(value: Any) -> str:
     """Describe a value in a message: what a node calls, or a plain value and its type."""
     if isinstance(value, fdl.Buildable):
-        return f"the part {title(value)}"
+        return f"the component {title(value)}"
     if isinstance(value, list | tuple | dict) and parts(value):
-        return f"a {type(value).__name__} of {num_entries(value)} with parts in it"
+        return f"a {type(value).__name__} of {num_entries(value)} with components in it"
     return f"{value!r:.60} ({type(value).__name__})"
 
 
@@ -287,9 +285,9 @@ def _in_default(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> Par
     if not is_part or fiddle.makes_container(factory):
         default = fiddle.default_of(ref.container, ref.key)
         if factory or isinstance(default, list | tuple | dict):
-            message += f" Its default belongs to the code: set it whole, set:{ref.path}=..."
+            message += f" Its default is in the code: set it whole, set:{ref.path}=..."
         elif not hints.can_be_typed(ref.hint):
-            message += f" Put a part there first, use:{ref.path}=..."
+            message += f" Set a component there first, use:{ref.path}=..."
         raise ConfigError(message)
     is_called_later = isinstance(ref.container, fdl.Partial | fdl.ArgFactory)
     part = (fdl.ArgFactory if is_called_later else fdl.Config)(factory)
@@ -307,7 +305,7 @@ def _nothing_at(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> Con
         return MissingEntry(why, place=where)
     if is_node(value):
         counted = ", counted from 0" if value else ""
-        why = f"{where} has {num_entries(value)}{counted}; there is no {key!r} in it."
+        why = f"{where} has {num_entries(value)}{counted}; there is no item {key!r}."
         return MissingEntry(why, place=where)
     return ConfigError(f"{where} is {describe(value)}, so there is nothing at {path}.")
 

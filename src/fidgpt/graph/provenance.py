@@ -453,7 +453,7 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
         raise errors.ConfigError(f"the provenance is not JSON: {error}.") from None
     except (TypeError, LookupError, AttributeError):
         raise errors.ConfigError(
-            "the provenance is damaged: a path has a list of {value, by, where}."
+            "the provenance is damaged: each path must have a list of {value, by, where}."
         ) from None
     for path, assignments in restored.items():
         ends = [len(path), *(at for at, letter in enumerate(path) if letter == "[")]

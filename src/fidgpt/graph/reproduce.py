@@ -420,5 +420,5 @@ def nearest(root: Any, bases: Mapping[str, Any]) -> str:
         if len(distances) == _MOST_COMPARED:
             break
     if not distances:
-        raise errors.ConfigError("there is no config to begin with.")
+        raise errors.ConfigError("there is no config to start from.")
     return min(distances, key=lambda name: distances[name])

@@ -48,7 +48,7 @@ def find_parameters(root: Any, selector: str | type[fdl.Tag]) -> list[ParameterR
         found = matched
     found = [paths.unwrapped(ref) for ref in found if ref.above is not None]
     if not found:
-        raise ConfigError(f"{selector} is the whole graph: name a parameter of it.")
+        raise ConfigError(f"{selector} is the whole graph: name a parameter in it.")
     return list({(id(ref.container), ref.key): ref for ref in found}.values())
 
 
@@ -166,7 +166,7 @@ def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
         pieces = named.split(".")  # a module with a class in it, or a class with keys behind it
         name = ".".join(pieces[:-1]) if pieces[0] in sys.modules else pieces[0]
         called = [title(ref.value) for ref in _parts(refs)]
-        what = f"no part there is a {name}"
+        what = f"no component there is a {name}"
         if kind == "tag":
             called = [tag.__name__ for tag in tags_below(refs)]
             what = f"no parameter there carries the tag {name}"
@@ -184,7 +184,7 @@ def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
     names |= {str(name) for ref in refs if isinstance(ref.value, dict) for name in ref.value}
     if not names and isinstance(named, str):
         return f"{state}, and has no parameters."
-    return f"nothing there has a parameter {named!r}. {suggest(str(named), names)}"
+    return f"no component there has a parameter {named!r}. {suggest(str(named), names)}"
 
 
 def _look_up(known: list[Any], dotted: str, *, is_tag: bool) -> tuple[list[Any], list[str]]:

@@ -162,7 +162,7 @@ def _no_such_value(text: str, hint: Any) -> str:
     name = hints.name_of(hint)
     article = f"{'an' if name[:1] in 'aeiou' else 'a'} " if name.isidentifier() else ""
     if not text.strip():
-        return f"nothing stands after the '=', and it takes {article}{name}."
+        return f"nothing follows the '='; it takes {article}{name}."
     message = f"{text!r:.60} is not {article}{name}."
     if choices := _choices(hint):
         return f"{message} {suggest(text, choices)}"
@@ -170,5 +170,5 @@ def _no_such_value(text: str, hint: Any) -> str:
     if not hints.is_unknown(element) and hints.fits(text, element):
         return f"{message} Write {[text]!r:.60}."
     if not hints.can_be_typed(hint):
-        return f"{message} It takes a part, which cannot be typed: use a fiddler to set it."
+        return f"{message} It takes a component, which cannot be typed: use a fiddler to set it."
     return message

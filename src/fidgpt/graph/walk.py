@@ -140,7 +140,7 @@ def _loops(first: Node, found: Iterable[Node]) -> Iterator[ConfigError]:
                 inner = join(parent.path, step)
                 yield ConfigError(
                     f"{node.path or 'the root'} ({title(node.value)}) contains itself, at {inner}: "
-                    "a part cannot be built, nor a quantity computed, from itself.",
+                    "a component or quantity cannot depend on itself.",
                     place=node.path,
                     sources=[node.path, inner],
                 )

@@ -123,7 +123,7 @@ class _Loader(_BASE):
     def construct_key(self, node: Any) -> Any:
         """Return a key, which is a text or number."""
         if not isinstance(node, yaml.ScalarNode):
-            raise _error(node, "a key must be a text or number, not a list or mapping")
+            raise _error(node, "a key must be a string or number, not a list or mapping")
         return self.construct_object(node)
 
     def construct_other(self, node: Any) -> Any:
@@ -163,7 +163,7 @@ class _CoreLoader(_Loader):
     def construct_key(self, node: Any) -> Any:
         """Return a key as it is written: 1 is the text "1", as in JSON."""
         if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}merge":
-            raise _error(node, "a key must be a text; << has no meaning in a config file")
+            raise _error(node, "a key must be a string; << has no meaning in a config file")
         return node.value
 
 

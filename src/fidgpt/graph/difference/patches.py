@@ -328,9 +328,9 @@ def _follow(root: Any, path: str, *, is_there: bool = False) -> ParameterRef:
     for key in _keys_of(path):
         ref = ParameterRef(_held(ref.container, ref.key), key, ref)
         if not IS_NODE[type(ref.container)]:
-            raise errors.ConfigError("there is no such place in this graph.")
+            raise errors.ConfigError("there is no such path in this graph.")
     if is_there and _held(ref.container, ref.key) is fdl.NO_VALUE:
-        raise errors.ConfigError("there is no such place in this graph.")
+        raise errors.ConfigError("there is no such path in this graph.")
     return ref
 
 
@@ -339,12 +339,12 @@ def _checked_place(root: Any, path: str, change: Mapping[str, Any]) -> Parameter
     ref = _follow(root, path)
     value = _held(ref.container, ref.key)
     if "call" in change and not isinstance(value, fdl.Buildable):
-        raise errors.ConfigError(f"there is no part any more that calls {change['call'][0]}.")
+        raise errors.ConfigError(f"no component there calls {change['call'][0]}.")
     if "old" in change or "new" in change:
         now, was = _outside(value), change.get("old", fdl.NO_VALUE)
         if repr(now) != repr(was):
             raise errors.ConfigError(
-                f"it was {_text(was)} when the difference was taken, and is {_text(now)}."
+                f"it was {_text(was)} when the difference was taken, but is {_text(now)}."
             )
     return ref
 
@@ -405,7 +405,7 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
             if place not in reported:
                 reported.add(place)
                 yield (
-                    f"{place} is {is_now} by now, and {join(name, step)}, which the difference "
+                    f"{place} is {is_now} now, and {join(name, step)}, which the difference "
                     f"made like it, is {was}: apply this difference before that change."
                 )
 

@@ -1,6 +1,6 @@
 // One line of the tree: a name, its value (in each graph), and its tags.
 
-const KINDS = { Partial: "factory", ArgFactory: "new at every call" };
+const KINDS = { Partial: "factory", ArgFactory: "new on each call" };
 
 function rowElement(item) {
   const row = item.now ?? item.was;

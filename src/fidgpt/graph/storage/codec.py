@@ -70,15 +70,15 @@ def migrated(
             if new in written:
                 raise ConfigError(f"it has both {new} and {name}, the old name: delete one.")
             found[new] = value
-            changes.append(f"{name} is called {new} now")
+            changes.append(f"{name} was renamed to {new}")
         elif name in removed and name not in names:
             kept = removed[name]
             if is_value and (type(value) is not type(kept) or value != kept):
                 raise ConfigError(
-                    f"{name} was {value!r:.60}, and is gone: what is built now is as with "
+                    f"{name} was {value!r:.60}, but is removed: the build now behaves as with "
                     f"{kept!r:.60}."
                 )
-            changes.append(f"{name} is gone, and was {kept!r:.60}, as is built now")
+            changes.append(f"{name} is removed; was {kept!r:.60}, as built now")
         else:
             found[name] = value
     return found, changes
@@ -217,7 +217,7 @@ def find_tag(name: str, find: Find) -> Any:
 
 
 def _refuse(part: fdl.Buildable) -> Any:
-    raise ConfigError(f"a {title(part)} lies where parts are not built, so not saved.")
+    raise ConfigError(f"a {title(part)} is where components are not built, so it cannot be saved.")
 
 
 def encode(value: Any, refer: Callable[[fdl.Buildable], Any] = _refuse) -> Any:
@@ -325,25 +325,25 @@ def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
         case [("object", [str(name), dict(fields)])]:
             found = find(name)
             if not (inspect.isclass(found) and dataclasses.is_dataclass(found)):
-                raise ConfigError(f"{name!r:.80} is not a dataclass: nothing else may be made.")
+                raise ConfigError(f"{name!r:.80} is not a dataclass; only those may be made.")
             return found(**{key: decode(item, find) for key, item in fields.items()})
         case [("enum", [str(name), str(member)])]:
             return _member(name, member, find)
         case [("dtype" | "device" as kind, str(text))]:
             return _torch_value(kind, text)
-    raise ConfigError(f"{value!r:.80} is not a kind of value.")
+    raise ConfigError(f"{value!r:.80} is not a known kind of value.")
 
 
 def _from_pairs(pairs: list[Any], find: Find, refer: Refer) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for pair in pairs:
         if not isinstance(pair, list) or len(pair) != 2:
-            raise ConfigError(f"{pair!r:.80} is not a key with its value.")
+            raise ConfigError(f"{pair!r:.80} is not a pair of key and value.")
         key = decode(pair[0], find)
         if isinstance(key, list | dict):
             raise ConfigError(f"{key!r:.80} cannot be the key of a dict.")
         if key in found:
-            raise ConfigError(f"it has {key!r:.60} twice in one place: remove one of them.")
+            raise ConfigError(f"it has {key!r:.60} twice in one mapping: remove one of them.")
         found[key] = decode(pair[1], find, refer)
     return found
 

@@ -87,7 +87,7 @@ def load_with_changes(
     document = read_document(text, source, FORMAT)
     written = document.get("parts")
     if not isinstance(written, dict) or "" not in written:
-        raise ConfigError(f"{source} is damaged: it holds no root part.")
+        raise ConfigError(f"{source} is damaged: it has no root component.")
     with damage_of(source), at(source):
         reading = _Reading(written, allowed)
         return reading.root(), [*reading.changes]
@@ -203,7 +203,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
-        raise ConfigError(f"it has {twice!r:.60} twice in one place: remove one of them.")
+        raise ConfigError(f"it has {twice!r:.60} twice in one mapping: remove one of them.")
     return found
 
 
@@ -233,9 +233,9 @@ def new_part(entry: Mapping[str, Any], find: codec.Find) -> fdl.Buildable:
     kinds = [kind for kind in (*KINDS, TAGGED) if kind in entry]
     unknown = [name for name in entry if name not in _ENTRY]
     if len(kinds) != 1 or unknown:
-        what = f"it has {unknown[0]!r:.40}" if unknown else "it must name one thing that it calls"
+        what = f"it has {unknown[0]!r:.40}" if unknown else "it must name one callable"
         known = f"{', '.join(KINDS)}, with {', '.join(_SECTIONS)}"
-        raise ConfigError(f"{what}, and a part is one of {known}.")
+        raise ConfigError(f"{what}, and a component is one of {known}.")
     if kinds == [TAGGED]:
         return TaggedValue(tags=[codec.find_tag(name, find) for name in entry["tags"]["value"]])
     name = entry[kinds[0]]
@@ -427,9 +427,7 @@ class _Reading:
                 with at(path[:80] or "the root", place=path):
                     self._fill(part, path, owned)
         if lost := [path for path, model in self._models.items() if not model.is_used]:
-            raise ConfigError(
-                f"no part holds {lost[0]:.80}: delete it, or put it where it belongs."
-            )
+            raise ConfigError(f"no component holds {lost[0]:.80}: delete it, or refer to it.")
         walk.nodes(root)  # refuses a shared node that contains itself
         return root
 
@@ -441,21 +439,21 @@ class _Reading:
         for key, written in self._models[path].own.items():
             value = fiddle.raw_arguments(part)[key] = codec.decode(written, self._find, refer)
             if isinstance(value, TaggedValueCls):
-                raise ConfigError(f"{key}: a {TAGGED} stands in lists only.")
+                raise ConfigError(f"{key}: a {TAGGED} may only be in lists.")
             fiddle.record_value(part, key, value)
 
     def _held(self, word: str, path: str, owned: _Owned) -> Any:
         """Return the node that a reference stands for."""
         if path not in self._written:
-            raise ConfigError(f"there is no part {path!r:.80}.")
+            raise ConfigError(f"there is no component {path!r:.80}.")
         owner = self._written[path].get("one_in")
         if (owner is None) is (word == "shared"):
             is_one = f"is one in {owner!r:.80}: write shared" if owner is not None else ""
-            raise ConfigError(f"{path:.80} {is_one or 'is shared in nothing'}.")
+            raise ConfigError(f"{path:.80} {is_one or 'is not shared'}.")
         if owner is None:
             return self._copy(path, owned)
         if owner not in owned:
-            raise ConfigError(f"{path:.80} is one in {owner:.80}, and is held outside of it.")
+            raise ConfigError(f"{path:.80} is one in {owner:.80}, but is referenced outside of it.")
         made = owned[owner]
         if path not in made:
             made[path] = self._copy(path, owned)
@@ -466,8 +464,8 @@ class _Reading:
         self._num_copied += model.size * model.is_used
         if self._num_copied > _MOST_COPIED:
             raise ConfigError(
-                "it stands for more than any run has: a part contains itself, or something is "
-                "written that holds twice what holds twice."
+                "it expands to more than any run has: a component contains itself, or repeated "
+                "references multiply."
             )
         model.is_used = True
         part = fiddle.copy_part(model.part, dict(fiddle.raw_arguments(model.part)))
@@ -503,7 +501,7 @@ class _Reading:
         name = next((entry[kind] for kind in KINDS if kind in entry), ":")
         was, now = name.partition(":")[2], getattr(called, "__qualname__", "")
         if was and was.rpartition(".")[2] != now.rpartition(".")[2]:
-            self.changes[f"{was} is called {now} now"] = None
+            self.changes[f"{was} was renamed to {now}"] = None
 
     def _set(self, model: _Model, key: fiddle.Key, written: Any) -> None:
         arguments = fiddle.raw_arguments(model.part)
@@ -526,7 +524,7 @@ class _Reading:
             if (name in today and repr(today[name]) == repr(value)) or name in model.own:
                 continue
             if name not in fiddle.parameters_of(part):
-                self._note(path, f"{name} is gone, and was {value!r:.60} by default")
+                self._note(path, f"{name} is removed; its default was {value!r:.60}")
                 continue
             if isinstance(value, dict) and "default" in value:
                 raise ConfigError(
@@ -534,8 +532,8 @@ class _Reading:
                     "cannot hold and which has changed since."
                 )
             self._set(model, key_of(part, name), value)
-            change = f"is {today[name]!r:.60} now" if name in today else "is gone"
-            self._note(path, f"the default of {name} {change}, and stays {value!r:.60}")
+            change = f"is now {today[name]!r:.60}" if name in today else "is removed"
+            self._note(path, f"the default of {name} {change}; kept at {value!r:.60}")
 
 
 def _one_location() -> contextlib.AbstractContextManager[Any]:
