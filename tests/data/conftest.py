@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 
-from fidgpt.data import (
-    BPETokenizer,
-    ByteTokenizer,
-    Corpus,
-    PreparedCorpus,
-    StandardLibrary,
-    TokenStream,
-)
+from fidgpt import data
 
 
 class Documents:
@@ -35,7 +28,7 @@ class Documents:
 @pytest.fixture(scope="session")
 def modules() -> list[str]:
     """60 modules of the standard library, each cut to 3,000 characters."""
-    texts = (text[:3000] for text in StandardLibrary().documents() if len(text) > 2000)
+    texts = (text[:3000] for text in data.StandardLibrary().documents() if len(text) > 2000)
     return [next(texts) for _ in range(60)]
 
 
@@ -46,40 +39,42 @@ def documents() -> type[Documents]:
 
 
 @pytest.fixture
-def prepare(tmp_path: Path) -> Callable[..., PreparedCorpus]:
+def prepare(tmp_path: Path) -> Callable[..., data.PreparedCorpus]:
     """`prepare(texts_or_source, name, ...)`: prepare it, as bytes, in a directory of that name."""
 
-    def prepare(source: Any, name: str | Path = "out", **options: Any) -> PreparedCorpus:
+    def prepare(source: Any, name: str | Path = "out", **options: Any) -> data.PreparedCorpus:
         source = Documents(source) if isinstance(source, list) else source
-        settings: dict[str, Any] = {"tokenizer": ByteTokenizer()} | options
-        corpus = Corpus(source, **settings)
+        settings: dict[str, Any] = {"tokenizer": data.ByteTokenizer()} | options
+        corpus = data.Corpus(source, **settings)
         return corpus.prepare_in(tmp_path / name, show_progress=False)
 
     return prepare
 
 
 @pytest.fixture
-def prepared(prepare: Callable[..., PreparedCorpus], modules: list[str]) -> PreparedCorpus:
+def prepared(
+    prepare: Callable[..., data.PreparedCorpus], modules: list[str]
+) -> data.PreparedCorpus:
     """The modules in a few shards of BPE tokens, a fifth of them held out."""
     options: dict[str, Any] = {"validation_fraction": 0.2, "shard_tokens": 20_000}
-    return prepare(modules, "corpus", tokenizer=BPETokenizer(vocab_size=300), **options)
+    return prepare(modules, "corpus", tokenizer=data.BPETokenizer(vocab_size=300), **options)
 
 
 @pytest.fixture
-def stream_of(tmp_path: Path) -> Callable[..., TokenStream]:
+def stream_of(tmp_path: Path) -> Callable[..., data.TokenStream]:
     """`stream_of(texts, ...)`: a prepared stream of some texts, none of them held out."""
 
     def make(
         texts: Sequence[str], *, tokenizer: Any = None, prepare: bool = True, **options: Any
-    ) -> TokenStream:
-        corpus = Corpus(
+    ) -> data.TokenStream:
+        corpus = data.Corpus(
             Documents(texts, name=str(hash(tuple(texts)))),
-            tokenizer=tokenizer or ByteTokenizer(),
+            tokenizer=tokenizer or data.ByteTokenizer(),
             validation_fraction=0.0,
             cache_dir=tmp_path / "cache",
         )
         sizes: dict[str, Any] = {"seq_len": 32, "batch_size": 8, "seed": 1}
-        stream = TokenStream(corpus, **sizes | options)
+        stream = data.TokenStream(corpus, **sizes | options)
         if prepare:
             stream.prepare(show_progress=False)
         return stream

@@ -7,25 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from fidgpt.data import (
-    BPETokenizer,
-    Corpus,
-    CorpusTokenizer,
-    DataError,
-    IndexedStream,
-    Mixture,
-    Stage,
-    TextFiles,
-    TokenStream,
-)
+from fidgpt import data
 from fidgpt.data.mixture import Interleaving
 
-MakeStream = Callable[..., TokenStream]
+MakeStream = Callable[..., data.TokenStream]
 SEQ_LEN = 32
 
 
 @pytest.fixture
-def streams(stream_of: MakeStream, modules: list[str]) -> dict[str, IndexedStream]:
+def streams(stream_of: MakeStream, modules: list[str]) -> dict[str, data.IndexedStream]:
     """Three texts of one letter each, of different sizes, so that rows show their text."""
     return {
         letter: stream_of([letter * (100 * (n + 1))] * (n + 1), seed=n, batch_size=1)
@@ -33,14 +23,14 @@ def streams(stream_of: MakeStream, modules: list[str]) -> dict[str, IndexedStrea
     }
 
 
-def mixed(streams: dict[str, IndexedStream], **options: Any) -> Mixture:
+def mixed(streams: dict[str, data.IndexedStream], **options: Any) -> data.Mixture:
     options = {"batch_size": 8, "weights": {"x": 0.5, "y": 0.3, "z": 0.2}} | options
-    mixture = Mixture(streams, **options)
+    mixture = data.Mixture(streams, **options)
     mixture.prepare(show_progress=False)
     return mixture
 
 
-def letters(mixture: Mixture, steps: range) -> list[str]:
+def letters(mixture: data.Mixture, steps: range) -> list[str]:
     """Which text each sequence is of."""
     rows = [row for step in steps for row in mixture.batch(step).tolist()]
     return [next(chr(token) for token in row if token < 256) for row in rows]
@@ -53,9 +43,9 @@ def test_every_prefix_has_the_shares_less_than_one_sequence_off(streams):
         assert np.abs(had - share * np.arange(1, len(drawn) + 1)).max() < 1 - 1e-9
 
 
-def test_each_stream_continues_in_its_own_order(streams: dict[str, IndexedStream]) -> None:
+def test_each_stream_continues_in_its_own_order(streams: dict[str, data.IndexedStream]) -> None:
     """Epoch after epoch, also where a stage ends in between."""
-    stages = [Stage(begin=7, weights={"x": 1, "z": 2}), Stage(begin=20, weights={"y": 1})]
+    stages = [data.Stage(begin=7, weights={"x": 1, "z": 2}), data.Stage(begin=20, weights={"y": 1})]
     mixture = mixed(streams, stages=stages)
     drawn: dict[str, list[list[int]]] = {name: [] for name in streams}
     for step in range(30):
@@ -67,14 +57,14 @@ def test_each_stream_continues_in_its_own_order(streams: dict[str, IndexedStream
 
 
 def test_a_stage_has_its_own_shares_from_its_first_step_on(streams):
-    mixture = mixed(streams, stages=[Stage(begin=10, weights={"z": 3, "x": 1})])
+    mixture = mixed(streams, stages=[data.Stage(begin=10, weights={"z": 3, "x": 1})])
     drawn = letters(mixture, range(10, 30))
     assert (drawn.count("z"), drawn.count("x")) == (120, 40)
     assert letters(mixture, range(10)).count("x") == 40
     assert [float(mixture.shares(step)["z"]) for step in (0, 9, 10)] == [0.2, 0.2, 0.75]
 
 
-def test_the_order_of_names_changes_nothing(streams: dict[str, IndexedStream]) -> None:
+def test_the_order_of_names_changes_nothing(streams: dict[str, data.IndexedStream]) -> None:
     """A config that was saved and loaded may name them in another order."""
     other = dict(reversed(streams.items()))
     weights = {"z": 0.2, "x": 0.5, "y": 0.3}
@@ -83,8 +73,10 @@ def test_the_order_of_names_changes_nothing(streams: dict[str, IndexedStream]) -
     assert first.checksum == second.checksum
 
 
-def test_mixtures_are_mixed(streams: dict[str, IndexedStream]) -> None:
-    inner = Mixture({name: streams[name] for name in "xy"}, batch_size=1, weights={"x": 1, "y": 1})
+def test_mixtures_are_mixed(streams: dict[str, data.IndexedStream]) -> None:
+    inner = data.Mixture(
+        {name: streams[name] for name in "xy"}, batch_size=1, weights={"x": 1, "y": 1}
+    )
     outer = mixed({"inner": inner, "z": streams["z"]}, weights={"inner": 0.8, "z": 0.2})
     drawn = letters(outer, range(25))
     assert [drawn.count(letter) for letter in "xyz"] == [80, 80, 40]
@@ -98,16 +90,16 @@ def test_the_checksum_is_that_of_the_texts(streams, stream_of):
     assert mixed(streams).checksum != mixed(renamed, weights={"x": 1}).checksum
 
 
-def test_only_stages_that_began_are_reported(streams: dict[str, IndexedStream]) -> None:
+def test_only_stages_that_began_are_reported(streams: dict[str, data.IndexedStream]) -> None:
     weights = {"x": 1, "y": 1}
-    inner_stages = [Stage(begin=4, weights={"y": 1})]
+    inner_stages = [data.Stage(begin=4, weights={"y": 1})]
     inner = mixed({n: streams[n] for n in "xy"}, weights=weights, stages=inner_stages, batch_size=1)
-    later = Stage(begin=10, weights={"z": 1})
+    later = data.Stage(begin=10, weights={"z": 1})
     mixture = mixed(
         {"inner": inner, "z": streams["z"]},
         batch_size=4,
         weights={"inner": 1, "z": 1},
-        stages=[Stage(begin=3, weights={"z": 3, "inner": 1}), later],
+        stages=[data.Stage(begin=3, weights={"z": 3, "inner": 1}), later],
     )
     assert mixture.stages_begun(0) == []
     first, own = (0, 0, {"inner": 1, "z": 1}), (0, 0, {"x": 1, "y": 1})
@@ -120,13 +112,13 @@ def test_only_stages_that_began_are_reported(streams: dict[str, IndexedStream]) 
 
 
 def test_different_tokenizers_are_refused(stream_of: MakeStream, modules: list[str]) -> None:
-    own = stream_of(modules[:10], tokenizer=BPETokenizer(vocab_size=400))
-    other = stream_of(modules[10:20], tokenizer=BPETokenizer(vocab_size=400))
+    own = stream_of(modules[:10], tokenizer=data.BPETokenizer(vocab_size=400))
+    other = stream_of(modules[10:20], tokenizer=data.BPETokenizer(vocab_size=400))
     weights = {"own": 1.0, "other": 1.0}
-    with pytest.raises(DataError, match=r"different tokenizers(.|\n)*CorpusTokenizer"):
+    with pytest.raises(data.DataError, match=r"different tokenizers(.|\n)*CorpusTokenizer"):
         mixed({"own": own, "other": other}, weights=weights)
-    assert isinstance(own, TokenStream)
-    same = stream_of(modules[10:20], tokenizer=CorpusTokenizer(own.corpus))  # type: ignore[arg-type]
+    assert isinstance(own, data.TokenStream)
+    same = stream_of(modules[10:20], tokenizer=data.CorpusTokenizer(own.corpus))  # type: ignore[arg-type]
     mixture = mixed({"own": own, "other": same}, weights=weights)
     assert mixture.tokenizer.token_values() == own.tokenizer.token_values()
     assert other.checksum != same.checksum
@@ -134,26 +126,26 @@ def test_different_tokenizers_are_refused(stream_of: MakeStream, modules: list[s
 
 def test_a_missing_text_is_reported_before_another_one_is_prepared(stream_of, tmp_path):
     own, other = stream_of(["a" * 200], prepare=False), stream_of(["b" * 200], prepare=False)
-    assert isinstance(other.corpus, Corpus)
-    other.corpus.source = TextFiles(tmp_path / "none.txt")
-    inner = Mixture({"other": other}, batch_size=8, weights={"other": 1})
-    with pytest.raises(DataError, match=r"none\.txt does not exist"):
+    assert isinstance(other.corpus, data.Corpus)
+    other.corpus.source = data.TextFiles(tmp_path / "none.txt")
+    inner = data.Mixture({"other": other}, batch_size=8, weights={"other": 1})
+    with pytest.raises(data.DataError, match=r"none\.txt does not exist"):
         mixed({"own": own, "inner": inner}, weights={"own": 1, "inner": 1})
     assert not (tmp_path / "cache").exists()
 
 
-def test_mistakes_are_named(streams: dict[str, IndexedStream], stream_of: MakeStream) -> None:
+def test_mistakes_are_named(streams: dict[str, data.IndexedStream], stream_of: MakeStream) -> None:
     with pytest.raises(ValueError, match="weight of 'w' belongs to no stream: there are x, y, z"):
         mixed(streams, weights={"x": 1, "w": 1})
     with pytest.raises(ValueError, match=r"begin at steps \[5, 5\]"):
-        mixed(streams, stages=[Stage(begin=5, weights={"x": 1})] * 2)
+        mixed(streams, stages=[data.Stage(begin=5, weights={"x": 1})] * 2)
     long, short = stream_of(["a" * 200]), stream_of(["b" * 200], seq_len=16)
-    with pytest.raises(DataError, match="'long' and 'short' .* sequences of 32 and 16 tokens"):
+    with pytest.raises(data.DataError, match="'long' and 'short' .* sequences of 32 and 16 tokens"):
         mixed({"long": long, "short": short}, weights={"long": 1, "short": 1})
     with pytest.raises(ValueError, match="begin=-1"):
-        Stage(begin=-1, weights={"x": 1})
-    with pytest.raises(DataError, match=r"call prepare\(\) first"):
-        Mixture(streams, batch_size=1, weights={"x": 1}).batch(0)
+        data.Stage(begin=-1, weights={"x": 1})
+    with pytest.raises(data.DataError, match=r"call prepare\(\) first"):
+        data.Mixture(streams, batch_size=1, weights={"x": 1}).batch(0)
 
 
 def test_the_order_of_a_stage_is_made_when_the_stage_begins(streams, monkeypatch):
@@ -167,8 +159,10 @@ def test_the_order_of_a_stage_is_made_when_the_stage_begins(streams, monkeypatch
     monkeypatch.setattr("fidgpt.data.mixture.Interleaving", order)
     first, *_ = streams
     weights = dict.fromkeys(streams, 1.0)
-    stages = [Stage(begin=n * 10, weights={**weights, first: 2**0.5 + n}) for n in range(1, 100)]
-    mixture = Mixture(streams, batch_size=8, weights=weights, stages=stages)
+    stages = [
+        data.Stage(begin=n * 10, weights={**weights, first: 2**0.5 + n}) for n in range(1, 100)
+    ]
+    mixture = data.Mixture(streams, batch_size=8, weights=weights, stages=stages)
     mixture.prepare()
     assert lengths == []
     mixture.batch(25)

@@ -1,35 +1,24 @@
-"""The order of tokens: the same for any number of ranks, threads, resumes and processes."""
+"""The order of tokens for any number of ranks, resumes and processes, and prefetching."""
 
+import gc
 import hashlib
 import itertools
 import os
+import random
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fidgpt.data import (
-    ByteTokenizer,
-    Corpus,
-    FillInTheMiddle,
-    HubDataset,
-    Mixture,
-    Packing,
-    Prefetch,
-    Source,
-    Stage,
-    TextFiles,
-    TokenStream,
-    TrainingStream,
-    best_fit,
-    concatenate,
-    shuffle_and_concatenate,
-)
+from fidgpt import data
 
 NAMES = ["<a>", "<b>", "<c>"]
 BATCH_SIZE = 8
@@ -49,19 +38,26 @@ class Case:
             (part / f"{number:02d}.txt").write_text(text[:900], encoding="utf-8")
 
     def stream(
-        self, number: int, *, packing: Packing = concatenate, fim: float = 0.0, **options: Any
-    ) -> TokenStream:
+        self,
+        number: int,
+        *,
+        packing: data.Packing = data.concatenate,
+        fim: float = 0.0,
+        **options: Any,
+    ) -> data.TokenStream:
         prefix, suffix, middle = NAMES
-        part = FillInTheMiddle(rate=fim, prefix=prefix, suffix=suffix, middle=middle)
-        source: Source = options.pop("source", None) or TextFiles(self.folder / f"text{number}")
-        corpus = Corpus(
+        part = data.FillInTheMiddle(rate=fim, prefix=prefix, suffix=suffix, middle=middle)
+        source: data.Source = options.pop("source", None) or data.TextFiles(
+            self.folder / f"text{number}"
+        )
+        corpus = data.Corpus(
             source,
-            tokenizer=ByteTokenizer(special_tokens=NAMES),
+            tokenizer=data.ByteTokenizer(special_tokens=NAMES),
             validation_fraction=0.1,
             cache_dir=self.folder / "cache",
             shard_tokens=2000,
         )
-        return TokenStream(
+        return data.TokenStream(
             corpus,
             seq_len=64,
             batch_size=BATCH_SIZE,
@@ -70,31 +66,31 @@ class Case:
             transforms=[part] if fim else [],
         )
 
-    def mixture(self) -> Mixture:
+    def mixture(self) -> data.Mixture:
         """Of all kinds, with stages whose ends are not where runs are stopped."""
         streams = {
             "plain": self.stream(0),
-            "packed": self.stream(1, packing=best_fit),
-            "filled": self.stream(2, packing=shuffle_and_concatenate, fim=0.6),
+            "packed": self.stream(1, packing=data.best_fit),
+            "filled": self.stream(2, packing=data.shuffle_and_concatenate, fim=0.6),
         }
-        return Mixture(
+        return data.Mixture(
             streams,
             batch_size=BATCH_SIZE,
             weights={"plain": 0.61, "packed": 0.28, "filled": 0.11},
             stages=[
-                Stage(begin=6, weights={"plain": 1, "packed": 1, "filled": 3}),
-                Stage(begin=18, weights={"packed": 1}),
+                data.Stage(begin=6, weights={"plain": 1, "packed": 1, "filled": 3}),
+                data.Stage(begin=18, weights={"packed": 1}),
             ],
         )
 
 
-KINDS: dict[str, Callable[[Case], TrainingStream]] = {
+KINDS: dict[str, Callable[[Case], data.TrainingStream]] = {
     "concatenated": lambda case: case.stream(0),
-    "best fit": lambda case: case.stream(1, packing=best_fit),
-    "shuffled": lambda case: case.stream(2, packing=shuffle_and_concatenate),
-    "fill in the middle": lambda case: case.stream(0, packing=best_fit, fim=0.6),
+    "best fit": lambda case: case.stream(1, packing=data.best_fit),
+    "shuffled": lambda case: case.stream(2, packing=data.shuffle_and_concatenate),
+    "fill in the middle": lambda case: case.stream(0, packing=data.best_fit, fim=0.6),
     "hub": lambda case: case.stream(
-        0, source=HubDataset("some/texts", revision="0123456789" * 4), packing=best_fit
+        0, source=data.HubDataset("some/texts", revision="0123456789" * 4), packing=data.best_fit
     ),
     "mixture": lambda case: case.mixture(),
 }
@@ -118,25 +114,25 @@ def hub(modules: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", Datasets)
 
 
-def prepared(stream: TrainingStream) -> TrainingStream:
+def prepared(stream: data.TrainingStream) -> data.TrainingStream:
     stream.prepare(show_progress=False)
     return stream
 
 
 @pytest.fixture(params=KINDS)
-def make(request: pytest.FixtureRequest, case: Case) -> Callable[[], TrainingStream]:
+def make(request: pytest.FixtureRequest, case: Case) -> Callable[[], data.TrainingStream]:
     """Make a new stream of one kind."""
     return lambda: KINDS[request.param](case)
 
 
 @pytest.fixture
-def expected(make: Callable[[], TrainingStream]) -> list[Tensor]:
+def expected(make: Callable[[], data.TrainingStream]) -> list[Tensor]:
     """What one process reads that never stops and makes nothing ahead."""
     stream = prepared(make())
     return [stream.batch(step) for step in range(NUM_STEPS)]
 
 
-def read_in_parts(make: Callable[[], TrainingStream]) -> list[Tensor]:
+def read_in_parts(make: Callable[[], data.TrainingStream]) -> list[Tensor]:
     """What is read if a run stops often; each rank has a stream of its own."""
     batches = []
     for (first, world_size), (stop, _) in itertools.pairwise([*PARTS, (NUM_STEPS, 1)]):
@@ -153,8 +149,8 @@ def test_stops_and_ranks_change_no_token(make, expected):
 
 @pytest.mark.parametrize(("depth", "num_workers"), [(1, 1), (2, 2), (5, 4)])
 def test_batches_made_ahead_change_no_token(make, expected, depth, num_workers):
-    def ahead() -> Prefetch:
-        return Prefetch(make(), depth=depth, num_workers=num_workers)
+    def ahead() -> data.Prefetch:
+        return data.Prefetch(make(), depth=depth, num_workers=num_workers)
 
     assert torch.equal(torch.stack(read_in_parts(ahead)), torch.stack(expected))
 
@@ -189,3 +185,138 @@ def test_another_process_reads_the_same(case: Case) -> None:
             timeout=60,
         )
         assert done.stdout.strip() == hashlib.sha256(tokens).hexdigest(), done.stderr
+
+
+class Counting(data.TrainingStream):
+    """Batches that hold their step; some steps cannot be read."""
+
+    tokenizer = checksum = None  # pyright: ignore
+
+    def __init__(self, *, broken: frozenset[int] = frozenset()) -> None:
+        self.broken = broken
+        self.requested: list[int] = []
+        self.threads: set[str] = set()
+
+    def prepare(self, *, show_progress: bool = True) -> None: ...
+
+    def batch(self, step, *, rank=0, world_size=1):
+        self.requested.append(step)
+        self.threads.add(threading.current_thread().name)
+        if step in self.broken:
+            raise OSError(f"step {step} is on a bad disk")
+        return torch.full((1, 2), 100 * step + 10 * rank + world_size)
+
+
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize(("depth", "num_workers"), [(1, 1), (3, 1), (3, 4)])
+def test_batches_are_the_streams_own_in_any_order_of_steps(stream_of, modules, depth, num_workers):
+    stream = stream_of(modules[:10])
+    ahead = data.Prefetch(stream, depth=depth, num_workers=num_workers)
+    ahead.prepare(show_progress=False)
+    states = random_states()
+    for step in [*range(20), 7, 8, 9, 3, *random.Random(0).choices(range(50), k=20)]:
+        assert torch.equal(ahead.batch(step), stream.batch(step))
+    for rank in range(4):
+        ranked = ahead.batch(5, rank=rank, world_size=4)
+        assert torch.equal(ranked, stream.batch(5, rank=rank, world_size=4))
+    assert ahead.checksum == stream.checksum
+    assert ahead.tokenizer is stream.tokenizer
+    assert random_states() == states
+
+
+def random_states() -> tuple[Any, ...]:
+    numpy = np.random.get_state(legacy=False)["state"]["key"].tolist()
+    return torch.random.get_rng_state().tolist(), numpy, random.getstate()
+
+
+def test_the_next_batches_are_made_ahead_and_each_once() -> None:
+    stream = Counting()
+    ahead = data.Prefetch(stream, depth=3)
+    ahead.batch(4, rank=1, world_size=2)
+    wait_until(lambda: len(stream.requested) == 4)
+    assert stream.requested == [4, 5, 6, 7]
+    for step in range(5, 10):
+        assert ahead.batch(step, rank=1, world_size=2)[0, 0] == 100 * step + 12
+    wait_until(lambda: len(stream.requested) == 9)
+    assert stream.requested == list(range(4, 13))
+    assert stream.threads == {"prefetch"}
+
+
+def test_an_error_is_raised_at_its_step_and_later_steps_are_read() -> None:
+    ahead = data.Prefetch(Counting(broken=frozenset({2, 3})), depth=4)
+    assert [int(ahead.batch(step)[0, 0]) for step in (0, 1)] == [1, 101]
+    for step in (2, 3, 3):
+        with pytest.raises(OSError, match=f"step {step} is on a bad disk"):
+            ahead.batch(step)
+    assert int(ahead.batch(4)[0, 0]) == 401
+
+
+def test_the_threads_end_with_the_stream() -> None:
+    gc.collect()
+    wait_until(lambda: not workers())
+    ahead = data.Prefetch(Counting(), num_workers=3)
+    ahead.batch(0)
+    assert len(workers()) == 3
+    del ahead
+    gc.collect()
+    wait_until(lambda: not workers())
+
+
+HANGING = """
+import os, signal, sys, threading, time
+import torch
+from fidgpt.data import Prefetch, TrainingStream
+
+class Hanging(TrainingStream):
+    tokenizer = checksum = None
+    def prepare(self, *, show_progress=True): ...
+    def batch(self, step, *, rank=0, world_size=1):
+        time.sleep(0 if step < 2 else 3600)
+        return torch.zeros(1, 2, dtype=torch.int64)
+
+ahead = Prefetch(Hanging(), depth=1)
+ahead.batch(0)
+if sys.argv[1] == "interrupt":
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    ahead.batch(1); ahead.batch(2)
+"""
+
+
+@pytest.mark.parametrize(("how", "status"), [("interrupt", -2), ("end", 0)])
+def test_neither_ctrl_c_nor_the_end_of_the_program_waits_for_a_batch(how: str, status: int) -> None:
+    """The batch that is being made takes an hour; starting on a busy machine may take a minute."""
+    command = [sys.executable, "-c", HANGING, how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == status, done.stderr
+    assert ("KeyboardInterrupt" in done.stderr) == (how == "interrupt")
+
+
+def test_memory_limits_what_is_made_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = Counting()
+    size = stream.batch(0).nbytes
+    stream.requested.clear()
+    monkeypatch.setattr("fidgpt.data.prefetch.MAX_BYTES", 5 * size)
+    ahead = data.Prefetch(stream, depth=1000)
+    for step in range(3):
+        ahead.batch(step)
+        wait_until(lambda: len(stream.requested) == step + 6)  # noqa: B023
+    assert stream.requested == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "options", [{"depth": 0}, {"num_workers": 0}, {"depth": 10**7}, {"num_workers": 1001}]
+)
+def test_numbers_out_of_range_are_refused(options: dict[str, int]) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(ValueError, match=f"{name}={value} must be from 1 to 1000"):
+        data.Prefetch(Counting(), **options)

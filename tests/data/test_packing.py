@@ -13,24 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fidgpt.data import (
-    BPETokenizer,
-    ByteTokenizer,
-    DataError,
-    FillInTheMiddle,
-    TokenStream,
-    best_fit,
-    inputs_and_targets,
-    mask_loss,
-    token_ids,
-)
+from fidgpt import data
 from fidgpt.data import load_tokenizer as load
 from fidgpt.data.packing import pack
 from fidgpt.model.context import PackedDocuments
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.train.loss import CrossEntropy, NextToken
 
-MakeStream = Callable[..., TokenStream]
+MakeStream = Callable[..., data.TokenStream]
 END = 256
 SEQ_LEN = 32
 
@@ -80,7 +70,7 @@ def random_texts(count: int, *, longest: int, seed: int = 0) -> list[str]:
     ]
 
 
-def rows_of_epoch(stream: TokenStream, epoch: int) -> list[list[int]]:
+def rows_of_epoch(stream: data.TokenStream, epoch: int) -> list[list[int]]:
     first = epoch * stream.num_sequences
     return stream.rows(np.arange(first, first + stream.num_sequences)).tolist()
 
@@ -103,7 +93,7 @@ def documents_of(rows: Iterable[list[int]]) -> list[str]:
 
 def test_documents_that_fit_are_whole_and_packed_by_best_fit(stream_of: MakeStream) -> None:
     texts = random_texts(300, longest=SEQ_LEN - 1)
-    stream = stream_of(texts, packing=best_fit)
+    stream = stream_of(texts, packing=data.best_fit)
     full = plain_best_fit([len(text) + 1 for text in texts], capacity=SEQ_LEN)
     for epoch in range(3):
         rows = rows_of_epoch(stream, epoch)
@@ -112,10 +102,10 @@ def test_documents_that_fit_are_whole_and_packed_by_best_fit(stream_of: MakeStre
 
 
 def test_padding_is_masked_ends_of_text(stream_of: MakeStream) -> None:
-    stream = stream_of(["abcde", "fghij"], packing=best_fit, seq_len=20)
+    stream = stream_of(["abcde", "fghij"], packing=data.best_fit, seq_len=20)
     (row,) = rows_of_epoch(stream, 0)
     assert row[13:] == [~END] * 8
-    assert token_ids(np.array(row))[12:].tolist() == [END] * 9
+    assert data.token_ids(np.array(row))[12:].tolist() == [END] * 9
     assert min(row[:13]) >= 0
 
 
@@ -126,7 +116,7 @@ def test_a_longer_document_is_cut_and_its_rest_packed(stream_of: MakeStream) -> 
     """
     texts = [text for text in random_texts(60, longest=100) if len(text) % SEQ_LEN]
     texts.append("f" * SEQ_LEN)
-    stream = stream_of(texts, packing=best_fit)
+    stream = stream_of(texts, packing=data.best_fit)
     tokens = [token for text in texts for token in (*text.encode(), END)]
     rows = rows_of_epoch(stream, 0)
     read = [~t if t < 0 else t for row in rows for t in row[1:] if t != ~END]
@@ -137,9 +127,9 @@ def test_a_longer_document_is_cut_and_its_rest_packed(stream_of: MakeStream) -> 
 
 def test_the_model_sees_each_document_alone_and_from_its_beginning(stream_of: MakeStream) -> None:
     texts = random_texts(50, longest=12)
-    stream = stream_of(texts, packing=best_fit)
+    stream = stream_of(texts, packing=data.best_fit)
     rows = torch.tensor(rows_of_epoch(stream, 0))
-    inputs = token_ids(rows)[:, :-1]
+    inputs = data.token_ids(rows)[:, :-1]
     places = PackedDocuments(end_of_text=END)(inputs)
     assert places.documents is not None
     seen = [
@@ -154,7 +144,7 @@ def test_the_model_sees_each_document_alone_and_from_its_beginning(stream_of: Ma
 
 def test_epoch_and_seed_permute_the_documents(stream_of: MakeStream) -> None:
     texts = random_texts(300, longest=12)
-    stream, other = (stream_of(texts, packing=best_fit, seed=seed) for seed in (1, 2))
+    stream, other = (stream_of(texts, packing=data.best_fit, seed=seed) for seed in (1, 2))
     first, second, third = (
         {frozenset(documents_of([row])) for row in rows_of_epoch(one, epoch)}
         for one, epoch in ((stream, 0), (stream, 1), (other, 0))
@@ -168,23 +158,23 @@ def test_epoch_and_seed_permute_the_documents(stream_of: MakeStream) -> None:
 def test_the_packing_is_written_once_for_each_length(stream_of: MakeStream, tmp_path: Path) -> None:
     texts = random_texts(100, longest=20)
     checksums = {
-        stream_of(texts, packing=best_fit).checksum,
-        stream_of(texts, packing=best_fit, seq_len=40).checksum,
+        stream_of(texts, packing=data.best_fit).checksum,
+        stream_of(texts, packing=data.best_fit, seq_len=40).checksum,
         stream_of(texts).checksum,
     }
-    checksums.add(stream_of([text[::-1] for text in texts], packing=best_fit).checksum)
+    checksums.add(stream_of([text[::-1] for text in texts], packing=data.best_fit).checksum)
     assert len(checksums) == 4
     written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("pieces.bin")}
-    assert stream_of(texts, packing=best_fit).checksum in checksums
+    assert stream_of(texts, packing=data.best_fit).checksum in checksums
     assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("pieces.bin")}
 
 
 def test_pieces_are_the_same_whatever_is_read_at_once(stream_of, monkeypatch, tmp_path):
     """As with any number of shards and any size of what is held in memory."""
     texts = random_texts(100, longest=90)
-    whole = stream_of(texts, packing=best_fit)
+    whole = stream_of(texts, packing=data.best_fit)
     monkeypatch.setattr("fidgpt.data.packing.PIECES_AT_ONCE", 7)
-    parts = stream_of(texts, packing=functools.partial(best_fit, cache_dir=tmp_path / "other"))
+    parts = stream_of(texts, packing=functools.partial(data.best_fit, cache_dir=tmp_path / "other"))
     assert list((tmp_path / "other").rglob("pieces.bin"))
     assert parts.checksum == whole.checksum
     assert torch.equal(parts.batch(3), whole.batch(3))
@@ -202,17 +192,17 @@ def test_pieces_are_the_same_whatever_is_read_at_once(stream_of, monkeypatch, tm
 )
 def test_a_damaged_packing_is_found_and_named(stream_of, file, damage):
     texts = random_texts(100, longest=20)
-    stream = stream_of(texts, packing=best_fit)
+    stream = stream_of(texts, packing=data.best_fit)
     path = stream.corpus.prepare().directory / f"best-fit-{SEQ_LEN}" / file
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(DataError, match=r"The packing in (.|\n)*rm -r (.|\n)*from the corpus"):
-        stream_of(texts, packing=best_fit)
+    with pytest.raises(data.DataError, match=r"The packing in (.|\n)*rm -r (.|\n)*from the corpus"):
+        stream_of(texts, packing=data.best_fit)
 
 
 def test_a_place_that_cannot_be_written_is_named(stream_of: MakeStream, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"Cannot write the packing(.|\n)*cache_dir"):
-        stream_of(["a"], packing=functools.partial(best_fit, cache_dir=tmp_path / "file"))
+    with pytest.raises(data.DataError, match=r"Cannot write the packing(.|\n)*cache_dir"):
+        stream_of(["a"], packing=functools.partial(data.best_fit, cache_dir=tmp_path / "file"))
 
 
 class Bigram(LanguageModel):
@@ -236,18 +226,18 @@ COUNTED = torch.tensor([[True, False, True, True], [True, True, False, False]])
 
 def masked(counted: Tensor = COUNTED) -> Tensor:
     batch = BATCH.clone()
-    batch[:, 1:] = torch.where(counted, BATCH[:, 1:], mask_loss(BATCH[:, 1:]))
+    batch[:, 1:] = torch.where(counted, BATCH[:, 1:], data.mask_loss(BATCH[:, 1:]))
     return batch
 
 
 def test_masked_tokens_are_still_inputs() -> None:
-    assert torch.equal(token_ids(masked()), BATCH)
-    assert torch.equal(mask_loss(mask_loss(BATCH)), BATCH)
-    inputs, targets, mask = inputs_and_targets(masked())
+    assert torch.equal(data.token_ids(masked()), BATCH)
+    assert torch.equal(data.mask_loss(data.mask_loss(BATCH)), BATCH)
+    inputs, targets, mask = data.inputs_and_targets(masked())
     assert torch.equal(inputs, BATCH[:, :-1])
     assert torch.equal(targets, BATCH[:, 1:])
     assert mask is not None and torch.equal(mask, COUNTED)
-    assert inputs_and_targets(BATCH)[2] is None
+    assert data.inputs_and_targets(BATCH)[2] is None
 
 
 def test_the_loss_and_its_gradient_are_those_of_the_other_tokens() -> None:
@@ -273,14 +263,14 @@ def test_the_loss_of_a_fully_masked_batch_is_zero() -> None:
 
 
 NAMES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
-TOKENIZER = ByteTokenizer(special_tokens=NAMES)
+TOKENIZER = data.ByteTokenizer(special_tokens=NAMES)
 MIDDLE_END, PREFIX, SUFFIX, MIDDLE = range(256, 260)
 
 
 def changed(rows: Any, *, seed: int = 0, first: int = 0, **options: Any) -> np.ndarray:
     """What the part makes of some rows."""
     rows = np.array(rows, dtype=np.int64)
-    part = FillInTheMiddle(**options)
+    part = data.FillInTheMiddle(**options)
     indices = np.arange(first, first + len(rows))
     return part(rows, indices=indices, seed=seed, tokenizer=TOKENIZER)
 
@@ -358,7 +348,7 @@ def test_chance_depends_on_the_seed_and_the_number_of_the_row() -> None:
 def test_a_stream_changes_its_sequences(stream_of: MakeStream, modules: list[str]) -> None:
     before, stream, other = (
         stream_of(modules[:8], tokenizer=TOKENIZER, seq_len=128, transforms=transforms)
-        for transforms in ([], [FillInTheMiddle(rate=0.9)], [FillInTheMiddle(rate=0.8)])
+        for transforms in ([], [data.FillInTheMiddle(rate=0.9)], [data.FillInTheMiddle(rate=0.8)])
     )
     batch = stream.batch(3)
     assert (batch == MIDDLE).any()
@@ -368,24 +358,26 @@ def test_a_stream_changes_its_sequences(stream_of: MakeStream, modules: list[str
 
 def test_tokens_are_found_by_name_or_taken_by_number(stream_of: MakeStream) -> None:
     texts = ["some text to train on, and some more of it " * 4] * 3
-    bpe = BPETokenizer(vocab_size=300, special_tokens=NAMES)
-    numbers = FillInTheMiddle(rate=1.0, prefix=1, suffix=2, middle=3)
+    bpe = data.BPETokenizer(vocab_size=300, special_tokens=NAMES)
+    numbers = data.FillInTheMiddle(rate=1.0, prefix=1, suffix=2, middle=3)
     named, numbered = (
         stream_of(texts, tokenizer=bpe, transforms=[one])
-        for one in (FillInTheMiddle(rate=1.0), numbers)
+        for one in (data.FillInTheMiddle(rate=1.0), numbers)
     )
     assert [named.tokenizer.special_ids()[name] for name in NAMES] == [1, 2, 3]
     assert {1, 2, 3} <= set(named.batch(0).flatten().tolist())
     assert torch.equal(numbered.batch(0), named.batch(0))
-    with pytest.raises(DataError, match=r"no special token '<\|fim_prefix\|>'(.|\n)*BPETokenizer"):
-        stream_of(texts, transforms=[FillInTheMiddle()])
-    with pytest.raises(DataError, match="no special token 257"):
-        stream_of(texts, transforms=[FillInTheMiddle(prefix=257)])
+    with pytest.raises(
+        data.DataError, match=r"no special token '<\|fim_prefix\|>'(.|\n)*BPETokenizer"
+    ):
+        stream_of(texts, transforms=[data.FillInTheMiddle()])
+    with pytest.raises(data.DataError, match="no special token 257"):
+        stream_of(texts, transforms=[data.FillInTheMiddle(prefix=257)])
 
 
-@pytest.mark.parametrize("make", [BPETokenizer, ByteTokenizer])
+@pytest.mark.parametrize("make", [data.BPETokenizer, data.ByteTokenizer])
 def test_special_tokens_are_kept_and_no_text_spells_them(make: Any, tmp_path: Any) -> None:
-    sizes: dict[str, Any] = {"vocab_size": 300} if make is BPETokenizer else {}
+    sizes: dict[str, Any] = {"vocab_size": 300} if make is data.BPETokenizer else {}
     spec = make(special_tokens=NAMES, **sizes)
     assert spec.identity() != make(**sizes).identity()
     tokenizer = spec.build(["a small text, a small text"])
@@ -399,7 +391,7 @@ def test_special_tokens_are_kept_and_no_text_spells_them(make: Any, tmp_path: An
 
 
 def test_arguments_out_of_range_are_refused() -> None:
-    with pytest.raises(DataError, match="rate=1.5 must be a probability"):
-        FillInTheMiddle(rate=1.5)
+    with pytest.raises(data.DataError, match="rate=1.5 must be a probability"):
+        data.FillInTheMiddle(rate=1.5)
     with pytest.raises(ValueError, match="vocab_size=258 must be from 260 "):
-        BPETokenizer(vocab_size=258, special_tokens=NAMES)
+        data.BPETokenizer(vocab_size=258, special_tokens=NAMES)

@@ -18,29 +18,18 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from fidgpt.data import (
-    BPETokenizer,
-    ByteTokenizer,
-    Corpus,
-    CorpusDirectory,
-    DataError,
-    PreparedCorpus,
-    Source,
-    Split,
-    TextFiles,
-    TokenizerFile,
-)
+from fidgpt import data
 from fidgpt.data.prepare import main
 from fidgpt.data.prepared import SplitWriter
 from fidgpt.files import cache_directory, only_one
 
-Prepare = Callable[..., PreparedCorpus]
+Prepare = Callable[..., data.PreparedCorpus]
 MakeSource = Callable[..., Any]
 PROCESSES = pytest.mark.xdist_group("prepare")
-BYTES, BPE = ByteTokenizer(), BPETokenizer(vocab_size=400)
+BYTES, BPE = data.ByteTokenizer(), data.BPETokenizer(vocab_size=400)
 
 
-def texts_of(corpus: PreparedCorpus, split: Split) -> list[str]:
+def texts_of(corpus: data.PreparedCorpus, split: data.Split) -> list[str]:
     found = []
     for bounds in split.document_bounds(at_once=1000):
         for begin, stop in itertools.pairwise(bounds.tolist()):
@@ -50,11 +39,11 @@ def texts_of(corpus: PreparedCorpus, split: Split) -> list[str]:
     return found
 
 
-def both_of(corpus: PreparedCorpus) -> tuple[list[str], list[str]]:
+def both_of(corpus: data.PreparedCorpus) -> tuple[list[str], list[str]]:
     return texts_of(corpus, corpus.train), texts_of(corpus, corpus.validation)
 
 
-def counts(corpus: PreparedCorpus) -> tuple[int, int]:
+def counts(corpus: data.PreparedCorpus) -> tuple[int, int]:
     return corpus.train.num_documents, corpus.validation.num_documents
 
 
@@ -82,7 +71,7 @@ def test_a_vocabulary_beyond_16_bits_is_written_in_32(modules, prepare, tmp_path
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens(["<|endoftext|>"])
     backend.save(str(tmp_path / "big.json"))
-    corpus = prepare(modules[:5], tokenizer=TokenizerFile(tmp_path / "big.json"))
+    corpus = prepare(modules[:5], tokenizer=data.TokenizerFile(tmp_path / "big.json"))
     assert corpus.dtype == "uint32"
     train, held_out = both_of(corpus)
     assert sorted(train + held_out) == sorted(modules[:5])
@@ -108,7 +97,7 @@ def test_two_different_documents_are_enough_for_both_splits(prepare, second, fra
 
 def test_the_tokenizer_is_not_trained_on_what_is_held_out(prepare: Prepare) -> None:
     texts = [f"{n} " + chr(0x4E00 + n) * 40 for n in range(50)]
-    spec = BPETokenizer(vocab_size=2000)
+    spec = data.BPETokenizer(vocab_size=2000)
     corpus = prepare(texts, tokenizer=spec, validation_fraction=0.2)
     values = corpus.tokenizer.token_values()
     for split, is_known in zip(both_of(corpus), (True, False), strict=True):
@@ -118,7 +107,7 @@ def test_the_tokenizer_is_not_trained_on_what_is_held_out(prepare: Prepare) -> N
 def test_the_sample_of_the_tokenizer_is_bounded(modules: list[str], prepare: Prepare) -> None:
     samples = []
 
-    class Recording(BPETokenizer):
+    class Recording(data.BPETokenizer):
         def build(self, sample: Sequence[str]) -> Any:
             samples.append(list(sample))
             return super().build(sample)
@@ -139,7 +128,7 @@ def test_the_command_prepares_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "Tokenizing" in shown.err
     assert str(tmp_path / "out") in shown.out
     assert "257 tokens in the vocabulary" in shown.out
-    assert sum(counts(PreparedCorpus(tmp_path / "out"))) == 30
+    assert sum(counts(data.PreparedCorpus(tmp_path / "out"))) == 30
     assert main([*arguments, "--text_field", "body", "--vocab_size", "300"]) == 2
     assert "prepared from another source, tokenizer" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
@@ -206,7 +195,7 @@ def test_finished_shards_are_not_tokenized_again(
     source = documents(modules)
     with monkeypatch.context() as patch:
         fail_at(patch, 45, failure)
-        with pytest.raises((KeyboardInterrupt, DataError)):
+        with pytest.raises((KeyboardInterrupt, data.DataError)):
             files(source, "out")
     assert source.num_readings == 2
     record = json.loads((resumable(tmp_path)[0] / "record.json").read_text())
@@ -214,13 +203,13 @@ def test_finished_shards_are_not_tokenized_again(
     assert finished > 45 * 2000 - 2 * 13_000
 
     tokenized: list[str] = []
-    encode = ByteTokenizer.encode_batch
+    encode = data.ByteTokenizer.encode_batch
 
-    def encode_and_count(self: ByteTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode_and_count(self: data.ByteTokenizer, texts: Sequence[str]) -> list[np.ndarray]:
         tokenized.extend(texts)
         return encode(self, texts)
 
-    monkeypatch.setattr(ByteTokenizer, "encode_batch", encode_and_count)
+    monkeypatch.setattr(data.ByteTokenizer, "encode_batch", encode_and_count)
     assert files(source, "out") == expected
     assert source.num_readings == 3
     total = sum(len(text.encode()) for text in modules)
@@ -355,7 +344,7 @@ def test_a_killed_process_is_reported_and_finished_shards_are_kept(modules, file
     with monkeypatch.context() as patch:
         patch.setattr("fidgpt.data.encoders.subprocess.Popen", start_and_keep)
         fail_at(patch, 20, lambda: started[0].send_signal(signal.SIGKILL))
-        with pytest.raises(DataError, match=r"ended with status -9(.|\n)*--num_workers"):
+        with pytest.raises(data.DataError, match=r"ended with status -9(.|\n)*--num_workers"):
             files(modules, "out", tokenizer=BPE)
     assert [process.poll() is not None for process in started] == [True, True]
     assert files(modules, "out", tokenizer=BPE) == files(modules, "whole", tokenizer=BPE)
@@ -388,7 +377,7 @@ def test_processes_end_with_the_one_that_started_them(modules, files, tmp_path):
     while worker.exists() and "Z" not in (worker / "stat").read_text().rpartition(")")[2][:3]:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    source = TextFiles(tmp_path / "a.txt")
+    source = data.TextFiles(tmp_path / "a.txt")
     assert files(source, "out") == files(source, "whole")
 
 
@@ -426,8 +415,8 @@ def test_a_failure_before_the_first_shard_is_finished_leaves_nothing(
     documents, modules, tmp_path, monkeypatch, error, message
 ):
     fail_at(monkeypatch, 20, error)
-    corpus = Corpus(documents(modules), tokenizer=BYTES, cache_dir=tmp_path)
-    with pytest.raises((DataError, KeyboardInterrupt), match=message) as caught:
+    corpus = data.Corpus(documents(modules), tokenizer=BYTES, cache_dir=tmp_path)
+    with pytest.raises((data.DataError, KeyboardInterrupt), match=message) as caught:
         corpus.prepare(show_progress=False)
     assert message == "^$" or str(tmp_path) in str(caught.value)
     assert below(tmp_path) == ["corpora"]
@@ -439,8 +428,10 @@ def test_a_failure_before_the_first_shard_is_finished_leaves_nothing(
 def test_a_place_that_cannot_be_written(documents, modules, tmp_path, place):
     """Below a regular file, and in the kernel's own tree: closed even to root."""
     (tmp_path / "file").write_text("not a directory")
-    corpus = Corpus(documents(modules), tokenizer=BYTES, cache_dir=tmp_path / place)
-    with pytest.raises(DataError, match=r"Cannot write the prepared corpus(.|\n)*FIDGPT_CACHE"):
+    corpus = data.Corpus(documents(modules), tokenizer=BYTES, cache_dir=tmp_path / place)
+    with pytest.raises(
+        data.DataError, match=r"Cannot write the prepared corpus(.|\n)*FIDGPT_CACHE"
+    ):
         corpus.prepare(show_progress=False)
     assert below(tmp_path) == ["file"]
 
@@ -451,11 +442,11 @@ def test_what_is_not_a_corpus_is_left_alone(prepare: Prepare, tmp_path: Path) ->
     (tmp_path / "tokenizer.json").write_text("{}")
     before = below(tmp_path)
     for name in ("mine", "tokenizer.json"):
-        with pytest.raises(DataError, match="exists and is not a prepared corpus"):
+        with pytest.raises(data.DataError, match="exists and is not a prepared corpus"):
             prepare(["a"], name)
     for path, message in [("none.json", "No such file"), ("tokenizer.json", "no 'model'")]:
-        with pytest.raises(DataError, match=message):
-            prepare(["a"], "cache/out", tokenizer=TokenizerFile(tmp_path / path))
+        with pytest.raises(data.DataError, match=message):
+            prepare(["a"], "cache/out", tokenizer=data.TokenizerFile(tmp_path / path))
     assert below(tmp_path) == before
 
 
@@ -468,16 +459,16 @@ def test_text_that_grows_while_it_is_read(documents, modules, prepare, tmp_path)
         def identity(self) -> str:
             return "growing"
 
-    with pytest.raises(DataError, match="text changed while it was read"):
+    with pytest.raises(data.DataError, match="text changed while it was read"):
         prepare(Growing(modules))
     assert below(tmp_path) == []
 
 
 def test_constructors_check_their_options_and_touch_no_file(tmp_path: Path) -> None:
-    def corpus(**options: Any) -> Corpus:
-        spec = TokenizerFile(tmp_path / "none.json")
-        source = TextFiles(tmp_path / "none.txt")
-        return Corpus(source, tokenizer=spec, cache_dir=tmp_path / "cache", **options)
+    def corpus(**options: Any) -> data.Corpus:
+        spec = data.TokenizerFile(tmp_path / "none.json")
+        source = data.TextFiles(tmp_path / "none.txt")
+        return data.Corpus(source, tokenizer=spec, cache_dir=tmp_path / "cache", **options)
 
     corpus()
     for options, message in [
@@ -494,10 +485,12 @@ def test_constructors_check_their_options_and_touch_no_file(tmp_path: Path) -> N
 def test_a_corpus_is_prepared_once(documents, modules, tmp_path):
     """Also by threads that start together, each with a lock file of its own as processes have."""
     source = documents(modules)
-    found: list[PreparedCorpus] = []
+    found: list[data.PreparedCorpus] = []
 
     def prepare() -> None:
-        corpus = Corpus(source, tokenizer=BPETokenizer(vocab_size=300), cache_dir=tmp_path)
+        corpus = data.Corpus(
+            source, tokenizer=data.BPETokenizer(vocab_size=300), cache_dir=tmp_path
+        )
         found.append(corpus.prepare(show_progress=False))
         assert corpus.prepare() is found[-1] or corpus.prepare() in found
 
@@ -534,17 +527,17 @@ def test_one_holder_of_a_lock_at_a_time(tmp_path: Path) -> None:
 
 
 def test_whatever_changes_the_tokens_changes_the_place(documents, modules, tmp_path):
-    def place(source: Source, **options: Any) -> Path:
+    def place(source: data.Source, **options: Any) -> Path:
         options = {"tokenizer": BYTES, "shard_tokens": 1000} | options
-        corpus = Corpus(source, cache_dir=tmp_path, **options)
+        corpus = data.Corpus(source, cache_dir=tmp_path, **options)
         return corpus.prepare(show_progress=False).directory
 
     source = documents(modules[:4])
     places = {
         place(source),
         place(documents(modules[:4], name="other")),
-        place(source, tokenizer=BPETokenizer(vocab_size=300)),
-        place(source, tokenizer=BPETokenizer(vocab_size=301)),
+        place(source, tokenizer=data.BPETokenizer(vocab_size=300)),
+        place(source, tokenizer=data.BPETokenizer(vocab_size=301)),
         place(source, validation_fraction=0.5),
         place(source, shard_tokens=500),
     }
@@ -556,9 +549,9 @@ def test_the_checksum_is_that_of_the_content(documents, modules, prepare):
     other = prepare([*modules[:-1], modules[-1] + "."], "c")
     assert first.checksum == moved.checksum != other.checksum
     assert len(first.checksum) == 64
-    assert CorpusDirectory(first.directory).prepare().checksum == first.checksum
-    with pytest.raises(DataError, match=r"is not a prepared corpus(.|\n)*fidgpt.data.prepare"):
-        CorpusDirectory(first.directory / "none").prepare()
+    assert data.CorpusDirectory(first.directory).prepare().checksum == first.checksum
+    with pytest.raises(data.DataError, match=r"is not a prepared corpus(.|\n)*fidgpt.data.prepare"):
+        data.CorpusDirectory(first.directory / "none").prepare()
 
 
 def test_the_cache_directory_follows_the_environment(monkeypatch, tmp_path):
@@ -597,8 +590,10 @@ def cut(path: Path) -> None:
 )
 def test_damaged_files_are_named(prepared, name, damage, message):
     damage(prepared.directory / name)
-    with pytest.raises(DataError, match=rf"{name} .*{message}(.|\n)*rm -r {prepared.directory}"):
-        PreparedCorpus(prepared.directory)
+    with pytest.raises(
+        data.DataError, match=rf"{name} .*{message}(.|\n)*rm -r {prepared.directory}"
+    ):
+        data.PreparedCorpus(prepared.directory)
 
 
 @pytest.mark.parametrize(
@@ -624,21 +619,21 @@ def test_an_index_that_is_wrong_is_refused(prepared, place, value, message):
     if place:
         entry[place[-1]] = value
     path.write_text(json.dumps(index) if place else value)
-    with pytest.raises(DataError, match=rf"{message}(.|\n)*rm -r {prepared.directory}"):
-        PreparedCorpus(prepared.directory)
+    with pytest.raises(data.DataError, match=rf"{message}(.|\n)*rm -r {prepared.directory}"):
+        data.PreparedCorpus(prepared.directory)
 
 
 def test_the_command_that_deletes_a_directory_is_quoted(tmp_path: Path) -> None:
     (tmp_path / "night owl").mkdir()
     (tmp_path / "night owl" / "index.json").touch()
-    with pytest.raises(DataError, match=rf"rm -r '{tmp_path}/night owl'"):
-        PreparedCorpus(tmp_path / "night owl")
+    with pytest.raises(data.DataError, match=rf"rm -r '{tmp_path}/night owl'"):
+        data.PreparedCorpus(tmp_path / "night owl")
 
 
 def test_a_large_corpus_is_verified_on_request(prepared, monkeypatch):
     monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
-    PreparedCorpus(prepared.directory).verify()
+    data.PreparedCorpus(prepared.directory).verify()
     flip(prepared.directory / "train-00000.bin", at=0)
-    corpus = PreparedCorpus(prepared.directory)
-    with pytest.raises(DataError, match=r"train-00000.bin was altered"):
+    corpus = data.PreparedCorpus(prepared.directory)
+    with pytest.raises(data.DataError, match=r"train-00000.bin was altered"):
         corpus.verify()

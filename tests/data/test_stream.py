@@ -13,25 +13,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fidgpt.data import (
-    ByteTokenizer,
-    Corpus,
-    DataError,
-    GrowingBatch,
-    GrowingSequence,
-    HeldOut,
-    IndexedStream,
-    Mixture,
-    Prefetch,
-    PreparedCorpus,
-    Split,
-    Stage,
-    TextFiles,
-    Tokenizer,
-    TokenStream,
-    annealed,
-    shuffle_and_concatenate,
-)
+from fidgpt import data
 from fidgpt.data.indexed_directory import MAX_OPEN_FILES, ArrayFile
 from fidgpt.data.mixture import Interleaving, exact_counts
 from fidgpt.data.order import derive_key, permute
@@ -41,7 +23,7 @@ from fidgpt.optim import NoDecay, Phases
 SEQ_LEN = 32
 
 
-def tokens_of(split: Split, bounds: NDArray[np.int64]) -> list[int]:
+def tokens_of(split: data.Split, bounds: NDArray[np.int64]) -> list[int]:
     return split.read(bounds[:1], length=int(bounds[-1] - bounds[0]))[0].tolist()
 
 
@@ -50,20 +32,24 @@ class Case:
 
     def __init__(self, source: Any, cache: Path, *, shard_tokens: int = 10**9) -> None:
         options: dict[str, Any] = {"validation_fraction": 0.2, "shard_tokens": shard_tokens}
-        self.corpus = Corpus(source, tokenizer=ByteTokenizer(), cache_dir=cache, **options)
+        self.corpus = data.Corpus(
+            source, tokenizer=data.ByteTokenizer(), cache_dir=cache, **options
+        )
         prepared = self.corpus.prepare(show_progress=False)
         self.train, self.validation = (
             [t for bounds in split.document_bounds(at_once=99) for t in tokens_of(split, bounds)]
             for split in (prepared.train, prepared.validation)
         )
 
-    def stream(self, *, batch_size: int = 8, seed: int = 1, seq_len: int = SEQ_LEN) -> TokenStream:
-        stream = TokenStream(self.corpus, seq_len=seq_len, batch_size=batch_size, seed=seed)
+    def stream(
+        self, *, batch_size: int = 8, seed: int = 1, seq_len: int = SEQ_LEN
+    ) -> data.TokenStream:
+        stream = data.TokenStream(self.corpus, seq_len=seq_len, batch_size=batch_size, seed=seed)
         stream.prepare(show_progress=False)
         return stream
 
-    def held_out(self, **options: Any) -> HeldOut:
-        held_out = HeldOut(self.corpus, **{"seq_len": SEQ_LEN, "batch_size": 8} | options)
+    def held_out(self, **options: Any) -> data.HeldOut:
+        held_out = data.HeldOut(self.corpus, **{"seq_len": SEQ_LEN, "batch_size": 8} | options)
         held_out.prepare(show_progress=False)
         return held_out
 
@@ -78,7 +64,7 @@ def case(modules: list[str], tmp_path_factory: pytest.TempPathFactory) -> Case:
     folder = tmp_path_factory.mktemp("text")
     for number, text in enumerate(modules[:20]):
         (folder / f"{number}.txt").write_text(text, encoding="utf-8")
-    return Case(TextFiles(folder), tmp_path_factory.mktemp("cache"))
+    return Case(data.TextFiles(folder), tmp_path_factory.mktemp("cache"))
 
 
 def test_a_batch_depends_on_nothing_but_the_step(case: Case) -> None:
@@ -187,8 +173,11 @@ def test_a_split_smaller_than_a_batch_gives_one_small_batch(case: Case) -> None:
 
 def test_nothing_works_before_prepare(case: Case) -> None:
     options: dict[str, Any] = {"seq_len": 8, "batch_size": 1}
-    for part in (TokenStream(case.corpus, seed=0, **options), HeldOut(case.corpus, **options)):
-        with pytest.raises(DataError, match=r"call prepare\(\) first"):
+    for part in (
+        data.TokenStream(case.corpus, seed=0, **options),
+        data.HeldOut(case.corpus, **options),
+    ):
+        with pytest.raises(data.DataError, match=r"call prepare\(\) first"):
             part.batch(0)
 
 
@@ -196,10 +185,10 @@ def test_a_corpus_shorter_than_one_sequence_is_refused(documents, tmp_path):
     case = Case(documents(["eleven chars"] * 2), tmp_path)
     case.stream(seq_len=25)
     with pytest.raises(
-        DataError, match=r"26 training tokens, and seq_len=26 needs 27\.\nGive more text"
+        data.DataError, match=r"26 training tokens, and seq_len=26 needs 27\.\nGive more text"
     ):
         case.stream(seq_len=26)
-    with pytest.raises(DataError, match=r"0 tokens in 0 documents(.|\n)*validation_fraction"):
+    with pytest.raises(data.DataError, match=r"0 tokens in 0 documents(.|\n)*validation_fraction"):
         case.held_out()
 
 
@@ -213,7 +202,7 @@ def test_impossible_batches_and_sizes_are_refused(case: Case) -> None:
         stream.batch(-1)
     for seq_len, batch_size in ((0, 1), (1, 0)):
         with pytest.raises(ValueError, match="=0 must be 1 or more"):
-            TokenStream(case.corpus, seq_len=seq_len, batch_size=batch_size, seed=0)
+            data.TokenStream(case.corpus, seq_len=seq_len, batch_size=batch_size, seed=0)
     with pytest.raises(ValueError, match="num_batches=0 must be 1 or more"):
         case.held_out(num_batches=0)
 
@@ -273,7 +262,7 @@ def test_a_domain_beyond_32_bits_is_mixed_too() -> None:
     assert 0.4 < places.mean() / size < 0.6
 
 
-MakeStream = Callable[..., TokenStream]
+MakeStream = Callable[..., data.TokenStream]
 END = 256
 
 
@@ -283,9 +272,9 @@ def texts() -> list[str]:
     return [f"{n:03}" + "abcdefg " * (n * 7 % 23) for n in range(60)]
 
 
-def epoch_of(stream: TokenStream, epoch: int) -> list[int]:
+def epoch_of(stream: data.TokenStream, epoch: int) -> list[int]:
     """All tokens of an epoch that windows hold, in the order of the windows in the text."""
-    packed = shuffle_and_concatenate(
+    packed = data.shuffle_and_concatenate(
         stream.corpus.prepare(), seq_len=stream.seq_len, seed=stream.seed
     )
     rows = packed.read(np.arange(packed.num_sequences), epoch=epoch).tolist()
@@ -294,7 +283,7 @@ def epoch_of(stream: TokenStream, epoch: int) -> list[int]:
 
 
 def test_an_epoch_is_all_documents_in_an_order_of_its_own(stream_of, texts):
-    stream = stream_of(texts, packing=shuffle_and_concatenate)
+    stream = stream_of(texts, packing=data.shuffle_and_concatenate)
     orders = []
     for epoch in range(3):
         tokens = epoch_of(stream, epoch)
@@ -309,14 +298,14 @@ def test_an_epoch_is_all_documents_in_an_order_of_its_own(stream_of, texts):
 def test_seed_and_packing_decide_what_is_read(stream_of: MakeStream, texts: list[str]) -> None:
     plain, stream, other = (
         stream_of(texts),
-        stream_of(texts, packing=shuffle_and_concatenate),
-        stream_of(texts, packing=shuffle_and_concatenate, seed=2),
+        stream_of(texts, packing=data.shuffle_and_concatenate),
+        stream_of(texts, packing=data.shuffle_and_concatenate, seed=2),
     )
     assert epoch_of(stream, 0) != epoch_of(other, 0)
     assert stream.checksum != plain.checksum
     assert stream.num_sequences == plain.num_sequences
-    with pytest.raises(DataError, match="shorter than one sequence"):
-        stream_of(["short"], packing=shuffle_and_concatenate)
+    with pytest.raises(data.DataError, match="shorter than one sequence"):
+        stream_of(["short"], packing=data.shuffle_and_concatenate)
 
 
 def some_counts(*, number: int) -> list[int]:
@@ -389,7 +378,7 @@ def test_impossible_weights_are_refused(weights: dict[str, float], message: str)
 GROWING_SEQ_LEN = 8
 
 
-class Counting(IndexedStream):
+class Counting(data.IndexedStream):
     """Sequence n holds the tokens from n * seq_len on."""
 
     batch_size = 12
@@ -401,8 +390,8 @@ class Counting(IndexedStream):
         return indices[:, None] * GROWING_SEQ_LEN + np.arange(GROWING_SEQ_LEN + 1)
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        return ByteTokenizer().build([])
+    def tokenizer(self) -> data.Tokenizer:
+        return data.ByteTokenizer().build([])
 
     @property
     def checksum(self) -> str:
@@ -414,12 +403,14 @@ def rise(steps: int) -> Phases:
     return Phases(num_steps=100, shape=NoDecay(), warmup=steps)
 
 
-def growing_batch() -> GrowingBatch:
-    return GrowingBatch(Counting(), batch_size=12, schedule=rise(6), multiple_of=4)
+def growing_batch() -> data.GrowingBatch:
+    return data.GrowingBatch(Counting(), batch_size=12, schedule=rise(6), multiple_of=4)
 
 
-def growing_sequence() -> GrowingSequence:
-    return GrowingSequence(Counting(), seq_len=GROWING_SEQ_LEN, schedule=rise(8), min_seq_len=2)
+def growing_sequence() -> data.GrowingSequence:
+    return data.GrowingSequence(
+        Counting(), seq_len=GROWING_SEQ_LEN, schedule=rise(8), min_seq_len=2
+    )
 
 
 def test_a_batch_grows_in_whole_multiples_and_leaves_no_sequence_out() -> None:
@@ -440,7 +431,7 @@ def test_growing_batches_do_not_depend_on_the_order_of_steps() -> None:
             stream.batch(other_steps.pop())
         return rising(step)
 
-    stream = GrowingBatch(Counting(), batch_size=12, schedule=schedule, multiple_of=4)
+    stream = data.GrowingBatch(Counting(), batch_size=12, schedule=schedule, multiple_of=4)
     for step in (7, 2, 8, 0, 9):
         assert torch.equal(stream.batch(step), expected[step])
 
@@ -469,10 +460,10 @@ def test_sequences_double_and_a_batch_keeps_its_tokens() -> None:
 
 
 def test_both_grow_at_once_and_are_made_ahead() -> None:
-    both = GrowingSequence(
+    both = data.GrowingSequence(
         growing_batch(), seq_len=GROWING_SEQ_LEN, schedule=rise(4), min_seq_len=4
     )
-    ahead = Prefetch(both)
+    ahead = data.Prefetch(both)
     for step in range(7):
         assert torch.equal(ahead.batch(step), both.batch(step))
     assert ahead.full_batches(7) == growing_batch().full_batches(7)
@@ -480,19 +471,19 @@ def test_both_grow_at_once_and_are_made_ahead() -> None:
 
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size=12 is not a multiple of multiple_of=5"):
-        GrowingBatch(Counting(), batch_size=12, schedule=rise(4), multiple_of=5)
+        data.GrowingBatch(Counting(), batch_size=12, schedule=rise(4), multiple_of=5)
     for length in (3, 16):
         with pytest.raises(ValueError, match=f"min_seq_len={length} is not seq_len=8 halved"):
-            GrowingSequence(Counting(), seq_len=8, schedule=rise(4), min_seq_len=length)
+            data.GrowingSequence(Counting(), seq_len=8, schedule=rise(4), min_seq_len=length)
     with pytest.raises(ValueError, match=r"by 4 sequences.*\n.*multiple_of to a multiple of 8"):
         growing_batch().batch(50, rank=0, world_size=8)
 
 
 def test_stages_begin_at_their_steps_while_batches_grow() -> None:
-    stages = [Stage(begin=5, weights={"two": 1}), Stage(begin=7, weights={"one": 1})]
+    stages = [data.Stage(begin=5, weights={"two": 1}), data.Stage(begin=7, weights={"one": 1})]
     streams = {"one": Counting(), "two": Counting()}
-    mixture = Mixture(streams, batch_size=12, weights={"one": 1}, stages=stages)
-    stream = GrowingBatch(mixture, batch_size=12, schedule=rise(6), multiple_of=4)
+    mixture = data.Mixture(streams, batch_size=12, weights={"one": 1}, stages=stages)
+    stream = data.GrowingBatch(mixture, batch_size=12, schedule=rise(6), multiple_of=4)
     stream.prepare()
     firsts = [stream.batch(step)[:, 0] // GROWING_SEQ_LEN for step in range(8)]
     read = 4 + 4 + 4 + 8 + 8
@@ -501,35 +492,35 @@ def test_stages_begin_at_their_steps_while_batches_grow() -> None:
     assert torch.equal(firsts[7], torch.arange(read, read + 12))
     begun = [(0, 0, {"one": 1}), (5, read, {"two": 1}), (7, read + 24, {"one": 1})]
     for count, steps in enumerate((5, 7, 8), start=1):
-        assert Prefetch(stream).stages_begun(steps) == begun[:count]
+        assert data.Prefetch(stream).stages_begun(steps) == begun[:count]
 
 
 def test_shares_move_along_the_schedule() -> None:
     first = {"web": 3, "code": 1}
-    stages = annealed(begin=first, end={"code": 1}, schedule=rise(99), num_steps=100, every=10)
+    stages = data.annealed(begin=first, end={"code": 1}, schedule=rise(99), num_steps=100, every=10)
     streams = {"web": Counting(), "code": Counting()}
-    mixture = Mixture(streams, batch_size=12, weights=first, stages=stages)
+    mixture = data.Mixture(streams, batch_size=12, weights=first, stages=stages)
     assert [stage.begin for stage in stages] == list(range(0, 100, 10))
     for step, done in ((0, 1), (55, 51), (99, 91)):
         assert float(mixture.shares(step)["web"]) == pytest.approx(0.75 * (1 - done / 99), abs=1e-5)
     with pytest.raises(ValueError, match="negative"):
-        annealed(begin={"web": -1}, end={"web": 1}, schedule=rise(9), num_steps=10, every=1)
+        data.annealed(begin={"web": -1}, end={"web": 1}, schedule=rise(9), num_steps=10, every=1)
 
 
 @pytest.fixture
-def corpus(prepared: PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> PreparedCorpus:
+def corpus(prepared: data.PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> data.PreparedCorpus:
     """One that is too large to be verified whenever it is opened."""
     monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
     monkeypatch.setattr("fidgpt.data.packing.VERIFIED_BELOW_BYTES", 0)
-    return PreparedCorpus(prepared.directory)
+    return data.PreparedCorpus(prepared.directory)
 
 
-def read_all(corpus: PreparedCorpus) -> None:
+def read_all(corpus: data.PreparedCorpus) -> None:
     starts = np.arange(0, corpus.train.num_tokens - 100, 100)
     corpus.train.read(starts, length=100)
 
 
-def test_shards_that_change_while_they_are_read(corpus: PreparedCorpus) -> None:
+def test_shards_that_change_while_they_are_read(corpus: data.PreparedCorpus) -> None:
     path = corpus.directory / "train-00001.bin"
     content = path.read_bytes()
     read_all(corpus)
@@ -538,36 +529,36 @@ def test_shards_that_change_while_they_are_read(corpus: PreparedCorpus) -> None:
         (content[:400], r".*ends after 400 bytes"),
     ]:
         path.write_bytes(altered)
-        with pytest.raises(DataError, match=rf"{path.name} {message}"):
+        with pytest.raises(data.DataError, match=rf"{path.name} {message}"):
             read_all(corpus)
 
 
-def test_a_shard_that_is_gone_before_it_is_read(corpus: PreparedCorpus) -> None:
+def test_a_shard_that_is_gone_before_it_is_read(corpus: data.PreparedCorpus) -> None:
     (corpus.directory / "train-00001.bin").unlink()
-    with pytest.raises(DataError, match=r"train-00001.bin .* No such file"):
+    with pytest.raises(data.DataError, match=r"train-00001.bin .* No such file"):
         read_all(corpus)
 
 
 @pytest.mark.parametrize("ends", [2**40, 0])
-def test_documents_out_of_order(corpus: PreparedCorpus, ends: int) -> None:
+def test_documents_out_of_order(corpus: data.PreparedCorpus, ends: int) -> None:
     with (corpus.directory / "train-00000.ends").open("r+b") as file:
         file.seek(8)
         file.write(ends.to_bytes(8, "little"))
-    with pytest.raises(DataError, match=r"train-00000.ends was altered"):
+    with pytest.raises(data.DataError, match=r"train-00000.ends was altered"):
         list(corpus.train.document_bounds(at_once=10))
 
 
-def test_a_packing_that_was_altered_or_cut_short(corpus: PreparedCorpus) -> None:
+def test_a_packing_that_was_altered_or_cut_short(corpus: data.PreparedCorpus) -> None:
     packed = best_fit(corpus, seq_len=64, seed=0)
     path = corpus.directory / "best-fit-64" / "pieces.bin"
     every = np.arange(packed.num_sequences)
     packed.read(every, epoch=0)
     content = path.read_bytes()
     path.write_bytes(b"\xff" * len(content))
-    with pytest.raises(DataError, match=r"pieces.bin was altered"):
+    with pytest.raises(data.DataError, match=r"pieces.bin was altered"):
         packed.read(every, epoch=0)
     os.truncate(path, 8)
-    with pytest.raises(DataError, match=r"pieces.bin .* ends after 8 bytes"):
+    with pytest.raises(data.DataError, match=r"pieces.bin .* ends after 8 bytes"):
         packed.read(every, epoch=0)
 
 

@@ -11,26 +11,17 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
-from fidgpt.data import (
-    BPETokenizer,
-    ByteTokenizer,
-    DataError,
-    StreamDecoder,
-    Tokenizer,
-    TokenizerFile,
-    check_vocab_size,
-    load_tokenizer,
-)
+from fidgpt import data
 
 
 @pytest.fixture(scope="module")
-def bpe(modules: list[str]) -> Tokenizer:
-    return BPETokenizer(vocab_size=600).build(modules)
+def bpe(modules: list[str]) -> data.Tokenizer:
+    return data.BPETokenizer(vocab_size=600).build(modules)
 
 
 @pytest.fixture(params=["bpe", "bytes"])
-def tokenizer(request: pytest.FixtureRequest, bpe: Tokenizer) -> Tokenizer:
-    return bpe if request.param == "bpe" else ByteTokenizer()
+def tokenizer(request: pytest.FixtureRequest, bpe: data.Tokenizer) -> data.Tokenizer:
+    return bpe if request.param == "bpe" else data.ByteTokenizer()
 
 
 def random_texts(count: int) -> list[str]:
@@ -50,7 +41,7 @@ def random_texts(count: int) -> list[str]:
     ]
 
 
-def test_any_unicode_text_comes_back_exactly(tokenizer: Tokenizer) -> None:
+def test_any_unicode_text_comes_back_exactly(tokenizer: data.Tokenizer) -> None:
     texts, sizes = random_texts(400), np.array(tokenizer.token_bytes())
     for text, batched in zip(texts, tokenizer.encode_batch(texts), strict=True):
         ids = tokenizer.encode(text)
@@ -62,16 +53,16 @@ def test_any_unicode_text_comes_back_exactly(tokenizer: Tokenizer) -> None:
     assert sizes[tokenizer.end_of_text] == 0
 
 
-def test_streamed_text_is_the_decoded_text(tokenizer: Tokenizer) -> None:
+def test_streamed_text_is_the_decoded_text(tokenizer: data.Tokenizer) -> None:
     for text in ["日本語 👩🏽‍🚀 naïve", *random_texts(100)]:
-        decoder = StreamDecoder(tokenizer)
+        decoder = data.StreamDecoder(tokenizer)
         pieces = [decoder.push(token) for token in tokenizer.encode(text)]
         assert "\ufffd" not in "".join(pieces) or "\ufffd" in text
         assert "".join(pieces) + decoder.finish() == text
 
 
 def test_a_character_cut_short_is_shown_when_the_stream_ends() -> None:
-    decoder = StreamDecoder(ByteTokenizer())
+    decoder = data.StreamDecoder(data.ByteTokenizer())
     assert [decoder.push(value) for value in "é".encode()[:1]] == [""]
     assert decoder.finish() == "\ufffd"
     assert decoder.push(ord("a")) == "a"
@@ -79,7 +70,7 @@ def test_a_character_cut_short_is_shown_when_the_stream_ends() -> None:
 
 def test_the_tokenizers_library_reads_what_is_saved(bpe, modules, tmp_path):
     path = tmp_path / "tokenizer.json"
-    for tokenizer in (bpe, ByteTokenizer()):
+    for tokenizer in (bpe, data.ByteTokenizer()):
         tokenizer.save(path)
         library = tokenizers.Tokenizer.from_file(str(path))
         for text in modules[:10]:
@@ -87,12 +78,12 @@ def test_the_tokenizers_library_reads_what_is_saved(bpe, modules, tmp_path):
             assert library.encode(text).ids == ids
             assert library.decode(ids) == text
         assert library.token_to_id("<|endoftext|>") == tokenizer.end_of_text
-    assert isinstance(load_tokenizer(path), ByteTokenizer)
+    assert isinstance(data.load_tokenizer(path), data.ByteTokenizer)
 
 
-def test_saving_and_loading_keeps_everything(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_saving_and_loading_keeps_everything(tokenizer: data.Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "a.json")
-    loaded = load_tokenizer(tmp_path / "a.json")
+    loaded = data.load_tokenizer(tmp_path / "a.json")
     loaded.save(tmp_path / "b.json")
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     assert loaded.token_values() == tokenizer.token_values()
@@ -111,12 +102,12 @@ sample = json.load(open(sys.argv[1] + "/sample.json"))
 BPETokenizer(vocab_size=700).build(sample).save(sys.argv[1] + "/other.json")
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
-    BPETokenizer(vocab_size=700).build(modules).save(tmp_path / "mine.json")
+    data.BPETokenizer(vocab_size=700).build(modules).save(tmp_path / "mine.json")
     assert (tmp_path / "mine.json").read_bytes() == (tmp_path / "other.json").read_bytes()
 
 
-def test_a_small_sample_gives_a_small_vocabulary(bpe: Tokenizer) -> None:
-    tokenizer = BPETokenizer(vocab_size=4096).build(["a tiny text, a tiny text"])
+def test_a_small_sample_gives_a_small_vocabulary(bpe: data.Tokenizer) -> None:
+    tokenizer = data.BPETokenizer(vocab_size=4096).build(["a tiny text, a tiny text"])
     assert 257 < tokenizer.vocab_size < 300
     assert tokenizer.decode(tokenizer.encode("something else é")) == "something else é"
     assert len(bpe.encode(":\n            ")) <= 2  # indentation is not spelled space by space
@@ -127,50 +118,50 @@ def test_a_vocabulary_of_an_impossible_size_is_refused(vocab_size: int) -> None:
     with pytest.raises(
         ValueError, match=f"vocab_size={vocab_size} must be from 257 .* to 10000000"
     ):
-        BPETokenizer(vocab_size=vocab_size)
+        data.BPETokenizer(vocab_size=vocab_size)
 
 
 def test_a_vocabulary_larger_than_the_table_is_refused() -> None:
-    check_vocab_size(ByteTokenizer(), vocab_size=257)
-    with pytest.raises(DataError, match=r"257 tokens(.|\n)*vocab_size=256(.|\n)*at least 257"):
-        check_vocab_size(ByteTokenizer(), vocab_size=256)
+    data.check_vocab_size(data.ByteTokenizer(), vocab_size=257)
+    with pytest.raises(data.DataError, match=r"257 tokens(.|\n)*vocab_size=256(.|\n)*at least 257"):
+        data.check_vocab_size(data.ByteTokenizer(), vocab_size=256)
 
 
-def renamed(bpe: Tokenizer, path: Path, *, end: str) -> Path:
+def renamed(bpe: data.Tokenizer, path: Path, *, end: str) -> Path:
     """The same tokenizer with another name for the end of text, as other programs write it."""
     bpe.save(path)
     path.write_text(path.read_text().replace("<|endoftext|>", end))
     return path
 
 
-def test_an_unusual_end_of_text_is_named_once_and_kept(bpe: Tokenizer, tmp_path: Path) -> None:
+def test_an_unusual_end_of_text_is_named_once_and_kept(bpe: data.Tokenizer, tmp_path: Path) -> None:
     path = renamed(bpe, tmp_path / "theirs.json", end="<stop>")
-    with pytest.raises(DataError, match=r"special tokens are <stop>(.|\n)*end_of_text="):
-        TokenizerFile(path).build([])
-    with pytest.raises(DataError, match="no token '<halt>'"):
-        TokenizerFile(path, end_of_text="<halt>").build([])
-    loaded = TokenizerFile(path, end_of_text="<stop>").build([])
+    with pytest.raises(data.DataError, match=r"special tokens are <stop>(.|\n)*end_of_text="):
+        data.TokenizerFile(path).build([])
+    with pytest.raises(data.DataError, match="no token '<halt>'"):
+        data.TokenizerFile(path, end_of_text="<halt>").build([])
+    loaded = data.TokenizerFile(path, end_of_text="<stop>").build([])
     assert loaded.end_of_text == bpe.end_of_text
     (tmp_path / "run").mkdir()
     loaded.save(tmp_path / "run" / "tokenizer.json")
-    assert load_tokenizer(tmp_path / "run" / "tokenizer.json").end_of_text == bpe.end_of_text
+    assert data.load_tokenizer(tmp_path / "run" / "tokenizer.json").end_of_text == bpe.end_of_text
 
 
 @pytest.mark.parametrize("eos", ["<stop>", {"content": "<stop>", "lstrip": False}])
 def test_the_end_of_text_of_a_downloaded_model_is_found(bpe, tmp_path, eos):
     path = renamed(bpe, tmp_path / "tokenizer.json", end="<stop>")
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos}))
-    assert load_tokenizer(path).end_of_text == bpe.end_of_text
+    assert data.load_tokenizer(path).end_of_text == bpe.end_of_text
 
 
-def test_a_files_identity_is_its_content(bpe: Tokenizer, tmp_path: Path) -> None:
+def test_a_files_identity_is_its_content(bpe: data.Tokenizer, tmp_path: Path) -> None:
     bpe.save(tmp_path / "a.json")
     bpe.save(tmp_path / "b.json")
-    first = TokenizerFile(tmp_path / "a.json").identity()
-    assert first == TokenizerFile(tmp_path / "b.json").identity()
-    ByteTokenizer().save(tmp_path / "b.json")
-    assert first != TokenizerFile(tmp_path / "b.json").identity()
-    assert first != TokenizerFile(tmp_path / "a.json", end_of_text="x").identity()
+    first = data.TokenizerFile(tmp_path / "a.json").identity()
+    assert first == data.TokenizerFile(tmp_path / "b.json").identity()
+    data.ByteTokenizer().save(tmp_path / "b.json")
+    assert first != data.TokenizerFile(tmp_path / "b.json").identity()
+    assert first != data.TokenizerFile(tmp_path / "a.json", end_of_text="x").identity()
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
@@ -188,7 +179,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         path = tmp_path / f"{message.split()[0]}.json"
         if content is not None:
             path.write_bytes(content)
-        with pytest.raises(DataError, match=message) as caught:
-            load_tokenizer(path)
+        with pytest.raises(data.DataError, match=message) as caught:
+            data.load_tokenizer(path)
         assert str(path) in str(caught.value)
         assert "BPETokenizer(vocab_size" in str(caught.value)

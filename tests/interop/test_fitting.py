@@ -9,22 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import configs
+from fidgpt import model as lm
 from fidgpt.fiddlers import unroll, use_alibi, use_expert_capacity, use_gqa, use_lora
 from fidgpt.graph import ConfigError, bind, build, find
 from fidgpt.interop.hugging_face.hub import Member, differences, fitting_member
-from fidgpt.model import (
-    Attention,
-    AttentionContext,
-    Block,
-    LanguageModel,
-    LinearScaling,
-    NTKScaling,
-    SwiGLU,
-    sdpa,
-)
 
 
-def modelled(cfg: fdl.Config) -> LanguageModel:
+def modelled(cfg: fdl.Config) -> lm.LanguageModel:
     with torch.device("meta"):
         return build(bind(cfg).model)
 
@@ -50,7 +41,7 @@ def misfit(cfg: fdl.Config) -> list[str]:
 class Mine(nn.Module):
     """An attention without the attributes of fidgpt's own."""
 
-    def forward(self, x: Tensor, layout: AttentionContext | None = None) -> Tensor:
+    def forward(self, x: Tensor, layout: lm.AttentionContext | None = None) -> Tensor:
         return x
 
 
@@ -104,15 +95,15 @@ def test_how_a_graph_is_written_or_trained_does_not_matter(name: str, change: An
 def test_what_is_for_training_alone_does_not_matter():
     cfg = configs.base()
     cfg.model.dropout = 0.1
-    for attention in find(cfg.model, Attention):
-        attention.kernel = sdpa
+    for attention in find(cfg.model, lm.Attention):
+        attention.kernel = lm.sdpa
     cfg.model.blocks[0].attention.init.std = 0.5
     assert family(cfg) == "llama"
 
 
 def test_values_without_a_key_are_named():
     cfg = configs.base()
-    for block in find(cfg.model, Block):
+    for block in find(cfg.model, lm.Block):
         block.branch_scale = 0.5
         block.attention.scale = 0.25
     assert misfit(cfg) == [
@@ -145,13 +136,13 @@ def test_uneven_heads_are_written_for_a_class_that_takes_them():
 
 def test_uneven_heads_are_refused_where_no_class_takes_them():
     cfg = configs.gemma2_2b()
-    for attention in find(cfg.model, Attention):
+    for attention in find(cfg.model, lm.Attention):
         attention.num_heads = 20
     with pytest.raises(ConfigError, match="width=2304 is not a multiple of heads=20"):
         fitting(cfg)
 
 
-class Doubled(SwiGLU):
+class Doubled(lm.SwiGLU):
     """Computes something else under the same names."""
 
     def forward(self, x):
@@ -167,9 +158,9 @@ def test_a_subclass_is_another_class():
 def test_scaling_is_compared_by_what_it_holds():
     cfg = configs.base()
     rope = cfg.model.blocks[0].attention.rope
-    rope.scaling = fdl.Config(LinearScaling, factor=2.0)
+    rope.scaling = fdl.Config(lm.LinearScaling, factor=2.0)
     assert fitting(cfg)[1]["rope_scaling"] == {"rope_type": "linear", "factor": 2.0}
-    rope.scaling = fdl.Config(NTKScaling, factor=2.0)
+    rope.scaling = fdl.Config(lm.NTKScaling, factor=2.0)
     with pytest.raises(ConfigError, match="no form for the RoPE scaling NTKScaling"):
         fitting(cfg)
 
@@ -177,7 +168,7 @@ def test_scaling_is_compared_by_what_it_holds():
 def test_partials_are_compared_by_what_they_call():
     def model(factor: float) -> torch.nn.Module:
         module = torch.nn.Identity()
-        vars(module)["made"] = functools.partial(LinearScaling, factor=factor)
+        vars(module)["made"] = functools.partial(lm.LinearScaling, factor=factor)
         return module
 
     assert not differences(model(2.0), model(2.0))

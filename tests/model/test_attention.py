@@ -11,24 +11,7 @@ from small_models import CPU, drawn, filled
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
-from fidgpt.model import (
-    ALiBi,
-    And,
-    Attention,
-    Or,
-    PackedDocuments,
-    Prefix,
-    Scoring,
-    Softcap,
-    Window,
-    blockwise,
-    causal,
-    eager,
-    fastest,
-    flex,
-    padded,
-    sdpa,
-)
+from fidgpt import model as lm
 from fidgpt.model.context import counted
 from fidgpt.model.cpu import attention as cpu_attention
 from fidgpt.model.masks import alibi_slopes
@@ -36,8 +19,8 @@ from fidgpt.model.masks import alibi_slopes
 HIDDEN, HEAD_DIM, HEADS, SEQ = 32, 8, 4, 11
 
 
-def attention(**options) -> Attention:
-    return filled(Attention(hidden_dim=HIDDEN, head_dim=HEAD_DIM, bias=True, **options)).eval()
+def attention(**options) -> lm.Attention:
+    return filled(lm.Attention(hidden_dim=HIDDEN, head_dim=HEAD_DIM, bias=True, **options)).eval()
 
 
 def stream(seed: int = 0) -> Tensor:
@@ -91,7 +74,7 @@ def test_any_kernel_can_be_passed():
 )
 def test_sizes_that_do_not_fit_are_named(sizes, message):
     with pytest.raises(ValueError, match=message):
-        Attention(**{"hidden_dim": 256, "head_dim": 64} | sizes)
+        lm.Attention(**{"hidden_dim": 256, "head_dim": 64} | sizes)
 
 
 SHAPES = [(2, 4, 4, 7), (2, 4, 2, 16), (1, 4, 1, 21)]  # batch, heads, key heads, positions
@@ -108,9 +91,9 @@ def _inputs(shape: tuple[int, int, int, int], dtype: torch.dtype) -> Inputs:
     return query.requires_grad_(), key.requires_grad_(), value.requires_grad_()
 
 
-def _causal(seq: int) -> Scoring:
+def _causal(seq: int) -> lm.Scoring:
     """Plain causal attention among `seq` tokens."""
-    return Scoring(ctx=counted(seq, CPU), scale=8**-0.5)
+    return lm.Scoring(ctx=counted(seq, CPU), scale=8**-0.5)
 
 
 def _with_gradients(out: Tensor, inputs: Inputs) -> list[Tensor]:
@@ -128,18 +111,18 @@ def _memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_blocks_give_the_result_and_gradients_of_torch(shape, block_size):
     inputs = _inputs(shape, torch.float64)
-    ours = _with_gradients(blockwise(*inputs, _causal(shape[3]), block_size=block_size), inputs)
-    theirs = _with_gradients(sdpa(*inputs, _causal(shape[3])), inputs)
+    ours = _with_gradients(lm.blockwise(*inputs, _causal(shape[3]), block_size=block_size), inputs)
+    theirs = _with_gradients(lm.sdpa(*inputs, _causal(shape[3])), inputs)
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.usefixtures("_memory")
 def test_blockwise_errors_in_bfloat16_are_of_its_size():
     inputs = _inputs((2, 4, 2, 48), torch.bfloat16)
-    ours = _with_gradients(blockwise(*inputs, _causal(48), block_size=16), inputs)
+    ours = _with_gradients(lm.blockwise(*inputs, _causal(48), block_size=16), inputs)
     query, key, value = inputs
     exact = query.double(), key.double(), value.double()
-    for mine, truth in zip(ours, _with_gradients(sdpa(*exact, _causal(48)), exact), strict=True):
+    for mine, truth in zip(ours, _with_gradients(lm.sdpa(*exact, _causal(48)), exact), strict=True):
         assert mine.dtype == torch.bfloat16
         assert (mine.double() - truth).norm() < 1e-2 * truth.norm()
 
@@ -148,16 +131,18 @@ def test_each_case_gets_the_kernel_that_suits_it(monkeypatch):
     called = []
     for name in ("blockwise", "sdpa"):
         monkeypatch.setattr(
-            sys.modules[fastest.__module__], name, lambda q, *_, name=name: called.append(name) or q
+            sys.modules[lm.fastest.__module__],
+            name,
+            lambda q, *_, name=name: called.append(name) or q,
         )
-    fastest(*_inputs(SHAPES[0], torch.bfloat16), _causal(7))
-    fastest(*_inputs(SHAPES[0], torch.float32), _causal(7))
+    lm.fastest(*_inputs(SHAPES[0], torch.bfloat16), _causal(7))
+    lm.fastest(*_inputs(SHAPES[0], torch.float32), _causal(7))
     x = torch.empty(2, 4, 7, 8, dtype=torch.bfloat16, device="meta")
-    fastest(x, x, x, _causal(7))
+    lm.fastest(x, x, x, _causal(7))
     assert called == ["blockwise", "sdpa", "sdpa"]
 
 
-@pytest.mark.parametrize("kernel", [blockwise, fastest])
+@pytest.mark.parametrize("kernel", [lm.blockwise, lm.fastest])
 def test_shapes_come_out_without_numbers_going_in(kernel):
     with FakeTensorMode():
         inputs = [torch.empty(2, 4, 300, 8, dtype=torch.bfloat16, requires_grad=True)] * 3
@@ -169,30 +154,30 @@ def test_shapes_come_out_without_numbers_going_in(kernel):
 
 MASK_SEQ, MASK_HEADS, KV_HEADS = 12, 6, 2
 MASKS = {
-    "causal": causal,
-    "window": And((causal, Window(3))),
-    "prefix": Prefix(4),
-    "either": Or((Window(2), Prefix(3))),
+    "causal": lm.causal,
+    "window": lm.And((lm.causal, lm.Window(3))),
+    "prefix": lm.Prefix(4),
+    "either": lm.Or((lm.Window(2), lm.Prefix(3))),
 }
 CHANGES = {
     "plain": {},
-    "softcap": {"changes": (Softcap(cap=1.5),)},
-    "alibi": {"changes": (ALiBi(),)},
-    "both": {"changes": (Softcap(cap=1.5), ALiBi())},
+    "softcap": {"changes": (lm.Softcap(cap=1.5),)},
+    "alibi": {"changes": (lm.ALiBi(),)},
+    "both": {"changes": (lm.Softcap(cap=1.5), lm.ALiBi())},
     "sinks": {"sinks": torch.linspace(-1, 2, MASK_HEADS, dtype=torch.float64)},
 }
 TOKENS = torch.tensor([[5, 0, 3, 4, 5, 0, 1, 2, 3, 4, 0, 6], [1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2]])
 LAYOUTS = {
     "whole": counted(MASK_SEQ, CPU),
-    "packed": PackedDocuments(end_of_text=0)(TOKENS),
-    "padded": padded(TOKENS, present=torch.tensor([[0] * 4 + [1] * 8, [1] * 12])),
+    "packed": lm.PackedDocuments(end_of_text=0)(TOKENS),
+    "padded": lm.padded(TOKENS, present=torch.tensor([[0] * 4 + [1] * 8, [1] * 12])),
 }
-KERNELS = {"sdpa": sdpa, "blockwise": blockwise, "fastest": fastest, "eager": eager}
+KERNELS = {"sdpa": lm.sdpa, "blockwise": lm.blockwise, "fastest": lm.fastest, "eager": lm.eager}
 
 
-def scoring(layout: str, mask: str, change: str) -> Scoring:
+def scoring(layout: str, mask: str, change: str) -> lm.Scoring:
     ctx = LAYOUTS[layout].columns(0)
-    return Scoring(ctx=ctx, scale=0.4, mask=MASKS[mask], **CHANGES[change])
+    return lm.Scoring(ctx=ctx, scale=0.4, mask=MASKS[mask], **CHANGES[change])
 
 
 def inputs() -> list[Tensor]:
@@ -274,7 +259,7 @@ def test_every_kernel_computes_the_formula(kernel, case, expected):
 @pytest.mark.parametrize("case", dict.fromkeys(CASES), ids="-".join)
 def test_gradients_are_those_of_the_eager_kernel(kernel, case):
     results = []
-    for compute in (KERNELS[kernel], eager):
+    for compute in (KERNELS[kernel], lm.eager):
         leaves = [x.requires_grad_() for x in inputs()]
         query, key, value = leaves
         mixed = compute(query, key, value, scoring(*case)) * present(case[0])
@@ -287,7 +272,7 @@ def compare_flex_with_eager() -> None:
     """To float32, in which torch gives the normalisers that sinks need."""
     for case in dict.fromkeys(case for case in CASES if case[2] != "plain"):
         query, key, value = inputs()
-        mixed, exact = (kernel(query, key, value, scoring(*case)) for kernel in (flex, eager))
+        mixed, exact = (kernel(query, key, value, scoring(*case)) for kernel in (lm.flex, lm.eager))
         there = present(case[0])
         torch.testing.assert_close(mixed[there], exact[there], rtol=1e-6, atol=1e-7)
 
@@ -302,7 +287,7 @@ def test_flex_attention_computes_the_same(tmp_path: Path):
 def test_a_mask_is_made_once_for_layers_alike():
     first = scoring("packed", "window", "plain")
     assert first.visible() is replace(first, scale=2.0).visible()
-    assert first.visible() is not replace(first, mask=causal).visible()
+    assert first.visible() is not replace(first, mask=lm.causal).visible()
 
 
 def test_alibi_slopes_are_those_of_transformers():

@@ -8,15 +8,7 @@ import torch
 from small_models import drawn, make_model, small_model
 from torch import Tensor, nn
 
-from fidgpt.model import (
-    Block,
-    Embedding,
-    ParallelBlock,
-    PostNormBlock,
-    SandwichBlock,
-    Shared,
-    token_table,
-)
+from fidgpt import model as lm
 
 WIDTH = 6
 X = drawn(2, 3, WIDTH)
@@ -68,10 +60,10 @@ def sandwich(x, p, scale):
 @pytest.mark.parametrize(
     ("kind", "formula", "norms"),
     [
-        (Block, pre, ()),
-        (PostNormBlock, post, ()),
-        (ParallelBlock, parallel, ()),
-        (SandwichBlock, sandwich, OUT_NORMS),
+        (lm.Block, pre, ()),
+        (lm.PostNormBlock, post, ()),
+        (lm.ParallelBlock, parallel, ()),
+        (lm.SandwichBlock, sandwich, OUT_NORMS),
     ],
 )
 def test_a_block_computes_its_formula_and_drops_branches_in_training(kind, formula, norms, scale):
@@ -84,7 +76,7 @@ def test_a_block_computes_its_formula_and_drops_branches_in_training(kind, formu
 
 def test_shared_gives_every_layer_one_block():
     made = []
-    factory = Shared(block=lambda: made.append(nn.Identity()) or made[-1])
+    factory = lm.Shared(block=lambda: made.append(nn.Identity()) or made[-1])
     assert factory() is factory() is made[0]
     assert len(made) == 1
 
@@ -138,7 +130,7 @@ def test_dropout_works_in_training_only():
         part.dropout = 0.0
 
 
-NARROW = Embedding(token_table(vocab_size=7, hidden_dim=4))
+NARROW = lm.Embedding(lm.token_table(vocab_size=7, hidden_dim=4))
 
 
 @pytest.mark.parametrize(

@@ -10,81 +10,64 @@ import torch
 from small_models import drawn, filled, small_block, small_model
 from torch import Tensor, nn
 
-from fidgpt.model import (
-    ALiBi,
-    Attention,
-    AttentionContext,
-    Capacity,
-    GatedExperts,
-    LearnedPositions,
-    MoE,
-    PackedDocuments,
-    ParallelBlock,
-    Prefix,
-    RoPE,
-    Shared,
-    Softcap,
-    SoftmaxRouter,
-    Transformer,
-    attention_sinks,
-    one_document,
-    padded,
-)
+from fidgpt import model as lm
 from fidgpt.model.cache import Cache, StaticCache
 from fidgpt.model.mla import LatentAttention
 
 SEQ = 14
 ATTENTIONS: dict[str, Callable[..., nn.Module]] = {
-    "plain": Attention,
-    "window": partial(Attention, window=3),
-    "window of one": partial(Attention, window=1),
-    "grouped": partial(Attention, num_kv_heads=2),
-    "alibi": partial(Attention, scores=[ALiBi()]),
-    "softcap": partial(Attention, scores=[Softcap(cap=1.0)]),
-    "sinks": partial(Attention, sinks=attention_sinks),
+    "plain": lm.Attention,
+    "window": partial(lm.Attention, window=3),
+    "window of one": partial(lm.Attention, window=1),
+    "grouped": partial(lm.Attention, num_kv_heads=2),
+    "alibi": partial(lm.Attention, scores=[lm.ALiBi()]),
+    "softcap": partial(lm.Attention, scores=[lm.Softcap(cap=1.0)]),
+    "sinks": partial(lm.Attention, sinks=lm.attention_sinks),
     "window with sinks and alibi": partial(
-        Attention, window=4, sinks=attention_sinks, scores=[ALiBi()]
+        lm.Attention, window=4, sinks=lm.attention_sinks, scores=[lm.ALiBi()]
     ),
-    "prefix": partial(Attention, mask=Prefix(3)),
-    "rope": partial(Attention, rope=RoPE(head_dim=8, theta=100.0)),
+    "prefix": partial(lm.Attention, mask=lm.Prefix(3)),
+    "rope": partial(lm.Attention, rope=lm.RoPE(head_dim=8, theta=100.0)),
     "latent": partial(
-        LatentAttention, rope_head_dim=4, kv_rank=12, rope=RoPE(head_dim=4, theta=100.0)
+        LatentAttention, rope_head_dim=4, kv_rank=12, rope=lm.RoPE(head_dim=4, theta=100.0)
     ),
 }
 
 
-def make_model(*kinds: str, shared: bool = False, **options: Any) -> Transformer:
+def make_model(*kinds: str, shared: bool = False, **options: Any) -> lm.Transformer:
     """Two layers for each kind of attention in turn, with parameters that are far from zero."""
     settings = {key: options.pop(key) for key in ("kind", "mlp") if key in options}
     blocks = [partial(small_block, ATTENTIONS[kind], **settings) for kind in kinds]
-    factories = [Shared(block) for block in blocks] if shared else blocks
+    factories = [lm.Shared(block) for block in blocks] if shared else blocks
     model = small_model(*factories, num_layers=2 * len(kinds), tied=False, **options)
     return filled(model, seed=1).eval()
 
 
-def tight_mixture(*, hidden_dim: int) -> MoE:
+def tight_mixture(*, hidden_dim: int) -> lm.MoE:
     """Experts that have room for a few tokens in training."""
-    return MoE(
+    return lm.MoE(
         num_experts=4,
-        router=SoftmaxRouter(hidden_dim=hidden_dim, num_experts=4, top_k=2),
-        experts=GatedExperts(hidden_dim=hidden_dim, num_experts=4),
-        dispatch=Capacity(factor=0.5),
+        router=lm.SoftmaxRouter(hidden_dim=hidden_dim, num_experts=4, top_k=2),
+        experts=lm.GatedExperts(hidden_dim=hidden_dim, num_experts=4),
+        dispatch=lm.Capacity(factor=0.5),
     )
 
 
-MODELS: dict[str, Callable[[], Transformer]] = {
+MODELS: dict[str, Callable[[], lm.Transformer]] = {
     **{kind: partial(make_model, kind) for kind in ATTENTIONS},
     "local and global": partial(make_model, "window", "rope", "window with sinks and alibi"),
     "learned positions": lambda: make_model(
-        "plain", positions=LearnedPositions(seq_len=SEQ, hidden_dim=32)
+        "plain", positions=lm.LearnedPositions(seq_len=SEQ, hidden_dim=32)
     ),
     "one block for all": partial(make_model, "rope", shared=True),
-    "parallel": partial(make_model, "grouped", kind=ParallelBlock),
+    "parallel": partial(make_model, "grouped", kind=lm.ParallelBlock),
     "experts with little room": partial(make_model, "rope", mlp=tight_mixture),
 }
 
 
-def parts_of(layout: AttentionContext, sizes: list[int], cache: Cache) -> list[AttentionContext]:
+def parts_of(
+    layout: lm.AttentionContext, sizes: list[int], cache: Cache
+) -> list[lm.AttentionContext]:
     """The same text in parts, each with the cache."""
     parts, begin = [], 0
     for size in sizes:
@@ -94,7 +77,7 @@ def parts_of(layout: AttentionContext, sizes: list[int], cache: Cache) -> list[A
 
 
 def in_parts(
-    model: Transformer, layout: AttentionContext, sizes: list[int], cache: Cache
+    model: lm.Transformer, layout: lm.AttentionContext, sizes: list[int], cache: Cache
 ) -> Tensor:
     parts = parts_of(layout, sizes, cache)
     with torch.inference_mode():
@@ -126,7 +109,7 @@ def test_a_short_row_is_as_if_it_were_alone(kind, make_cache):
     model, tokens = MODELS[kind](), text(rows=3)
     present = torch.ones_like(tokens)
     present[1, :3] = present[2, :1] = 0
-    layout = padded(tokens, present=present)
+    layout = lm.padded(tokens, present=present)
     cached = in_parts(model, layout, [6, 4, 1, 1, 2], make_cache(capacity=SEQ))
     for row, absent in enumerate((0, 3, 1)):
         alone = model(tokens[row : row + 1, absent:])
@@ -137,7 +120,7 @@ def test_a_short_row_is_as_if_it_were_alone(kind, make_cache):
 def test_documents_stay_apart(make_cache):
     model, tokens = make_model("rope", "window"), text()
     tokens[0, 4] = tokens[1, 9] = 0
-    model.layout = PackedDocuments(end_of_text=0)
+    model.layout = lm.PackedDocuments(end_of_text=0)
     cached = in_parts(model, model.layout(tokens), [7] + [1] * 7, make_cache(capacity=SEQ))
     torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
 
@@ -162,14 +145,14 @@ def test_more_tokens_than_there_is_room_for_are_refused():
 class Latent(nn.Module):
     """Keeps tensors without heads, [batch, seq, size], of two sizes."""
 
-    def forward(self, x: Tensor, layout: AttentionContext) -> Any:
+    def forward(self, x: Tensor, layout: lm.AttentionContext) -> Any:
         return layout.update_cache(self, [x, x[..., :3]])
 
 
 @pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 def test_tensors_of_any_shape_are_kept(make_cache):
     x, part, cache = drawn(2, 6, 5), Latent(), make_cache(capacity=6)
-    for small in parts_of(one_document(text()[:, :6]), [3, 1, 1, 1], cache):
+    for small in parts_of(lm.one_document(text()[:, :6]), [3, 1, 1, 1], cache):
         begin = int(small.positions[0, 0])
         end = begin + len(small)
         kept = part(x[:, begin:end], small.at_layer(0))

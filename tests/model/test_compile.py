@@ -1,4 +1,4 @@
-"""torch.compile, activation checkpointing and float8 of blocks and mixtures."""
+"""torch.compile, activation checkpointing and float8 of blocks."""
 
 import functools
 import os
@@ -14,6 +14,7 @@ from forked import run_program
 from small_models import started
 from torch import Tensor, nn
 
+from fidgpt import model as lm
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import (
@@ -23,16 +24,6 @@ from fidgpt.fiddlers import (
     use_moe,
     use_recompute,
     use_selective_recompute,
-)
-from fidgpt.model import (
-    Attention,
-    Block,
-    Compile,
-    Float8,
-    Linear,
-    LoRALinear,
-    MachineError,
-    SwiGLU,
 )
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
@@ -107,7 +98,12 @@ def results(*names, layers, compiling):
     reported = [*reports.metrics.values(), *reports.tallies.values()]
     return [loss, *reported, *(p.grad for p in trainer.model.parameters())]
 
-for names in [(), ("use_recompute",), ("use_moe", "use_selective_recompute")]:
+for names in [
+    (),
+    ("use_recompute",),
+    ("use_moe", "use_selective_recompute"),
+    ("use_moe", "use_expert_capacity", "use_recompute"),
+]:
     counts = []
     for layers in (3, 6):
         torch._dynamo.reset()
@@ -146,20 +142,20 @@ class Passing(nn.Module):
         return x
 
 
-def plain() -> Block:
+def plain() -> lm.Block:
     nothing = Passing()
-    return Block(attention_norm=nothing, attention=nothing, mlp_norm=nothing, mlp=nothing)
+    return lm.Block(attention_norm=nothing, attention=nothing, mlp_norm=nothing, mlp=nothing)
 
 
 def test_a_missing_compiler_is_reported(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    block = Compile(plain, mode="default")()
+    block = lm.Compile(plain, mode="default")()
     x = torch.ones(1, 2, 3, requires_grad=True)
-    with pytest.raises(MachineError, match=r"there is none \(looked for no-such-compiler"):
+    with pytest.raises(lm.MachineError, match=r"there is none \(looked for no-such-compiler"):
         block(x, None)
-    with pytest.raises(MachineError, match=r"needs a C\+\+ compiler"):
+    with pytest.raises(lm.MachineError, match=r"needs a C\+\+ compiler"):
         require_machine(block, device=x.device)
-    require_machine(Compile(plain, backend="aot_eager")(), device=x.device)
+    require_machine(lm.Compile(plain, backend="aot_eager")(), device=x.device)
     assert torch.equal(block.eval()(x, None), 4 * x)  # evaluation compiles nothing
 
 
@@ -167,7 +163,7 @@ def test_compiled_code_is_kept_in_the_cache_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    block = Compile(plain, mode="max-autotune")()
+    block = lm.Compile(plain, mode="max-autotune")()
     assert isinstance(block, Compiled)
     block(torch.ones(1, 2, 3), None)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
@@ -179,56 +175,6 @@ def test_a_mode_of_compiling_can_be_set() -> None:
     assert cfg.model.blocks[0].mode == "reduce-overhead"
     use_compile(cfg)
     assert "mode" not in fdl.ordered_arguments(cfg.model.blocks[0])
-
-
-MIXTURE_PROGRAM = """
-import torch
-from torch import nn
-from torch._dynamo.testing import CompileCounterWithBackend
-from torch.utils.checkpoint import checkpoint
-from fidgpt.model.moe import (
-    Capacity, GatedExperts, LoadBalancingLoss, MoE, RouterZLoss, SelectionBias, SoftmaxRouter,
-    dropless,
-)
-from fidgpt.model.reports import collecting
-
-def mixture(width, dispatch):
-    sizes = dict(hidden_dim=width, num_experts=4)
-    return MoE(
-        num_experts=4,
-        router=SoftmaxRouter(**sizes, top_k=2, selection_bias=SelectionBias(num_experts=4)),
-        experts=GatedExperts(**sizes, ffn_dim=2 * width),
-        dispatch=dispatch,
-        balancing=[LoadBalancingLoss(), RouterZLoss()],
-    )
-
-def results(moe, call, x):
-    with collecting() as reports:
-        out = call(x)
-    loss = out.float().square().sum() + sum(reports.losses.values())
-    gradients = torch.autograd.grad(loss, [x, *moe.parameters()])
-    return [out, *reports.losses.values(), reports.tallies[moe], *gradients]
-
-def compare(width, dtype, dispatch, tolerance):
-    moe = mixture(width, dispatch).to(dtype)
-    x = torch.randn(2, 9, width, dtype=dtype, requires_grad=True)
-    counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(moe, backend=counter, fullgraph=True)
-    eager = results(moe, moe, x)
-    for call in (compiled, lambda x: checkpoint(moe, x, use_reentrant=False)):
-        for one, other in zip(eager, results(moe, call, x), strict=True):
-            assert (one - other).float().norm() <= tolerance * one.float().norm()
-    assert counter.frame_count == 1
-
-torch.manual_seed(0)
-compare(16, torch.bfloat16, dropless, 1e-2)
-compare(6, torch.float32, dropless, 1e-5)
-compare(16, torch.float32, Capacity(factor=1.0), 1e-5)
-"""
-
-
-def test_a_mixture_compiles_as_one_graph_and_can_be_recomputed(tmp_path: Path):
-    run_program(MIXTURE_PROGRAM, folder=tmp_path)
 
 
 Fiddler = Callable[[fdl.Config], None]
@@ -305,7 +251,7 @@ def test_recomputation_saves_memory() -> None:
 def test_a_block_stays_of_its_class_and_keeps_its_names() -> None:
     plain, model = model_of().model, model_of(use_recompute).model
     assert [*dict(model.named_parameters())] == [*dict(plain.named_parameters())]
-    assert all(isinstance(block, Block | Recomputed) for block in model.blocks)
+    assert all(isinstance(block, lm.Block | Recomputed) for block in model.blocks)
     assert len({type(block) for block in model.blocks}) == 1
     tokens = torch.arange(8)[None]
     with torch.inference_mode():
@@ -316,31 +262,31 @@ def test_a_block_stays_of_its_class_and_keeps_its_names() -> None:
 
 def maps() -> nn.Module:
     return nn.ModuleDict({
-        "fits": Linear(32, 16),
-        "odd": Linear(32, 15),
-        "adapted": LoRALinear(32, 16, rank=2),
-        "attention": Attention(hidden_dim=32, head_dim=16),
-        "mlp": SwiGLU(hidden_dim=32, ffn_dim=48),
+        "fits": lm.Linear(32, 16),
+        "odd": lm.Linear(32, 15),
+        "adapted": lm.LoRALinear(32, 16, rank=2),
+        "attention": lm.Attention(hidden_dim=32, head_dim=16),
+        "mlp": lm.SwiGLU(hidden_dim=32, ffn_dim=48),
     })  # fmt: skip
 
 
 def test_float8_converts_linears_that_fit_and_needs_a_gpu():
     names = [*maps().state_dict()]
-    block = Float8(maps)()
+    block = lm.Float8(maps)()
     assert [*block.state_dict()] == names
     converted = {name for name, part in block.named_modules() if isinstance(part, InFloat8)}
     assert {"fits", "attention.query", "mlp.down"} <= converted
     assert not {"odd", "adapted"} & converted
-    with pytest.raises(MachineError, match=r"a cpu does not support float8.*capability 8\.9"):
+    with pytest.raises(lm.MachineError, match=r"a cpu does not support float8.*capability 8\.9"):
         block.get_submodule("fits")(torch.ones(2, 32))
-    on_meta = Float8(lambda: maps().to("meta"))()
+    on_meta = lm.Float8(lambda: maps().to("meta"))()
     assert on_meta.get_submodule("fits")(torch.ones(2, 32, device="meta")).shape == (2, 16)
 
 
 def test_a_run_that_this_machine_cannot_compute_leaves_no_directory(tmp_path):
     cfg = debug()
     use_float8(cfg)
-    with pytest.raises(MachineError, match="does not support float8"):
+    with pytest.raises(lm.MachineError, match="does not support float8"):
         build_trainer(cfg).train(RunDirectory(tmp_path / "run", texts={}))
     assert not (tmp_path / "run").exists()
 
@@ -349,5 +295,5 @@ def test_missing_torchao_is_reported(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
     monkeypatch.setitem(sys.modules, "torchao.float8", None)
-    with pytest.raises(MachineError, match="pip install fidgpt\\[float8\\]"):
+    with pytest.raises(lm.MachineError, match="pip install fidgpt\\[float8\\]"):
         require_float8(torch.device("cuda"))

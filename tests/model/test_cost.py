@@ -13,39 +13,8 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt import configs, cost
+from fidgpt import model as lm
 from fidgpt.graph import build
-from fidgpt.model import (
-    GELU,
-    MLP,
-    ALiBi,
-    Attention,
-    Block,
-    Capacity,
-    Experts,
-    GatedExperts,
-    GatedMLP,
-    GatedShared,
-    GeGLU,
-    LatentAttention,
-    LearnedPositions,
-    LoRALinear,
-    MoE,
-    PlainExperts,
-    RMSNorm,
-    Router,
-    Shared,
-    SigmoidRouter,
-    Softcap,
-    SoftmaxRouter,
-    SquaredReLU,
-    SwiGLU,
-    Transformer,
-    Unembedding,
-    attention_sinks,
-    gelu,
-    one_document,
-    token_table,
-)
 from fidgpt.model.cache import Cache
 
 SEQ, BATCH, HIDDEN, LAYERS = 128, 2, 256, 3
@@ -53,9 +22,11 @@ SIZES: dict[str, Any] = {"hidden_dim": HIDDEN, "head_dim": 64}
 Make = Callable[[], nn.Module]
 
 
-def moe(*, router: Callable[..., Router], experts: Callable[..., Experts], **options: Any) -> MoE:
+def moe(
+    *, router: Callable[..., lm.Router], experts: Callable[..., lm.Experts], **options: Any
+) -> lm.MoE:
     sizes = {"hidden_dim": HIDDEN, "num_experts": 8}
-    return MoE(
+    return lm.MoE(
         num_experts=8,
         router=router(**sizes, top_k=2),
         experts=experts(**sizes, ffn_dim=128),
@@ -63,59 +34,59 @@ def moe(*, router: Callable[..., Router], experts: Callable[..., Experts], **opt
     )
 
 
-def gated_shared() -> GatedShared:
-    return GatedShared(hidden_dim=HIDDEN, mlp=SwiGLU(hidden_dim=HIDDEN, ffn_dim=64))
+def gated_shared() -> lm.GatedShared:
+    return lm.GatedShared(hidden_dim=HIDDEN, mlp=lm.SwiGLU(hidden_dim=HIDDEN, ffn_dim=64))
 
 
 ATTENTIONS: dict[str, Make] = {
-    "multi-head": partial(Attention, **SIZES),
-    "grouped-query": partial(Attention, **SIZES, num_kv_heads=2, bias=True),
-    "multi-query": partial(Attention, **SIZES, num_kv_heads=1),
-    "more heads than fit": partial(Attention, **SIZES, num_heads=8),
-    "wide window": partial(Attention, **SIZES, window=SEQ),
-    "softcap": partial(Attention, **SIZES, scores=[Softcap(cap=30.0)]),
-    "alibi": partial(Attention, **SIZES, scores=[ALiBi()]),
-    "sinks": partial(Attention, **SIZES, sinks=attention_sinks),
-    "qk-norm": partial(Attention, **SIZES, query_norm=RMSNorm(hidden_dim=64)),
-    "adapters": partial(Attention, **SIZES, linear=partial(LoRALinear, rank=8)),
-    "latent": partial(LatentAttention, **SIZES, kv_rank=96, rope_head_dim=32, rope=None),
+    "multi-head": partial(lm.Attention, **SIZES),
+    "grouped-query": partial(lm.Attention, **SIZES, num_kv_heads=2, bias=True),
+    "multi-query": partial(lm.Attention, **SIZES, num_kv_heads=1),
+    "more heads than fit": partial(lm.Attention, **SIZES, num_heads=8),
+    "wide window": partial(lm.Attention, **SIZES, window=SEQ),
+    "softcap": partial(lm.Attention, **SIZES, scores=[lm.Softcap(cap=30.0)]),
+    "alibi": partial(lm.Attention, **SIZES, scores=[lm.ALiBi()]),
+    "sinks": partial(lm.Attention, **SIZES, sinks=lm.attention_sinks),
+    "qk-norm": partial(lm.Attention, **SIZES, query_norm=lm.RMSNorm(hidden_dim=64)),
+    "adapters": partial(lm.Attention, **SIZES, linear=partial(lm.LoRALinear, rank=8)),
+    "latent": partial(lm.LatentAttention, **SIZES, kv_rank=96, rope_head_dim=32, rope=None),
     "latent queries": partial(
-        LatentAttention, **SIZES, kv_rank=96, query_rank=48, value_head_dim=32, rope_head_dim=32
+        lm.LatentAttention, **SIZES, kv_rank=96, query_rank=48, value_head_dim=32, rope_head_dim=32
     ),
 }
 MLPS: dict[str, Make] = {
-    "gelu": partial(GELU, hidden_dim=HIDDEN, bias=True),
-    "exact gelu": partial(MLP, hidden_dim=HIDDEN, activation=gelu),
-    "squared relu": partial(SquaredReLU, hidden_dim=HIDDEN),
-    "swiglu": partial(SwiGLU, hidden_dim=HIDDEN),
-    "geglu": partial(GeGLU, hidden_dim=HIDDEN),
-    "gated by exact gelu": partial(GatedMLP, hidden_dim=HIDDEN, activation=gelu),
-    "mixture": partial(moe, router=SoftmaxRouter, experts=GatedExperts),
+    "gelu": partial(lm.GELU, hidden_dim=HIDDEN, bias=True),
+    "exact gelu": partial(lm.MLP, hidden_dim=HIDDEN, activation=lm.gelu),
+    "squared relu": partial(lm.SquaredReLU, hidden_dim=HIDDEN),
+    "swiglu": partial(lm.SwiGLU, hidden_dim=HIDDEN),
+    "geglu": partial(lm.GeGLU, hidden_dim=HIDDEN),
+    "gated by exact gelu": partial(lm.GatedMLP, hidden_dim=HIDDEN, activation=lm.gelu),
+    "mixture": partial(moe, router=lm.SoftmaxRouter, experts=lm.GatedExperts),
     "mixture with shared": partial(
-        moe, router=SigmoidRouter, experts=PlainExperts, shared=gated_shared()
+        moe, router=lm.SigmoidRouter, experts=lm.PlainExperts, shared=gated_shared()
     ),
     "mixture with even room": partial(
-        moe, router=SoftmaxRouter, experts=GatedExperts, dispatch=Capacity(factor=1.0)
+        moe, router=lm.SoftmaxRouter, experts=lm.GatedExperts, dispatch=lm.Capacity(factor=1.0)
     ),
 }
 
 
-def model(attention: Make = ATTENTIONS["multi-head"], mlp: Make = MLPS["gelu"]) -> Transformer:
-    def block() -> Block:
+def model(attention: Make = ATTENTIONS["multi-head"], mlp: Make = MLPS["gelu"]) -> lm.Transformer:
+    def block() -> lm.Block:
         norms = {name: nn.LayerNorm(HIDDEN) for name in ("attention_norm", "mlp_norm")}
-        return Block(attention=attention(), mlp=mlp(), **norms)  # pyright: ignore
+        return lm.Block(attention=attention(), mlp=mlp(), **norms)  # pyright: ignore
 
-    positions = LearnedPositions(seq_len=SEQ, hidden_dim=HIDDEN)
+    positions = lm.LearnedPositions(seq_len=SEQ, hidden_dim=HIDDEN)
     sizes: dict[str, Any] = dict(num_layers=LAYERS, hidden_dim=HIDDEN, vocab_size=1000)
     return small_model(block, positions=positions, norm=nn.LayerNorm(HIDDEN), **sizes)
 
 
-def on_meta(make: Callable[[], Transformer]) -> Transformer:
+def on_meta(make: Callable[[], lm.Transformer]) -> lm.Transformer:
     with torch.device("meta"):
         return make().to("meta")
 
 
-def counted(module: Transformer, *, backward: bool = False) -> float:
+def counted(module: lm.Transformer, *, backward: bool = False) -> float:
     """By torch, per token. It counts all scores of a causal attention, as we do."""
     with FlopCounterMode(display=False) as counter:
         logits = module(torch.zeros(BATCH, SEQ, dtype=torch.long, device="meta"))
@@ -132,7 +103,7 @@ def test_components_cost_what_torch_counts(name: str) -> None:
     assert not cost.undeclared_flops(module, seq_len=SEQ)
 
 
-@pytest.mark.parametrize("kind", [Attention, partial(LatentAttention, kv_rank=96)])
+@pytest.mark.parametrize("kind", [lm.Attention, partial(lm.LatentAttention, kv_rank=96)])
 def test_a_window_costs_what_a_sequence_as_long_does(kind: Callable[..., nn.Module]) -> None:
     windowed = on_meta(partial(model, partial(kind, **SIZES, window=32)))
     whole = on_meta(partial(model, partial(kind, **SIZES)))
@@ -142,8 +113,8 @@ def test_a_window_costs_what_a_sequence_as_long_does(kind: Callable[..., nn.Modu
 def test_a_training_step_costs_three_times_as_much() -> None:
     """Of attention's own share the fused backward does 5 products for 2, so it is left out here."""
 
-    def without_scores() -> Attention:
-        return Attention(**SIZES, kernel=lambda query, key, value, scoring: query + key + value)
+    def without_scores() -> lm.Attention:
+        return lm.Attention(**SIZES, kernel=lambda query, key, value, scoring: query + key + value)
 
     module = on_meta(lambda: model(without_scores))
     products = cost.flops_per_token(module, seq_len=0)
@@ -214,14 +185,14 @@ def test_parameters_by_their_use() -> None:
     assert count.active == count.total - LAYERS * (8 - 2) * expert
     assert count.embedding == (1000 + SEQ) * HIDDEN
     assert count.without_embedding == count.total - count.embedding
-    module.unembedding = Unembedding(token_table(vocab_size=1000, hidden_dim=HIDDEN))
+    module.unembedding = lm.Unembedding(lm.token_table(vocab_size=1000, hidden_dim=HIDDEN))
     assert cost.count_parameters(module).embedding == (2 * 1000 + SEQ) * HIDDEN
 
 
 def test_shared_parameters_are_named_once_with_their_other_names() -> None:
     module = on_meta(model)
     assert cost.shared_parameters(module) == {"embedding.weight": ["unembedding.weight"]}
-    module.unembedding = Unembedding(token_table(vocab_size=1000, hidden_dim=HIDDEN))
+    module.unembedding = lm.Unembedding(lm.token_table(vocab_size=1000, hidden_dim=HIDDEN))
     assert cost.shared_parameters(module) == {}
     for block in module.blocks:
         block.attention_norm = module.norm
@@ -261,15 +232,15 @@ CACHE_HIDDEN, CONTEXT, WINDOW = 64, 40, 16
 POSITION = 8  # bytes of where a token stands
 
 
-def cache_model(*attentions: Any, share: bool = False) -> Transformer:
+def cache_model(*attentions: Any, share: bool = False) -> lm.Transformer:
     blocks = [partial(small_block, one, hidden_dim=CACHE_HIDDEN) for one in attentions]
-    factories = [Shared(one) for one in blocks] if share else blocks
+    factories = [lm.Shared(one) for one in blocks] if share else blocks
     return small_model(*factories, num_layers=6, hidden_dim=CACHE_HIDDEN)
 
 
-GROUPED = partial(Attention, num_kv_heads=2)
-LATENT = partial(LatentAttention, kv_rank=24, rope_head_dim=8)
-WINDOWED = partial(Attention, window=WINDOW)
+GROUPED = partial(lm.Attention, num_kv_heads=2)
+LATENT = partial(lm.LatentAttention, kv_rank=24, rope_head_dim=8)
+WINDOWED = partial(lm.Attention, window=WINDOW)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +258,7 @@ WINDOWED = partial(Attention, window=WINDOW)
 def test_a_filled_cache_takes_what_was_predicted(attentions: list[Any], share: bool) -> None:
     module, cache = started(cache_model(*attentions, share=share)), Cache(capacity=CONTEXT)
     tokens = torch.zeros(1, CONTEXT, dtype=torch.long)
-    module.features(tokens, replace(one_document(tokens), cache=cache))
+    module.features(tokens, replace(lm.one_document(tokens), cache=cache))
     assert cost.cache_bytes(cost.without_memory(module), context=CONTEXT) == cache.bytes()
 
 

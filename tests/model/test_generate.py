@@ -13,20 +13,7 @@ from jaxtyping import Float, Int
 from small_models import CPU, drawn, filled, make_model
 from torch import Tensor, nn
 
-from fidgpt.model import (
-    Attention,
-    AttentionContext,
-    Embedding,
-    LanguageModel,
-    LearnedPositions,
-    Linear,
-    LoRALinear,
-    PackedDocuments,
-    Unembedding,
-    one_document,
-    padded,
-    token_table,
-)
+from fidgpt import model as lm
 from fidgpt.model.generation import (
     Sampling,
     UntilString,
@@ -40,18 +27,18 @@ from fidgpt.model.generation.weights import PackedLinear, can_pack
 from fidgpt.model.mla import LatentAttention
 
 
-class Scored(LanguageModel):
+class Scored(lm.LanguageModel):
     """Gives every next token the same fixed logits, and remembers what it was shown."""
 
     def __init__(self, logits: list[float]) -> None:
         super().__init__()
         self.logits = nn.Parameter(torch.tensor(logits))
         self.unembedding = nn.Identity()
-        self.layout = one_document
+        self.layout = lm.one_document
         self.seen: list[list[int]] = []
 
     def features(
-        self, tokens: Int[Tensor, "batch seq"], ctx: AttentionContext | None = None
+        self, tokens: Int[Tensor, "batch seq"], ctx: lm.AttentionContext | None = None
     ) -> Float[Tensor, "batch seq hidden"]:
         self.seen.append(tokens[0].tolist())
         assert not torch.is_grad_enabled()
@@ -103,14 +90,14 @@ def test_a_row_is_as_if_it_were_alone_within_any_context(model, context):
 
 @pytest.mark.parametrize("prompts", [[[1, 0, 3], [4], [0, 6, 7, 0], [0]], [[3, 0]]])
 def test_documents_of_a_prompt_stay_apart(model, prompts):
-    model.layout = PackedDocuments(end_of_text=0)
+    model.layout = lm.PackedDocuments(end_of_text=0)
     drawn = write(model, prompts, num_tokens=8, context=99, choose=greedy)
     for prompt, row in zip(prompts, columns(drawn), strict=True):
         assert row == by_argmax(model, prompt, num_tokens=8, context=99)
 
 
 def test_learned_positions_end_in_an_error_or_slide(model):
-    model.embedding.positions = LearnedPositions(seq_len=6, hidden_dim=32)
+    model.embedding.positions = lm.LearnedPositions(seq_len=6, hidden_dim=32)
     nn.init.normal_(model.embedding.positions.weight)
     with pytest.raises(ValueError, match=r"up to 7 tokens exceeds the 6 learned posit"):
         generate(model, [1, 2, 3], num_tokens=5, context=7)
@@ -210,7 +197,7 @@ class Running(nn.Module):
     """A custom mixer without a cache: the mean of the tokens so far."""
 
     def forward(
-        self, x: Float[Tensor, "batch seq hidden"], ctx: AttentionContext | None
+        self, x: Float[Tensor, "batch seq hidden"], ctx: lm.AttentionContext | None
     ) -> Float[Tensor, "batch seq hidden"]:
         count = torch.arange(1, x.shape[1] + 1, device=x.device)
         return x.cumsum(1) / count.unsqueeze(-1)
@@ -390,7 +377,7 @@ def test_a_long_text_is_read_in_windows_that_overlap_by_half(model):
 def test_rows_of_different_length_are_scored_at_once(model):
     tokens = torch.tensor([[0, 0, 7, 8, 9], [1, 2, 3, 4, 5]])
     present = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1]])
-    scored = log_probabilities(model, tokens, padded(tokens[:, :-1], present=present))
+    scored = log_probabilities(model, tokens, lm.padded(tokens[:, :-1], present=present))
     for row, absent in enumerate((2, 0)):
         alone = score(model, tokens[row, absent:].tolist(), context=99).log_probabilities
         torch.testing.assert_close(scored[row, absent:], alone, atol=1e-5, rtol=1e-5)
@@ -485,7 +472,7 @@ def test_tall_float32_weights_stand_column_by_column():
 
 @pytest.mark.parametrize("bias", [True, False])
 def test_queries_keys_and_values_become_one_product(bias):
-    attention = filled(Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, bias=bias), std=0.2)
+    attention = filled(lm.Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, bias=bias), std=0.2)
     x = drawn(2, 5, 32)
     expected = attention(x)
     prepare_to_write(attention)
@@ -495,7 +482,7 @@ def test_queries_keys_and_values_become_one_product(bias):
 
 
 def test_a_shared_linear_is_packed_once():
-    shared = filled(Linear(8, 8, bias=True), std=1.0)
+    shared = filled(lm.Linear(8, 8, bias=True), std=1.0)
     inner = nn.Sequential(shared, nn.ReLU())
     model = nn.ModuleList([inner, shared]).bfloat16()
     if not can_pack(shared):
@@ -508,14 +495,14 @@ def test_a_shared_linear_is_packed_once():
     torch.testing.assert_close(model[1](x), expected, atol=1e-2, rtol=1e-2)
 
 
-class Tripled(Attention):
+class Tripled(lm.Attention):
     """Looks at its own projections."""
 
     def forward(self, x, ctx=None):
         return super().forward(x, ctx) + self.query(x)
 
 
-class Doubled(Linear):
+class Doubled(lm.Linear):
     """Does more with its weight than a product."""
 
     def forward(self, input):  # torch's own name
@@ -529,7 +516,7 @@ SIZES: dict[str, Any] = dict(hidden_dim=16, head_dim=8)
     ("make", "name"),
     [
         (partial(LatentAttention, **SIZES, rope_head_dim=4, kv_rank=8), "kv_up"),
-        (partial(Attention, **SIZES, linear=partial(LoRALinear, rank=2)), "query"),
+        (partial(lm.Attention, **SIZES, linear=partial(lm.LoRALinear, rank=2)), "query"),
         (partial(Tripled, **SIZES), "query"),
         (lambda: nn.Sequential(Doubled(8, 8), nn.LayerNorm(8)), "0"),
     ],
@@ -542,6 +529,6 @@ def test_matrices_that_serve_more_than_one_product_stay(make, name):
 
 
 def test_a_shared_table_is_laid_out():
-    table = token_table(vocab_size=9, hidden_dim=4)
-    prepare_to_write(nn.ModuleList([Embedding(table), Unembedding(table)]))
+    table = lm.token_table(vocab_size=9, hidden_dim=4)
+    prepare_to_write(nn.ModuleList([lm.Embedding(table), lm.Unembedding(table)]))
     assert table.stride() == (1, 9)

@@ -12,19 +12,7 @@ from transformers import DeepseekV2Config, DeepseekV3Config
 from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
 from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
 
-from fidgpt.model import (
-    ALiBi,
-    AttentionContext,
-    Prefix,
-    RMSNorm,
-    RoPE,
-    Softcap,
-    YaRN,
-    attention_sinks,
-    blockwise,
-    eager,
-    padded,
-)
+from fidgpt import model as lm
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import counted
 from fidgpt.model.linear import LoRALinear
@@ -33,11 +21,11 @@ from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share, yarn_sc
 HIDDEN, HEADS, NOPE, ROPE, VALUE, KV_RANK, SEQ = 48, 3, 16, 8, 12, 20, 14
 FIXED: dict[str, Any] = dict(hidden_dim=HIDDEN, head_dim=NOPE, num_heads=HEADS, kv_rank=KV_RANK)
 SIZES = FIXED | {"rope_head_dim": ROPE, "value_head_dim": VALUE}
-NORM = partial(RMSNorm, eps=1e-6)
+NORM = partial(lm.RMSNorm, eps=1e-6)
 
 
 def attention(**changes: Any) -> LatentAttention:
-    options: dict[str, Any] = SIZES | {"rope": RoPE(head_dim=ROPE), "norm": NORM} | changes
+    options: dict[str, Any] = SIZES | {"rope": lm.RoPE(head_dim=ROPE), "norm": NORM} | changes
     return filled(LatentAttention(**options)).eval()
 
 
@@ -50,11 +38,11 @@ CASES = {
     "direct": {"rope": None},
     "ranked": {"query_rank": 10},
     "window": {"window": 4},
-    "capped": {"scores": [Softcap(cap=2.0)]},
-    "alibi": {"scores": [ALiBi()]},
-    "sinks": {"sinks": attention_sinks},
-    "blockwise": {"kernel": blockwise},
-    "prefix": {"mask": Prefix(3)},
+    "capped": {"scores": [lm.Softcap(cap=2.0)]},
+    "alibi": {"scores": [lm.ALiBi()]},
+    "sinks": {"sinks": lm.attention_sinks},
+    "blockwise": {"kernel": lm.blockwise},
+    "prefix": {"mask": lm.Prefix(3)},
     "lora": {"linear": partial(LoRALinear, rank=2)},
 }
 
@@ -67,11 +55,11 @@ class Counting:
 
     def __call__(self, query, key, value, scoring):
         self.kv_heads.append(key.shape[1])
-        return eager(query, key, value, scoring)
+        return lm.eager(query, key, value, scoring)
 
 
 def cached(
-    part: LatentAttention, x: Tensor, chunks: list[int], ctx: AttentionContext | None = None
+    part: LatentAttention, x: Tensor, chunks: list[int], ctx: lm.AttentionContext | None = None
 ) -> Tensor:
     """What comes out where the tokens come in chunks."""
     cache, outs, begin = Cache(capacity=x.shape[1]), [], 0
@@ -94,7 +82,7 @@ def test_tokens_that_come_in_chunks_know_as_much(case, chunks):
 def test_both_forms_agree_on_rows_that_begin_late():
     part, x = attention(), stream()
     present = torch.tensor([[0] * 5 + [1] * 9, [1] * 14])
-    full = padded(torch.zeros(2, SEQ, dtype=torch.long), present=present)
+    full = lm.padded(torch.zeros(2, SEQ, dtype=torch.long), present=present)
     there = present.bool()
     chunks = cached(part, x, [8, *[1] * 6], full)
     torch.testing.assert_close(chunks[there], part(x, full)[there], atol=1e-5, rtol=1e-5)
@@ -137,7 +125,7 @@ def test_the_cache_holds_the_latent_and_the_shared_key_alone():
 
 
 def test_the_rotary_size_is_that_of_the_rope_and_half_a_head_without_one():
-    assert LatentAttention(**FIXED, rope=RoPE(head_dim=6)).rope_head_dim == 6
+    assert LatentAttention(**FIXED, rope=lm.RoPE(head_dim=6)).rope_head_dim == 6
     assert LatentAttention(**FIXED).rope_head_dim == NOPE // 2
 
 
@@ -174,7 +162,7 @@ def test_biases_are_those_of_deepseek():
         ({"value_head_dim": -1}, "value_head_dim=-1"),
         ({"num_heads": 0}, "num_heads=0"),
         ({"window": 0}, "window=0"),
-        ({"rope": RoPE(head_dim=16)}, "rope_head_dim=8 must equal .* head_dim=16"),
+        ({"rope": lm.RoPE(head_dim=16)}, "rope_head_dim=8 must equal .* head_dim=16"),
     ],
 )
 def test_sizes_that_do_not_fit_are_named(wrong, message):
@@ -245,9 +233,9 @@ def ported(name: str, tensor: Tensor) -> tuple[str, Tensor]:
 @pytest.mark.parametrize("version", ["v2", "v3"])
 def test_equals_transformers_with_its_weights_forward_and_back(version, query_rank, yarn):
     reference, rotary = theirs(version, query_rank, yarn=yarn)
-    scaling = YaRN(factor=40.0, original_seq_len=16, amplitude=1.0) if yarn else None
+    scaling = lm.YaRN(factor=40.0, original_seq_len=16, amplitude=1.0) if yarn else None
     scale = yarn_scale(head_dim=NOPE, rope_head_dim=ROPE, factor=40.0) if yarn else None
-    rope = RoPE(head_dim=ROPE, scaling=scaling)
+    rope = lm.RoPE(head_dim=ROPE, scaling=scaling)
     ours = attention(query_rank=query_rank, scale=scale, rope=rope)
     ours.load_state_dict(dict(ported(*named) for named in reference.state_dict().items()))
     x, y = stream().requires_grad_(), stream().requires_grad_()

@@ -12,26 +12,7 @@ from transformers import Gemma2Config
 from transformers.activations import ACT2FN
 from transformers.models.gemma2.modeling_gemma2 import Gemma2MLP, Gemma2RMSNorm
 
-from fidgpt.model import (
-    GELU,
-    MLP,
-    AcrossHeads,
-    Constant,
-    GatedMLP,
-    GeGLU,
-    LoRALinear,
-    OffsetRMSNorm,
-    RMSNorm,
-    SquaredReLU,
-    SwiGLU,
-    WeightlessRMSNorm,
-    gated_ffn_dim,
-    gelu,
-    gelu_tanh,
-    multiple_of,
-    squared_relu,
-    width_of_heads,
-)
+from fidgpt import model as lm
 
 X = drawn(2, 5, 24, seed=1).double()
 
@@ -53,16 +34,16 @@ def squared(x: Tensor) -> Tensor:
 
 
 PLAIN = {
-    GELU: tanh_form,
-    SquaredReLU: squared,
-    partial(MLP, activation=gelu): exact_form,
-    partial(MLP, activation=nn.SiLU()): silu,
+    lm.GELU: tanh_form,
+    lm.SquaredReLU: squared,
+    partial(lm.MLP, activation=lm.gelu): exact_form,
+    partial(lm.MLP, activation=nn.SiLU()): silu,
 }
 GATED = {
-    SwiGLU: silu,
-    GeGLU: tanh_form,
-    partial(GatedMLP, activation=gelu): exact_form,
-    partial(GatedMLP, activation=nn.Sigmoid()): torch.sigmoid,
+    lm.SwiGLU: silu,
+    lm.GeGLU: tanh_form,
+    partial(lm.GatedMLP, activation=lm.gelu): exact_form,
+    partial(lm.GatedMLP, activation=nn.Sigmoid()): torch.sigmoid,
 }
 ALL = PLAIN | GATED
 
@@ -77,23 +58,26 @@ def test_an_mlp_computes_its_formula(make, formula):
 @pytest.mark.parametrize("make", ALL)
 def test_an_mlp_is_made_of_the_given_linears_inits_and_width(make):
     names = ["gate", "up", "down"] if make in GATED else ["up", "down"]
-    mlp = make(hidden_dim=24, init=Constant(1.0), out_init=Constant(2.0))
+    mlp = make(hidden_dim=24, init=lm.Constant(1.0), out_init=lm.Constant(2.0))
     assert [name for name, _ in mlp.named_parameters()] == [f"{name}.weight" for name in names]
     for name, weight in mlp.named_parameters():
         assert torch.equal(weight, torch.full_like(weight, 2.0 if name == "down.weight" else 1.0))
-    width = gated_ffn_dim(hidden_dim=24) if make in GATED else 4 * 24
+    width = lm.gated_ffn_dim(hidden_dim=24) if make in GATED else 4 * 24
     assert mlp.up.weight.shape == (width, 24)
-    options = dict(ffn_dim=10, linear=partial(LoRALinear, rank=2), bias=True, init=Constant(1.0))
+    options = dict(
+        ffn_dim=10, linear=partial(lm.LoRALinear, rank=2), bias=True, init=lm.Constant(1.0)
+    )
     adapted = make(hidden_dim=24, **options)
     assert torch.equal(adapted.down.weight, torch.ones(24, 10))
     for name in names:
         assert (
-            type(getattr(adapted, name)) is LoRALinear and getattr(adapted, name).bias is not None
+            type(getattr(adapted, name)) is lm.LoRALinear
+            and getattr(adapted, name).bias is not None
         )
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(gelu, "gelu"), (gelu_tanh, "gelu_new"), (squared_relu, "relu2")]
+    ("ours", "theirs"), [(lm.gelu, "gelu"), (lm.gelu_tanh, "gelu_new"), (lm.squared_relu, "relu2")]
 )
 def test_activations_are_those_of_transformers(ours, theirs):
     x = torch.linspace(-6, 6, 1001)
@@ -102,7 +86,7 @@ def test_activations_are_those_of_transformers(ours, theirs):
 
 def test_geglu_is_the_mlp_of_gemma():
     config = Gemma2Config(hidden_size=24, intermediate_size=40)
-    theirs, ours = Gemma2MLP(config), GeGLU(hidden_dim=24, ffn_dim=40)
+    theirs, ours = Gemma2MLP(config), lm.GeGLU(hidden_dim=24, ffn_dim=40)
     ours.load_state_dict(
         {name.replace("_proj", ""): value for name, value in theirs.state_dict().items()}
     )
@@ -113,14 +97,14 @@ def test_geglu_is_the_mlp_of_gemma():
 @pytest.mark.parametrize("hidden_dim", [768, 1024, 4096])
 def test_a_gated_mlp_is_as_large_as_a_plain_one(hidden_dim):
     """Llama 7B's 11,008 of 4,096 is the same rule, rounded up to a multiple of 256."""
-    width = gated_ffn_dim(hidden_dim=hidden_dim)
+    width = lm.gated_ffn_dim(hidden_dim=hidden_dim)
     assert width % 64 == 0
     assert 0 <= width - 8 * hidden_dim / 3 < 64
-    assert gated_ffn_dim(hidden_dim=4096, multiple=256) == 11_008
+    assert lm.gated_ffn_dim(hidden_dim=4096, multiple=256) == 11_008
 
 
 def test_multiple_of_rounds_up():
-    rounded = [multiple_of(multiple=8, value=value) for value in (0, 1, 8, 8.01, 15, 15.9, 16)]
+    rounded = [lm.multiple_of(multiple=8, value=value) for value in (0, 1, 8, 8.01, 15, 15.9, 16)]
     assert rounded == [0, 8, 8, 16, 16, 16, 16]
     assert all(isinstance(number, int) for number in rounded)
 
@@ -128,9 +112,9 @@ def test_multiple_of_rounds_up():
 def norms(kind: str, dtype: torch.dtype) -> tuple[nn.Module, nn.Module, Tensor]:
     """Ours, with torch's or Gemma's, and an input."""
     if kind == "plain":
-        ours, theirs = RMSNorm(hidden_dim=24, eps=1e-3), nn.RMSNorm(24, eps=1e-3)
+        ours, theirs = lm.RMSNorm(hidden_dim=24, eps=1e-3), nn.RMSNorm(24, eps=1e-3)
     else:
-        ours, theirs = OffsetRMSNorm(hidden_dim=24), Gemma2RMSNorm(24, eps=1e-6)
+        ours, theirs = lm.OffsetRMSNorm(hidden_dim=24), Gemma2RMSNorm(24, eps=1e-6)
     theirs.load_state_dict(filled(ours).state_dict())
     return ours.to(dtype), theirs.to(dtype), 3 * drawn(2, 50, 24).to(dtype)
 
@@ -167,31 +151,31 @@ def test_gradients_of_norms_are_those_of_torch_and_gemma(kind, dtype):
 
 
 def test_offset_weights_start_at_a_scale_of_one():
-    norm, plain = OffsetRMSNorm(hidden_dim=24), RMSNorm(hidden_dim=24, eps=1e-6)
+    norm, plain = lm.OffsetRMSNorm(hidden_dim=24), lm.RMSNorm(hidden_dim=24, eps=1e-6)
     assert torch.equal(norm.weight, torch.zeros(24))
     x = drawn(2, 24)
     assert torch.equal(norm(x), plain(x))
 
 
 def test_without_a_weight_every_row_gets_a_mean_square_of_one():
-    norm = WeightlessRMSNorm(hidden_dim=24, eps=1e-3)
+    norm = lm.WeightlessRMSNorm(hidden_dim=24, eps=1e-3)
     assert not list(norm.parameters())
     x = drawn(2, 3, 24).double()
     torch.testing.assert_close(norm(x), x / ((x**2).mean(-1, keepdim=True) + 1e-3).sqrt())
 
 
 def test_across_heads_a_token_has_one_mean_square():
-    assert width_of_heads(hidden_dim=64, head_dim=16) == 64
-    width = width_of_heads(hidden_dim=16, head_dim=8, num_heads=3)
-    norm, x = filled(RMSNorm(hidden_dim=width, eps=1e-3)), drawn(2, 3, 5, 8).transpose(1, 2)
+    assert lm.width_of_heads(hidden_dim=64, head_dim=16) == 64
+    width = lm.width_of_heads(hidden_dim=16, head_dim=8, num_heads=3)
+    norm, x = filled(lm.RMSNorm(hidden_dim=width, eps=1e-3)), drawn(2, 3, 5, 8).transpose(1, 2)
     whole = torch.cat(x.unbind(-2), dim=-1)
     expected = torch.stack(norm(whole).split(8, dim=-1), dim=-2)
-    assert torch.equal(AcrossHeads(norm)(x), expected)
+    assert torch.equal(lm.AcrossHeads(norm)(x), expected)
 
 
 def test_a_weight_may_be_wider_than_what_it_scales():
     """As under autocast: float32 weights, bfloat16 activations."""
-    norm = RMSNorm(hidden_dim=24)
+    norm = lm.RMSNorm(hidden_dim=24)
     narrow = drawn(2, 3, 24).bfloat16().requires_grad_()
     out = norm(narrow)
     assert out.dtype == torch.bfloat16

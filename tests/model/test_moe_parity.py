@@ -12,19 +12,7 @@ import torch
 from small_models import drawn, filled
 from torch import Tensor, nn
 
-from fidgpt.model import SwiGLU
-from fidgpt.model.moe import (
-    ClampedSwiGLU,
-    GatedExperts,
-    GatedShared,
-    GroupLimit,
-    LoadBalancingLoss,
-    MoE,
-    Router,
-    SelectionBias,
-    SigmoidRouter,
-    SoftmaxRouter,
-)
+from fidgpt.model import SwiGLU, moe
 from fidgpt.model.reports import collecting
 
 Named = Mapping[str, Tensor]
@@ -49,8 +37,8 @@ def theirs(name: str, kind: str, *, std: float = 0.3, **options: Any) -> Any:
     return filled(getattr(module, name + kind)(config).eval(), std=std, seed=1)
 
 
-def softmax(**options: Any) -> SoftmaxRouter:
-    return SoftmaxRouter(top_k=TOP_K, **SIZES, **options)
+def softmax(**options: Any) -> moe.SoftmaxRouter:
+    return moe.SoftmaxRouter(top_k=TOP_K, **SIZES, **options)
 
 
 def test_mixtral():
@@ -70,14 +58,14 @@ def test_qwen3_moe(normalize):
 def test_qwen2_moe_with_a_gate_on_the_shared_expert():
     options: dict[str, Any] = dict(num_experts=EXPERTS, shared_expert_intermediate_size=40)
     reference = theirs("Qwen2Moe", "SparseMoeBlock", **options)
-    shared = GatedShared(hidden_dim=HIDDEN, mlp=SwiGLU(hidden_dim=HIDDEN, ffn_dim=40))
+    shared = moe.GatedShared(hidden_dim=HIDDEN, mlp=SwiGLU(hidden_dim=HIDDEN, ffn_dim=40))
     names = _mlp_names("shared_expert", "shared.mlp")
     names["shared_expert_gate.weight"] = "shared.gate.weight"
     ours = mixture(softmax(normalize=False), shared=shared)
     same(reference, ours, partial(_stacked, names=names))
 
 
-@pytest.mark.parametrize("groups", [None, GroupLimit(num_groups=4, top_groups=2)])
+@pytest.mark.parametrize("groups", [None, moe.GroupLimit(num_groups=4, top_groups=2)])
 def test_deepseek_v2(groups):
     method = "greedy" if groups is None else "group_limited_greedy"
     options: dict[str, Any] = dict(
@@ -97,20 +85,20 @@ def test_deepseek_v3(spread):
     reference = theirs("DeepseekV3", "MoE", **DEEPSEEK, **options)
     bias = reference.gate.e_score_correction_bias
     bias.copy_(drawn(EXPERTS) * spread)  # with the larger one, scores below zero compete
-    selection = SelectionBias(num_experts=EXPERTS)
+    selection = moe.SelectionBias(num_experts=EXPERTS)
     selection.bias.copy_(bias)
-    groups = GroupLimit(num_groups=4, top_groups=2, best=2)
+    groups = moe.GroupLimit(num_groups=4, top_groups=2, best=2)
     choice: dict[str, Any] = dict(groups=groups, selection_bias=selection, scale=2.5)
     shared = SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN)
-    ours = mixture(SigmoidRouter(top_k=TOP_K, **SIZES, **choice), shared=shared)
+    ours = mixture(moe.SigmoidRouter(top_k=TOP_K, **SIZES, **choice), shared=shared)
     same(reference, ours, partial(_stacked, names=_mlp_names("shared_experts", "shared")))
 
 
 def test_gpt_oss():
     options: dict[str, Any] = dict(num_local_experts=EXPERTS, intermediate_size=FFN)
     reference = theirs("GptOss", "MLP", std=2.0, **options)  # so large that the clamp cuts
-    experts = GatedExperts(ffn_dim=FFN, gating=ClampedSwiGLU(), bias=True, **SIZES)
-    ours = MoE(num_experts=EXPERTS, router=softmax(bias=True), experts=experts)
+    experts = moe.GatedExperts(ffn_dim=FFN, gating=moe.ClampedSwiGLU(), bias=True, **SIZES)
+    ours = moe.MoE(num_experts=EXPERTS, router=softmax(bias=True), experts=experts)
     same(reference, ours, _gpt_oss, call=lambda x: reference(x)[0])
 
 
@@ -119,20 +107,20 @@ def test_the_balancing_loss_is_that_of_transformers_for_each_choice():
 
     routing = softmax()(30 * drawn(2, 9, HIDDEN))
     with collecting() as reports:
-        LoadBalancingLoss(weight=0.5)(routing)
+        moe.LoadBalancingLoss(weight=0.5)(routing)
     theirs = load_balancing_loss_func((routing.logits.flatten(0, 1),), EXPERTS, TOP_K)
     assert isinstance(theirs, Tensor)
     torch.testing.assert_close(reports.losses["moe/balance"], 0.5 * theirs / TOP_K)
 
 
-def mixture(router: Router, *, shared: nn.Module | None = None) -> MoE:
+def mixture(router: moe.Router, *, shared: nn.Module | None = None) -> moe.MoE:
     """A mixture of SwiGLUs around a router."""
-    experts = GatedExperts(ffn_dim=FFN, **SIZES)
-    return MoE(num_experts=EXPERTS, router=router, experts=experts, shared=shared)
+    experts = moe.GatedExperts(ffn_dim=FFN, **SIZES)
+    return moe.MoE(num_experts=EXPERTS, router=router, experts=experts, shared=shared)
 
 
 def same(
-    reference: Any, ours: MoE, translated: Callable[[Named], Named], *, call: Any = None
+    reference: Any, ours: moe.MoE, translated: Callable[[Named], Named], *, call: Any = None
 ) -> None:
     """Gives ours the weights of the reference and compares outputs and gradients.
 

@@ -6,16 +6,7 @@ import pytest
 import torch
 from small_models import drawn
 
-from fidgpt.model import (
-    Attention,
-    Embedding,
-    LearnedPositions,
-    RoPE,
-    SinusoidalPositions,
-    Unembedding,
-    one_document,
-    token_table,
-)
+from fidgpt import model as lm
 from fidgpt.model.embedding import ValueEmbedding
 from fidgpt.model.positions import LinearScaling, Llama3Scaling, NTKScaling, RoPEScaling, YaRN
 
@@ -23,21 +14,21 @@ X = 100 * drawn(2, 3, 4)
 
 
 def test_embedding_and_unembedding_compute_their_formulas():
-    table, tokens, x = token_table(vocab_size=7, hidden_dim=4), torch.tensor([[3, 0, 6]]), X
-    positions = LearnedPositions(seq_len=5, hidden_dim=4)
-    assert torch.equal(Embedding(table)(tokens), table[tokens])
+    table, tokens, x = lm.token_table(vocab_size=7, hidden_dim=4), torch.tensor([[3, 0, 6]]), X
+    positions = lm.LearnedPositions(seq_len=5, hidden_dim=4)
+    assert torch.equal(lm.Embedding(table)(tokens), table[tokens])
     expected = 2 * table[tokens] + positions.weight[:3]
-    scaled = Embedding(table, positions=positions, scale=2.0)
+    scaled = lm.Embedding(table, positions=positions, scale=2.0)
     torch.testing.assert_close(scaled(tokens), expected)
     logits = torch.einsum("bsh,vh->bsv", x, table)
-    torch.testing.assert_close(Unembedding(table)(x), logits)
+    torch.testing.assert_close(lm.Unembedding(table)(x), logits)
     capped = 30 * torch.tanh(logits / 4 / 30)
-    torch.testing.assert_close(Unembedding(table, scale=0.25, softcap=30.0)(x), capped)
+    torch.testing.assert_close(lm.Unembedding(table, scale=0.25, softcap=30.0)(x), capped)
 
 
 def test_one_table_for_both_learns_from_both():
-    table = token_table(vocab_size=7, hidden_dim=4)
-    embedding, unembedding = Embedding(table), Unembedding(table)
+    table = lm.token_table(vocab_size=7, hidden_dim=4)
+    embedding, unembedding = lm.Embedding(table), lm.Unembedding(table)
     assert embedding.weight is unembedding.weight
     unembedding(embedding(torch.tensor([[2]])))[0, 0, 5].backward()
     assert table.grad is not None
@@ -48,8 +39,8 @@ def test_one_table_for_both_learns_from_both():
 def test_a_token_that_comes_often_keeps_its_gradient_in_a_narrow_format():
     tokens = (torch.arange(4096) % 3).minimum(torch.tensor(1)).view(4, 1024)  # 0 and 1 of seven
     outer = drawn(4, 1024, 8) + 1
-    table = torch.nn.Parameter(token_table(vocab_size=7, hidden_dim=8).detach().bfloat16())
-    Embedding(table)(tokens).backward(outer.bfloat16())
+    table = torch.nn.Parameter(lm.token_table(vocab_size=7, hidden_dim=8).detach().bfloat16())
+    lm.Embedding(table)(tokens).backward(outer.bfloat16())
     rows = outer.bfloat16().float().flatten(0, 1)
     exact = torch.zeros(7, 8).index_add_(0, tokens.flatten(), rows)
     assert table.grad is not None
@@ -57,7 +48,7 @@ def test_a_token_that_comes_often_keeps_its_gradient_in_a_narrow_format():
 
 
 def test_a_sequence_past_the_last_position_is_refused():
-    positions = LearnedPositions(seq_len=5, hidden_dim=4)
+    positions = lm.LearnedPositions(seq_len=5, hidden_dim=4)
     assert positions(torch.arange(5).unsqueeze(0)).shape == (1, 5, 4)
     with pytest.raises(ValueError, match="6 tokens .* 5 learned positions"):
         positions(torch.arange(6).unsqueeze(0))
@@ -65,7 +56,7 @@ def test_a_sequence_past_the_last_position_is_refused():
 
 def test_sines_distinguish_positions():
     """The product of two depends on their distance alone (Vaswani et al., 2017, section 3.5)."""
-    positions = SinusoidalPositions(hidden_dim=16)
+    positions = lm.SinusoidalPositions(hidden_dim=16)
     table = positions(torch.arange(40).unsqueeze(0))[0]
     torch.testing.assert_close(table[:, 0], torch.arange(40.0).sin())
     products = table @ table.T
@@ -75,11 +66,11 @@ def test_sines_distinguish_positions():
 
 def test_a_value_embedding_adds_a_row_of_its_own_to_the_values():
     own = ValueEmbedding(vocab_size=7, num_kv_heads=2, head_dim=8)
-    plain = Attention(hidden_dim=32, head_dim=8, num_kv_heads=2)
-    part = Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, value_embedding=own)
+    plain = lm.Attention(hidden_dim=32, head_dim=8, num_kv_heads=2)
+    part = lm.Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, value_embedding=own)
     part.load_state_dict(plain.state_dict(), strict=False)
     x, tokens = torch.randn(2, 3, 32), torch.tensor([[3, 0, 6], [1, 1, 1]])
-    layout = one_document(tokens)
+    layout = lm.one_document(tokens)
     rows = 0.5 * own.weight[tokens]  # the gate starts at a half
     seen = rows.cumsum(1) / torch.arange(1, 4).view(1, 3, 1)
     with torch.no_grad():
@@ -96,7 +87,7 @@ def test_a_value_embedding_adds_a_row_of_its_own_to_the_values():
 
 def test_a_value_embedding_needs_tokens():
     own = ValueEmbedding(vocab_size=7, num_kv_heads=4, head_dim=8)
-    part = Attention(hidden_dim=32, head_dim=8, value_embedding=own)
+    part = lm.Attention(hidden_dim=32, head_dim=8, value_embedding=own)
     with pytest.raises(ValueError, match="ValueEmbedding needs the tokens"):
         part(torch.randn(2, 3, 32))
 
@@ -113,7 +104,7 @@ def test_equals_a_rotation_of_complex_numbers():
     query, key = heads(8, seed=0), heads(8, seed=1)
     rates = 100.0 ** (-torch.arange(4, dtype=torch.float64) / 4)
     turns = torch.polar(torch.ones(SEQ, 4).double(), torch.arange(SEQ).double()[:, None] * rates)
-    for ours, x in zip(RoPE(head_dim=8, theta=100.0)(query, key), (query, key), strict=True):
+    for ours, x in zip(lm.RoPE(head_dim=8, theta=100.0)(query, key), (query, key), strict=True):
         turned = torch.complex(x[..., :4].double(), x[..., 4:].double()) * turns
         expected = torch.cat([turned.real, turned.imag], dim=-1)
         torch.testing.assert_close(ours.double(), expected, atol=2e-5, rtol=0)
@@ -121,8 +112,8 @@ def test_equals_a_rotation_of_complex_numbers():
 
 def test_keeps_the_number_format_of_its_input():
     query = heads(16, seed=0)
-    exact, _ = RoPE(head_dim=16)(query, query)
-    turned, _ = RoPE(head_dim=16)(query.bfloat16(), query.bfloat16())
+    exact, _ = lm.RoPE(head_dim=16)(query, query)
+    turned, _ = lm.RoPE(head_dim=16)(query.bfloat16(), query.bfloat16())
     assert turned.dtype == torch.bfloat16
     torch.testing.assert_close(turned.float(), exact, atol=0.05, rtol=0.02)
 
@@ -170,7 +161,7 @@ def test_equals_transformers(scaling: RoPEScaling, theirs: dict[str, Any], head_
     query, key = heads(head_dim), heads(head_dim, seed=1, count=1)
     cos, sin = LlamaRotaryEmbedding(config)(query, torch.arange(SEQ)[None])
     expected = apply_rotary_pos_emb(query, key, cos, sin)
-    turned = RoPE(head_dim=head_dim, theta=theta, scaling=scaling)(query, key)
+    turned = lm.RoPE(head_dim=head_dim, theta=theta, scaling=scaling)(query, key)
     torch.testing.assert_close(turned, expected, atol=5e-5 if scaling else 2e-5, rtol=0)
 
 
@@ -178,15 +169,15 @@ def test_ntk_scaling_is_a_larger_base() -> None:
     """Theta * factor^(d / (d - 2)), of which the slowest pair turns `factor` times as slowly."""
     head_dim, theta, factor = 32, 10_000.0, 4.0
     query, key = heads(head_dim), heads(head_dim, seed=1)
-    scaled = RoPE(head_dim=head_dim, theta=theta, scaling=NTKScaling(factor=factor))
-    larger = RoPE(head_dim=head_dim, theta=theta * factor ** (head_dim / (head_dim - 2)))
+    scaled = lm.RoPE(head_dim=head_dim, theta=theta, scaling=NTKScaling(factor=factor))
+    larger = lm.RoPE(head_dim=head_dim, theta=theta * factor ** (head_dim / (head_dim - 2)))
     torch.testing.assert_close(scaled(query, key), larger(query, key), atol=5e-5, rtol=0)
 
 
 def test_only_the_first_dimensions_turn() -> None:
     query, key = heads(64), heads(64, seed=1)
-    turned, _ = RoPE(head_dim=64, rotary_dim=16)(query, key)
-    whole, _ = RoPE(head_dim=16)(query[..., :16], key[..., :16])
+    turned, _ = lm.RoPE(head_dim=64, rotary_dim=16)(query, key)
+    whole, _ = lm.RoPE(head_dim=16)(query[..., :16], key[..., :16])
     torch.testing.assert_close(turned[..., :16], whole)
     assert torch.equal(turned[..., 16:], query[..., 16:])
 
@@ -194,16 +185,16 @@ def test_only_the_first_dimensions_turn() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: RoPE(head_dim=15), "head_dim=15 must be even"),
-        (lambda: RoPE(head_dim=16, rotary_dim=3), "rotary_dim=3 of head_dim=16"),
-        (lambda: RoPE(head_dim=16, rotary_dim=0), "rotary_dim=0 of head_dim=16"),
-        (lambda: RoPE(head_dim=16, rotary_dim=18), "rotary_dim=18 of head_dim=16"),
+        (lambda: lm.RoPE(head_dim=15), "head_dim=15 must be even"),
+        (lambda: lm.RoPE(head_dim=16, rotary_dim=3), "rotary_dim=3 of head_dim=16"),
+        (lambda: lm.RoPE(head_dim=16, rotary_dim=0), "rotary_dim=0 of head_dim=16"),
+        (lambda: lm.RoPE(head_dim=16, rotary_dim=18), "rotary_dim=18 of head_dim=16"),
         (lambda: LinearScaling(factor=0.0), "factor=0.0 .* above 0"),
         (lambda: NTKScaling(factor=float("nan")), "factor=nan .* above 0"),
-        (lambda: SinusoidalPositions(hidden_dim=7), "hidden_dim=7 must be even"),
+        (lambda: lm.SinusoidalPositions(hidden_dim=7), "hidden_dim=7 must be even"),
     ],
 )
 def test_sizes_and_factors_out_of_range_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-    RoPE(head_dim=15, rotary_dim=8)
+    lm.RoPE(head_dim=15, rotary_dim=8)

@@ -12,19 +12,8 @@ from small_models import CPU, filled, small_block, small_model
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt import model as lm
 from fidgpt.cost import flops_per_token
-from fidgpt.model import (
-    Attention,
-    AttentionContext,
-    LearnedPositions,
-    MultiTokenTransformer,
-    PackedDocuments,
-    RoPE,
-    TokenPrediction,
-    one_document,
-    padded,
-    sdpa,
-)
 from fidgpt.model.cache import Cache
 from fidgpt.model.reports import Reports, collecting
 from fidgpt.train import CrossEntropy
@@ -33,11 +22,13 @@ from fidgpt.train.loss import NextToken
 VOCAB, HIDDEN = 50, 32
 
 
-def small(*, num_predictions: int = 2, loss: Any = None, **options: Any) -> MultiTokenTransformer:
+def small(
+    *, num_predictions: int = 2, loss: Any = None, **options: Any
+) -> lm.MultiTokenTransformer:
     """A model of two layers, with all weights drawn widely."""
     model = small_model(
-        partial(small_block, partial(Attention, rope=RoPE(head_dim=8), kernel=sdpa)),
-        kind=MultiTokenTransformer,
+        partial(small_block, partial(lm.Attention, rope=lm.RoPE(head_dim=8), kernel=lm.sdpa)),
+        kind=lm.MultiTokenTransformer,
         loss=loss or CrossEntropy(),
         num_predictions=num_predictions,
         **options,
@@ -50,19 +41,19 @@ def text(batch: int = 2, seq: int = 12) -> Tensor:
 
 
 def reported(
-    model: MultiTokenTransformer, tokens: Tensor, layout: AttentionContext | None = None
+    model: lm.MultiTokenTransformer, tokens: Tensor, layout: lm.AttentionContext | None = None
 ) -> Reports:
     with collecting() as reports:
         model.train().features(tokens, layout)
     return reports
 
 
-def by_hand(model: MultiTokenTransformer, document: Tensor) -> list[Tensor]:
+def by_hand(model: lm.MultiTokenTransformer, document: Tensor) -> list[Tensor]:
     """The losses of every prediction on one document, token by token, as the paper writes them."""
     model = copy.deepcopy(model).eval()
     known, losses = model.features(document[None]), []
     for ahead, part in enumerate(model.predictions, start=1):
-        assert isinstance(part, TokenPrediction)
+        assert isinstance(part, lm.TokenPrediction)
         count = len(document) - ahead
         vectors = model.embedding.weight[document[ahead:]][None]
         joined = [part.hidden_norm(known[:, :count]), part.token_norm(vectors)]
@@ -119,7 +110,7 @@ def test_predictions_are_blind_to_their_targets():
             assert torch.equal(target, tokens[:, ahead + 1 :])
 
 
-def compare_by_hand(model: MultiTokenTransformer, reports: Reports, documents: Any) -> None:
+def compare_by_hand(model: lm.MultiTokenTransformer, reports: Reports, documents: Any) -> None:
     """Reports, and the mean over documents that are predicted as if alone."""
     rows = [by_hand(model, document) for document in documents]
     for ahead, losses in enumerate(zip(*rows, strict=True), start=1):
@@ -128,10 +119,10 @@ def compare_by_hand(model: MultiTokenTransformer, reports: Reports, documents: A
 
 
 def test_documents_are_predicted_as_if_alone():
-    model, tokens = small(layout=PackedDocuments(end_of_text=0)), text(batch=1)
+    model, tokens = small(layout=lm.PackedDocuments(end_of_text=0)), text(batch=1)
     tokens[0, 5] = 0  # begins the second document
     reports = reported(model, tokens)
-    model.layout = one_document
+    model.layout = lm.one_document
     # The first one predicts where it ends.
     compare_by_hand(model, reports, [tokens[0, :6], tokens[0, 5:]])
 
@@ -139,13 +130,13 @@ def test_documents_are_predicted_as_if_alone():
 def test_rows_that_are_padded_count_their_tokens_alone():
     model, tokens = small(), text()
     present = torch.tensor([[0] * 4 + [1] * 8, [1] * 7 + [0] * 5])
-    reports = reported(model, tokens, padded(tokens, present=present))
+    reports = reported(model, tokens, lm.padded(tokens, present=present))
     rows = [row[there.bool()] for row, there in zip(tokens, present, strict=True)]
     compare_by_hand(model, reports, rows)
 
 
 def test_learned_positions_are_those_of_the_tokens():
-    positions = LearnedPositions(seq_len=12, hidden_dim=HIDDEN)
+    positions = lm.LearnedPositions(seq_len=12, hidden_dim=HIDDEN)
     model = small(num_predictions=1, positions=positions)
     shown: list[Tensor] = []
     positions.register_forward_pre_hook(lambda _, given: shown.append(given[0]))
@@ -160,7 +151,7 @@ def test_sequences_that_are_too_short_are_not_predicted(seq):
 
 
 def test_no_target_at_all_is_no_loss_and_no_nan():
-    model = small(layout=PackedDocuments(end_of_text=0))
+    model = small(layout=lm.PackedDocuments(end_of_text=0))
     reports = reported(model, torch.zeros(2, 12, dtype=torch.long))
     assert reports.losses["mtp"] == 0
     reports.losses["mtp"].backward()
@@ -169,11 +160,11 @@ def test_no_target_at_all_is_no_loss_and_no_nan():
 
 def test_evaluation_and_generation_compute_no_prediction():
     model, tokens = small(), text()
-    plain = super(MultiTokenTransformer, model).features
+    plain = super(lm.MultiTokenTransformer, model).features
     with collecting() as reports:
         model.eval()
         assert torch.equal(model.features(tokens), plain(tokens))
-        cached = replace(one_document(tokens), cache=Cache(capacity=12))
+        cached = replace(lm.one_document(tokens), cache=Cache(capacity=12))
         assert torch.equal(model.train().features(tokens, cached), plain(tokens))
         assert not reports.losses and not reports.metrics
     with pytest.raises(ValueError, match="num_predictions=0"):
@@ -198,10 +189,10 @@ def test_its_block_is_like_that_of_the_last_layer(num_layers, kind):
 
     blocks = [partial(Named, "a"), partial(Named, "b")]
     options: Any = dict(
-        kind=MultiTokenTransformer, loss=CrossEntropy(), first_blocks=[partial(Named, "c")]
+        kind=lm.MultiTokenTransformer, loss=CrossEntropy(), first_blocks=[partial(Named, "c")]
     )
     model = small_model(*blocks, num_layers=num_layers, **options)
     (prediction,) = model.predictions
-    assert isinstance(prediction, TokenPrediction) and isinstance(prediction.block, Named)
+    assert isinstance(prediction, lm.TokenPrediction) and isinstance(prediction.block, Named)
     assert prediction.block.name == kind == cast(Named, model.blocks[-1]).name
     assert prediction.block is not model.blocks[-1]

@@ -1,10 +1,7 @@
-"""Reports of modules: collection, counts, checkpointing and compilation."""
-
-from pathlib import Path
+"""Reports of modules: collection, counts and checkpointing."""
 
 import pytest
 import torch
-from forked import run_program
 from small_models import drawn, filled
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -97,37 +94,3 @@ def test_what_is_computed_again_in_the_backward_pass_counts_once(parts):
     assert torch.equal(gradients[0], gradients[1])
     assert received[0][0] == received[1][0]
     assert torch.equal(received[0][1], received[1][1])
-
-
-PROGRAM = """
-import sys
-import torch
-from torch._dynamo.testing import CompileCounterWithBackend
-from fidgpt.model.reports import collecting
-sys.path.insert(0, FOLDER)
-from test_reports import Reporting
-
-torch.manual_seed(0)
-parts = [Reporting() for _ in range(9)]
-counter = CompileCounterWithBackend("eager")
-compiled = [torch.compile(part, backend=counter, fullgraph=True) for part in parts]
-results = []
-for layers in (parts, compiled, compiled):
-    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    with collecting() as outer, collecting() as reports:
-        for layer in layers:
-            x = layer(x)
-    loss = reports.losses["size"] + x.sum()
-    grads = torch.autograd.grad(loss, [p for part in parts for p in part.parameters()])
-    assert list(outer.tallies) == parts
-    results.append([loss, *grads, *outer.tallies.values()])
-for others in results[1:]:
-    for eager, other in zip(results[0], others, strict=True):
-        torch.testing.assert_close(eager, other)
-print(counter.frame_count)
-"""
-
-
-def test_blocks_are_compiled_once_for_all_layers_and_report_the_same(tmp_path: Path):
-    program = PROGRAM.replace("FOLDER", repr(str(Path(__file__).parent)))
-    assert run_program(program, folder=tmp_path).splitlines()[-1] == "1"
