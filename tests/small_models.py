@@ -7,35 +7,24 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fidgpt.model import (
-    Attention,
-    Block,
-    Embedding,
-    RMSNorm,
-    RoPE,
-    SwiGLU,
-    Transformer,
-    Unembedding,
-    materialize,
-    token_table,
-)
+from fidgpt import model as lm
 
 M = TypeVar("M", bound=nn.Module)
 CPU = torch.device("cpu")
 
 
 def small_block(
-    attention: Callable[..., Any] = Attention,
-    mlp: Callable[..., nn.Module] = SwiGLU,
+    attention: Callable[..., Any] = lm.Attention,
+    mlp: Callable[..., nn.Module] = lm.SwiGLU,
     *,
-    kind: Callable[..., nn.Module] = Block,
+    kind: Callable[..., nn.Module] = lm.Block,
     hidden_dim: int = 32,
 ) -> nn.Module:
     """A block with heads of 8."""
     return kind(
-        attention_norm=RMSNorm(hidden_dim=hidden_dim),
+        attention_norm=lm.RMSNorm(hidden_dim=hidden_dim),
         attention=attention(hidden_dim=hidden_dim, head_dim=8),
-        mlp_norm=RMSNorm(hidden_dim=hidden_dim),
+        mlp_norm=lm.RMSNorm(hidden_dim=hidden_dim),
         mlp=mlp(hidden_dim=hidden_dim),
     )
 
@@ -47,20 +36,20 @@ def small_model(
     positions: nn.Module | None = None,
     hidden_dim: int = 32,
     vocab_size: int = 50,
-    kind: Callable[..., Any] = Transformer,
+    kind: Callable[..., Any] = lm.Transformer,
     **options: Any,
 ) -> Any:
     """A Transformer of some blocks; its table has 50 tokens and a width of 32."""
-    make_table = partial(token_table, vocab_size=vocab_size, hidden_dim=hidden_dim)
+    make_table = partial(lm.token_table, vocab_size=vocab_size, hidden_dim=hidden_dim)
     table = make_table()
     return kind(
         hidden_dim=hidden_dim,
         num_layers=num_layers,
         blocks=blocks,
-        unembedding=Unembedding(table if tied else make_table()),
+        unembedding=lm.Unembedding(table if tied else make_table()),
         **{
-            "embedding": Embedding(table, positions=positions),
-            "norm": RMSNorm(hidden_dim=hidden_dim),
+            "embedding": lm.Embedding(table, positions=positions),
+            "norm": lm.RMSNorm(hidden_dim=hidden_dim),
             **options,
         },
     )
@@ -69,7 +58,7 @@ def small_model(
 def meta_model(*, num_layers: int = 3, tied: bool = True) -> Any:
     """A model of the shape of `base`, without memory."""
     with torch.device("meta"):
-        block = partial(small_block, partial(Attention, rope=RoPE(head_dim=8)))
+        block = partial(small_block, partial(lm.Attention, rope=lm.RoPE(head_dim=8)))
         return small_model(block, num_layers=num_layers, tied=tied)
 
 
@@ -80,7 +69,7 @@ def make_model(*, seed: int = 0, num_layers: int = 3, tied: bool = True) -> Any:
 
 def started(model: M, *, seed: int = 0) -> M:
     """A model, materialized on the CPU."""
-    materialize(model, device=CPU, seed=seed)
+    lm.materialize(model, device=CPU, seed=seed)
     return model
 
 

@@ -8,26 +8,11 @@ import torch
 from torch import nn
 
 from fidgpt import configs, fiddlers
+from fidgpt import model as lm
 from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.latent import fit_rope
 from fidgpt.graph import ConfigError, bind, build, check, clone_part, find, fingerprint
-from fidgpt.model import (
-    GELU,
-    MLP,
-    Attention,
-    Block,
-    GatedMLP,
-    GeGLU,
-    LoRALinear,
-    RoPE,
-    SquaredReLU,
-    SwiGLU,
-    Transformer,
-    eager,
-    is_adapter,
-    materialize,
-    moe,
-)
+from fidgpt.model import moe
 from fidgpt.model.mla import LatentAttention
 from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
 from fidgpt.model.reports import collecting
@@ -52,10 +37,10 @@ def fiddled(config: str, *names: str) -> fdl.Config:
     return cfg
 
 
-def built(cfg: fdl.Config) -> Transformer:
+def built(cfg: fdl.Config) -> lm.Transformer:
     with torch.device("meta"):
         model = build(bind(check(cfg))).model
-    assert isinstance(model, Transformer)
+    assert isinstance(model, lm.Transformer)
     return model
 
 
@@ -149,7 +134,7 @@ def test_mixtures_everywhere_can_be_thinned_out_and_first_layers_follow_the_dept
     assert fdl.get_callable(part.router) is moe.SigmoidRouter
     fiddlers.use_moe(cfg, first_dense=6)
     assert mixed(cfg) == "dddddd"
-    assert {fdl.get_callable(block.mlp) for block in cfg.model.first_blocks} == {SwiGLU}
+    assert {fdl.get_callable(block.mlp) for block in cfg.model.first_blocks} == {lm.SwiGLU}
     fiddlers.use_moe(cfg, first_dense=1)
     for num_layers in (9, 1):
         cfg.model.num_layers = num_layers
@@ -170,12 +155,12 @@ class Doubling(nn.Module):
 @pytest.mark.parametrize(
     ("mlp", "arguments", "experts"),
     [
-        (SwiGLU, {}, moe.GatedExperts),
-        (GeGLU, {}, moe.GatedExperts),
-        (GatedMLP, {"activation": torch.relu}, moe.GatedExperts),
-        (GELU, {"bias": True}, moe.PlainExperts),
-        (SquaredReLU, {}, moe.PlainExperts),
-        (MLP, {"activation": torch.relu}, moe.PlainExperts),
+        (lm.SwiGLU, {}, moe.GatedExperts),
+        (lm.GeGLU, {}, moe.GatedExperts),
+        (lm.GatedMLP, {"activation": torch.relu}, moe.GatedExperts),
+        (lm.GELU, {"bias": True}, moe.PlainExperts),
+        (lm.SquaredReLU, {}, moe.PlainExperts),
+        (lm.MLP, {"activation": torch.relu}, moe.PlainExperts),
         (Doubling, {}, moe.SeparateExperts),
     ],
 )
@@ -217,7 +202,7 @@ def test_applied_again_it_changes_numbers_only(cfg):
     assert (part.num_experts, part.router.top_k) == (6, 3)
     assert part.router.selection_bias is not None and len(part.router.selection_bias.bias) == 6
     assert [type(one).__name__ for one in part.balancing] == ["RouterZLoss"]
-    assert isinstance(part.shared, SwiGLU)
+    assert isinstance(part.shared, lm.SwiGLU)
 
 
 def test_experts_and_the_shared_one_change_their_activation_with_a_fiddler(cfg):
@@ -226,7 +211,7 @@ def test_experts_and_the_shared_one_change_their_activation_with_a_fiddler(cfg):
     fiddlers.use_squared_relu(cfg)
     (part,) = find(cfg.model, moe.MoE)
     assert fdl.get_callable(part.experts) is moe.PlainExperts
-    assert fdl.get_callable(part.shared) is SquaredReLU and part.shared.ffn_dim == 40
+    assert fdl.get_callable(part.shared) is lm.SquaredReLU and part.shared.ffn_dim == 40
     built(cfg)
 
 
@@ -241,8 +226,8 @@ def test_adapters_reach_every_expert_and_the_shared_one(cfg, mlp, place):
     moes: list[Any] = [part for part in trainer.model.modules() if isinstance(part, moe.MoE)]
     for part in moes:
         assert list(part.experts.adapters) == ["gate", "up", "down"][mlp == "use_gelu" :]
-        assert all(isinstance(one, LoRALinear) for one in part.shared.children())
-    assert len(moes) == 6 and trainer.trainable is is_adapter
+        assert all(isinstance(one, lm.LoRALinear) for one in part.shared.children())
+    assert len(moes) == 6 and trainer.trainable is lm.is_adapter
 
 
 def test_adapters_stay_where_experts_and_mlps_take_turns(cfg):
@@ -253,7 +238,7 @@ def test_adapters_stay_where_experts_and_mlps_take_turns(cfg):
     assert fdl.get_callable(part.experts.adapter) is moe.StackedLoRA
     fiddlers.use_moe(cfg, every=2)
     mlp = cfg.model.blocks[0].mlp
-    assert fdl.get_callable(mlp) is GELU and fdl.get_callable(mlp.linear) is LoRALinear
+    assert fdl.get_callable(mlp) is lm.GELU and fdl.get_callable(mlp.linear) is lm.LoRALinear
     assert mlp.linear.rank == 3
     built(cfg)
 
@@ -262,7 +247,7 @@ def latent(cfg: fdl.Config) -> LatentAttention:
     """The attention of the first layer; all are latent."""
     modules = [*built(cfg).modules()]
     attentions = [module for module in modules if isinstance(module, LatentAttention)]
-    assert attentions and not any(isinstance(module, Attention) for module in modules)
+    assert attentions and not any(isinstance(module, lm.Attention) for module in modules)
     return attentions[0]
 
 
@@ -280,7 +265,7 @@ def test_sizes_follow_those_of_the_model_unless_they_are_set():
     cfg.model.blocks[0].attention.head_dim = HeadDim.new(128)
     part = latent(cfg)
     assert (part.num_heads, part.head_dim, part.kv_rank) == (10, 128, 512)
-    assert isinstance(part.rope, RoPE)
+    assert isinstance(part.rope, lm.RoPE)
     assert part.rope_head_dim == part.rope.head_dim == 64
     assert part.value_head_dim == 128 and part.query_down is None
     fiddlers.use_mla(cfg, kv_rank=96, query_rank=80, rope_head_dim=32, value_head_dim=48)
@@ -293,12 +278,12 @@ def test_sizes_follow_those_of_the_model_unless_they_are_set():
 def test_what_both_attentions_have_stays():
     cfg = fiddled("gpt2_124m")
     attention = cfg.model.blocks[0].attention
-    attention.kernel, attention.window, attention.scale = eager, 7, 0.5
+    attention.kernel, attention.window, attention.scale = lm.eager, 7, 0.5
     before = fdl.ordered_arguments(attention)
     fiddlers.use_mla(cfg)
     assert before.items() <= fdl.ordered_arguments(cfg.model.blocks[0].attention).items()
     part = latent(cfg)
-    assert (part.kernel, part.window, part.scale) == (eager, 7, 0.5)
+    assert (part.kernel, part.window, part.scale) == (lm.eager, 7, 0.5)
     assert part.rope is None and part.rope_head_dim == 32
 
 
@@ -320,16 +305,16 @@ def test_predictions_have_a_block_like_the_last_one():
     model = built(cfg)
     assert isinstance(model, MultiTokenTransformer) and model.weight == 0.1
     assert len(model.predictions) == 2
-    kinds = [type(block.mlp) for block in model.blocks if isinstance(block, Block)]
+    kinds = [type(block.mlp) for block in model.blocks if isinstance(block, lm.Block)]
     for prediction in model.predictions:
-        assert isinstance(prediction, TokenPrediction) and isinstance(prediction.block, Block)
+        assert isinstance(prediction, TokenPrediction) and isinstance(prediction.block, lm.Block)
         assert type(prediction.block.mlp) is kinds[-1] is not kinds[0]
 
 
 def test_latent_attention_and_predictions_train():
     trainer = build_trainer(fiddled("debug", *BOTH))
     model = trainer.model
-    materialize(model, device=torch.device("cpu"), seed=0)
+    lm.materialize(model, device=torch.device("cpu"), seed=0)
     objective = NextToken(model.train(), trainer.loss)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     batch = torch.arange(2 * 17).view(2, 17) % 16

@@ -10,26 +10,9 @@ from small_models import drawn, filled, started
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt import model as lm
 from fidgpt.cost import flops_per_token
 from fidgpt.model import GELU, LoRALinear, SwiGLU, is_adapter
-from fidgpt.model.moe import (
-    Capacity,
-    Experts,
-    GatedExperts,
-    GroupLimit,
-    LoadBalancingLoss,
-    MoE,
-    PlainExperts,
-    Router,
-    RouterZLoss,
-    Routing,
-    SelectionBias,
-    SeparateExperts,
-    SequenceBalancingLoss,
-    SoftmaxRouter,
-    StackedExperts,
-    StackedLoRA,
-)
 from fidgpt.model.reports import collecting
 from fidgpt.train import BFloat16
 
@@ -37,28 +20,30 @@ HIDDEN, EXPERTS, TOP_K, FFN = 16, 8, 2, 24
 SIZES: dict[str, Any] = {"hidden_dim": HIDDEN, "num_experts": EXPERTS}
 
 
-def gated(**options: Any) -> GatedExperts:
-    return GatedExperts(**{**SIZES, "ffn_dim": FFN, **options})
+def gated(**options: Any) -> lm.GatedExperts:
+    return lm.GatedExperts(**{**SIZES, "ffn_dim": FFN, **options})
 
 
-def softmax(**options: Any) -> SoftmaxRouter:
-    return SoftmaxRouter(**{**SIZES, "top_k": TOP_K, **options})
+def softmax(**options: Any) -> lm.SoftmaxRouter:
+    return lm.SoftmaxRouter(**{**SIZES, "top_k": TOP_K, **options})
 
 
-def mixture(router: Router | None = None, experts: Experts | None = None, **options: Any) -> MoE:
+def mixture(
+    router: lm.Router | None = None, experts: lm.Experts | None = None, **options: Any
+) -> lm.MoE:
     """A mixture whose choices are far apart."""
     router, experts = router or softmax(), experts or gated()
-    return filled(MoE(num_experts=EXPERTS, router=router, experts=experts, **options), std=0.5)
+    return filled(lm.MoE(num_experts=EXPERTS, router=router, experts=experts, **options), std=0.5)
 
 
 def tokens(*shape: int, hidden: int = HIDDEN) -> Tensor:
     return drawn(*shape, hidden, seed=1)
 
 
-def one_by_one(moe: MoE, x: Tensor) -> Tensor:
+def one_by_one(moe: lm.MoE, x: Tensor) -> Tensor:
     """What each token's experts compute, added up in a loop over tokens."""
     routing, experts = moe.router(x), moe.experts
-    assert isinstance(experts, GatedExperts)
+    assert isinstance(experts, lm.GatedExperts)
     out = torch.zeros_like(x)
     for i in range(len(x)):
         for expert, weight in zip(routing.experts[i], routing.weights[i], strict=True):
@@ -82,9 +67,9 @@ def test_every_token_gets_to_all_its_experts_and_gradients_get_back(sizes, dtype
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def mixture_of(experts: Experts) -> MoE:
+def mixture_of(experts: lm.Experts) -> lm.MoE:
     """Weights that sum to 1 over experts that are all the same."""
-    return MoE(num_experts=EXPERTS, router=softmax(), experts=experts)
+    return lm.MoE(num_experts=EXPERTS, router=softmax(), experts=experts)
 
 
 def test_a_router_decides_in_float32_whatever_it_reads():
@@ -93,14 +78,14 @@ def test_a_router_decides_in_float32_whatever_it_reads():
 
 
 def test_a_selection_bias_moves_against_the_load():
-    part = SelectionBias(num_experts=4, rate=0.5)
+    part = lm.SelectionBias(num_experts=4, rate=0.5)
     part.move(torch.tensor([4, 0, 2, 2]))
     part.move(torch.tensor([4, 0, 1, 3]))
     assert part.bias.tolist() == [-1.0, 1.0, 0.5, -0.5]
 
 
 def test_the_bias_of_a_bfloat16_replica_is_that_of_the_model():
-    selection_bias = SelectionBias(num_experts=EXPERTS)
+    selection_bias = lm.SelectionBias(num_experts=EXPERTS)
     moe = mixture(softmax(selection_bias=selection_bias))
     replica = BFloat16().replica(moe)
     replica.settle(torch.arange(EXPERTS))
@@ -114,24 +99,24 @@ def test_the_bias_of_a_bfloat16_replica_is_that_of_the_model():
 
 def test_it_can_be_built_on_the_meta_device():
     with torch.device("meta"):
-        moe = mixture(softmax(selection_bias=SelectionBias(num_experts=EXPERTS), bias=True))
+        moe = mixture(softmax(selection_bias=lm.SelectionBias(num_experts=EXPERTS), bias=True))
         assert moe(tokens(2, 3)).shape == (2, 3, HIDDEN)
     assert started(moe)(tokens(2, 3)).isfinite().all()
 
 
-def balanced() -> Routing:
+def balanced() -> lm.Routing:
     """Sixteen tokens in two sequences, of which two go to each expert."""
     logits = torch.full((2, 8, EXPERTS), 0.5)
     experts = torch.arange(16).reshape(2, 8, 1) % EXPERTS
-    return Routing(experts, torch.ones(2, 8, 1), logits.softmax(-1), logits)
+    return lm.Routing(experts, torch.ones(2, 8, 1), logits.softmax(-1), logits)
 
 
 @pytest.mark.parametrize(
     ("part", "expected"),
     [
-        (LoadBalancingLoss(weight=0.1), 0.1),
-        (SequenceBalancingLoss(weight=0.1), 0.1),
-        (RouterZLoss(weight=0.1), 0.1 * (0.5 + torch.log(torch.tensor(8.0))) ** 2),
+        (lm.LoadBalancingLoss(weight=0.1), 0.1),
+        (lm.SequenceBalancingLoss(weight=0.1), 0.1),
+        (lm.RouterZLoss(weight=0.1), 0.1 * (0.5 + torch.log(torch.tensor(8.0))) ** 2),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -147,12 +132,12 @@ def test_sequences_are_balanced_one_by_one():
     experts = torch.arange(2).reshape(2, 1, 1).expand(2, 8, 1)  # each sequence at one expert
     with collecting() as reports:
         scores = F.one_hot(experts.squeeze(-1), EXPERTS).float()
-        SequenceBalancingLoss(weight=1.0)(routing._replace(experts=experts, scores=scores))
+        lm.SequenceBalancingLoss(weight=1.0)(routing._replace(experts=experts, scores=scores))
     assert reports.losses["moe/sequence_balance"] == EXPERTS
 
 
 def test_it_reports_in_training_alone():
-    moe, x = mixture(balancing=[LoadBalancingLoss(), RouterZLoss()]), tokens(2, 5)
+    moe, x = mixture(balancing=[lm.LoadBalancingLoss(), lm.RouterZLoss()]), tokens(2, 5)
     with collecting() as reports:
         moe.eval()(x)
     assert not reports.losses and not reports.tallies
@@ -168,7 +153,7 @@ def test_it_reports_in_training_alone():
 
 def test_separate_experts_cost_as_much_as_stacked_ones():
     make = partial(SwiGLU, hidden_dim=HIDDEN, ffn_dim=FFN)
-    experts = SeparateExperts(num_experts=EXPERTS, expert=make)
+    experts = lm.SeparateExperts(num_experts=EXPERTS, expert=make)
     separate, stacked = mixture_of(experts), mixture_of(gated())
     assert flops_per_token(separate, seq_len=8) == flops_per_token(stacked, seq_len=8)
     assert separate.own_idle_parameters() == stacked.own_idle_parameters()
@@ -178,12 +163,12 @@ def test_separate_experts_cost_as_much_as_stacked_ones():
     ("make", "message"),
     [
         (lambda: softmax(top_k=9), r"top_k=9 of num_experts=8"),
-        (lambda: softmax(groups=GroupLimit(num_groups=3, top_groups=1)), r"num_experts=8 .*=3"),
-        (lambda: softmax(groups=GroupLimit(num_groups=8, top_groups=1)), r"fewer than top_k=2"),
-        (lambda: GroupLimit(num_groups=2, top_groups=3), r"top_groups=3 must be from 1"),
-        (lambda: Capacity(factor=0.0), r"factor=0.0"),
-        (lambda: StackedLoRA(4, 24, 16, rank=0), "rank=0"),
-        (lambda: StackedLoRA(4, 24, 16, rank=1, dropout=1.0), "dropout=1.0"),
+        (lambda: softmax(groups=lm.GroupLimit(num_groups=3, top_groups=1)), r"num_experts=8 .*=3"),
+        (lambda: softmax(groups=lm.GroupLimit(num_groups=8, top_groups=1)), r"fewer than top_k=2"),
+        (lambda: lm.GroupLimit(num_groups=2, top_groups=3), r"top_groups=3 must be from 1"),
+        (lambda: lm.Capacity(factor=0.0), r"factor=0.0"),
+        (lambda: lm.StackedLoRA(4, 24, 16, rank=0), "rank=0"),
+        (lambda: lm.StackedLoRA(4, 24, 16, rank=1, dropout=1.0), "dropout=1.0"),
         (lambda: mixture(experts=gated(num_experts=4)), r"num_experts=8 must equal .* 8 and .* 4;"),
     ],
 )
@@ -192,12 +177,12 @@ def test_mistakes_are_named(make, message):
         make()
 
 
-LORA: Any = partial(StackedLoRA, rank=3, alpha=12.0)
-KINDS: dict[str, Any] = {"gated": (GatedExperts, SwiGLU), "plain": (PlainExperts, GELU)}
+LORA: Any = partial(lm.StackedLoRA, rank=3, alpha=12.0)
+KINDS: dict[str, Any] = {"gated": (lm.GatedExperts, SwiGLU), "plain": (lm.PlainExperts, GELU)}
 X = tokens(2, 7).double()
 
 
-def stacked(kind: str = "gated", **options: Any) -> MoE:
+def stacked(kind: str = "gated", **options: Any) -> lm.MoE:
     """A mixture of stacked experts with adapters and biases, all away from their start."""
     options = {"adapter": LORA, "bias": True} | options
     return mixture(experts=KINDS[kind][0](**SIZES, ffn_dim=FFN, **options)).double()
@@ -217,7 +202,7 @@ def test_adapted_experts_start_as_plain_ones_of_the_same_seed():
 def test_each_expert_computes_what_an_mlp_with_adapters_does(kind):
     moe, linear = stacked(kind), partial(LoRALinear, rank=3, alpha=12.0)
     make = partial(KINDS[kind][1], hidden_dim=HIDDEN, ffn_dim=FFN, bias=True, linear=linear)
-    separate = mixture(experts=SeparateExperts(num_experts=EXPERTS, expert=make)).double()
+    separate = mixture(experts=lm.SeparateExperts(num_experts=EXPERTS, expert=make)).double()
     separate.router.load_state_dict(moe.router.state_dict())
     experts = dict(moe.experts.named_parameters())
     with torch.no_grad():
@@ -233,7 +218,7 @@ def test_merged_weights_compute_the_same(kind):
     moe, merged = stacked(kind), stacked(kind, adapter=None)
     state = {name: one for name, one in moe.state_dict().items() if "lora_" not in name}
     experts = moe.experts
-    assert isinstance(experts, StackedExperts)
+    assert isinstance(experts, lm.StackedExperts)
     for name in experts.adapters:
         state[f"experts.{name}"] = experts.merged_weight(name)
     merged.load_state_dict(state)
@@ -273,7 +258,7 @@ def test_the_cost_is_that_of_the_chosen_experts(adapter):
 def test_with_room_enough_nothing_is_dropped():
     moe, x = mixture(), tokens(2, 11).requires_grad_()
     results = []
-    for dispatch in (moe.dispatch, Capacity(factor=EXPERTS / TOP_K), Capacity(factor=1e12)):
+    for dispatch in (moe.dispatch, lm.Capacity(factor=EXPERTS / TOP_K), lm.Capacity(factor=1e12)):
         moe.dispatch = dispatch
         with collecting() as reports:
             out = moe(x)
@@ -286,7 +271,7 @@ def test_with_room_enough_nothing_is_dropped():
 def test_outside_of_training_there_is_room_for_all():
     moe, x = mixture(), tokens(2, 11)
     expected = moe(x)
-    moe.dispatch = Capacity(factor=0.5)
+    moe.dispatch = lm.Capacity(factor=0.5)
     assert not torch.allclose(moe.train()(x), expected)
     with collecting() as reports:
         assert torch.equal(moe.eval()(x), expected)
@@ -294,10 +279,10 @@ def test_outside_of_training_there_is_room_for_all():
 
 
 def test_late_tokens_and_second_choices_are_dropped_first():
-    experts = SeparateExperts(num_experts=2, expert=nn.Identity)
+    experts = lm.SeparateExperts(num_experts=2, expert=nn.Identity)
     x, weights = torch.ones(4, 1), torch.tensor([[1.0, 10.0]]).expand(4, 2)
     chosen = torch.tensor([[0, 1], [0, 1], [0, 1], [1, 0]])
     with collecting() as reports:
-        out = Capacity(factor=0.5)(x, chosen, weights, experts)  # room for two tokens each
+        out = lm.Capacity(factor=0.5)(x, chosen, weights, experts)  # room for two tokens each
     assert out.flatten().tolist() == [11.0, 1.0, 0.0, 1.0]
     assert reports.metrics["moe/dropped"] == 0.5
