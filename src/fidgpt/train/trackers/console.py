@@ -50,7 +50,8 @@ class Console:
     def log(self, row: Row) -> None:
         assert self._rich is not None and self._facts is not None
         self._num_rows += 1
-        if values := {key: row[key] for key in row if self._is_evaluated(key)}:
+        evaluators = self._facts.evaluators
+        if values := {key: row[key] for key in row if key.partition("/")[0] in evaluators}:
             shown = "  ".join(f"{key.replace('_', ' ')} {_short(values[key])}" for key in values)
             self.print(f"step {row['step']}: {shown}")
         for text in row.get("samples", ()):
@@ -62,37 +63,23 @@ class Console:
             )
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, completed=row["step"], numbers=_numbers(row))
-        elif _is_time(row["step"], self._facts.num_steps):
-            self._rich.print(
-                f"step {row['step']}/{self._facts.num_steps}  {_numbers(row)}  "
-                f"left {self._left(row['step'])}"
-            )
+            return
+        step, last = row["step"], self._facts.num_steps
+        if step in (1, last) or step % max(1, last // _LINES_WITHOUT_A_TERMINAL) == 0:
+            # Pace of rows, not of steps: a run that rolls back repeats some.
+            pace = (time.monotonic() - self._begun_at) / self._num_rows
+            left = timedelta(seconds=round(pace * (last - step)))
+            self._rich.print(f"step {step}/{last}  {_numbers(row)}  left {left}")
 
     def print(self, text: str) -> None:
         assert self._rich is not None
         # Paths stay whole, and brackets are not markup.
         self._rich.print(text, soft_wrap=True, markup=False, emoji=False)
 
-    def _is_evaluated(self, key: str) -> bool:
-        assert self._facts is not None
-        return key.partition("/")[0] in self._facts.evaluators
-
-    def _left(self, step: int) -> str:
-        """Return the time that the rest takes at the pace since the start."""
-        assert self._facts is not None
-        # Pace of rows, not of steps: a run that rolls back repeats some.
-        pace = (time.monotonic() - self._begun_at) / self._num_rows
-        return str(timedelta(seconds=round(pace * (self._facts.num_steps - step))))
-
     def finish(self) -> None:
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
-
-
-def _is_time(step: int, num_steps: int) -> bool:
-    every = max(1, num_steps // _LINES_WITHOUT_A_TERMINAL)
-    return step == 1 or step == num_steps or step % every == 0
 
 
 def _numbers(row: Row) -> str:
