@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from docstring_parser import Docstring, ParseError, parse
+from docstring_parser import ParseError, parse
+
+from fidgpt.graph.hints import cached
 
 _SENTENCE = re.compile(r".+?[.!?](?=\s+[A-Z0-9\"'(`]|\s*$)", re.DOTALL)
 _ABBREVIATION = re.compile(r"\b(al|cf|e\.g|eq|fig|i\.e|resp|vs)\.$", re.IGNORECASE)
@@ -28,18 +30,18 @@ class Docs:
     parameters: dict[str, str]
 
 
+@cached
 def doc_of(function: Any) -> Docs:
     """The docs of a function, a class, a `functools.partial` or an object that can be called.
 
     A parameter that a class does not describe is described by its constructor, or by the class
     that it inherits from.
     """
-    while isinstance(function, functools.partial):
-        function = function.func
-    try:
-        return _cached(function)
-    except TypeError:  # an instance that can be called but not hashed
-        return _read(function)
+    if isinstance(function, functools.partial):
+        return doc_of(function.func)
+    texts = list(_docstrings(function))
+    parameters = {name: one for text in reversed(texts) for name, one in _parameters(text).items()}
+    return Docs(first_sentence(texts[0]) if texts else "", parameters)
 
 
 def first_sentence(text: str) -> str:
@@ -51,19 +53,6 @@ def first_sentence(text: str) -> str:
         if not _ABBREVIATION.search(match.group()):
             break
     return _plain(paragraph[:end] or paragraph)
-
-
-def _read(function: Any) -> Docs:
-    texts = list(_docstrings(function))
-    parameters: dict[str, str] = {}
-    for text in texts:
-        for name, described in _parameters(text).items():
-            parameters.setdefault(name, described)
-    summaries = (first_sentence(text) for text in texts[:1])
-    return Docs(next(summaries, ""), parameters)
-
-
-_cached = functools.lru_cache(maxsize=4096)(_read)
 
 
 def _docstrings(function: Any) -> Iterator[str]:
@@ -90,21 +79,13 @@ def _is_generated(owner: Any, text: str) -> bool:
 
 
 def _parameters(text: str) -> dict[str, str]:
+    """The texts of an `Args:` section, or of `Attributes:`, where dataclasses name their fields."""
     try:
-        parsed = parse(text)
+        found = [one for one in reversed(parse(text).params) if one.description]
     except ParseError:
         return {}
-    return _described(parsed, attributes=False) or _described(parsed, attributes=True)
-
-
-def _described(parsed: Docstring, *, attributes: bool) -> dict[str, str]:
-    """The texts of an `Args:` section, or of `Attributes:`, where dataclasses name their fields."""
-    found: dict[str, str] = {}
-    for one in parsed.params:
-        if (one.args[0] == "attribute") is attributes and one.description:
-            name = one.arg_name.lstrip("*")
-            found.setdefault(name, _plain(_ASIDE.split(one.description)[0]))
-    return found
+    own = [one for one in found if one.args[0] != "attribute"] or found
+    return {one.arg_name.lstrip("*"): _plain(_ASIDE.split(one.description or "")[0]) for one in own}
 
 
 def _plain(text: str) -> str:

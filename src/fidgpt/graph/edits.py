@@ -306,8 +306,7 @@ def _is_part(value: Any) -> bool:
 def _part_at(ref: ParameterRef) -> fdl.Buildable:
     if _is_part(ref.value):
         return ref.value
-    state = "not set" if ref.value is fdl.NO_VALUE else describe(ref.value)
-    raise ConfigError(f"{ref.path} is {state}, and only a component can be shared.")
+    raise ConfigError(f"{ref.path} is {describe(ref.value)}, and only a component can be shared.")
 
 
 def _replacements(root: Any, news: Mapping[int, fdl.Buildable]) -> Iterator[Planned]:

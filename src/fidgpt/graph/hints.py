@@ -20,7 +20,7 @@ from fidgpt.graph.fiddle import VARIADIC, Key, named_defaults, parameter_of, set
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _cached(function: F) -> F:
+def cached(function: F) -> F:
     """Keep the results of a function, except for arguments that cannot be hashed."""
     known = functools.lru_cache(maxsize=4096)(function)
 
@@ -34,7 +34,7 @@ def _cached(function: F) -> F:
     return call  # type: ignore[return-value]
 
 
-@_cached
+@cached
 def hints_of(function: Any) -> dict[str, Any]:
     """The annotations of a callable's parameters, and under "return" what a call returns.
 
@@ -139,7 +139,7 @@ def _may_have(kind: type, name: str) -> bool:
 TOWER = {float: (int,), complex: (int, float)}  # what is welcome where another number is asked
 
 
-@_cached
+@cached
 def _call_fits(kind: type, function: Any, hint: Any) -> bool:
     """Whether what a node will be once it is built may be passed where `hint` is expected."""
     built = hints_of(function).get("return", Any)

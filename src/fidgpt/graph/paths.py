@@ -206,7 +206,7 @@ def describe(value: Any) -> str:
         return f"the component {title(value)}"
     if isinstance(value, list | tuple | dict) and parts(value):
         return f"a {type(value).__name__} of {num_entries(value)} with components in it"
-    return f"{value!r:.60} ({type(value).__name__})"
+    return "not set" if value is fdl.NO_VALUE else f"{value!r:.60} ({type(value).__name__})"
 
 
 def num_entries(value: Any) -> str:

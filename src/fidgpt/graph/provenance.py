@@ -17,7 +17,7 @@ from fiddle import history
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import binding, errors, fiddle, formulas, hints, outlines, paths
-from fidgpt.graph.walk import is_node, join, parts, step_to, title
+from fidgpt.graph.walk import join, parts, step_to, title
 
 _WRITTEN = re.compile(
     r"(?:(?P<run>.+?): )??(?P<kind>directive|fiddler) (?P<number>\d+): (?P<text>.+)", re.DOTALL
@@ -157,22 +157,6 @@ def keep_assignments(
     """
     entries = list(fiddle.argument_history(old).get(key, []))
     fiddle.argument_history(new)[key if known_as is None else known_as] = entries
-
-
-def restore_assignments(
-    part: fdl.Buildable, key: fiddle.Key, assignments: Iterable[Assignment]
-) -> None:
-    """Replace the history of an argument by assignments, oldest first."""
-    fiddle.argument_history(part)[key] = [
-        history.HistoryEntry(
-            sequence_id=number,
-            param_name=str(key),
-            kind=history.ChangeKind.NEW_VALUE,
-            new_value=history.DELETED if one.value is fdl.NO_VALUE else one.value,
-            location=AttributedLocation(one.where, 0, None, one.by),
-        )
-        for number, one in enumerate(assignments)
-    ]
 
 
 def _is_of_tags(entry: history.HistoryEntry) -> bool:
@@ -389,15 +373,11 @@ def _value_text(found: Provenance) -> str:
 
 
 def short_text(value: Any) -> str:
-    """Return a value in a few words: a node by its name, a list of nodes by theirs."""
+    """Return a value in a few words, and a node by its name."""
     if value is fdl.NO_VALUE:
         return "unset"
     if isinstance(value, fdl.Buildable):
         return fiddle.set_arguments(value)["text"] if formulas.is_formula(value) else title(value)
-    if isinstance(value, dict) and any(map(is_node, value.values())):
-        return f"a dict of {', '.join(map(str, value))}"
-    if isinstance(value, list | tuple) and any(isinstance(one, fdl.Buildable) for one in value):
-        return f"[{', '.join(map(short_text, value))}]"
     text = outlines.leaf_text(value)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
@@ -459,7 +439,17 @@ def restore_provenance(root: Any, text: str, *, source: str = "") -> None:
         ends = [len(path), *(at for at, letter in enumerate(path) if letter == "[")]
         for end in (end for end in ends if path[:end] in owners):
             part, key = owners[path[:end]]
-            restore_assignments(part, f"{key}{path[end:]}" if path[end:] else key, assignments)
+            own = f"{key}{path[end:]}" if path[end:] else key
+            fiddle.argument_history(part)[own] = [
+                history.HistoryEntry(
+                    sequence_id=number,
+                    param_name=str(own),
+                    kind=history.ChangeKind.NEW_VALUE,
+                    new_value=history.DELETED if one.value is fdl.NO_VALUE else one.value,
+                    location=AttributedLocation(one.where, 0, None, one.by),
+                )
+                for number, one in enumerate(assignments)
+            ]
             if end == len(path):
                 break
 

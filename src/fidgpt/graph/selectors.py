@@ -160,8 +160,7 @@ def _carriers_of(root: Any, tag: type[fdl.Tag]) -> list[ParameterRef]:
 def _why_none(refs: list[ParameterRef], kind: str, named: Any) -> str:
     """Return why a step matches nothing."""
     first = refs[0]
-    state = "not set" if first.value is fdl.NO_VALUE else paths.describe(first.value)
-    state = f"{first.path or 'the root'} is {state}"
+    state = f"{first.path or 'the root'} is {paths.describe(first.value)}"
     if kind in ("called", "tag"):
         pieces = named.split(".")  # a module with a class in it, or a class with keys behind it
         name = ".".join(pieces[:-1]) if pieces[0] in sys.modules else pieces[0]
