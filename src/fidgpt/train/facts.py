@@ -173,10 +173,7 @@ def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | No
     classes = {type(module).__module__ for module in model.modules()}
     if all(name.startswith(("fidgpt.model.", "torch.nn.")) for name in classes):
         return {}  # ours declare theirs, and torch takes a second to load its counter's modules
-    try:
-        return cost.undeclared_flops(cost.without_memory(model), seq_len=seq_len)
-    except NEEDS_NUMBERS:
-        return None
+    return _known(lambda: cost.undeclared_flops(cost.without_memory(model), seq_len=seq_len))
 
 
 def cache_sizes(
@@ -184,11 +181,10 @@ def cache_sizes(
 ) -> tuple[int, int, int] | None:
     """Return the `cache` of a `Summary`."""
     replica = precision.replica(cost.without_memory(model)).eval()
-    try:
-        token, context = (cost.cache_bytes(replica, context=count) for count in (1, seq_len))
-        return token, context, seq_len
-    except NEEDS_NUMBERS:
-        return None
+    token, context = (
+        _known(partial(cost.cache_bytes, replica, context=count)) for count in (1, seq_len)
+    )
+    return None if token is None or context is None else (token, context, seq_len)
 
 
 def call_text(function: Callable[..., object]) -> str:
