@@ -1,16 +1,17 @@
-"""What each kind of directive does to a real config, and what a wrong one prints."""
+"""What each kind of directive does to a real config, what a wrong one prints, and calls in them."""
 
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import fiddle as fdl
 import pytest
 
 from fidgpt import configs, fiddlers
-from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt.compose.catalogue import Catalogue, call_with, own_catalogue
 from fidgpt.compose.composition import apply_fiddlers, compose
 from fidgpt.compose.directives import DIRECTIVES, is_base, is_by_machine, split_directive
 from fidgpt.compose.runs import build_trainer
@@ -19,6 +20,7 @@ from fidgpt.data import TextFiles
 from fidgpt.graph import ConfigError, bind, check, dump, fingerprint, load, outline
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.graph.edits import Edit
+from fidgpt.graph.expressions import Call, parse_call, split_at_commas
 from fidgpt.graph.outlines import flat
 from fidgpt.graph.provenance import provenance_of
 from fidgpt.model import Attention, RoPE
@@ -275,24 +277,15 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("use:trackers=[Console]", "[Console] is a value, not a component. set:trackers=[Console]"),
         ("set:seed=/ 2", "seed: '/ 2' is not an int. To change what is there, write set:seed*=1/2"),
         ("tag:LearningRate **= 2", "there is no **=: a number is changed"),
+        ("set:trackers[9]=TensorBoard", "To add one, write set:trackers+=[...]"),
+        ("set:evaluators['a'].every=2", "To add one, write set:evaluators+={'name': ...}"),
+        ("set:model.blocks[1]=Block", "layer has an entry of its own."),
+        ("del:trackers[9]", "there is no item 9."),
     ],
 )
 def test_mistakes(directive: str, message: str) -> None:
     """More of them, in full, are in goldens/messages.txt."""
-    assert message_of(DEBUG, directive).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("directive", "remedy"),
-    [
-        ("set:trackers[2]=TensorBoard", "To add one, write set:trackers+=[...]"),
-        ("set:evaluators['a'].every=2", "To add one, write set:evaluators+={'name': ...}"),
-        ("set:model.blocks[1]=Block", "layer has an entry of its own."),
-        ("del:trackers[2]", "there is no item 2."),
-    ],
-)
-def test_a_missing_entry_can_be_added(directive: str, remedy: str) -> None:
-    assert message_of(directive).endswith(remedy)
+    assert message in message_of(DEBUG, directive)
 
 
 def test_a_model_that_cannot_be_called_is_an_error() -> None:
@@ -318,3 +311,83 @@ def test_each_directive_records_what_it_changed() -> None:
     }.items():
         found = provenance_of(made("set:seed=2", last), path).assignments
         assert str(found[0].by) == f"directive 3: {last}"
+
+
+@pytest.mark.parametrize(
+    ("text", "positional", "named"),
+    [
+        ("use", [], {}),
+        ("use()", [], {}),
+        ("use(1, b=(2, 3))", ["1"], {"b": "(2, 3)"}),
+        ("use(a=1, b = x y )", [], {"a": "1", "b": "x y"}),
+        ("use(it's, a(b)c)", ["it's", "a(b)c"], {}),
+        ("use(a='=', b='x, y')", [], {"a": "'='", "b": "'x, y'"}),
+        ("use({'k': [1, 2]}, 3)", ["{'k': [1, 2]}", "3"], {}),
+    ],
+)
+def test_calls(text: str, positional: list[str], named: dict[str, str]) -> None:
+    assert parse_call(text) == Call("use", positional, named)
+
+
+@pytest.mark.parametrize(
+    "text", ["use(", "use(1", "use(1)x", "use(a=1, 2)", "use(1,,2)", "use(,1)", "use(a=1, a=2)"]
+)
+def test_what_is_no_call(text: str) -> None:
+    with pytest.raises(ConfigError):
+        parse_call(text)
+
+
+def test_pieces_between_commas() -> None:
+    assert split_at_commas("") == []
+    assert split_at_commas("(1,2),f(a,b),g") == ["(1,2)", "f(a,b)", "g"]
+    assert split_at_commas("'a,b',it's,that's") == ["'a,b'", "it's,that's"]
+
+
+def typed(
+    root: str,
+    count: int,
+    ratio: float = 0.5,
+    *,
+    path: str = "",
+    kind: Literal["a", "b"] = "a",
+    plain=None,
+    betas: tuple[float, float] = (0.0, 0.0),
+) -> list[Any]:
+    """Takes what it is given first, and then arguments of many types."""
+    return [root, count, ratio, path, kind, plain, betas]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("typed(1e3)", {"count": 1000}),
+        ("typed(1, 1)", {"count": 1, "ratio": 1.0}),
+        ("typed(1, path='3', plain=3)", {"count": 1, "path": "3", "plain": 3}),
+        ("typed(count=1, path=/a b.txt, kind=b)", {"count": 1, "path": "/a b.txt", "kind": "b"}),
+        ("typed(1, betas=(0.9, 1))", {"count": 1, "betas": (0.9, 1.0)}),
+        ("typed(1, 2, x)", {"count": 1, "ratio": 2.0, "path": "x"}),
+    ],
+)
+def test_arguments_are_read_by_annotation(text: str, expected: dict[str, Any]) -> None:
+    found = call_with(typed, parse_call(text), "root")
+    assert repr(found) == repr(typed("root", **expected))
+
+
+def refuses(cfg: str) -> None:
+    """Fails with a mistake of its own."""
+    raise ConfigError("not this one")
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "message"),
+    [
+        (typed, "typed(1, count=1)", r"typed\(count, .*multiple values for "),
+        (typed, "typed(1, root=1)", "typed has no argument 'root'"),
+        (refuses, "refuses", "^not this one$"),
+        (sys.exit, "leaves", "leaves failed"),
+    ],
+)
+def test_wrong_calls(function: Any, text: str, message: str) -> None:
+    """More of them are in goldens/messages.txt."""
+    with pytest.raises(ConfigError, match=message):
+        call_with(function, parse_call(text), "cfg")

@@ -151,15 +151,6 @@ class TestDiff:
         assert message in err and len(err.splitlines()) <= 4
 
 
-def test_nothing_is_written(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    flags = ["--print=flat", "--why=seed", "--diff=base", "--repro"]
-    assert command(train.main, DEBUG, *flags).status == 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_what_would_not_run_is_shown_with_a_warning(command: Command) -> None:
     flags = [DEBUG, "--config=set:model.hidden_dim=30"]
     status, out, err = command(train.main, *flags, "--why=model.hidden_dim")

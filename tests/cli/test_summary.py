@@ -1,7 +1,8 @@
-"""`--print=summary`: what any config would cost, on this machine or on another one."""
+"""`--print=summary` and `--print=schedule`: what a run costs, and how its values change."""
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.cli import train
+from fidgpt.optim import Constant, LinearDecay, NoDecay, Phases, Schedule
 from fidgpt.train.device import machine_named
-from fidgpt.train.summary_text import bytes_text, duration, magnitude
+from fidgpt.train.summary_text import Turn, bytes_text, duration, magnitude, schedule_text, turns_of
 
 DEBUG = "--config=config:debug"
 SUMMARY = "--print=summary"
@@ -105,3 +107,103 @@ def test_numbers_have_three_digits() -> None:
     assert duration(0.5) == "less than a second"
     assert duration(100) == "1.7 minutes"
     assert duration(5000 * 31_557_600) == "5,000 years"
+
+
+PEAKS = [("matrices", 0.5)]
+WAVE = Phases(num_steps=100, warmup=10, decay=20, rewarmup=5, cycles=2, shape=LinearDecay())
+
+
+def drawn(text: str) -> list[str]:
+    """What stands in the drawing, from the top row down."""
+    return [line.partition("┤")[2] or line.partition("│")[2] for line in text.splitlines()[2:12]]
+
+
+def drawing(schedule: Schedule, num_steps: int, **options: Any) -> str:
+    return schedule_text(schedule, **{"num_steps": num_steps, "peaks": PEAKS} | options)
+
+
+def test_every_row_fits_and_the_curve_is_filled_from_below() -> None:
+    text = drawing(Phases(num_steps=1000, warmup=0.5, shape=LinearDecay(), min_lr_ratio=0.0), 1000)
+    assert max(map(len, text.splitlines())) == 80
+    rows = drawn(text)
+    assert len(rows) == 10 and rows[-1].strip("▁▂▃▄▅▆▇█ ") == ""
+    filled = [sum(mark != " " for mark in row) for row in rows]
+    assert filled == sorted(filled)
+    middle = [len(row) - len(row.lstrip()) + len(row.strip()) / 2 for row in rows]
+    assert all(place == pytest.approx(len(max(rows, key=len)) / 2, abs=1.0) for place in middle)
+
+
+def test_a_constant_is_a_full_rectangle_and_axes_have_numbers() -> None:
+    text = drawing(Constant(), 3, width=40)
+    assert {mark for row in drawn(text) for mark in row} == {"█"}
+    assert text.splitlines()[0] == "learning rate of matrices over 3 steps"
+    assert [line.split()[0] for line in text.splitlines() if "┤" in line] == ["0.5", "0.25"]
+    assert text.splitlines()[13].split() == ["1", "3"]
+    text = drawing(lambda step: 1.0, 500, peaks=[("matrices", 1.7e308)])
+    assert {mark for row in drawn(text) for mark in row} == {"█"}
+    assert text.splitlines()[-1].split() == ["500", "1.7e+308", "1", "last", "step"]
+
+
+@pytest.mark.parametrize(
+    ("values", "turns"),
+    [
+        (
+            [WAVE(step) for step in range(100)],
+            [(1, 0.1, "first step"), (10, 1.0, "stays from here"), (30, 1.0, "falls from here"),
+             (50, 0.1, "minimum"), (55, 1.0, "stays from here"), (80, 1.0, "falls from here"),
+             (100, 0.1, "last step")],
+        ),
+        (
+            [0.0, 0.0, 1.0, 0.5, 0.5],
+            [(1, 0.0, "first step"), (2, 0.0, "rises from here"), (3, 1.0, "peak"),
+             (4, 0.5, "stays from here"), (5, 0.5, "last step")],
+        ),
+        ([0.25, 0.25, 0.5, 0.5, 1.0],
+         [(1, 0.25, "first step"), (3, 0.5, "from here"), (5, 1.0, "last step")]),
+        ([0.5], [(1, 0.5, "first step")]),
+    ],
+)  # fmt: skip
+def test_steps_at_which_it_turns_are_marked(values: list[float], turns: list[Any]) -> None:
+    assert turns_of(values) == [Turn(*one) for one in turns]
+
+
+def test_many_turns_are_left_out_and_groups_with_another_rate_are_named() -> None:
+    many = Phases(num_steps=1000, warmup=0, cycles=50, shape=LinearDecay())
+    lines = drawing(many, 1000).splitlines()
+    assert len(lines) < 40
+    assert [line.split() for line in lines[-2:]] == [
+        ["...", "84", "more"],
+        ["1,000", "0.05", "0.1", "last", "step"],
+    ]
+    peaks = [("matrices", 0.1), ("vectors", 0.1), ("tables", 0.05)]
+    text = drawing(Phases(num_steps=10, warmup=2, shape=NoDecay()), 10, peaks=peaks)
+    assert text.splitlines()[-1] == "tables: 0.5 times as much"
+
+
+def test_whatever_changes_over_a_run_is_drawn(command: Callable[..., Any], tmp_path: Path) -> None:
+    other = f'texts={{"other": "{tmp_path / "not looked at"}"}}'
+    done = command(
+        train.main,
+        *("--config=config:debug", "--config=fiddler:use_wsd", "--config=tag:LearningRate=0.25"),
+        *("--config=set:num_steps=100", "--config=set:batch_size=8"),
+        f"--config=fiddler:use_mixture({other}, stages={{0.5: {{'other': 1}}}})",
+        "--config=fiddler:grow_batch(over=0.2, multiple_of=4)",
+        "--config=fiddler:grow_seq_len(over=0.2, min_seq_len=16)",
+        *("--config=fiddler:use_prefetch", "--config=fiddler:use_weight_decay_schedule"),
+        "--print=schedule",
+    )
+    assert (done.status, done.err) == (0, "")
+    tables = {}
+    for one in done.out.split("\n\n\n"):
+        title, *_, table = one.strip().split("\n\n")
+        name = title.removesuffix(" over 100 steps")
+        tables[name] = [" ".join(line.split()) for line in table.strip().splitlines()]
+    names = ["learning rate of matrices", "weight decay of matrices", "sequence length"]
+    assert [*tables] == [*names, "batch size", "share of other", "share of own"]
+    assert tables["learning rate of matrices"][-1] == "100 0 0 last step"
+    assert tables["weight decay of matrices"][0] == "step value of the full"
+    sizes = ["step sequences of the full", "1 4 0.5 first step", "20 8 1 from here"]
+    assert tables["batch size"] == [*sizes, "100 8 1 last step"]
+    assert tables["sequence length"][1:3] == ["1 16 0.5 first step", "20 32 1 from here"]
+    shares = ["step share", "1 0.5 first step", "51 1 from here", "100 1 last step"]
+    assert tables["share of other"] == shares

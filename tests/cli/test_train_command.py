@@ -1,16 +1,21 @@
-"""The command `train.py`: what its flags do, and that a mistake ends in a few lines."""
+"""The command `train.py`: its flags, mistakes in a few lines, its output, what a run records."""
 
+import json
+import os
 import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
+import torch
 
-from fidgpt.cli import sample, train
+from fidgpt.cli import app, sample, train
+from fidgpt.compose import runs
+from fidgpt.compose.runs import environment, patch
 from fidgpt.configs import debug
 from fidgpt.graph import dump, outline
 from fidgpt.train.trackers.trackers import read_rows
@@ -24,8 +29,7 @@ Command = Callable[..., Any]
 def test_what_shows_trains_nothing(
     command: Command, run_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for flag in ("--print", "--print=text", "--print=true"):
-        assert command(train.main, DEBUG, flag) == (0, outline(debug()), "")
+    assert command(train.main, DEBUG, "--print=true") == (0, outline(debug()), "")
     before = sorted(tmp_path.rglob("*"))
     out = command(train.main, f"--resume={run_directory}", "--print").out
     assert out.startswith("Trainer\n  vocab_size: 257\n")
@@ -33,6 +37,8 @@ def test_what_shows_trains_nothing(
     monkeypatch.chdir(tmp_path)
     status, out, _ = command(train.main, DEBUG, "--print", "--noprint", "--dry_run")
     assert status == 0 and "embedding.weight = unembedding.weight" in out
+    flags = ["--print=flat", "--why=seed", "--diff=base", "--repro"]
+    assert command(train.main, DEBUG, *flags).status == 0
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -165,3 +171,98 @@ def test_a_run_that_is_resumed_with_a_package_names_it(
     assert done.status == 0, done.err
     assert f"fidgpt.sample {ALLOW} {run_directory}" in done.out
     assert command(train.main, *resume).status == 0
+
+
+def pipe_without_reader() -> IO[str]:
+    """A pipe whose reader has gone."""
+    read, write = os.pipe()
+    os.close(read)
+    return os.fdopen(write, "w")
+
+
+def full_disk() -> IO[str]:
+    """A file that takes no byte."""
+    return open("/dev/full", "w")
+
+
+@pytest.mark.parametrize("text", ["a line", "a page\n" * 10_000])
+@pytest.mark.parametrize(
+    ("output", "flush", "status", "ends"),
+    [
+        *((pipe_without_reader, flush, 0, 0) for flush in (False, True)),
+        *((full_disk, flush, 0, app.MISTAKE) for flush in (False, True)),
+        *((output, None, 143, 143) for output in (pipe_without_reader, full_disk)),
+    ],
+)
+def test_what_cannot_be_printed_ends_without_a_traceback(
+    output: Callable[[], IO[str]],
+    text: str,
+    flush: bool | None,
+    status: int,
+    ends: int,
+    monkeypatch: pytest.MonkeyPatch,
+    command: Command,
+) -> None:
+    def main(arguments: list[str]) -> int:
+        print(text if flush is not None else "a line", flush=bool(flush))
+        return status
+
+    with output() as nowhere:
+        monkeypatch.setattr(sys, "stdout", nowhere)
+        done = command(main)
+        nowhere.write("more")  # as the interpreter's end would write what is left
+    assert done.status == ends
+    is_reported = ends == app.MISTAKE
+    assert done.err.count("error: standard output cannot be written (No space") == is_reported
+
+
+def test_another_error_of_the_system_is_not_about_output(command: Command) -> None:
+    def main(arguments: list[str]) -> int:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        command(main)
+
+
+def test_without_docstrings_nothing_begins() -> None:
+    command = [sys.executable, "-OO", "-m", "fidgpt.plot", "runs/none"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (app.MISTAKE, "")
+    assert done.stderr.startswith("error: Python -OO strips")
+
+
+def test_what_another_machine_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    monkeypatch.setenv("TORCH_API_KEY", "hush")
+    monkeypatch.setenv("HOME_SWEET", "no")
+    found: Any = environment()
+    assert json.loads(json.dumps(found)) == found
+    assert {"time", "python", "platform", "working_directory", "threads", "git"} <= found.keys()
+    packages, hardware = found["packages"], found["hardware"]
+    assert packages["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert {"fidgpt", "safetensors", "fiddle"} <= packages.keys() and len(packages) > 10
+    assert hardware["processor"] and hardware["memory_bytes"] > 2**28
+    assert found["variables"]["OMP_NUM_THREADS"] == "3"
+    assert not {"TORCH_API_KEY", "HOME_SWEET"} & found["variables"].keys()
+
+
+def test_the_patch_makes_the_code_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def git(*command: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True)
+
+    file = tmp_path / "code.py"
+    monkeypatch.setattr(runs, "__file__", str(file))
+    assert patch() is None  # no checkout
+    git("init")
+    file.write_text("one\n\n")
+    git("add", ".")
+    git("commit", "-m", "first")
+    assert patch() is None  # nothing changed
+    file.write_text("one\ntwo é\n\n \n")
+    (tmp_path / "x.patch").write_text(str(patch()))
+    git("checkout", ".")
+    git("apply", "x.patch")
+    assert file.read_text() == "one\ntwo é\n\n \n"
+    monkeypatch.setattr(runs, "LARGEST_PATCH", 10)
+    assert "were left out" in str(patch())

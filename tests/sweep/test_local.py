@@ -114,28 +114,12 @@ def test_jobs_run_one_after_the_other(toys: Toys) -> None:
     ]
     assert events.steps == {"seed=1": [1, 2, 3, 4, 5], "seed=2": [1, 2, 3, 4, 5]}
     assert [job.result() for job in jobs] == [{"step": NUM_STEPS, "loss": 1 / NUM_STEPS}] * 2
+    assert LocalRunner().run(jobs, events)
+    assert [line[0] for line in events.lines[4:]] == ["finished"] * 2
 
 
 def test_failures_are_retried_side_by_side(toys: Toys) -> None:
     check_failures_are_retried(LocalRunner(jobs=2, retries=1), toys)
-
-
-def test_a_failure_is_retried_and_stops_no_other_job(toys: Toys) -> None:
-    events = RecordedEvents()
-    first, second = toys.jobs(["1", "2"])
-    toys.fail(first, times=3, words="error: the disk is on fire,\n  buy a new one.")
-    assert LocalRunner(retries=1).run([first, second], events)
-    words = "the disk is on fire, buy a new one."
-    assert events.lines == [
-        ("started", "seed=1"),
-        ("failed", "seed=1", words, "True"),
-        ("started", "seed=2"),
-        ("finished", "seed=2", "", "False"),
-        ("started", "seed=1"),
-        ("failed", "seed=1", words, "False"),
-    ]
-    assert LocalRunner(retries=1).run([first], events)
-    assert first.is_done
 
 
 def test_a_killed_process_is_reported_with_its_signal(toys: Toys) -> None:
@@ -210,14 +194,6 @@ def test_a_job_of_another_process_is_waited_for(toys: Toys) -> None:
     assert steps_of(first) == [1, 2, 3, 4, 5]
 
 
-def test_a_finished_job_is_not_started(toys: Toys) -> None:
-    events = RecordedEvents()
-    (job,) = toys.jobs(["1"])
-    LocalRunner().run([job], events)
-    assert LocalRunner().run([job], events)
-    assert [line[0] for line in events.lines] == ["started", "finished", "finished"]
-
-
 @pytest.mark.parametrize(
     ("num_jobs", "devices", "environment", "expected"),
     [
@@ -245,13 +221,9 @@ def test_a_machine_is_shared(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert shares(num_jobs, devices=devices, num_cores=8) == expected
-
-
-def test_only_visible_devices_are_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2, GPU-abc")
-    assert visible_devices() == ["2", "GPU-abc"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert visible_devices() == []
+    for text, names in {"2, GPU-abc": ["2", "GPU-abc"], "": []}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+        assert visible_devices() == names
 
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"
@@ -288,22 +260,6 @@ def wait_for_words(log: Path) -> None:
         time.sleep(0.01)
 
 
-def test_a_process_writes_to_the_log_and_its_status_is_reported(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    kept = keep(log, sys.executable, "-c", "import sys; print('words'); sys.exit('an error')")
-    assert status_of(kept) == 1
-    assert sorted(log.read_text().splitlines()) == ["an error", "words"]
-
-
-def test_a_signal_is_passed_on_though_it_was_blocked(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    kept = keep(log, "sh", "-c", "echo 1; exec sleep 60")
-    wait_for_words(log)
-    assert kept.stdin is not None
-    os.write(kept.stdin.fileno(), bytes([signal.SIGINT]))
-    assert status_of(kept) == -signal.SIGINT
-
-
 def test_without_its_owner_a_process_is_terminated_and_then_killed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     kept = keep(log, sys.executable, "-c", f"{STUBBORN}; time.sleep(60)", patience=0.3)
@@ -312,3 +268,18 @@ def test_without_its_owner_a_process_is_terminated_and_then_killed(tmp_path: Pat
     kept.stdin.close()
     with kept.stdout:
         assert kept.stdout.read() == str(-signal.SIGKILL).encode()
+
+
+def test_a_process_writes_to_the_log_and_gets_signals_though_they_were_blocked(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    kept = keep(log, sys.executable, "-c", "import sys; print('words'); sys.exit('an error')")
+    assert status_of(kept) == 1
+    assert sorted(log.read_text().splitlines()) == ["an error", "words"]
+    log.unlink()
+    kept = keep(log, "sh", "-c", "echo 1; exec sleep 60")
+    wait_for_words(log)
+    assert kept.stdin is not None
+    os.write(kept.stdin.fileno(), bytes([signal.SIGINT]))
+    assert status_of(kept) == -signal.SIGINT

@@ -1,4 +1,4 @@
-"""Searches over small scripts: what is chosen, stopped early, shared, recovered and continued."""
+"""Searches: spaces, samplers, and points of small scripts: chosen, stopped, shared, recovered."""
 
 import io
 import sys
@@ -11,12 +11,15 @@ import pytest
 
 pytest.importorskip("optuna")
 
+from optuna.distributions import CategoricalDistribution as OneOf
+from optuna.distributions import FloatDistribution as Continuous
+from optuna.distributions import IntDistribution as Whole
 from optuna.trial import TrialState
 from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, LocalRunner, read_results
-from fidgpt.sweep.search import FILE, Found, Search, Space, space
+from fidgpt.sweep.search import FILE, Distribution, Found, Search, Space, space
 
 from .test_local import interrupt_when
 
@@ -98,17 +101,14 @@ def states(search: Search) -> list[TrialState]:
     return [one.state for one in search.study().trials]
 
 
-@pytest.mark.parametrize("sampler", ["tpe:12", "cmaes:5"])
-def test_a_search_with_one_job_is_reproducible_by_its_seed(
-    sampler: str, toys: Toys, search: Make
-) -> None:
+def test_a_search_with_one_job_is_reproducible_by_its_seed(toys: Toys, search: Make) -> None:
     chosen: list[list[str]] = []
     for i, seed in enumerate([1, 1, 2]):
-        found, _ = run(search(RATE, DECAY, sampler=sampler, seed=seed, name=str(i)))
+        found, _ = run(search(RATE, DECAY, sampler="cmaes:5", seed=seed, name=str(i)))
         chosen.append(names(found))
         assert statuses(found) == {"finished"}
     assert chosen[0] == chosen[1] != chosen[2]
-    assert len(set(chosen[0])) == int(sampler.partition(":")[2])
+    assert len(set(chosen[0])) == 5
 
 
 def test_invalid_points_are_not_run_and_known_ones_not_twice(toys: Toys, search: Make) -> None:
@@ -122,11 +122,6 @@ def test_invalid_points_are_not_run_and_known_ones_not_twice(toys: Toys, search:
     assert found.best is not None and found.best["name"] in toys.started
     with pytest.raises(ConfigError, match="no point of the search could be run"):
         run(search(space("set:model.hidden_dim=33,35"), sampler="random:3", name="none"))
-
-
-def test_a_grid_is_searched_whole(toys: Toys, search: Make) -> None:
-    found, _ = run(search(space("set:seed=range(0,5)"), sampler="grid"))
-    assert sorted(row["values"]["seed"] for row in found.results) == list("01234")
 
 
 def test_a_stopped_search_continues_as_if_it_had_not_been_stopped(toys: Toys, search: Make) -> None:
@@ -189,7 +184,7 @@ def test_an_objective_that_a_run_does_not_report_ends_the_search(toys: Toys, sea
 
 
 def test_an_objective_may_be_maximized(toys: Toys, search: Make, tmp_path: Path) -> None:
-    made = search(sampler="tpe:14", objective="max:loss")
+    made = search(sampler="tpe:4", objective="max:loss")
     found, text = run(made)
     losses = [row["metrics"]["loss"] for row in found.results]
     assert found.best is not None and found.best["metrics"]["loss"] == max(losses)
@@ -200,7 +195,7 @@ def test_an_objective_may_be_maximized(toys: Toys, search: Make, tmp_path: Path)
 
 def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) -> None:
     toys.seconds = 0.02
-    made = [search(sampler="tpe:12") for _ in range(2)]
+    made = [search(sampler="tpe:8") for _ in range(2)]
     threads = [threading.Thread(target=run, args=(one,)) for one in made]
     for thread in threads:
         thread.start()
@@ -208,8 +203,8 @@ def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) 
         thread.join()
     trials = made[0].study().trials
     complete = [one for one in trials if one.state == TrialState.COMPLETE]
-    assert len(complete) == 12 == len({str(one.params) for one in complete})
-    assert len(toys.started) == len(set(toys.started)) == 12
+    assert len(complete) == 8 == len({str(one.params) for one in complete})
+    assert len(toys.started) == len(set(toys.started)) == 8
     rows = read_results(tmp_path)
     assert {row["name"] for row in rows} == set(toys.started)
     assert {row["status"] for row in rows} == {"finished"}
@@ -287,3 +282,90 @@ def test_a_point_that_runs_without_its_driver_is_waited_for(toys: Toys, search: 
     assert begun == []
     assert toys.started[0] == job.point.name
     assert len(toys.started) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tag:LearningRate=log(1e-5, 1e-1)", Continuous(1e-5, 1e-1, log=True)),
+        ("set:a.dropout=lin(0,0.5)", Continuous(0.0, 0.5)),
+        ("set:seq_len=range(64,513,64)", Whole(64, 512, step=64)),
+        ("set:seq_len=range(64,512,64)", Whole(64, 448, step=64)),
+        ("set:num_layers=range(1,4)", Whole(1, 3)),
+        ("set:a=lin(0,1,3)", OneOf(("0", "0.5", "1"))),
+        ("set:a=range(0,1,0.5)", OneOf(("0", "0.5"))),
+        ("fiddler:use_rope,use_gqa(1, 2)", OneOf(("use_rope", "use_gqa(1, 2)"))),
+        ("use:model.norm=RMSNorm,LayerNorm(eps=1)", OneOf(("RMSNorm", "LayerNorm(eps=1)"))),
+    ],
+)
+def test_what_a_space_holds(text: str, expected: Distribution) -> None:
+    assert space(text).distribution == expected
+
+
+def test_values_are_written_with_few_digits() -> None:
+    assert RATE.choice(0.00123456789).directives == ("tag:LearningRate=0.0012346",)
+    assert RATE.choice(0.1).directives == ("tag:LearningRate=0.1",)
+    assert space("set:seq_len*=range(1,4)").choice(2).directives == ("set:seq_len*=2",)
+    one = space("use:model.norm=RMSNorm,LayerNorm")
+    assert one.choice("LayerNorm").directives == ("use:model.norm=LayerNorm",)
+    assert one.name == "use:model.norm"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tag:LearningRate=1e-3", "has a single value: write log"),
+        ("tag:LearningRate=log(1e-1,1e-5)", "0.1 must be below 1e-05"),
+        ("tag:LearningRate=log(0,1)", "log needs numbers above 0"),
+        ("set:seq_len=range(64,65)", "fewer than two integers"),
+        ("tag:LearningRate=log(1e-1)", r"write log\(first, last, count\)"),
+        ("tag:LearningRate", "has no values"),
+        ("fiddler:use_rope", "has a single value"),
+    ],
+)
+def test_invalid_ranges_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        space(text)
+
+
+@pytest.mark.parametrize(
+    ("spaces", "sampler", "stop", "message"),
+    [
+        ([RATE.text], "tpee:5", None, "--search=tpee: there is no such sampler. Did you mean tpe"),
+        ([RATE.text], "", None, "there is no such sampler. There are cmaes, grid, random, tpe"),
+        ([RATE.text], "tpe", None, "needs the number of points: write --search=tpe:50"),
+        ([RATE.text], "grid", None, "log\\(first, last, count\\)"),
+        ([RATE.text], "cmaes:5", None, "at least two continuous ranges"),
+        ([RATE.text], "tpe:5", "asah", "there is no such rule. Did you mean asha"),
+        ([RATE.text, "tag:LearningRate=1,2"], "tpe:5", None, "two spaces choose tag:LearningRate"),
+        ([], "tpe:5", None, "needs a space"),
+    ],
+)
+def test_invalid_searches_are_refused(
+    spaces: list[str], sampler: str, stop: str | None, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Search("config:debug", *map(space, spaces), sampler=sampler, objective="loss", stop=stop)
+
+
+def test_errors_that_all_points_share_are_raised_first() -> None:
+    made = Search("config:debug", RATE, sampler="tpe:5", objective="validatoin/loss")
+    with pytest.raises(ConfigError, match="no evaluator 'validatoin'. Did you mean validation"):
+        _ = made.points
+    late = "tag:LearningRate=0.1"
+    made = Search("config:debug", RATE, late, sampler="tpe:5", objective="loss")
+    with pytest.raises(ConfigError, match="overwrites what --space=tag:LearningRate"):
+        _ = made.points
+    none = space("tag:Missing=lin(0,1)")
+    made = Search("config:debug", none, sampler="tpe:5", objective="loss")
+    with pytest.raises(ConfigError, match="Missing"):
+        _ = made.points
+
+
+def test_a_grid_has_all_its_points(toys: Toys, search: Make) -> None:
+    spaces = [space("set:seed=1,2,3"), space("set:seq_len=range(16,33,16)")]
+    assert Search(*spaces, sampler="grid", objective="loss").num_trials == 6
+    assert Search(*spaces, sampler="grid:4", objective="loss").num_trials == 4
+    assert Search(*spaces, sampler="grid:50", objective="loss").num_trials == 6
+    found, _ = run(search(space("set:seed=range(0,5)"), sampler="grid"))
+    assert sorted(row["values"]["seed"] for row in found.results) == list("01234")

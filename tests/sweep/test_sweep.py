@@ -54,23 +54,19 @@ def test_a_stopped_sweep_continues_as_if_it_had_not_been_stopped(
 ) -> None:
     monkeypatch.setattr(LocalRunner, "pause", 0.02)
     quick = ["config:debug", "set:samples=None", "set:num_steps=60", "set:evaluators={}"]
-    sweep = Sweep(*quick, axis("tag:LearningRate=1e-3,1e20"), directory=tmp_path / "sweep")
-    first, wild = sweep.points
+    sweep = Sweep(*quick, axis("tag:LearningRate=1e-3"), directory=tmp_path / "sweep")
+    (first,) = sweep.points
     path = sweep.directory / first.short
     metrics = path / "metrics.jsonl"
     thread = interrupt_when(lambda: metrics.exists() and metrics.stat().st_size)
     results, _ = run(sweep)
     thread.join()
-    assert [row["status"] for row in results] == ["stopped", "waiting"]
+    assert [row["status"] for row in results] == ["stopped"]
     assert 0 < len(rows_of(path)) < 60
     results, text = run(sweep)
-    assert [row["status"] for row in results] == ["finished", "diverged"]
-    assert [row["attempts"] for row in results] == [2, 1]
+    assert [(row["status"], row["attempts"]) for row in results] == [("finished", 2)]
     assert "resumes after step" in text
-    assert "step 2 diverged" in results[1]["last_words"]
-    for point in (first, wild):
-        cfg = load((sweep.directory / point.short / "config.json").read_text())
-        assert fingerprint(cfg) == point.fingerprint
+    assert fingerprint(load((path / "config.json").read_text())) == first.fingerprint
     cfg = compose(first.directives).config
     whole = new_run(cfg, directives=first.directives, path=str(tmp_path / "whole"))
     build_trainer(cfg).train(whole)
@@ -202,11 +198,6 @@ def test_a_notebook_shows_lines(
     assert "\x1b[2K" not in shown  # nothing is drawn over
 
 
-def test_there_are_no_results_without_a_sweep(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="holds no sweep"):
-        read_results(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -253,6 +244,8 @@ def test_a_sweep_records_what_it_is_compared_by(toys: Toys) -> None:
 def test_an_objective_that_no_run_reports_starts_nothing(
     tmp_path: Path, objective: str, message: str
 ) -> None:
+    with pytest.raises(ConfigError, match="holds no sweep"):
+        read_results(tmp_path)
     seeds, directory = axis("set:seed=1,2"), tmp_path / "new"
     sweep = Sweep("config:debug", seeds, objective=objective, directory=directory)
     with pytest.raises(ConfigError, match=message):
