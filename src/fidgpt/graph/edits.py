@@ -466,16 +466,12 @@ def _read_unnamed(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
     if formulas.means_formula(text, hint) and not (function and "(" in text):
         return formulas.make_formula(root, text, ref=ref)
     if function is not None:
-        # A class is called first where a Protocol is expected: instances may do what that asks.
-        is_answer = inspect.isclass(function) and any(
-            map(hints.is_protocol, hints.members_of(hint))
-        )
-        is_bare = "(" not in text and not is_answer
+        is_bare = "(" not in text and not _is_implementer(function, hint)
         if is_bare and _takes_function(ref) and hints.fits(function, hint):
             return function
         call = expressions.parse_call(text)
         with contextlib.suppress(_Unfitting):
-            return _new_part(root, ref, function, call, parts, has_calls_first=is_answer)
+            return _new_part(root, ref, function, call, parts)
 
     def read_item(key: fiddle.Key, item: str) -> Any:
         return _read(root, ParameterRef({key: None}, key, ref), item, parts)
@@ -534,19 +530,23 @@ def _new_part(
     function: Any,
     call: expressions.Call,
     parts: Parts,
-    *,
-    has_calls_first: bool = False,
 ) -> fdl.Buildable:
     """Return the node of a call, of the first kind that fits.
 
     Raises:
       ConfigError: no kind fits, or an argument does not.
     """
-    for kind in sorted(_kinds(ref), key=lambda kind: has_calls_first and kind is fdl.Partial):
+    is_implementer = _is_implementer(function, ref.hint)
+    for kind in sorted(_kinds(ref), key=lambda kind: is_implementer and kind is fdl.Partial):
         part = kind(function)
         if hints.fits(part, ref.hint):
             return _with_arguments(root, ref, part, call, parts)
     raise _Unfitting(ref, call.name, parts)
+
+
+def _is_implementer(function: Any, hint: Any) -> bool:
+    """Whether it is a class whose instances may have the methods of a Protocol in a hint."""
+    return inspect.isclass(function) and any(map(hints.is_protocol, hints.members_of(hint)))
 
 
 def _with_arguments(
