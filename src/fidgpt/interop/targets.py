@@ -2,6 +2,8 @@
 
 import enum
 import functools
+import importlib
+import importlib.util
 import inspect
 import pathlib
 import re
@@ -15,11 +17,9 @@ from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, su
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.paths import describe
-from fidgpt.graph.storage.codec import is_tag
+from fidgpt.graph.storage.codec import ROOMS, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 from fidgpt.graph.values import as_asked, read_value
 from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
-from fidgpt.interop import references
-from fidgpt.interop.references import dotted_name, refusal
 
 _NAMES = ("_target_", "_component_")
 _SETTINGS: dict[str, tuple[Any, str]] = {
@@ -31,6 +31,13 @@ _SETTINGS: dict[str, tuple[Any, str]] = {
 _LOOKUPS = tuple(f"hydra.utils.get_{kind}" for kind in ("class", "method", "object"))
 _MAX_ITEMS = 1_000_000  # of lists and dicts, counted as often as they are held
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
+_MARK = re.compile(r"(\\*)\$\{")
+_REFERENCE = re.compile(r"(\\*)\$\{([^{}]*)(\}?)")
+_MAX_LENGTH = 10_000  # characters; texts that repeat each other could grow without end
+_OWN = (
+    *(f"fidgpt.{room}" for room in ROOMS),
+    *(f"fidgpt.{one}".replace(":", ".") for one in SINGLE),
+)
 
 
 def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] = ()) -> Any:
@@ -70,7 +77,7 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
     try:
         reader = _Reader(root, allowed)
         raise_all(reader.errors if reader.has_refused else [])
-        made = reader.value(root, "")
+        made = reader.value(reader.root, "")
     except RecursionError:
         raise ConfigError("it is nested too deeply, or contains itself.") from None
     raise_all(reader.errors)
@@ -90,6 +97,99 @@ def _read_file(text_or_path: str | pathlib.Path) -> Any:
         return read_yaml(text, schema="omegaconf")
 
 
+class _References:
+    """The references of a tree of plain data.
+
+    A text that is one `${path}` stands for the very value at the path, so that a part is the same
+    one in both places. Within a longer text a reference is replaced by the text of the value.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._open: list[tuple[int, str]] = []
+        self._holders: dict[int, Any] = {}
+        todo = [root]
+        while todo:
+            holder = todo.pop()
+            for item in holder.values() if isinstance(holder, dict) else holder:
+                if isinstance(item, dict | list) and id(item) not in self._holders:
+                    self._holders[id(item)] = holder
+                    todo.append(item)
+
+    def value(self, holder: Any, value: Any) -> Any:
+        """Return what a value in the container `holder` stands for, which mostly is itself.
+
+        Raises:
+          ConfigError: it names what is not there, or itself, or needs more than a path.
+        """
+        if not isinstance(value, str) or "${" not in value:
+            return value
+        whole = _REFERENCE.fullmatch(value)
+        if whole and not whole[1]:
+            return self._target(holder, whole)
+        text = _REFERENCE.sub(lambda match: self._text(holder, match), value)
+        if len(text) > _MAX_LENGTH:
+            raise ConfigError(
+                f"{value!r:.60} becomes a text of more than {_MAX_LENGTH:,} characters."
+            )
+        return text
+
+    def _text(self, holder: Any, match: re.Match[str]) -> str:
+        backslashes = "\\" * (len(match[1]) // 2)
+        if len(match[1]) % 2:
+            return backslashes + match[0].lstrip("\\")
+        found = self._target(holder, match)
+        if isinstance(found, dict | list | Foreign):
+            raise ConfigError(f"{match.string!r:.80} puts a {type(found).__name__} into a text.")
+        return f"{backslashes}{found}"
+
+    def _target(self, holder: Any, match: re.Match[str]) -> Any:
+        path = match[2].strip()
+        steps = [step.strip("'\"") for step in re.findall(r"[^.\[\]]+", path)]
+        if ":" in path:
+            raise ConfigError(
+                f"{match.string!r:.80} uses the resolver {path.partition(':')[0]!r:.40}, which "
+                "would run code: write the value that it gives."
+            )
+        if not match[3] or not steps:
+            raise ConfigError(
+                f"{match.string!r:.80} is not a reference to a path: write ${{a.b}}, or \\${{ for "
+                "the two characters."
+            )
+        if (id(holder), path) in self._open:
+            raise ConfigError(f"{match.string!r:.80} leads back to itself.")
+        self._open.append((id(holder), path))
+        try:
+            value = self._start(holder, path)
+            for step in steps:
+                value = self.value(value, _entry(value, step))
+        finally:
+            self._open.pop()
+        return value
+
+    def _start(self, holder: Any, path: str) -> Any:
+        dots = len(path) - len(path.lstrip("."))
+        for _ in range(dots - 1):
+            if holder is self._root:
+                raise ConfigError(f"${{{path:.60}}} goes up beyond the top of the file.")
+            holder = self._holders[id(holder)]
+        return holder if dots else self._root
+
+
+def _entry(value: Any, step: str) -> Any:
+    number = int(step) if step.isdecimal() and len(step) < 10 else None
+    if isinstance(value, list):
+        if number is not None and number < len(value):
+            return value[number]
+        raise ConfigError(f"there is no {step!r:.40} in a list of {len(value)}.")
+    if not isinstance(value, dict):
+        raise ConfigError(f"{value!r:.40} is a plain value, and has no {step!r:.40}.")
+    for key in (step, number):
+        if key in value:
+            return value[key]
+    raise ConfigError(f"there is no {step!r:.40}. {suggest(step, map(str, value))}")
+
+
 class _Reader:
     """Makes each container of a file once: the calls, and the lists and dicts between them."""
 
@@ -100,33 +200,34 @@ class _Reader:
         self._allowed = allowed
         self._made: dict[int, Any] = {}
         self._sizes: dict[int, int] = {}
-        links = references.References(root)
-        resolved: list[tuple[Any, Any]] = []
-        found, todo = {id(root)}, [("", root)]
-        while todo:
-            path, container = todo.pop()
-            content: dict[Any, Any] = {}
-            for key, written in _entries(container):
-                try:
-                    value = content[key] = _plain(links.value(container, written))
-                except ConfigError as error:
-                    self.errors.append(f"{walk.join(path, walk.step_to(key))}: {error}")
-                    continue
-                if isinstance(value, dict | list) and id(value) not in found:
-                    found.add(id(value))
-                    todo.append((walk.join(path, walk.step_to(key)), value))
-            if _is_call(container):
-                self._check_call(path or "the top", content)
-            resolved.append((container, content))
-        for container, content in resolved:  # last, because references lead to what is written
-            container.clear()
-            is_dict = isinstance(container, dict)
-            container.update(content) if is_dict else container.extend(content.values())
+        self._links = _References(root)
+        self._resolved: dict[int, Any] = {}
+        self.root = self._resolve(root, "")
+
+    def _resolve(self, written: Any, path: str) -> Any:
+        """Return a copy of what is written in which references are followed."""
+        if not isinstance(written, dict | list):
+            return written
+        if id(written) in self._resolved:
+            return self._resolved[id(written)]
+        made: Any = type(written)()
+        self._resolved[id(written)] = made
+        content: dict[Any, Any] = {}
+        for key, value in _entries(written):
+            place = walk.join(path, walk.step_to(key))
+            try:
+                content[key] = self._resolve(_plain(self._links.value(written, value)), place)
+            except ConfigError as error:
+                self.errors.append(f"{place}: {error}")
+        made.update(content) if isinstance(made, dict) else made.extend(content.values())
+        if _is_call(made):
+            self._check_call(path or "the top", made)
+        return made
 
     def _check_call(self, place: str, written: dict[Any, Any]) -> None:
         self.errors += [f"{place}: {message}" for message in _call_errors(written)]
         name = _name_in(written)
-        if isinstance(name, str) and (message := refusal(name, self._allowed)):
+        if isinstance(name, str) and (message := _refusal(name, self._allowed)):
             self.has_refused = True
             self.errors.append(f"{place}: {message}")
 
@@ -169,7 +270,7 @@ class _Reader:
         if not isinstance(name, str):  # which is among the errors
             return part
         try:
-            function = references.find_target(name, allowed=self._allowed)
+            function = _find_target(name, allowed=self._allowed)
             if _is_lookup(written):
                 part = function
             elif not callable(function) or is_tag(function):
@@ -297,6 +398,73 @@ def _fitting(part: fdl.Buildable, key: str | int, value: Any) -> Any:
     raise ConfigError(f"must be {hints.name_of(hint)}, not {describe(value)}.{remedy}")
 
 
+def _refusal(name: str, allowed: tuple[str, ...]) -> str | None:
+    """Return why a file may not use a name, without importing anything; None if it may."""
+    parts = name.partition(":")[0].split(".")
+    if not all(part.isidentifier() for part in parts) or (len(parts) < 2 and ":" not in name):
+        return f"{name!r:.80} is not a dotted name, such as torch.nn.Linear."
+    if _package(name.replace(":", "."), (*_OWN, *TORCH_MODULES, *allowed)):
+        return None
+    return (
+        f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
+        "torch.nn, optimizers of torch.optim, and packages that you --allow."
+    )
+
+
+def _find_target(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
+    """Return the class or function of a dotted name; in `module:qualname` the module ends there.
+
+    Raises:
+      ConfigError: the name is not allowed, or nothing has it.
+    """
+    if message := _refusal(name, allowed):
+        raise ConfigError(message)
+    if ":" not in name:
+        package = _package(name, allowed)
+        name = _split_module(name, package) if package else ":".join(name.rsplit(".", 1))
+    module, _, qualname = name.partition(":")
+    if module in TORCH_MODULES:
+        classes = dict(inspect.getmembers(importlib.import_module(module), inspect.isclass))
+        if qualname not in classes:
+            raise ConfigError(
+                f"{module} has no class {qualname!r:.40}. {suggest(qualname, classes)}"
+            )
+        name = name_of(classes[qualname])
+    return find_name(name, allowed=allowed)
+
+
+def _dotted_name(thing: Any) -> str:
+    """Return the shortest dotted name by which a file can name a class or function.
+
+    Raises:
+      ConfigError: it has none, because it was defined inside a function or in a notebook.
+    """
+    module, _, qualname = name_of(thing).partition(":")
+    for package in TORCH_MODULES if module.startswith("torch.") else ():
+        if getattr(importlib.import_module(package), qualname, None) is thing:
+            return f"{package}.{qualname}"
+    return f"{module}.{qualname}"
+
+
+def _package(name: str, packages: tuple[str, ...]) -> str | None:
+    """Return the first of some packages that a name belongs to."""
+    inside = (one for one in packages if name == one or name.startswith(f"{one}."))
+    return next(inside, None)
+
+
+def _split_module(name: str, package: str) -> str:
+    """Put a colon where the module of a name ends; Python imports packages to look into them."""
+    module, rest = package, name.removeprefix(package).strip(".").split(".")
+    try:
+        while len(rest) > 1 and importlib.util.find_spec(f"{module}.{rest[0]}"):
+            module = f"{module}.{rest.pop(0)}"
+    except ModuleNotFoundError:
+        pass  # the module is not a package
+    except Exception as error:  # whatever the user's own package raises when it is imported
+        raise ConfigError(f"{module} cannot be imported for {name!r:.80}: {error}") from error
+    return f"{module}:{'.'.join(rest)}"
+
+
 def write_targets(root: Any) -> str:
     """Return a graph as YAML with a `_target_` for each part, which `read_targets` reads back.
 
@@ -326,7 +494,7 @@ def write_targets(root: Any) -> str:
     anchors = {id(written[id(node.value)]): _anchor(node, i) for i, node in enumerate(shared)}
     text = write_yaml(written[id(bound)], anchors=anchors)
     with at("the YAML would not be read back"):
-        again = read_targets(text, allowed=tuple(one for one in modules if refusal(one, ())))
+        again = read_targets(text, allowed=tuple(one for one in modules if _refusal(one, ())))
     raise_all(
         [
             f"{one.path or 'the top'}: it would change when read back ({one.detail}): annotate the "
@@ -405,7 +573,7 @@ def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
 
 
 def _name_of(thing: Any, modules: set[str]) -> str:
-    name = dotted_name(thing)
+    name = _dotted_name(thing)
     modules.add(name.removesuffix(f".{thing.__qualname__}"))
     return name
 
@@ -417,7 +585,7 @@ def _written_value(value: Any, modules: set[str]) -> Any:
     if isinstance(value, enum.Enum):
         return value.name
     if type(value) is str or isinstance(value, pathlib.PurePath):
-        return references.escaped(str(value))
+        return _MARK.sub(lambda match: f"{match[1] * 2}\\${{", str(value))
     if type(value).__module__ == "torch" and type(value).__name__ == "dtype":
         return str(value)
     if not callable(value):
