@@ -1,4 +1,4 @@
-"""Paths: what they lead to, what may be put there, and the messages of wrong ones."""
+"""The walk over a graph; what paths lead to, what may be set there, and messages of wrong ones."""
 
 import dataclasses
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, bind, build, find_parameter
+from fidgpt.graph import ConfigError, bind, build, find_parameter, nodes
 from fidgpt.graph.paths import parse_path
 
 from .edited import message_of
@@ -146,3 +146,41 @@ def test_inside_a_default_that_has_no_places(path: str, remedy: str) -> None:
 )
 def test_a_malformed_path_has_a_remedy(path: str, remedy: str) -> None:
     assert message_of(lambda: parse_path(path)).endswith(f". {remedy}")
+
+
+def test_every_node_once_and_parents_first() -> None:
+    shared = fdl.Config(Part, width=1)
+    cfg = fdl.Config(pair, [shared, {"a": (shared,)}], fdl.Config(Part, 1, child=shared))
+    found = nodes(cfg)
+    position = {id(node.value): i for i, node in enumerate(found)}
+    assert len(position) == len(found) == 6
+    for node in found:
+        assert all(position[id(p.value)] < position[id(node.value)] for p, _ in node.parents)
+
+
+def test_a_path_is_the_one_that_a_reader_meets_first() -> None:
+    deep = fdl.Config(Part, width=1)
+    middle = fdl.Config(Part, 1, child=deep)
+    cfg = fdl.Config(pair, fdl.Config(Part, 1, child=middle, other=deep), middle)
+    node = next(node for node in nodes(cfg) if node.value is deep)
+    assert node.path == "first.child.child"
+    assert node.paths == ["first.child.child", "first.other"]
+    assert node.is_shared
+
+
+def test_a_part_that_contains_itself_is_refused_with_its_place() -> None:
+    cfg = fdl.Config(Outer, child=[fdl.Config(Part, 1)])
+    cfg.child[0].other = {"again": cfg.child}
+    assert message_of(lambda: nodes(cfg)).startswith(
+        "child (list) contains itself, at child[0].other['again']:"
+    )
+    cfg.child = cfg
+    with pytest.raises(ConfigError, match=r"^the root \(Outer\) contains itself, at child:"):
+        nodes(cfg)
+
+
+def test_a_graph_with_a_billion_paths_is_built() -> None:
+    inner = fdl.Config(Part, width=Width.new())
+    for _ in range(30):
+        inner = fdl.Config(pair, inner, inner)
+    build(fdl.Config(Outer, width=Width.new(3), child=inner))
