@@ -1,16 +1,56 @@
-"""Small models, built as a person without Fiddle would build them."""
+"""Small models, published configs made small, and any fiddler on any config."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
+import fiddle as fdl
+import pytest
 import torch
 from torch import Tensor, nn
 
+from fidgpt import configs, fiddlers
 from fidgpt import model as lm
+from fidgpt.graph import parts
+from fidgpt.parallel import DataParallel
+from fidgpt.train import Trainer
+from fidgpt.train.state import TrainState
 
 M = TypeVar("M", bound=nn.Module)
 CPU = torch.device("cpu")
+SIZES = {
+    "head_dim": 16,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "ffn_dim": 48,
+    "window": 8,
+    "kv_rank": 24,
+    "query_rank": 20,
+    "rope_head_dim": 8,
+    "value_head_dim": 12,
+    "num_experts": 4,
+    "top_k": 2,
+    "num_groups": 2,
+    "top_groups": 1,
+}
+# They change a mixture of experts, and so come after the one that makes it.
+OF_MIXTURES = [
+    "use_expert_capacity",
+    "use_expert_groups",
+    "use_loss_free_balancing",
+    "use_sequence_balancing",
+    "use_shared_expert",
+    "use_sigmoid_router",
+]
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "initialize_from": {"path": str(Path(__file__))},
+    "mirror_checkpoints": {"url": "memory://runs/this"},
+    "use_hub_text": {"path": "some/texts"},
+    "use_text": {"path": str(Path(__file__))},
+    "use_mixture": {"texts": {"this": str(Path(__file__))}},
+    "use_validation": {"texts": {"this": str(Path(__file__))}},
+}
 
 
 def small_block(
@@ -84,3 +124,49 @@ def filled(model: M, *, std: float = 0.3, seed: int = 0) -> M:
 def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
     """Normally distributed numbers."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def shrunk(name: str) -> fdl.Config:
+    """A named config of width 64 that reads bytes, two rounds of its pattern deep."""
+    cfg = getattr(configs, name)()
+    fiddlers.use_bytes(cfg)
+    fiddlers.use_float32(cfg)
+    fiddlers.smoke_test(cfg, num_steps=2)
+    cfg.model.hidden_dim = 64
+    cfg.model.num_layers = min(len(cfg.model.first_blocks) + len(cfg.model.blocks) + 1, 7)
+    for part in (node.value for node in parts(cfg.model)):
+        # A RoPE with a size of its own rotates the share of a latent attention's head.
+        sizes = {"head_dim": 8} if fdl.get_callable(part) is lm.RoPE else SIZES
+        for key in sizes.keys() & part.__arguments__.keys():
+            if isinstance(getattr(part, key), int):
+                setattr(part, key, sizes[key])
+    return cfg
+
+
+def start(
+    trainer: Trainer, *, micro_batch_size: int | None = None, max_grad_norm: float | None = None
+) -> TrainState:
+    """Prepare single steps at the peak learning rate, with a model that has memory already."""
+    trainer.schedule = lambda step: 1.0
+    trainer.parallel = DataParallel()
+    trainer.micro_batch_size = micro_batch_size
+    trainer.max_grad_norm = max_grad_norm
+    return trainer.init_state()
+
+
+def tiered(names: Iterable[Any], usual: Collection[Any]) -> list[Any]:
+    """Parameters of a test: those in `usual` always, the others only in `make test-long`."""
+    long = pytest.mark.long
+    return [name if name in usual else pytest.param(name, marks=long) for name in names]
+
+
+def apply(cfg: fdl.Config, name: str) -> None:
+    """With the default arguments; a path is that of this file."""
+    assert getattr(fiddlers, name)(cfg, **ARGUMENTS.get(name, {})) is None
+
+
+def apply_to_any(cfg: fdl.Config, name: str) -> None:
+    """The same, after what makes the config one that it applies to."""
+    if name in OF_MIXTURES:
+        fiddlers.use_moe(cfg)
+    apply(cfg, name)

@@ -7,9 +7,7 @@ from itertools import combinations
 import fiddle as fdl
 import pytest
 import torch
-from fiddling import tiered
-from learning import start
-from shrunk import shrunk
+from small_models import shrunk, start, tiered
 
 from fidgpt import fiddlers
 from fidgpt.compose.runs import build_trainer

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 import fiddle as fdl
 import pytest
-from fiddling import ARGUMENTS, OF_MIXTURES, apply, tiered
+from small_models import ARGUMENTS, OF_MIXTURES, apply, tiered
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose import runs

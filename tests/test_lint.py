@@ -8,15 +8,22 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
+TYPES = ["basedpyright", "--pythonpath", sys.executable]
 TOOLS = {
     "lint": ["ruff", "check", "--output-format=concise", "--no-cache"],
     "format": ["ruff", "format", "--check", "--no-cache"],
-    "types": ["basedpyright", "--pythonpath", sys.executable],
+    "types": [*TYPES, "src", "configs", "fiddlers", "train.py", "sweep.py", "benchmarks"],
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", TOOLS.values(), ids=TOOLS)
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(pytest.param(command, id=name) for name, command in TOOLS.items()),
+        pytest.param(TYPES, id="types of tests too", marks=pytest.mark.long),
+    ],
+)
 def test_tools_report_nothing(command: list[str]) -> None:
     command = [str(BIN / command[0]), *command[1:]]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
-from learning import start
+from small_models import start
 
 from fidgpt import fiddlers, optim, train
 from fidgpt.compose.runs import build_trainer

@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from faults.cases import NO_ROOM, Kinds, World, Wrong
+from faults.cases import NO_ROOM, Kinds, RunWorld, World, Wrong
 from faults.clusters import CLUSTERS, ClusterWorld
-from faults.kinds import RunWorld
 from faults.sweeps import SweepWorld
 
 _HEAD = "| fault | times | ended exactly alike | a clear word first | seconds each |"
@@ -51,6 +50,7 @@ def main() -> int:
         line = lines.setdefault(kind, Counter())
         try:
             world.kinds[kind][0](case)
+            case.finish()
             line.update(exact=1, refused=int(case.refused is not None))
             shutil.rmtree(case.folder)
             shutil.rmtree(case.run.parent, ignore_errors=True)

@@ -1,18 +1,23 @@
-"""Disturbed commands: their undisturbed results, a directory of their own, and a small disk."""
+"""Disturbed commands, each in a directory of its own, and the kinds of faults of single runs."""
 
 import json
 import os
 import random
+import re
+import shlex
+import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from forked import variables_of_ranks
+
 from faults import harm
-from faults.moments import Act, Place
-from faults.processes import Command, Ended, Process, prepare_forks
-from fidgpt.cli import train
+from faults.harm import Act, Place, Survey
+from faults.processes import AT_END, Ended, Process, Spawned, prepare_forks, warm_up
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
@@ -78,6 +83,13 @@ class Known(NamedTuple):
     num_steps: int = 0
 
 
+def kind(
+    share: int, function: Callable[..., None], *arguments: Any, **options: Any
+) -> tuple[Callable[[Any], None], int]:
+    """Return a kind of faults, which calls a function with a case and these arguments."""
+    return lambda case: function(case, *arguments, **options), share
+
+
 class Case:
     """A command in a directory of its own.
 
@@ -116,27 +128,19 @@ class Case:
         place: Place | None = None,
         act: Act | None = None,
         *,
-        first: Callable[[], None] | None = None,
-        command: Command = train.run,
-        environment: Mapping[str, str] | None = None,
+        first: Callable[[], None] = lambda: None,
+        **options: Any,
     ) -> Process:
         """Starts a command, disturbed at a place; `first` is called before it."""
 
         def disturbed() -> None:
             self.listen()
-            if first is not None:
-                first()
+            first()
             if place is not None and act is not None:
                 place.arm(act, self.run.parent)
 
         return self.started(
-            Process(
-                arguments,
-                output=self.output(),
-                disturbed=disturbed,
-                environment=environment,
-                command=command,
-            )
+            Process(arguments, output=self.output(), disturbed=disturbed, **options)
         )
 
     def started(self, process: Process) -> Process:
@@ -156,6 +160,14 @@ class Case:
         if statuses:
             require_status(ended, *statuses)
         return ended
+
+    def finish(self) -> None:
+        """Goes on undisturbed, to where the undisturbed command ended.
+
+        Raises:
+          Wrong: it does not get there, or something differs.
+        """
+        raise NotImplementedError
 
     def end_all(self) -> None:
         """Kills what still runs of a case that went wrong."""
@@ -269,3 +281,369 @@ def write_texts(texts: Path) -> None:
             (texts / folder / f"{number:02d}.txt").write_text(
                 words if folder == "own" else words.upper(), encoding="utf-8"
             )
+
+
+_TRAINER = "fidgpt.train.trainer:Trainer"
+_CHECKPOINTS = "fidgpt.train.checkpoints.checkpoints"
+STEP, CREATE, PREPARE, LOOP, RESTORE, GO_ON = (
+    f"{_TRAINER}.{name}" for name in ("update", "_create", "prepare", "_loop", "setup", "_rewind")
+)
+EVALUATION = "fidgpt.train.evaluation:Validation.__call__"
+SAVE, RETIRE = (f"{_CHECKPOINTS}:Checkpoints.{name}" for name in ("save", "_retire"))
+WRITE = f"{_CHECKPOINTS}:save_files"
+FUNCTIONS = (STEP, EVALUATION, SAVE, WRITE, RETIRE, CREATE, PREPARE, LOOP, RESTORE, GO_ON)
+
+
+class RunCase(Case):
+    """A run in a directory of its own.
+
+    Args:
+      num_processes: that share the work.
+
+    Attributes:
+      is_damaged: whether checkpoints may differ from what was written.
+      flags: with which the run is resumed.
+      statuses: with which the processes of the last command ended, by rank.
+    """
+
+    def __init__(self, *arguments: Any, num_processes: int = 1) -> None:
+        super().__init__(*arguments)
+        self.is_damaged = False
+        self.flags: list[str] = []
+        self.statuses: list[int] = []
+        self.num_processes = num_processes
+        self._environment: dict[str, str] = {}
+
+    def place(self, *functions: str, units: Sequence[str] = ("calls",)) -> Place:
+        """A moment in one of the calls that the undisturbed run makes of one of some functions."""
+        function, unit = self.draw.choice(functions), self.draw.choice(units)
+        counts = self.known.counts[function][unit]
+        occurrence = self.draw.randrange(len(counts)) + 1
+        return Place(function, occurrence, unit, self.draw.randint(0, counts[occurrence - 1]))
+
+    def start(self, place: Place | None = None, act: Act | None = None) -> Ended:
+        """Begins the run, or goes on with it, disturbed at a place; returns how that ended.
+
+        Raises:
+          Wrong: it ended with a traceback, or without a message, or what it had saved is lost.
+        """
+        rank = self.draw.randrange(self.num_processes)
+        is_begun = (self.run / "config.json").exists()
+        if is_begun and (self.flags or self.draw.random() < 0.5):
+            command = [f"--resume={self.run}", *self.flags]
+        else:
+            command = [*self.known.arguments, f"--run_dir={self.run}", "--auto_resume"]
+        several = variables_of_ranks(self.num_processes) if self.num_processes > 1 else [{}]
+        processes = [
+            self.fork(
+                command,
+                place,
+                act if number == rank else None,
+                environment=self._environment | dict(own),
+            )
+            for number, own in enumerate(several)
+        ]
+        ended = [self.end(process) for process in processes]
+        self.statuses = [one.status for one in ended]
+        if not self.is_damaged:
+            beside = any("use_async_checkpoints" in one for one in self.known.arguments)
+            refuse_loss(self.run, margin=EVERY if beside else 0)
+        return ended[rank]
+
+    def kill(self, *functions: str, units: Sequence[str] = ("calls",)) -> None:
+        """Kills the run at some moment in a function.
+
+        Raises:
+          Wrong: it ended in another way.
+        """
+        place = self.place(*functions, units=units)
+        ended = self.start(place, harm.kill)
+        if ended.status == 0:  # what is due by the clock is not due as often each time
+            shutil.rmtree(self.run)
+            ended = self.start(place._replace(occurrence=1), harm.kill)
+        require_status(ended, KILLED)
+
+    def finish(self) -> None:
+        require_status(self.start(), 0)
+        refuse_difference(result_of(self.run), self.known.result)
+
+    def own_cache(self) -> Path:
+        """The text is prepared for this case alone; returns where."""
+        cache = self.folder / "cache"
+        self._environment["FIDGPT_CACHE"] = str(cache)
+        return cache
+
+
+def refuse_loss(run: Path, *, margin: int = 0) -> None:
+    """Raises Wrong unless each checkpoint is whole, and none that was written is missing.
+
+    Args:
+      run: its directory.
+      margin: steps for which a checkpoint may still be on its way.
+    """
+    metrics = run / "metrics.jsonl"
+    rows = read_rows(metrics) if metrics.exists() else []
+    for path in manifest.find(run).values():
+        if reason := manifest.damage(path):
+            raise Wrong(f"{path} {reason}")
+    done = (rows[-1]["step"] - 1 - margin) // EVERY * EVERY if rows else 0
+    if done > 0 and max(manifest.find(run), default=0) < done:
+        raise Wrong(f"step {rows[-1]['step']} was begun, and the checkpoint of {done} is missing")
+
+
+def killed(
+    case: RunCase,
+    function: str,
+    *units: str,
+    again: tuple[str, str] | None = None,
+    power: bool = False,
+) -> None:
+    """SIGKILL inside of a function.
+
+    Args:
+      case: the run.
+      function: the place; where it is `PREPARE`, the case has a cache of its own.
+      units: of its moments.
+      again: a function and its unit, killed too as the run goes on.
+      power: takes along what was not synced.
+    """
+    if function == PREPARE:
+        case.own_cache()
+    lost = harm.Power(case.folder / "synced")
+    if power:
+        case.listen = lost.listen
+    case.kill(function, units=units or ("calls",))
+    if power:
+        lost.fail(case.run.parent)
+    if again is not None:
+        place = case.place(again[0], units=again[1:])._replace(occurrence=1)
+        require_status(case.start(place, harm.kill), KILLED)
+
+
+def disturbed(
+    case: RunCase,
+    act: Callable[[RunCase], Act],
+    *functions: str,
+    statuses: Sequence[int] = (0,),
+    units: Sequence[str] = ("calls",),
+    removes: bool = False,
+) -> None:
+    """Something happens in one of some functions, after which the run goes on.
+
+    Args:
+      case: the run.
+      act: makes what happens.
+      functions: the places.
+      statuses: with which the process may end.
+      units: of moments.
+      removes: whether files of the run are gone then.
+    """
+    case.is_damaged = removes
+    require_status(case.start(case.place(*functions, units=units), act(case)), *statuses)
+    (case.run.parent / harm.FILLER).unlink(missing_ok=True)
+
+
+def signalled(case: RunCase, *numbers: int) -> None:
+    """Signals anywhere between the first step and the end."""
+    ended = case.start(case.place(STEP, EVALUATION, SAVE, WRITE, LOOP), harm.raising(*numbers))
+    stopped = 128 + numbers[-1]
+    # 0: the last step was done; minus the signal: no handler is set yet, or any more.
+    require_status(ended, stopped, 0, -numbers[-1])
+    if len(numbers) == 1 and ended.status == stopped:
+        require_status(ended, stopped, output="go on with")
+
+
+def rank_signalled(case: RunCase) -> None:
+    """One process of two gets SIGTERM; both stop after the same step, with one status."""
+    ended = case.start(case.place(STEP), harm.raising(signal.SIGTERM))
+    if set(case.statuses) != {128 + signal.SIGTERM}:
+        raise Wrong(f"statuses {case.statuses}:\n{ended.output[-3000:]}")
+
+
+def damaged(case: RunCase, hurt: harm.Hurt) -> None:
+    """A file of a checkpoint differs from what was written."""
+    case.kill(LOOP)
+    if not (saved := manifest.find(case.run)):
+        return
+    case.is_damaged = True
+    step = case.draw.choice(sorted(saved))
+    file = case.draw.choice(sorted(saved[step].iterdir()))
+    hurt(file, case.draw)
+    if step != max(saved):
+        return
+    refused = case.start()
+    for words in (file.name, f"step_{step:08d}"):
+        require_status(refused, 2, output=words)
+    if offer := re.search(r"resume from it with (.*)", refused.output):
+        case.flags = [one for one in shlex.split(offer[1]) if one.startswith("--resume_step")]
+    else:
+        require_status(refused, 2, output="start the run again")
+        shutil.rmtree(case.run)
+
+
+def damaged_text(case: RunCase, hurt: harm.Hurt) -> None:
+    """A shard of the prepared text differs from what was written; then it is mended."""
+    cache = case.own_cache()
+    case.kill(LOOP)
+    file = case.draw.choice(sorted(cache.rglob("*.bin")))
+    good = file.read_bytes()
+    hurt(file, case.draw)
+    require_status(case.start(), 2, output=file.name)
+    file.write_bytes(good)
+
+
+def text_cut_in_a_step(case: RunCase) -> None:
+    """A shard of the prepared text is cut short while the run reads it; then it is mended."""
+    cache, good = case.own_cache(), case.folder / "good"
+
+    def cut() -> None:
+        shutil.copytree(cache, good)
+        harm.truncate(case.draw.choice(sorted(cache.rglob("*.bin"))), case.draw)
+
+    ended = case.start(case.place(STEP), cut)
+    require_status(ended, 0, 2, output=".bin was whole" if ended.status else "")
+    shutil.copytree(good, cache, dirs_exist_ok=True)
+
+
+def hung(case: RunCase) -> None:
+    """A step never ends: the watchdog ends the process, with the stacks, to be started again."""
+    watched = "--config=fiddler:use_watchdog(seconds=1.5)"
+    case.known = case.known._replace(arguments=[*case.known.arguments, watched])
+    require_status(case.start(case.place(STEP), harm.hang), 1)
+    if "Timeout" not in (case.run / "stacks" / "rank0.txt").read_text():
+        raise Wrong("the watchdog left no stacks")
+
+
+def real_process_killed(case: RunCase) -> None:
+    """The command as a user starts it, killed at any time."""
+    words = ["-m", "fidgpt.cli.train", *case.known.arguments, f"--run_dir={case.run}"]
+    process = Spawned(*words, output=case.output())
+    while not (case.run / "metrics.jsonl").exists() and not process.has_ended():
+        time.sleep(0.005)
+    time.sleep(case.draw.uniform(0, 0.5))
+    os.kill(process.pid, signal.SIGKILL)
+    process.end()
+
+
+def room_left(case: RunCase) -> Act:
+    """The disk is full, but for some bytes."""
+    return harm.filled(case.run.parent, left=case.draw.randrange(700_000))
+
+
+def size_limited(case: RunCase) -> Act:
+    """Files may not grow beyond some size."""
+    return harm.limited(case.draw.randrange(20_000, 350_000))
+
+
+_TWO = "one of two processes"
+_BOTH = ("calls", "disk")
+_ANY = (LOOP, SAVE, WRITE)
+KINDS: Kinds = {
+    "killed in a step": kind(6, killed, STEP),
+    "killed anywhere": kind(6, killed, LOOP),
+    "killed in a save, between calls": kind(6, killed, SAVE),
+    "killed in a save, between changes of the disk": kind(8, killed, WRITE, "disk"),
+    "killed as old checkpoints go": kind(3, killed, RETIRE, "disk"),
+    "killed in evaluation": kind(4, killed, EVALUATION),
+    "killed as the run begins": kind(3, killed, CREATE, "disk"),
+    "killed in prepare": kind(6, killed, PREPARE, *_BOTH),
+    "killed twice, in the first step again": kind(4, killed, LOOP, again=(STEP, "calls")),
+    "killed twice, restoring": kind(4, killed, LOOP, again=(RESTORE, "calls")),
+    "killed twice, setting rows back": kind(3, killed, LOOP, again=(LOOP, "disk")),
+    "a real process killed": kind(1, real_process_killed),
+    "power lost": kind(5, killed, LOOP, power=True),
+    "power lost in a save": kind(4, killed, WRITE, "disk", power=True),
+    "power lost as the run begins": kind(2, killed, CREATE, "disk", power=True),
+    "power lost in prepare": kind(3, killed, PREPARE, "disk", power=True),
+    f"{_TWO} killed": kind(3, disturbed, lambda _: harm.kill, LOOP, statuses=(KILLED,)),
+    f"{_TWO} stopped": kind(2, rank_signalled),
+    "SIGTERM": kind(4, signalled, signal.SIGTERM),
+    "SIGUSR1": kind(3, signalled, signal.SIGUSR1),
+    "SIGINT": kind(3, signalled, signal.SIGINT),
+    "SIGINT twice": kind(4, signalled, signal.SIGINT, signal.SIGINT),
+    NO_ROOM: kind(6, disturbed, room_left, *_ANY, CREATE, statuses=(0, 2)),
+    "files may not grow": kind(2, disturbed, size_limited, *_ANY, statuses=(0, 2)),
+    "checkpoints removed during the run": kind(
+        4,
+        disturbed,
+        lambda case: harm.removed(case.run / "checkpoints"),
+        *_ANY,
+        statuses=(0, 2),
+        units=_BOTH,
+        removes=True,
+    ),
+    "the run's directory removed": kind(
+        2, disturbed, lambda case: harm.removed(case.run), STEP, statuses=(2,), removes=True
+    ),
+    "checkpoint cut short": kind(4, damaged, harm.truncate),
+    "checkpoint with a bit turned": kind(4, damaged, harm.flip),
+    "checkpoint with a hole": kind(3, damaged, harm.zero),
+    "checkpoint without a file": kind(2, damaged, harm.remove),
+    "shard with a bit turned": kind(2, damaged_text, harm.flip),
+    "shard cut short": kind(2, damaged_text, harm.truncate),
+    "shard cut short during the run": kind(2, text_cut_in_a_step),
+    "a clock that jumps": kind(3, disturbed, lambda case: harm.jumping_clock(case.draw), LOOP),
+    "asleep and awake": kind(2, disturbed, lambda _: harm.sleep_and_wake, LOOP),
+    "a tracker that breaks": kind(2, disturbed, lambda _: harm.broken_tracker, LOOP),
+    "a step that hangs": kind(1, hung),
+}
+
+
+class RunWorld(World):
+    """Makes cases of runs.
+
+    Args:
+      folder: empty; all lies in it.
+      choose: returns the names of the variants to draw from, given all.
+    """
+
+    kinds: Kinds = KINDS
+
+    def __init__(self, folder: Path, choose: Callable[[list[str]], Sequence[str]]) -> None:
+        super().__init__(folder, megabytes=16)
+        warm_up([*self.commands["plain"], f"--run_dir={folder / 'warm'}"])
+        self._known = {name: self._undisturbed(name) for name in choose([*self.commands])}
+        first = next(iter(self._known.values()))
+        two = RunCase(first, folder / "undisturbed" / "two", random.Random(0), num_processes=2)
+        require_status(two.start(), 0)
+        self._of_two = first._replace(result=result_of(two.run))
+
+    def case(self, kind: str, number: int, draw: random.Random) -> RunCase:
+        folder = self.folder / f"case-{number}"
+        if kind.startswith(_TWO):
+            return RunCase(self._of_two, folder, draw, num_processes=2)
+        known = self._known[draw.choice(list(self._known))]
+        return RunCase(known, folder, draw, self.run_of(kind, number))
+
+    def _undisturbed(self, name: str) -> Known:
+        """Runs it alone, then counted, then counted as it goes on after a kill."""
+        folder = self.folder / "undisturbed" / name.replace(" ", "-")
+        folder.mkdir(parents=True)
+        arguments, counts = self.commands[name], folder / "counts.json"
+        place = Place(STEP, 5, "calls", 0)
+
+        def count() -> None:
+            survey = Survey(FUNCTIONS, folder)
+            AT_END.append(lambda: counts.write_text(json.dumps(survey.counts)))
+
+        def run(into: Path, first: Act = lambda: None, *words: str, status: int = 0) -> Any:
+            # What is counted first prepares its text too.
+            process = Process(
+                words or [*arguments, f"--run_dir={into}"],
+                output=folder / "output",
+                disturbed=first,
+                environment={"FIDGPT_CACHE": f"{folder}/cache"} if into.name == "counted" else {},
+            )
+            require_status(process.end(), status)
+            return None if status else result_of(into)
+
+        result = run(folder / "alone")
+        refuse_difference(run(folder / "counted", count), result)
+        begun: Counts = json.loads(counts.read_text())
+        again = folder / "killed"
+        run(again, lambda: place.arm(harm.kill, folder), status=KILLED)
+        refuse_difference(run(again, count, f"--resume={again}"), result)
+        resumed: Counts = json.loads(counts.read_text())
+        return Known(
+            arguments, result, {**begun, **{one: resumed[one] for one in (RESTORE, GO_ON)}}
+        )

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from faults import cases, mixed, sweeps, toy
+from faults.cases import kind
 from faults.mixed import SLURM_HERE
 from faults.processes import Spawned
 from tests.sweep.slurm_here import NoSlurmError, SlurmHere
@@ -67,29 +68,6 @@ def refuse_other(
     sweeps.refuse_second_training(lines, lost=set())
 
 
-class Cluster:
-    """Where points run.
-
-    Attributes:
-      runner: what the command is given for it.
-      environment: variables by which the command finds it.
-    """
-
-    runner: str
-    environment: dict[str, str]
-
-    def hurry(self) -> None:
-        """Lets nothing wait for as long as a large cluster would."""
-
-    def is_idle(self) -> bool:
-        """Whether nothing runs there, and nothing waits."""
-        raise NotImplementedError
-
-    def kinds(self) -> cases.Kinds:
-        """By name: the kind, and how often it is drawn beside the others."""
-        raise NotImplementedError
-
-
 class ClusterCase(cases.Case):
     """A sweep in a directory of its own.
 
@@ -105,7 +83,11 @@ class ClusterCase(cases.Case):
     """
 
     def __init__(
-        self, known: cases.Known, cluster: Cluster, folder: Path, draw: random.Random
+        self,
+        known: cases.Known,
+        cluster: "RayHere | SlurmCluster",
+        folder: Path,
+        draw: random.Random,
     ) -> None:
         super().__init__(known, folder, draw)
         self.cluster = cluster
@@ -155,7 +137,7 @@ class ClusterCase(cases.Case):
         return self.end(self._alive[0], *_STATUSES).status
 
     def finish(self) -> None:
-        """Gives the command until all is done, and compares; then once more, which does nothing.
+        """The same, with the command repeated until all is done; then once more.
 
         Raises:
           Wrong: something is lost, was made twice, differs, or runs on.
@@ -210,21 +192,15 @@ def _command_line(pid: int) -> bytes:
 
 
 _STEPS = 80  # of toys, somewhat more than a sweep has: it may end before all strikes have come
-ClusterKind = Callable[[ClusterCase], None]
 ClusterStrike = Callable[[ClusterCase], None]
 
 
-def struck(*drawn: ClusterStrike, times: Sequence[int]) -> ClusterKind:
+def struck(case: ClusterCase, *drawn: ClusterStrike, times: Sequence[int]) -> None:
     """So many of several strikes, each at a random moment."""
-
-    def kind(case: ClusterCase) -> None:
-        num_strikes = case.draw.choice(times)
-        for _ in range(num_strikes):
-            case.wait(_STEPS // num_strikes)
-            case.draw.choice(drawn)(case)
-        case.finish()
-
-    return kind
+    num_strikes = case.draw.choice(times)
+    for _ in range(num_strikes):
+        case.wait(_STEPS // num_strikes)
+        case.draw.choice(drawn)(case)
 
 
 def driver_signalled(*numbers: int) -> ClusterStrike:
@@ -248,8 +224,8 @@ _NODE = {"num_cpus": 3, "object_store_memory": 80 * 1024 * 1024, "include_dashbo
 _SOON = {"health_check_period_ms": 500, "health_check_initial_delay_ms": 500}
 
 
-class RayHere(Cluster):
-    """The cluster, until this process ends."""
+class RayHere:
+    """A cluster of Ray, until this process ends."""
 
     runner = "ray"
 
@@ -264,6 +240,9 @@ class RayHere(Cluster):
         atexit.register(self._cluster.shutdown)
         self._nodes = [self._cluster.add_node(**_NODE) for _ in range(2)]
         self.environment = {"RAY_ADDRESS": str(self._cluster.address)}
+
+    def hurry(self) -> None:
+        """Does nothing: no worker waits for long."""
 
     def is_idle(self) -> bool:
         """Whether no worker holds a place."""
@@ -280,18 +259,17 @@ class RayHere(Cluster):
         kill_one(case, self._places())
 
     def kinds(self) -> cases.Kinds:
+        """The kinds of faults there."""
         signalled = driver_signalled(signal.SIGTERM, signal.SIGINT)
         killed = driver_signalled(signal.SIGKILL)
-        every: list[ClusterStrike] = [killed, signalled, point_killed]
-        every += [self.kill_node, self.kill_worker]
+        every = (killed, signalled, point_killed, self.kill_node, self.kill_worker)
         return {
-            "Ray: the driver killed": (struck(killed, times=(1, 2)), 1),
-            "Ray: nodes killed": (struck(self.kill_node, times=(1, 2, 3)), 1),
-            "Ray: workers killed": (struck(self.kill_worker, times=(2, 3, 4)), 1),
-            "Ray: points killed": (struck(point_killed, times=(2, 3, 4)), 1),
-            "Ray: four to eight of these, SIGTERM, SIGINT": (
-                struck(*every, times=range(4, 9)),
-                3,
+            "Ray: the driver killed": kind(1, struck, killed, times=(1, 2)),
+            "Ray: nodes killed": kind(1, struck, self.kill_node, times=(1, 2, 3)),
+            "Ray: workers killed": kind(1, struck, self.kill_worker, times=(2, 3, 4)),
+            "Ray: points killed": kind(1, struck, point_killed, times=(2, 3, 4)),
+            "Ray: four to eight of these, SIGTERM, SIGINT": kind(
+                3, struck, *every, times=range(4, 9)
             ),
         }
 
@@ -305,8 +283,8 @@ class RayHere(Cluster):
         ]
 
 
-class SlurmCluster(Cluster):
-    """The cluster, until this process ends."""
+class SlurmCluster:
+    """A cluster of Slurm, until this process ends."""
 
     runner = "slurm"
 
@@ -353,18 +331,18 @@ class SlurmCluster(Cluster):
         self._to_one(case, "scancel")
 
     def kinds(self) -> cases.Kinds:
+        """The kinds of faults there."""
         driver = driver_signalled(signal.SIGKILL, signal.SIGTERM)
-        taken: list[ClusterStrike] = [self.signalled("USR1", "TERM"), self.requeue, self.cancel]
-        every = [driver, point_killed, self.kill_node, *taken]
+        taken = (self.signalled("USR1", "TERM"), self.requeue, self.cancel)
+        every = (driver, point_killed, self.kill_node, *taken)
         return {
-            "Slurm: the driver killed, or SIGTERM": (struck(driver, times=(1, 2)), 1),
-            "Slurm: the node killed": (struck(self.kill_node, times=(1, 2)), 1),
-            "Slurm: tasks stopped, sent back, cancelled": (struck(*taken, times=range(3, 7)), 1),
-            "Slurm: points killed": (struck(point_killed, times=(2, 3, 4)), 1),
-            "Slurm: five to ten of these": (
-                struck(*every, times=range(5, 11)),
-                3,
+            "Slurm: the driver killed, or SIGTERM": kind(1, struck, driver, times=(1, 2)),
+            "Slurm: the node killed": kind(1, struck, self.kill_node, times=(1, 2)),
+            "Slurm: tasks stopped, sent back, cancelled": kind(
+                1, struck, *taken, times=range(3, 7)
             ),
+            "Slurm: points killed": kind(1, struck, point_killed, times=(2, 3, 4)),
+            "Slurm: five to ten of these": kind(3, struck, *every, times=range(5, 11)),
         }
 
     def _to_one(self, case: ClusterCase, *command: str) -> None:
@@ -377,7 +355,7 @@ class SlurmCluster(Cluster):
         ).splitlines()
 
 
-CLUSTERS: dict[str, Callable[[], Cluster]] = {"ray": RayHere, "slurm": SlurmCluster}
+CLUSTERS = {"ray": RayHere, "slurm": SlurmCluster}
 
 
 class ClusterWorld(cases.World):

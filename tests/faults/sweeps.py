@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -20,8 +21,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from faults import cases, harm
-from faults.cases import KILLED, NO_ROOM, Known, Wrong, refuse_difference
-from faults.moments import Act, Place
+from faults.cases import KILLED, NO_ROOM, Known, Wrong, kind, refuse_difference
+from faults.harm import Act, Place
 from faults.processes import PATIENCE, Command, Process, Spawned, become, warm_up
 from fidgpt.cli import sweep, train
 from fidgpt.sweep.runners import jobs
@@ -177,6 +178,7 @@ class ForkedPoint:
         listen: Callable[[], None],
         stdout: IO[bytes],
         env: Mapping[str, str],
+        **_: Any,
     ) -> None:
         assert list(command[:3]) == _BEGIN, command
         self.returncode: int | None = None
@@ -275,18 +277,11 @@ class SweepCase(cases.Case):
         """Begins the sweep, or goes on with it, disturbed at a place in the driver."""
 
         def fork_points() -> None:
-            jobs.Popen = self._forked
+            jobs.Popen = partial(ForkedPoint, journal=self.journal, listen=self.listen)
             jobs.LocalRunner.pause = self._pause
 
         command = [*self.known.arguments, f"--run_dir={self.run}", *flags]
         return self.fork(command, place, act, first=fork_points, command=sweep.run)
-
-    def _forked(
-        self, command: Sequence[str], *, stdout: IO[bytes], env: dict[str, str], **_: Any
-    ) -> ForkedPoint:
-        return ForkedPoint(
-            command, journal=self.journal, listen=self.listen, stdout=stdout, env=env
-        )
 
     def wait(self, driver: Process) -> None:
         """Lets the sweep go on until some moment, or its driver's end."""
@@ -312,11 +307,7 @@ class SweepCase(cases.Case):
             os.waitpid(pid, 0)
 
     def finish(self) -> None:
-        """Goes on undisturbed to the end, and compares; then once more, which does nothing.
-
-        Raises:
-          Wrong: it does not get there, or something differs, or a process is left behind.
-        """
+        """The same, once all is compared; then once more, which does nothing."""
         self.end(self.start(), 0)
         deadline = time.monotonic() + PATIENCE
         while left := self.orphans():
@@ -338,8 +329,6 @@ class SweepCase(cases.Case):
         self.kill_orphans()
 
 
-# Damages what a sweep has written, in a moment in which it may be written again.
-Harm = Callable[[SweepCase], None]
 # Strikes a sweep whose driver may have ended; returns the statuses that the driver may end with.
 Strike = Callable[[SweepCase, Process], tuple[int, ...]]
 WHOLE = (0, 1)  # 1: a point failed
@@ -356,16 +345,17 @@ def point_killed(case: SweepCase, driver: Process) -> tuple[int, ...]:
 
 def driver_killed(case: SweepCase, driver: Process) -> tuple[int, ...]:
     """SIGKILL of the driver, whose points go on without it."""
-    return _killed(driver)
+    os.kill(driver.pid, signal.SIGKILL)
+    return (KILLED, *WHOLE)
 
 
 def all_killed(case: SweepCase, driver: Process) -> tuple[int, ...]:
     """SIGKILL of the driver and of its points."""
-    status = _killed(driver)
+    statuses = driver_killed(case, driver)
     while not driver.has_ended():
         time.sleep(0.001)
     case.kill_orphans()
-    return status
+    return statuses
 
 
 def sending(*numbers: int) -> Strike:
@@ -381,43 +371,33 @@ def sending(*numbers: int) -> Strike:
     return strike
 
 
-def harmed(harm: Harm) -> Strike:
-    """A strike that damages while the sweep goes on."""
-
-    def strike(case: SweepCase, driver: Process) -> tuple[int, ...]:
-        harm(case)
-        return WHOLE
-
-    return strike
-
-
-def table_hurt(case: SweepCase) -> None:
+def table_hurt(case: SweepCase, _: object) -> tuple[int, ...]:
     """The results are not what was written."""
     file = case.run / case.draw.choice(["table.jsonl", "table.jsonl", "results.csv"])
-    _hurt_one(case, [file], case.draw.choice(_HURTS))
+    return _hurt_one(case, [file])
 
 
-def done_hurt(case: SweepCase) -> None:
+def done_hurt(case: SweepCase, _: object) -> tuple[int, ...]:
     """The mark of a point that is done is not what was written."""
-    _hurt_one(case, sorted(case.run.glob("*/done.json")), case.draw.choice(_HURTS))
+    return _hurt_one(case, sorted(case.run.glob("*/done.json")))
 
 
-def log_removed(case: SweepCase) -> None:
+def log_removed(case: SweepCase, _: object) -> tuple[int, ...]:
     """Someone removes what a point wrote, which is also the lock of it; or all of that."""
     if case.draw.random() < 0.3:
         shutil.rmtree(case.run / "logs", ignore_errors=True)
-    else:
-        newest = sorted(case.run.glob("logs/*"), key=lambda path: path.stat().st_mtime)[-2:]
-        _hurt_one(case, newest, harm.remove)
+        return WHOLE
+    newest = sorted(case.run.glob("logs/*"), key=lambda path: path.stat().st_mtime)[-2:]
+    return _hurt_one(case, newest, harm.remove)
 
 
-def directory_removed(case: SweepCase) -> None:
+def directory_removed(case: SweepCase, _: object) -> tuple[int, ...]:
     """Someone removes a point, whether it is done or not."""
-    found = [path for path in sorted(case.run.glob("*")) if (path / "config.json").exists()]
-    if found:
+    if found := sorted(path.parent for path in case.run.glob("*/config.json")):
         path = case.draw.choice(found)
         case.lost.add(path.name)
         shutil.rmtree(path, ignore_errors=True)
+    return WHOLE
 
 
 def no_room(case: SweepCase, driver: Process) -> tuple[int, ...]:
@@ -440,23 +420,18 @@ def garbage(file: Path, draw: random.Random) -> None:
 _HURTS = [harm.truncate, harm.zero, harm.remove, garbage]
 
 
-def _killed(driver: Process) -> tuple[int, ...]:
-    os.kill(driver.pid, signal.SIGKILL)
-    return (KILLED, *WHOLE)
-
-
-def _hurt_one(case: SweepCase, files: list[Path], hurt: harm.Hurt) -> None:
+def _hurt_one(
+    case: SweepCase, files: Sequence[Path], hurt: harm.Hurt | None = None
+) -> tuple[int, ...]:
     """Hurts one of some files, unless it is replaced or removed in the same moment."""
-    files = [file for file in files if file.exists() and file.stat().st_size]
-    if files:
-        try:
+    hurt = hurt or case.draw.choice(_HURTS)
+    if files := [file for file in files if file.exists() and file.stat().st_size]:
+        with contextlib.suppress(FileNotFoundError):
             hurt(case.draw.choice(files), case.draw)
-        except FileNotFoundError:
-            return
+    return WHOLE
 
 
 SEARCH = "a search"
-SweepKind = Callable[[SweepCase], None]
 # Functions of a driver, the unit that is counted in them, and how much of it they do at most.
 _PLACES = (
     ("fidgpt.sweep.results:ResultsTable.write", "disk", 12),
@@ -468,67 +443,49 @@ _ASK = ("fidgpt.sweep.search:Driver.ask", "disk", 12)
 _RECORD = ("fidgpt.sweep.search:Driver.report", "disk", 6)
 
 
-def struck(*drawn: Strike, times: tuple[int, ...] = (1,)) -> SweepKind:
+def struck(case: SweepCase, *drawn: Strike, times: tuple[int, ...] = (1,)) -> None:
     """One of several strikes at a random moment, each on a new start of the command."""
-
-    def kind(case: SweepCase) -> None:
-        for _ in range(case.draw.choice(times)):
-            _strike(case, case.draw.choice(drawn))
-        case.finish()
-
-    return kind
+    for _ in range(case.draw.choice(times)):
+        strike = case.draw.choice(drawn)
+        driver = case.start(*_flags(case))
+        case.wait(driver)
+        case.end(driver, *strike(case, driver))
 
 
-def harmed_at_rest(*drawn: Harm) -> SweepKind:
+def harmed_at_rest(case: SweepCase, harmed: Callable[..., tuple[int, ...]]) -> None:
     """A sweep that was stopped, or is done, is damaged while no process runs."""
-
-    def kind(case: SweepCase) -> None:
-        if case.draw.random() < 0.7:
-            _strike(case, case.draw.choice([all_killed, sending(signal.SIGTERM)]))
-        else:
-            case.end(case.start(), 0)
-        case.draw.choice(drawn)(case)
-        case.finish()
-
-    return kind
+    if case.draw.random() < 0.7:
+        struck(case, all_killed, _SIGTERM)
+    else:
+        case.end(case.start(), 0)
+    harmed(case, None)
 
 
-def killed_inside(*places: tuple[str, str, int]) -> SweepKind:
+def killed_inside(case: SweepCase, *places: tuple[str, str, int]) -> None:
     """SIGKILL of the driver inside of what it does on files and processes."""
-
-    def kind(case: SweepCase) -> None:
-        function, unit, most = case.draw.choice(places)
-        place = Place(function, case.draw.randrange(1, 21), unit, case.draw.randrange(most))
-        case.end(case.start(*_flags(case), place=place, act=harm.kill), KILLED, *WHOLE)
-        case.finish()
-
-    return kind
+    function, unit, most = case.draw.choice(places)
+    place = Place(function, case.draw.randrange(1, 21), unit, case.draw.randrange(most))
+    case.end(case.start(*_flags(case), place=place, act=harm.kill), KILLED, *WHOLE)
 
 
 def power_lost(case: SweepCase) -> None:
     """SIGKILL of all, which takes along what was not synced."""
     power = harm.Power(case.folder / "synced")
     case.listen = power.listen
-    _strike(case, all_killed)
+    struck(case, all_killed)
     power.fail(case.run)
-    case.finish()
 
 
-def side_by_side(*drawn: Strike) -> SweepKind:
+def side_by_side(case: SweepCase, *drawn: Strike) -> None:
     """The same command twice at once, and one of them is struck."""
-
-    def kind(case: SweepCase) -> None:
-        first = case.start(*_flags(case))
-        if case.draw.random() < 0.5:
-            case.wait(first)
-        one, other = case.draw.sample([first, case.start(*_flags(case))], 2)
-        case.wait(one)
-        statuses = case.draw.choice(drawn)(case, one)
-        case.end(one, *statuses)
-        case.end(other, *(WHOLE if statuses != (0,) else statuses))
-        case.finish()
-
-    return kind
+    first = case.start(*_flags(case))
+    if case.draw.random() < 0.5:
+        case.wait(first)
+    one, other = case.draw.sample([first, case.start(*_flags(case))], 2)
+    case.wait(one)
+    statuses = case.draw.choice(drawn)(case, one)
+    case.end(one, *statuses)
+    case.end(other, *(WHOLE if statuses != (0,) else statuses))
 
 
 def left_alone(case: SweepCase, driver: Process) -> tuple[int, ...]:
@@ -548,13 +505,6 @@ def real_driver_killed(case: SweepCase) -> None:
     process.end()
     if case.draw.random() < 0.5:
         case.kill_orphans()
-    case.finish()
-
-
-def _strike(case: SweepCase, strike: Strike) -> None:
-    driver = case.start(*_flags(case))
-    case.wait(driver)
-    case.end(driver, *strike(case, driver))
 
 
 def _flags(case: SweepCase) -> list[str]:
@@ -565,43 +515,39 @@ def _flags(case: SweepCase) -> list[str]:
 _SIGTERM, _SIGINT, _SIGHUP = map(sending, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 _TWICE = sending(signal.SIGINT, signal.SIGINT)
 _THREE_TIMES = sending(signal.SIGINT, signal.SIGINT, signal.SIGINT)
-_HARMS = (table_hurt, done_hurt, log_removed, directory_removed)
-_ANY = (
-    *(point_killed, driver_killed, all_killed),
-    *(_SIGTERM, _SIGINT, _TWICE, *map(harmed, _HARMS)),
-)
 _ALIVE = (driver_killed, all_killed)
-
-# By name: the kind, and how often it is drawn beside the others.
-SWEEP_KINDS: dict[str, tuple[SweepKind, int]] = {
-    "a point killed": (struck(point_killed), 4),
-    "the driver killed, its points go on": (struck(driver_killed), 5),
-    "all killed": (struck(all_killed), 5),
-    "the driver killed as it writes": (killed_inside(*_PLACES), 5),
-    "power lost": (power_lost, 4),
-    "SIGTERM, or SIGHUP": (struck(_SIGTERM, _SIGHUP), 3),
-    "SIGINT": (struck(_SIGINT), 2),
-    "SIGINT, two or three times": (struck(_TWICE, _THREE_TIMES), 3),
-    "two drivers at once": (side_by_side(left_alone), 3),
-    "two drivers, one of them struck": (
-        side_by_side(point_killed, driver_killed, _SIGTERM, _TWICE),
-        4,
+_ANY = (
+    *(point_killed, *_ALIVE, _SIGTERM, _SIGINT, _TWICE),
+    *(table_hurt, done_hurt, log_removed, directory_removed),
+)
+SWEEP_KINDS: cases.Kinds = {
+    "a point killed": kind(4, struck, point_killed),
+    "the driver killed, its points go on": kind(5, struck, driver_killed),
+    "all killed": kind(5, struck, all_killed),
+    "the driver killed as it writes": kind(5, killed_inside, *_PLACES),
+    "power lost": kind(4, power_lost),
+    "SIGTERM, or SIGHUP": kind(3, struck, _SIGTERM, _SIGHUP),
+    "SIGINT": kind(2, struck, _SIGINT),
+    "SIGINT, two or three times": kind(3, struck, _TWICE, _THREE_TIMES),
+    "two drivers at once": kind(3, side_by_side, left_alone),
+    "two drivers, one of them struck": kind(
+        4, side_by_side, point_killed, driver_killed, _SIGTERM, _TWICE
     ),
-    NO_ROOM: (struck(no_room), 3),
-    "results damaged": (harmed_at_rest(table_hurt), 3),
-    "results damaged as it runs": (struck(harmed(table_hurt)), 1),
-    "done.json damaged": (harmed_at_rest(done_hurt), 3),
-    "a log removed as it runs": (struck(harmed(log_removed)), 2),
-    "a point removed": (harmed_at_rest(directory_removed), 2),
-    "a point removed as it runs": (struck(harmed(directory_removed)), 2),
-    "two or three of these": (struck(*_ANY, times=(2, 3)), 6),
-    "a real driver killed": (real_driver_killed, 1),
-    f"{SEARCH}: the driver killed": (struck(*_ALIVE), 4),
-    f"{SEARCH}: the driver killed as it asks or records": (killed_inside(_ASK, _RECORD), 4),
-    f"{SEARCH}: SIGTERM or SIGINT": (struck(_SIGTERM, _TWICE), 2),
-    f"{SEARCH}: power lost": (power_lost, 2),
-    f"{SEARCH}: {NO_ROOM}": (struck(no_room), 2),
-    f"{SEARCH}: results damaged": (harmed_at_rest(table_hurt), 2),
+    NO_ROOM: kind(3, struck, no_room),
+    "results damaged": kind(3, harmed_at_rest, table_hurt),
+    "results damaged as it runs": kind(1, struck, table_hurt),
+    "done.json damaged": kind(3, harmed_at_rest, done_hurt),
+    "a log removed as it runs": kind(2, struck, log_removed),
+    "a point removed": kind(2, harmed_at_rest, directory_removed),
+    "a point removed as it runs": kind(2, struck, directory_removed),
+    "two or three of these": kind(6, struck, *_ANY, times=(2, 3)),
+    "a real driver killed": kind(1, real_driver_killed),
+    f"{SEARCH}: the driver killed": kind(4, struck, *_ALIVE),
+    f"{SEARCH}: the driver killed as it asks or records": kind(4, killed_inside, _ASK, _RECORD),
+    f"{SEARCH}: SIGTERM or SIGINT": kind(2, struck, _SIGTERM, _TWICE),
+    f"{SEARCH}: power lost": kind(2, power_lost),
+    f"{SEARCH}: {NO_ROOM}": kind(2, struck, no_room),
+    f"{SEARCH}: results damaged": kind(2, harmed_at_rest, table_hurt),
 }
 
 

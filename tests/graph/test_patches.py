@@ -7,7 +7,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
-from fiddling import apply_to_any
+from small_models import apply_to_any
 
 from fidgpt import configs, fiddlers, graph
 from fidgpt.configs import debug

@@ -9,7 +9,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
-from fiddling import apply_to_any
+from small_models import apply_to_any
 
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigError, bind, find_parameter, fingerprint, nodes, outline

@@ -9,9 +9,9 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
-from learning import start
 from memory_profile import memory_of
 from run_facts import FACTS
+from small_models import start
 from torch import Tensor, nn
 
 from fidgpt import model as parts

@@ -14,7 +14,7 @@ import pytest
 import safetensors.torch
 import torch
 from harmed import NUM_STEPS, Run, differences, goes_back
-from learning import start
+from small_models import start
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fiddling import apply
 from run_facts import RecordingTracker, metrics_row, tracking, until
+from small_models import apply
 
 from fidgpt.graph import clone
 from fidgpt.train import BackgroundTracker, MLflow, RunDirectory, TensorBoard, Trackio, WandB
