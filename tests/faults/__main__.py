@@ -2,6 +2,7 @@
 
 import argparse
 import random
+import shlex
 import shutil
 import sys
 import tempfile
@@ -30,16 +31,17 @@ def table(lines: Mapping[str, Counter[str]]) -> str:
 
 def main() -> int:
     """Returns 0 if every run ended as it must."""
-    options = _options()
+    options, given = _options(), sys.argv[1:]  # which commands in this process change
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     world: World
     if options.sweeps:
         world = ClusterWorld(folder, options.on) if options.on else SweepWorld(folder)
     else:
-        world = RunWorld(folder, lambda names: _names(options, names))
+        # Of few faults, the variants that between them hold every part.
+        few = ["plain", "saved beside", "all of it"] if options.num < 200 else []
+        world = RunWorld(folder, [options.variant] if options.variant else few)
     lines: dict[str, Counter[str]] = {}
     num_wrong = 0
-    on = f"--on={options.on} " if options.on else ""
     for number, kind in enumerate(_drawn(world.kinds, options.num, options.seed)):
         if (options.only or kind) != kind or number < options.first:
             continue
@@ -60,14 +62,9 @@ def main() -> int:
         except (Wrong, ValueError, OSError) as wrong:
             num_wrong += 1
             case.end_all()
-            print(
-                f"fault {number}, {kind}, in {case.folder}: {type(wrong).__name__}: {wrong}\n"
-                f"again: {'--sweeps ' * options.sweeps}{on}--num={options.num} "
-                f"--seed={options.seed} --first={number} "
-                f"--only='{kind}'",
-                file=sys.stderr,
-                flush=True,
-            )
+            again = shlex.join([*given, f"--first={number}", f"--only={kind}"])
+            what = f"fault {number}, {kind}, in {case.folder}: {type(wrong).__name__}: {wrong}"
+            print(f"{what}\nagain: {again}", file=sys.stderr, flush=True)
         line.update(faults=1, milliseconds=round(1e3 * (time.perf_counter() - begin)))
     print(table({kind: lines[kind] for kind in world.kinds if kind in lines}))
     if not world.has_small_disk:
@@ -75,13 +72,6 @@ def main() -> int:
     if not num_wrong:
         shutil.rmtree(folder, ignore_errors=True)
     return min(num_wrong, 1)
-
-
-def _names(options: argparse.Namespace, names: list[str]) -> list[str]:
-    """The variants to draw from; of few faults, those that between them hold every part."""
-    if options.variant:
-        return [name for name in names if name == options.variant]
-    return names if options.num >= 200 else ["plain", "saved beside", "all of it"]
 
 
 def _drawn(kinds: Kinds, num: int, seed: int) -> Iterator[str]:

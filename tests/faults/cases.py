@@ -594,15 +594,15 @@ class RunWorld(World):
 
     Args:
       folder: empty; all lies in it.
-      choose: returns the names of the variants to draw from, given all.
+      names: of the variants to draw from; empty for all.
     """
 
     kinds: Kinds = KINDS
 
-    def __init__(self, folder: Path, choose: Callable[[list[str]], Sequence[str]]) -> None:
+    def __init__(self, folder: Path, names: Sequence[str]) -> None:
         super().__init__(folder, megabytes=16)
         warm_up([*self.commands["plain"], f"--run_dir={folder / 'warm'}"])
-        self._known = {name: self._undisturbed(name) for name in choose([*self.commands])}
+        self._known = {name: self._undisturbed(name) for name in names or self.commands}
         first = next(iter(self._known.values()))
         two = RunCase(first, folder / "undisturbed" / "two", random.Random(0), num_processes=2)
         require_status(two.start(), 0)
