@@ -24,7 +24,7 @@ test-fast: setup  ## run the tests that take moments: what to run while you edit
 test-long: setup  ## run all tests, those that take minutes too
 	$(PYTEST) -m "long or not long" $(ARGS)
 
-faults: setup  ## kill and damage runs a thousand times, and print what became of them
+faults: setup  ## kill and damage runs a thousand times, and print how they ended
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults $(or $(ARGS),--num=1000)
 
 clusters: setup  ## test sweeps on a Ray of several nodes, and on Slurm where it is installed

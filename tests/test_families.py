@@ -130,12 +130,6 @@ def test_the_norms_across_heads_follow_width_and_heads() -> None:
     assert attention.key_norm.norm.weight.shape == (2 * 128,)
 
 
-def test_what_qwen2_adds_a_bias_to() -> None:
-    attention = layers(configs.qwen2_5_0_5b())[0].attention
-    parts = (attention.query, attention.key, attention.value, attention.out)
-    assert [part.bias is not None for part in parts] == [True, True, True, False]
-
-
 def test_a_mixture_keeps_its_groups_where_they_fit_other_experts() -> None:
     for num_experts, groups in [(64, 8), (4, None)]:
         cfg = configs.deepseek_v3()
