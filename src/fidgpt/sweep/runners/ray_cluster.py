@@ -186,7 +186,7 @@ class RayRunner(Runner):
         if self.address is not None and not self.address.strip():
             raise ConfigError(
                 "address= names no cluster: set address=auto or address=10.0.0.1:6379, or omit it "
-                "for a Ray of this machine alone."
+                "for a local Ray instance."
             )
         if self.cpus <= 0:
             raise ConfigError(f"cpus={self.cpus:g} must be above 0.")
