@@ -62,9 +62,6 @@ def test_the_best_point_is_named_with_its_lead(sweep: Path) -> None:
     for record in report.records:  # the helper wrote what it claims
         text = (record.directory / "config.json").read_text()
         assert fingerprint(load(text)) == record.row["fingerprint"]
-
-
-def test_larger_may_be_better(sweep: Path) -> None:
     report = read_report(sweep, objective="max:validation/loss")
     assert report.best.values == {"LearningRate": "0.0001"}
     value, step = report.best.best or (0, 0)

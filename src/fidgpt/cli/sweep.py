@@ -5,7 +5,7 @@ import importlib.util
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -37,15 +37,8 @@ _HELP = {
 }
 
 
-class _Placed(NamedTuple):
-    """The value of a flag, and how many directives and axes came before it."""
-
-    place: tuple[int, int]
-    text: str
-
-
 class _InPlace(flags.MultiFlag):
-    """A repeatable flag whose place among the directives counts."""
+    """A repeatable flag; each value has the number of directives and axes before it."""
 
     def __init__(self, name: str) -> None:
         parser, serializer = flags.ArgumentParser(), flags.ArgumentSerializer()
@@ -53,8 +46,7 @@ class _InPlace(flags.MultiFlag):
 
     def _parse(self, arguments: Any) -> list[Any]:
         axes = sum(FLAGS[name].present for name in _HELP if name in FLAGS)
-        place = (FLAGS["config"].present, axes)
-        return [_Placed(place, one) for one in super()._parse(arguments)]
+        return [(FLAGS["config"].present, axes, one) for one in super()._parse(arguments)]
 
 
 for _name in _HELP:
@@ -170,9 +162,9 @@ def _items(makers: Mapping[Any, Callable[[str], Any]]) -> list[Any]:
     """
     items, done = [], 0
     given = sorted((one, flag) for flag in makers for one in FLAGS[flag].value or [])
-    for one, flag in given:
-        items += [*FLAGS.config[done : one.place[0]], makers[flag](one.text)]
-        done = one.place[0]
+    for (place, _, text), flag in given:
+        items += [*FLAGS.config[done:place], makers[flag](text)]
+        done = place
     return [*items, *FLAGS.config[done:]]
 
 
