@@ -1,5 +1,6 @@
 """config.json in all its forms has the meaning that it has to transformers."""
 
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -160,74 +161,65 @@ def test_rope_is_read_in_its_old_and_its_new_form(rope: dict[str, Any], hub):
     assert not diff(from_hf(str(hub(**LLAMA, **rope))), configs.llama3_1_8b())
 
 
-@pytest.mark.parametrize("kind", ["yarn", "llama3"])
-def test_the_old_length_beside_the_scaling_replaces_that_in_it(kind: str, hub):
-    scaling = SCALING | {"rope_type": kind, "beta_fast": None}
-    path = hub(**LLAMA, rope_scaling=scaling, original_max_position_embeddings=64)
-    assert blocks_of(path)[0].attention.rope.scaling.original_seq_len == 64
+GPT_OSS = {"model_type": "gpt_oss", "num_experts": 4}
+GEMMAS = {"model_type": "gemma3_text", "rope_scaling": {"type": "linear", "factor": 2}}
+OLD_LENGTH = {"original_max_position_embeddings": 64}
+THIRD = [512, 512, None] * 2
 
 
 @pytest.mark.parametrize(
-    ("rope", "factor"),
+    ("changed", "path", "values"),
     [
-        ({"rope_scaling": None, "rope_theta": 1e5}, 32.0),
-        ({"rope_theta": 1e5}, 32.0),
-        ({"rope_scaling": {"rope_type": "default"}}, None),
-        ({"rope_parameters": {}}, None),
-    ],
-)
-def test_gpt_oss_has_a_default_scaling(rope: dict[str, Any], factor: float | None, hub):
-    path = hub(**LLAMA | {"model_type": "gpt_oss", "num_experts": 4}, **rope)
-    scaling = blocks_of(path)[0].attention.rope.scaling
-    assert (scaling and scaling.factor) == factor
-
-
-@pytest.mark.parametrize(
-    ("rope", "thetas"),
-    [
-        ({SLIDING: {"rope_theta": 5.0}}, (5.0, 1e6)),
-        ({FULL: {"rope_theta": 7.0}, SLIDING: None}, (1e4, 7.0)),
-    ],
-)
-def test_each_of_two_ropes_may_be_set_alone(rope: dict[str, Any], thetas: tuple[float, float], hub):
-    sizes = LLAMA | {"model_type": "gemma3_text", "rope_scaling": {"type": "linear", "factor": 2}}
-    blocks = blocks_of(hub(**sizes, rope_parameters=rope))
-    assert (blocks[0].attention.rope.theta, blocks[5].attention.rope.theta) == thetas
-    assert blocks[5].attention.rope.scaling.factor == 2.0
-
-
-@pytest.mark.parametrize(
-    ("changed", "windows"),
-    [
+        *(
+            (
+                OLD_LENGTH | {"rope_scaling": SCALING | changed},
+                "rope.scaling.original_seq_len",
+                [64],
+            )
+            for changed in (
+                {"rope_type": "yarn", "beta_fast": None},
+                {"rope_type": "llama3", "beta_fast": None},
+            )
+        ),
+        (GPT_OSS | {"rope_scaling": None, "rope_theta": 1e5}, "rope.scaling.factor", [32.0]),
+        (GPT_OSS | {"rope_theta": 1e5}, "rope.scaling.factor", [32.0]),
+        (GPT_OSS | {"rope_scaling": {"rope_type": "default"}}, "rope.scaling", [None]),
+        (GPT_OSS | {"rope_parameters": {}}, "rope.scaling", [None]),
+        *(
+            (GEMMAS | {"rope_parameters": ropes}, "rope.theta", [local] * 5 + [theta])
+            for ropes, local, theta in [
+                ({SLIDING: {"rope_theta": 5.0}}, 5.0, 1e6),
+                ({FULL: {"rope_theta": 7.0}, SLIDING: None}, 1e4, 7.0),
+            ]
+        ),
         (
             {"model_type": "gemma2", "sliding_window_pattern": 3, "layer_types": None},
+            "window",
             [4096, None] * 16,
         ),
-        (
-            {"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 3},
-            ([512, 512, None] * 11)[:32],
+        *(
+            ({"model_type": "gemma3_text", "sliding_window": 512, key: 3}, "window", THIRD)
+            for key in ("sliding_window_pattern", "_sliding_window_pattern")
         ),
+        ({"head_dim": None, "num_key_value_heads": None}, "num_kv_heads", [32]),
         (
-            {"model_type": "gemma3_text", "sliding_window": 512, "_sliding_window_pattern": 3},
-            ([512, 512, None] * 11)[:32],
+            {"model_type": "qwen2", "num_attention_heads": 64, "num_key_value_heads": ...},
+            "num_kv_heads",
+            [32],
         ),
     ],
 )
-def test_patterns_of_windows_belong_to_gemma_3(changed: dict[str, Any], windows: Any, hub):
-    found = [block.attention.window for block in blocks_of(hub(**LLAMA | changed))]
-    assert [found[i % len(found)] for i in range(32)] == windows
-
-
-@pytest.mark.parametrize(
-    ("changed", "heads"),
-    [
-        ({"head_dim": None, "num_key_value_heads": None}, 32),
-        ({"model_type": "qwen2", "num_attention_heads": 64, "num_key_value_heads": ...}, 32),
-    ],
-)
-def test_null_and_silence_give_the_default_number_of_key_heads(changed: Any, heads: int, hub):
+def test_keys_of_rope_windows_and_heads_are_read(changed, path, values, hub):
     sizes = {key: value for key, value in (LLAMA | changed).items() if value is not ...}
-    assert blocks_of(hub(**sizes))[0].attention.num_kv_heads == heads
+    found = [attrgetter(path)(block.attention) for block in blocks_of(hub(**sizes))]
+    assert [found[i % len(found)] for i in range(len(values))] == values
+
+
+@pytest.mark.parametrize("rope", [{SLIDING: {"rope_theta": 5.0}}, {FULL: {"rope_theta": 7.0}}])
+def test_the_scaling_of_layers_without_a_window_stays(rope, hub):
+    assert (
+        blocks_of(hub(**LLAMA | GEMMAS, rope_parameters=rope))[5].attention.rope.scaling.factor == 2
+    )
 
 
 QWEN2, QWEN3, GEMMA2 = {"model_type": "qwen2"}, {"model_type": "qwen3"}, {"model_type": "gemma2"}
