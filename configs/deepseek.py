@@ -72,7 +72,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
 
 
 def tensors(settings: Mapping[str, Any]) -> hub.Tensors:
-    """Return the tensors on the hub, where rotary rows pair neighbours."""
+    """Return the tensors on the hub, where rotary rows pair neighbors."""
     still, turning, rank = (settings[name] for name in ("head_dim", "rope_head_dim", "kv_rank"))
     attention, mlp = "model.layers.*.self_attn", "model.layers.*.mlp"
     query = f"{attention}.{'q_proj' if settings['query_rank'] is None else 'q_b_proj'}"

@@ -117,7 +117,7 @@ TENSORS: Mapping[str, str] = {
     "unembedding": "lm_head",
 }
 
-# Those of families that normalise queries and keys head by head.
+# Those of families that normalize queries and keys head by head.
 QK_NORMS: Mapping[str, str] = {
     "blocks.*.attention.query_norm": f"{_LAYER}.self_attn.q_norm",
     "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.k_norm",

@@ -1,4 +1,4 @@
-"""Qwen 3 without experts (Yang et al., 2025, arXiv:2505.09388): queries and keys normalised."""
+"""Qwen 3 without experts (Yang et al., 2025, arXiv:2505.09388): queries and keys normalized."""
 
 from functools import partial
 

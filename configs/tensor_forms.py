@@ -108,7 +108,7 @@ class Interleaved:
 
 @dataclass(frozen=True)
 class Paired:
-    """Rotary rows, where the file pairs neighbours and we pair the two halves.
+    """Rotary rows, where the file pairs neighbors and we pair the two halves.
 
     Rows come in groups, one for a head: first `still` rows that do not turn, then `turning` rows.
     """

@@ -30,7 +30,7 @@ FAMILIES = [
     "deepseek_v3",
     "gpt_oss_20b",
 ]
-LATENT = {"deepseek_v2_lite", "deepseek_v3"}  # they have no key heads to normalise or add to
+LATENT = {"deepseek_v2_lite", "deepseek_v3"}  # they have no key heads to normalize or add to
 REFUSAL = "refused"
 CHANGE_MODELS = {"adapters", "attention", "blocks", "embeddings", "heads", "latent", "losses"}
 FEATURES = [

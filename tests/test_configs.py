@@ -135,7 +135,7 @@ def _text(row: Row) -> str:
 
 
 def _parameters(cfg: fdl.Config) -> Lines:
-    """Shape and initialisation of every parameter, by optimizer group, and which are shared."""
+    """Shape and initialization of every parameter, by optimizer group, and which are shared."""
     trainer = build_trainer(cfg)
     model: nn.Module = trainer.model
     names = {parameter: name for name, parameter in model.named_parameters()}

@@ -97,7 +97,7 @@ def test_axes_may_be_logarithmic_and_over_anything(runs: list[str], tmp_path: Pa
     assert len(drawn) == 4
 
 
-def test_every_run_has_its_colour_and_numbers_do_not_overlap() -> None:
+def test_every_run_has_its_color_and_numbers_do_not_overlap() -> None:
     pytest.importorskip("matplotlib")
 
     def panel_of(count: int) -> Any:

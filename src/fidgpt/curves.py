@@ -30,7 +30,7 @@ _EARLY = 0.1  # largest share of the steps so far to average, as a loss falls fa
 _LARGEST = 1e100  # Matplotlib multiplies the ends of an axis, which must not overflow
 _SPARSE = 0.5  # of the rows; a metric that fewer have is shown point by point
 KINDS = ("html", "pdf", "png", "svg")
-# Ten colours that are distinct for any colour vision (Petroff 2021).
+# Ten colors that are distinct for any color vision (Petroff 2021).
 _COLOURS = [
     "#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2",
     "#a96b59", "#e76300", "#717581", "#b9ac70", "#92dadd",
@@ -216,7 +216,7 @@ def draw(
     log_y: bool = False,
     title: str = "",
 ) -> "Figure":
-    """Return a figure with a panel for each metric; a run has one colour in all of them.
+    """Return a figure with a panel for each metric; a run has one color in all of them.
 
     Args:
       panels: the curves of each metric.
@@ -230,9 +230,9 @@ def draw(
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     runs = list(dict.fromkeys(curve.run for curves in panels.values() for curve in curves))
-    colours: list[Any] = _COLOURS[: len(runs)]
-    if len(runs) > len(_COLOURS):  # neighbours look alike, as points of a sweep are
-        colours = [colormaps["turbo"](0.05 + 0.9 * i / (len(runs) - 1)) for i in range(len(runs))]
+    colors: list[Any] = _COLOURS[: len(runs)]
+    if len(runs) > len(_COLOURS):  # neighbors look alike, as points of a sweep are
+        colors = [colormaps["turbo"](0.05 + 0.9 * i / (len(runs) - 1)) for i in range(len(runs))]
     columns = min(len(panels), 1 if len(panels) == 1 else 2 if len(panels) <= 4 else 3)
     rows, scale = -(-len(panels) // columns), 1.5 if columns == 1 else 1.0
     size = _WIDTH * columns * scale, _HEIGHT * rows * scale
@@ -240,11 +240,11 @@ def draw(
         figure = Figure(figsize=size, layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
         places = list(figure.subplots(rows, columns, squeeze=False).flat)
         for place, (metric, curves) in zip(places, panels.items(), strict=False):
-            _panel(place, metric, curves, dict(zip(runs, colours, strict=True)), over)
+            _panel(place, metric, curves, dict(zip(runs, colors, strict=True)), over)
             for name in "x" * log_x + "y" * log_y:
                 _make_log(place, name)
             if len(curves) <= len(_COLOURS):
-                _label_ends(place, curves, dict(zip(runs, colours, strict=True)))
+                _label_ends(place, curves, dict(zip(runs, colors, strict=True)))
         for place in places[len(panels) :]:
             place.set_axis_off()
         handles = dict(zip(*reversed(places[0].get_legend_handles_labels()), strict=True))
@@ -262,7 +262,7 @@ def draw(
 
 
 def _panel(
-    place: "Axes", metric: str, curves: Sequence[Curve], colours: Mapping[str, Any], over: str
+    place: "Axes", metric: str, curves: Sequence[Curve], colors: Mapping[str, Any], over: str
 ) -> None:
     from matplotlib.ticker import EngFormatter
 
@@ -272,11 +272,11 @@ def _panel(
         units = {"hours": 3600.0, "minutes": 60.0, "seconds": 0.0}
         unit, size = next((f"{k} in steps", v or 1.0) for k, v in units.items() if longest >= 2 * v)
     for curve in curves:
-        x, colour = [value / size for value in curve.x], colours[curve.run]
+        x, color = [value / size for value in curve.x], colors[curve.run]
         if list(curve.smooth) != list(curve.y):
-            place.plot(x, curve.y, color=colour, alpha=0.18, linewidth=0.7)
+            place.plot(x, curve.y, color=color, alpha=0.18, linewidth=0.7)
         dots = {"marker": "o", "markersize": 3.5} if curve.is_sparse or len(x) == 1 else {}
-        place.plot(x, curve.smooth, color=colour, linewidth=1.7, label=curve.run, **dots)
+        place.plot(x, curve.smooth, color=color, linewidth=1.7, label=curve.run, **dots)
     kind = metric.rpartition("/")[2]
     place.set_title(metric.replace("/", " ").replace("_", " "), loc="left", fontweight="bold")
     place.set_title(_UNITS.get(kind, ""), loc="right", fontsize=9, color=_GREY)
@@ -300,7 +300,7 @@ def _make_log(place: "Axes", name: str) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _label_ends(place: "Axes", curves: Sequence[Curve], colours: Mapping[str, Any]) -> None:
+def _label_ends(place: "Axes", curves: Sequence[Curve], colors: Mapping[str, Any]) -> None:
     """Write the last value of each curve at the right edge, apart where they would overlap."""
     place.autoscale_view()  # or the limits are found later, and the heights are wrong
     scale = place.transScale + place.transLimits
@@ -316,7 +316,7 @@ def _label_ends(place: "Axes", curves: Sequence[Curve], colours: Mapping[str, An
     for height, (_, curve) in zip(heights, ends, strict=True):
         place.annotate(
             short_number(curve.smooth[-1]), (1.01, height), xycoords="axes fraction",
-            color=colours[curve.run], fontsize=8.5, va="center", annotation_clip=False,
+            color=colors[curve.run], fontsize=8.5, va="center", annotation_clip=False,
         )  # fmt: skip
 
 

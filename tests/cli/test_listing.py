@@ -51,7 +51,7 @@ def test_parts_and_knobs_at_a_path(command: Command) -> None:
     assert not {"DataError", "Outcome", "Tracker"} & names
     out = command(train.main, "--list=knobs:model.norm", "--config=set:seed=1").out
     assert rows(out) == [
-        ["model.norm", "Module", "RMSNorm", "normalises the stream after the last block."],
+        ["model.norm", "Module", "RMSNorm", "normalizes the stream after the last block."],
         ["model.norm.hidden_dim", "int", "256 <- model.hidden_dim", "width of the input."],
         ["model.norm.eps", "float", "1e-05", "added to the mean of squares."],
     ]

@@ -223,12 +223,12 @@ def test_only_the_same_preparation_is_resumed(modules, files, tmp_path, monkeypa
         fail_at(patch, 45, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             files(modules, "out")
-    files(modules, "neighbour")
+    files(modules, "neighbor")
     texts = modules[:50] if record == "other key" else modules
     if texts is modules:
         (resumable(tmp_path)[0] / "record.json").write_text(record)
     assert files(texts, "out") == files(texts, "expected")
-    assert sorted(os.listdir(tmp_path)) == ["expected", "neighbour", "out"]
+    assert sorted(os.listdir(tmp_path)) == ["expected", "neighbor", "out"]
 
 
 KILLED = """

@@ -236,7 +236,7 @@ def test_the_order_never_changes_between_versions() -> None:
     assert whole(1000, seed=5)[:8].tolist() == [413, 284, 184, 333, 104, 708, 941, 557]
 
 
-def test_neighbours_end_up_as_far_apart_as_chance_puts_them() -> None:
+def test_neighbors_end_up_as_far_apart_as_chance_puts_them() -> None:
     """Two random numbers below n are n / 3 apart on average; 4 standard errors are allowed."""
     size = 20_000
     steps = np.abs(np.diff(whole(size).astype(np.int64)))

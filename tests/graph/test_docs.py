@@ -11,11 +11,11 @@ from torch import nn
 from fidgpt.graph.docs import Docs, doc_of, first_sentence
 
 
-def painted(colour: str, *layers: int, gloss: float = 0.5) -> None:
+def painted(color: str, *layers: int, gloss: float = 0.5) -> None:
     """Paints a wall. It dries by itself.
 
     Args:
-      colour: what it looks like,
+      color: what it looks like,
         from near and from far.
       *layers: how thick each one is.
       gloss (float): how much it shines
@@ -23,7 +23,7 @@ def painted(colour: str, *layers: int, gloss: float = 0.5) -> None:
 
 
 PAINTED = {
-    "colour": "what it looks like, from near and from far.",
+    "color": "what it looks like, from near and from far.",
     "layers": "how thick each one is.",
     "gloss": "how much it shines",
 }

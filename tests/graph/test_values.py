@@ -96,7 +96,7 @@ REFUSED = [
     ("[" * 10_000, int),
     ("1+" * 10_000 + "1", int),
     ("lambda: 0", Callable[..., Any]),
-    ("Colour.BLUE", Color),
+    ("Color.BLUE", Color),
     ("olor.BLUE", Color),
     ("gpu", torch.device),
 ]

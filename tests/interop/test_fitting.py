@@ -15,14 +15,14 @@ from fidgpt.graph import ConfigError, bind, build, find
 from fidgpt.interop.hugging_face.hub import Member, differences, fitting_member
 
 
-def modelled(cfg: fdl.Config) -> lm.LanguageModel:
+def modeled(cfg: fdl.Config) -> lm.LanguageModel:
     with torch.device("meta"):
         return build(bind(cfg).model)
 
 
 def fitting(cfg: fdl.Config) -> tuple[Member, dict[str, Any]]:
     """The member of a family that the model of a config is, and its config.json."""
-    return fitting_member(modelled(cfg), seq_len=cfg.seq_len)
+    return fitting_member(modeled(cfg), seq_len=cfg.seq_len)
 
 
 def family(cfg: fdl.Config) -> str:
@@ -72,7 +72,7 @@ REST = [name for name in configs.__all__ if name not in NAMED]
 def test_every_named_config_can_be_written_for_transformers(name: str):
     cfg = getattr(configs, name)()
     member, keys = fitting(cfg)
-    assert not differences(modelled(cfg), member.built())
+    assert not differences(modeled(cfg), member.built())
     assert member.settings["hidden_dim"] in keys.values()
 
 

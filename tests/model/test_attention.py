@@ -269,7 +269,7 @@ def test_gradients_are_those_of_the_eager_kernel(kernel, case):
 
 
 def compare_flex_with_eager() -> None:
-    """To float32, in which torch gives the normalisers that sinks need."""
+    """To float32, in which torch gives the normalizers that sinks need."""
     for case in dict.fromkeys(case for case in CASES if case[2] != "plain"):
         query, key, value = inputs()
         mixed, exact = (kernel(query, key, value, scoring(*case)) for kernel in (lm.flex, lm.eager))

@@ -282,8 +282,8 @@ def test_temperature_divides_and_the_smallest_takes_the_likeliest():
 
 def test_the_repetition_penalty_counts_a_token_once():
     logits = torch.tensor([[2.0, -1.0, 4.0, 1.0]] * 2)
-    penalised = filters(logits, temperature=0.0, repetition_penalty=2.0)
-    assert penalised.tolist() == [[1.0, -1.0, 2.0, 1.0], [2.0, -2.0, 2.0, 0.5]]
+    penalized = filters(logits, temperature=0.0, repetition_penalty=2.0)
+    assert penalized.tolist() == [[1.0, -1.0, 2.0, 1.0], [2.0, -2.0, 2.0, 0.5]]
     assert logits[0].tolist() == [2.0, -1.0, 4.0, 1.0]
 
 

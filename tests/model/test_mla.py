@@ -178,7 +178,7 @@ YARN = {"factor": 40.0, "original_max_position_embeddings": 16, "mscale": 1.0}
 
 
 def halves(weight: Tensor, *, heads: int, still: int) -> Tensor:
-    """Rows sorted so that what were pairs of neighbours among the last of a head are halves."""
+    """Rows sorted so that what were pairs of neighbors among the last of a head are halves."""
     rows = weight.unflatten(0, (heads, -1))
     kept, turning = rows[:, :still], rows[:, still:]
     return torch.cat([kept, turning[:, 0::2], turning[:, 1::2]], dim=1).flatten(0, 1)

@@ -162,4 +162,4 @@ def test_hundreds_of_points_make_a_page_that_still_opens(tmp_path: Path) -> None
         """,
         tmp_path,
     )
-    assert shown == {"curves": 202, "map": "heatmap"}  # and one that holds the scale of colours
+    assert shown == {"curves": 202, "map": "heatmap"}  # and one that holds the scale of colors

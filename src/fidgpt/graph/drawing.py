@@ -230,7 +230,7 @@ class _Drawer:
 
 
 class _Ink(NamedTuple):
-    """Colours of a box: its border, its ground, its text, and faint text."""
+    """Colors of a box: its border, its ground, its text, and faint text."""
 
     line: str
     paper: str
@@ -305,7 +305,7 @@ def _source(boxes: list[Box]) -> str:
 
 
 def _key(boxes: list[Box]) -> str:
-    """Return what the colours and lines of boxes mean, as far as they occur."""
+    """Return what the colors and lines of boxes mean, as far as they occur."""
     rows = [row for box in boxes for row in box.rows]
     found = {box.kind for box in boxes} | {one.mark for one in (*boxes, *rows)}
     entries = [
@@ -345,7 +345,7 @@ def _row(row: Row, port: str, ink: _Ink, chips: _Chips) -> str:
     start = f'<td align="left"{_ground(_ROWS.get(row.mark, ""), style="")}'
     name = _font(row.name, color)
     tags = []
-    for tag in row.tags:  # on coloured ground if the row sets it, with an arrow if it inherits
+    for tag in row.tags:  # on colored ground if the row sets it, with an arrow if it inherits
         paper, text = ("", ink.faint) if row.is_inherited else chips.get(tag, ("", ink.faint))
         label = _font(f"{'← ' * row.is_inherited}{tag}", text, size=9)
         tags.append(f"<td{_ground(paper) or _LEFT}>{label}</td>")
@@ -365,7 +365,7 @@ def _ground(paper: str, style: str = ' style="rounded"') -> str:
 
 
 def _font(text: str, color: str, *, size: int = 11, mark: str = "") -> str:
-    r"""Return text as it is, whatever it holds, in a colour, bold or struck through.
+    r"""Return text as it is, whatever it holds, in a color, bold or struck through.
 
     XML has no control characters, not even escaped, and Graphviz replaces `\N` by a name.
     """
@@ -467,7 +467,7 @@ def svg_of(root: Any) -> str | None:
 def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None) -> Drawing:
     """Draw a graph as it is once it is bound, or the difference from an earlier one.
 
-    Each node is one box, however many places hold it: what is shared has a colour of its own and
+    Each node is one box, however many places hold it: what is shared has a color of its own and
     an arrow from each of its places. Dashed boxes are factories, called for each use.
     Inherited values are faint. Equal items of a list are one box, `× 3`.
     The graph is not changed.

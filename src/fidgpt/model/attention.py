@@ -57,7 +57,7 @@ def require_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None) -> i
 class Attention(nn.Module):
     """Multi-head attention over the tokens so far (Vaswani et al., 2017).
 
-    With fewer key and value heads than query heads, neighbouring queries share one (grouped-query
+    With fewer key and value heads than query heads, neighboring queries share one (grouped-query
     attention, Ainslie et al., 2023, arXiv:2305.13245).
 
     Args:
@@ -68,7 +68,7 @@ class Attention(nn.Module):
       window: sliding-window size in tokens, including the query; None for full attention.
       scale: of the products of queries and keys; defaults to 1 / sqrt(head_dim).
       rope: rotates queries and keys by their positions; None leaves them as they are.
-      query_norm: normalises queries [batch, seq, heads, head_dim] before they are rotated.
+      query_norm: normalizes queries [batch, seq, heads, head_dim] before they are rotated.
       key_norm: the same for keys.
       value_embedding: of tokens [batch, seq], added to the projected values.
       scores: changes of the scores before the softmax, in order.

@@ -29,12 +29,12 @@ class Mixer(Protocol):
 
 
 class Block(nn.Module):
-    """One layer: attention, then an MLP, each normalised before and added to the stream.
+    """One layer: attention, then an MLP, each normalized before and added to the stream.
 
     Args:
-      attention_norm: normalises the input of attention.
+      attention_norm: normalizes the input of attention.
       attention: mixes tokens; called with the stream and its context.
-      mlp_norm: normalises the input of the MLP.
+      mlp_norm: normalizes the input of the MLP.
       mlp: computes on each token alone.
       dropout: probability of dropping an element of either branch in training.
       branch_scale: factor of what either branch adds to the stream.
@@ -97,12 +97,12 @@ class SandwichBlock(Block):
     """Norms before and after each branch (Ding et al., 2021; Gemma 2).
 
     Args:
-      attention_norm: normalises the input of attention.
+      attention_norm: normalizes the input of attention.
       attention: mixes tokens; called with the stream and its context.
-      attention_out_norm: normalises the output of attention.
-      mlp_norm: normalises the input of the MLP.
+      attention_out_norm: normalizes the output of attention.
+      mlp_norm: normalizes the input of the MLP.
       mlp: computes on each token alone.
-      mlp_out_norm: normalises the output of the MLP.
+      mlp_out_norm: normalizes the output of the MLP.
       dropout: probability of dropping an element of either branch in training.
       branch_scale: factor of what either branch adds to the stream.
     """

@@ -86,7 +86,7 @@ class Kernel(Protocol):
     """Computes attention."""
 
     def __call__(self, query: Queries, key: Keys, value: Values, scoring: Scoring, /) -> Mixed:
-        """Return the weighted values of each query; neighbouring query heads share a key head."""
+        """Return the weighted values of each query; neighboring query heads share a key head."""
         ...
 
 

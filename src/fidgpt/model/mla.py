@@ -60,7 +60,7 @@ class LatentAttention(nn.Module):
     rotary dimensions that all heads share (2024, arXiv:2405.04434, section 2.1). When few queries
     meet many cached tokens, queries are projected into the latent space instead, and the keys and
     values of heads are never computed (the absorbed form of that section). RoPE pairs dimensions by
-    halves; published DeepSeek weights pair neighbours, so their rows are permuted when loaded.
+    halves; published DeepSeek weights pair neighbors, so their rows are permuted when loaded.
 
     Args:
       hidden_dim: width of the residual stream.

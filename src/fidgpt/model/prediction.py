@@ -101,7 +101,7 @@ class MultiTokenTransformer(Transformer):
       num_layers: depth.
       embedding: tokens to vectors.
       blocks: factories of blocks, each called once per layer.
-      norm: normalises the stream after the last block.
+      norm: normalizes the stream after the last block.
       unembedding: features to logits.
       loss: computes the loss from features, unembedding and targets.
       first_blocks: factories of the first layers, before the pattern starts.

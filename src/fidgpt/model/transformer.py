@@ -66,7 +66,7 @@ class Transformer(LanguageModel):
       num_layers: depth.
       embedding: tokens to vectors.
       blocks: factories of blocks, each called once per layer.
-      norm: normalises the stream after the last block.
+      norm: normalizes the stream after the last block.
       unembedding: features to logits.
       first_blocks: factories of the first layers, before the pattern starts.
       layout: makes the context of a batch: `one_document` or `PackedDocuments`.
@@ -112,7 +112,7 @@ class Transformer(LanguageModel):
         self.layout = layout
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
-        """Return the normalised output of the last layer, the input of the unembedding."""
+        """Return the normalized output of the last layer, the input of the unembedding."""
         ctx = self.layout(tokens) if ctx is None else ctx
         x = self.embedding(tokens, ctx)
         if self.training and self.dropout:

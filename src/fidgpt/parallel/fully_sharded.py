@@ -30,7 +30,7 @@ class FullyShardedDataParallel(DataParallel):
     A single process computes as with `DataParallel`.
 
     Args:
-      num_shards: processes that share one copy of the model, of neighbouring ranks, such as those
+      num_shards: processes that share one copy of the model, of neighboring ranks, such as those
         of a node; the others hold further copies (hybrid sharding). Defaults to all processes.
       device: of the shards; defaults to this process's accelerator, or the CPU.
 

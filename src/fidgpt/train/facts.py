@@ -127,7 +127,7 @@ class Facts:
       peak_flops: peak performance of all devices in that format, per second.
       memory: what each device needs.
       memory_there: bytes that each device has; None if unknown.
-      weights: what initialises the model; None if its weights are random.
+      weights: what initializes the model; None if its weights are random.
       evaluators: names of the evaluators.
     """
 

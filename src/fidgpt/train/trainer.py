@@ -64,7 +64,7 @@ class Trainer:
       samples: text that the model writes now and then, for a person to read.
       groups: splits the parameters into groups for the optimizer.
       trainable: whether a parameter is trained, by its name; None trains all.
-      weights: initialises the model when the run starts, in place of random values.
+      weights: initializes the model when the run starts, in place of random values.
       observers: accompany the run on every process, as profilers do.
       micro_batch_size: sequences that one device computes at once; None for its whole share.
       max_grad_norm: gradients are scaled down to this Euclidean norm; None leaves them.
@@ -327,7 +327,7 @@ class Trainer:
     def setup(
         self, run: RunDirectory, *, resume: bool = False, resume_step: int | None = None
     ) -> TrainState:
-        """Place the model on its device, make its optimizer, and initialise or restore both.
+        """Place the model on its device, make its optimizer, and initialize or restore both.
 
         Raises:
           RunError: the data has changed since the run began, or the run is past its end.

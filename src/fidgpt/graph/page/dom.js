@@ -37,7 +37,7 @@ function breakable(path) {
   return path.split(/(?=[.[])/).flatMap((step, i) => (i === 0 ? [step] : [el("wbr"), step]));
 }
 
-/** A tag, in a colour of its own; in outline if it is inherited. */
+/** A tag, in a color of its own; in outline if it is inherited. */
 function chip(tag, isInherited) {
   const number = data.tags.indexOf(tag);
   const element = el("span", isInherited ? "chip inherited" : "chip", tag.name);

@@ -160,7 +160,7 @@ class Drawing {
       event.preventDefault();
       return event.key === " " ? this.fold(node) : choose(graphs.new.holder(node));
     }
-    const to = event.key.startsWith("Arrow") ? this.neighbour(node, event.key.slice(5)) : undefined;
+    const to = event.key.startsWith("Arrow") ? this.neighbor(node, event.key.slice(5)) : undefined;
     if (!to) return undefined;
     event.preventDefault();
     choose(graphs.new.holder(to));
@@ -169,7 +169,7 @@ class Drawing {
   }
 
   /** The box that an arrow key leads to: along an arrow, or the next one above or below. */
-  neighbour(node, direction) {
+  neighbor(node, direction) {
     if (direction === "Left") return partAround(graphs.new.holder(node));
     if (direction === "Right") return partsBelow(node).find((child) => this.elements.has(child));
     const top = (one) => this.elements.get(one).offsetTop;

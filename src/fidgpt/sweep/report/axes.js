@@ -39,19 +39,19 @@ const axisTraces = (axis) => {
   const bar = { symbol: "line-ew-open", size: 30, line: { width: 3 } };
   const lines = [{
     x: levels.map((one) => one.x), y: levels.map((one) => mean(one.finals)), name: alone ? "mean" : "mean at this value",
-    mode, hoverinfo: "skip", marker: { ...bar, color: colour("soft") }, line: { color: colour("soft"), width: 2, dash: alone ? "solid" : "dash" },
-    error_y: { type: "data", array: levels.map((one) => spread(one.finals)), visible: alone && levels.some((one) => one.finals.length > 1), color: colour("soft") },
+    mode, hoverinfo: "skip", marker: { ...bar, color: color("soft") }, line: { color: color("soft"), width: 2, dash: alone ? "solid" : "dash" },
+    error_y: { type: "data", array: levels.map((one) => spread(one.finals)), visible: alone && levels.some((one) => one.finals.length > 1), color: color("soft") },
   }, {
     x: levels.map((one) => one.x), y: levels.map((one) => best(one.finals)), name: "best at this value",
-    mode, hoverinfo: "skip", marker: { ...bar, color: colour("accent") }, line: { color: colour("accent"), width: 2.5 }, visible: !alone,
+    mode, hoverinfo: "skip", marker: { ...bar, color: color("accent") }, line: { color: color("accent"), width: 2.5 }, visible: !alone,
   }];
   const other = otherOf(axis);
-  const shades = other ? at.map((one) => PALETTE[place(other, points[one]) === null ? FEW - 1 : other.texts.indexOf(points[one].values[other.label])]) : colour("accent");
+  const shades = other ? at.map((one) => PALETTE[place(other, points[one]) === null ? FEW - 1 : other.texts.indexOf(points[one].values[other.label])]) : color("accent");
   return [
     ...(other ? linesOf(axis, other) : hasLines ? lines : []),
-    { x, y, customdata: at, mode: "markers", hovertext: at.map(hoverText), hoverinfo: "text", name: "a point", marker: { size: at.length > 60 ? 6 : 9, color: shades, opacity: at.length > 60 ? 0.45 : 0.9, line: { width: 1, color: colour("raised") } } },
-    { x: failed.map((one) => place(axis, points[one])), y: failed.map(() => top), customdata: failed, mode: "markers", hovertext: failed.map((one) => `<b>${escaped(points[one].name)}</b><br>${points[one].status}`), hoverinfo: "text", name: "failed or diverged", marker: { symbol: "x", size: 8, color: colour("text") }, visible: failed.length > 0 },
-    { x: [place(axis, points[data.best])], y: [points[data.best].final], mode: "markers", hoverinfo: "skip", name: "the best", marker: { symbol: "star", size: 15, color: colour("text"), line: { width: 1, color: colour("raised") } } },
+    { x, y, customdata: at, mode: "markers", hovertext: at.map(hoverText), hoverinfo: "text", name: "a point", marker: { size: at.length > 60 ? 6 : 9, color: shades, opacity: at.length > 60 ? 0.45 : 0.9, line: { width: 1, color: color("raised") } } },
+    { x: failed.map((one) => place(axis, points[one])), y: failed.map(() => top), customdata: failed, mode: "markers", hovertext: failed.map((one) => `<b>${escaped(points[one].name)}</b><br>${points[one].status}`), hoverinfo: "text", name: "failed or diverged", marker: { symbol: "x", size: 8, color: color("text") }, visible: failed.length > 0 },
+    { x: [place(axis, points[data.best])], y: [points[data.best].final], mode: "markers", hoverinfo: "skip", name: "the best", marker: { symbol: "star", size: 15, color: color("text"), line: { width: 1, color: color("raised") } } },
     ...rings(at, x, y),
   ].map((one) => ({ showlegend: false, ...one }));
 };
@@ -82,14 +82,14 @@ const drawEffects = () => {
   plot($("effects"), () => ({
     traces: [{
       x: data.effects.flatMap(({ all }) => all), y: data.effects.flatMap(({ all }, at) => all.map(() => labels[at])), mode: "markers", hoverinfo: "x",
-      marker: { size: 7, color: colour("faint") },
+      marker: { size: 7, color: color("faint") },
     }, {
       x: data.effects.map(({ difference }) => difference), y: labels, mode: "markers+text", text: data.effects.map((one) => one.text), textposition: "top center", hoverinfo: "text", cliponaxis: false,
-      marker: { size: 11, symbol: "diamond", color: colour("accent") },
-      error_x: { type: "data", array: data.effects.map((one) => one.spread ?? 0), color: colour("accent"), thickness: 2 },
+      marker: { size: 11, symbol: "diamond", color: color("accent") },
+      error_x: { type: "data", array: data.effects.map((one) => one.spread ?? 0), color: color("accent"), thickness: 2 },
     }],
     look: {
-      margin: { l: 56, r: 60, t: 30, b: 44 }, xaxis: { title: { text: `difference in ${data.objective} to the run that has all` }, zeroline: true, zerolinecolor: colour("soft") },
+      margin: { l: 56, r: 60, t: 30, b: 44 }, xaxis: { title: { text: `difference in ${data.objective} to the run that has all` }, zeroline: true, zerolinecolor: color("soft") },
       yaxis: { autorange: "reversed", type: "category" },
     },
   }), { follows: false });

@@ -1,4 +1,4 @@
-// Curves of all points: few distinguished by colour and dash, many coloured by a value of theirs.
+// Curves of all points: few distinguished by color and dash, many colored by a value of theirs.
 
 const FEW = 8;
 const LONG = 70; // letters of a name in the legend
@@ -35,7 +35,7 @@ const manyCurves = () => {
   const low = Math.min(...known), high = Math.max(...known);
   const shade = (at) => {
     const one = raised(value(at));
-    return one === null ? colour("faint") : sampled(high > low ? (one - low) / (high - low) : 0);
+    return one === null ? color("faint") : sampled(high > low ? (one - low) / (high - low) : 0);
   };
   const special = [...new Set([data.best, ...chosen.pair])];
   const plain = [...data.order].reverse().filter((at) => !special.includes(at));
@@ -43,7 +43,7 @@ const manyCurves = () => {
   const bar = {
     x: [null], y: [null], mode: "markers", hoverinfo: "skip", showlegend: false,
     marker: { color: [low, high], cmin: low, cmax: high, colorscale: SCALE, reversescale: isReversed(), showscale: true, colorbar: {
-      ...colourbar(axis ? axis.label : `final ${data.objective}`),
+      ...colorbar(axis ? axis.label : `final ${data.objective}`),
       ...(tick ? { tickvals: (axis.numbers ?? axis.texts.map((_, i) => i)).map(raised), ticktext: axis.texts.map((text) => short(text)) } : {}),
     } },
   };
@@ -51,11 +51,11 @@ const manyCurves = () => {
     const which = chosen.pair.indexOf(at);
     const name = which < 0 ? "text" : which ? "second" : "first";
     const letter = which < 0 ? "best" : `${"AB"[which]}${at === data.best ? ", best" : ""}`;
-    return curve(at, { color: colour(name), width: 3, dash: which < 0 ? "solid" : ["dash", "dot"][which] }, { showlegend: true, name: `${letter}: ${legendName(at)}` });
+    return curve(at, { color: color(name), width: 3, dash: which < 0 ? "solid" : ["dash", "dot"][which] }, { showlegend: true, name: `${letter}: ${legendName(at)}` });
   })];
 };
 
-// The colour at a share of the scale that Plotly draws too.
+// The color at a share of the scale that Plotly draws too.
 const CIVIDIS = [[0, 32, 76], [0, 42, 102], [0, 52, 110], [39, 63, 108], [60, 74, 107], [76, 85, 107], [91, 95, 109], [104, 106, 112], [117, 117, 117], [131, 129, 120], [146, 140, 120], [161, 152, 118], [176, 165, 114], [192, 177, 109], [209, 191, 102], [225, 204, 92], [243, 219, 79], [255, 233, 69]];
 const sampled = (share) => {
   const at = (isReversed() ? 1 - share : share) * (CIVIDIS.length - 1), below = Math.floor(at), above = Math.min(below + 1, CIVIDIS.length - 1);
@@ -74,7 +74,7 @@ const drawCurves = () => {
   const change = (name) => (value) => { curveLook[name] = value; redraw(); };
   $("curves-controls").append(
     select("Metric", metrics.map((one) => [one, one]), curveLook.metric, change("metric")),
-    ...(few ? [] : [select("Colour", [["final", `final ${data.objective}`], ...axes.map(({ label }) => [label, label])], "final", change("by"))]),
+    ...(few ? [] : [select("Color", [["final", `final ${data.objective}`], ...axes.map(({ label }) => [label, label])], "final", change("by"))]),
     toggle("Log steps", change("logX")), toggle("Log values", change("logY")),
   );
 };

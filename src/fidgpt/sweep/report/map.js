@@ -5,12 +5,12 @@ const mapLook = { x: choices[0]?.label, y: choices[1]?.label, of: "mean" };
 const mapTraces = (across, up) => {
   const at = finished.filter((one) => place(across, points[one]) !== null && place(up, points[one]) !== null);
   const finals = at.map((one) => points[one].final);
-  const shades = { colorscale: SCALE, reversescale: isReversed(), colorbar: colourbar(data.objective) };
+  const shades = { colorscale: SCALE, reversescale: isReversed(), colorbar: colorbar(data.objective) };
   if (across.texts.length * up.texts.length > 3 * at.length) {
     const x = at.map((one) => place(across, points[one])), y = at.map((one) => place(up, points[one]));
     return [{
       x, y, customdata: at, mode: "markers", hovertext: at.map(hoverText), hoverinfo: "text",
-      marker: { size: 12, color: finals, showscale: true, line: { width: 1, color: colour("soft") }, ...shades },
+      marker: { size: 12, color: finals, showscale: true, line: { width: 1, color: color("soft") }, ...shades },
     }, ...rings(at, x, y)];
   }
   const cells = up.texts.map((row) => across.texts.map((column) =>

@@ -45,7 +45,7 @@ const drawParallel = () => {
     traces: [{
       type: "parcoords", dimensions, labelfont: { size: 13 }, tickfont: { size: 11 }, rangefont: { size: 1, color: "rgba(0,0,0,0)" },
       line: { color: finals, colorscale: SCALE, reversescale: isReversed() },
-      unselected: { line: { color: colour("faint"), opacity: 0.15 } },
+      unselected: { line: { color: color("faint"), opacity: 0.15 } },
     }],
     look: { margin: { l: 80, r: 60, t: 60, b: 16 } },
   }), { follows: false, buttons: [["toImage"]] });

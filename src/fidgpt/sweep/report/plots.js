@@ -5,8 +5,8 @@ const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5
 const SCALE = "Cividis";
 const FONT = { family: "system-ui, sans-serif", size: 12 };
 
-// Plotly knows no CSS variables: ask an element what the colour of one is now.
-const colour = (name) => {
+// Plotly knows no CSS variables: ask an element what the color of one is now.
+const color = (name) => {
   const probe = document.body.appendChild(element("span"));
   probe.style.color = `var(--${name})`;
   const found = getComputedStyle(probe).color;
@@ -30,24 +30,24 @@ const ticks = (axis) => {
 const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;");
 const short = (text, most = 28) => escaped(text.length > most ? `${text.slice(0, most / 2 - 1)}…${text.slice(-most / 2)}` : text);
 
-const axisLook = () => ({ gridcolor: colour("line"), linecolor: colour("faint"), zeroline: false, ticks: "outside", tickcolor: colour("line"), automargin: true });
+const axisLook = () => ({ gridcolor: color("line"), linecolor: color("faint"), zeroline: false, ticks: "outside", tickcolor: color("line"), automargin: true });
 
 const layout = (parts) => ({
-  font: { ...FONT, color: colour("text") },
+  font: { ...FONT, color: color("text") },
   paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-  margin: { l: 56, r: 16, t: 30, b: 44 }, modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("faint"), activecolor: colour("accent") }, hovermode: "closest", showlegend: false,
-  hoverlabel: { bgcolor: colour("raised"), bordercolor: colour("faint"), font: { ...FONT, color: colour("text") }, align: "left", namelength: -1 },
+  margin: { l: 56, r: 16, t: 30, b: 44 }, modebar: { bgcolor: "rgba(0,0,0,0)", color: color("faint"), activecolor: color("accent") }, hovermode: "closest", showlegend: false,
+  hoverlabel: { bgcolor: color("raised"), bordercolor: color("faint"), font: { ...FONT, color: color("text") }, align: "left", namelength: -1 },
   legend: { font: { size: 12 }, bgcolor: "rgba(0,0,0,0)" },
   ...parts,
   xaxis: { ...axisLook(), ...parts.xaxis }, yaxis: { ...axisLook(), ...parts.yaxis },
 });
 
-const colourbar = (title) => ({ title: { text: title, side: "right" }, thickness: 12, outlinewidth: 0, len: 1, tickformat: ".4~g" });
+const colorbar = (title) => ({ title: { text: title, side: "right" }, thickness: 12, outlinewidth: 0, len: 1, tickformat: ".4~g" });
 
 // These alone: of Plotly's own, one sends the data away.
 const BUTTONS = [["zoom2d", "pan2d", "resetScale2d", "toImage"]];
 
-// Draws, and draws again when colours or the choice change; a click on a point chooses it.
+// Draws, and draws again when colors or the choice change; a click on a point chooses it.
 const drawn = [];
 const plot = (target, make, { follows = true, buttons = BUTTONS } = {}) => {
   let listens = false;
@@ -72,8 +72,8 @@ const rings = (at, x, y) => chosen.pair.flatMap((one, which) => {
   const found = at.indexOf(one);
   return found < 0 ? [] : [{
     x: [x[found]], y: [y[found]], mode: "markers+text", text: ["AB"[which]], textposition: "top center", hoverinfo: "skip", cliponaxis: false,
-    textfont: { size: 13, weight: 700, color: colour(which ? "second" : "first") },
-    marker: { size: 15, symbol: "circle-open", line: { width: 3 }, color: colour(which ? "second" : "first") },
+    textfont: { size: 13, weight: 700, color: color(which ? "second" : "first") },
+    marker: { size: 15, symbol: "circle-open", line: { width: 3 }, color: color(which ? "second" : "first") },
   }];
 });
 

@@ -1,4 +1,4 @@
-"""Initialising a new run with weights of another one."""
+"""Initializing a new run with weights of another one."""
 
 import fnmatch
 import re
