@@ -226,7 +226,9 @@ def test_fiddlers_may_raise_or_return() -> None:
 
     catalogue = with_fiddlers(fails, returns)
     message = message_of("fiddler:returns", catalogue=catalogue)
-    assert message.startswith("returns returns Config, and a fiddler returns None: it changes the")
+    assert message.startswith(
+        "returns returns Config, but a fiddler must return None: it changes its"
+    )
     message = message_of("fiddler:fails", catalogue=catalogue)
     assert message.startswith("fails failed, so it may not suit this config.")
     assert "AttributeError: No parameter named 'no_such_part'" in message
@@ -263,8 +265,8 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
     ("directive", "message"),
     [
         ("", "there is no directive ''. There are config, config_file, config_str, del, "),
-        ("set", "a directive begins with its kind and a colon: set:PATH=VALUE"),
-        ("SET:seed=3", "a directive begins with its kind and a colon: set:seed=3"),
+        ("set", "a directive starts with its kind and a colon: set:PATH=VALUE"),
+        ("SET:seed=3", "a directive starts with its kind and a colon: set:seed=3"),
         ("patch:", "the name of a file is missing"),
         ("set:samples.prompts=\udcff", "it is not UTF-8 text"),
         ("set:=5", "there is no '=' with a name before it."),

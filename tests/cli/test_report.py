@@ -41,7 +41,7 @@ def test_every_directive_shows_how_much_it_changed() -> None:
             " fiddler:make_large: 2 values, inherited by 7 parameters",
             "tag:LearningRate=1e-5: 1 value",
         ],
-        warnings=[" set:seed=0 changes nothing: the config already has this."],
+        warnings=[" set:seed=0 changes nothing: the config already has it."],
     )
     assert report(debug()) == report(compose()) == ([], [])
     done = report(compose(["set:seed=3", "use:model.norm=LayerNorm"]), verbose=True)
@@ -58,16 +58,16 @@ def test_a_no_op_is_an_error_where_something_was_meant_and_a_warning_elsewhere()
     with pytest.raises(ConfigErrors) as caught:
         report(compose(directives))
     assert [message.splitlines()[0] for message in caught.value.messages] == [
-        f"{one} (directive {number}) changes nothing: the config is so already."
+        f"{one} (directive {number}) changes nothing: the config already has it."
         for number, one in enumerate(directives, start=1)
     ]
-    idle = [f"{one} changes nothing: the config already has this." for one in directives]
+    idle = [f"{one} changes nothing: the config already has it." for one in directives]
     assert report(compose(directives), allow_noop=True).warnings == idle
     formula = "set:schedule.warmup_steps={num_steps} // 5"
     (line,) = report(compose([formula, formula])).warnings
-    assert line == f"{formula} changes nothing: the config already has this."
+    assert line == f"{formula} changes nothing: the config already has it."
     (line,) = report(debug("fiddler:for_hardware(machine=toaster)")).warnings
-    assert line.endswith("changes nothing: the config already has this.")
+    assert line.endswith("changes nothing: the config already has it.")
 
 
 class TestOverruled:

@@ -450,7 +450,7 @@ def signalled(case: RunCase, *numbers: int) -> None:
     # 0: the last step was done; minus the signal: no handler is set yet, or any more.
     require_status(ended, stopped, 0, -numbers[-1])
     if len(numbers) == 1 and ended.status == stopped:
-        require_status(ended, stopped, output="go on with")
+        require_status(ended, stopped, output="resume with")
 
 
 def rank_signalled(case: RunCase) -> None:

@@ -185,7 +185,7 @@ def test_a_point_moves_from_a_node_that_is_killed(cluster: Any, on_ray: Any, toy
     thread.join()
     moved = [line for line in events.lines if line[0] == "failed"]
     assert moved and all(
-        line[3] == "True" and "its place on the cluster is gone" in line[2] for line in moved
+        line[3] == "True" and "its slot on the cluster is gone" in line[2] for line in moved
     )
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 2
     assert [line[0] for line in events.lines].count("finished") == 2

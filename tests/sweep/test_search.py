@@ -118,7 +118,7 @@ def test_invalid_points_are_not_run_and_known_ones_not_twice(toys: Toys, search:
     assert "is not run: model.blocks[0].attention (Attention): hidden_dim=33" in text
     refused, complete = map(states(made).count, (TrialState.PRUNED, TrialState.COMPLETE))
     assert refused > 0 and refused + complete == 12
-    assert f"{refused} could not be run and {complete - 2} were known" in found.summary
+    assert f"{refused} could not be run and {complete - 2} had results already" in found.summary
     assert found.best is not None and found.best["name"] in toys.started
     with pytest.raises(ConfigError, match="no point of the search could be run"):
         run(search(space("set:model.hidden_dim=33,35"), sampler="random:3", name="none"))

@@ -130,7 +130,7 @@ def test_an_unpromising_job_ends_early(here: SlurmHere, toys: Toys) -> None:
 def test_a_rejected_submission_is_an_error_of_the_user(here: SlurmHere, toys: Toys) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"Invalid partition name specified\. They ask for partition=nowhere, time=60",
+        match=r"Invalid partition name specified\. They request partition=nowhere, time=60",
     ):
         SlurmRunner(partition="nowhere").run(toys.jobs(["1"]), RecordedEvents())
 
@@ -177,7 +177,7 @@ def test_jobs_finish_after_the_user_has_left(here: SlurmHere, toys: Toys) -> Non
     thread.join()
     first, last = (line[1] for line in events.lines if line[0] == "log")
     assert first.startswith("In Slurm as job ") and first.endswith(": 2 points.")
-    assert last.startswith("Leaving: ")
+    assert last.startswith("Detaching: ")
     while here.ask("squeue", "-h"):
         time.sleep(0.1)
     events = RecordedEvents()
@@ -249,7 +249,7 @@ def test_a_job_that_is_not_requeued_is_tried_again(
     thread.join()
     assert steps_of(job) == [1, 2, 3, 4, 5]
     lines = [line for line in events.lines if line[0] != "started"]
-    words = "returned to the queue, from where Slurm did not start it again"
+    words = "returned to the queue, but Slurm did not restart it"
     assert lines == [("failed", "seed=1", words, "True"), ("finished", "seed=1", "", "False")]
     assert len(arrays(toys)) == 2
 

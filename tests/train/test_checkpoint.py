@@ -308,7 +308,7 @@ def test_all_of_it(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert values(model) == [2.0, 2.0, 2.0]
     assert model.head.weight is model.embedding.weight
     names = "embedding.weight, blocks.0.weight, blocks.1.weight"
-    assert capsys.readouterr().err == f"begins with 3 tensors (60 numbers) of {run}: {names}.\n"
+    assert capsys.readouterr().err == f"loaded 3 tensors (60 numbers) from {run}: {names}.\n"
 
 
 def test_of_a_chosen_step_and_of_a_checkpoint_and_of_a_file(run: Path) -> None:
@@ -338,7 +338,7 @@ def test_parts_of_it_by_path(
     _, *lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0].rpartition("tensors ")[2] for line in lines] == [
         "keep their initial values",
-        "there are not used",
+        "are not used",
     ]
 
 
@@ -598,9 +598,9 @@ def test_a_file_that_cannot_grow(step: int, saved: Path) -> None:
     first, second = str(error.value).splitlines()
     assert "cannot be written (File too large); it takes 0.0 MB and " in first
     assert first.endswith(
-        f"MB are free: make room or raise the quota, then go on with --resume={saved}"
+        f"MB are free: make room or raise the quota, then resume with --resume={saved}"
     )
-    assert second.startswith("Nothing half-written is left")
+    assert second.startswith("No partial checkpoint is left")
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])

@@ -746,7 +746,7 @@ def test_a_checkpoint_saved_on_a_signal_is_no_rollback_target(run: Run) -> None:
 def test_a_run_without_a_checkpoint_or_attempt_left_ends_with_a_report(run: Run) -> None:
     fiddlers.use_roll_back(run.cfg, most=1)
     run.harm.factors = {0: math.nan}
-    with pytest.raises(RunError, match="step 1 diverged(.|\n)*no good checkpoint to go back to"):
+    with pytest.raises(RunError, match="step 1 diverged(.|\n)*no good checkpoint to roll back to"):
         run.train()
     shutil.rmtree(run.path)
     run.harm.factors = dict.fromkeys(range(4, 20), math.nan)

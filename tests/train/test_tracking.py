@@ -161,7 +161,7 @@ def test_a_tracker_that_is_down_is_reported_once_and_gets_its_rows_later(tmp_pat
     assert [text.partition(" (")[0] for text in recorder.printed] == [
         "the service: look here",
         "warning: the service is down",
-        "the service is back, and has what it missed.",
+        "the service is back and has caught up.",
     ]
     assert "no route to host" in recorder.printed[1]
 
@@ -191,7 +191,7 @@ def test_a_tracker_that_hangs_does_not_block(tmp_path):
     begin = time.monotonic()
     printed = tracked(tmp_path, service, range(1, 1001))
     assert time.monotonic() - begin < 5
-    assert "did not end within" in printed[0] and "never got 1,000 rows" in printed[1]
+    assert "did not stop within" in printed[0] and "never got 1,000 rows" in printed[1]
     service.hangs.set()
 
 
@@ -201,8 +201,8 @@ def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_pat
     run = RunDirectory(tmp_path, texts={})
     with tracking(run, broken, recorder, service, JSONLines()) as trackers:
         log(trackers, 1, 2)
-    assert [text for text in recorder.printed if "broke" in text] == [
-        f"warning: Broken broke ({kind.__name__}: five): the run continues without it."
+    assert [text for text in recorder.printed if "failed" in text] == [
+        f"warning: Broken failed ({kind.__name__}: five): the run continues without it."
     ]
     assert service.steps == [1, 2]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2

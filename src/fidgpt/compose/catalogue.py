@@ -123,7 +123,7 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
         file = getattr(sys.modules[top], "__file__", None)
         if top not in self._allowed and file and not _INSTALLED.isdisjoint(Path(file).parts):
             raise ConfigError(
-                f"{name} cannot be used: {top} is installed and does not declare parts for "
+                f"{name} cannot be used: {top} is installed and does not declare components for "
                 f"fidgpt. If it has some, add --allow={top}."
             )
         return found
@@ -258,7 +258,7 @@ def config_named(text: str, catalogue: Catalogue) -> fdl.Config:
     root = call_with(catalogue.find("config", call.name), call)
     if not isinstance(root, fdl.Config):
         raise ConfigError(
-            f"{call.name} returns {type(root).__name__}, and a config is a fdl.Config."
+            f"{call.name} returns {type(root).__name__}, but a config must be a fdl.Config."
         )
     return clone(root)
 
@@ -281,8 +281,8 @@ def require_none(name: str, returned: Any) -> None:
     """
     if returned is not None:
         raise ConfigError(
-            f"{name} returns {type(returned).__name__}, and a fiddler returns None: it "
-            "changes the graph that it is given."
+            f"{name} returns {type(returned).__name__}, but a fiddler must return None: it "
+            "changes its graph in place."
         )
 
 
@@ -303,8 +303,8 @@ def find_dotted(name: str, kind: str) -> Any:
     package = module_name.partition(".")[0]
     if package in sys.stdlib_module_names:
         raise ConfigError(
-            f"there is no {kind} {name!r}: {package} is one of Python's own modules, which hold "
-            "none. A module of yours needs a name of its own."
+            f"there is no {kind} {name!r}: {package} is one of Python's own modules, which have "
+            "none. Rename your module."
         )
     known = _offers(_imported(module_name, f"{kind} {name!r}"))
     if last not in known:

@@ -109,7 +109,7 @@ class Composition:
         if kind.role == "base":
             if self.config is not None:
                 raise ConfigError(
-                    f"a {kind.kind}: comes first, and only once: it is where the graph begins."
+                    f"a {kind.kind}: must come first, and only once: the graph starts from it."
                 )
             self.config = kind.apply(None, rest, self.catalogue)
             self.effects.append(Effect(number, text, list))
@@ -229,7 +229,7 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
             f"there is no directive {kind or text!r}. {graph.suggest(kind or text, known)}\n"
             "  Write, for example, set:model.num_layers=6 or fiddler:make_small."
         )
-    return f"a directive begins with its kind and a colon: {meant}"
+    return f"a directive starts with its kind and a colon: {meant}"
 
 
 def _remedy(made: Composition, error: ConfigError, directive: str) -> str:

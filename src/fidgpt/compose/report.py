@@ -179,7 +179,7 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
                 for edit in effect.edits
             ]
     idle = [
-        f"{one.text} changes nothing: the config already has this."
+        f"{one.text} changes nothing: the config already has it."
         for one in effects
         if not one.edits
     ]
@@ -199,8 +199,8 @@ def _noops(made: Composition, allow_noop: bool) -> list[str]:
 
 def _noop_message(effect: Effect) -> str:
     return (
-        f"{effect.text} (directive {effect.number}) changes nothing: the config is so "
-        "already.\n  Leave it out, or add --allow_noop where a script cannot know."
+        f"{effect.text} (directive {effect.number}) changes nothing: the config already "
+        "has it.\n  Remove it, or add --allow_noop for a script that cannot know."
     )
 
 

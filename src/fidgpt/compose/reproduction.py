@@ -198,5 +198,5 @@ def _rest(found: Repro) -> str:
     """Return what no directive can express, as comments."""
     if found.is_same:
         return ""
-    lines = diff_text(found.left).splitlines() if found.left else ["in what no difference shows"]
+    lines = diff_text(found.left).splitlines() if found.left else ["in ways no difference shows"]
     return "".join(["# No directive makes the rest:\n", *(f"#   {line}\n" for line in lines)])

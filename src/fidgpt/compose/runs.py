@@ -89,8 +89,8 @@ def try_model(trainer: Trainer) -> None:
     except Exception as error:  # whatever goes wrong in a user's model
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
-            f"the model cannot read a sequence of seq_len={trainer.seq_len}: its parts do not fit "
-            f"each other.\n  {_where(trainer.model, error)}{line:.200}\n  {_REMEDY}"
+            f"the model cannot read a sequence of seq_len={trainer.seq_len}: its components do not "
+            f"fit together.\n  {_where(trainer.model, error)}{line:.200}\n  {_REMEDY}"
         ) from error
 
 
@@ -225,8 +225,8 @@ def _texts_of(resolved: Resolved, allowed: tuple[str, ...], flags: Sequence[str]
     text = graph.dump(resolved)
     again = graph.load(text, source="the config", allowed=allowed)
     if _unbound_fingerprint(again) != _unbound_fingerprint(resolved.root):
-        lines = graph.diff_text(graph.diff(resolved, again)) or "in what no difference shows"
-        raise ConfigError(f"the config is another one once it was saved and loaded:\n  {lines}")
+        lines = graph.diff_text(graph.diff(resolved, again)) or "in ways no difference shows"
+        raise ConfigError(f"the config differs after saving and loading:\n  {lines}")
     files = {"config.json": text, "provenance.json": dump_provenance(resolved.root)}
     return files | ({FLAGS_FILE: "".join(f"{flag}\n" for flag in flags)} if flags else {})
 
@@ -285,7 +285,7 @@ def patch() -> str | None:
     """
     text = _git("diff", "HEAD", "--binary")
     if text and len(text) > LARGEST_PATCH:
-        return f"The changes are {len(text):,} characters long and were left out.\n"
+        return f"The changes are {len(text):,} characters long and were omitted.\n"
     return f"{text}\n" if text else None
 
 

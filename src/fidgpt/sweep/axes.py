@@ -192,7 +192,7 @@ def repeat(text: str) -> Axis:
     """
     what, _, count = text.rpartition(":")
     if not what or not count.strip().isdecimal() or int(count) < 1:
-        raise ConfigError(f"--repeat={text} lacks a name or a count: write --repeat=seed:3.")
+        raise ConfigError(f"--repeat={text} needs a name and a count: write --repeat=seed:3.")
     directive = what if split_directive(what)[0] else f"set:{what}"
     choices = tuple(Choice((f"{directive}+={i}",)) for i in range(int(count)))
     return Axis(f"{_REPEAT}{text}", choices)

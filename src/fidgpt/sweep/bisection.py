@@ -102,13 +102,11 @@ class Bounds:
             which = "good" if good is None else "bad"
             raise ConfigError(f"the {which} run has no {name}: there is nothing to compare.")
         if good == bad:
-            raise ConfigError(
-                f"both runs have the same {name}, {good:.6g}: neither of them is bad."
-            )
+            raise ConfigError(f"both runs have the same {name}, {good:.6g}: neither is bad.")
         if math.isnan(good) or (objective.is_larger_better and good < bad):
             raise ConfigError(
                 f"the good run's {name}, {good:.6g}, is worse than the bad one's, {bad:.6g}: "
-                "exchange the two."
+                "swap the two."
             )
         self.good, self.bad, self.threshold = good, bad, threshold
         self._sign = -1 if objective.is_larger_better or bad < good else 1
@@ -197,7 +195,7 @@ class Bisection:
         self.pieces: Pieces = tuple(self._patch.changes)
         if not self.pieces:
             raise ConfigError(
-                "the two runs have one and the same config: what differs between them is the "
+                "the two runs have the same config: the difference is in the "
                 "code, the data or the machine; compare their environment.json."
             )
         digest = hashlib.sha256(repr([*map(graph.fingerprint, graphs), self._ends]).encode())
@@ -370,8 +368,8 @@ class Bisection:
             f"{numbers[0]} -> {numbers[1]} (the bad run {numbers[2]}{limit})",
             *(f"  {line}" for line in self._lines(found)),
         ]
-        commands = {"the good run with nothing else changed": directives}
-        commands |= {"the bad run without it": cure} if cure else {}
+        commands = {"the good run with only these changes": directives}
+        commands |= {"the bad run without these changes": cure} if cure else {}
         for what, given in commands.items():
             lines += [f"{what}:", f"  {runs.train_command(given, allowed=self.allowed)}"]
         return "\n".join(lines)

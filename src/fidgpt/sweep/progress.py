@@ -121,7 +121,7 @@ class Screen:
         if self._console.is_terminal:
             self._live.start()  # not before there is something to see
         else:
-            self._log_of(job, f"resumes after step {step:,}" if step else "begins")
+            self._log_of(job, f"resumes after step {step:,}" if step else "starts")
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
         """Record a row of metrics, and show one now and then."""
@@ -141,7 +141,7 @@ class Screen:
             text += f": {ending.last_words}"
         elif ending.status == "finished":
             text += f", {self._numbers(job)}{self._best(job)}"
-        self._log_of(job, f"{text.rstrip('.')}. It is tried again." if again else text)
+        self._log_of(job, f"{text.rstrip('.')}. It will be retried." if again else text)
         metrics, by = self.book.row(job)["metrics"], self._objective
         is_unmeasured = by is not None and by.name not in metrics and ending.status == "finished"
         if by is not None and is_unmeasured and not self._has_warned:
@@ -151,17 +151,17 @@ class Screen:
 
     def waits(self, job: Job) -> None:
         """Show that another process runs the job."""
-        self._log_of(job, "another process runs it; waiting for it.")
+        self._log_of(job, "another process is running it; waiting.")
 
     def stops(self) -> None:
         """Show that a signal asked for the end."""
-        self.log("Stopping: each run saves where it is. Once more ends them at once.")
+        self.log("Stopping: each run saves and exits. Press again to end them at once.")
 
     def tick(self) -> None:
         """Write the table now and then; warn if that fails, and continue."""
         self.book.tick()
         if self.book.trouble not in (None, self._trouble):
-            self.log(f"warning: {self.book.trouble} It is tried again.")
+            self.log(f"warning: {self.book.trouble} It will be retried.")
         self._trouble = self.book.trouble
 
     def log(self, text: str) -> None:
@@ -197,4 +197,4 @@ class Screen:
         rows = [(job, self.book.row(job)) for job in self.book.jobs]
         todo = [(job, row["step"]) for job, row in rows if row["status"] in TO_COME]
         left = self._pace.left(todo)
-        return "" if left is None else f", about {duration(left)} left for all"
+        return "" if left is None else f", about {duration(left)} left in total"

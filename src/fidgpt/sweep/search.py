@@ -439,10 +439,10 @@ class Search:
             files.wait_for_lock(file, fcntl.LOCK_SH)
             is_whole = runner.run(driver.jobs(is_alone=is_alone), driver)
         if driver.num_refused and not driver.book.rows:
-            raise ConfigError("no point of the search could be run: see the error of each.")
+            raise ConfigError("no point of the search could be run: see each one's error.")
         summary = (
-            f"{len(study.trials)} trials; of those made now, {driver.num_refused} could not be run "
-            f"and {driver.num_known} were known"
+            f"{len(study.trials)} trials; of the new ones, {driver.num_refused} could not be run "
+            f"and {driver.num_known} had results already"
         )
         results = Results(list(driver.book.rows.values()), self.objective)
         return Found(results, self.objective, is_whole, summary, self.allowed)

@@ -62,7 +62,7 @@ def cannot_write(path: Path, error: Exception, *, run: Path, size: int = 0) -> s
         free = shutil.disk_usage(next(one for one in path.parents if one.exists())).free
         room = f"it takes {size / 1e6:,.1f} MB and " if size else ""
         remedy = f"{room}{free / 1e6:,.1f} MB are free: make room or raise the quota"
-    return f"{path} cannot be written ({reason}); {remedy}, then go on with {resume_flag(run)}"
+    return f"{path} cannot be written ({reason}); {remedy}, then resume with {resume_flag(run)}"
 
 
 @dataclass(frozen=True)

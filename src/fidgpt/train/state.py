@@ -287,7 +287,7 @@ def check_progress(
         for old, new in itertools.zip_longest(begun, data.stages_begun(step + shift)):
             if old != new:
                 raise RunError(
-                    f"{path} has read its texts in other shares: its mixture had "
+                    f"{path} has read its texts in other proportions: its mixture had "
                     f"{f'a stage from {old} on' if old else 'no further stage'}, and by this "
                     f"config has {f'one from {new} on' if new else 'none there'}. Keep the stages "
                     "that have begun as they were, starting at a step: those that start at a "

@@ -191,20 +191,20 @@ class Trainer:
                     step = state.step
                     self._roll_back(run, state, diverged)
                     trackers.print(
-                        f"step {step} diverged: {diverged} Going back to step {state.step}."
+                        f"step {step} diverged: {diverged} Rolling back to step {state.step}."
                     )
                     continue
                 if stopping:
                     self.checkpoints.wait()
                     command = run_directory.resume_flag(run.path)
-                    trackers.print(f"Stopped after step {state.step}; go on with {command}")
+                    trackers.print(f"Stopped after step {state.step}; resume with {command}")
                     return Outcome(run.path, step=state.step, stopped_by=received)
             self.checkpoints.wait()
             if state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
                 words = run_directory.shell_words(run.path, str(run.path))
-                trackers.print(f"\nDone. More text: python -m fidgpt.sample {words}")
+                trackers.print(f"\nDone. Sample with: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=state.step, stopped_by=None)
 
     def _step(self, state: TrainState, facts: Facts) -> Row:
@@ -525,7 +525,7 @@ class Trainer:
                 break
         else:
             raise RunError(
-                f"step {step} diverged: {diverged} There is no good checkpoint to go back to. "
+                f"step {step} diverged: {diverged} There is no good checkpoint to roll back to. "
                 f"{_remedy(run)} {advice(policy)}"
             )
         policy.load_state_dict(memory)  # what was skipped since is not in the checkpoint

@@ -366,12 +366,12 @@ def read_report(
 
     Raises:
       ConfigError: there is no sweep, no point of it is finished, or none measured the objective;
-        or it is a population of an earlier version, whose values changed on their way.
+        or it is a population of an earlier version, whose values changed during the run.
     """
     path = Path(directory)
     if (path / "lineage.jsonl").exists():
         raise ConfigError(
-            f"{path} holds a population, whose runs changed their values on their way: results.csv "
+            f"{path} holds a population, whose runs changed their values mid-run: results.csv "
             "has its rows, and lineage.jsonl where each came from."
         )
     runs = []

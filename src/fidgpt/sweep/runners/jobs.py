@@ -325,7 +325,7 @@ class Scheduler:
         if patience is not None and number == 1:
             self._leaves_at = time.monotonic() + patience
             self._events.log(
-                "Leaving: jobs continue, and the same command follows them again. Press again "
+                "Detaching: jobs continue, and the same command follows them again. Press again "
                 f"within {patience:.0f} seconds to let each run save and exit."
             )
             return
@@ -412,7 +412,7 @@ class Scheduler:
         elif end.status and task.ends_early:
             ending = Ending("stopped early")
         else:
-            reason = end.reason or "its directory was removed as it ran"
+            reason = end.reason or "its directory was removed while it ran"
             ending = Ending("diverged" if _DIVERGED.search(reason) else "failed", reason)
             again = self._may_retry(task, is_lost=end.is_lost)
         if again:

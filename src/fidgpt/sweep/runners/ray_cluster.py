@@ -71,7 +71,7 @@ class RayAttempt:
         except RayActorError as error:
             self._release()
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            return Exit(1, f"its place on the cluster is gone: {lines[-1]}", is_lost=True)
+            return Exit(1, f"its slot on the cluster is gone: {lines[-1]}", is_lost=True)
         if not self._ends:
             self._release()
             return self._exit()
@@ -230,7 +230,7 @@ class RayRunner(Runner):
                 shortage = (
                     f"the {len(nodes)} nodes of Ray have room for {sum(rooms)} processes with "
                     f"cpus={self.cpus:g} and gpus={self.gpus:g}, and a point needs "
-                    f"{self.processes}: ask for less, or add nodes."
+                    f"{self.processes}: request less, or add nodes."
                 )
                 if address == _LOCAL:
                     raise ConfigError(shortage)

@@ -137,18 +137,18 @@ class SlurmAttempt:
         match self.state.state:
             case "FAILED" | "COMPLETED" if record.get("state") == REQUEUED:
                 # Slurm may start it again before the node has forgotten the last start.
-                reason = "returned to the queue, from where Slurm did not start it again"
+                reason = "returned to the queue, but Slurm did not restart it"
                 return Exit(1, reason, is_lost=True)
             case "FAILED" | "COMPLETED":
                 output = self.folder / "tasks" / f"{self.state.number}_0_log.out"
                 return Exit(1, remote.failure_reason(output, start=0, status=1))
             case "TIMEOUT":
-                reason = "its time in Slurm was over before it had saved: give more timeout_min."
+                reason = "it ran out of time before it had saved: increase timeout_min."
                 return Exit(1, reason, is_lost=True)
             case "OUT_OF_MEMORY":
-                return Exit(1, "out of memory, as Slurm counts it: give more mem_gb.")
+                return Exit(1, "out of memory, as Slurm counts it: increase mem_gb.")
             case state:
-                return Exit(1, f"its node is gone: {state or 'Slurm no longer knows it'}", True)
+                return Exit(1, f"its node is gone: {state or 'unknown to Slurm'}", True)
 
 
 def has_ended(record: Mapping[str, Any]) -> bool:
@@ -301,7 +301,7 @@ class SlurmRunner(Runner):
         except SlurmError as error:
             if not self.active:
                 raise
-            self._show_once(f"{error} It is tried again.")
+            self._show_once(f"{error} It will be retried.")
         for one in self.active:
             if one.state.is_held:
                 self._show_once(f"Slurm holds {one.job.point.name} back: {one.state.reason}.")
@@ -328,7 +328,7 @@ class SlurmRunner(Runner):
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             shown = [f"{key}={one}" for key, one in parameters.items() if type(one) in (int, str)]
             raise SlurmError(
-                f"Slurm does not accept the jobs: {_last_error(str(error))}. They ask for "
+                f"Slurm rejected the jobs: {_last_error(str(error))}. They request "
                 f"{', '.join(shown)}; sinfo shows what there is."
             ) from error
         self.active += some

@@ -88,7 +88,7 @@ def _explained(final: Path, size: int = 0) -> Iterator[None]:
     except (OSError, SafetensorError) as error:
         raise CheckpointError(
             f"{cannot_write(final, error, run=final.parent.parent, size=size)}\n"
-            "Nothing half-written is left, and the earlier checkpoints are as they were."
+            "No partial checkpoint is left, and earlier checkpoints are unchanged."
         ) from error
 
 

@@ -69,13 +69,11 @@ def initial_weights(
     if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
         return
     numbers = sum(own[name].numel() for name in taken)
-    print_stderr(
-        f"begins with {len(taken)} tensors ({numbers:,} numbers) of {path}: {_some(taken)}."
-    )
+    print_stderr(f"loaded {len(taken)} tensors ({numbers:,} numbers) from {path}: {_some(taken)}.")
     if rest := [name for name in own if name not in taken]:
         print_stderr(f"{len(rest)} tensors keep their initial values: {_some(rest)}.")
     if spare := [name for name in stored.kinds if name not in taken.values()]:
-        print_stderr(f"{len(spare)} tensors there are not used: {_some(spare)}.")
+        print_stderr(f"{len(spare)} of its tensors are not used: {_some(spare)}.")
 
 
 initial_weights.REMOVED = {"tell": None}  # pyright: ignore[reportFunctionMemberAccess]

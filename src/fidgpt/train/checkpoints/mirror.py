@@ -128,7 +128,7 @@ class Mirror:
         if there:
             raise CheckpointError(
                 f"{self.url} holds the checkpoints of a run up to step {max(there)}, which a new "
-                "run would delete: name a folder for this run alone, or go on with that run: "
+                "run would delete: name a folder for this run alone, or resume that run: "
                 f"{shlex.quote(f'--resume={self.url}')} --run_dir=DIRECTORY"
             )
         self._is_own = True

@@ -358,11 +358,9 @@ class BackgroundTracker(abc.ABC):
             return
         self._thread.join(PATIENCE)
         if self._thread.is_alive():
-            self._news.append(f"{self.title} did not end within {PATIENCE:.0f} s: left behind.")
+            self._news.append(f"{self.title} did not stop within {PATIENCE:.0f} s: abandoned.")
         if num_lost := self._num_lost + len(self._rows):
-            self._news.append(
-                f"{self.title} never got {num_lost:,} rows; metrics.jsonl has them all."
-            )
+            self._news.append(f"{self.title} never got {num_lost:,} rows; metrics.jsonl has all.")
 
     def _work(self, run: RunDescription) -> None:
         is_over = False
@@ -375,7 +373,7 @@ class BackgroundTracker(abc.ABC):
                     reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
                     self._news.append(
                         f"warning: {self.title} is down ({reason}): the run continues without it, "
-                        f"its rows wait, and it is retried every {PAUSE:.0f} s."
+                        f"its rows are queued, and it is retried every {PAUSE:.0f} s."
                     )
                 self._is_down = True
                 self._close()
@@ -413,7 +411,7 @@ class BackgroundTracker(abc.ABC):
                 self._rows.popleft()
         if self._is_down:
             self._is_down = False
-            self._news.append(f"{self.title} is back, and has what it missed.")
+            self._news.append(f"{self.title} is back and has caught up.")
 
     def _close(self) -> None:
         self._is_open = False
@@ -477,7 +475,7 @@ class Trackers:
             except (Exception, SystemExit) as error:
                 self._trackers.remove(tracker)
                 news.append(
-                    f"warning: {type(tracker).__name__} broke ({type(error).__name__}: {error}): "
+                    f"warning: {type(tracker).__name__} failed ({type(error).__name__}: {error}): "
                     "the run continues without it."
                 )
             if isinstance(tracker, BackgroundTracker):
