@@ -156,6 +156,6 @@ def test_tensors_of_any_shape_are_kept(make_cache):
         begin = int(small.positions[0, 0])
         end = begin + len(small)
         kept = part(x[:, begin:end], small.at_layer(0))
-        present = (small.keys().positions[0] >= 0).nonzero().squeeze(1)
+        present = (small.key_positions().positions[0] >= 0).nonzero().squeeze(1)
         torch.testing.assert_close(kept[0][:, present], x[:, :end])
         torch.testing.assert_close(kept[1][:, present], x[:, :end, :3])
