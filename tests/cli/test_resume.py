@@ -195,7 +195,7 @@ def test_a_lost_run_is_restored_from_its_copies(command: Command, tmp_path: Path
         ("{}/copy", "holds no copy of a run"),
         ("copies", "must be a URL"),
         ("nowhere://x", "no run can be restored from nowhere://x"),
-        ("{}/run", "leave --run_dir out"),
+        ("{}/run", "remove --run_dir"),
     ],
 )
 def test_what_is_no_copy(command: Command, tmp_path: Path, resume: str, wrong: str) -> None:

@@ -265,4 +265,4 @@ def test_the_patch_makes_the_code_again(tmp_path: Path, monkeypatch: pytest.Monk
     git("apply", "x.patch")
     assert file.read_text() == "one\ntwo é\n\n \n"
     monkeypatch.setattr(runs, "LARGEST_PATCH", 10)
-    assert "were left out" in str(patch())
+    assert "were omitted" in str(patch())

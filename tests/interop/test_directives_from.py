@@ -99,7 +99,7 @@ def test_every_error_is_listed() -> None:
         "Trainer has no parameter 'modle'. Did you mean model?",
         "has no parameter 'hiden_dim'. Did you mean hidden_dim?",
         "has no parameter 'mlp'. It exists at model.blocks[0].mlp.",
-        "there is no 1 in it",
+        "there is no item 1",
         "num_steps is 450 (int), so there is nothing at num_steps.a",
         "seed takes int, not 'x' (str)",
         "optimizer takes Callable",
