@@ -49,12 +49,12 @@ def llama3_70b() -> fdl.Config[Trainer]:
 
 
 def llama3_1_8b() -> fdl.Config[Trainer]:
-    """The same, made for sequences of 131,072 tokens."""
+    """Llama 3 8B for sequences of 131,072 tokens."""
     return _longer(llama3_8b())
 
 
 def llama3_1_70b() -> fdl.Config[Trainer]:
-    """The same, made for sequences of 131,072 tokens; 3.3 has its architecture."""
+    """Llama 3 70B for sequences of 131,072 tokens; 3.3 has its architecture."""
     return _longer(llama3_70b())
 
 

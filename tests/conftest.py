@@ -74,6 +74,12 @@ class Groups(LoadGroupScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return one more worker than there are cores, as tests of several processes wait a lot."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | None:
     """Keep groups together, as `--dist=loadgroup` does."""
     return Groups(config, log) if config.getoption("dist") == "loadgroup" else None

@@ -85,7 +85,7 @@ def test_a_run_with_all_of_it_resumes_exactly_and_only_with_the_same_shares(
     assert len(whole) == 6
     assert losses(resume=True, resume_step=3) == whole
     cfg.data.stream.weights = {"own": 0.5, "prose": 0.5}
-    match = r"other shares: .* from step 0 \(own 3, prose 1\) on, .* one from step 0 \(own 1"
+    match = r"other proportions: .* from step 0 \(own 3, prose 1\) on, .* one from step 0 \(own 1"
     with pytest.raises(RunError, match=match):
         losses(resume=True)
 

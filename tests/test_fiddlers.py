@@ -55,7 +55,7 @@ ALREADY_SO: dict[str, Collection[str]] = {
     "use_swiglu": {*TIED} - GEMMA - {"gpt2_124m"},
 }
 
-# Where a fiddler and a family do not go together: heads do not fill the width, or cannot be split
+# Where a fiddler and a family conflict: heads do not fill the width, or cannot be split
 # evenly over key heads.
 REFUSED: dict[str, Collection[str]] = {
     "make_small": {"llama3_2_1b", "mistral_7b", "olmo2_1b", "smollm3_3b"},

@@ -163,10 +163,10 @@ def test_errors_of_the_same_directives_are_one_message() -> None:
     assert message.count("directive 2 is wrong") == 1
     assert "  data (" in message and "validation'].data (" in message
     (message,) = errors_of("set:schedule.warmup_steps=5", "set:seed=3", "tag:NumSteps=3")
-    assert message.startswith("directives 2 and 4 do not go together:")
+    assert message.startswith("directives 2 and 4 conflict:")
     ffn_dim = "set:model.blocks[0].mlp.ffn_dim={HiddenDim} / 7"
     (message,) = errors_of("set:model.hidden_dim=64", ffn_dim)
-    assert message.startswith("directives 2 and 3 do not go together:")
+    assert message.startswith("directives 2 and 3 conflict:")
     wide = [f"set:model.blocks[{i}].attention.hidden_dim=30" for i in range(2)]
     messages = errors_of("fiddler:unroll", *wide)  # of two directives, so not as one
     assert [one.split()[1] for one in messages] == ["3", "4"]

@@ -50,7 +50,7 @@ def test_the_cost_of_a_run(command: Command) -> None:
     assert shown["shared"] == "embedding.weight = unembedding.weight"
     assert shown["tokens"] == "640 = 10 steps of 64"
     assert shown["activations"].endswith(" of 2 sequences")
-    assert {"optimizer", "gradients", "cache of generation", "time"} <= {*shown}
+    assert {"optimizer", "gradients", "KV cache", "time"} <= {*shown}
     assert "does not declare" not in done.out and "average of the weights" not in shown
     averaged = rows(command(train.main, DEBUG, "--config=fiddler:use_ema", SUMMARY).out)
     assert averaged["average of the weights"] == shown["weights"]
@@ -149,14 +149,14 @@ def test_a_constant_is_a_full_rectangle_and_axes_have_numbers() -> None:
     [
         (
             [WAVE(step) for step in range(100)],
-            [(1, 0.1, "first step"), (10, 1.0, "stays from here"), (30, 1.0, "falls from here"),
-             (50, 0.1, "minimum"), (55, 1.0, "stays from here"), (80, 1.0, "falls from here"),
+            [(1, 0.1, "first step"), (10, 1.0, "constant from here"), (30, 1.0, "decays from here"),
+             (50, 0.1, "minimum"), (55, 1.0, "constant from here"), (80, 1.0, "decays from here"),
              (100, 0.1, "last step")],
         ),
         (
             [0.0, 0.0, 1.0, 0.5, 0.5],
             [(1, 0.0, "first step"), (2, 0.0, "rises from here"), (3, 1.0, "peak"),
-             (4, 0.5, "stays from here"), (5, 0.5, "last step")],
+             (4, 0.5, "constant from here"), (5, 0.5, "last step")],
         ),
         ([0.25, 0.25, 0.5, 0.5, 1.0],
          [(1, 0.25, "first step"), (3, 0.5, "from here"), (5, 1.0, "last step")]),

@@ -41,8 +41,8 @@ def test_print_shows_the_points_and_runs_none(
     assert rows[4].startswith("4 points, about ")
     assert [row.strip() for row in rows[5:]] == [
         "2 more are the same runs as some of these",
-        "tag:LearningRate moves 1 parameter",
-        "set:seed moves 2 parameters",
+        "tag:LearningRate changes 1 parameter",
+        "set:seed changes 2 parameters",
         f"in {tmp_path / 'sweep'}",
     ]
     assert not (tmp_path / "sweep").exists() and not processes
@@ -53,7 +53,7 @@ def test_flags_keep_their_places(command: Command) -> None:
     more = ["--zip=set:batch_size=1,2;tag:LearningRate=1,2", "--sweep=tag:WeightDecay=0,1"]
     rest = ["--repeat=seed:2", "--ablate=fiddler:use_gelu,use_gqa(1)", "--config=set:num_steps=3"]
     out = command(sweep.main, *flags, *more, *rest, "--print").out
-    assert out.splitlines()[-2] == "fiddler:use_gqa(1) moves 1 parameter"
+    assert out.splitlines()[-2] == "fiddler:use_gqa(1) changes 1 parameter"
     late = command(sweep.main, *flags, *more, "--config=set:seq_len=64", "--print")
     assert late.status == 2
     assert "set:seq_len=64 (directive 7) overwrites" in late.err
@@ -105,7 +105,7 @@ def test_a_search_trains_points_and_prints_the_best_command(
     shown = command(sweep.main, *flags, "--print")
     assert shown.status == 0 and not processes
     assert "3 trials by tpe, so that validation/loss gets small" in shown.out
-    assert "tag:LearningRate moves 1 parameter" in shown.out
+    assert "tag:LearningRate changes 1 parameter" in shown.out
     status, out, _ = command(sweep.main, *flags)
     assert status == 0 and len(processes) == 3
     assert "3 trials" in out and "python train.py --config=config:debug" in out

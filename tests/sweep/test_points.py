@@ -94,10 +94,10 @@ def test_names_show_what_varies(items: list[Item], expected: list[str]) -> None:
 def test_a_plan_counts_the_parameters_that_move() -> None:
     items = [axis("tag:HiddenDim=32,64"), PARTS, repeat("seed:2")]
     assert plan([*QUICK, *items]).moves == [
-        "tag:HiddenDim moves 7 parameters",
-        "fiddler:use_gelu moves 1 parameter",
-        "fiddler:use_gqa(1) moves 1 parameter",
-        "set:seed moves 2 parameters",
+        "tag:HiddenDim changes 7 parameters",
+        "fiddler:use_gelu changes 1 parameter",
+        "fiddler:use_gqa(1) changes 1 parameter",
+        "set:seed changes 2 parameters",
     ]
 
 
@@ -213,7 +213,7 @@ def test_a_notebook_shows_the_points_and_their_results(tmp_path: Path) -> None:
     sweep = Sweep("config:debug", rates, directory=tmp_path / "sweep")
     shown = sweep._repr_html_()
     assert shown.count("waiting") == 3 and "0 of 3 done" in shown and "LearningRate=1e-3" in shown
-    assert "41,152" in shown and "moves 1 parameter" in shown
+    assert "41,152" in shown and "changes 1 parameter" in shown
     ends: list[dict[str, Any]] = [
         {"status": "finished", "metrics": {"validation/loss": 3.25}},
         {"status": "diverged", "last_words": "loss is <nan>"},

@@ -256,7 +256,7 @@ def test_the_console_shows_the_run_and_its_progress(tmp_path, monkeypatch, capsy
             trackers.log(row)
     printed = capsys.readouterr().out.partition("writes to")[2].splitlines()[1:]
     assert [line.rstrip() for line in printed] == [
-        "goes on after      step 4",
+        "resumes after      step 4",
         "step 5 writes: def [bold]:",
         "step 5 writes: class",
         "step 5/10  loss 0.3333  5 tokens/s  25% of peak  left 0:02:30",

@@ -135,7 +135,7 @@ def _message(message: str, directives: dict[int, str]) -> str:
         return next((directive_error(n, text, message) for n, text in directives.items()), message)
     shown = "\n".join(underlined(directive, message) for directive in directives.values())
     below = textwrap.indent(message, "  ", lambda _: True)
-    first = f"directives {' and '.join(map(str, directives))} do not go together:"
+    first = f"directives {' and '.join(map(str, directives))} conflict:"
     return f"{first}\n{shown}\n{below}"
 
 

@@ -206,7 +206,7 @@ class Maker:
                     moved = sum(1 + inherited[edit.path] for edit in mine)
                     counts[_subject(directive)] = max(counts[_subject(directive)], moved)
         lines = [
-            f"{one} moves {counted(count, 'parameter')}"
+            f"{one} changes {counted(count, 'parameter')}"
             for one, count in counts.items()
             if not is_base(one)
         ]

@@ -340,7 +340,7 @@ def summary_lines(
     if left:
         seconds = sum(point.cost.flops for point in left) / flops_per_second
         rest = "for the rest, " if num_done else ""
-        text += f", about {duration(seconds)} {rest}one after the other, {basis}"
+        text += f", about {duration(seconds)} {rest}in sequence, {basis}"
     folded = [f"{plan.num_folded} more are the same runs as some of these"] * bool(plan.num_folded)
     return [text, *folded, *plan.moves]
 

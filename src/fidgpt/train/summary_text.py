@@ -56,15 +56,15 @@ def _model(summary: Summary) -> Rows:
     facts, count, cached = summary.facts, summary.facts.parameters, _UNKNOWN
     if summary.cache is not None:
         token, context, seq_len = summary.cache
-        cached = f"{bytes_text(token)} a token, {bytes_text(context)} for {seq_len:,}"
+        cached = f"{bytes_text(token)} per token, {bytes_text(context)} for {seq_len:,}"
     parts = {"trained": facts.trained_parameters, "active for a token": count.active}
     return [
         ("parameters", _number_text(count.total)),
         *((name, _number_text(part)) for name, part in parts.items() if part != count.total),
-        ("in tables of tokens", f"{count.embedding:,}; {count.without_embedding:,} elsewhere"),
+        ("token embeddings", f"{count.embedding:,}; {count.without_embedding:,} elsewhere"),
         ("shared", _shared(facts)),
-        ("cache of generation", cached),
-        *([("begins with", facts.weights)] if facts.weights else []),
+        ("KV cache", cached),
+        *([("starts from", facts.weights)] if facts.weights else []),
     ]
 
 
@@ -75,7 +75,7 @@ def _number_text(count: int) -> str:
 def _place_table(places: Sequence[PlaceCost]) -> Table:
     """Return parameters and operations of every place, the small ones in one row."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for name in ("part", "", "parameters", "", "FLOPs a token", ""):
+    for name in ("part", "", "parameters", "", "FLOPs/token", ""):
         side = "left" if len(table.columns) < 2 else "right"
         table.add_column(name, justify=side, no_wrap=True)
     parameters, flops = sum(p.parameters for p in places), sum(p.flops for p in places)
@@ -97,7 +97,7 @@ def _place_table(places: Sequence[PlaceCost]) -> Table:
         add(cost.place.removeprefix("blocks.*.") or "model", kind, cost.parameters, cost.flops)
         if cost.own and cost.linear:
             add("", "  its Linears", 0, cost.linear)
-            add("", "  beside them", 0, cost.own)
+            add("", "  outside them", 0, cost.own)
     if any(others):
         add("others", "", others[0], others[1])
     add("all", "", parameters, flops, style="bold")
@@ -140,18 +140,18 @@ def _memory(facts: Facts) -> Rows:
         kept, passing = map(bytes_text, memory.activations)
         activations = [
             ("activations", f"{kept} of {counted(memory.num_sequences, 'sequence')}"),
-            ("for a moment", f"{passing} besides, such as logits"),
+            ("temporary", f"{passing} besides, such as logits"),
         ]
     parts = [
         ("weights", bytes_text(memory.weights)),
-        ("copy that computes", bytes_text(memory.copy) if memory.copy else "none"),
+        ("compute copy", bytes_text(memory.copy) if memory.copy else "none"),
         ("optimizer", bytes_text(memory.optimizer)),
         *([("average of the weights", bytes_text(memory.average))] if memory.average != 0 else []),
         ("gradients", gradients),
         *activations,
     ]
     peak = f"{bytes_text(memory.peak)} at the peak{_lack_text(facts)}"
-    return [("memory of a device", peak), *((f"  {name}", text) for name, text in parts)]
+    return [("memory per device", peak), *((f"  {name}", text) for name, text in parts)]
 
 
 def _run(facts: Facts) -> Rows:
@@ -159,8 +159,8 @@ def _run(facts: Facts) -> Rows:
     seconds = total / (UTILISATION * facts.peak_flops)
     return [
         ("tokens", tokens_text(facts)),
-        ("tokens a parameter", f"{facts.tokens / max(facts.parameters.active, 1):.3g}"),
-        ("FLOPs", f"{total:.3g} = {facts.flops_per_token:.3g} a token, forward and backward"),
+        ("tokens/parameter", f"{facts.tokens / max(facts.parameters.active, 1):.3g}"),
+        ("FLOPs", f"{total:.3g} = {facts.flops_per_token:.3g} per token, forward and backward"),
         ("device", _device_text(facts)),
         ("time", f"{duration(seconds)} at {UTILISATION:.0%} of that"),
     ]
@@ -182,9 +182,9 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
         ("writes to", str(run.path)),
     ]
     if step:
-        rows.append(("goes on after", f"step {step:,}"))
+        rows.append(("resumes after", f"step {step:,}"))
     elif facts.weights:
-        rows.append(("begins with", facts.weights))
+        rows.append(("starts from", facts.weights))
     return _table_of(rows)
 
 
@@ -204,7 +204,7 @@ def memory_text(facts: Facts) -> str:
     memory = facts.memory
     share = bytes_text(memory.activations and sum(memory.activations))
     return (
-        f"{bytes_text(memory.peak)} a device, "
+        f"{bytes_text(memory.peak)} per device, "
         f"{share} of it activations of {counted(memory.num_sequences, 'sequence')}"
         f"{_lack_text(facts)}"
     )
@@ -251,9 +251,9 @@ _LONG = 1e15  # larger numbers are written with an exponent
 # What a curve does at a step, by the signs of its slopes before and after it.
 _TURNS = {
     (1, -1): "peak",
-    (1, 0): "stays from here",
-    (-1, 0): "stays from here",
-    (0, -1): "falls from here",
+    (1, 0): "constant from here",
+    (-1, 0): "constant from here",
+    (0, -1): "decays from here",
     (0, 1): "rises from here",
     (-1, 1): "minimum",
 }

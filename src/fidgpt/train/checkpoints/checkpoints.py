@@ -220,7 +220,7 @@ class Checkpoints:
       keep: further steps to save at permanently, each from where the one before it ends.
       temporary: saves by time as well; such a checkpoint is deleted after the next one.
       best: also keeps the best by some metric.
-      writer: writes checkpoints at once (None) or in the background.
+      writer: writes checkpoints synchronously (None) or in the background.
       mirror: keeps a second copy in storage at a URL.
     """
 
