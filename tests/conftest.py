@@ -75,8 +75,8 @@ class Groups(LoadGroupScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one more worker than there are cores, as tests of several processes wait a lot."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Return two more workers than there are cores, as tests of several processes wait a lot."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -49,7 +49,7 @@ def test_a_kind_of_directive_is_one_entry(command: Command) -> None:
     choices = axis("scale:num_steps=range(2,4)").choices
     assert [one.directives for one in choices] == [(f"scale:num_steps={n}",) for n in (2, 3)]
     done = command(sweep.main, DEBUG, "--sweep=scale:num_steps=2,3", "--print")
-    assert (done.status, done.err) == (0, "") and "scale:num_steps moves" in done.out
+    assert (done.status, done.err) == (0, "") and "scale:num_steps changes" in done.out
     made = compose(["config:debug", "set:num_steps=5", "scale:num_steps=2"])
     assert not report(made).warnings
     assert made.directives[-1] == "scale:num_steps=2"
