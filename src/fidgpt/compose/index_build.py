@@ -20,8 +20,7 @@ from fidgpt.compose.composition import compose
 from fidgpt.compose.directives import split_directive
 from fidgpt.compose.index import INSTALLED, PACKAGE, Index, checksum
 from fidgpt.files import atomic_path
-from fidgpt.graph import fiddle, hints, nodes, outlines, parts, title
-from fidgpt.graph.binding import inherit_all
+from fidgpt.graph import Resolved, fiddle, hints, outlines, parts, title
 from fidgpt.graph.docs import doc_of, first_sentence
 from fidgpt.graph.errors import is_user_error
 from fidgpt.graph.expressions import parse_call
@@ -79,9 +78,9 @@ def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tupl
     Raises:
       ConfigErrors: a tag has two values.
     """
-    found = nodes(root)
-    paths, shown = {id(node.value): node.path for node in found}, outlines.holders(found)
-    inherited = {(id(one.part), one.key): one.binding for one in inherit_all(found, is_whole=False)}
+    resolved = Resolved(root, is_whole=False)
+    paths = {id(node.value): node.path for node in resolved.nodes}
+    shown = outlines.holders(resolved.nodes)
     left = [(ParameterRef.to_root(root), "")]
     while left:
         (above, top), below = left.pop(), []
@@ -89,7 +88,7 @@ def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tupl
         is_call = isinstance(holder, fdl.Buildable)
         held: Any = fiddle.all_arguments(holder) if is_call else holder
         for key in range(len(held)) if isinstance(held, list | tuple) else held:
-            ref, source = ParameterRef(holder, key, above), inherited.get((id(holder), key))
+            ref, source = ParameterRef(holder, key, above), resolved.inherited_by(holder).get(key)
             value = source.value if source else held[key]
             path = join(top, step_to(key) if is_call else f"[{key!r}]")
             entry: Entry = {"path": path, "type": hints.name_of(ref.hint)}

@@ -1,6 +1,6 @@
 """Binding: a tag is a variable, the graph is its scope, and unset parameters inherit from it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,7 @@ class Conflict:
 
 
 Scope = dict[Tag, Binding | Conflict]
+_NO_BINDINGS: Mapping[fiddle.Key, Binding] = {}
 
 
 class _Scopes:
@@ -213,24 +214,38 @@ class Resolved:
       inherited: what each unset parameter inherits.
     """
 
-    def __init__(self, root: Any, found: list[Node] | None = None) -> None:
+    def __init__(
+        self, root: Any, found: list[Node] | None = None, *, is_whole: bool = True
+    ) -> None:
         """Resolve a graph.
 
         Args:
           root: the graph.
           found: its nodes, if they are known.
+          is_whole: as in `inherit_all`.
 
         Raises:
           ConfigErrors, ConfigError: as `bind` does.
         """
         self.root = root
         self.nodes = nodes(root) if found is None else found
-        self.inherited = inherit_all(self.nodes)
+        self.inherited = inherit_all(self.nodes, is_whole=is_whole)
 
     @classmethod
-    def of(cls, root: Any) -> "Resolved":
+    def of(cls, root: Any, *, is_whole: bool = True) -> "Resolved":
         """Return a graph resolved; it may be so already."""
-        return root if isinstance(root, cls) else cls(root)
+        return root if isinstance(root, cls) else cls(root, is_whole=is_whole)
+
+    def inherited_by(self, part: Any) -> Mapping[fiddle.Key, Binding]:
+        """Return the bindings that the unset parameters of a part inherit."""
+        return self._bindings.get(id(part), _NO_BINDINGS)
+
+    @cached_property
+    def _bindings(self) -> dict[int, dict[fiddle.Key, Binding]]:
+        found: dict[int, dict[fiddle.Key, Binding]] = {}
+        for one in self.inherited:
+            found.setdefault(id(one.part), {})[one.key] = one.binding
+        return found
 
     @property
     def bound(self) -> Any:

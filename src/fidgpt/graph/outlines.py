@@ -9,11 +9,11 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph.binding import Resolved, inherit_all, unset_parameters
+from fidgpt.graph.binding import Resolved, unset_parameters
 from fidgpt.graph.fiddle import Key, all_arguments, default_of, raw_arguments, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.storage.codec import home_of
-from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, join, nodes, step_to, title
+from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, join, step_to, title
 
 _PLAIN = (int, float, bool, str, type(None), tuple)
 _KINDS = {fdl.Partial: " (partial)", fdl.ArgFactory: " (new on each call)"}
@@ -69,7 +69,7 @@ def rows(root: Any, *, defaults: bool = False) -> Iterator[Row]:
     Raises:
       ConfigErrors: as `outline` does.
     """
-    return _Outline(root, defaults).rows(root.root if isinstance(root, Resolved) else root)
+    return _Outline(root, defaults).rows()
 
 
 def leaf_text(value: Any) -> str:
@@ -105,23 +105,18 @@ class _Outline:
 
     def __init__(self, root: Any, defaults: bool) -> None:
         self._with_defaults = defaults
-        if isinstance(root, Resolved):
-            found, all_inherited = root.nodes, root.inherited
-        else:
-            found = nodes(root)
-            all_inherited = inherit_all(found, is_whole=False)
-        self._inherited = {(id(one.part), one.key): one.binding for one in all_inherited}
-        self._holders = holders(found)
-        sources = self._holders & {id(one.binding.value) for one in all_inherited}
+        self._resolved = Resolved.of(root, is_whole=False)
+        self._holders = holders(self._resolved.nodes)
+        sources = self._holders & {id(one.binding.value) for one in self._resolved.inherited}
         self._names = {
             id(node.value): node.path
-            for node in found
+            for node in self._resolved.nodes
             if node.is_shared or id(node.value) in sources
         }
 
-    def rows(self, root: Any) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """Yield the rows, top to bottom; without recursion, so that depth is no limit."""
-        todo: list[tuple[int, _Line]] = [(0, ("", "", root, "set", None))]
+        todo: list[tuple[int, _Line]] = [(0, ("", "", self._resolved.root, "set", None))]
         while todo:
             depth, (name, path, value, kind, text) = todo.pop()
             text = self._text(value, path) if text is None else text
@@ -161,7 +156,7 @@ class _Outline:
 
     def _argument(self, part: fdl.Buildable, key: Key, name: str, path: str) -> Iterator[_Line]:
         known, default = raw_arguments(part), default_of(part, key)
-        binding = self._inherited.get((id(part), key))
+        binding = self._resolved.inherited_by(part).get(key)
         if key in known:
             is_same = type(known[key]) in _PLAIN and is_default(known[key], default)
             yield name, path, known[key], "same" if is_same else "set", None

@@ -255,7 +255,6 @@ class _Explainer:
 
     def __init__(self, resolved: binding.Resolved) -> None:
         self._resolved = resolved
-        self._inherited = {(id(one.part), one.key): one for one in resolved.inherited}
 
     def explain(self, ref: paths.ParameterRef) -> Provenance:
         part, key, value = ref.container, ref.key, ref.value
@@ -266,8 +265,7 @@ class _Explainer:
                 holder = holder.above
             return replace(found, container=self.explain(holder)) if holder else found
         found = replace(found, doc=_doc(part, key))
-        if inherited := self._inherited.get((id(part), key)):
-            source = inherited.binding
+        if source := self._resolved.inherited_by(part).get(key):
             return replace(
                 found,
                 value=source.value,
@@ -278,7 +276,7 @@ class _Explainer:
         if value is fdl.NO_VALUE and (default := fiddle.default_of(part, key)) is not fdl.NO_VALUE:
             return replace(found, value=default, default_of=_definition(part))
         if hints.is_quantity(value):
-            bound = paths.find_parameter(self._resolved.bound, ref.path).value
+            bound = self._resolved.copies[id(value)]
             return replace(
                 found, result=hints.computed(bound), inputs=list(self._inputs(ref, bound))
             )

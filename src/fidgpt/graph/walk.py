@@ -1,6 +1,6 @@
 """The nodes of a config graph, in an order in which every parent comes before its children."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,9 +92,24 @@ def nodes(root: Any) -> list[Node]:
     Raises:
       ConfigError: a part contains itself.
     """
+    return walk(root, held_nodes)[1]
+
+
+def walk(
+    root: Any, held_by: Callable[[Any], list[tuple[str, Any]]]
+) -> tuple[dict[int, Node], list[Node]]:
+    """Return every node under `root`, in reading order by identity, and as `nodes` does.
+
+    Args:
+      root: the first node.
+      held_by: returns the nodes that a node holds, each with the step that leads to it.
+
+    Raises:
+      ConfigError: a part contains itself.
+    """
     first = Node(root)
     found = {id(root): first}
-    held = {id(root): _held_nodes(root)}
+    held = {id(root): held_by(root)}
     todo = [(step, child, first) for step, child in reversed(held[id(root)])]
     is_tree = True
     while todo:
@@ -104,10 +119,10 @@ def nodes(root: Any) -> list[Node]:
             is_tree = False
             continue
         node = found[id(value)] = Node(value, [(parent, step)])
-        if below := _held_nodes(value):
+        if below := held_by(value):
             held[id(value)] = below
             todo += [(step, child, node) for step, child in reversed(below)]
-    return list(found.values()) if is_tree else _parents_first(first, found, held)
+    return found, list(found.values()) if is_tree else _parents_first(first, found, held)
 
 
 def _parents_first(
@@ -174,7 +189,7 @@ def step_from(holder: Any, key: Any) -> str:
     return step_to(key) if IS_PART[type(holder)] else f"[{key!r}]"
 
 
-def _held_nodes(value: Any) -> list[tuple[str, Any]]:
+def held_nodes(value: Any) -> list[tuple[str, Any]]:
     """The nodes that a node holds, each with the step that leads to it."""
     kind = type(value)
     if IS_PART[kind]:

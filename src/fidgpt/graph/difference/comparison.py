@@ -279,7 +279,7 @@ class Comparison:
         """Return what identifies an item of a list: what is written, or else what it calls."""
         if not graph.has_parts(item):
             return (value_key(item),) * 2
-        return graph.written[id(item)], _call_of(item)
+        return graph.unbound.content[id(item)], _call_of(item)
 
     def _side(self, which: int, edge: Edge) -> changes.Side:
         graph, argument = (self.old, self.new)[which], (edge.old, edge.new)[which]

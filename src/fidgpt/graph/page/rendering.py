@@ -18,7 +18,6 @@ from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import Change
 from fidgpt.graph.docs import doc_of
 from fidgpt.graph.outlines import holders, leaf_text
-from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.walk import Node, children, is_node, join, parts, step_to
 from fidgpt.graph.walk import title as title_of
 
@@ -121,7 +120,7 @@ class _Graph:
         shown = [one for one in resolved.nodes if id(one.value) in held or not one.parents]
         self._tables = tables
         self._numbers = {id(node.value): number for number, node in enumerate(shown)}
-        self._inherited = {(id(one.part), one.key): one.binding for one in resolved.inherited}
+        self._resolved = resolved
         self.nodes = [self._node(node.value) for node in shown]
         for number, text in _results(resolved, shown).items():
             self.nodes[self._numbers[number]]["result"] = text
@@ -165,7 +164,7 @@ class _Graph:
 
     def _argument(self, part: fdl.Buildable, key: fiddle.Key, held: Any) -> _Row:
         row: _Row = {"step": step_to(key)}
-        binding = self._inherited.get((id(part), key))
+        binding = self._resolved.inherited_by(part).get(key)
         if binding is not None:
             row |= {**self._holding(binding.value), "text": _text(binding.value)}
             row["from"] = self._numbers[id(binding.node.value)], step_to(binding.key)
@@ -243,7 +242,7 @@ def _results(resolved: Resolved, shown: list[Node]) -> dict[int, str]:
     found: dict[int, str] = {}
     for node in shown:
         if node.parents and hints.is_quantity(node.value):
-            copy = find_parameter(resolved.bound, node.path).value
+            copy = resolved.copies[id(node.value)]
             inner = [one.value for one in parts(copy)]
             if all(hints.is_quantity(one) or isinstance(one, TaggedValueCls) for one in inner):
                 result = hints.computed(copy)

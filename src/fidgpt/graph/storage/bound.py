@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -11,13 +11,12 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph import errors, fiddle, formulas
-from fidgpt.graph.binding import Binding, Inherited, Resolved, bind
+from fidgpt.graph.binding import Binding, Resolved
 from fidgpt.graph.storage import codec
-from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, Node, join, nodes, step_from, step_to
+from fidgpt.graph.walk import IS_NODE, IS_PART, join, step_from, step_to, walk
 
 # Types whose values are written to JSON as they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})
-_NO_BINDINGS: Mapping[fiddle.Key, Binding] = {}
 _to_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), check_circular=False).encode
 
 
@@ -72,24 +71,26 @@ class BoundGraph:
           ConfigError: a node contains itself.
         """
         self.root = root.root if isinstance(root, Resolved) else root
-        self.node_of: dict[int, Node] = {}
-        self.nodes: list[Node] = []
         self.errors: list[errors.ConfigError] = []
         self.owner_depth: dict[int, int] = {}
-        self.inherited: list[Inherited] = []
-        self._bindings: dict[int, dict[fiddle.Key, Binding]] = {}
+        self._resolved = Resolved.of(root) if bound else None
+        self.inherited = self._resolved.inherited if self._resolved else []
         self._formulas: dict[int, dict[fiddle.Key, Any]] = {}  # what they look up
         self._held: dict[int, list[tuple[fiddle.Key, Any]]] = {}
         self._arguments: dict[int, dict[fiddle.Key, Any]] = {}
         self._names: dict[int, str] = {}
         self._without_form: dict[int, errors.ConfigError] = {}
-        if bound:
-            resolved = Resolved.of(root)
-            self.inherited = resolved.inherited
-            for one in self.inherited:
-                self._bindings.setdefault(id(one.part), {})[one.key] = one.binding
-            self._look_up_formulas(resolved)
-        self._walk()
+        if self._resolved:
+            self._look_up_formulas(self._resolved)
+        self.node_of, found = walk(self.root, self._find_held)
+        inheriting = {(id(one.part), step_to(one.key)) for one in self.inherited}
+        height: dict[int, int] = {}
+        for node in reversed(found):
+            below = [height[id(one)] for _, one in self.held(node.value)]
+            height[id(node.value)] = 1 + max(below, default=0)
+            if inheriting and len(node.parents) > 1:
+                node.parents.sort(key=lambda place: (id(place[0].value), place[1]) in inheriting)
+        self.nodes = sorted(self.node_of.values(), key=lambda node: height[id(node.value)])
 
     def knows(self, value: Any) -> bool:
         """Return whether a value is a node of the graph."""
@@ -118,7 +119,7 @@ class BoundGraph:
 
     def inherited_by(self, part: Any) -> Mapping[fiddle.Key, Binding]:
         """Return the bindings that the unset parameters of a part inherit."""
-        return self._bindings.get(id(part), _NO_BINDINGS)
+        return self._resolved.inherited_by(part) if self._resolved else {}
 
     def path(self, value: Any) -> str:
         """Return the first path of a node."""
@@ -198,22 +199,9 @@ class BoundGraph:
         return found
 
     @cached_property
-    def written(self) -> dict[int, Hashable]:
-        """A key of what is set in every node and in those that it holds, by identity."""
-        found: dict[int, Hashable] = {}
-        for node in self.nodes:
-            value, call = node.value, None
-            if IS_PART[type(value)]:
-                call = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
-                items = fiddle.set_arguments(value).items()
-            else:
-                items = value.items() if isinstance(value, dict) else enumerate(value)
-            keys = [
-                (key, type(v), v if type(v) in LEAVES else found.get(id(v)) or value_key(v))
-                for key, v in items
-            ]
-            found[id(value)] = hash((type(value), call, *keys))
-        return found
+    def unbound(self) -> "BoundGraph":
+        """The graph as it is written, without what is inherited."""
+        return BoundGraph(self.root, bound=False) if self._resolved else self
 
     @cached_property
     def digest(self) -> dict[int, str]:
@@ -253,46 +241,16 @@ class BoundGraph:
             values = {name: originals.get(id(v), v) for name, v in known["values"].items()}
             self._formulas[id(value)] = known | {"values": values}
 
-    def _walk(self) -> None:
-        """Visit every node once, depth first, without recursion."""
-        first = self.node_of[id(self.root)] = Node(self.root)
-        done: set[int] = set()
-        inheriting: list[tuple[Node, tuple[Node, str]]] = []  # come after the places that set
-        way = [(first, self._children(self.root))]
-        while way:
-            node, rest = way[-1]
-            for key, value in rest:
-                child, is_new = self.node_of.get(id(value)), False
-                if child is None:
-                    child, is_new = Node(value), True
-                    self.node_of[id(value)] = child
-                elif id(value) not in done:
-                    nodes(bind(self.root))  # raises the error that names both places
-                place = node, step_from(node.value, key)
-                if key in self.inherited_by(node.value):
-                    inheriting.append((child, place))
-                else:
-                    child.parents.append(place)
-                if is_new:
-                    way.append((child, self._children(value)))
-                    break
-            else:
-                way.pop()
-                done.add(id(node.value))
-                self.nodes.append(node)
-        for child, place in inheriting:
-            child.parents.append(place)
-
-    def _children(self, value: Any) -> Iterator[tuple[fiddle.Key, Any]]:
-        """Return an iterator of what `held` returns."""
+    def _find_held(self, value: Any) -> list[tuple[str, Any]]:
+        """Return the nodes that a node holds; the order of a dict has no meaning."""
         if IS_PART[type(value)]:
             items = self.arguments(value).items()
         elif isinstance(value, dict):
             items = sorted(value.items(), key=lambda item: str(item[0]))
         else:
             items = enumerate(value)
-        found = self._held[id(value)] = [(key, one) for key, one in items if IS_NODE[type(one)]]
-        return iter(found)
+        held = self._held[id(value)] = [(key, one) for key, one in items if IS_NODE[type(one)]]
+        return [(step_from(value, key), one) for key, one in held]
 
     def _part_form(self, part: Any, known: Mapping[int, str]) -> Any:
         # By the first names of parameters, with those removed since, so that fingerprints stay.

@@ -300,7 +300,7 @@ class _Writer:
 
     def __init__(self, bound: BoundGraph) -> None:
         self._bound = bound
-        self._graph = BoundGraph(bound.root, bound=False) if bound.adds_nodes else bound
+        self._graph = bound.unbound if bound.adds_nodes else bound
         self._copies = self._find_copies()
         self._paths: dict[_Copy, str] = {}
         self._found: list[Any] = []  # nodes held by the entry that is being written
