@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import functools
 import inspect
 import re
 import typing
@@ -26,7 +25,6 @@ B = TypeVar("B", bound=fdl.Buildable)
 Selector = str | type[fdl.Tag]
 Parts = Mapping[str, Callable[..., Any]]  # constructors and functions that a text may name
 Planned = tuple[ParameterRef, Any]  # a parameter and its new value; fdl.NO_VALUE to remove it
-Same = Callable[[Any, Any], bool]
 NO_PARTS: Parts = MappingProxyType({})
 
 
@@ -61,7 +59,7 @@ def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PART
         parameters; the graph is as it was.
     """
     planned = [(ref, _read(root, ref, text, parts)) for ref in find_parameters(root, selector)]
-    return carry_out(planned, same=_builds_same(root, keeps_sharing=False))
+    return _carry_out_unless_equal(root, planned)
 
 
 def delete(root: Any, selector: str) -> list[Edit]:
@@ -197,8 +195,7 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
     for key, ref in olds.items():
         with at(call.name):
             news[key] = _with_arguments(root, ref, swapped(ref.value, function), call, parts)
-    same = _builds_same(root, keeps_sharing=True)
-    return carry_out([*planned, *_replacements(root, news)], same=same)
+    return _carry_out_unless_equal(root, [*planned, *_replacements(root, news)])
 
 
 def swapped(part: B, function: Any, *, renamed: Mapping[str, str] | None = None) -> B:
@@ -243,12 +240,8 @@ def swap_all(root: Any, *functions: Any, by: Any) -> list[fdl.Buildable]:
     return [news.get(id(part), part) for part in found]
 
 
-def carry_out(planned: Iterable[Planned], *, same: Same | None = None) -> list[Edit]:
+def carry_out(planned: Iterable[Planned]) -> list[Edit]:
     """Set every parameter to its new value; return where that changed something.
-
-    Args:
-      planned: the parameters and their values.
-      same: whether a new value is no change; `is_same` if None.
 
     Raises:
       ConfigError: a value may not be set, and none was.
@@ -256,8 +249,7 @@ def carry_out(planned: Iterable[Planned], *, same: Same | None = None) -> list[E
     planned = list(planned)
     for ref, value in planned:
         ref.check(value)
-    same = same or is_same
-    changed = [(ref, value) for ref, value in planned if not same(ref.value, value)]
+    changed = [(ref, value) for ref, value in planned if not is_same(ref.value, value)]
     edits = [Edit(ref.path, ref.value, value) for ref, value in changed]
     for ref, value in planned:
         ref.write(value)
@@ -274,29 +266,13 @@ def is_same(before: Any, after: Any) -> bool:
     return not has_parts and repr(before) == repr(after)
 
 
-def _builds_same(root: Any, *, keeps_sharing: bool) -> Same:
-    """Return whether a new value builds what one in the graph does, and is shared as that is.
-
-    Args:
-      root: the graph, as it is before.
-      keeps_sharing: whether all parameters that hold a node will hold the new one.
-    """
-
-    @functools.cache
-    def shared() -> set[int]:
-        return {id(node.value) for node in nodes(root) if len(node.parents) > 1}
-
-    def same(before: Any, after: Any) -> bool:
-        if is_same(before, after):
-            return True
-        if not (is_node(before) and is_node(after)):
-            return False
-        old, new = BoundGraph(before, bound=False), BoundGraph(after, bound=False)
-        gone = old.node_of.keys() - new.node_of.keys() - ({id(before)} if keeps_sharing else set())
-        is_equal = old.digest[id(before)] == new.digest[id(after)]
-        return is_equal and gone.isdisjoint(shared())
-
-    return same
+def _carry_out_unless_equal(root: Any, planned: list[Planned]) -> list[Edit]:
+    """Carry out a plan; nothing changes where new nodes equal the old and are shared alike."""
+    has_nodes = any(is_node(value) and not is_same(ref.value, value) for ref, value in planned)
+    before = BoundGraph(root, bound=False).digest[id(root)] if has_nodes else ""
+    edits = carry_out(planned)
+    is_equal = has_nodes and BoundGraph(root, bound=False).digest[id(root)] == before
+    return [] if is_equal else edits
 
 
 def _is_part(value: Any) -> bool:
@@ -521,7 +497,7 @@ class _Unfitting(ConfigError):
 
     def __init__(self, ref: ParameterRef, text: str, parts: Parts) -> None:
         takes = hints.name_of(ref.hint)
-        super().__init__(f"{text.strip()!r:.60} is not a {takes}. {_which_fit(ref, parts)}")
+        super().__init__(f"{text.strip()!r:.60} is not a {takes}. {_which_fit(ref, text, parts)}")
 
 
 def _new_part(
@@ -589,7 +565,7 @@ def _first_part(
 def _no_part(root: Any, ref: ParameterRef, selector: str, text: str, parts: Parts) -> str:
     """Return why a text names no part, and what to write in place of it."""
     name, text = expressions.parse_call(text).name, text.strip()
-    likely = suggest(name, parts) if nearest(name, parts) else _which_fit(ref, parts)
+    likely = _which_fit(ref, name, parts)
     what = f"there is no component {name!r}"
     with contextlib.suppress(ConfigError):  # what means nothing here, or anywhere
         if not isinstance(values.read_value(text, Any), str):
@@ -599,13 +575,13 @@ def _no_part(root: Any, ref: ParameterRef, selector: str, text: str, parts: Part
     return f"{what}. {likely}"
 
 
-def _which_fit(ref: ParameterRef, parts: Parts) -> str:
-    """Return a sentence with parts that fit, those like the present one first."""
+def _which_fit(ref: ParameterRef, text: str, parts: Parts) -> str:
+    """Return a sentence with parts that fit: of a name like the text, or like the present one."""
     hint = ref.hint
     for empty, key in (([], 0), ({}, "")):
         takes_items = any(hints.fits(empty, one) for one in hints.members_of(hint))
         if takes_items and not hints.can_be_typed(hints.element_hint(hint, key)):
-            inner = _which_fit(ParameterRef({key: None}, key, ref), parts)
+            inner = _which_fit(ParameterRef({key: None}, key, ref), "", parts)
             return f"Write {_ITEMS[type(empty)]}. {inner}"
     now = set(fiddle.all_arguments(ref.value)) if isinstance(ref.value, fdl.Buildable) else set()
     kind, takes_function = _kinds(ref)[0], _takes_function(ref)
@@ -620,6 +596,8 @@ def _which_fit(ref: ParameterRef, parts: Parts) -> str:
         if (takes_function or is_class) and hints.fits(function if takes_function else part, hint):
             similarity = len(now & set(fiddle.all_arguments(kind(function))))
             fitting.append((-similarity, name))
+    if near := nearest(text, [name for _, name in fitting]):
+        return f"Did you mean {' or '.join(near)}?"
     if not fitting:
         return "It takes a component, and no named one fits: use a fiddler to set it."
     return f"Name a component that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
