@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-fast test-long faults clusters lint format clean
 BIN := .venv/bin
+# Each pytest worker would spend seconds to compile all tests again.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## /    make \1\t/p' Makefile

@@ -57,6 +57,18 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+SLOW_FIXTURES = {"on_two_processes", "run", "run_directory", "train"}  # they train a model
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what shares a worker, as its processes or imports are costly, or trains."""
+    for item in items:
+        fixtures: list[str] = getattr(item, "fixturenames", [])
+        if item.get_closest_marker("xdist_group") or not SLOW_FIXTURES.isdisjoint(fixtures):
+            item.add_marker("slow")
+
+
 class Groups(LoadGroupScheduling):
     """As `--dist=loadgroup`, but forgets groups that are done.
 
@@ -74,9 +86,10 @@ class Groups(LoadGroupScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Return two more workers than there are cores, as tests of several processes wait a lot."""
-    return len(os.sched_getaffinity(0)) + 2
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Return two more workers than there are cores, as slow tests wait a lot; quick ones do not."""
+    waiting = 0 if "not slow" in str(config.getoption("markexpr")) else 2
+    return len(os.sched_getaffinity(0)) + waiting
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from forked import run_program
 
 HERE = Path(__file__).resolve().parents[1] / "benchmarks" / "complexity"
@@ -28,5 +29,6 @@ else:
 """
 
 
+@pytest.mark.slow
 def test_a_feature_changes_no_file_of_a_project_and_every_file_without_parts(tmp_path: Path):
     run_program(PATH + PROGRAM, folder=tmp_path)

@@ -14,6 +14,8 @@ from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, clone, fingerprint
 from fidgpt.model import materialize
 
+pytestmark = pytest.mark.slow
+
 FAMILIES = [
     "gpt2_124m",
     "llama3_2_1b",

@@ -34,6 +34,8 @@ from fidgpt.graph import bind, fingerprint, parts
 from fidgpt.graph.outlines import Row, rows
 from fidgpt.graph.provenance import provenance_of
 
+pytestmark = pytest.mark.slow
+
 # The first of a family differs from base, its other sizes from the first.
 FAMILIES = {
     "debug": (),

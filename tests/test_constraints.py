@@ -43,6 +43,7 @@ def passes(cfg: Any, path: str, number: float) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fiddler", [None, *ELSEWHERE])
 def test_nan_infinite_and_negative_numbers_are_refused(fiddler: str | None) -> None:
     """By all components of `debug`, and by those that fiddlers add."""

@@ -69,6 +69,7 @@ def test_a_mixture_fits_a_command_line(texts: dict[str, str]) -> None:
     assert streams["own"].packing is streams["prose"].packing
 
 
+@pytest.mark.slow
 def test_a_run_with_all_of_it_resumes_exactly_and_only_with_the_same_shares(
     texts: dict[str, str], tmp_path: Path
 ) -> None:

@@ -15,6 +15,8 @@ from forked import Python
 
 from fidgpt import configs, fiddlers
 
+pytestmark = pytest.mark.slow
+
 LONGEST = 60  # seconds that a command may take; what takes longer is marked as not run
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -83,6 +83,7 @@ def test_which_layers_have_windows(name: str, windows: list[int | None]) -> None
     assert [block.attention.window for block in layers(getattr(configs, name)())] == windows
 
 
+@pytest.mark.slow
 def test_which_layers_are_mixtures_or_have_no_positions() -> None:
     has = [block.attention.rope is not None for block in layers(configs.smollm3_3b())]
     assert has == [True, True, True, False] * 9
@@ -110,6 +111,7 @@ def test_the_ropes_of_gemma3(cfg: fdl.Config, scaled: bool) -> None:
     assert isinstance(ropes[5].scaling, LinearScaling) == scaled
 
 
+@pytest.mark.slow
 def test_gemma_scales_its_tokens_by_a_width_that_is_set_later_and_scores_as_published() -> None:
     cfg = configs.gemma3_270m()
     for hidden_dim in (640, 1024):
@@ -130,6 +132,7 @@ def test_the_norms_across_heads_follow_width_and_heads() -> None:
     assert attention.key_norm.norm.weight.shape == (2 * 128,)
 
 
+@pytest.mark.slow
 def test_a_mixture_keeps_its_groups_where_they_fit_other_experts() -> None:
     for num_experts, groups in [(64, 8), (4, None)]:
         cfg = configs.deepseek_v3()
@@ -146,6 +149,7 @@ def test_the_experts_of_gpt_oss_can_be_gated_otherwise() -> None:
     assert experts.gate_bias.shape == (32, 2880)
 
 
+@pytest.mark.slow
 def test_the_scores_of_deepseek_are_sharpened_by_their_scale() -> None:
     cfg = configs.deepseek_v2_lite()
     attention = layers(cfg)[0].attention

@@ -143,6 +143,7 @@ def try_to_build(cfg: fdl.Config) -> Trainer:
     return trainer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", tiered(TIED, {"base", "gemma3_270m"}))
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) -> None:
@@ -160,6 +161,7 @@ def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) ->
         assert all(parameter.is_meta for parameter in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", tiered(MIXTURES, {"deepseek_v3"}))
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_a_fiddler_applies_to_a_published_mixture_or_is_refused(name: str, config: str) -> None:
@@ -193,6 +195,7 @@ def is_free(once: dict[str, fdl.Config], one: str, other: str) -> bool:
     return first in alternatives[0] and second in alternatives[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixture", [False, True], ids=["dense", "mixture"])
 @pytest.mark.parametrize("config", tiered(ORDERED_ON, {"base"}))
 def test_the_order_of_fiddlers_does_not_matter(config: str, mixture: bool) -> None:

@@ -88,6 +88,7 @@ def test_the_roots_folders_are_linked_into_the_package(name: str) -> None:
     assert link.resolve() == ROOT / name
 
 
+@pytest.mark.slow
 def test_no_files_or_folders_import_each_other_in_a_circle() -> None:
     names = {path: relative(path) for path in python_files()}
     sources = {

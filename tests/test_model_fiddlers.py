@@ -215,6 +215,7 @@ def test_experts_and_the_shared_one_change_their_activation_with_a_fiddler(cfg):
     built(cfg)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", range(3))
 @pytest.mark.parametrize("mlp", ["use_swiglu", "use_gelu"])
 def test_adapters_reach_every_expert_and_the_shared_one(cfg, mlp, place):
@@ -311,6 +312,7 @@ def test_predictions_have_a_block_like_the_last_one():
         assert type(prediction.block.mlp) is kinds[-1] is not kinds[0]
 
 
+@pytest.mark.slow
 def test_latent_attention_and_predictions_train():
     trainer = build_trainer(fiddled("debug", *BOTH))
     model = trainer.model

@@ -24,6 +24,8 @@ from fidgpt.curves import (
 )
 from fidgpt.train import RunError
 
+pytestmark = pytest.mark.slow
+
 
 def write_run(path: Path, rows: Iterable[dict[str, Any]]) -> str:
     path.mkdir(parents=True)

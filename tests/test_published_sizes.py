@@ -12,6 +12,8 @@ from fidgpt import configs
 from fidgpt.cost import count_parameters
 from fidgpt.graph import bind
 
+pytestmark = pytest.mark.slow
+
 # Parameters of the files on the hub, a tied table counted once.
 PUBLISHED = {
     "gpt2_124m": 124_439_808,

@@ -139,6 +139,7 @@ def test_adamw_comes_back_as_it_was(cfg, name, mup):
     assert cfg.groups == same.groups
 
 
+@pytest.mark.slow
 def test_numbers_of_one_optimizer_are_not_those_of_another(cfg):
     cfg.optimizer.betas = (0.5, 0.6)
     fiddlers.use_muon(cfg, learning_rate=3e-4, matrix_scale=66.0)
@@ -288,6 +289,7 @@ def moved(width: int, *, mup: bool) -> float:
     return float((stream[-1] - stream[0]).square().mean().sqrt())
 
 
+@pytest.mark.slow
 def test_under_mup_updates_are_as_large_at_any_width() -> None:
     """The coordinate check of Yang et al. (2022, appendix D.1)."""
     scaled = [moved(width, mup=True) for width in (32, 128, 512)]
@@ -300,6 +302,7 @@ def test_under_mup_updates_are_as_large_at_any_width() -> None:
     assert all(map(torch.equal, one.parameters(), other.parameters())), "at its base width"
 
 
+@pytest.mark.slow
 def test_one_dial_moves_a_whole_run() -> None:
     small, large = base(), base()
     fiddlers.make_depth(small, depth=4)

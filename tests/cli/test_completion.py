@@ -24,6 +24,7 @@ def follow(line: str, program: str = "fidgpt-train") -> list[str]:
     return list(candidates(words, typed))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -128,6 +129,7 @@ def test_bash_replaces_what_follows_a_break_or_quote(
     assert capsys.readouterr().out.splitlines() == expected
 
 
+@pytest.mark.slow
 def test_a_broken_project_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -163,6 +165,7 @@ def test_zsh_and_fish_complete_by_their_script(shell: str) -> None:
     assert all(one.startswith("--config=set:model.blocks[0].mlp.") for one in found)
 
 
+@pytest.mark.slow
 def test_readline_puts_it_in_place() -> None:
     pexpect = pytest.importorskip("pexpect")
     python = shlex.quote(sys.executable)

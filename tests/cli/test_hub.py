@@ -21,6 +21,8 @@ from fidgpt.interop import save_hf
 from fidgpt.model import materialize
 from fidgpt.train import BFloat16
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[..., Any]
 QUICK = ("--config=fiddler:smoke_test(1)", "--config=set:trackers=[]", "--config=set:samples=None")
 

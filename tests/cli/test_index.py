@@ -72,6 +72,7 @@ def test_what_is_known_of_parameters() -> None:
     assert found["width"]["doc"] == "Width of the residual stream, in elements."
 
 
+@pytest.mark.slow
 def test_a_deep_graph_needs_no_recursion() -> None:
     def wrapped(inner: object, width: int) -> object:
         return inner
@@ -184,6 +185,7 @@ class TestKept:
         assert len(list((tmp_path / "cache").glob("index-*.json"))) == 64
 
 
+@pytest.mark.slow
 def test_another_process_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -24,6 +24,7 @@ def shown(text: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows(text)}
 
 
+@pytest.mark.slow
 def test_lists(command: Command) -> None:
     status, out, err = command(train.main, "--list=configs")
     assert (status, err) == (0, "")
@@ -119,6 +120,7 @@ def narrow(width: int = 16) -> fdl.Config:
 """
 
 
+@pytest.mark.slow
 def test_configs_of_modules_and_files(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

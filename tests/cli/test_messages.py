@@ -16,6 +16,8 @@ from fidgpt.model import RoPE
 from fidgpt.optim import adamw
 from fidgpt.tags import HeadDim, HiddenDim
 
+pytestmark = pytest.mark.slow
+
 ON_THE_COMMAND_LINE = [
     ("a misspelt directive", ["--config=fidler:make_large"]),
     ("a directive without its kind", ["--config=make_large"]),

@@ -35,6 +35,7 @@ def scaling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(DIRECTIVES, entry.kind, entry)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("scaling", "index_for")
 def test_a_kind_of_directive_is_one_entry(command: Command) -> None:
     done = command(train.main, DEBUG, "--config=scale:num_steps=2", "--print=flat")
@@ -59,6 +60,7 @@ def test_a_kind_of_directive_is_one_entry(command: Command) -> None:
 SHORT = (DEBUG, "--config=set:num_steps=2", "--config=set:samples=None")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ["--print", "--why=num_steps", "--dry_run", ""])
 def test_a_command_binds_its_graph_once(
     command: Command, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -251,6 +251,7 @@ def test_errors_of_a_run_name_their_directives(
     assert "required" not in err and "set:seed" not in err
 
 
+@pytest.mark.slow
 def test_more_blocks_than_layers(command: Callable[..., Any]) -> None:
     unrolled = ["set:model.num_layers=4", "fiddler:unroll"]
     assert unused_blocks(debug(*unrolled)) == []

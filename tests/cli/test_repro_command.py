@@ -43,6 +43,7 @@ def repro(command: Command, *flags: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_the_command_makes_the_same_graph(command: Command, tmp_path: Path) -> None:
     flags = [DEBUG, "--config=set:seed=9", "--config=set:seed=3", "--config=fiddler:use_gelu"]
     found = repro(command, *flags)
@@ -60,6 +61,7 @@ def test_the_command_makes_the_same_graph(command: Command, tmp_path: Path) -> N
     assert sorted(found) == sorted(flags)
 
 
+@pytest.mark.slow
 def test_what_directives_cannot_make_is_named(command: Command, tmp_path: Path) -> None:
     cfg: Any = fdl.Config(dict, seed=1)
     known = dataclasses.replace(own_catalogue(), configs={"mine": lambda: cfg})
@@ -89,6 +91,7 @@ DIRECTIVES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("directives", DIRECTIVES, ids=" ".join)
 def test_a_graph_is_reproduced_without_its_history(directives: list[str]) -> None:
     """The nearest config is found, and about as few directives, from what the graph holds alone."""

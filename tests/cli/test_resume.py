@@ -113,6 +113,7 @@ def test_a_dry_run_refuses_what_the_checkpoint_would(
 GROWS = ("fiddler:grow_batch(over=0.5, multiple_of=1)", "set:batch_size=4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begun", "change", "fits"),
     [
@@ -166,6 +167,7 @@ def test_wrappers_that_change_no_number_may_be_added(
     assert "live" in {row["kind"] for row in journal_of(run_directory).values()}
 
 
+@pytest.mark.slow
 def test_a_lost_run_is_restored_from_its_copies(command: Command, tmp_path: Path) -> None:
     run, copy, again = tmp_path / "run", tmp_path / "copy", tmp_path / "again"
     mirror = f'fiddler:mirror_checkpoints(url="file://{copy}")'

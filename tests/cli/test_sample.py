@@ -12,6 +12,8 @@ from torch import nn
 from fidgpt.cli import sample, train
 from fidgpt.train import BFloat16
 
+pytestmark = pytest.mark.slow
+
 Command = Callable[..., Any]
 SHORT = ("--config=config:debug", "--config=set:samples=None")
 

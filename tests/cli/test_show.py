@@ -22,6 +22,7 @@ ONE_CHANGE = "~ seed: 0 -> 3, inherited by 1 parameter\n"
 Command = Callable[..., Any]
 
 
+@pytest.mark.slow
 def test_forms(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = configs.debug()
     forms = {"text": outline, "flat": flat, "python": python, "defaults": set_lines}
@@ -47,6 +48,7 @@ def test_what_differs_from_the_base(command: Command, run_directory: Path) -> No
 class TestWhy:
     """The chain of a value, with the directives that made it."""
 
+    @pytest.mark.slow
     def test_directives_and_fiddlers_are_named(self, command: Command) -> None:
         widths = [f"--config=set:model.hidden_dim={width}" for width in (64, 48)]
         flags = [DEBUG, *widths, "--why=model.blocks[0].mlp.hidden_dim"]
@@ -64,6 +66,7 @@ class TestWhy:
         assert line.startswith("  3  set by directive 2: fiddler:smoke_test(num_steps=3) (")
         assert "fiddlers/runs.py:" in line
 
+    @pytest.mark.slow
     def test_a_selector_asks_for_each_match(self, command: Command) -> None:
         out = command(train.main, DEBUG, "--why=**.dropout").out
         heads = [text.split(" = ")[0] for text in out.split("\n\n")]
@@ -122,6 +125,7 @@ class TestDiff:
             out = command(train.main, DEBUG, f"--diff={other}").out
             assert out == "~ seed: 5 -> 0, inherited by 1 parameter\n"
 
+    @pytest.mark.slow
     def test_as_directives_and_as_a_patch(self, command: Command, tmp_path: Path) -> None:
         flags = [DEBUG, SEED, "--config=set:samples.prompts=['a b']"]
         out = command(train.main, *flags, "--diff=debug", "--diff_form=directives").out

@@ -54,6 +54,7 @@ def put(url: str, text: str) -> None:
         file.write(text)  # pyright: ignore[reportAttributeAccessIssue]
 
 
+@pytest.mark.slow
 def test_runs_files_and_patches_in_storage(command: Command, store: str, longer: Any) -> None:
     put(f"{store}/config.json", dump(longer))
     put(f"{store}/provenance.json", dump_provenance(longer))

@@ -42,6 +42,7 @@ def rows(text: str) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match}
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_run(command: Command) -> None:
     done = command(train.main, DEBUG, SUMMARY)
     assert (done.status, done.err) == (0, "")
@@ -58,6 +59,7 @@ def test_the_cost_of_a_run(command: Command) -> None:
     assert max(map(len, done.out.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_named_machine_need_not_be_there(command: Command) -> None:
     eight, one = (
         rows(command(train.main, BASE, SUMMARY, f"--hardware={name}").out)
@@ -74,6 +76,7 @@ def test_a_named_machine_need_not_be_there(command: Command) -> None:
     assert machine_named("cpux1", torch.float32).device.type == "cpu"
 
 
+@pytest.mark.slow
 def test_an_attention_that_declares_nothing_is_counted_and_named(command: Command) -> None:
     part = f"{__name__}.Averaging(hidden_dim=32)"
     use = f"--config=use:model.blocks[0].attention={part}"
@@ -83,6 +86,7 @@ def test_an_attention_that_declares_nothing_is_counted_and_named(command: Comman
     assert "blocks.*.attention: Averaging does not declare its operations" in out
 
 
+@pytest.mark.slow
 def test_a_large_model_is_counted_without_memory(command: Command) -> None:
     """As wide as Llama 3.1 405B (arXiv:2407.21783, table 3), with a tenth of its layers."""
     layers, hidden, ffn, vocab = 12, 16384, 53248, 128256
@@ -180,6 +184,7 @@ def test_many_turns_are_left_out_and_groups_with_another_rate_are_named() -> Non
     assert text.splitlines()[-1] == "tables: 0.5 times as much"
 
 
+@pytest.mark.slow
 def test_whatever_changes_over_a_run_is_drawn(command: Callable[..., Any], tmp_path: Path) -> None:
     other = f'texts={{"other": "{tmp_path / "not looked at"}"}}'
     done = command(

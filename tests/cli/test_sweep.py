@@ -25,6 +25,7 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "table.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_print_shows_the_points_and_runs_none(
     command: Command, tmp_path: Path, processes: list[list[str]]
 ) -> None:
@@ -48,6 +49,7 @@ def test_print_shows_the_points_and_runs_none(
     assert not (tmp_path / "sweep").exists() and not processes
 
 
+@pytest.mark.slow
 def test_flags_keep_their_places(command: Command) -> None:
     flags = ["--config=config:debug", "--sweep=set:seq_len=16,32", "--config=set:samples=None"]
     more = ["--zip=set:batch_size=1,2;tag:LearningRate=1,2", "--sweep=tag:WeightDecay=0,1"]
@@ -59,6 +61,7 @@ def test_flags_keep_their_places(command: Command) -> None:
     assert "set:seq_len=64 (directive 7) overwrites" in late.err
 
 
+@pytest.mark.slow
 def test_a_learning_rate_sweep_trains_each_point_once(
     command: Command, tmp_path: Path, processes: list[list[str]]
 ) -> None:
@@ -77,6 +80,7 @@ def test_a_learning_rate_sweep_trains_each_point_once(
     assert all(f"{rows[1][-1]['loss']:.4f}" in text for text in (out, again.out))
 
 
+@pytest.mark.slow
 def test_a_failed_point_is_retried_and_does_not_stop_the_others(
     command: Command, tmp_path: Path, processes: list[list[str]]
 ) -> None:
@@ -89,6 +93,7 @@ def test_a_failed_point_is_retried_and_does_not_stop_the_others(
     assert all("--resume" in line[-1] for line in processes[2:])
 
 
+@pytest.mark.slow
 def test_an_objective_that_no_point_measures_is_reported(command: Command, tmp_path: Path) -> None:
     flags = [*FLAGS, RATES, "--objective=moe/load_max", f"--run_dir={tmp_path}"]
     status, out, err = command(sweep.main, *flags)
@@ -97,6 +102,7 @@ def test_an_objective_that_no_point_measures_is_reported(command: Command, tmp_p
     assert "no run reports --objective=moe/load_max. There are" in err
 
 
+@pytest.mark.slow
 def test_a_search_trains_points_and_prints_the_best_command(
     command: Command, tmp_path: Path, processes: list[list[str]]
 ) -> None:
@@ -120,6 +126,7 @@ def test_a_search_trains_points_and_prints_the_best_command(
     assert len(processes) == 3
 
 
+@pytest.mark.slow
 def test_a_bisection_names_the_difference_and_trains_nothing_twice(
     command: Command, tmp_path: Path, processes: list[list[str]]
 ) -> None:

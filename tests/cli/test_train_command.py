@@ -94,6 +94,7 @@ def test_mistakes(command: Command, flags: list[str], message: str) -> None:
     assert len(err.splitlines()) <= 6 and "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_a_file_of_flags_may_be_overridden_and_debug_shows_where(
     command: Command, tmp_path: Path
 ) -> None:
@@ -112,6 +113,7 @@ def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:
     assert status == 2 and "is refused" in err
 
 
+@pytest.mark.slow
 def test_in_a_shell_a_mistake_ends_with_status_two_and_a_reader_may_stop(tmp_path: Path) -> None:
     line = [sys.executable, str(ROOT / "train.py")]
     wrong = [*line, "--config=fiddler:make_lage"]
@@ -141,6 +143,7 @@ def allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     sys.modules.pop("site_of_mine", None)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("allowed")
 def test_commands_that_are_printed_allow_the_packages_of_the_run(
     command: Command, tmp_path: Path
@@ -224,6 +227,7 @@ def test_another_error_of_the_system_is_not_about_output(command: Command) -> No
         command(main)
 
 
+@pytest.mark.slow
 def test_without_docstrings_nothing_begins() -> None:
     command = [sys.executable, "-OO", "-m", "fidgpt.plot", "runs/none"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

@@ -36,6 +36,7 @@ def letters(mixture: data.Mixture, steps: range) -> list[str]:
     return [next(chr(token) for token in row if token < 256) for row in rows]
 
 
+@pytest.mark.slow
 def test_every_prefix_has_the_shares_less_than_one_sequence_off(streams):
     drawn = letters(mixed(streams), range(40))
     for name, share in {"x": 0.5, "y": 0.3, "z": 0.2}.items():
@@ -43,6 +44,7 @@ def test_every_prefix_has_the_shares_less_than_one_sequence_off(streams):
         assert np.abs(had - share * np.arange(1, len(drawn) + 1)).max() < 1 - 1e-9
 
 
+@pytest.mark.slow
 def test_each_stream_continues_in_its_own_order(streams: dict[str, data.IndexedStream]) -> None:
     """Epoch after epoch, also where a stage ends in between."""
     stages = [data.Stage(begin=7, weights={"x": 1, "z": 2}), data.Stage(begin=20, weights={"y": 1})]
@@ -56,6 +58,7 @@ def test_each_stream_continues_in_its_own_order(streams: dict[str, data.IndexedS
     assert len(drawn["x"]) > 2 * streams["x"].num_sequences  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_a_stage_has_its_own_shares_from_its_first_step_on(streams):
     mixture = mixed(streams, stages=[data.Stage(begin=10, weights={"z": 3, "x": 1})])
     drawn = letters(mixture, range(10, 30))
@@ -73,6 +76,7 @@ def test_the_order_of_names_changes_nothing(streams: dict[str, data.IndexedStrea
     assert first.checksum == second.checksum
 
 
+@pytest.mark.slow
 def test_mixtures_are_mixed(streams: dict[str, data.IndexedStream]) -> None:
     inner = data.Mixture(
         {name: streams[name] for name in "xy"}, batch_size=1, weights={"x": 1, "y": 1}
@@ -148,6 +152,7 @@ def test_mistakes_are_named(streams: dict[str, data.IndexedStream], stream_of: M
         data.Mixture(streams, batch_size=1, weights={"x": 1}).batch(0)
 
 
+@pytest.mark.slow
 def test_the_order_of_a_stage_is_made_when_the_stage_begins(streams, monkeypatch):
     """Shares like 0.61803 have an order of 100,000 places; shares that move have 100 of them."""
     lengths: list[int | None] = []

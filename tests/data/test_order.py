@@ -143,10 +143,12 @@ def read_in_parts(make: Callable[[], data.TrainingStream]) -> list[Tensor]:
     return batches
 
 
+@pytest.mark.slow
 def test_stops_and_ranks_change_no_token(make, expected):
     assert torch.equal(torch.stack(read_in_parts(make)), torch.stack(expected))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("depth", "num_workers"), [(1, 1), (2, 2), (5, 4)])
 def test_batches_made_ahead_change_no_token(make, expected, depth, num_workers):
     def ahead() -> data.Prefetch:
@@ -292,6 +294,7 @@ if sys.argv[1] == "interrupt":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "status"), [("interrupt", -2), ("end", 0)])
 def test_neither_ctrl_c_nor_the_end_of_the_program_waits_for_a_batch(how: str, status: int) -> None:
     """The batch that is being made takes an hour; starting on a busy machine may take a minute."""

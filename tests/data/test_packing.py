@@ -313,6 +313,7 @@ def test_texts_of_a_row_are_changed_each_on_its_own_and_keep_their_places() -> N
         assert undone(new[47:87])[1] == a_row(length=37)
 
 
+@pytest.mark.slow
 def test_chance_has_the_rates() -> None:
     """Of 4,000 texts, within 4 standard errors; cuts are anywhere, alike in both halves."""
     rows = changed([a_row()] * 4000, rate=0.3, spm_rate=0.25).tolist()

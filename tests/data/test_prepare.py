@@ -62,6 +62,7 @@ def test_every_document_is_read_back_in_order(modules, prepare, spec, shard_toke
     assert (num_shards == 1) == (shard_tokens == 10**9)
 
 
+@pytest.mark.slow
 def test_a_vocabulary_beyond_16_bits_is_written_in_32(modules, prepare, tmp_path):
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {f"filler{n}": n for n in range(70_000)}
@@ -77,6 +78,7 @@ def test_a_vocabulary_beyond_16_bits_is_written_in_32(modules, prepare, tmp_path
     assert sorted(train + held_out) == sorted(modules[:5])
 
 
+@pytest.mark.slow
 def test_the_hash_of_a_document_decides_whether_it_is_held_out(prepare: Prepare) -> None:
     texts = [f"document {n}" for n in range(2000)]
     _, held_out = both_of(prepare(texts, "a", validation_fraction=0.1))
@@ -104,6 +106,7 @@ def test_the_tokenizer_is_not_trained_on_what_is_held_out(prepare: Prepare) -> N
         assert split and all((text[-1].encode() in values) == is_known for text in split)
 
 
+@pytest.mark.slow
 def test_the_sample_of_the_tokenizer_is_bounded(modules: list[str], prepare: Prepare) -> None:
     samples = []
 
@@ -136,6 +139,7 @@ def test_the_command_prepares_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "argument --source: takes one value, but was given a and b" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_as_a_user_types_it(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text\n" * 100)
     command = [sys.executable, "-W", "error", "-m", "fidgpt.data.prepare"]
@@ -217,6 +221,7 @@ def test_finished_shards_are_not_tokenized_again(
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", ["other key", "{", '{"version": 1}'])
 def test_only_the_same_preparation_is_resumed(modules, files, tmp_path, monkeypatch, record):
     with monkeypatch.context() as patch:
@@ -482,6 +487,7 @@ def test_constructors_check_their_options_and_touch_no_file(tmp_path: Path) -> N
     assert below(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_corpus_is_prepared_once(documents, modules, tmp_path):
     """Also by threads that start together, each with a lock file of its own as processes have."""
     source = documents(modules)
@@ -596,6 +602,7 @@ def test_damaged_files_are_named(prepared, name, damage, message):
         data.PreparedCorpus(prepared.directory)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "value", "message"),
     [
@@ -630,6 +637,7 @@ def test_the_command_that_deletes_a_directory_is_quoted(tmp_path: Path) -> None:
         data.PreparedCorpus(tmp_path / "night owl")
 
 
+@pytest.mark.slow
 def test_a_large_corpus_is_verified_on_request(prepared, monkeypatch):
     monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
     data.PreparedCorpus(prepared.directory).verify()

@@ -37,6 +37,7 @@ def write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
     pyarrow.parquet.write_table(pyarrow.table(columns), path)
 
 
+@pytest.mark.slow
 def test_the_standard_library_is_python_without_its_tests() -> None:
     texts = list(StandardLibrary().documents())
     assert 5_000_000 < sum(len(text.encode()) for text in texts) < 40_000_000
@@ -101,6 +102,7 @@ TEXTS = [f"text {number} é\r\n " for number in range(5000)]
 LINES = "".join(json.dumps({"text": text}) + "\n" for text in TEXTS).encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", PACK)
 def test_compressed_files_are_read_like_others(tmp_path: Path, suffix: str) -> None:
     pack = PACK[suffix]

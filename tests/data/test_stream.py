@@ -67,6 +67,7 @@ def case(modules: list[str], tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(data.TextFiles(folder), tmp_path_factory.mktemp("cache"))
 
 
+@pytest.mark.slow
 def test_a_batch_depends_on_nothing_but_the_step(case: Case) -> None:
     first, second = case.stream(), case.stream()
     expected = [first.batch(step) for step in range(200)]
@@ -78,6 +79,7 @@ def test_a_batch_depends_on_nothing_but_the_step(case: Case) -> None:
     assert not torch.equal(case.stream(seed=2).batch(0), expected[0])
 
 
+@pytest.mark.slow
 def test_every_window_comes_once_an_epoch_in_another_order(case: Case) -> None:
     stream = case.stream(batch_size=1)
     reference = windows(case.train)
@@ -91,6 +93,7 @@ def test_every_window_comes_once_an_epoch_in_another_order(case: Case) -> None:
     assert reference not in orders
 
 
+@pytest.mark.slow
 def test_batch_size_does_not_change_the_order_and_batches_run_across_epochs(case: Case) -> None:
     single, batched = case.stream(batch_size=1), case.stream(batch_size=7)
     assert batched.num_sequences % 7
@@ -117,6 +120,7 @@ def test_any_number_of_ranks_reads_the_same_tokens(case: Case, world_size: int) 
         assert torch.equal(torch.cat(ranked), part.batch(step))
 
 
+@pytest.mark.slow
 def test_shards_change_nothing(case, documents, modules, tmp_path):
     whole, pieces = (
         Case(documents(modules), tmp_path, shard_tokens=tokens) for tokens in (10**9, 1)
@@ -243,6 +247,7 @@ def test_neighbors_end_up_as_far_apart_as_chance_puts_them() -> None:
     assert abs(steps.mean() / size - 1 / 3) < 4 * np.sqrt(1 / 18 / size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20, 100])
 def test_every_place_is_equally_likely_over_the_keys(size: int) -> None:
     """Chi-square of where position 0 goes over 1,000 keys, against 5 standard deviations."""
@@ -520,6 +525,7 @@ def read_all(corpus: data.PreparedCorpus) -> None:
     corpus.train.read(starts, length=100)
 
 
+@pytest.mark.slow
 def test_shards_that_change_while_they_are_read(corpus: data.PreparedCorpus) -> None:
     path = corpus.directory / "train-00001.bin"
     content = path.read_bytes()
@@ -548,6 +554,7 @@ def test_documents_out_of_order(corpus: data.PreparedCorpus, ends: int) -> None:
         list(corpus.train.document_bounds(at_once=10))
 
 
+@pytest.mark.slow
 def test_a_packing_that_was_altered_or_cut_short(corpus: data.PreparedCorpus) -> None:
     packed = best_fit(corpus, seq_len=64, seed=0)
     path = corpus.directory / "best-fit-64" / "pieces.bin"

@@ -41,6 +41,7 @@ def random_texts(count: int) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_any_unicode_text_comes_back_exactly(tokenizer: data.Tokenizer) -> None:
     texts, sizes = random_texts(400), np.array(tokenizer.token_bytes())
     for text, batched in zip(texts, tokenizer.encode_batch(texts), strict=True):
@@ -92,6 +93,7 @@ def test_saving_and_loading_keeps_everything(tokenizer: data.Tokenizer, tmp_path
     assert [loaded.encode(text) for text in texts] == [tokenizer.encode(text) for text in texts]
 
 
+@pytest.mark.slow
 def test_training_is_the_same_in_another_process(modules: list[str], tmp_path: Path) -> None:
     """Hash seeds differ between processes, and threads race: neither may reach the merges."""
     (tmp_path / "sample.json").write_text(json.dumps(modules))

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import torch._dynamo  # noqa: F401 # or each fork imports it for its first tensor made in a mode
+
 from faults.cases import NO_ROOM, Kinds, RunWorld, World, Wrong
 from faults.clusters import CLUSTERS, ClusterWorld
 from faults.sweeps import SweepWorld

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import torch
-import torch._dynamo  # or the first tensor made in a mode imports it, in every fork again
 from absl import flags
 
 from fidgpt.cli import train

@@ -44,6 +44,7 @@ def test_an_error_has_the_path_and_the_message_of_the_constructor(
     assert type(caught.value.mistakes[0].__cause__) is type(error)
 
 
+@pytest.mark.slow
 def test_a_message_is_short_however_much_was_built() -> None:
     cfg = fdl.Config(pair, list(range(100_000)), fdl.Config(refuse, ValueError("no")))
     assert len(message_of(lambda: build(cfg))) < 100

@@ -4,6 +4,7 @@ import collections
 from typing import Any
 
 import fiddle as fdl
+import pytest
 
 from fidgpt import graph
 
@@ -100,6 +101,7 @@ def test_a_part_that_is_copied_or_bound_has_lists_of_its_own_too() -> None:
         assert len({id(copied.first), id(copied.second), id(several)}) == 3
 
 
+@pytest.mark.slow
 def test_lists_of_one_list_twice_of_one_list_twice_stay_few() -> None:
     value: Any = [1]
     for _ in range(100):

@@ -195,6 +195,7 @@ def test_text_is_drawn_as_it_is() -> None:
         assert {repr(text), f"other[{text!r}]"} <= set(drawn)
 
 
+@pytest.mark.slow
 @has_program
 def test_configs_are_drawn_with_their_differences() -> None:
     for name in ("debug", "deepseek_v3", "gemma3_12b"):

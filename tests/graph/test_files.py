@@ -48,6 +48,7 @@ def test_everything_survives() -> None:
     assert built.other[:3] == [8 * 2 * 16, (8, 4), {"a": 8, "b": 1}]
 
 
+@pytest.mark.slow
 def test_every_config_survives() -> None:
     for name in configs.__all__:
         text = graph.dump(getattr(configs, name)())

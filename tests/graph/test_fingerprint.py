@@ -117,6 +117,7 @@ text = [fingerprint(whole_graph()), dump(whole_graph()), draw(base(), since=debu
 """
 
 
+@pytest.mark.slow
 def test_it_the_file_and_the_drawing_are_the_same_in_every_process() -> None:
     here: dict[str, Any] = {}
     exec(SCRIPT, here)

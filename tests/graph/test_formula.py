@@ -146,6 +146,7 @@ def test_which_texts_are_formulas(text: str, hint: Any, is_one: bool) -> None:
     assert means_formula(text, hint) is is_one
 
 
+@pytest.mark.slow
 def test_formulas_of_formulas_are_no_limit() -> None:
     cfg = fdl.Config(keywords, v0=1)
     for i in range(1, 1000):

@@ -121,6 +121,7 @@ def test_entries_that_are_refused(root: dict[str, Any]) -> None:
     refused(document(**root))
 
 
+@pytest.mark.slow
 def test_nodes_that_hold_each_other_or_are_held_by_none() -> None:
     content = holding({"part": "a"})
     for inside in ([{"part": "a"}], {"part": ""}):
@@ -150,6 +151,7 @@ def test_texts_that_are_not_a_file(content: Any, message: str) -> None:
     assert message in refused(content)
 
 
+@pytest.mark.slow
 def test_deep_nesting_and_endless_graphs_are_refused() -> None:
     text = json.dumps(holding("HERE"))
     for opening, closing in (("[", "]"), ('{"tuple": [', "]}"), ('{"dict": {"a": ', "}}")):

@@ -194,6 +194,7 @@ def test_the_page_repeats_and_leaves_the_graph_as_it_was() -> None:
     assert before == (graph.fingerprint(cfg), repr(dict(cfg.__argument_history__)))
 
 
+@pytest.mark.slow
 def test_a_page_is_linear_in_its_graph() -> None:
     sizes = [len(repr(document(wide(count)))) for count in (0, 100, 300)]
     assert sizes[2] - sizes[0] < 3.2 * (sizes[1] - sizes[0])

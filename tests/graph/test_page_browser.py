@@ -174,6 +174,7 @@ def test_two_configs_stand_side_by_side(drive: Drive) -> None:
     assert "Why in base" in found["panel"]
 
 
+@pytest.mark.slow
 def test_a_thousand_nodes_start_folded_and_unfold(drive: Drive) -> None:
     found = drive(wide(333))("""
         const first = lines().length;

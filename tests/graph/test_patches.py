@@ -43,6 +43,7 @@ def test_the_difference_of_random_graphs_makes_one_of_the_other(seed: int) -> No
     assert_becomes(old, new)
 
 
+@pytest.mark.slow
 def test_the_difference_that_a_fiddler_makes() -> None:
     for i, name in enumerate(fiddlers.__all__):
         old, new = configs.gpt2_124m(), configs.gpt2_124m()

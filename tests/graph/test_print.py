@@ -120,6 +120,7 @@ class TestFlat:
         assert set_lines(cfg).splitlines() == [lines[0], lines[2], lines[4], lines[5]]
         assert "rate = 0.0\n" in flat(cfg, defaults=True)
 
+    @pytest.mark.slow
     def test_every_path_can_be_followed(self) -> None:
         for name in configs.__all__:
             cfg = getattr(configs, name)()
@@ -141,6 +142,7 @@ def again(cfg: Any) -> Any:
 class TestPython:
     """Code that makes the same graph again."""
 
+    @pytest.mark.slow
     def test_every_config_is_made_again_by_clean_code(self, tmp_path: Path) -> None:
         made = {name: getattr(configs, name)() for name in configs.__all__}
         for name, cfg in {**made, "whole": whole_graph()}.items():
@@ -154,6 +156,7 @@ class TestPython:
             done = subprocess.run(ruff, capture_output=True, text=True, cwd=ROOT, check=False)
             assert not done.returncode, done.stdout + done.stderr
 
+    @pytest.mark.slow
     def test_so_is_every_fiddled_config(self) -> None:
         for name in fiddlers.__all__:
             cfg = configs.base()
@@ -186,6 +189,7 @@ class TestPython:
         assert made.first["double"] is made.second["list"][0]
         assert made.second["list"][1].number is made.first["double"]
 
+    @pytest.mark.slow
     def test_deep_and_repeated_graphs(self) -> None:
         cfg = fdl.Config(Part, width=0)
         for width in range(1000):

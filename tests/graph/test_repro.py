@@ -206,6 +206,7 @@ def test_parameters_of_a_new_node_are_no_error() -> None:
     assert "use:model.norm=LayerNorm(normalized_shape={HiddenDim})" in done.directives
 
 
+@pytest.mark.slow
 def test_a_fiddler_that_hides_differences_saves_none() -> None:
     """A block in a wrapper is one difference, and all that it holds is to be set too."""
     tried = [f"fiddler:{name}" for name in ("share_blocks", "use_compile", "use_qk_norm")]

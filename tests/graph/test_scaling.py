@@ -55,6 +55,7 @@ def test_the_cost_grows_with_the_size(name: str, graphs: dict[int, tuple[Any, An
     assert min(found) <= 1.25
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_a_chain_of_a_thousand_is_no_limit(name: str) -> None:
     graph, other = chain(1000), chain(1000)
@@ -62,13 +63,17 @@ def test_a_chain_of_a_thousand_is_no_limit(name: str) -> None:
     TASKS[name](graph, other, dump(graph))
 
 
-GRAPH, OTHER = synthetic.wide(2000), synthetic.wide(2000)
-OTHER.a = 17
-TEXT = dump(GRAPH)
+@pytest.fixture(scope="module")
+def large() -> tuple[Any, Any, str]:
+    """A graph of 2,000 nodes, one that differs in a value, and the file of the first."""
+    graph, other = synthetic.wide(2000), synthetic.wide(2000)
+    other.a = 17
+    return graph, other, dump(graph)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
-def test_a_large_graph_is_not_searched_for_garbage(name: str) -> None:
+def test_a_large_graph_is_not_searched_for_garbage(name: str, large: tuple[Any, Any, str]) -> None:
     searches: list[str] = []
 
     def watch(phase: str, _: dict[str, int]) -> None:
@@ -76,12 +81,13 @@ def test_a_large_graph_is_not_searched_for_garbage(name: str) -> None:
 
     gc.callbacks.append(watch)
     try:
-        TASKS[name](GRAPH, OTHER, TEXT)
+        TASKS[name](*large)
     finally:
         gc.callbacks.remove(watch)
     assert searches.count("start") <= 3  # what was made meanwhile is looked through once, after it
 
 
+@pytest.mark.slow
 def test_what_stays_is_never_looked_through() -> None:
     """In a process of its own, in which nothing was set aside before."""
     program = "import gc; from fidgpt.collection import gc_paused as quiet\n"

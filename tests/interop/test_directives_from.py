@@ -73,6 +73,7 @@ def test_differences_of_a_config_dict_from_another_base_are_set() -> None:
     assert cfg.samples.prompts == ["a, b", "{c}"]
 
 
+@pytest.mark.slow
 def test_inherited_values_need_a_directive_if_they_differ() -> None:
     tree = {"model": {"hidden_dim": 512, "blocks": [{"mlp": {"hidden_dim": 256}}]}}
     directives = directives_of(tree)
@@ -110,6 +111,7 @@ def test_every_error_is_listed() -> None:
     assert len(messages) == len(wanted)
 
 
+@pytest.mark.slow
 def test_impossible_trees_are_refused() -> None:
     loop: dict[str, Any] = {}
     loop["model"] = loop

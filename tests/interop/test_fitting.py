@@ -45,6 +45,7 @@ class Mine(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_a_module_of_the_users_own_is_named_by_its_path():
     cfg = configs.qwen3_0_6b()
     unroll(cfg, every=2)
@@ -66,6 +67,7 @@ NAMED = (
 REST = [name for name in configs.__all__ if name not in NAMED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [*NAMED, *(pytest.param(name, marks=pytest.mark.long) for name in REST)]
 )
@@ -76,6 +78,7 @@ def test_every_named_config_can_be_written_for_transformers(name: str):
     assert member.settings["hidden_dim"] in keys.values()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "change", "expected"),
     [
@@ -101,6 +104,7 @@ def test_what_is_for_training_alone_does_not_matter():
     assert family(cfg) == "llama"
 
 
+@pytest.mark.slow
 def test_values_without_a_key_are_named():
     cfg = configs.base()
     for block in find(cfg.model, lm.Block):
@@ -112,6 +116,7 @@ def test_values_without_a_key_are_named():
     ]
 
 
+@pytest.mark.slow
 def test_a_single_layer_that_differs_is_named():
     cfg = configs.base()
     unroll(cfg)
@@ -121,6 +126,7 @@ def test_a_single_layer_that_differs_is_named():
     assert all(line.startswith("blocks.2.attention.") for line in lines)
 
 
+@pytest.mark.slow
 def test_components_of_no_family_are_refused():
     cfg = configs.base()
     use_alibi(cfg)
@@ -134,6 +140,7 @@ def test_uneven_heads_are_written_for_a_class_that_takes_them():
     assert family(cfg) == "mistral"
 
 
+@pytest.mark.slow
 def test_uneven_heads_are_refused_where_no_class_takes_them():
     cfg = configs.gemma2_2b()
     for attention in find(cfg.model, lm.Attention):
@@ -149,6 +156,7 @@ class Doubled(lm.SwiGLU):
         return 2 * super().forward(x)
 
 
+@pytest.mark.slow
 def test_a_subclass_is_another_class():
     cfg = configs.base()
     cfg.model.blocks[0].mlp = fdl.ArgFactory(Doubled, hidden_dim=256, ffn_dim=704)

@@ -96,6 +96,7 @@ def test_a_llama_is_mapped_value_by_value() -> None:
     )
 
 
+@pytest.mark.slow
 def test_no_directive_repeats_what_holds_already() -> None:
     directives = read(SMALL_LLAMA).directives
     whole = repr(bind(compose(directives).config))
@@ -105,6 +106,7 @@ def test_no_directive_repeats_what_holds_already() -> None:
             assert repr(bind(fewer)) != whole
 
 
+@pytest.mark.slow
 def test_defaults_are_those_of_levanter() -> None:
     assert_mapped(
         "{}",
@@ -150,6 +152,7 @@ gradient_checkpointing: false -> () = Block; mlp.ffn_dim = 96
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "values", "names"), cases(MODELS))
 def test_models_are_mapped(text: str, values: str, names: str) -> None:
     assert_mapped(f"model: {{{SIZES}, {text}}}", values, names, inside=BLOCK)
@@ -171,6 +174,7 @@ def test_yarn_is_that_of_its_paper_and_the_difference_is_listed() -> None:
     )
 
 
+@pytest.mark.slow
 def test_gpt2_starts_from_gpt2() -> None:
     assert_mapped(
         """
@@ -232,6 +236,7 @@ tracker: [{project: mine, entity: me, mode: offline, name: null, save_code: true
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "values", "names"), cases(TRAINERS))
 def test_trainers_are_mapped(text: str, values: str, names: str) -> None:
     unmapped = " ".join(f"trainer.{name}" for name in names.split())
@@ -268,6 +273,7 @@ lr_schedule: linear, warmup: 10 -> schedule.warmup = 10; schedule.decay = None
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "values", "names"), cases(OPTIMIZERS))
 def test_optimizers_are_mapped(text: str, values: str, names: str) -> None:
     unmapped = " ".join(f"optimizer.{name}" for name in names.split())
@@ -356,6 +362,7 @@ def test_z_loss() -> None:
     assert [term.weight for term in found] == [1e-4]
 
 
+@pytest.mark.slow
 def test_entries_without_an_equivalent_are_listed() -> None:
     mapped = read("""
         data: !include data/some.yaml
@@ -419,6 +426,7 @@ def test_files_that_make_no_sense_are_refused(text: str, message: str) -> None:
         read(text)
 
 
+@pytest.mark.slow
 def test_huge_entries_are_listed_in_short() -> None:
     rows = ["a0: &a0 [1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(60))]
     mapped = read_levanter("\n".join([*rows, "deep: " + "[" * 5000 + "]" * 5000]))

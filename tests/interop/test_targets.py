@@ -373,6 +373,7 @@ def test_impossible_files_are_refused(text: str, message: str) -> None:
     assert any(message in one for one in mistakes(text))
 
 
+@pytest.mark.slow
 def test_what_would_grow_without_end_is_refused() -> None:
     rows = ["&a0 [1, 1]", *(f"&a{i + 1} [*a{i}, *a{i}]" for i in range(40))]
     assert "items together" in mistakes(f"{{T:pair, first: [{', '.join(rows)}]}}")[0]

@@ -277,6 +277,7 @@ def compare_flex_with_eager() -> None:
         torch.testing.assert_close(mixed[there], exact[there], rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_flex_attention_computes_the_same(tmp_path: Path):
     """In a process without type checks, which torch cannot trace through."""
     here = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})"

@@ -88,6 +88,7 @@ def text(*, rows: int = 2) -> Tensor:
     return torch.randint(1, 50, (rows, SEQ), generator=torch.Generator().manual_seed(2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 @pytest.mark.parametrize(
     ("kind", "rows", "sizes"),
@@ -103,6 +104,7 @@ def test_logits_are_those_of_the_whole_text(kind, rows, sizes, make_cache):
     torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_short_row_is_as_if_it_were_alone(kind, make_cache):

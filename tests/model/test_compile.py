@@ -64,6 +64,7 @@ torch.library.opcheck(operator, (queries, keys, keys, 0.3, 4))
 """
 
 
+@pytest.mark.slow
 def test_a_block_compiles_as_one_graph(tmp_path: Path):
     run_program(PROGRAM, folder=tmp_path)
 
@@ -229,6 +230,7 @@ def every_other(cfg: fdl.Config) -> None:
     use_recompute(cfg, every=2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixture", [(), (use_moe,)], ids=["dense", "mixture"])
 @pytest.mark.parametrize("again", [use_recompute, every_other, use_selective_recompute])
 def test_recomputation_changes_nothing_and_reports_once(mixture, again: Fiddler) -> None:
@@ -248,6 +250,7 @@ def test_recomputation_saves_memory() -> None:
     assert full.predicted < selective.predicted < 0.6 * nothing.predicted
 
 
+@pytest.mark.slow
 def test_a_block_stays_of_its_class_and_keeps_its_names() -> None:
     plain, model = model_of().model, model_of(use_recompute).model
     assert [*dict(model.named_parameters())] == [*dict(plain.named_parameters())]

@@ -95,6 +95,7 @@ def counted(module: lm.Transformer, *, backward: bool = False) -> float:
     return counter.get_total_flops() / (BATCH * SEQ)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ATTENTIONS, *MLPS])
 def test_components_cost_what_torch_counts(name: str) -> None:
     parts = {"attention": ATTENTIONS[name]} if name in ATTENTIONS else {"mlp": MLPS[name]}
@@ -122,6 +123,7 @@ def test_a_training_step_costs_three_times_as_much() -> None:
     assert cost.TRAINING_PASSES * products == pytest.approx(passes, rel=1e-2)
 
 
+@pytest.mark.slow
 def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores() -> None:
     """Closed form: 2 (12 layers * 12 * 768^2 + 50,257 * 768) + 12 layers * 4 * 1,024 * 768."""
     from fidgpt.compose.runs import build_trainer
@@ -151,6 +153,7 @@ class Declaring(Summing):
         return 4 * seq_len * HIDDEN
 
 
+@pytest.mark.slow
 def test_what_a_component_does_not_declare_is_measured() -> None:
     undeclared, declared = (on_meta(partial(model, kind)) for kind in (Summing, Declaring))
     own = 4 * SEQ * HIDDEN
@@ -216,6 +219,7 @@ def families() -> dict[str, Callable[[], Any]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", families().values(), ids=families())
 def test_families_cost_what_torch_counts(config: Callable[[], Any]) -> None:
     with torch.device("meta"):
@@ -262,6 +266,7 @@ def test_a_filled_cache_takes_what_was_predicted(attentions: list[Any], share: b
     assert cost.cache_bytes(cost.without_memory(module), context=CONTEXT) == cache.bytes()
 
 
+@pytest.mark.slow
 def test_closed_forms() -> None:
     """Keys and values of the kept heads; a latent and a shared key; and positions once."""
 

@@ -71,6 +71,7 @@ def columns(steps) -> list[list[int]]:
     return [[token for token in row if token is not None] for row in rows]
 
 
+@pytest.mark.slow
 def test_without_temperature_it_is_a_loop_over_argmax(model):
     expected = by_argmax(model, [1, 2, 3], num_tokens=12, context=99)
     assert len(set(expected)) > 3
@@ -80,6 +81,7 @@ def test_without_temperature_it_is_a_loop_over_argmax(model):
     assert list(only) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [1, 4, 9, 10, 99])
 def test_a_row_is_as_if_it_were_alone_within_any_context(model, context):
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10], [11, 12]]
@@ -88,6 +90,7 @@ def test_a_row_is_as_if_it_were_alone_within_any_context(model, context):
         assert row == by_argmax(model, prompt, num_tokens=8, context=context)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prompts", [[[1, 0, 3], [4], [0, 6, 7, 0], [0]], [[3, 0]]])
 def test_documents_of_a_prompt_stay_apart(model, prompts):
     model.layout = lm.PackedDocuments(end_of_text=0)
@@ -96,6 +99,7 @@ def test_documents_of_a_prompt_stay_apart(model, prompts):
         assert row == by_argmax(model, prompt, num_tokens=8, context=99)
 
 
+@pytest.mark.slow
 def test_learned_positions_end_in_an_error_or_slide(model):
     model.embedding.positions = lm.LearnedPositions(seq_len=6, hidden_dim=32)
     nn.init.normal_(model.embedding.positions.weight)
@@ -115,6 +119,7 @@ def test_each_row_ends_on_its_own():
     assert len(model.seen) == 5
 
 
+@pytest.mark.slow
 def test_a_row_draws_by_its_own_seed_alone(model):
     prompts, seeds = [[1, 2, 3], [4], [1, 2, 3]], [7, 8, 9]
 
@@ -131,6 +136,7 @@ def test_a_row_draws_by_its_own_seed_alone(model):
     assert drawn([2, 0]) == [together[2], together[0]]
 
 
+@pytest.mark.slow
 def test_tokens_are_drawn_as_often_as_they_are_likely():
     model = Scored([0.0, 1.0, 2.0, -1.0])
     draws = [*generate(model, [0], num_tokens=500, context=1, temperature=0.5, top_k=None)]
@@ -364,6 +370,7 @@ def test_each_token_is_scored_after_those_before_it(model):
     assert scored.bits_per_byte(20) == pytest.approx(nats / math.log(2) / 20)
 
 
+@pytest.mark.slow
 def test_a_long_text_is_read_in_windows_that_overlap_by_half(model):
     tokens = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
     scored = score(model, tokens, context=4)
@@ -438,6 +445,7 @@ for prompts in ([[1, 2, 3]], [[1, 2, 3], [4, 5, 6, 7, 8, 9]]):
 """
 
 
+@pytest.mark.slow
 def test_a_step_is_compiled_once_for_all_tokens(tmp_path: Path):
     run_program(PROGRAM, folder=tmp_path)
 

@@ -8,9 +8,6 @@ import pytest
 import torch
 from small_models import CPU, drawn, filled
 from torch import Tensor, nn
-from transformers import DeepseekV2Config, DeepseekV3Config
-from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
-from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
 
 from fidgpt import model as lm
 from fidgpt.model.cache import Cache
@@ -170,10 +167,6 @@ def test_sizes_that_do_not_fit_are_named(wrong, message):
         LatentAttention(**SIZES | wrong)
 
 
-KINDS = {
-    "v2": (DeepseekV2Config, v2.DeepseekV2Attention, v2.DeepseekV2RotaryEmbedding),
-    "v3": (DeepseekV3Config, v3.DeepseekV3Attention, v3.DeepseekV3RotaryEmbedding),
-}
 YARN = {"factor": 40.0, "original_max_position_embeddings": 16, "mscale": 1.0}
 
 
@@ -186,7 +179,14 @@ def halves(weight: Tensor, *, heads: int, still: int) -> Tensor:
 
 def theirs(version: str, query_rank: int | None, *, yarn: bool) -> tuple[nn.Module, nn.Module]:
     """DeepSeek's attention and its rotary embedding, small."""
-    Config, attention, rotary = KINDS[version]
+    from transformers import DeepseekV2Config, DeepseekV3Config
+    from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
+    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
+
+    Config, attention, rotary = {
+        "v2": (DeepseekV2Config, v2.DeepseekV2Attention, v2.DeepseekV2RotaryEmbedding),
+        "v3": (DeepseekV3Config, v3.DeepseekV3Attention, v3.DeepseekV3RotaryEmbedding),
+    }[version]
     rope = {"rope_type": "default", "rope_theta": 10_000.0}
     if yarn:
         rope |= {"rope_type": "yarn", "mscale_all_dim": 1.0, **YARN}
@@ -228,6 +228,7 @@ def ported(name: str, tensor: Tensor) -> tuple[str, Tensor]:
     return f"{ours}.weight", tensor
 
 
+@pytest.mark.xdist_group("transformers")  # whose import takes seconds
 @pytest.mark.parametrize("yarn", [False, True])
 @pytest.mark.parametrize("query_rank", [None, 10])
 @pytest.mark.parametrize("version", ["v2", "v3"])

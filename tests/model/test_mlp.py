@@ -8,13 +8,12 @@ import pytest
 import torch
 from small_models import drawn, filled
 from torch import Tensor, nn
-from transformers import Gemma2Config
-from transformers.activations import ACT2FN
-from transformers.models.gemma2.modeling_gemma2 import Gemma2MLP, Gemma2RMSNorm
 
 from fidgpt import model as lm
 
+TRANSFORMERS = pytest.mark.xdist_group("transformers")  # whose import takes seconds
 X = drawn(2, 5, 24, seed=1).double()
+OFFSET = pytest.param("offset", marks=TRANSFORMERS)
 
 
 def tanh_form(x: Tensor) -> Tensor:
@@ -76,15 +75,22 @@ def test_an_mlp_is_made_of_the_given_linears_inits_and_width(make):
         )
 
 
+@TRANSFORMERS
 @pytest.mark.parametrize(
     ("ours", "theirs"), [(lm.gelu, "gelu"), (lm.gelu_tanh, "gelu_new"), (lm.squared_relu, "relu2")]
 )
 def test_activations_are_those_of_transformers(ours, theirs):
+    from transformers.activations import ACT2FN
+
     x = torch.linspace(-6, 6, 1001)
     torch.testing.assert_close(ours(x), ACT2FN[theirs](x), rtol=1e-6, atol=1e-6)
 
 
+@TRANSFORMERS
 def test_geglu_is_the_mlp_of_gemma():
+    from transformers import Gemma2Config
+    from transformers.models.gemma2.modeling_gemma2 import Gemma2MLP
+
     config = Gemma2Config(hidden_size=24, intermediate_size=40)
     theirs, ours = Gemma2MLP(config), lm.GeGLU(hidden_dim=24, ffn_dim=40)
     ours.load_state_dict(
@@ -114,6 +120,8 @@ def norms(kind: str, dtype: torch.dtype) -> tuple[nn.Module, nn.Module, Tensor]:
     if kind == "plain":
         ours, theirs = lm.RMSNorm(hidden_dim=24, eps=1e-3), nn.RMSNorm(24, eps=1e-3)
     else:
+        from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+
         ours, theirs = lm.OffsetRMSNorm(hidden_dim=24), Gemma2RMSNorm(24, eps=1e-6)
     theirs.load_state_dict(filled(ours).state_dict())
     return ours.to(dtype), theirs.to(dtype), 3 * drawn(2, 50, 24).to(dtype)
@@ -127,7 +135,7 @@ def gradients(norm: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-@pytest.mark.parametrize("kind", ["plain", "offset"])
+@pytest.mark.parametrize("kind", ["plain", OFFSET])
 def test_norms_compute_what_torch_and_gemma_do(kind, dtype):
     ours, theirs, x = norms(kind, dtype)
     exact: dict[str, Any] = dict(
@@ -139,7 +147,7 @@ def test_norms_compute_what_torch_and_gemma_do(kind, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("kind", ["plain", "offset"])
+@pytest.mark.parametrize("kind", ["plain", OFFSET])
 def test_gradients_of_norms_are_those_of_torch_and_gemma(kind, dtype):
     ours, theirs, x = norms(kind, dtype)
     mine = gradients(ours, x)

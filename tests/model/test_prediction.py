@@ -87,6 +87,7 @@ def test_the_objective_adds_it_to_its_own():
     torch.testing.assert_close(both - alone, reported(model, batch[:, :-1]).losses["mtp"])
 
 
+@pytest.mark.slow
 def test_predictions_are_blind_to_their_targets():
     """A prediction k ahead at token i reads tokens up to i + k; its target is i + k + 1."""
     seen: list[tuple[Tensor, Tensor]] = []

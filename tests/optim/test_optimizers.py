@@ -271,6 +271,7 @@ def named(model: nn.Module, groups: Groups) -> dict[str, list[str]]:
     return {group["name"]: [names[id(p)] for p in group["params"]] for group in groups}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["debug", "gpt2_124m", "gpt_oss_20b"])
 def test_rules_can_do_what_decay_matrices_does(name: str) -> None:
     model = model_of(name)
@@ -279,6 +280,7 @@ def test_rules_can_do_what_decay_matrices_does(name: str) -> None:
     assert [{**group, "params": 0} for group in own] == [{**group, "params": 0} for group in theirs]
 
 
+@pytest.mark.slow
 def test_rules_add_up() -> None:
     model = model_of("gpt2_124m")
     rules = [

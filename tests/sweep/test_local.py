@@ -118,6 +118,7 @@ def test_jobs_run_one_after_the_other(toys: Toys) -> None:
     assert [line[0] for line in events.lines[4:]] == ["finished"] * 2
 
 
+@pytest.mark.slow
 def test_failures_are_retried_side_by_side(toys: Toys) -> None:
     check_failures_are_retried(LocalRunner(jobs=2, retries=1), toys)
 
@@ -137,6 +138,7 @@ def test_a_killed_process_is_reported_with_its_signal(toys: Toys) -> None:
     assert events.lines[-1][0] == "finished"
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_resumes(toys: Toys) -> None:
     toys.seconds = 0.1
     events = RecordedEvents()

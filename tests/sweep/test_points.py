@@ -29,6 +29,7 @@ def mistakes(*items: Item) -> list[str]:
     return caught.value.messages
 
 
+@pytest.mark.slow
 def test_axes_multiply_in_their_place_among_the_directives() -> None:
     made = plan(["config:debug", axis("set:num_steps=4,8"), "set:samples=None", RATES]).points
     assert len(made) == len({point.fingerprint for point in made}) == 4
@@ -39,6 +40,7 @@ def test_axes_multiply_in_their_place_among_the_directives() -> None:
     assert len(plan([axis("config:debug,base")]).points) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", ["set:seq_len=16", "fiddler:unroll"])
 def test_a_fingerprint_is_that_of_the_composed_graph(late: str) -> None:
     made = plan([*QUICK, RATES, PARTS, late, repeat("seed:2")])
@@ -50,6 +52,7 @@ def test_a_fingerprint_is_that_of_the_composed_graph(late: str) -> None:
     assert made.points[-1].values == last
 
 
+@pytest.mark.slow
 def test_equal_runs_are_folded_and_shared_beginnings_stay_as_they_are() -> None:
     wide = axis("set:model.hidden_dim=32,64,32")
     made = plan([*QUICK, wide, PARTS])
@@ -91,6 +94,7 @@ def test_names_show_what_varies(items: list[Item], expected: list[str]) -> None:
     assert names(*items) == expected
 
 
+@pytest.mark.slow
 def test_a_plan_counts_the_parameters_that_move() -> None:
     items = [axis("tag:HiddenDim=32,64"), PARTS, repeat("seed:2")]
     assert plan([*QUICK, *items]).moves == [
@@ -130,6 +134,7 @@ def test_two_axes_that_set_one_value_are_both_named(first: Axis, second: Axis, p
     assert mistake.startswith(f"{second.text} overwrites what {first.text} chose of {path}.")
 
 
+@pytest.mark.slow
 def test_axes_may_change_each_other_if_something_is_left_of_both() -> None:
     assert len(names(axis("set:seed=1,2"), repeat("seed:2"))) == 3  # 1 and 2, and then 2 and 3
     assert len(names(axis("set:**.eps=1e-3,1e-4"), axis("set:model.norm.eps=1e-5,1e-6"))) == 4
@@ -175,6 +180,7 @@ def test_a_wrong_base_is_named_once() -> None:
     assert len(caught.value.messages) == 1
 
 
+@pytest.mark.slow
 def test_each_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Trainer] = []
     build = points.build_trainer
@@ -208,6 +214,7 @@ def test_the_directory_does_not_depend_on_the_values() -> None:
     assert str(first).startswith("runs/sweep-debug-")
 
 
+@pytest.mark.slow
 def test_a_notebook_shows_the_points_and_their_results(tmp_path: Path) -> None:
     rates = axis("tag:LearningRate=1e-3,3e-3,1e-2")
     sweep = Sweep("config:debug", rates, directory=tmp_path / "sweep")

@@ -49,6 +49,7 @@ def run(sweep: Sweep, **settings: Any) -> tuple[Results, str]:
     return sweep.run(console=Console(file=text, width=1000), **settings), text.getvalue()
 
 
+@pytest.mark.slow
 def test_a_stopped_sweep_continues_as_if_it_had_not_been_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +121,7 @@ def test_results_can_be_read_while_points_run(toys: Toys) -> None:
     assert ["running"] * 3 in seen
 
 
+@pytest.mark.slow
 def test_finished_points_are_not_run_again_and_other_code_is_warned_of(toys: Toys) -> None:
     sweep = toy_sweep(toys)
     run(sweep)
@@ -176,6 +178,7 @@ class Unreachable(LocalRunner):
         raise ConfigError("no cluster answers")
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_what_runs(toys: Toys) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=100)
     with pytest.raises(ConfigError, match="no cluster answers"):

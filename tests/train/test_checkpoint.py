@@ -505,6 +505,7 @@ def test_a_damaged_file_is_named_and_an_older_checkpoint_offered(
     assert restore_at(saved, 100) == (100, {"at": 100})
 
 
+@pytest.mark.slow
 def test_every_byte_of_the_manifest_counts(saved: Path) -> None:
     path = newest(saved) / "manifest.json"
     good = path.read_bytes()
@@ -515,6 +516,7 @@ def test_every_byte_of_the_manifest_counts(saved: Path) -> None:
     assert manifest.damage(newest(saved)) is None
 
 
+@pytest.mark.slow
 def test_a_renamed_checkpoint_is_not_taken_for_another_step(saved: Path) -> None:
     newest(saved).rename(newest(saved).with_name("step_00000300"))
     assert "step_00000300 holds step 200 by its manifest.json: rename" in refusal(saved)

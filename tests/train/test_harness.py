@@ -26,7 +26,7 @@ except ImportError as error:
     pytest.skip(f"lm-evaluation-harness is not installed: {error}", allow_module_level=True)
 
 # The harness and what it imports warn of much that is not ours.
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 CONTEXT = 256
 HERE = Path(__file__).with_name("harness_tasks")
 NAMES = ["fidgpt_choice", "fidgpt_text", "fidgpt_writing"]

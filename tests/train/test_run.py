@@ -271,6 +271,7 @@ def losses(rows: list[dict]) -> list[float]:
     return [row["loss"] for row in rows]
 
 
+@pytest.mark.slow
 def test_the_steps_that_were_asked_for_are_traced_and_change_nothing(cfg, train, tmp_path):
     cfg.num_steps = 4
     plain = train(cfg, "plain")
@@ -291,6 +292,7 @@ def test_a_memory_snapshot_without_cuda_is_refused_before_the_run_starts(cfg, tr
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_watchdog_leaves_nothing_of_a_run_that_went_well(cfg, train, tmp_path):
     cfg.num_steps = 2
     fiddlers.use_watchdog(cfg)
@@ -298,6 +300,7 @@ def test_a_watchdog_leaves_nothing_of_a_run_that_went_well(cfg, train, tmp_path)
     assert not (tmp_path / "run" / "stacks").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", [fiddlers.use_profiler, fiddlers.use_watchdog])
 def test_an_observer_that_cannot_write_is_reported_and_the_run_continues(
     use, cfg, tmp_path, capsys
@@ -328,6 +331,7 @@ with watchdog.observing(run, DataParallel()):
 """
 
 
+@pytest.mark.slow
 def test_a_step_that_hangs_ends_the_process_with_its_stacks(tmp_path: Path):
     path = tmp_path / "stacks" / "rank0.txt"
     messages = f"{path} shows where the watchdog ended an earlier process that hung.\n"
@@ -369,6 +373,7 @@ print("alive")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("then", "status"), [("pass", 0), ("time.sleep(60)", 1)])
 def test_time_in_which_the_process_is_stopped_does_not_count(tmp_path: Path, then: str, status):
     script = STOPPED.format(path=str(tmp_path), then=then)
@@ -406,6 +411,7 @@ def put(parameters: Iterable[nn.Parameter]) -> None:
     gradient.put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
 
 
+@pytest.mark.slow
 def test_torch_is_deterministic_for_as_long_as_the_run_lasts(cfg, train):
     cfg.num_steps = 3
     fiddlers.use_moe(cfg)
@@ -422,6 +428,7 @@ def test_torch_is_deterministic_for_as_long_as_the_run_lasts(cfg, train):
     assert losses(rows) == losses(plain)
 
 
+@pytest.mark.slow
 def test_a_part_that_cannot_is_refused_with_torchs_words(cfg, train):
     cfg.num_steps = 2
     fiddlers.use_determinism(cfg)
@@ -520,6 +527,7 @@ def test_a_run_that_another_process_trains_is_left_alone(cfg, train, tmp_path):
     assert read_rows(tmp_path / "run" / "metrics.jsonl") == rows
 
 
+@pytest.mark.slow
 def test_global_random_state_decides_nothing(cfg, train):
     cfg.model.dropout = 0.2
     torch.manual_seed(1)
@@ -528,6 +536,7 @@ def test_global_random_state_decides_nothing(cfg, train):
     assert losses(train(cfg, "second")) == losses(first)
 
 
+@pytest.mark.slow
 def test_a_run_in_stretches_has_the_numbers_of_one_that_was_not_ended(cfg, train, tmp_path):
     cfg.checkpoints.every = None
     whole = train(cfg, "whole")
@@ -544,6 +553,7 @@ def test_a_run_in_stretches_has_the_numbers_of_one_that_was_not_ended(cfg, train
 Config = fdl.Config[Trainer]
 
 
+@pytest.mark.slow
 def test_a_longer_run_that_would_read_sequences_again_is_refused(
     cfg: Config, train: Callable[..., list[Row]]
 ) -> None:
@@ -580,6 +590,7 @@ def longer(cfg: Config) -> Config:
     return graph
 
 
+@pytest.mark.slow
 def test_stages_that_were_begun_stay_where_they_were(
     staged: Config, train: Callable[..., list[Row]], tmp_path: Path
 ) -> None:

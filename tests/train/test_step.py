@@ -144,6 +144,7 @@ def optimizer(
     return make(groups, lr=0.25, weight_decay=0.5)
 
 
+@pytest.mark.slow
 def test_settings_are_peaks_times_multipliers_of_the_step() -> None:
     made = optimizer()
     schedules = GroupSchedules(
@@ -206,6 +207,7 @@ def test_groups_of_one_name_are_numbered_and_zeros_have_no_ratio() -> None:
     assert measured["update_ratio/a_1"] == 0.0
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_cannot_step_is_named(
     cfg: fdl.Config[Trainer], train: Callable[..., list[Row]]
 ) -> None:
@@ -228,6 +230,7 @@ def test_an_optimizer_that_cannot_step_sharded_weights_is_named(tmp_path: Path) 
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_a_row_splits_its_step_and_a_save_counts_for_the_next_one(cfg, train):
     cfg.num_steps, cfg.checkpoints.every, cfg.micro_batch_size = 3, 2, 1
     first, second, third = train(cfg)
@@ -374,6 +377,7 @@ def batch() -> torch.Tensor:
     return tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("micro_batch_size", [1, 3])
 def test_tokens_weigh_the_same_in_partly_masked_rows(micro_batch_size):
     whole, parts = steps(micro_batch_size=None), steps(micro_batch_size=micro_batch_size)
@@ -413,6 +417,7 @@ class Called(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", [Float32, BFloat16])
 def test_micro_batches_do_not_synchronize(precision):
     """An accelerator would have to finish first, and then wait for Python."""
@@ -432,6 +437,7 @@ def test_micro_batches_do_not_synchronize(precision):
     assert not between & asked
 
 
+@pytest.mark.slow
 def test_many_narrow_micro_batches_add_up_as_well_as_few():
     def gradients(size: int, precision: type[Precision]) -> torch.Tensor:
         return steps(micro_batch_size=size, precision=precision).gradients(tokens)
@@ -515,6 +521,7 @@ USES: dict[str, Callable[[Run], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
 def test_a_resumed_run_equals_the_run_that_never_stopped(
     run: Run, use: Callable[[Run], None]
@@ -531,6 +538,7 @@ def test_a_resumed_run_equals_the_run_that_never_stopped(
     assert len({row["loss"] for row in whole}) == NUM_STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use", [skips, skips_not_finite], ids=lambda use: use.__name__)
 def test_a_skipped_step_changes_nothing_but_the_step_number(
     run: Run, use: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
