@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import Trained, load_trained, one_directory, writing
+from fidgpt.cli.trained import load_trained, one_directory, writing
 
 if TYPE_CHECKING:
-    from fidgpt.train.evaluation import Evaluator
+    from fidgpt.data import Tokenizer
+    from fidgpt.train import Trainer
 
 FLAGS = flags.FLAGS
 
@@ -77,12 +78,12 @@ def main(arguments: list[str]) -> None:
     if not (FLAGS.text or tasks):
         remedy = "The batch size is that of its run: use --text=FILE with a smaller one."
     with within_memory(remedy=remedy):
-        trained = load_trained(path)
+        trainer, tokenizer = load_trained(path)
         results: Results = {}
         if FLAGS.text or not tasks:
-            results |= _measured(trained)
+            results |= _measured(path, trainer, tokenizer)
         if tasks:
-            results |= _solved(trained, tasks)
+            results |= _solved(path, trainer, tokenizer, tasks)
     print("\n".join(_table(results)))
     if output:
         from fidgpt.files import write_whole
@@ -91,25 +92,29 @@ def main(arguments: list[str]) -> None:
             write_whole(output, json.dumps(results, indent=2) + "\n")
 
 
-def _measured(trained: Trained) -> Results:
+def _measured(path: Path, trainer: "Trainer", tokenizer: "Tokenizer") -> Results:
     """Return the metrics of each --text, or else of the run's evaluators, in its number format."""
     from fidgpt import data, graph, train
     from fidgpt.train.evaluation import Validation
 
-    evaluators = {text: _validation(text, trained) for text in FLAGS.text} or trained.evaluators
+    evaluators = {} if FLAGS.text else {**trainer.evaluators}
+    file, seq_len = data.TokenizerFile(path / "tokenizer.json"), FLAGS.seq_len or trainer.seq_len
+    for text in FLAGS.text:
+        source = data.TextFiles(text, text_field=FLAGS.text_field)
+        corpus = data.Corpus(source, tokenizer=file, validation_fraction=1.0)
+        held_out = data.HeldOut(corpus, seq_len=seq_len, batch_size=FLAGS.batch_size)
+        evaluators[text] = Validation(held_out)
     if not evaluators:
         raise graph.ConfigError(
-            f"{trained.path} has no evaluators: name a text or a task: --text=books.jsonl or "
+            f"{path} has no evaluators: name a text or a task: --text=books.jsonl or "
             "--tasks=lambada_openai"
         )
-    trainer = trained.trainer
     for name, evaluator in evaluators.items():
         try:
             evaluator.prepare()
             # A tokenizer of the hub may have more tokens than its model, which no text needs.
-            if isinstance(evaluator, Validation) and (
-                trained.tokenizer.vocab_size > trainer.vocab_size
-            ):
+            is_larger = tokenizer.vocab_size > trainer.vocab_size
+            if isinstance(evaluator, Validation) and is_larger:
                 batches = map(evaluator.data.batch, range(evaluator.data.num_batches))
                 largest = max(int(batch.max()) for batch in batches)
                 if largest >= trainer.vocab_size:
@@ -119,35 +124,23 @@ def _measured(trained: Trained) -> Results:
                     )
         except data.DataError as error:
             raise data.DataError(f"{name} cannot be measured. {error}") from error
-    model = trained.precision.replica(trained.model)
+    model = trainer.precision.replica(trainer.model)
     try:
         return {
             name: evaluator(model, trainer.loss, trainer.parallel)
             for name, evaluator in evaluators.items()
         }
     except ValueError as error:
-        raise train.RunError(f"{trained.path} cannot be measured: {error}") from error
+        raise train.RunError(f"{path} cannot be measured: {error}") from error
 
 
-def _validation(text: str, trained: Trained) -> "Evaluator":
-    """Return a validation on all of a text."""
-    from fidgpt import data
-    from fidgpt.train.evaluation import Validation
-
-    source = data.TextFiles(text, text_field=FLAGS.text_field)
-    tokenizer = data.TokenizerFile(trained.path / "tokenizer.json")
-    corpus = data.Corpus(source, tokenizer=tokenizer, validation_fraction=1.0)
-    seq_len = FLAGS.seq_len or trained.trainer.seq_len
-    return Validation(data.HeldOut(corpus, seq_len=seq_len, batch_size=FLAGS.batch_size))
-
-
-def _solved(trained: Trained, names: list[str]) -> Results:
+def _solved(path: Path, trainer: "Trainer", tokenizer: "Tokenizer", names: list[str]) -> Results:
     """Return the metrics of tasks of lm-evaluation-harness."""
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train import RunError
     from fidgpt.train.harness import Tasks, harness_model
 
-    prepare_to_write(trained.model)
+    prepare_to_write(trainer.model)
     tasks = Tasks(
         names,
         include_path=FLAGS.include_path,
@@ -155,16 +148,16 @@ def _solved(trained: Trained, names: list[str]) -> Results:
         limit=FLAGS.limit,
     )
     answers = harness_model(
-        trained.model,
-        tokenizer=trained.tokenizer,
-        context=trained.trainer.seq_len,
+        trainer.model,
+        tokenizer=tokenizer,
+        context=trainer.seq_len,
         batch_size=FLAGS.batch_size,
         seed=FLAGS.task_seed,
     )
     try:
         return tasks.run(answers, bootstrap_iters=1000)
     except ValueError as error:
-        raise RunError(f"{trained.path} cannot answer: {error}") from error
+        raise RunError(f"{path} cannot answer: {error}") from error
 
 
 def _table(results: Mapping[str, Mapping[str, float]]) -> Iterator[str]:

@@ -34,14 +34,14 @@ def main(arguments: list[str]) -> None:
     if len(arguments) != 2:
         raise ConfigError("name a run and a directory: python -m fidgpt.export runs/NAME DIRECTORY")
     path, directory = map(Path, arguments)
-    trained = load_trained(path)
+    trainer, tokenizer = load_trained(path)
     with writing(directory):
         try:
             architecture = save_hf(
-                trained.model,
+                trainer.model,
                 directory,
-                seq_len=trained.trainer.seq_len,
-                tokenizer=trained.tokenizer,
+                seq_len=trainer.seq_len,
+                tokenizer=tokenizer,
                 max_shard_size=int(FLAGS.shard_gb * 1e9),
             )
         except SafetensorError as error:

@@ -56,13 +56,12 @@ def main(arguments: list[str]) -> None:
     if not all(FLAGS.score):
         raise ConfigError("--score is an empty text: there is nothing to score.")
     with within_memory(remedy="Generate fewer tokens, or fewer texts at once."):
-        trained = load_trained(path)
-        model, tokenizer, context = trained.model, trained.tokenizer, trained.trainer.seq_len
+        trainer, tokenizer = load_trained(path)
+        model, precision, context = trainer.model, trainer.precision, trainer.seq_len
         if not (FLAGS.float32 or FLAGS.score):  # scores are what one compares
             # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
-            is_narrow = trained.precision.dtype.itemsize < 4
-            precision = train.native_precision() if is_narrow else trained.precision
-            model = precision.replica(model)
+            is_narrow = precision.dtype.itemsize < 4
+            model = (train.native_precision() if is_narrow else precision).replica(model)
         prepare_to_write(model)
         try:
             if FLAGS.score:

@@ -2,41 +2,22 @@
 
 import contextlib
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from fidgpt.cli.app import FLAGS
 
 if TYPE_CHECKING:
-    from fidgpt import data, model, train
-    from fidgpt.train import evaluation
+    from fidgpt.data import Tokenizer
+    from fidgpt.model import LanguageModel
+    from fidgpt.train import Trainer
 
 
 flags.DEFINE_integer("step", None, "Use this checkpoint rather than the newest.")
 flags.DEFINE_boolean("averaged", False, "Use the run's averaged weights, not its last weights.")
-
-
-class Trained(NamedTuple):
-    """A model with its weights, on the device of its run, and what belongs to it.
-
-    Attributes:
-      path: the directory.
-      model: as training left it.
-      tokenizer: what it reads and writes.
-      precision: the number format of its run; of no run, one as wide as that of its weights.
-      evaluators: those of its run, by name; none if it is of no run.
-      trainer: its run's trainer, or one that would train it.
-    """
-
-    path: Path
-    model: "model.LanguageModel"
-    tokenizer: "data.Tokenizer"
-    precision: "train.Precision"
-    evaluators: "Mapping[str, evaluation.Evaluator]"
-    trainer: "train.Trainer"
 
 
 def one_directory(arguments: list[str], command: str) -> Path:
@@ -67,8 +48,11 @@ def writing(path: object) -> Iterator[None]:
         raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def load_trained(path: Path) -> Trained:
-    """Return the model in a directory, ready to read and write; of a run, that of --step.
+def load_trained(path: Path) -> "tuple[Trainer, Tokenizer]":
+    """Return a trainer whose model has the weights of a directory, and its tokenizer.
+
+    Of a run, it is the run's trainer, and --step chooses the weights. Of a model of the hub, it is
+    one that would train the model, without evaluators, in a number format as wide as the weights.
 
     Raises:
       RunError: there is no run.
@@ -86,39 +70,37 @@ def load_trained(path: Path) -> Trained:
     from fidgpt.interop.hugging_face.files import is_hub_directory
     from fidgpt.interop.hugging_face.settings import read_config
 
-    if not is_hub_directory(path):
-        allowed = (*own_catalogue().packages, *FLAGS.allow)
-        trainer = build_trainer(load_run(path, allowed=allowed))
-        precision, evaluators = trainer.precision, trainer.evaluators
-    elif FLAGS.step is not None or FLAGS.averaged:
-        flag = "--averaged" if FLAGS.step is None else f"--step={FLAGS.step}"
-        raise ConfigError(
-            f"{flag}: {path} is a model of the hub, which has one set of weights, and not a run: "
-            "remove the flag."
-        )
-    else:
-        trainer, evaluators = build_trainer(interop.from_hf(str(path))), {}
-        settings = read_config(path)
+    if is_hub_directory(path):
+        if FLAGS.step is not None or FLAGS.averaged:
+            flag = "--averaged" if FLAGS.step is None else f"--step={FLAGS.step}"
+            raise ConfigError(
+                f"{flag}: {path} is a model of the hub, which has one set of weights, and not a "
+                "run: remove the flag."
+            )
+        trainer, settings = build_trainer(interop.from_hf(str(path))), read_config(path)
         dtype = settings.get("dtype", settings.get("torch_dtype"))
         # Weights in float16 are computed with in bfloat16 as well.
         is_narrow = dtype in ("bfloat16", "float16")
-        precision = train.BFloat16() if is_narrow else train.Float32()
+        trainer.precision = train.BFloat16() if is_narrow else train.Float32()
+        trainer.evaluators, restore = {}, interop.load_hf
+    else:
+        allowed = (*own_catalogue().packages, *FLAGS.allow)
+        trainer = build_trainer(load_run(path, allowed=allowed))
+        restore = functools.partial(_restore, trainer)
     tokenizer = data.load_tokenizer(path / "tokenizer.json")
     model.materialize(trainer.model, device=trainer.parallel.device, seed=0)
-    if is_hub_directory(path):
-        interop.load_hf(trainer.model, path)
-    else:
-        _restore(trainer, path)
-    return Trained(path, trainer.model.eval(), tokenizer, precision, evaluators, trainer)
+    restore(trainer.model, path)
+    trainer.model.eval()
+    return trainer, tokenizer
 
 
-def _restore(trainer: "train.Trainer", path: Path) -> None:
+def _restore(trainer: "Trainer", model: "LanguageModel", path: Path) -> None:
     """Give a run's model the weights of its checkpoint, or their average."""
     from fidgpt.graph import ConfigError
     from fidgpt.optim.groups import train_only
 
     restore = functools.partial(
-        trainer.checkpoints.restore, path, model=trainer.model, optimizer=None, step=FLAGS.step
+        trainer.checkpoints.restore, path, model=model, optimizer=None, step=FLAGS.step
     )
     if not FLAGS.averaged:
         restore()
@@ -129,12 +111,12 @@ def _restore(trainer: "train.Trainer", path: Path) -> None:
             f"--averaged: {path} keeps no average of its weights. Remove the flag, or let a run "
             "keep one: --config=fiddler:use_ema"
         )
-    train_only(trainer.model, trainer.trainable)
-    average.begin(trainer.model)
+    train_only(model, trainer.trainable)
+    average.begin(model)
     restore(stateful={"average": average}, warn=lambda line: None)
     if not average.has_history:
         raise ConfigError(
             f"--averaged: this checkpoint of {path} holds no average: use a later one, or remove "
-            "the flag out."
+            "the flag."
         )
-    average.exchange(trainer.model)
+    average.exchange(model)
