@@ -72,7 +72,7 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--model.hidden_dim=5"], "error: Unknown command line flag 'model.hidden_dim'"),
+        (["--model.hidden_dim=5"], "error: there is no flag --model.hidden_dim."),
         (["--resume_step=x"], "error: flag --resume_step=x: invalid literal for int()"),
         (["--run_dir=a", "--run_dir=b"], "error: flag --run_dir=b: already defined as a\n  It "),
         (["--print=toml"], "error: flag --print=toml: value should be one of "),

@@ -1,6 +1,7 @@
 """What every command shares: flags, logging and error messages."""
 
 import atexit
+import difflib
 import errno
 import gc
 import io
@@ -116,8 +117,12 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
         return FLAGS(list(arguments))
     except flags.Error as error:
         message = str(error)
-        if isinstance(error, flags.UnrecognizedFlagError) and "config" in FLAGS:
-            message += f"\n  Config changes go into --config, such as {_EXAMPLE}"
+        if isinstance(error, flags.UnrecognizedFlagError):
+            near = difflib.get_close_matches(error.flagname, FLAGS, n=1)
+            message = f"there is no flag --{error.flagname}."
+            message += "".join(f" Did you mean --{one}?" for one in near)
+            if "config" in FLAGS:
+                message += f"\n  Config changes go into --config, such as {_EXAMPLE}"
         elif "already defined" in message:
             message += "\n  It takes one value: remove one of the two."
         fail(message)

@@ -207,6 +207,8 @@ class Maker:
                     counts[_subject(directive)] = max(counts[_subject(directive)], moved)
         lines = [
             f"{one} changes {counted(count, 'parameter')}"
+            if count
+            else f"{one} changes nothing: the config already has it"
             for one, count in counts.items()
             if not is_base(one)
         ]

@@ -573,7 +573,7 @@ class Trainer:
             tokens_per_step=tokens_per_step,
             device=machine.device,
             world_size=machine.world_size,
-            precision=type(self.precision).__name__,
+            precision=str(self.precision.dtype).removeprefix("torch."),
             peak_flops=machine.peak_flops,
             memory=run_facts.footprint(
                 model,

@@ -111,7 +111,12 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
       ConfigError: the text is not such a document.
     """
     what = form.removeprefix("fidgpt.")
-    document = _data_of(text.removeprefix("\ufeff"), source)  # a mark of some editors
+    try:
+        document = _data_of(text.removeprefix("\ufeff"))  # a mark of some editors
+    except ConfigError as error:
+        is_ours = re.search(rf"\bformat[\"']?: *[\"']?{re.escape(form)}", text)
+        where = source if is_ours else f"{source} is not a fidgpt {what}"
+        raise ConfigError(f"{where}: {error}") from error
     found = document.get("format") if isinstance(document, dict) else None
     if found != form:
         others = {
@@ -126,20 +131,18 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
     return document
 
 
-def _data_of(text: str, source: str) -> Any:
+def _data_of(text: str) -> Any:
     """Return the data of a text, which is JSON if it begins with a brace or bracket, or YAML."""
-    with at(source):
-        if text.lstrip()[:1] not in ("{", "["):
-            from fidgpt.graph.yaml import read_yaml  # late: most files are JSON
+    if text.lstrip()[:1] not in ("{", "["):
+        from fidgpt.graph.yaml import read_yaml  # late: most files are JSON
 
-            return read_yaml(text)
-        try:
-            return read_json(text)
-        except ConfigError:
-            raise
-        except (ValueError, RecursionError) as error:
-            reason = str(error)
-    raise ConfigError(f"{source} is not JSON: {reason}.")
+        return read_yaml(text)
+    try:
+        return read_json(text)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"it is not JSON: {error}.") from None
 
 
 def to_json(document: dict[str, Any]) -> str:

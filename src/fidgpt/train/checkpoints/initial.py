@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import torch.distributed as dist
@@ -69,11 +69,11 @@ def initial_weights(
     if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
         return
     numbers = sum(own[name].numel() for name in taken)
-    print_stderr(f"loaded {len(taken)} tensors ({numbers:,} numbers) from {path}: {_some(taken)}.")
+    print_stderr(f"loaded {_counted(taken)} ({numbers:,} numbers) from {path}: {_some(taken)}.")
     if rest := [name for name in own if name not in taken]:
-        print_stderr(f"{len(rest)} tensors keep their initial values: {_some(rest)}.")
+        print_stderr(f"{_counted(rest)} left at initial values: {_some(rest)}.")
     if spare := [name for name in stored.kinds if name not in taken.values()]:
-        print_stderr(f"{len(spare)} of its tensors are not used: {_some(spare)}.")
+        print_stderr(f"{_counted(spare)} not used: {_some(spare)}.")
 
 
 initial_weights.REMOVED = {"tell": None}  # pyright: ignore[reportFunctionMemberAccess]
@@ -144,6 +144,10 @@ def _renamed(name: str, renamed: Mapping[str, str]) -> str:
             kept = match[1] or ""
             return there.replace("*", kept) if "*" in here else there + kept
     return name
+
+
+def _counted(names: Collection[str]) -> str:
+    return f"{len(names)} tensor{'s' * (len(names) != 1)}"
 
 
 def _some(names: Iterable[str]) -> str:
