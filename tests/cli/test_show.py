@@ -144,7 +144,7 @@ class TestDiff:
             ("nowhere/at/all", "there is no config, file or run directory of that name."),
             ("nolab.mine", "there is no config, file or run directory of that name."),
             ("", "--diff= names nothing: give it a value"),
-            ("{}/empty.yaml", "empty.yaml: it is empty."),
+            ("{}/empty.yaml", "empty.yaml is not a fidgpt config: it is empty."),
         ],
     )
     def test_mistakes(self, command: Command, other: str, message: str, tmp_path: Path) -> None:
