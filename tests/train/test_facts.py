@@ -119,19 +119,18 @@ def needed(
     device: torch.device = CPU,
     average: Average | None = None,
 ) -> Footprint:
-    return footprint(
-        module,
+    run = dataclasses.replace(
+        build_trainer(debug()),
+        model=module,
         seq_len=SEQ,
-        num_sequences=ROWS,
         micro_batch_size=micro_batch_size,
         optimizer=optimizer,
         groups=decay_matrices,
-        trainable=None,
         loss=CrossEntropy(),
         precision=precision,
         average=average,
-        device=device,
     )
+    return footprint(run, num_sequences=ROWS, device=device)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -123,7 +123,7 @@ class Facts:
       tokens_per_step: tokens of a step with a full batch, over all processes.
       device: of this process.
       world_size: processes.
-      precision: name of the class that sets the number format.
+      precision: number format of the computation, such as `bfloat16`.
       peak_flops: peak performance of all devices in that format, per second.
       memory: what each device needs.
       memory_there: bytes that each device has; None if unknown.
@@ -209,27 +209,32 @@ def trainable_copy(model: nn.Module, trainable: Trainable | None) -> nn.Module:
     return twin
 
 
-def parameter_groups(
-    model: nn.Module,
-    *,
-    groups: Grouping,
-    optimizer: Callable[..., Optimizer],
-    trainable: Trainable | None,
-) -> list[GroupFacts]:
-    """Return the groups of a run.
+@runtime_checkable
+class Recipe(Protocol):
+    """What decides about the memory of a step; see the attributes of `Trainer`.
 
-    Args:
-      model: may be on the meta device, and is left unchanged.
-      groups: splits the parameters into groups.
-      optimizer: makes the optimizer from the groups.
-      trainable: whether a parameter is trained, by its name; None keeps its `requires_grad`.
+    The model may be on the meta device, and is left unchanged by what measures it.
     """
-    model = trainable_copy(model, trainable)
+
+    model: LanguageModel
+    seq_len: int
+    micro_batch_size: int | None
+    optimizer: Callable[..., Optimizer]
+    groups: Grouping
+    trainable: Trainable | None
+    loss: CrossEntropy
+    precision: Precision
+    average: Average | None
+
+
+def parameter_groups(recipe: Recipe) -> list[GroupFacts]:
+    """Return the groups of a run."""
+    model = trainable_copy(recipe.model, recipe.trainable)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     layers = _layers_by_pattern(names.values())
-    found = groups(model)
+    found = recipe.groups(model)
     with contextlib.suppress(*NEEDS_NUMBERS):  # without the optimizer's defaults then
-        found = optimizer(found).param_groups
+        found = recipe.optimizer(found).param_groups
     return [
         GroupFacts(
             name=str(group.get("name", number)),
@@ -286,49 +291,25 @@ def _ranges(numbers: list[int]) -> str:
     return texts[0] if len(numbers) == 1 else f"{{{','.join(texts)}}}"
 
 
-def footprint(
-    model: LanguageModel,
-    *,
-    seq_len: int,
-    num_sequences: int,
-    micro_batch_size: int | None,
-    optimizer: Callable[..., Optimizer],
-    groups: Grouping,
-    trainable: Trainable | None,
-    loss: CrossEntropy,
-    precision: Precision,
-    average: Average | None,
-    device: torch.device,
-) -> Footprint:
+def footprint(recipe: Recipe, *, num_sequences: int, device: torch.device) -> Footprint:
     """Take a step with a copy of the model, and add up what it would need.
 
     Args:
-      model: may be on the meta device, and is left unchanged.
-      seq_len: tokens of a sequence.
+      recipe: of the run.
       num_sequences: sequences of a step on this device.
-      micro_batch_size: sequences that are computed at once; None for all of them.
-      optimizer: makes the optimizer from parameter groups.
-      groups: splits the parameters into groups.
-      trainable: whether a parameter is trained, by its name; None keeps its `requires_grad`.
-      loss: maps features, unembedding and targets to a number.
-      precision: makes the replica that computes.
-      average: of the weights, if there is one.
       device: where the model would train.
     """
-    at_once = min(micro_batch_size or num_sequences, num_sequences)
+    model, precision, seq_len = recipe.model, recipe.precision, recipe.seq_len
+    at_once = min(recipe.micro_batch_size or num_sequences, num_sequences)
     zeros = cost.with_zeros(model, num_tokens=at_once * seq_len, device=device)
     twin = zeros or cost.without_memory(model)
-    train_only(twin, trainable)
+    train_only(twin, recipe.trainable)
     replica = precision.replica(twin)
-    activations = _known(
-        lambda: cost.activation_bytes(
-            replica,
-            NextToken(replica, loss),
-            num_sequences=at_once,
-            seq_len=seq_len,
-            device=device,
-        )
+    objective, sizes = (
+        NextToken(replica, recipe.loss),
+        {"num_sequences": at_once, "seq_len": seq_len},
     )
+    activations = _known(lambda: cost.activation_bytes(replica, objective, **sizes, device=device))
     for parameter in replica.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)
@@ -338,12 +319,12 @@ def footprint(
     weights = cost.bytes_of(own)
 
     def optimizer_state() -> int:
-        stepping = optimizer(groups(twin))
+        stepping = recipe.optimizer(recipe.groups(twin))
         stepping.step()
         return cost.bytes_of(_tensors_in([*stepping.state.values()]))
 
     def average_state() -> int:
-        begun = copy.deepcopy(average)
+        begun = copy.deepcopy(recipe.average)
         if begun is None:
             return 0
         begun.begin(twin)

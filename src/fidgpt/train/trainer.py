@@ -563,6 +563,8 @@ class Trainer:
         tokens_per_step = self.batch_size * seq_len
         trainable = self.trainable or (lambda name, parameter: parameter.requires_grad)
         named = model.named_parameters()
+        num_sequences = -(-self.batch_size // machine.world_size)
+        memory = run_facts.footprint(self, num_sequences=num_sequences, device=machine.device)
         return Facts(
             parameters=cost.count_parameters(model),
             trained_parameters=sum(p.numel() for name, p in named if trainable(name, p)),
@@ -575,19 +577,7 @@ class Trainer:
             world_size=machine.world_size,
             precision=str(self.precision.dtype).removeprefix("torch."),
             peak_flops=machine.peak_flops,
-            memory=run_facts.footprint(
-                model,
-                seq_len=seq_len,
-                num_sequences=-(-self.batch_size // machine.world_size),
-                micro_batch_size=self.micro_batch_size,
-                optimizer=self.optimizer,
-                groups=self.groups,
-                trainable=self.trainable,
-                loss=self.loss,
-                precision=self.precision,
-                average=self.average,
-                device=machine.device,
-            ).sharded(self.parallel.shards_of(machine.world_size)),
+            memory=memory.sharded(self.parallel.shards_of(machine.world_size)),
             memory_there=machine.memory,
             weights=None if self.weights is None else run_facts.call_text(self.weights),
             evaluators=tuple(self.evaluators),
@@ -607,9 +597,7 @@ class Trainer:
 
     def parameter_groups(self) -> list[run_facts.GroupFacts]:
         """Return the parameter groups; the model may be on the meta device."""
-        return run_facts.parameter_groups(
-            self.model, groups=self.groups, optimizer=self.optimizer, trainable=self.trainable
-        )
+        return run_facts.parameter_groups(self)
 
 
 def _remedy(run: RunDirectory) -> str:
