@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import operator
 import re
 import textwrap
 from collections import Counter
@@ -29,6 +30,7 @@ from fidgpt.graph.provenance import Assignment, Source, assignments_at, assignme
 from fidgpt.graph.walk import title
 
 _ITEM = re.compile(r"\[\d+\]")
+_BY = operator.attrgetter("by")
 
 
 @contextlib.contextmanager
@@ -144,7 +146,7 @@ class Report(NamedTuple):
 
     Attributes:
       changes: what each of them changed.
-      warnings: those that a later one overridden, and those that set what was set already.
+      warnings: those that a later one overrides, and those that set what was set already.
     """
 
     changes: list[str]
@@ -215,29 +217,21 @@ def overridden(made: Composition) -> Iterator[str]:
 
     To keep a value in another place, or to change it relative to what it is, overrides nothing.
     """
-    last: dict[str, Effect] = {}
-    for effect in made.effects:
-        for edit in effect.edits:
-            earlier = last.get(edit.path)
-            if earlier is not None and _overrides(effect, earlier, made.config, edit.path):
+    edited = {(one.source, edit.path): one for one in made.effects for edit in one.edits}
+    paths = Counter(path for _, path in edited)
+    for (source, path), effect in edited.items():
+        # A ValueError: the place is gone, or code needs what the earlier directive had done.
+        with contextlib.suppress(ValueError):
+            found = assignments_at(find_parameter(made.config, path)) if paths[path] > 1 else []
+            values = [(by, next(same).value) for by, same in itertools.groupby(found, _BY)]
+            values = values[[by for by, _ in values].index(source) + 1 :]
+            earlier = edited.get((values[0][0], path)) if values else None
+            before = values[1][1] if values[1:] else fdl.NO_VALUE
+            if earlier is not None and not _is_relative(effect, path, before):
                 yield (
-                    f"{effect.text} (directive {effect.number}) overrides {edit.path} as set by "
+                    f"{effect.text} (directive {effect.number}) overrides {path} as set by "
                     f"{earlier.text} (directive {earlier.number})."
                 )
-            last[edit.path] = effect
-
-
-def _overrides(effect: Effect, earlier: Effect, root: Any, path: str) -> bool:
-    try:
-        assignments = assignments_at(find_parameter(root, path))
-        groups = [(by, next(same)) for by, same in itertools.groupby(assignments, lambda a: a.by)]
-        later = [by for by, _ in groups].index(effect.source)
-        if [by for by, _ in groups[later + 1 : later + 2]] != [earlier.source]:
-            return False
-        before = next((last.value for _, last in groups[later + 2 :]), fdl.NO_VALUE)
-        return not _is_relative(effect, path, before)
-    except ValueError:  # the place is gone, or the directive needs what the earlier one had done
-        return False
 
 
 def _is_relative(effect: Effect, path: str, before: Any) -> bool:
