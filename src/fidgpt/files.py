@@ -3,11 +3,12 @@
 import contextlib
 import fcntl
 import glob
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 MARK = ".fidgpt-draft-"
 _LOCK = "lock"
@@ -67,6 +68,15 @@ def write_whole(path: Path, text: str) -> None:
         draft.write_text(text, encoding="utf-8")
         sync(draft)
     sync(path.resolve().parent)  # where a link leads to
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file; an empty one if it cannot be read or holds none."""
+    try:
+        content: Any = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def sync(path: Path) -> None:

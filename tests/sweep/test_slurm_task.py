@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from fidgpt.files import read_json
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job
 from fidgpt.sweep.runners.slurm import BY_VALUE, JobState, SlurmRunner
-from fidgpt.sweep.runners.slurm_task import read_record
 
 from .conftest import Toys, steps_of
 from .test_local import RecordedEvents
@@ -53,7 +53,7 @@ class Started:
     def ended(self) -> dict[str, Any]:
         """Return what the task recorded, after its end."""
         self._process.wait(timeout=60)
-        return read_record(self.record)
+        return read_json(self.record)
 
 
 @pytest.fixture
@@ -121,7 +121,7 @@ class TestATask:
                 Started(job, tmp_path / "1", state="RUNNING").ended()["state"] for _ in range(3)
             ]
         assert states == ["requeued", "requeued", "ended"]
-        record = read_record(tmp_path / "1" / "record.json")
+        record = read_json(tmp_path / "1" / "record.json")
         assert record["reason"].startswith("was taken from its node 3 times before it made a step")
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.compose.directives import DEFAULT_CONFIG, is_base
-from fidgpt.files import cache_directory
+from fidgpt.files import cache_directory, read_json
 
 Index = dict[str, Any]
 PACKAGE = Path(__file__).parents[1]
@@ -46,10 +46,10 @@ def index_for(
     """
     directive = base_of(directives)
     path = index_path(directive, allowed)
-    index = _read(path)
+    index = read_json(path) if path else {}
     if index and index["checksum"] == checksum(index["roots"]):
         return index
-    if index is None or path is None or wait:
+    if not index or path is None or wait:
         return build(directive, allowed)
     if time.time() - path.stat().st_mtime > _SECONDS_BETWEEN_BUILDS:
         os.utime(path)
@@ -116,13 +116,6 @@ def checksum(roots: Iterable[str]) -> int:
                 continue
             found.append((file, stat.st_mtime_ns, stat.st_size))
     return zlib.crc32(repr(sorted(found)).encode())
-
-
-def _read(path: Path | None) -> Index | None:
-    try:
-        return json.loads(path.read_bytes()) if path else None
-    except (OSError, ValueError):  # missing, or damaged
-        return None
 
 
 def _options(directive: str, allowed: Sequence[str]) -> dict[str, Any]:

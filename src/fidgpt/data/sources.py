@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from fidgpt.data.errors import DataError, import_extra
+from fidgpt.files import read_json
 from fidgpt.ranges import require_size
 
 __all__ = ["HubDataset", "Source", "StandardLibrary", "TextFiles"]
@@ -379,26 +380,18 @@ def is_text(path: Path) -> bool:
         return not any((folder / name).is_file() for name in (_DICT, _INFO))
     if path.suffix != ".arrow" or not all((folder / name).is_file() for name in (_INFO, _STATE)):
         return True
-    named = _metadata(folder / _STATE).get("_data_files")
+    named = read_json(folder / _STATE).get("_data_files")
     return not named or path.name in [one.get("filename") for one in named]
 
 
 def require_one_split(path: Path) -> None:
     """Raise DataError if a file is the list of splits of a saved dataset with several splits."""
-    splits = _metadata(path).get("splits", []) if path.name == _DICT else []
+    splits = read_json(path).get("splits", []) if path.name == _DICT else []
     if len(splits) > 1:
         raise DataError(
             f"{path.parent} holds the splits {', '.join(splits)} of a dataset.\n"
             f"Give the folder of one of them: {path.parent / splits[0]}."
         )
-
-
-def _metadata(path: Path) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}  # another file of the same name
-    return content if isinstance(content, dict) else {}
 
 
 def _walk(root: Path, *, skip: Iterable[str] = (), is_strict: bool = False) -> list[Path]:

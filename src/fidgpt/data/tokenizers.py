@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from fidgpt.data.encoding_process import disable_special_tokens, encode_batch
 from fidgpt.data.errors import DataError
+from fidgpt.files import read_json
 from fidgpt.ranges import require_size
 
 __all__ = [
@@ -414,10 +415,6 @@ def _unreadable(path: Path, reason: str) -> DataError:
 
 def _name_beside(path: Path) -> str | None:
     """Return the end of text that a tokenizer_config.json beside the file names, or None."""
-    try:
-        settings: Any = json.loads(path.with_name(SETTINGS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    name = settings.get("eos_token") if isinstance(settings, dict) else None
+    name = read_json(path.with_name(SETTINGS_FILE)).get("eos_token")
     name = name.get("content") if isinstance(name, dict) else name
     return name if isinstance(name, str) else None

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
+from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, suggest, walk
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.errors import at, raise_all
@@ -86,13 +87,8 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
 
 
 def _read_file(text_or_path: str | pathlib.Path) -> Any:
-    source, text = "the YAML file", text_or_path
-    if not isinstance(text, str):
-        try:
-            source, text = str(text), text.expanduser().read_text(encoding="utf-8")
-        except (OSError, ValueError) as error:  # a ValueError for what is not UTF-8, or not a path
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise ConfigError(f"{text_or_path} cannot be read: {reason}.") from None
+    is_text = isinstance(text_or_path, str)
+    source, text = ("the YAML file", text_or_path) if is_text else read_text(str(text_or_path))
     with at(source):
         return read_yaml(text, schema="omegaconf")
 

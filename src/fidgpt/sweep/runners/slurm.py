@@ -20,7 +20,7 @@ from fidgpt import files
 from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners import remote, slurm_task
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
-from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task, read_record
+from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task
 from fidgpt.train.summary_text import counted
 from fidgpt.train.trackers.trackers import GROUP
 
@@ -97,7 +97,7 @@ class SlurmAttempt:
         self.runner.update()
         if self not in self.runner.active or self.state.state == "PENDING":
             return "pending"
-        record = read_record(self.record)
+        record = files.read_json(self.record)
         if record.get("state") == REFUSED:
             state: State = "refused"
         elif has_ended(record) or self._is_overdue(record):
@@ -131,7 +131,7 @@ class SlurmAttempt:
             return Exit(status, "cancelled in Slurm", is_cancelled=True)
         if record.get("state") == ENDED:
             ranks = range(self.runner.num_processes)
-            records = [read_record(remote.of_rank(self.record, rank)) for rank in ranks]
+            records = [files.read_json(remote.of_rank(self.record, rank)) for rank in ranks]
             reasons = [one.get("reason", "") for one in records if one.get("status")]
             return Exit(status, remote.first_cause(reasons))
         match self.state.state:
@@ -273,7 +273,7 @@ class SlurmRunner(Runner):
         if name is None:
             return None
         attempt.name = name
-        record = read_record(attempt.record)
+        record = files.read_json(attempt.record)
         is_over = record.get("state") == REFUSED or has_ended(record)
         if (is_over or attempt.state.state in _OVER) and record.get("status") != 0:
             return None

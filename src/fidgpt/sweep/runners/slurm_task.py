@@ -17,7 +17,7 @@ from subprocess import DEVNULL, STDOUT, Popen
 from types import FrameType
 from typing import IO, Any
 
-from fidgpt.files import lock, write_whole
+from fidgpt.files import lock, read_json, write_whole
 from fidgpt.sweep.runners.remote import failure_reason, of_rank
 
 RUNNING, REFUSED, REQUEUED, ENDED = "running", "refused", "requeued", "ended"
@@ -121,7 +121,7 @@ class Task:
 
     def _requeue(self, *, is_idle: bool) -> str:
         """Return the job to the queue and exit; or return why that is not done."""
-        idle = read_record(self.record).get("idle", 0) + 1 if is_idle else 0
+        idle = read_json(self.record).get("idle", 0) + 1 if is_idle else 0
         if idle >= _MAX_IDLE:
             return f"was taken from its node {idle} times before it made a step: give it more time."
         self._write(REQUEUED, idle=idle)
@@ -136,18 +136,10 @@ class Task:
 
     def _write(self, state: str, **facts: Any) -> None:
         """Update the record of this process."""
-        start, idle = os.environ.get("SLURM_RESTART_COUNT"), read_record(self.record).get("idle", 0)
+        start, idle = os.environ.get("SLURM_RESTART_COUNT"), read_json(self.record).get("idle", 0)
         text = json.dumps({"state": state, "start": int(start or 0), "idle": idle, **facts})
         self.record.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self.record, text + "\n")
-
-
-def read_record(path: Path) -> dict[str, Any]:
-    """Return what a process recorded; nothing if it has not started."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
 
 
 def _slurm(*command: str) -> subprocess.CompletedProcess[str]:
