@@ -10,7 +10,7 @@ from fidgpt.graph.errors import at
 from fidgpt.graph.hints import fits
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.directives_from import bring_about
-from fidgpt.interop.levanter_model import Plan, Section, map_model
+from fidgpt.interop.levanter_model import MODEL_NEUTRAL, Plan, Section, map_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +27,11 @@ class Mapped:
     unmapped: list[str]
 
 
-# Entries that change nothing at these values; null never does.
-_TOP_OFF: dict[str, Any] = dict.fromkeys(
+# Entries that change nothing at these values where they are not read; null never does.
+_TOP_NEUTRAL: dict[str, Any] = dict.fromkeys(
     ("initialize_from_hf", "use_hf_model_config", "log_entropy", "epoch"), 0
 )
-_TRAINER_OFF: dict[str, Any] = {
+_TRAINER_NEUTRAL: dict[str, Any] = {
     **dict.fromkeys(("crash_on_nan", "crash_on_inf"), True),
     **dict.fromkeys(("allow_nondivisible_batch_size", "allow_partial_checkpoint"), False),
     **dict.fromkeys(("shutdown_at_exit", "profiler_perfetto_link"), False),
@@ -39,9 +39,9 @@ _TRAINER_OFF: dict[str, Any] = {
     **dict.fromkeys(("model_axis_size", "replica_ici_axis_size", "replica_dcn_axis_size"), 1),
     **{"axis_resources": {}, "parameter_axis_resources": {}},
 }
-_OPTIMIZER_OFF = {"nesterov": False, "adamc_weight_decay": False}
-_DATA_OFF = {"shuffle": True, "enforce_eos": True, "stream": True, "stop_strategy": "restart"}
-_WANDB_OFF = {"resume": "allow", "save_code": True, "save_xla_dumps": False}
+_OPTIMIZER_NEUTRAL = {"nesterov": False, "adamc_weight_decay": False}
+_DATA_NEUTRAL = {"shuffle": True, "enforce_eos": True, "stream": True, "stop_strategy": "restart"}
+_TRACKER_NEUTRAL = {"resume": "allow", "save_code": True, "save_xla_dumps": False}
 
 
 def read_levanter(text: str) -> Mapped:
@@ -62,14 +62,13 @@ def read_levanter(text: str) -> Mapped:
         raise ConfigError(
             "the Levanter file is not a mapping with model:, optimizer: and trainer:."
         )
-    top = Section(plan, "", document)
-    _map_trainer(top.section("trainer"))
-    _map_optimizer(top.section("optimizer"))
-    map_model(top.section("model"), top.take("train_seq_len", None, int))
-    _map_data(top.section("data"))
+    top = Section(plan, "", document, _TOP_NEUTRAL)
+    _map_trainer(top.section("trainer", _TRAINER_NEUTRAL))
+    _map_optimizer(top.section("optimizer", _OPTIMIZER_NEUTRAL))
+    map_model(top.section("model", MODEL_NEUTRAL), top.take("train_seq_len", None, int))
+    _map_data(top.section("data", _DATA_NEUTRAL))
     if weight := top.take("z_loss_weight", 0.0):
         top.change("fiddler:use_z_loss", weight=weight)
-    top.neutral(_TOP_OFF)
     plan.close()
     directives = bring_about([plan.config, *plan.changes], [*plan.wanted.items()])
     return Mapped([*directives, *plan.last], plan.unmapped)
@@ -83,8 +82,7 @@ def _map_trainer(section: Section) -> None:
         section.drop(["train_batch_size"], "devices decide")
     else:
         section.want({"train_batch_size": (512, "batch_size")})
-    section.neutral(_TRAINER_OFF)
-    if section.left.get("per_device_parallelism") is not None:
+    if section.left.get("per_device_parallelism") not in (None, -1):
         section.want({"per_device_parallelism": (-1, "micro_batch_size")})
     section.want(
         {
@@ -95,7 +93,7 @@ def _map_trainer(section: Section) -> None:
     )
     _map_precision(section)
     section.drop(["batch_axis"])
-    if section.left.get("model_axis_size") is None:
+    if section.left.get("model_axis_size") in (None, 1):
         section.drop(["tensor_parallel_axes"])  # there is no device to shard them over
     if section.left.pop("fsdp_axis", None) is not None:
         section.change("fiddler:use_fsdp")
@@ -147,10 +145,10 @@ def _map_trackers(section: Section) -> None:
     written = section.left.pop("tracker", None)
     is_list = isinstance(written, list)
     trackers = [
-        section.inside(f"tracker[{i}]" if is_list else "tracker", one)
+        section.inside(f"tracker[{i}]" if is_list else "tracker", one, _TRACKER_NEUTRAL)
         for i, one in enumerate(written if is_list else [written])
     ]
-    for tracker in [*trackers, section.section("wandb")]:
+    for tracker in [*trackers, section.section("wandb", _TRACKER_NEUTRAL)]:
         kind = tracker.take("type", "wandb") if tracker.left else "noop"
         if tracker.left.get("mode") == "disabled":
             tracker.left.clear()
@@ -160,7 +158,6 @@ def _map_trackers(section: Section) -> None:
             tracker.change(
                 fiddler, **{k: value for k, value in values.items() if value is not None}
             )
-            tracker.neutral(_WANDB_OFF if kind == "wandb" else {})
         elif kind not in ("noop", "json_logger"):
             tracker.unmap("type", kind, "fidgpt has no such tracker")
 
@@ -242,7 +239,6 @@ def _map_optimizer(section: Section) -> None:
     _map_skipped_steps(section)
     mask = section.left.pop("default_weight_decay_mask", None)
     section.unmap("default_weight_decay_mask", mask, "every matrix decays, the embedding too")
-    section.neutral(_OPTIMIZER_OFF)
 
 
 def _map_muon(section: Section, rate: float) -> float:
@@ -294,15 +290,13 @@ def _map_schedule(section: Section) -> None:
     warmup = _length(section, "warmup", section.take("warmup", 0.01))
     rewarmup = _length(section, "rewarmup", section.take("rewarmup", 0.0))
     decay, floor = section.take("decay", None, float), section.take("min_lr_ratio", 0.1)
-    is_text = not isinstance(section.left.get("lr_schedule"), dict)
-    written = {"type": section.take("lr_schedule", "cosine")} if is_text else None
-    shape = section.inside("lr_schedule", written or section.left.pop("lr_schedule", None))
+    if not isinstance(section.left.get("lr_schedule"), dict):
+        section.left["lr_schedule"] = {"type": section.take("lr_schedule", "cosine")}
+    shape = section.section("lr_schedule", {"exponent": 1.0})
     kind = shape.take("type", "cosine")
     arguments = {} if kind == "constant" else {"min_lr_ratio": floor}
     if kind == "inv_sqrt":
         arguments["timescale"] = int(shape.take("timescale", 10_000.0))
-    elif kind == "cosine":
-        shape.neutral({"exponent": 1.0})
     elif kind not in _SHAPES:
         section.unmap("lr_schedule", kind, "a cosine stays")
         kind = "cosine"
@@ -361,7 +355,6 @@ def _map_data(section: Section) -> None:
         _map_mixture(section)
     elif text := _text(section):
         _use_text(section, text)
-    section.neutral(_DATA_OFF)
 
 
 def _map_mixture(section: Section) -> None:
@@ -370,7 +363,9 @@ def _map_mixture(section: Section) -> None:
     names = [name for name in stages[0] if any(one.get(name) for one in stages.values())]
     if not isinstance(configs, dict) or not names or not set(names) <= configs.keys():
         return
-    parts = {name: section.inside(f"configs.{name}", configs[name]) for name in names}
+    parts = {
+        name: section.inside(f"configs.{name}", configs[name], _DATA_NEUTRAL) for name in names
+    }
     texts = [text for text in map(_text, parts.values()) if text is not None]
     is_one_field = len({text.field for text in texts}) == 1
     if len(texts) < len(names) or any(text.is_on_hub for text in texts[1:]) or not is_one_field:
@@ -394,8 +389,6 @@ def _map_mixture(section: Section) -> None:
     }
     if len(names) > 1:
         section.change("fiddler:use_mixture", **{k: one for k, one in arguments.items() if one})
-    for part in parts.values():
-        part.neutral(_DATA_OFF)
     for name in configs.keys() - parts.keys():
         section.unmap(f"configs.{name}", configs[name], "it has no share in training")
 
@@ -427,10 +420,8 @@ def _text(section: Section) -> _Text | None:
         return None
     section.drop(("train_urls", "id"))
     name = section.take("name", None, str) if here is None else None
-    holder = section.section("format") if isinstance(form, dict) else section
+    holder = section.section("format", {"type": "text"}) if isinstance(form, dict) else section
     field = holder.take("text_key", "text")
-    if holder is not section:
-        holder.neutral({"type": "text"})
     return _Text(path, field, here is None, name)
 
 

@@ -37,18 +37,30 @@ class Plan:
     sections: "list[Section]" = field(default_factory=list)
 
     def close(self) -> None:
-        """Note whatever is left in a section and not null, and raise all errors."""
+        """Note what is left in a section and neither null nor neutral, and raise all errors."""
         for section in self.sections:
-            section.drop([*section.left], "fidgpt has no equivalent")
+            items = section.left.items()
+            left = [key for key, value in items if section.neutral.get(key, ...) != value]
+            section.drop(left, "fidgpt has no equivalent")
         raise_all(self.errors)
 
 
 class Section:
-    """A mapping of the file, from which each entry is removed once it is read."""
+    """A mapping of the file, from which each entry is removed once it is read.
 
-    def __init__(self, plan: Plan, path: str, written: Any) -> None:
+    Args:
+      plan: gets what is found.
+      path: of the mapping.
+      written: its content.
+      neutral: entries that change nothing at these values.
+    """
+
+    def __init__(
+        self, plan: Plan, path: str, written: Any, neutral: Mapping[str, Any] | None = None
+    ) -> None:
         self.plan = plan
         self.path = path
+        self.neutral = neutral or {}
         self.left: dict[Any, Any] = {}
         plan.sections.append(self)
         if isinstance(written, Foreign):
@@ -58,13 +70,13 @@ class Section:
         elif written is not None:
             plan.errors.append(f"{path} is {shown(written)}, but must be a mapping.")
 
-    def section(self, key: str) -> "Section":
+    def section(self, key: str, neutral: Mapping[str, Any] | None = None) -> "Section":
         """Return the section inside this one; empty if unset."""
-        return Section(self.plan, self._at(key), self.left.pop(key, None))
+        return self.inside(key, self.left.pop(key, None), neutral)
 
-    def inside(self, key: str, written: Any) -> "Section":
+    def inside(self, key: str, written: Any, neutral: Mapping[str, Any] | None = None) -> "Section":
         """Return a value of this section as a section of its own."""
-        return Section(self.plan, self._at(key), written)
+        return Section(self.plan, self._at(key), written, neutral)
 
     def take(self, key: str, default: Any, kind: type | None = None) -> Any:
         """Return a value of the type of its default, which holds if it is unset or null."""
@@ -96,12 +108,6 @@ class Section:
         """Note that fidgpt has no equivalent for a value, set or by default."""
         self.plan.unmapped.append(f"{self._at(key)}: {shown(value)} ({reason})")
 
-    def neutral(self, defaults: Mapping[str, Any]) -> None:
-        """Remove entries that only repeat what fidgpt does."""
-        for key, value in defaults.items():
-            if key in self.left and self.left[key] == value:
-                del self.left[key]
-
     def drop(self, keys: Iterable[Any], reason: str = "") -> None:
         """Remove entries; with a reason, note that they have no equivalent."""
         for key in keys:
@@ -128,8 +134,11 @@ BLOCK = "model.blocks[0]"  # what all layers are like
 _SCALING = f"{BLOCK}.attention.rope.scaling"
 _LENGTH = "original_max_position_embeddings"
 
-# Entries that change nothing at these values; null never does.
-_OFF = {"scan_layers": True, "gradient_checkpointing": False, "upcast_attn": False}
+# Entries that change nothing at these values where they are not read; null never does.
+MODEL_NEUTRAL = {
+    **{"scan_layers": True, "gradient_checkpointing": False, "upcast_attn": False},
+    **{"use_bias": False, "input_embedding_norm": False, "activation_function": "gelu_new"},
+}
 
 
 def _map_experts(section: Section, ffn_dim: int) -> None:
@@ -230,7 +239,6 @@ def map_model(section: Section, seq_len: int | None) -> None:
     if section.left.get("gradient_checkpointing") in (True, "full", "recompute"):
         del section.left["gradient_checkpointing"]
         section.plan.last.append("fiddler:use_recompute")
-    section.neutral(_OFF)
     kernels = ("use_flash_attention", "attn_backend", "flash_attention_block_size")
     section.drop(kernels, "how a device computes it is not set here")
 
@@ -288,7 +296,6 @@ def _map_gated(section: Section, kind: _Kind) -> None:
     plan.wanted.update(kind.wanted)
     if kind.map_window:
         kind.map_window(section)
-    section.neutral({"use_bias": False, "input_embedding_norm": False})
     _map_rope(section.section("rope"))
 
 
@@ -351,7 +358,6 @@ def _map_gpt2(section: Section) -> None:
             "attn_pdrop": (0.0, f"{BLOCK}.attention.dropout"),
         }
     )
-    section.neutral({"activation_function": "gelu_new"})
     if section.take("scale_attn_by_inverse_layer_idx", False):
         scale = plan.wanted.get(f"{BLOCK}.attention.head_dim", 1) ** -0.5
         layers = range(plan.wanted.get("model.num_layers", 0))
