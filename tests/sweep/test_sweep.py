@@ -167,7 +167,7 @@ def test_another_sweep_in_the_directory_is_warned_of(
 ) -> None:
     run(toy_sweep(toys))
     _, text = run(toy_sweep(toys, *items))
-    assert ("holds points of another sweep too, config:base over seed:" in text) == is_warned
+    assert ("another --run_dir keeps them apart: config:base over seed;" in text) == is_warned
 
 
 class Unreachable(LocalRunner):

@@ -95,7 +95,7 @@ class Screen:
         directory.mkdir(parents=True, exist_ok=True)
         if self._items is not None:
             warnings = results.changed_code(self.book)
-            for line in [*warnings, *results.unrelated_sweeps(directory, self._items)]:
+            for line in [*warnings, *results.several_sweeps(directory, self._items)]:
                 self.log(f"warning: {line}")
             results.record_sweep(directory, self._items)
             if self._objective is not None:

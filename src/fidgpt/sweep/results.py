@@ -273,21 +273,17 @@ def record_sweep(directory: Path, items: Sequence[Item]) -> None:
         write_whole(directory / SWEEPS, "".join(rows))
 
 
-def unrelated_sweeps(directory: Path, items: Sequence[Item]) -> list[str]:
-    """Return a warning for each other sweep in a directory."""
-    return [
-        f"{directory} holds points of another sweep too, {_sweep_name(one)}: a report compares all "
-        "of them. Name another --run_dir to keep them apart."
-        for one in _recorded(directory)
-        if _are_unrelated(one, _described(items))
-    ]
-
-
-def recorded_sweeps(directory: Path) -> list[str]:
-    """Return descriptions of the sweeps in a directory if some are unrelated; else none."""
+def several_sweeps(directory: Path, items: Sequence[Item] | None = None) -> list[str]:
+    """Return a warning if a directory holds unrelated sweeps, with that of `items` if given."""
     known = _recorded(directory)
+    if items is not None and (own := _described(items)) not in known:
+        known.append(own)
     is_mixed = any(_are_unrelated(*two) for two in itertools.combinations(known, 2))
-    return [_sweep_name(one) for one in known] if is_mixed else []
+    line = (
+        f"{directory} holds several sweeps, which a report compares; another --run_dir keeps them "
+        f"apart: {'; '.join(map(_sweep_name, known))}"
+    )
+    return [line] if is_mixed else []
 
 
 def _recorded(directory: Path) -> list[dict[str, list[str]]]:

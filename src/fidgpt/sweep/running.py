@@ -19,7 +19,7 @@ from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table, unrelated_sweeps
+from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table, several_sweeps
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import peak_flops
 from fidgpt.train.summary_text import UTILISATION
@@ -139,7 +139,7 @@ class Sweep:
         lines = [
             *results.summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done),
             f"in {self.directory}",
-            *(f"warning: {one}" for one in unrelated_sweeps(self.directory, self._given)),
+            *(f"warning: {one}" for one in several_sweeps(self.directory, self._given)),
         ]
         return Group(results.points_table(self.plan, flops_per_second=speed), *map(Text, lines))
 

@@ -426,7 +426,4 @@ def warnings_of(directory: Path) -> list[str]:
         lines.append(
             f"{directory / results.TABLE}: {rows} left out; the command of the sweep mends it."
         )
-    if several := results.recorded_sweeps(directory):
-        listed = "; ".join(several)
-        lines.append(f"{directory} holds several sweeps, which are compared here: {listed}")
-    return lines
+    return [*lines, *results.several_sweeps(directory)]
