@@ -1,4 +1,4 @@
-# The project's commands. Each sets up .venv by itself first, which takes minutes once and nothing later.
+# The project's commands. Each sets up .venv first, which takes minutes once.
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-fast test-long faults clusters lint format clean
 BIN := .venv/bin
@@ -9,27 +9,27 @@ help:  ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## /    make \1\t/p' Makefile
 	@echo '    ARGS="..." adds arguments to train, test and faults; PYTHON=python3.12 chooses the Python of a new .venv.'
 
-setup:  ## make the environment .venv ready
+setup:  ## set up the environment .venv
 	@sh ./setup.sh
 
-train: setup  ## train a language model (ARGS="--config=config:debug" another one)
+train: setup  ## train a language model (ARGS="--config=config:debug" for another one)
 	$(BIN)/python train.py $(or $(ARGS),--config=config:base)
 
 PYTEST = $(BIN)/python -m pytest -n auto --maxprocesses=4 --dist=loadgroup
 
-test: setup  ## run the tests (ARGS="tests/test_layout.py -x" some of them)
+test: setup  ## run the tests (ARGS="tests/test_layout.py -x" for some of them)
 	$(PYTEST) $(ARGS)
 
-test-fast: setup  ## run the tests that take moments: what to run while you edit
+test-fast: setup  ## run the quick tests, while editing
 	$(PYTEST) -m "not slow and not long" $(ARGS)
 
-test-long: setup  ## run all tests, those that take minutes too
+test-long: setup  ## run all tests, including those that take minutes
 	$(PYTEST) -m "long or not long" $(ARGS)
 
-faults: setup  ## kill and damage runs a thousand times, and print how they ended
+faults: setup  ## inject a thousand faults into runs, and print the outcomes
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults $(or $(ARGS),--num=1000)
 
-clusters: setup  ## test sweeps on a Ray of several nodes, and on Slurm where it is installed
+clusters: setup  ## test sweeps on Ray with several nodes, and on Slurm if installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,slurm]'
 	$(BIN)/python -m pytest -n0 $(or $(ARGS),$(wildcard tests/sweep/test_ray.py tests/sweep/test_slurm*.py))
 
@@ -38,10 +38,10 @@ lint: setup  ## check style and types
 	$(BIN)/ruff format --check
 	$(BIN)/basedpyright
 
-format: setup  ## mend what the linter can mend, and format
+format: setup  ## fix what the linter can fix, and format
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-clean:  ## delete the environment and what tools left; runs stay
+clean:  ## delete the environment and caches; runs are kept
 	rm -rf .venv build dist src/*.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

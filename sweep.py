@@ -1,4 +1,4 @@
-"""Trains many variants of one config: `python sweep.py --sweep=tag:LearningRate=1e-3,3e-3`."""
+"""Train variants of one config: `python sweep.py --sweep=tag:LearningRate=1e-3,3e-3`."""
 
 from fidgpt.cli.sweep import run
 

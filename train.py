@@ -1,4 +1,4 @@
-"""Trains the model that --config describes: `python train.py --config=config:base`."""
+"""Train a model: `python train.py --config=config:base`."""
 
 from fidgpt.cli.train import run
 

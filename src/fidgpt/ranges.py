@@ -14,9 +14,9 @@ def require_size(name: str, size: int | None) -> None:
 
 
 def require_probability(name: str, share: int | float) -> None:
-    """Raise ValueError unless a probability is from 0 to less than 1."""
+    """Raise ValueError unless a probability is in [0, 1)."""
     if not 0 <= share < 1:
-        raise ValueError(f"{name}={share!r} must be from 0 to less than 1.")
+        raise ValueError(f"{name}={share!r} must be in [0, 1).")
 
 
 def require_positive(name: str, number: int | float | None) -> None:

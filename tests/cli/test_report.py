@@ -19,7 +19,7 @@ from fidgpt.compose.report import (
 )
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, dump_patch
 
-HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 is not a whole number of heads of "
+HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 must be a multiple of "
 WIDTH = "model.blocks[0].attention.hidden_dim"  # which inherits it
 
 

@@ -478,7 +478,7 @@ def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size=12 is not a multiple of multiple_of=5"):
         data.GrowingBatch(Counting(), batch_size=12, schedule=rise(4), multiple_of=5)
     for length in (3, 16):
-        with pytest.raises(ValueError, match=f"min_seq_len={length} is not seq_len=8 halved"):
+        with pytest.raises(ValueError, match=f"min_seq_len={length} must be seq_len=8 divided"):
             data.GrowingSequence(Counting(), seq_len=8, schedule=rise(4), min_seq_len=length)
     with pytest.raises(ValueError, match=r"by 4 sequences.*\n.*multiple_of to a multiple of 8"):
         growing_batch().batch(50, rank=0, world_size=8)

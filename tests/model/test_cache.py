@@ -138,7 +138,7 @@ def test_a_window_keeps_no_more_than_itself():
 
 def test_more_tokens_than_there_is_room_for_are_refused():
     model, tokens = make_model("window"), text()
-    with pytest.raises(ValueError, match=r"10 \+ 4 tokens do not fit in a cache with room for 13"):
+    with pytest.raises(ValueError, match=r"10 \+ 4 tokens exceed the cache's capacity of 13"):
         in_parts(model, model.layout(tokens), [10, 4], Cache(capacity=SEQ - 1))
     with pytest.raises(ValueError, match="capacity=0"):
         Cache(capacity=0)

@@ -231,7 +231,7 @@ def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
     ("settings", "words"),
     [
         ({"cycles": 2, "cycle_length": 500}, "cycles=2 and cycle_length=500 cannot both be set"),
-        ({"cycles": [700, 300]}, "one after the other"),
+        ({"cycles": [700, 300]}, "in increasing order"),
         ({"cycles": [1001]}, "up to num_steps=1000"),
         ({"cycles": 0}, "cycles=0 do not fit"),
         ({"cycle_length": 2000}, "2000 steps, which do not fit into num_steps=1000"),

@@ -142,7 +142,7 @@ def test_axes_may_change_each_other_if_something_is_left_of_both() -> None:
     assert len(names("tag:LearningRate=5e-4", RATES)) == 2
 
 
-SHAPE = "hidden_dim=33 is not a whole number of heads of head_dim=16"
+SHAPE = "hidden_dim=33 must be a multiple of head_dim=16"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fidgpt.data import encoding_process
 from fidgpt.data.errors import DataError
 
-# Characters of a batch: enough that passing it to a process costs nothing.
+# Characters per batch; at this size the cost of passing a batch to a process is negligible.
 BATCH_SIZE = 512 * 1024
 
 Encode = Callable[[list[str]], list[NDArray[np.uint32]]]
@@ -28,9 +28,9 @@ _Encoded = list[tuple[bytes, NDArray[np.uint32]]]
 def encoding_processes(tokenizer: Path, *, num_processes: int) -> Iterator[Encode]:
     """Start worker processes and yield a function that encodes a batch of texts in one of them.
 
-    As many threads as there are processes may call it at once. Processes, because threads of one
-    process contend for a lock at every token, so that many are hardly faster than a few. They end
-    with this process, however it ends.
+    Up to `num_processes` threads may call it at once. Workers are processes because threads contend
+    for a lock on every token, so that many are hardly faster than a few. They exit when this
+    process does, even if it is killed.
 
     Args:
       tokenizer: path of a tokenizer.json.
@@ -56,7 +56,7 @@ def encoding_processes(tokenizer: Path, *, num_processes: int) -> Iterator[Encod
 def encode_all(
     documents: Iterable[str], encode: Encode, *, num_workers: int
 ) -> Iterator[tuple[bytes, NDArray[np.uint32]]]:
-    """Yield the bytes and the ids of every document, in order, with a few batches in flight."""
+    """Yield the UTF-8 bytes and the token ids of each document, in order."""
 
     def encode_with_bytes(texts: list[str]) -> _Encoded:
         return [(t.encode(), ids) for t, ids in zip(texts, encode(texts), strict=True)]
@@ -99,7 +99,7 @@ def _request(process: subprocess.Popen[bytes], texts: list[str]) -> list[NDArray
         ids_of_texts: list[bytes] = pickle.load(process.stdout)
     except (EOFError, BrokenPipeError, pickle.UnpicklingError) as error:
         raise DataError(
-            f"A tokenizing process ended with status {process.wait()}; -9 means that it was "
+            f"A tokenizer process exited with status {process.wait()}; -9 means that it was "
             "killed, perhaps because memory ran out.\nStart again to resume after the last "
             "finished shard; fewer processes (--num_workers) need less memory."
         ) from error

@@ -1,4 +1,4 @@
-"""The error that this package raises, and messages that several of its modules need."""
+"""The error that this package raises, and messages that its modules share."""
 
 import importlib
 import shlex
@@ -9,7 +9,7 @@ __all__ = ["DataError"]
 
 
 class DataError(ValueError):
-    """What is wrong with a corpus, a tokenizer or a directory, where, and the remedy."""
+    """A corpus, tokenizer or directory is unusable; the message names the remedy."""
 
 
 def delete_command(directory: Path) -> str:

@@ -1,4 +1,4 @@
-"""Batches and sequences that grow during a run by a schedule."""
+"""Batch size and sequence length schedules."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -22,23 +22,23 @@ __all__ = ["GrowingBatch", "GrowingSequence"]
 
 
 class GrowingBatch(WrappedStream):
-    """Batches of fewer sequences while the schedule is below 1 (Smith et al., 2018, 1711.00489).
+    """Smaller batches while the schedule is below 1 (Smith et al., 2018, arXiv:1711.00489).
 
-    No sequence is left out: a batch begins with the sequence after the previous batch. The size at
-    a step is that share of `batch_size`, rounded down to a multiple of `multiple_of`, and at least
-    `multiple_of`.
+    Each batch continues after the previous one, so no sequence is skipped. The size at a step is
+    the schedule's value times `batch_size`, rounded down to a multiple of `multiple_of`, and at
+    least `multiple_of`.
 
     Args:
       stream: the sequences.
       batch_size: sequences of a full batch, over all ranks.
-      schedule: share of the full batch at a step, counted from 0.
-      multiple_of: divides every size; a multiple of the number of processes.
+      schedule: fraction of the full batch at a step, counted from 0.
+      multiple_of: granularity of the size; must be a multiple of the number of ranks.
 
     Raises:
       ValueError: `batch_size` is not a multiple of `multiple_of`.
     """
 
-    # The trainer compares what was read so far when a run is resumed.
+    # On resume, the trainer checks that the data read so far would be the same.
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {"schedule": "restart"}
 
     stream: IndexedStream
@@ -53,7 +53,7 @@ class GrowingBatch(WrappedStream):
         self.batch_size = batch_size
         self.schedule = schedule
         self.multiple_of = multiple_of
-        self._ends = np.zeros(1, dtype=np.int64)  # first sequence of each step known so far
+        self._ends = np.zeros(1, dtype=np.int64)  # first sequence of each step computed so far
 
     def size(self, step: int) -> int:
         """Return the batch size of a step, over all ranks."""
@@ -64,7 +64,7 @@ class GrowingBatch(WrappedStream):
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
         """Return the rows of one rank: [size(step) / world_size, seq_len + 1] token ids."""
-        if self.multiple_of % world_size:  # at once, and not at the first odd size
+        if self.multiple_of % world_size:  # fail at the first step, not at the first odd size
             raise DataError(
                 f"Batches grow by {self.multiple_of} sequences, which cannot be split evenly among "
                 f"{world_size=} ranks.\nSet multiple_of to a multiple of {world_size}."
@@ -95,20 +95,21 @@ class GrowingBatch(WrappedStream):
 
 
 class GrowingSequence(WrappedStream):
-    """Sequences split into shorter ones while the schedule is below 1 (Li et al., 2108.06084).
+    """Shorter sequences while the schedule is below 1 (Li et al., 2021, arXiv:2108.06084).
 
-    A batch keeps its number of tokens, in more and shorter rows, so that attention costs less and
-    gradients are more stable early in a run. The length is `seq_len` halved until the schedule
-    allows it. Micro-batches keep their number of rows.
+    Each sequence is split into several rows, so that a batch keeps its number of tokens, attention
+    costs less and gradients are more stable early in a run. The length is the largest `seq_len /
+    2^n` that does not exceed the schedule's value times `seq_len`. Micro-batches keep their number
+    of rows.
 
     Args:
-      stream: sequences of `seq_len` tokens and one more.
-      seq_len: inputs of a full sequence.
-      schedule: share of the full length at a step, counted from 0.
-      min_seq_len: shortest length; `seq_len` halved a whole number of times.
+      stream: sequences of `seq_len` + 1 tokens.
+      seq_len: input tokens of a full sequence.
+      schedule: fraction of the full length at a step, counted from 0.
+      min_seq_len: shortest length; `seq_len` divided by a power of two.
 
     Raises:
-      ValueError: `min_seq_len` is not such a length.
+      ValueError: `min_seq_len` is not `seq_len` divided by a power of two.
     """
 
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {"schedule": "restart"}
@@ -121,15 +122,15 @@ class GrowingSequence(WrappedStream):
         halves = seq_len // min_seq_len
         if seq_len % min_seq_len or halves & (halves - 1) or not halves:
             raise ValueError(
-                f"{min_seq_len=} is not {seq_len=} halved a whole number of times: {seq_len} / 2 "
-                "/ 2 and so on."
+                f"{min_seq_len=} must be {seq_len=} divided by a power of two, such as "
+                f"{seq_len} / 4."
             )
         self.seq_len = seq_len
         self.schedule = schedule
         self.min_seq_len = min_seq_len
 
     def length(self, step: int) -> int:
-        """Return the length of sequences at a step."""
+        """Return the sequence length at a step, in tokens."""
         length, allowed = self.seq_len, self.schedule(step) * self.seq_len + 1e-9
         while length > self.min_seq_len and length > allowed:
             length //= 2

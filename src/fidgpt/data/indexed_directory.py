@@ -1,4 +1,4 @@
-"""Directories of arrays that an index.json describes: written once, checked and read."""
+"""Directories of array files with an index.json: written once, verified and read."""
 
 import contextlib
 import functools
@@ -16,11 +16,11 @@ from fidgpt import files
 from fidgpt.data.errors import DataError, delete_command
 
 INDEX = "index.json"
-RECORD = "record.json"  # what an attempt that is resumed keeps
+RECORD = "record.json"  # the state from which an interrupted write resumes
 FORMAT_VERSION = 1
-# Hashing runs at 0.5 to 2 GB/s, so that files below this are verified in a fraction of a second.
+# Hashing runs at 0.5 to 2 GB/s, so directories below this size are verified on opening.
 VERIFIED_BELOW_BYTES = 256 * 1024 * 1024
-# Below the limit of macOS for a process, with room for everything else.
+# Below the per-process limit of macOS (256), with room for other files.
 MAX_OPEN_FILES = 128
 
 
@@ -29,8 +29,8 @@ class IndexedDirectory:
 
     Args:
       path: the directory.
-      kind: what it holds, for messages.
-      source: what it can be made from again, for messages.
+      kind: noun for its contents, for messages.
+      source: noun for what it can be rebuilt from, for messages.
     """
 
     def __init__(self, path: Path, *, kind: str, source: str) -> None:
@@ -40,7 +40,7 @@ class IndexedDirectory:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory was written; it may still be damaged."""
+        """Whether the directory has an index; its files may still be damaged."""
         return (self.path / INDEX).is_file()
 
     def write_once(
@@ -51,16 +51,17 @@ class IndexedDirectory:
         key: str | None = None,
         on_wait: Callable[[], None] = lambda: None,
     ) -> None:
-        """Write the directory, whole or not at all, unless it exists or another process writes it.
+        """Write the directory atomically, unless it exists or another process is writing it.
 
         Args:
-          write: writes the files into a draft of the directory, and returns the index.
-          elsewhere: how to choose another place, for messages.
-          key: keeps a draft that has a `RECORD` for the next attempt with the same key.
+          write: writes the files into a temporary directory, and returns the index.
+          elsewhere: how to choose another location, for messages.
+          key: identifies the contents; after a failure, a temporary directory with a `RECORD` is
+            kept for the next attempt with the same key.
           on_wait: called before waiting for another process.
 
         Raises:
-          DataError: it cannot be written.
+          DataError: the directory cannot be written.
         """
         if self.exists:
             return
@@ -71,7 +72,7 @@ class IndexedDirectory:
                     return
                 if locked and key is not None:
                     place = files.resumable_directory(self.path, key=key, record=RECORD)
-                else:  # without locks several processes may be at work
+                else:  # without locks, several processes may be writing
                     place = files.atomic_path(self.path)
                 with place as draft:
                     draft.mkdir(exist_ok=True)
@@ -82,7 +83,7 @@ class IndexedDirectory:
                 return
             raise DataError(
                 f"Cannot write the {self._kind} to {self.path}: {error.strerror or error}.\nFree "
-                f"some space there, make it writable, or choose another place with {elsewhere}."
+                f"some space there, make it writable, or choose another location: {elsewhere}."
             ) from error
 
     def read_index(self) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class IndexedDirectory:
 
     @contextlib.contextmanager
     def checking_index(self) -> Iterator[None]:
-        """Turn errors over entries of the index into DataError."""
+        """Convert errors about entries of the index to DataError."""
         try:
             yield
         except DataError:
@@ -108,7 +109,7 @@ class IndexedDirectory:
             raise self.damaged(reason) from error
 
     def check_size(self, file: str, *, size: int) -> None:
-        """Raise DataError unless a file has this many bytes."""
+        """Raise DataError unless a file exists and has this many bytes."""
         try:
             found = (self.path / file).stat().st_size
         except OSError as error:
@@ -117,7 +118,7 @@ class IndexedDirectory:
             raise self.damaged(f"{file} has {found} bytes, but the index has {size}")
 
     def check_hash(self, file: str, *, sha256: str) -> None:
-        """Raise DataError unless a file has this SHA-256."""
+        """Raise DataError unless a file has this SHA-256 hash."""
         try:
             found = files.sha256_of(self.path / file)
         except OSError as error:
@@ -129,20 +130,20 @@ class IndexedDirectory:
             )
 
     def damaged(self, reason: str) -> DataError:
-        """Return the error that gives a reason why the directory cannot be used."""
+        """Return the error for a directory that cannot be used."""
         return DataError(
             f"The {self._kind} in {self.path} cannot be used: {reason}.\n"
-            f"Delete it ({delete_command(self.path)}) and start again to prepare it again from "
-            f"the {self._source}."
+            f"Delete it ({delete_command(self.path)}) and start again to rebuild it from the "
+            f"{self._source}."
         )
 
 
 class ArrayFile:
-    """A file of numbers of one type, opened when it is first read; 128 files at most stay open.
+    """A file of numbers of one dtype, opened when first read; at most 128 files stay open.
 
-    Not a memory map: if a file is truncated or its disk fails, a map ends the process by SIGBUS.
-    Reading by position costs about half a microsecond more for a sequence, and lets other threads
-    run during the wait for the disk.
+    Not a memory map: with one, a truncated file or a failing disk kills the process by SIGBUS.
+    Positional reads cost about half a microsecond more per sequence, and release the GIL while they
+    wait for the disk.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
@@ -150,13 +151,13 @@ class ArrayFile:
         self._dtype = dtype
 
     def read(self, begin: int, stop: int) -> NDArray[Any]:
-        """Return the numbers from index `begin` to before `stop`; raises like `read_into`."""
+        """Return the numbers in [begin, stop); raises like `read_into`."""
         numbers = np.empty(stop - begin, dtype=self._dtype)
         self.read_into(numbers, begin=begin)
         return numbers
 
     def read_into(self, numbers: NDArray[Any], *, begin: int) -> None:
-        """Fill an array of the file's dtype with the numbers from index `begin` on.
+        """Fill an array, of the file's dtype, with the numbers from index `begin` on.
 
         Raises:
           DataError: the file is too short or cannot be read.
@@ -165,7 +166,7 @@ class ArrayFile:
         try:
             opened = _open(self)  # keeps the file open, even if another thread evicts it
             done = os.preadv(opened.number, [numbers.data], offset)
-            while done < numbers.nbytes:  # the kernel may return less than there is
+            while done < numbers.nbytes:  # reads may be short
                 rest = numbers.view(np.uint8).data[done:]
                 more = os.preadv(opened.number, [rest], offset + done)
                 if not more:
@@ -178,13 +179,13 @@ class ArrayFile:
     def _unreadable(self, reason: str) -> DataError:
         return DataError(
             f"{self.path} can no longer be read: {reason}.\n"
-            "Restore it and resume; or delete its directory and start again to prepare it again "
-            "from the source."
+            "Restore it and resume; or delete its directory and start again to rebuild it from "
+            "the source."
         )
 
 
 class _Descriptor:
-    """An open file, closed once no thread uses it any more."""
+    """An open file, closed when no thread uses it anymore."""
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Mixtures of streams by exact shares, which may change in stages."""
+"""Mixtures of streams with exact proportions, which may change in stages."""
 
 import functools
 import hashlib
@@ -20,17 +20,18 @@ from fidgpt.schedule import Schedule
 __all__ = ["Mixture", "Stage", "annealed"]
 
 
-# Weights of up to five decimals that add up to 1 are exact; the table has one entry for each.
+# Weights of up to five decimals that sum to 1 are exact. A table has one entry per position.
 _MAX_PERIOD = 100_000
-# Relative shares by name.
+# Relative weights by name of the stream.
 Weights = Mapping[str, float | int]
 
 
 def exact_counts(weights: Weights) -> dict[str, int]:
-    """Return the number of sequences of each source in a period; the period is their sum.
+    """Return the number of sequences of each stream in a period; the period is their sum.
 
-    Weights are decimal fractions as written, so that 0.7, 0.2 and 0.1 give 7, 2 and 1. If no
-    period up to 100,000 is exact, the counts of that period are rounded (Hamilton's method).
+    Weights are read as the decimal fractions they are written as: 0.7, 0.2 and 0.1 give 7, 2 and 1.
+    If no period up to 100,000 is exact, the counts of that period are rounded by Hamilton's method
+    (largest remainders).
 
     Raises:
       ValueError: a weight is negative, NaN or inf, or too small for one sequence; or all are zero.
@@ -61,7 +62,7 @@ def _fraction(weight: float | int, *, name: str) -> Fraction:
 
 
 def _rounded(shares: Mapping[str, Fraction]) -> dict[str, int]:
-    """Return counts that add up to the longest period, each less than one off its share."""
+    """Return counts that sum to the longest period, each within one of its exact share."""
     counts = {name: math.floor(share * _MAX_PERIOD) for name, share in shares.items()}
     left = _MAX_PERIOD - sum(counts.values())
     by_remainder = sorted(shares, key=lambda name: counts[name] - shares[name] * _MAX_PERIOD)
@@ -69,16 +70,17 @@ def _rounded(shares: Mapping[str, Fraction]) -> dict[str, int]:
 
 
 class Interleaving:
-    """An order of sources with random access in which every prefix has exact shares.
+    """An order of streams with random access in which every prefix has the right proportions.
 
-    Of the first n positions, each source has n times its share, less than one more or less. One
-    period is a table: unit jobs, each with the positions between which it keeps that bound, the
-    earliest deadline first, which is possible for any shares (Baruah, Cohen, Plaxton and Varvel,
-    1996, "Proportionate Progress: A Notion of Fairness in Resource Allocation").
+    Among the first n positions, the count of each stream differs from n times its share by less
+    than one. One period is a table, computed by earliest-deadline-first scheduling of unit jobs,
+    where each job's release time and deadline enforce that bound; it is feasible for any shares
+    (Baruah, Cohen, Plaxton and Varvel, 1996, "Proportionate Progress: A Notion of Fairness in
+    Resource Allocation").
 
     Args:
-      counts: positions of each source in a period; at least one is above zero.
-      length: number of positions; None means endless.
+      counts: positions of each stream in a period; at least one is positive.
+      length: number of positions; None for infinite.
     """
 
     def __init__(self, counts: Sequence[int], *, length: int | None = None) -> None:
@@ -88,13 +90,13 @@ class Interleaving:
         self._sources, self._ranks = _table(tuple(counts), size)
 
     def __call__(self, positions: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the source of each position, and how many positions it has before."""
+        """Return the stream of each position, and how many earlier positions that stream has."""
         periods, within = np.divmod(positions, self._period)
         sources = self._sources[within]
         return sources, periods * self.counts[sources] + self._ranks[within]
 
     def before(self, position: int) -> NDArray[np.int64]:
-        """Return how many of the positions before this one each source has."""
+        """Return how many positions before this one each stream has."""
         periods, within = divmod(position, self._period)
         part = np.bincount(self._sources[:within], minlength=len(self.counts))
         return periods * self.counts + part
@@ -102,7 +104,7 @@ class Interleaving:
 
 @functools.lru_cache(maxsize=16)
 def _table(counts: tuple[int, ...], length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the source of each of the first positions, and the rank among the source's own."""
+    """Return the stream of each of the first positions, and its rank within that stream."""
     period = sum(counts)
     sources = np.empty(length, dtype=np.int64)
     ranks = np.empty(length, dtype=np.int64)
@@ -122,11 +124,11 @@ def _table(counts: tuple[int, ...], length: int) -> tuple[NDArray[np.int64], NDA
 
 
 class Stage:
-    """Weights of a mixture from a step on.
+    """The weights of a mixture from a given step on.
 
     Args:
       begin: first step of the stage, counted from 0.
-      weights: relative share of each stream, by name.
+      weights: relative weight of each stream, by name.
 
     Raises:
       ValueError: `begin` is negative, or the weights are invalid.
@@ -141,26 +143,26 @@ class Stage:
 
 
 class Mixture(IndexedStream):
-    """Sequences of several streams, interleaved by exact shares, each stream in its own order.
+    """Sequences of several streams, interleaved in exact proportions.
 
-    All sequences have the same length, so weights of sequences are weights of tokens; padding
-    counts as tokens of its stream. Of the first n sequences of a stage each stream has n times its
-    share, less than one more or less: see `Interleaving`. Weights are relative; those of up to five
-    decimals that add up to 1 are exact, and `shares` returns what the others are rounded to. Each
-    stream continues from stage to stage, and from epoch to epoch. Stages that a run has not begun
-    may be changed when it is resumed.
+    All sequences have the same length, so that weights of sequences are weights of tokens; padding
+    counts as tokens of its stream. Among the first n sequences of a stage, the count of each stream
+    differs from n times its share by less than one: see `Interleaving`. Weights are relative; those
+    of up to five decimals that sum to 1 are exact, and `shares` returns what others are rounded to.
+    Each stream continues across stages and epochs. Stages that a run has not reached may be changed
+    when it is resumed.
 
     Args:
-      streams: by name, in any order; they may be mixtures.
+      streams: streams by name, which may themselves be mixtures.
       batch_size: sequences of a batch, over all ranks.
-      weights: relative share of each stream, 0 if missing.
-      stages: other weights from later steps on.
+      weights: relative weight of each stream; 0 if missing.
+      stages: new weights from later steps on, in order.
 
     Raises:
       ValueError: a weight names no stream or is negative, all are zero, or stages are out of order.
     """
 
-    # The trainer compares what was read so far when a run is resumed.
+    # On resume, the trainer checks that the data read so far would be the same.
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {"stages": "restart"}
 
     def __init__(
@@ -206,7 +208,7 @@ class Mixture(IndexedStream):
         self._is_prepared = True
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sequences with these numbers, each from its stream."""
+        """Return the sequences with these numbers: [len(indices), seq_len + 1] token ids."""
         sources, numbers = self.sources(indices)
         rows = np.empty((len(indices), 0), dtype=np.int64)
         for source, stream in enumerate(self.streams.values()):
@@ -219,7 +221,7 @@ class Mixture(IndexedStream):
         return rows
 
     def sources(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the index of the stream of each sequence, and the number of the sequence in it."""
+        """Return, for each sequence, the index of its stream and its number within that stream."""
         if not self._is_prepared:
             raise DataError("The mixture is not prepared yet: call prepare() first.")
         sources, numbers = np.empty_like(indices), np.empty_like(indices)
@@ -269,13 +271,13 @@ class Mixture(IndexedStream):
 
     @property
     def checksum(self) -> str:
-        """A hash of the texts and their names, in 64 hex digits, whatever the weights are."""
+        """A hash of the texts and their names, in 64 hex digits, independent of the weights."""
         words = [f"{name} {stream.checksum}" for name, stream in self.streams.items()]
         return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
     def _order_of(self, stage: int) -> tuple[Interleaving, NDArray[np.int64]]:
-        """Return a stage's order, and how many sequences of each stream come before the stage."""
-        for earlier in range(stage):  # in turn, as each is found from the one before it
+        """Return the order of a stage, and how many sequences of each stream precede it."""
+        for earlier in range(stage):  # iteratively: each one depends on the previous one
             self._order(earlier)
         return self._order(stage)
 
@@ -303,7 +305,7 @@ def _check_stages(stages: Sequence[Stage], *, names: Sequence[str]) -> None:
         unknown = [name for name in stage.weights if name not in names]
         if unknown:
             raise ValueError(
-                f"The weight of {unknown[0]!r} belongs to no stream: there are {', '.join(names)}."
+                f"The weight of {unknown[0]!r} has no stream; the streams are {', '.join(names)}."
             )
     begins = [stage.begin for stage in stages[1:]]
     if begins != sorted(set(begins)):
@@ -331,20 +333,20 @@ def _check_alike(streams: Mapping[str, IndexedStream]) -> None:
             )
 
 
-_DECIMALS = 5  # that a mixture represents exactly
+_DECIMALS = 5  # weights with this many are exact
 
 
 def annealed(
     *, begin: Weights, end: Weights, schedule: Schedule, num_steps: int, every: int
 ) -> list[Stage]:
-    """Return stages of a mixture that interpolate its shares as the schedule goes from 0 to 1.
+    """Return mixture stages that interpolate between two sets of weights by a schedule.
 
     Args:
-      begin: relative weights by name where the schedule is 0; 0 if missing.
-      end: relative weights by name where the schedule is 1; 0 if missing.
-      schedule: position between `begin` and `end` at a step, counted from 0.
+      begin: relative weights by name at schedule value 0; 0 if missing.
+      end: relative weights by name at schedule value 1; 0 if missing.
+      schedule: interpolation factor, from 0 to 1, at a step counted from 0.
       num_steps: steps of the run.
-      every: steps of a stage, within which the shares are constant.
+      every: steps per stage.
 
     Raises:
       DataError: `every` is below 1.
@@ -367,5 +369,5 @@ def annealed(
 def _shares(weights: Weights) -> dict[str, float]:
     total = float(sum(weights.values()))
     if total <= 0 or min(weights.values()) < 0:
-        raise ValueError(f"weights {dict(weights)} must not be negative, nor all be zero.")
+        raise ValueError(f"weights {dict(weights)} must not be negative or all zero.")
     return {name: float(weight) / total for name, weight in weights.items()}

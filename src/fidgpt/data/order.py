@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _ROUNDS = 6
-# With halves of 1 and 2 bits, five sequences were visibly unevenly shuffled.
+# With halves of 1 and 2 bits, permutations of five sequences were visibly uneven.
 _MIN_BITS = 6
 # Odd multipliers with well-mixed bits (the golden ratio and the square root of 3, times 2**64).
 _MULTIPLY_FIRST = np.uint64(0x9E3779B97F4A7C15)
@@ -23,9 +23,9 @@ def derive_key(seed: int, *purpose: str | int) -> bytes:
 def permute(positions: NDArray[np.uint64], *, size: int, key: bytes) -> NDArray[np.uint64]:
     """Return the images of `positions`, all below `size`, under the permutation of a key.
 
-    A Feistel network on the smallest power of two that holds `size`, walked along its cycle until
-    the value falls below `size` (Black and Rogaway 2002, "Ciphers with Arbitrary Finite Domains").
-    That domain is less than twice `size` (but for tiny sizes), so the walk is short.
+    A Feistel network on the smallest power of two from `size` up, with cycle walking: it is applied
+    until the value falls below `size` (Black and Rogaway 2002, "Ciphers with Arbitrary Finite
+    Domains"). That domain is less than twice `size`, except for tiny sizes, so the walk is short.
     """
     if size <= 1:
         return np.zeros_like(positions)
@@ -42,9 +42,9 @@ def permute(positions: NDArray[np.uint64], *, size: int, key: bytes) -> NDArray[
 def _feistel(
     values: NDArray[np.uint64], *, bits: int, round_keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """Permute the numbers of `bits` bits: each half in turn masks the other by a hash.
+    """Permute `bits`-bit numbers: alternately XOR each half with a hash of the other.
 
-    The halves may differ by one bit, so that any number of bits works.
+    The halves differ by one bit if `bits` is odd.
     """
     low_bits = bits // 2
     high_bits = bits - low_bits
@@ -59,7 +59,7 @@ def _feistel(
 
 
 def _hash(values: NDArray[np.uint64], round_key: np.uint64, *, bits: int) -> NDArray[np.uint64]:
-    """Return a hash of `bits` bits: add, multiply, fold, multiply, keep the best-mixed top bits."""
+    """Return a hash of `bits` bits: add, multiply, fold, multiply, keep the top bits."""
     mixed = (values + round_key) * _MULTIPLY_FIRST
     mixed ^= mixed >> _HALF
     mixed *= _MULTIPLY_SECOND

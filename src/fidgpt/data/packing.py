@@ -1,4 +1,4 @@
-"""Packing of documents into sequences: concatenated, shuffled, or whole by best fit."""
+"""Packing of documents into sequences: concatenation, shuffling, and best fit."""
 
 import bisect
 import functools
@@ -28,7 +28,7 @@ __all__ = ["Packing", "Sequences", "best_fit", "concatenate", "shuffle_and_conca
 
 @runtime_checkable
 class Sequences(Protocol):
-    """The training split in numbered sequences, each visited once an epoch."""
+    """The training split as numbered sequences, each visited once per epoch."""
 
     @property
     def num_sequences(self) -> int:
@@ -37,7 +37,7 @@ class Sequences(Protocol):
 
     @property
     def checksum(self) -> str:
-        """A hash of all tokens and of their packing, as 64 hexadecimal digits."""
+        """A hash of all tokens and their packing, in 64 hex digits."""
         ...
 
     def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
@@ -47,7 +47,7 @@ class Sequences(Protocol):
 
 @runtime_checkable
 class Packing(Protocol):
-    """Makes sequences of a corpus, as `concatenate` and `best_fit` do."""
+    """Packs a corpus into sequences: `concatenate`, `shuffle_and_concatenate` or `best_fit`."""
 
     def __call__(self, corpus: PreparedCorpus, /, *, seq_len: int, seed: int) -> Sequences:
         """Return the training split in sequences of `seq_len` + 1 tokens.
@@ -61,8 +61,8 @@ class Packing(Protocol):
 def concatenate(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences:
     """Concatenate all documents and cut them into windows of `seq_len` + 1 tokens.
 
-    Neighbors share one token, so that every token but the first is a target once an epoch (except
-    for a rest shorter than `seq_len`). Windows cross document boundaries.
+    Consecutive windows overlap by one token, so that every token but the first is a target once per
+    epoch (except for a remainder shorter than `seq_len`). Windows cross document boundaries.
     """
     windows = Windows(corpus.train, seq_len=seq_len, checksum=corpus.checksum)
     if not windows.num_sequences:
@@ -74,7 +74,7 @@ def concatenate(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences
 
 
 class Windows:
-    """The windows of a split, the same in every epoch; there may be none."""
+    """The windows of a split, the same in every epoch; possibly none."""
 
     def __init__(self, split: Split, *, seq_len: int, checksum: str = "") -> None:
         self.num_sequences = max(0, (split.num_tokens - 1) // seq_len)
@@ -92,13 +92,13 @@ _PIECE = np.dtype("<u8")
 
 
 def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> dict[str, Any]:
-    """Write where the pieces of each length begin, in constant memory; return the index."""
+    """Write the offsets of the pieces, grouped by length, in constant memory; return the index."""
     counts = np.zeros(capacity + 1, dtype=np.int64)
     for lengths, _ in _cut(corpus.train, capacity=capacity):
         counts += np.bincount(lengths, minlength=capacity + 1)
     path = directory / _PIECES
     free = np.cumsum(counts) - counts
-    # Not through a memory map: if the disk is full, that ends the process by SIGBUS.
+    # Not through a memory map: writing to one on a full disk kills the process by SIGBUS.
     with path.open("wb") as file:
         for lengths, values in _cut(corpus.train, capacity=capacity):
             order = np.argsort(lengths, kind="stable")
@@ -112,7 +112,7 @@ def _write_pieces(corpus: PreparedCorpus, directory: Path, *, capacity: int) -> 
 
 
 def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Yield the pieces of a chunk of documents at a time, in order: see `_pieces_of`."""
+    """Yield the pieces of one chunk of documents at a time, in order: see `_pieces_of`."""
     for bounds in split.document_bounds(at_once=PIECES_AT_ONCE):
         pieces = np.cumsum(-(-np.diff(bounds) // capacity))
         parts = np.flatnonzero(np.diff(pieces // PIECES_AT_ONCE)) + 1
@@ -123,14 +123,14 @@ def _cut(split: Split, *, capacity: int) -> Iterator[tuple[NDArray[np.int64], ND
 def _pieces_of(
     bounds: NDArray[np.int64], *, capacity: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the length of each piece, and twice its offset, plus 1 if it continues a document."""
+    """Return the length of each piece, and 2 * its offset, plus 1 if it continues a document."""
     sizes = np.diff(bounds)
     many = -(-sizes // capacity)
     owners = np.repeat(np.arange(len(sizes)), many)
     within = np.arange(len(owners)) - np.repeat(np.cumsum(many) - many, many)
     lengths = np.minimum(sizes[owners] - within * capacity, capacity)
     values = 2 * (bounds[owners] + within * capacity) + (within > 0)
-    kept = (lengths > 1) | (within == 0)  # else it is an end of text without text
+    kept = (lengths > 1) | (within == 0)  # drop an end of text that has no text
     return lengths[kept], values[kept]
 
 
@@ -151,13 +151,13 @@ class BinGroup(NamedTuple):
 def pack(counts: NDArray[np.int64]) -> list[BinGroup]:
     """Pack `counts[length]` pieces of each length into bins of capacity `len(counts) - 1`.
 
-    Best-fit decreasing: longest first, each piece goes into the fullest bin with room for it (Ding
-    et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830). Bins with equal
-    contents are counted, so that time and memory depend on the capacity, not on the number of
-    pieces. The fullest bins come first.
+    Best-fit decreasing: from the longest piece to the shortest, each goes into the fullest bin that
+    has room for it (Ding et al. 2024, "Fewer Truncations Improve Language Modeling",
+    arXiv:2404.10830). Bins with equal contents are counted, so that time and memory depend on the
+    capacity, not on the number of pieces. The fullest bins come first.
     """
     capacity = len(counts) - 1
-    rooms: list[int] = []  # left in a bin, in increasing order
+    rooms: list[int] = []  # free space of the bins so far, ascending
     groups: dict[int, list[BinGroup]] = {}
 
     def put(group: BinGroup, room: int) -> None:
@@ -176,7 +176,8 @@ def pack(counts: NDArray[np.int64]) -> list[BinGroup]:
                 group = groups[room].pop()
                 if not groups[room]:
                     del groups[room], rooms[at]
-            # A bin that took a piece is the fullest one, and takes more pieces while it has room.
+            # A bin that just received a piece is the fullest one, so it gets more while it has
+            # room.
             each = room // length
             full = min(group.num_bins, count // each)
             some = count - full * each if full < group.num_bins else 0
@@ -194,20 +195,20 @@ def best_fit(
 ) -> Sequences:
     """Pack whole documents into sequences by best fit (Ding et al. 2024, arXiv:2404.10830).
 
-    Only documents of more than `seq_len` tokens, including the end of text, are split; the pieces
-    are packed like documents. A sequence is an end of text followed by documents, each with its end
-    of text, so that every document follows one, as `PackedDocuments` expects. The rest is padded
-    with ends of text. The padding is masked out of the loss, and so is the first token of a
-    continued document, which has no context.
+    Only documents longer than `seq_len` tokens, including the end-of-text token, are split; the
+    pieces are packed like documents. A sequence is an end-of-text token followed by documents, each
+    with its own, so that every document follows one, as `PackedDocuments` expects. The rest is
+    padded with end-of-text tokens. Padding is masked out of the loss, and so is the first token of
+    a continued document, which has no context.
 
-    Each epoch permutes the documents of equal length, and those within a sequence. An index of 8
-    bytes a document is written once for each `seq_len`.
+    Each epoch permutes the documents of equal length, and the order within each sequence. An index
+    of 8 bytes per document is written once per `seq_len`.
 
     Args:
       corpus: the text.
-      seq_len: inputs of a sequence.
+      seq_len: input tokens of a sequence, which holds one more.
       seed: seed of the order.
-      cache_dir: where the index is kept; None means in the corpus's directory.
+      cache_dir: where the index is kept; None for the corpus's directory.
 
     Raises:
       DataError: there are no documents, or the index cannot be written.
@@ -227,7 +228,7 @@ def best_fit(
 
 
 class _Bins:
-    """Sequences that are bins of pieces; those of a group have pieces of the same lengths."""
+    """Sequences that are bins of pieces; bins of one group hold pieces of the same lengths."""
 
     def __init__(
         self, corpus: PreparedCorpus, files: IndexedDirectory, *, seq_len: int, seed: int
@@ -272,7 +273,7 @@ class _Bins:
         return rows
 
     def _contents(self, group: int, within: int, *, epoch: int) -> list[tuple[int, int, bool]]:
-        """Return offset and length of each piece of a bin, and whether it continues a document.
+        """Return the offset and length of each piece of a bin, and whether it continues a document.
 
         Raises:
           DataError: the file was truncated or altered since it was opened, or cannot be read.
@@ -295,7 +296,7 @@ class _Bins:
 
 
 def _first_ranks(groups: list[BinGroup], *, capacity: int) -> list[NDArray[np.int64]]:
-    """Return how many pieces of each length of each group the groups before it take."""
+    """Return, for each group, how many pieces of each of its lengths earlier groups use."""
     taken = np.zeros(capacity + 1, dtype=np.int64)
     firsts = []
     for group in groups:
@@ -307,7 +308,7 @@ def _first_ranks(groups: list[BinGroup], *, capacity: int) -> list[NDArray[np.in
 
 @functools.lru_cache(maxsize=8)
 def _rotations(seed: int, epoch: int, count: int) -> NDArray[np.int64]:
-    """Return by how much the pieces of each length are rotated in an epoch, from 0 to 2**62."""
+    """Return the rotation of the pieces of each length in an epoch, from 0 to 2**62."""
     data = hashlib.shake_256(derive_key(seed, "best fit", epoch)).digest(8 * count)
     return (np.frombuffer(data, dtype="<u8") >> np.uint64(2)).astype(np.int64)
 
@@ -324,14 +325,14 @@ _DOCUMENTS_AT_ONCE = 1 << 20
 
 
 def shuffle_and_concatenate(corpus: PreparedCorpus, *, seq_len: int, seed: int) -> Sequences:
-    """Like `concatenate`, but with the documents in a new random order in each epoch.
+    """Concatenate as `concatenate` does, with documents in a new random order in each epoch.
 
-    Documents then have different neighbors, and are cut at different places. Takes 24 bytes of
-    memory a document, and some time at the start of an epoch.
+    Documents then have different neighbors in each epoch, and are cut at different positions. Takes
+    24 bytes of memory per document, and some time at the start of an epoch.
 
     Args:
       corpus: the text.
-      seq_len: inputs of a sequence.
+      seq_len: input tokens of a sequence, which holds one more.
       seed: seed of the orders.
 
     Raises:
@@ -342,7 +343,7 @@ def shuffle_and_concatenate(corpus: PreparedCorpus, *, seq_len: int, seed: int) 
 
 
 class _Shuffled:
-    """Windows over the documents of an epoch."""
+    """Windows over the shuffled documents of an epoch."""
 
     def __init__(
         self, corpus: PreparedCorpus, num_sequences: int, *, seq_len: int, seed: int
@@ -378,7 +379,7 @@ class _Shuffled:
         return permute(positions, size=self._split.num_documents, key=key).astype(np.int64)
 
     def _stops_of(self, epoch: int) -> NDArray[np.int64]:
-        """Return where each document of an epoch ends in it."""
+        """Return the end offset of each document in the order of an epoch."""
         count = self._split.num_documents
         sizes = np.empty(count, dtype=np.int64)
         for begin in range(0, count, _DOCUMENTS_AT_ONCE):
@@ -390,7 +391,7 @@ class _Shuffled:
 
     @functools.cached_property
     def _bounds(self) -> NDArray[np.int64]:
-        """The offset of each document, and of the end of all."""
+        """The offset of each document, followed by the total number of tokens."""
         bounds = np.zeros(self._split.num_documents + 1, dtype=np.int64)
         filled = 0
         for some in self._split.document_bounds(at_once=_DOCUMENTS_AT_ONCE):

@@ -1,4 +1,4 @@
-"""Batches that threads make ahead while the model computes."""
+"""Prefetching of batches by threads."""
 
 import atexit
 import contextlib
@@ -20,26 +20,25 @@ __all__ = ["Prefetch"]
 
 _Request = tuple[int, int, int]
 _Job = tuple[_Request, "Future[Tensor]"]
-_SECONDS_AT_EXIT = 1.0  # to wait for batches that are being made
-# Upper bounds of batches and threads, and of the bytes of all batches made ahead.
+_SECONDS_AT_EXIT = 1.0  # maximum time to wait for batches in progress
+# Maximum depth and number of threads; maximum bytes of prefetched batches.
 _MAX_COUNT, MAX_BYTES = 1000, 2**30
 
 
 class Prefetch(WrappedStream):
-    """A stream whose next batches are made by threads, in the order of the steps.
+    """Prefetches the next batches of a stream in background threads.
 
-    Batches are those of the stream, and no random state is touched. An error is raised at the step
-    whose batch failed. After a request for any step but the next, the batches made ahead are
-    discarded. The threads are daemons; the process waits at its end for at most a second for the
-    batches that they are making.
+    Batches are unchanged, and no global random state is used. An error is raised at the step whose
+    batch failed. A request for any step but the next discards the prefetched batches. The threads
+    are daemons; at exit, the process waits at most a second for batches in progress.
 
     Args:
-      stream: where the batches come from.
-      depth: batches made ahead, or as many as fit into 1 GiB if those are fewer.
-      num_workers: threads; more than one help if a batch waits for a disk.
+      stream: the stream to read.
+      depth: number of batches to prefetch, fewer if they exceed 1 GiB together.
+      num_workers: number of threads; more than one helps if reading is bound by disk latency.
 
     Raises:
-      ValueError: depth or num_workers is below 1, or above 1,000.
+      ValueError: `depth` or `num_workers` is not from 1 to 1,000.
     """
 
     WRAPS: ClassVar[Mapping[str, str]] = {"stream": "live"}
@@ -52,17 +51,17 @@ class Prefetch(WrappedStream):
         self.depth = depth
         self.num_workers = num_workers
         self._ahead: dict[_Request, Future[Tensor]] = {}
-        self._reach = 0  # no further than the first batch until its size is known
+        self._reach = 0  # current depth; 0 until the size of a batch is known
         self._workers: _Workers | None = None
 
     def batch(
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """Return the stream's batch of this step and start making the next ones.
+        """Return the stream's batch of this step, and start on the next ones.
 
         Raises whatever the stream raised for this step.
         """
-        if self._workers is None or not self._workers.are_alive():  # a fork has no threads
+        if self._workers is None or not self._workers.are_alive():  # threads do not survive a fork
             self._forget()
             self._workers = _Workers(self.stream, count=self.num_workers)
             weakref.finalize(self, self._workers.stop)
@@ -78,7 +77,7 @@ class Prefetch(WrappedStream):
         return made
 
     def _begin_until(self, last: int, request: _Request, workers: "_Workers") -> None:
-        """Request the batches from the given one to the last."""
+        """Enqueue the batches from that of `request` to that of step `last`."""
         for step in range(request[0], last + 1):
             if (later := (step, *request[1:])) not in self._ahead:
                 self._ahead[later] = Future()
@@ -91,7 +90,7 @@ class Prefetch(WrappedStream):
 
 
 class _Workers:
-    """Threads that make batches; they reference the stream, not the `Prefetch`."""
+    """Threads that read batches, without a reference to the `Prefetch`, which can then be freed."""
 
     def __init__(self, stream: TrainingStream, *, count: int) -> None:
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -107,7 +106,7 @@ class _Workers:
         return all(thread.is_alive() for thread in self.threads)
 
     def stop(self) -> None:
-        """Make the threads end after the batches that they are making now."""
+        """Stop the threads after their current batches."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self.jobs.get_nowait()
@@ -120,8 +119,8 @@ _ALL: "weakref.WeakSet[_Workers]" = weakref.WeakSet()
 
 @atexit.register
 def _end_all() -> None:
-    # Python ends threads that return from C++ during its shutdown, for which C++ aborts the whole
-    # process: "terminate called without an active exception".
+    # During shutdown, Python kills threads that return from C++ code, which aborts the process:
+    # "terminate called without an active exception".
     end = time.monotonic() + _SECONDS_AT_EXIT
     workers_left = list(_ALL)
     for workers in workers_left:
@@ -137,5 +136,5 @@ def _work(stream: TrainingStream, jobs: "queue.SimpleQueue[_Job | None]") -> Non
             continue
         try:
             future.set_result(stream.batch(step, rank=rank, world_size=world_size))
-        except BaseException as error:  # raised again at the step that it belongs to
+        except BaseException as error:  # re-raised by `batch` for this step
             future.set_exception(error)

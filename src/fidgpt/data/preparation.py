@@ -1,4 +1,4 @@
-"""Corpora: text with a tokenizer, written as shards of token ids when they are first used."""
+"""Corpora: text and a tokenizer, written as shards of token ids on first use."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ __all__ = ["Corpus", "CorpusDirectory", "CorpusTokenizer"]
 
 DEFAULT_VALIDATION_FRACTION = 0.02
 DEFAULT_SHARD_TOKENS = 128 * 1024 * 1024
-# Text from which on processes are worth their start, of about a tenth of a second.
+# Amount of text above which starting worker processes, a tenth of a second, pays off.
 PROCESSES_FROM_BYTES = 4 * 1024 * 1024
 _SECONDS_BETWEEN_LINES = 10.0
 _HASH_RANGE = 1 << 64
@@ -37,15 +37,15 @@ class Corpus:
     """Text and a tokenizer; the training stream and the held-out stream share one corpus.
 
     It is prepared in a directory named by a hash of the source, the tokenizer and the options, so
-    that nothing is prepared twice and nothing stale is read.
+    that it is prepared once and never stale.
 
     Args:
       source: the documents.
-      tokenizer: how to make the tokenizer.
-      validation_fraction: share of the documents that is held out, chosen by a hash of their text.
-      cache_dir: where prepared corpora are kept; None means the user's cache.
-      shard_tokens: tokens of a shard.
-      num_workers: processes that tokenize; None means one for each core. The output does not depend
+      tokenizer: specification of the tokenizer.
+      validation_fraction: fraction of the documents to hold out, chosen by a hash of their text.
+      cache_dir: where prepared corpora are kept; None for the user's cache.
+      shard_tokens: tokens per shard.
+      num_workers: number of tokenizer processes; None for one per core. The output does not depend
         on it.
 
     Raises:
@@ -82,7 +82,7 @@ class Corpus:
     def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
         """Open the prepared corpus, writing it to the cache first if it is missing.
 
-        Later calls return the same object; raises as `prepare_in`.
+        Later calls return the same object. Raises the errors of `prepare_in`.
         """
         if self._prepared is None:
             root = cache_directory() if self.cache_dir is None else Path(self.cache_dir)
@@ -93,18 +93,18 @@ class Corpus:
     def prepare_in(self, directory: str | Path, *, show_progress: bool = True) -> PreparedCorpus:
         """Open the corpus in `directory`, writing it first if it is missing.
 
-        Memory does not grow with the text. Several processes may call this at once: one works, the
-        others wait. If it is stopped, even killed, the finished shards are kept beside `directory`,
-        and the same call continues after them.
+        Memory use is constant. Several processes may call this at once: one works, the others wait.
+        If it is interrupted or killed, the finished shards are kept beside `directory`, and the
+        same call resumes after them.
 
         Raises:
-          DataError: the text or the tokenizer is wrong, or the directory cannot be written, is
+          DataError: the text or the tokenizer is invalid, or the directory cannot be written, is
             damaged or holds something else.
         """
         return self._open(Path(directory).expanduser(), self._key(), show_progress)
 
     def _key(self) -> str:
-        """Return a hash of all that decides what the prepared corpus holds."""
+        """Return a hash of everything that determines the prepared corpus."""
         parts = [FORMAT_VERSION, self.source.identity(), self.tokenizer.identity()]
         parts += [self.validation_fraction, self.shard_tokens]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
@@ -114,28 +114,28 @@ class Corpus:
         foreign = directory.exists() and not files.exists
         if foreign and (not directory.is_dir() or any(directory.iterdir())):
             raise DataError(
-                f"{directory} exists and is not a prepared corpus, so nothing is written there.\n"
-                "Name a directory that does not exist yet; a prepared corpus that lost its "
-                f"{INDEX} may be deleted."
+                f"{directory} exists and is not a prepared corpus, so it is not overwritten.\n"
+                "Choose a directory that does not exist yet, or delete this one if it is a "
+                f"prepared corpus that lost its {INDEX}."
             )
         progress = PreparationProgress(show=show_progress)
         files.write_once(
             lambda draft: {"key": key, **_Preparation(self, draft, progress).write()},
             elsewhere="cache_dir=..., --out, or the environment variable FIDGPT_CACHE",
             key=key,
-            on_wait=lambda: progress.print(f"Waiting for another process that makes {directory}"),
+            on_wait=lambda: progress.print(f"Waiting for another process to write {directory}"),
         )
         prepared = PreparedCorpus(directory)
         if prepared.key != key:
             raise DataError(
                 f"{directory} holds a corpus that was prepared from another source, tokenizer or "
-                f"split.\nName another directory, or delete this one: {delete_command(directory)}"
+                f"split.\nChoose another directory, or delete this one: {delete_command(directory)}"
             )
         return prepared
 
 
 class CorpusDirectory:
-    """A corpus that was prepared before, perhaps on another machine, without its source."""
+    """A corpus prepared earlier, perhaps on another machine; its source is not needed."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
@@ -161,7 +161,7 @@ class CorpusTokenizer:
         return f"of corpus {self.corpus.prepare().key}"
 
     def end_of_text_id(self) -> int:
-        """Return that of the corpus's tokenizer."""
+        """Return the end-of-text id of the corpus's tokenizer, after preparing the corpus."""
         return self.corpus.tokenizer.end_of_text_id()
 
     def build(self, sample: Sequence[str]) -> Tokenizer:
@@ -170,7 +170,7 @@ class CorpusTokenizer:
 
 
 class _Preparation:
-    """Writes a corpus to a directory, continuing from the record of an earlier attempt."""
+    """Writes a corpus to a directory, resuming from the record of an earlier attempt."""
 
     def __init__(self, corpus: Corpus, directory: Path, progress: "PreparationProgress") -> None:
         self._corpus = corpus
@@ -179,7 +179,7 @@ class _Preparation:
         self._num_workers = corpus.num_workers or len(os.sched_getaffinity(0))
 
     def write(self) -> dict[str, Any]:
-        """Write all files but the index, and return that."""
+        """Write all files except the index, and return the index."""
         surveyed, records = self._resume() or (self._begin(), {})
         tokenizer = load_tokenizer(self._directory / TOKENIZER)
         dtype = "uint16" if tokenizer.vocab_size <= 1 << 16 else "uint32"
@@ -231,7 +231,7 @@ class _Preparation:
         return dataclasses.replace(surveyed, sample=[])
 
     def _resume(self) -> "tuple[Survey, dict[str, Any]] | None":
-        """Read the record of an earlier attempt; None if there is none that can be read."""
+        """Return the record of an earlier attempt; None if it is missing or unreadable."""
         try:
             record: Any = json.loads((self._directory / RECORD).read_text(encoding="utf-8"))
             return Survey(**record["survey"]), record["splits"]
@@ -241,7 +241,7 @@ class _Preparation:
     def _tokenize(
         self, surveyed: "Survey", tokenizer: Tokenizer, writers: Sequence[SplitWriter]
     ) -> None:
-        """Write the documents that no finished shard holds, with a record after each shard."""
+        """Write the documents not in finished shards, with a record after each shard."""
         finished = [writer.num_finished_documents for writer in writers]
         done = sum(writer.num_bytes for writer in writers)
         self._progress.phase("Tokenizing", total=surveyed.num_bytes, done=done)
@@ -275,12 +275,12 @@ class _Preparation:
 
 @dataclasses.dataclass(frozen=True)
 class Survey:
-    """What one reading of a corpus finds out.
+    """The results of reading a corpus once.
 
     Attributes:
       num_bytes: number of bytes of text.
       held_out_below: a document is held out if its hash is below this.
-      sample: training documents to train the tokenizer on.
+      sample: the training documents on which the tokenizer is trained.
     """
 
     num_bytes: int
@@ -299,11 +299,11 @@ def survey(
     sample_bytes: int,
     on_document: Callable[[int], None],
 ) -> Survey:
-    """Read every document once.
+    """Read every document once, to size the corpus, split it and sample it.
 
-    The sample is the documents with the largest hashes, up to `sample_bytes` bytes, and so is
-    independent of the order. Of at least two different documents at least one is held out, and one
-    is not, unless `validation_fraction` is 0 or 1.
+    The sample consists of the documents with the largest hashes, up to `sample_bytes` bytes, so it
+    does not depend on their order. If there are two different documents, at least one is held out
+    and at least one is not, unless `validation_fraction` is 0 or 1.
     """
     num_bytes = sampled_bytes = 0
     smallest, largest = _HASH_RANGE, -1
@@ -323,11 +323,11 @@ def survey(
             sampled_bytes = sum(size for _, size, _ in sample)
         on_document(size)
     if largest < 0:
-        raise DataError("The corpus holds no text at all.\nCheck the path of the source.")
+        raise DataError("The corpus holds no text.\nCheck the path of the source.")
     below = int(validation_fraction * _HASH_RANGE)
     if 0 < below < _HASH_RANGE:
         below = min(max(below, smallest + 1), largest) if smallest < largest else 0
-    # If all is held out, the tokenizer is trained on it too.
+    # If everything is held out, the tokenizer is trained on that.
     least = 0 if below == _HASH_RANGE else below
     return Survey(num_bytes, below, [text for value, _, text in sorted(sample) if value >= least])
 
@@ -338,19 +338,19 @@ def _hash(data: bytes) -> int:
 
 
 class PreparationProgress:
-    """Phases of work measured in bytes of text: lines on stderr, one every ten seconds."""
+    """Prints progress in bytes of text to stderr, a line every ten seconds."""
 
     def __init__(self, *, show: bool) -> None:
         self._show = show
 
     def phase(self, name: str, *, total: int = 0, done: int = 0) -> None:
-        """Begin a phase; `total` is its number of bytes, if that is known."""
+        """Begin a phase; `total` is its number of bytes, 0 if unknown."""
         self.print(f"{name} ...")
         self._name, self._total, self._done, self._first = name, total, done, done
         self._began = self._printed = time.monotonic()
 
     def advance(self, num_bytes: int) -> None:
-        """Report that this many more bytes are done."""
+        """Add to the bytes done, and print a line when one is due."""
         self._done += num_bytes
         now = time.monotonic()
         if now < self._printed + _SECONDS_BETWEEN_LINES:

@@ -1,4 +1,4 @@
-"""The command `python -m fidgpt.data.prepare`: write a corpus as token ids before training."""
+"""The command `python -m fidgpt.data.prepare`: tokenize a corpus before training."""
 
 import argparse
 import sys
@@ -83,7 +83,7 @@ class _Once(argparse.Action):
         first = getattr(namespace, self.dest)
         if first is not self.default:
             raise argparse.ArgumentError(
-                self, f"takes one value, but was given {first} and {values}: remove one of them."
+                self, f"takes one value, but was given {first} and {values}; remove one of them."
             )
         setattr(namespace, self.dest, values)
 
@@ -98,14 +98,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.register("action", None, _Once)
     parser.add_argument("--source", metavar="PATH", help="a file or folder of text")
     parser.add_argument("--text_field", default="text", help="field of JSON lines and Parquet")
-    parser.add_argument("--pattern", action="append", help='files to read in a folder ("*.txt")')
+    parser.add_argument("--pattern", action="append", help='files to read from a folder ("*.txt")')
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--vocab_size", type=int, default=4096, help="size of the BPE to train")
     kind.add_argument("--tokenizer", metavar="bytes|FILE", help='"bytes", or a tokenizer.json')
-    parser.add_argument("--out", metavar="DIR", help="directory to make, instead of the cache")
+    parser.add_argument("--out", metavar="DIR", help="output directory, instead of the cache")
     parser.add_argument("--validation_fraction", type=float, default=DEFAULT_VALIDATION_FRACTION)
     parser.add_argument("--shard_tokens", type=int, default=DEFAULT_SHARD_TOKENS)
-    parser.add_argument("--num_workers", type=int, help="processes; by default one for each core")
+    parser.add_argument("--num_workers", type=int, help="processes; by default one per core")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser
 

@@ -33,7 +33,7 @@ _ENDS = np.dtype("<u8")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of token ids and the file of the offsets behind each of its documents."""
+    """A file of token ids, and the file of the end offsets of its documents."""
 
     file: str
     tokens: int
@@ -46,15 +46,15 @@ class Shard:
 class SplitWriter:
     """Writes the documents of one split into shards of about `shard_tokens` tokens.
 
-    A document and its end of text are always in one shard.
+    A document and its end-of-text token are always in the same shard.
 
     Args:
       directory: where the shards are written.
-      split: prefix of their names.
-      dtype: of a token id.
-      end_of_text: the id behind each document.
-      shard_tokens: tokens at which a shard is finished.
-      record: `record()` of an earlier writer, whose finished shards are kept.
+      split: prefix of the file names.
+      dtype: dtype of token ids.
+      end_of_text: id appended to each document.
+      shard_tokens: number of tokens from which on a shard is finished.
+      record: result of `record()` of an earlier writer, whose finished shards are kept.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SplitWriter:
         self._end = np.array([end_of_text], dtype=self._dtype).tobytes()
         self._shard_tokens = shard_tokens
         self._open: list[BinaryIO] = []
-        self._tokens = self._documents = 0  # of the open shard
+        self._tokens = self._documents = 0  # in the open shard
 
     @property
     def num_finished_documents(self) -> int:
@@ -83,7 +83,7 @@ class SplitWriter:
         return sum(shard.documents for shard in self.shards)
 
     def add(self, tokens: NDArray[np.uint32], *, num_bytes: int) -> bool:
-        """Append a document of `num_bytes` bytes of text; return whether that finished a shard."""
+        """Append a document of `num_bytes` bytes of text; return whether this finished a shard."""
         if not self._open:
             stem = f"{self._prefix}-{len(self.shards):05d}"
             paths = Path(f"{stem}.bin"), Path(f"{stem}.ends")
@@ -113,7 +113,7 @@ class SplitWriter:
             self._finished_bytes = self.num_bytes
 
     def close(self) -> None:
-        """Close the files of a shard that is not finished."""
+        """Close the files of an unfinished shard."""
         for file in self._open:
             file.close()
         self._open = []
@@ -124,7 +124,7 @@ class SplitWriter:
         return {"documents": self.num_finished_documents, "tokens": tokens, **self.record()}
 
     def record(self) -> dict[str, Any]:
-        """Return what a later writer needs to continue after the finished shards."""
+        """Return the state from which a later writer continues after the finished shards."""
         shards = [dataclasses.asdict(shard) for shard in self.shards]
         return {"bytes": self._finished_bytes, "shards": shards}
 
@@ -134,8 +134,8 @@ class Split:
 
     Attributes:
       num_documents: number of documents.
-      num_tokens: number of tokens, with an end of text after each document.
-      num_bytes: number of bytes of their text.
+      num_tokens: number of tokens, including an end-of-text token per document.
+      num_bytes: number of UTF-8 bytes of text.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class Split:
         self._starts = np.cumsum([0, *(shard.tokens for shard in self.shards)])
 
     def read(self, starts: NDArray[np.int64], *, length: int) -> NDArray[np.int64]:
-        """Return rows of `length` tokens that begin at these offsets; a row may cross shards.
+        """Return the rows of tokens at these offsets, [len(starts), length]; they may cross shards.
 
         Raises:
           DataError: a shard was truncated or altered since it was opened, or cannot be read.
@@ -175,12 +175,12 @@ class Split:
         return rows.astype(np.int64)
 
     def document_bounds(self, *, at_once: int) -> Iterator[NDArray[np.int64]]:
-        """Yield the offsets of `at_once` documents or fewer, and of the end of the last one.
+        """Yield the start offsets of up to `at_once` documents, then the end of the last one.
 
         A chunk never spans two shards.
 
         Raises:
-          DataError: a file of offsets was truncated or altered, or cannot be read.
+          DataError: an offsets file was truncated or altered, or cannot be read.
         """
         for start, shard, ends in zip(self._starts.tolist(), self.shards, self._ends, strict=False):
             before = 0
@@ -196,7 +196,7 @@ class Split:
                 yield bounds + start
 
     def _check_tokens(self, rows: NDArray[Any], *, starts: NDArray[np.int64]) -> None:
-        """Raise DataError if a token id is beyond the vocabulary."""
+        """Raise DataError if a token id is not in the vocabulary."""
         if not rows.size or int(rows.max()) < self._vocab_size:
             return
         row, column = divmod(int(rows.argmax()), rows.shape[1])
@@ -208,10 +208,10 @@ class Split:
 
 
 class PreparedCorpus:
-    """A directory that `Corpus.prepare` wrote.
+    """A corpus directory written by `Corpus.prepare`.
 
-    Sizes are checked when it is opened, and so are the checksums of a corpus below 256 MB;
-    `verify` checks all of them. Raises DataError naming the file that is wrong.
+    Opening it checks the sizes of all files, and their checksums if it is smaller than 256 MiB;
+    `verify` always checks the checksums. A DataError names the damaged file.
     """
 
     def __init__(self, directory: str | Path) -> None:
@@ -244,13 +244,13 @@ class PreparedCorpus:
 
     @property
     def num_bytes_on_disk(self) -> int:
-        """The size of all token ids."""
+        """The size of all token ids, in bytes."""
         num_tokens = self.train.num_tokens + self.validation.num_tokens
         return num_tokens * np.dtype(self.dtype).itemsize
 
     @property
     def checksum(self) -> str:
-        """A hash of all token ids, document ends and the tokenizer, as 64 hexadecimal digits."""
+        """A hash of all token ids, document ends and the tokenizer, in 64 hex digits."""
         parts = [*self._tokenizer_files.values(), self.dtype]
         for split in (self.train, self.validation):
             parts += [f"{shard.sha256} {shard.ends_sha256}" for shard in split.shards] + ["/"]
@@ -258,7 +258,7 @@ class PreparedCorpus:
 
     @functools.cached_property
     def token_bytes(self) -> Int64[Tensor, " vocab"]:
-        """The number of UTF-8 bytes that each token stands for; 0 for special tokens."""
+        """The number of UTF-8 bytes of each token; 0 for special tokens."""
         return torch.tensor(self.tokenizer.token_bytes(), dtype=torch.int64)
 
     def verify(self) -> None:

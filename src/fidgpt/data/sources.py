@@ -1,4 +1,4 @@
-"""Sources of documents: files of text, JSON lines and tables, datasets, the standard library."""
+"""Sources of documents: files of text, JSON lines or tables; Hugging Face datasets."""
 
 import contextlib
 import fnmatch
@@ -28,39 +28,39 @@ _UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
 _TESTS = ("test", "tests", "idle_test")
 _NOT_CODE = (*_TESTS, "encodings", "pydoc_data", "site-packages", "dist-packages")
 _EXCLUDE = 'exclude it from its folder: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt"'
-_MAX_LINE_BYTES = 1 << 26  # what is longer is not a line of text
+_MAX_LINE_BYTES = 1 << 26  # longer lines are not text
 _ROWS_AT_ONCE = 256
 
 
 @runtime_checkable
 class Source(Protocol):
-    """Documents in a fixed order, with a cheap identity."""
+    """Documents in a fixed order, and a cheap fingerprint of them."""
 
     def documents(self) -> Iterator[str]:
-        """Yield the documents, none of them empty; every call yields the same."""
+        """Yield the non-empty documents; every call yields the same ones."""
         ...
 
     def identity(self) -> str:
-        """Return a string that changes whenever the documents do; reads no contents."""
+        """Return a string that changes whenever the documents do, without reading them."""
         ...
 
 
 class StandardLibrary:
-    """The source code of the standard library of the running Python, without its tests.
+    """The source code of the running Python's standard library, without tests.
 
-    About 10 MB in 600 documents, one a file, in the order of their paths, without tables and
-    manuals in the form of code (`encodings`, `pydoc_data`) and files that are not UTF-8.
+    About 10 MB in 600 documents, one per file, in the order of their paths. Tables and manuals in
+    the form of code (`encodings`, `pydoc_data`) and files that are not UTF-8 are skipped.
     """
 
     def documents(self) -> Iterator[str]:
-        """Yield one document a file."""
+        """Yield one document per file."""
         for path in self._files():
             with contextlib.suppress(UnicodeDecodeError, OSError):
                 if text := path.read_bytes().decode("utf-8"):
                     yield text
 
     def identity(self) -> str:
-        """Return the Python version, and a hash of the paths, sizes and times of the files."""
+        """Return the Python version, and a hash of the files' paths, sizes and timestamps."""
         root = Path(sysconfig.get_path("stdlib"))
         return f"stdlib {platform.python_version()} {_fingerprint(self._files(), root=root)}"
 
@@ -69,7 +69,7 @@ class StandardLibrary:
         files = [path for path in _walk(root, skip=_NOT_CODE) if path.suffix == ".py"]
         if not files:
             raise DataError(
-                f"This Python has no source code of its standard library in {root}.\n"
+                f"This Python installation has no source code of its standard library in {root}.\n"
                 "Train on other text: TextFiles(path), or --source PATH."
             )
         return files
@@ -78,14 +78,14 @@ class StandardLibrary:
 class TextFiles:
     """A file of text, or a folder of such files in the order of their paths.
 
-    `.jsonl` and `.ndjson` give one document a line, and so does `.json` whose first line is an
-    object with `text_field`; `.parquet` and `.arrow` give one a row, from that field. Rows without
-    text are skipped. A split that Hugging Face's `save_to_disk` wrote is such a folder; its
-    metadata is skipped. Any other file is plain UTF-8 text: one document, or, beyond
-    `document_chars` characters, several that are cut at line ends, so that a corpus of one large
-    file can be split by document too. `.gz`, `.bz2`, `.lz4` and `.zst` are decompressed. Tables and
-    all of these but `.gz` need the extra `fidgpt[parquet]`. In a folder, including linked folders,
-    only files whose names match one of `patterns` are read; hidden and empty ones are skipped.
+    `.jsonl` and `.ndjson` files hold one document per line, in the field `text_field`, and so do
+    `.json` files whose first line is an object with that field; `.parquet` and `.arrow` files hold
+    one per row. Rows without text are skipped. A split written by Hugging Face's `save_to_disk` is
+    such a folder; its metadata is skipped. Any other file is UTF-8 text: one document, or several
+    if it is longer than `document_chars` characters, cut at line ends, so that a corpus of one
+    large file can be split too. `.gz`, `.bz2`, `.lz4` and `.zst` files are decompressed. Tables and
+    all compressions but gzip need the extra `fidgpt[parquet]`. In a folder, files are read whose
+    names match one of `patterns`, through symbolic links too; hidden and empty files are skipped.
     """
 
     def __init__(
@@ -120,14 +120,14 @@ class TextFiles:
                 ) from error
 
     def identity(self) -> str:
-        """Return the options, and a hash of the paths, sizes and times of the files."""
+        """Return the options, and a hash of the files' paths, sizes and modification times."""
         files = self._files()
         root = Path(self.path).expanduser().resolve()
         options = f"{self.text_field} {self.document_chars}"
         return f"files {root} {options} {_fingerprint(files, root=root)}"
 
     def _read(self, path: Path) -> Iterator[str]:
-        """Yield the documents of a file, in the format of its suffix."""
+        """Yield the documents of a file, whose suffix determines its format."""
         match kind_of(path):
             case ".parquet" | ".arrow":
                 return read_table(path, text_field=self.text_field)
@@ -157,13 +157,12 @@ class TextFiles:
             if not files:
                 patterns = " or ".join(self.patterns)
                 raise self._wrong_path(
-                    f"{root} is a folder without text: no file in it that is not empty matches "
-                    f"{patterns}"
+                    f"{root} is a folder without text: no non-empty file in it matches {patterns}"
                 )
             return files
         if not root.exists():
             raise self._wrong_path(f"{root} does not exist (the current directory is {Path.cwd()})")
-        if not root.is_file():  # a pipe, but text is read twice
+        if not root.is_file():  # such as a pipe, which cannot be read twice
             raise self._wrong_path(f"{root} is not a regular file")
         if root.stat().st_size == 0:
             raise self._wrong_path(f"{root} is empty")
@@ -180,10 +179,10 @@ class TextFiles:
 
 
 class HubDataset:
-    """A split of a dataset on the hub, one document a row; needs the extra `fidgpt[datasets]`.
+    """A split of a dataset on the Hugging Face hub, one document per row.
 
-    It is streamed twice, once to survey it and once to tokenize it, and only the tokens are stored.
-    What `save_to_disk` wrote is read by `TextFiles`, without the extra.
+    It needs the extra `fidgpt[datasets]`. The dataset is streamed twice, to survey it and to
+    tokenize it; only the tokens are stored. To read the output of `save_to_disk`, use `TextFiles`.
 
     Args:
       path: name of the dataset, such as "HuggingFaceFW/fineweb-edu".
@@ -220,12 +219,12 @@ class HubDataset:
                     yield text
 
     def identity(self) -> str:
-        """Return the commit and the names."""
+        """Return the names and the commit."""
         names = f"{self.path} {self.name} {self.split} {self.text_field}"
         return f"hub {names} {self._resolved()}"
 
     def _resolved(self) -> str:
-        """Return the commit, requested once, so that a branch may move meanwhile."""
+        """Return the commit of the revision, resolved once, as a branch may move during the run."""
         if self._commit is None:
             self._library()
             from huggingface_hub import HfApi  # a dependency of `datasets`
@@ -252,7 +251,7 @@ class HubDataset:
 
 
 def kind_of(path: Path) -> str:
-    """Return the lower-case suffix of a file without that of its compression."""
+    """Return the suffix of a file in lower case, ignoring that of its compression."""
     inner = Path(path.stem) if path.suffix.lower() in _UNPACKED else path
     return inner.suffix.lower()
 
@@ -278,14 +277,14 @@ def open_unpacked(path: Path) -> gzip.GzipFile | io.BufferedReader:
 
 
 def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
-    """Yield the file in pieces that end at line ends, so that large files need little memory."""
+    """Yield the file in pieces cut at line ends, so that large files need little memory."""
     with io.TextIOWrapper(open_unpacked(path), encoding="utf-8-sig", newline="") as file:
         while piece := file.read(document_chars):
             yield piece + file.readline(document_chars)
 
 
 def _has_lines(path: Path, text_field: str) -> bool:
-    """Return whether a JSON file has one object a line rather than one in all."""
+    """Return whether a JSON file has one object per line rather than a single one."""
     with open_unpacked(path) as file:
         first = file.readline(_MAX_LINE_BYTES)
     try:
@@ -305,19 +304,19 @@ def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
                 text = text_of(
                     json.loads(line.decode("utf-8-sig")), text_field=text_field, place=place
                 )
-                text.encode()  # fails for half of a surrogate pair
+                text.encode()  # fails for unpaired surrogates
             except DataError:
                 raise
             except (ValueError, RecursionError) as error:
                 raise DataError(
-                    f"{place} is not JSON in UTF-8 ({error}).\nEach line must be one object, such "
+                    f"{place} is not JSON in UTF-8 ({error}).\nEach line must be an object, such "
                     f'as {{"{text_field}": "..."}}.'
                 ) from error
             yield text
 
 
 def read_table(path: Path, *, text_field: str) -> Iterator[str]:
-    """Yield the texts of a column in order, empty ones for missing values.
+    """Yield the texts of a column in order, with empty strings for missing values.
 
     Raises:
       DataError: pyarrow is missing, the file is damaged, or it has no such column of text.
@@ -333,12 +332,12 @@ def read_table(path: Path, *, text_field: str) -> Iterator[str]:
                         yield text_of({text_field: text}, text_field=text_field, place=str(path))
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         raise DataError(
-            f"{path} is not a readable table: {error}.\nIt may be truncated; get it again."
+            f"{path} is not a readable table: {error}.\nIt may be truncated; download it again."
         ) from error
 
 
 def _table(path: Path, text_field: str, stack: contextlib.ExitStack) -> tuple[list[str], Any]:
-    """Return the names of a table's columns, and its batches of rows."""
+    """Return the column names of a table, and its batches of rows."""
     import pyarrow.parquet
 
     if path.suffix.lower() == ".parquet":
@@ -349,14 +348,14 @@ def _table(path: Path, text_field: str, stack: contextlib.ExitStack) -> tuple[li
     try:
         reader: Any = stack.enter_context(pyarrow.ipc.open_file(file))
         batches = map(reader.get_batch, range(reader.num_record_batches))
-    except pyarrow.ArrowInvalid:  # a stream, as Hugging Face's datasets write them
+    except pyarrow.ArrowInvalid:  # the streaming format, which Hugging Face's datasets write
         file.seek(0)
         reader = batches = stack.enter_context(pyarrow.ipc.open_stream(file))
     return reader.schema.names, batches
 
 
 def text_of(row: Any, *, text_field: str, place: str) -> str:
-    """Return the text in a field of a row, empty for null; raise DataError if it has no text."""
+    """Return the text in a field of a row, empty for null; raise DataError if there is none."""
     is_row = isinstance(row, Mapping)
     if is_row and isinstance(row.get(text_field, 0), str | None):
         return row[text_field] or ""
@@ -374,7 +373,7 @@ _DICT, _INFO, _STATE = "dataset_dict.json", "dataset_info.json", "state.json"
 
 
 def is_text(path: Path) -> bool:
-    """Return whether a file is text, and not metadata or a cache of a saved dataset."""
+    """Return whether a file is text rather than metadata or a cache of a saved dataset."""
     folder = path.parent
     if path.name in (_DICT, _INFO, _STATE):
         return not any((folder / name).is_file() for name in (_DICT, _INFO))
@@ -395,13 +394,13 @@ def require_one_split(path: Path) -> None:
 
 
 def _walk(root: Path, *, skip: Iterable[str] = (), is_strict: bool = False) -> list[Path]:
-    """Return all files below a folder that are not hidden, sorted by their path in it.
+    """Return all files below a folder that are not hidden, sorted by relative path.
 
     Args:
       root: the folder.
-      skip: names of folders that are left out.
-      is_strict: whether links to folders are followed, each folder once, and unreadable folders are
-        errors.
+      skip: names of folders to skip.
+      is_strict: whether to follow links to folders, each folder once, and to raise for unreadable
+        folders.
     """
 
     def fail(error: OSError) -> None:

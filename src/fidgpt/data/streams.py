@@ -1,4 +1,4 @@
-"""Streams of batches: the interfaces, and those of the two splits of a corpus."""
+"""Streams of batches: the interfaces, and the streams over the splits of a corpus."""
 
 import abc
 import hashlib
@@ -35,19 +35,19 @@ Opened = TypeVar("Opened")
 
 @runtime_checkable
 class CorpusPart(Protocol):
-    """What a stream reads from: a `Corpus` or a `CorpusDirectory`."""
+    """A `Corpus` or a `CorpusDirectory`, which a stream reads."""
 
     def prepare(self, *, show_progress: bool = True) -> PreparedCorpus:
-        """Prepare and open the corpus; later calls cost nothing."""
+        """Prepare and open the corpus; later calls return the same object."""
         ...
 
 
 class BegunStage(NamedTuple):
-    """Weights by which part of a run was drawn; a resumed run must not change them.
+    """A stage of a mixture that a run has reached; a resumed run must not change it.
 
     Attributes:
       begin: first step of the stage.
-      sequence: first sequence, counted in the order of the mixture.
+      sequence: number of its first sequence in the mixture.
       counts: number of sequences of each stream in a period.
     """
 
@@ -64,9 +64,9 @@ class Curve(NamedTuple):
     """A quantity that changes over the steps of a run, for plots.
 
     Attributes:
-      name: of the quantity.
-      unit: of its values.
-      values: at each step.
+      name: name of the quantity.
+      unit: unit of the values.
+      values: one per step.
       full: the value that counts as 100%.
     """
 
@@ -77,7 +77,7 @@ class Curve(NamedTuple):
 
 
 class TrainingStream(abc.ABC):
-    """Training batches, a pure function of the step; `prepare` must be called first."""
+    """Training batches as a pure function of the step; call `prepare` first."""
 
     @abc.abstractmethod
     def prepare(self, *, show_progress: bool = True) -> None:
@@ -87,21 +87,21 @@ class TrainingStream(abc.ABC):
     def batch(
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """Return the rows of one rank in the batch of a step, each of seq_len + 1 tokens.
+        """Return one rank's rows of the batch of a step, each of seq_len + 1 tokens.
 
-        A negative number is a token masked out of the loss (see `fidgpt.data.mask_loss`).
+        Negative values are tokens masked out of the loss (see `fidgpt.data.mask_loss`).
         """
 
     def full_batches(self, steps: int) -> float:
-        """Return how many full batches the first `steps` amount to: fewer if batches grow."""
+        """Return the number of sequences in the first `steps` steps, in units of full batches."""
         return float(steps)
 
     def stages_begun(self, steps: int) -> "list[BegunStage]":
-        """Return the stages of mixtures that begin within the first `steps`."""
+        """Return the stages of mixtures that begin within the first `steps` steps."""
         return []
 
     def curves(self, num_steps: int) -> "list[Curve]":
-        """Return what changes over a run by schedules and stages; it needs no text."""
+        """Return the quantities that schedules and stages change; the text may be missing."""
         return []
 
     @property
@@ -112,14 +112,14 @@ class TrainingStream(abc.ABC):
     @property
     @abc.abstractmethod
     def checksum(self) -> str:
-        """A hash of all the tokens, by which a resumed run recognizes its text."""
+        """A hash of all tokens, which a resumed run compares."""
 
 
 class WrappedStream(TrainingStream):
-    """A stream that changes the batches of another one.
+    """Base class of streams that transform the batches of another stream.
 
     Args:
-      stream: where the batches come from.
+      stream: the stream to read.
     """
 
     def __init__(self, stream: TrainingStream) -> None:
@@ -147,7 +147,7 @@ class WrappedStream(TrainingStream):
 
 
 class IndexedStream(TrainingStream):
-    """A stream of numbered sequences, an endless order that is cut into batches.
+    """An infinite stream of numbered sequences, cut into batches.
 
     Attributes:
       batch_size: sequences of a batch, over all ranks.
@@ -160,14 +160,14 @@ class IndexedStream(TrainingStream):
         """Return the sequences with these numbers: [len(indices), seq_len + 1] token ids."""
 
     def require_text(self) -> None:
-        """Raise DataError if the text is missing, before anything that takes long."""
+        """Raise DataError early if the text is missing; cheap."""
 
     def stages_within(self, count: int) -> list[BegunStage]:
         """Return the stages that begin within the first `count` sequences."""
         return []
 
     def with_batch_starts(self, start_of: Callable[[int], int]) -> "IndexedStream":
-        """Return this stream for batches of other sizes, where step n begins at `start_of(n)`."""
+        """Return a copy for batches of other sizes: step n begins at sequence `start_of(n)`."""
         return self
 
     def stages_begun(self, steps: int) -> list[BegunStage]:
@@ -176,9 +176,9 @@ class IndexedStream(TrainingStream):
     def batch(
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """Return the rows of one rank at a step: [batch_size / world_size, seq_len + 1] token ids.
+        """Return one rank's rows of a batch: [batch_size / world_size, seq_len + 1] token ids.
 
-        The ranks' rows, concatenated, are the same for any number of ranks.
+        The ranks' rows, concatenated, do not depend on the number of ranks.
 
         Raises:
           DataError: `batch_size` is not divisible by `world_size`.
@@ -192,13 +192,13 @@ class IndexedStream(TrainingStream):
     def batch_from(
         self, first: int, *, size: int, rank: int, world_size: int
     ) -> Int64[Tensor, "rows window"]:
-        """Return the rows of one rank in the batch of `size` sequences from `first` on."""
+        """Return one rank's rows of the batch of `size` sequences from `first` on."""
         rows = rows_of_rank(size, rank=rank, world_size=world_size)
         return torch.from_numpy(self.rows(first + np.array(rows, dtype=np.int64)))
 
 
 class EvaluationStream(abc.ABC):
-    """Fixed evaluation batches; `prepare` must be called first."""
+    """Fixed evaluation batches; call `prepare` first."""
 
     @abc.abstractmethod
     def prepare(self, *, show_progress: bool = True) -> None:
@@ -208,7 +208,7 @@ class EvaluationStream(abc.ABC):
     def batch(
         self, number: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """Return the rows of one rank in batch `number`, each of seq_len + 1 tokens."""
+        """Return one rank's rows of batch `number`, each of seq_len + 1 tokens."""
 
     @property
     @abc.abstractmethod
@@ -218,25 +218,25 @@ class EvaluationStream(abc.ABC):
     @property
     @abc.abstractmethod
     def token_bytes(self) -> Int64[Tensor, " vocab"]:
-        """The number of UTF-8 bytes that each token stands for."""
+        """The number of UTF-8 bytes of each token."""
 
 
 class TokenStream(IndexedStream):
-    """Endless batches of the training split, each sequence once an epoch in a new random order.
+    """Infinite batches of the training split: each sequence once per epoch, in a new random order.
 
-    The order is a keyed permutation of the sequence numbers, a different one in every epoch, so
-    that a batch costs the same at any step and there is no state to save.
+    The order is a keyed permutation of the sequence numbers, different in every epoch, so that any
+    step is read in constant time and there is no state to save.
 
     Args:
       corpus: the text.
-      seq_len: inputs of a sequence, which holds one token more.
+      seq_len: input tokens of a sequence, which holds one more.
       batch_size: sequences of a batch, over all ranks.
       seed: seed of the order, of the packing and of the transforms.
       packing: how documents become sequences.
-      transforms: applied to the sequences in turn.
+      transforms: applied to the sequences in order.
 
     Raises:
-      ValueError: a size is below one.
+      ValueError: a size is below 1.
     """
 
     def __init__(
@@ -265,7 +265,7 @@ class TokenStream(IndexedStream):
             require_source()
 
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Open and pack the corpus, preparing what is missing.
+        """Prepare the corpus if it is missing, open it and pack it.
 
         Raises:
           DataError: the corpus cannot be prepared, or is shorter than one sequence.
@@ -278,7 +278,7 @@ class TokenStream(IndexedStream):
             self._packed = prepared, sequences
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sequences with these numbers, counted through all epochs."""
+        """Return the sequences with these numbers, which count across epochs."""
         prepared, sequences = require_prepared(self._packed)
         rows = np.empty((len(indices), self.seq_len + 1), dtype=np.int64)
         epochs, positions = np.divmod(indices, sequences.num_sequences)
@@ -305,7 +305,7 @@ class TokenStream(IndexedStream):
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer that the corpus was prepared with."""
+        """The tokenizer with which the corpus was prepared."""
         return require_prepared(self._packed)[0].tokenizer
 
     @property
@@ -317,19 +317,19 @@ class TokenStream(IndexedStream):
 
 
 class HeldOut(EvaluationStream):
-    """Batches of the validation split, always the same ones in the same order.
+    """Batches of the validation split, the same ones in the same order on every pass.
 
-    If not all sequences are used, those used are spread evenly over the split. Only the last batch
-    may be smaller than the others; a rank may get fewer rows of it than another, or none.
+    If not all sequences are used, those used are spaced evenly over the split. The last batch may
+    be smaller than the others, with fewer rows on some ranks, or none.
 
     Args:
       corpus: the text.
-      seq_len: inputs of a sequence, which holds one token more.
+      seq_len: input tokens of a sequence, which holds one more.
       batch_size: sequences of a batch, over all ranks.
-      num_batches: maximum number of batches; None means the whole split.
+      num_batches: maximum number of batches; None for the whole split.
 
     Raises:
-      ValueError: a count is below one.
+      ValueError: a count is below 1.
     """
 
     def __init__(
@@ -345,7 +345,7 @@ class HeldOut(EvaluationStream):
         self._prepared: tuple[PreparedCorpus, Windows] | None = None
 
     def prepare(self, *, show_progress: bool = True) -> None:
-        """Open the corpus, preparing it first if it is missing.
+        """Prepare the corpus if it is missing, and open it.
 
         Raises:
           DataError: it cannot be prepared, or its validation split is shorter than one sequence.
@@ -358,7 +358,7 @@ class HeldOut(EvaluationStream):
                 f"The held-out text is shorter than one sequence: {split.num_tokens} tokens in "
                 f"{split.num_documents} documents, and seq_len={self.seq_len} needs "
                 f"{self.seq_len + 1}.\nGive more text, hold out more of it (validation_fraction), "
-                "set a smaller seq_len, or do without validation."
+                "set a smaller seq_len, or train without validation."
             )
         self._prepared = prepared, windows
 
@@ -369,7 +369,7 @@ class HeldOut(EvaluationStream):
 
     @property
     def token_bytes(self) -> Int64[Tensor, " vocab"]:
-        """The number of UTF-8 bytes that each token stands for; 0 for special tokens."""
+        """The number of UTF-8 bytes of each token; 0 for special tokens."""
         return require_prepared(self._prepared)[0].token_bytes
 
     @property
@@ -381,7 +381,7 @@ class HeldOut(EvaluationStream):
     def batch(
         self, number: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
-        """Return the rows of one rank in a batch: [batch_size / world_size, seq_len + 1] token ids.
+        """Return one rank's rows of a batch: [batch_size / world_size, seq_len + 1] token ids.
 
         Raises:
           DataError: `batch_size` is not divisible by `world_size`.
@@ -398,14 +398,19 @@ class HeldOut(EvaluationStream):
 
 
 def require_prepared(prepared: Opened | None) -> Opened:
-    """Return what a stream opened; raise DataError if it is not prepared yet."""
+    """Return `prepared`; raise DataError if it is None."""
     if prepared is None:
         raise DataError("The stream is not prepared yet: call prepare() first.")
     return prepared
 
 
 def rows_of_rank(size: int, *, rank: int, world_size: int) -> range:
-    """Return the rows of a batch that a rank holds: equal, consecutive shares."""
+    """Return the rows of a batch that belong to a rank: equal, consecutive shares.
+
+    Raises:
+      DataError: `size` is not divisible by `world_size`.
+      ValueError: `rank` is not below `world_size`.
+    """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} is not one of world_size={world_size} ranks.")
     if size % world_size:

@@ -1,4 +1,4 @@
-"""Tokenizers: bytes, trained or loaded byte-level BPE, and what streams of text need of them."""
+"""Tokenizers: bytes, and trained or loaded byte-level BPE."""
 
 import abc
 import codecs
@@ -40,7 +40,7 @@ class Tokenizer(abc.ABC):
     """Converts text to token ids and back, losslessly.
 
     Attributes:
-      end_of_text: the id of the end of text, which follows every document.
+      end_of_text: id of the end-of-text token, which follows every document.
 
     Args:
       values: the bytes of each token; none for special tokens.
@@ -57,7 +57,7 @@ class Tokenizer(abc.ABC):
         return len(self._values)
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text, without an end of text."""
+        """Return the ids of a text, without an end-of-text token."""
         return self.encode_batch([text])[0].tolist()
 
     @abc.abstractmethod
@@ -70,36 +70,36 @@ class Tokenizer(abc.ABC):
 
     @abc.abstractmethod
     def special_ids(self) -> dict[str, int]:
-        """Return the ids of the special tokens, including the end of text, by name."""
+        """Return the ids of the special tokens by name, including the end-of-text token."""
 
     def token_bytes(self) -> list[int]:
         """Return the number of UTF-8 bytes of each token; 0 for special tokens."""
         return [len(value) for value in self._values]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of some ids; invalid UTF-8 becomes U+FFFD."""
+        """Return the text of a sequence of ids; invalid UTF-8 becomes U+FFFD."""
         return b"".join(self._values[token] for token in ids).decode(errors="replace")
 
     @abc.abstractmethod
     def save(self, path: str | Path) -> None:
-        """Write a `tokenizer.json` that `load_tokenizer` and the `tokenizers` library read."""
+        """Write a `tokenizer.json` that `load_tokenizer` and the `tokenizers` library can read."""
 
 
 @runtime_checkable
 class TokenizerSpec(Protocol):
-    """Trains, loads or is a tokenizer."""
+    """Specification of a tokenizer, which `build` trains or loads."""
 
     @property
     def sample_bytes(self) -> int:
-        """Size of the sample that `build` is trained on; 0 if it needs none."""
+        """Size in bytes of the sample that `build` needs for training; 0 for none."""
         ...
 
     def identity(self) -> str:
-        """Return a string that changes whenever the tokenizer built from a sample would."""
+        """Return a string that changes whenever the tokenizer built from the same sample would."""
         ...
 
     def end_of_text_id(self) -> int:
-        """Return the id of the end of text."""
+        """Return the id of the end-of-text token."""
         ...
 
     def build(self, sample: Sequence[str]) -> Tokenizer:
@@ -108,10 +108,10 @@ class TokenizerSpec(Protocol):
 
 
 def end_of_text(tokenizer: TokenizerSpec) -> int:
-    """Return the id that separates documents, for modules that are built before the text is read.
+    """Return the end-of-text id, for modules that are built before the text is read.
 
     Raises:
-      DataError: the file of the tokenizer cannot be read.
+      DataError: the tokenizer file cannot be read.
     """
     return tokenizer.end_of_text_id()
 
@@ -138,13 +138,13 @@ def check_vocab_size(tokenizer: Tokenizer, *, vocab_size: int) -> None:
     """Raise DataError if the tokenizer has more than `vocab_size` tokens."""
     if tokenizer.vocab_size > vocab_size:
         raise DataError(
-            f"The tokenizer has {tokenizer.vocab_size} tokens, and the model's table has "
-            f"vocab_size={vocab_size} rows.\nSet vocab_size to at least {tokenizer.vocab_size}, "
+            f"The tokenizer has {tokenizer.vocab_size} tokens, but the model's embedding has only "
+            f"vocab_size={vocab_size}.\nSet vocab_size to at least {tokenizer.vocab_size}, "
             "or choose a tokenizer with fewer tokens."
         )
 
 
-# The file of Hugging Face beside a tokenizer.json that names the end of text.
+# Hugging Face's file beside a tokenizer.json; it names the end-of-text token.
 SETTINGS_FILE = "tokenizer_config.json"
 
 
@@ -152,8 +152,8 @@ SETTINGS_FILE = "tokenizer_config.json"
 def byte_letters() -> tuple[str, ...]:
     """Return the printable character that stands for each byte in a byte-level tokenizer.json.
 
-    Bytes that print in Latin-1 stand for themselves; the others are numbered from U+0100 on.
-    Source: the byte-level BPE of Radford et al. 2019.
+    Bytes that are printable in Latin-1 stand for themselves; the others are numbered from U+0100 on
+    (the byte-level BPE of Radford et al., 2019).
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     spare = iter(range(0x100, 0x200))
@@ -161,7 +161,7 @@ def byte_letters() -> tuple[str, ...]:
 
 
 class ByteLevelTokenizer(Tokenizer):
-    """A trained or loaded byte-level tokenizer; `BPETokenizer` and `TokenizerFile` build it."""
+    """A byte-level tokenizer, built by `BPETokenizer` or `TokenizerFile`."""
 
     def __init__(self, backend: tokenizers.Tokenizer, *, end_of_text: str) -> None:
         super().__init__(_token_values(backend))
@@ -178,7 +178,7 @@ class ByteLevelTokenizer(Tokenizer):
         return {token.content: number for number, token in added if token.special}
 
     def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json, and the end of text beside it if it has an unusual name."""
+        """Write a tokenizer.json, and a tokenizer_config.json if its end of text is unusual."""
         path = Path(path)
         path.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
         if self._end_of_text_name != END_OF_TEXT:
@@ -199,10 +199,10 @@ def _token_values(backend: tokenizers.Tokenizer) -> list[bytes]:
 
 
 class ByteTokenizer(Tokenizer):
-    """Ids 0 to 255 are the bytes of UTF-8, and 256 is the end of text.
+    """UTF-8 bytes as ids 0 to 255, and the end of text as 256.
 
     Args:
-      special_tokens: names of further special tokens, with the ids from 257 on.
+      special_tokens: names of further special tokens, whose ids start at 257.
     """
 
     sample_bytes = 0
@@ -220,7 +220,7 @@ class ByteTokenizer(Tokenizer):
         return self.end_of_text
 
     def build(self, sample: Sequence[str]) -> "ByteTokenizer":
-        """Return itself: there is nothing to train."""
+        """Return `self`: there is nothing to train."""
         return self
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
@@ -231,7 +231,7 @@ class ByteTokenizer(Tokenizer):
         return {name: number for number, name in enumerate(names, start=256)}
 
     def save(self, path: str | Path) -> None:
-        """Write a byte-level BPE without merges, which other programs can read too."""
+        """Write a byte-level BPE without merges, which other libraries can read."""
         backend = tokenizers.Tokenizer(models.BPE(vocab=_vocabulary(), merges=[]))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
         backend.decoder = decoders.ByteLevel()
@@ -246,11 +246,11 @@ def _vocabulary() -> dict[str, int]:
     return {**letters, END_OF_TEXT: 256}
 
 
-# Where text is split before merging. In order: a word with one character before it (" word",
-# ".join", "_name"); up to three digits; punctuation with the line end and indentation after it
-# (":\n    "); a line end with the next line's indentation; other space, but for one before a word.
-# Measured on the standard library with 4,096 tokens: 3.70 bytes per token, where the split of
-# GPT-2 gives 3.48 and that of cl100k 3.47, at the same speed.
+# How text is split before merging. In order: a word with one character before it (" word", ".join",
+# "_name"); up to three digits; punctuation with the line end and indentation after it (":\n    ");
+# a line end with the next line's indentation; other whitespace, except one before a word. On the
+# standard library with 4,096 tokens this gives 3.70 bytes per token; the pattern of GPT-2 gives
+# 3.48 and that of cl100k 3.47, at the same speed.
 _PATTERN = (
     r"[^\r\n\p{L}\p{M}\p{N}]?[\p{L}\p{M}]+"
     r"|\p{N}{1,3}"
@@ -267,13 +267,13 @@ class BPETokenizer:
     """Byte-pair encoding over bytes, trained on the corpus (Sennrich et al. 2016).
 
     A small corpus may yield fewer tokens than `vocab_size`. Trained on a quarter of the standard
-    library, it encodes 1.6% longer texts than trained on all of it.
+    library, encodings are 1.6% longer than trained on all of it.
 
     Args:
       vocab_size: number of tokens, including the 256 bytes and the special tokens.
       special_tokens: names of special tokens besides the end of text, such as those of
         fill-in-the-middle.
-      sample_bytes: maximum size of the training documents that merges are learned from.
+      sample_bytes: maximum size of the sample from which merges are learned.
 
     Raises:
       ValueError: a size is out of range.
@@ -298,7 +298,7 @@ class BPETokenizer:
         self.sample_bytes = sample_bytes
 
     def identity(self) -> str:
-        """Return the sizes and the pattern."""
+        """Return the sizes, the split pattern and the special tokens."""
         special = f" special={self.special_tokens}" if self.special_tokens else ""
         sizes = f"vocab_size={self.vocab_size} sample={self.sample_bytes}"
         return f"bpe {sizes} split={_PATTERN}{special}"
@@ -334,8 +334,8 @@ _END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>"
 class TokenizerFile:
     """A byte-level `tokenizer.json`, such as GPT-2's, Llama 3's or one that fidgpt saved.
 
-    The end of text is `end_of_text`, else the `eos_token` of a `tokenizer_config.json` beside the
-    file, else a token with a usual name.
+    The end-of-text token is `end_of_text` if given, else the `eos_token` of a
+    `tokenizer_config.json` beside the file, else a token with a usual name such as `</s>`.
     """
 
     sample_bytes = 0
@@ -345,13 +345,13 @@ class TokenizerFile:
         self.end_of_text = end_of_text
 
     def identity(self) -> str:
-        """Return a hash of the file, and the name of the end of text."""
+        """Return a hash of the file, and the name of the end-of-text token."""
         path = Path(self.path).expanduser()
         digest = hashlib.sha256(_read(path)[0].encode()).hexdigest()
         return f"file sha256={digest} end_of_text={self.end_of_text or _name_beside(path)}"
 
     def end_of_text_id(self) -> int:
-        """Return that of the file."""
+        """Return the id of the file's end-of-text token."""
         return self.build(()).end_of_text
 
     def build(self, sample: Sequence[str]) -> Tokenizer:
@@ -375,7 +375,7 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     if all(one.get("type") != "ByteLevel" for one in [decoder, *(decoder.get("decoders") or [])]):
         raise DataError(
             f"{path} has the decoder {decoder.get('type', 'none')!r}, but fidgpt needs a "
-            "byte-level tokenizer (as of GPT-2, Llama 3 or Qwen), which encodes every text "
+            "byte-level tokenizer (as in GPT-2, Llama 3 or Qwen), which encodes any text "
             "losslessly.\nUse another tokenizer.json, or train one with BPETokenizer(vocab_size)."
         )
     try:
@@ -395,7 +395,7 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return the text of a tokenizer.json, and its content."""
+    """Return the text of a tokenizer.json, and the parsed object."""
     try:
         text = path.read_text(encoding="utf-8")
         content: Any = json.loads(text)

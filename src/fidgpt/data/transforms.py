@@ -25,7 +25,7 @@ __all__ = [
 
 @runtime_checkable
 class Transform(Protocol):
-    """A pure function of sequences, their numbers and the seed."""
+    """A transform of sequences: a pure function of them, their numbers and the seed."""
 
     def check(self, tokenizer: Tokenizer, /) -> None:
         """Raise DataError if the tokenizer lacks what the transform needs."""
@@ -48,9 +48,9 @@ class Transform(Protocol):
 
         Args:
           rows: token ids; negative where they are masked (see `fidgpt.data.mask_loss`).
-          indices: number of each row, counted from the start of the run.
+          indices: number of each row, counting from the start of the run.
           seed: seed of the stream.
-          tokenizer: of the tokens.
+          tokenizer: tokenizer of the corpus.
         """
         ...
 
@@ -59,7 +59,7 @@ Tokens = TypeVar("Tokens", Tensor, NDArray[np.int64])
 
 
 def mask_loss(tokens: Tokens) -> Tokens:
-    """Return the tokens masked out of the loss: each is stored as its complement, `-1 - token`."""
+    """Mask tokens out of the loss: each is stored as its complement, `-1 - token`."""
     return ~tokens
 
 
@@ -71,12 +71,12 @@ def token_ids(batch: Tokens) -> Tokens:
 def inputs_and_targets(
     batch: Int64[Tensor, "rows window"], *, all_counted: bool | None = None
 ) -> tuple[Int64[Tensor, "rows seq"], Int64[Tensor, "rows seq"], Bool[Tensor, "rows seq"] | None]:
-    """Return the inputs, the targets and the loss mask of a batch; no mask if all targets count.
+    """Return the inputs, targets and loss mask of a batch; the mask is None if all targets count.
 
-    On the meta device every target counts.
+    On the meta device all targets count.
 
     Args:
-      batch: token ids, some of them perhaps masked.
+      batch: token ids, possibly masked.
       all_counted: the result of `all_in_loss(batch)`, if it is known already.
     """
     if all_in_loss(batch) if all_counted is None else all_counted:
@@ -86,19 +86,19 @@ def inputs_and_targets(
 
 
 def all_in_loss(batch: Int64[Tensor, "rows window"]) -> bool:
-    """Whether no token of a batch is masked; synchronizes with the device of the batch."""
+    """Return whether no token of a batch is masked; synchronizes with the device."""
     return batch.is_meta or not (batch < 0).any()
 
 
 def count_loss_targets(batch: Int64[Tensor, "rows window"]) -> int:
-    """Count the targets of a batch that are in the loss."""
+    """Return the number of targets of a batch that count in the loss."""
     targets = batch[:, 1:]
     return targets.numel() if batch.is_meta else int((targets >= 0).sum())
 
 
-# Shorter texts are not changed: three or four of their tokens make room for the special ones.
+# Shorter texts are unchanged: the special tokens would replace too much of them.
 _MIN_TOKENS = 16
-_NUMBERS = 4  # random numbers for each text
+_NUMBERS = 4  # random numbers per text
 
 
 class FillInTheMiddle:
@@ -107,17 +107,17 @@ class FillInTheMiddle:
     Prefix, suffix, middle become `PRE prefix SUF suffix MID middle` (PSM) or `PRE SUF suffix MID
     prefix middle` (SPM), followed by an end of text (Bavarian et al. 2022, arXiv:2207.14255: the
     transformation of section 3 at the level of contexts, section 4.4, and SPM as in its appendix
-    D). Texts are what ends of text delimit in a sequence. They keep their length: the last three
-    tokens, or four if the sequence truncates the text, make room for the special ones. Cuts are
-    between tokens. Texts of less than 16 tokens are not changed. Random numbers depend on the seed
-    and on the number of the sequence.
+    D). Texts are delimited by end-of-text tokens. They keep their length: their last three tokens,
+    or four if the sequence truncates the text, are dropped to make room for the special tokens.
+    Cuts are between tokens. Texts of fewer than 16 tokens are unchanged. Random numbers depend on
+    the seed and the number of the sequence.
 
     Args:
-      rate: probability that a text is changed.
-      spm_rate: share of SPM among the changed texts.
+      rate: probability of transforming a text.
+      spm_rate: fraction of SPM among the transformed texts.
       prefix: name or id of the special token before the prefix.
-      suffix: that before the suffix.
-      middle: that before the middle.
+      suffix: name or id of the special token before the suffix.
+      middle: name or id of the special token before the middle.
 
     Raises:
       DataError: a rate is not from 0 to 1.
@@ -146,7 +146,7 @@ class FillInTheMiddle:
         self._special(tokenizer)
 
     def identity(self) -> str:
-        """Return the rates and the tokens."""
+        """Return the rates and the special tokens."""
         tokens = f"{self.prefix!r} {self.suffix!r} {self.middle!r}"
         return f"fill in the middle {self.rate} {self.spm_rate} {tokens}"
 
@@ -158,7 +158,7 @@ class FillInTheMiddle:
         seed: int,
         tokenizer: Tokenizer,
     ) -> NDArray[np.int64]:
-        """Return the rows with some of their texts changed."""
+        """Return the rows with some of their texts transformed."""
         special = self._special(tokenizer)
         changed = rows.copy()
         for row, index in zip(changed, indices.tolist(), strict=True):
@@ -209,7 +209,7 @@ def _found(token: str | int, known: dict[str, int], tokenizer: Tokenizer) -> int
 
 
 def _uniform(seed: int, index: int, *, count: int) -> NDArray[np.float64]:
-    """Return random numbers from 0 to below 1 for each text, [count, 4]."""
+    """Return uniform random numbers in [0, 1): [count, 4], a row per text."""
     data = hashlib.shake_256(derive_key(seed, "fim", index)).digest(8 * _NUMBERS * count)
     whole = np.frombuffer(data, dtype="<u8") >> np.uint64(11)
     return (whole / float(1 << 53)).reshape(count, _NUMBERS)

@@ -1,4 +1,4 @@
-"""Self-attention with grouped queries."""
+"""Multi-head and grouped-query self-attention."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -20,71 +20,71 @@ Rotated = tuple[Queries, Keys]
 
 @runtime_checkable
 class Rotation(Protocol):
-    """Rotates queries and keys by their positions; see RoPE."""
+    """Rotates queries and keys by their positions, as `RoPE` does."""
 
     def __call__(self, query: Queries, key: Keys, ctx: AttentionContext, /) -> Rotated: ...
 
 
 @runtime_checkable
 class SinkFactory(Protocol):
-    """Makes a score for each head that belongs to no key; see attention_sinks."""
+    """Creates the learned sink score of each head, as `attention_sinks` does."""
 
     def __call__(self, *, num_heads: int) -> nn.Parameter: ...
 
 
 def heads_that_fit(*, hidden_dim: int, head_dim: int) -> int:
-    """Return how many heads fill the width."""
+    """Return the number of heads that fill the width."""
     return hidden_dim // head_dim
 
 
 def require_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None) -> int:
-    """Return the number of heads.
+    """Return the number of heads, which defaults to `hidden_dim / head_dim`.
 
     Raises:
-      ValueError: it is below 1; or it defaults to `hidden_dim / head_dim`, which is not whole.
+      ValueError: num_heads is below 1; or it is None, and head_dim does not divide hidden_dim.
     """
     require_size("num_heads", num_heads)
     if num_heads is not None:
         return num_heads
     if head_dim < 1 or hidden_dim % head_dim:
         raise ValueError(
-            f"{hidden_dim=} is not a whole number of heads of {head_dim=}; "
+            f"{hidden_dim=} must be a multiple of {head_dim=}; "
             "change one of them, or set num_heads."
         )
     return hidden_dim // head_dim
 
 
 class Attention(nn.Module):
-    """Multi-head attention over the tokens so far (Vaswani et al., 2017).
+    """Causal multi-head self-attention (Vaswani et al., 2017, arXiv:1706.03762).
 
-    With fewer key and value heads than query heads, neighboring queries share one (grouped-query
-    attention, Ainslie et al., 2023, arXiv:2305.13245).
+    With fewer key and value heads than query heads, consecutive query heads share one
+    (grouped-query attention, Ainslie et al., 2023, arXiv:2305.13245).
 
     Args:
       hidden_dim: width of the residual stream.
-      head_dim: size of a head.
-      num_heads: query heads; defaults to hidden_dim / head_dim.
-      num_kv_heads: key and value heads; defaults to num_heads.
+      head_dim: dimensions per head.
+      num_heads: number of query heads; defaults to hidden_dim / head_dim.
+      num_kv_heads: number of key and value heads; defaults to num_heads.
       window: sliding-window size in tokens, including the query; None for full attention.
-      scale: of the products of queries and keys; defaults to 1 / sqrt(head_dim).
-      rope: rotates queries and keys by their positions; None leaves them as they are.
-      query_norm: normalizes queries [batch, seq, heads, head_dim] before they are rotated.
-      key_norm: the same for keys.
-      value_embedding: of tokens [batch, seq], added to the projected values.
-      scores: changes of the scores before the softmax, in order.
-      sinks: makes learned scores that belong to no key.
-      mask: which tokens of its document a token may see.
-      kernel: computes attention itself.
-      linear: makes the four projections.
+      scale: factor of the query-key products; defaults to 1 / sqrt(head_dim).
+      rope: rotates queries and keys by their positions; None for no rotation.
+      query_norm: normalizes queries [batch, seq, heads, head_dim] before the rotation.
+      key_norm: normalizes keys in the same way.
+      value_embedding: maps tokens [batch, seq] to a summand of the projected values.
+      scores: modifications of the scores before the softmax, in order.
+      sinks: creates attention sinks; None for none.
+      mask: which keys of its document a query may attend to.
+      kernel: implementation of attention, such as `sdpa` or `flex`.
+      linear: creates the four projections.
       bias: adds a bias to all four projections.
-      out_bias: the same for the output projection alone; defaults to `bias`.
+      out_bias: overrides `bias` for the output projection.
       dropout: probability of dropping an attention weight in training.
-      init: of the query, key and value projections.
-      out_init: of the output projection; defaults to `init`.
+      init: initializer of the query, key and value projections.
+      out_init: initializer of the output projection; defaults to `init`.
 
     Raises:
-      ValueError: head_dim does not divide the width, or num_kv_heads the heads; or the window is
-        empty.
+      ValueError: head_dim does not divide hidden_dim, num_kv_heads does not divide num_heads, or
+        the window is below 1.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Attention(nn.Module):
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
         if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
             raise ValueError(
-                f"{num_heads=} cannot be split evenly over {num_kv_heads=}: "
+                f"{num_heads=} must be a multiple of {num_kv_heads=}; "
                 "use a num_kv_heads that divides it."
             )
         num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
@@ -143,7 +143,7 @@ class Attention(nn.Module):
         self.sinks = None if sinks is None else sinks(num_heads=num_heads)
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
-        """Mix tokens; without a context every row is one document."""
+        """Return the output of attention; without a context every row is one document."""
         ctx = counted(x.shape[1], x.device) if ctx is None else ctx
         query, key, value = self._project(x, ctx.tokens)
         if self.rope is not None:
@@ -162,15 +162,16 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).flatten(2))
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Return operations of the scores and weighted sums, causal half included.
+        """Return forward operations of scores and weighted sums, without a discount for causality.
 
-        This is the convention of PaLM's appendix B (Chowdhery et al., 2022) and of nanoGPT.
+        A multiply-add is two operations. This is the convention of PaLM's appendix B (Chowdhery et
+        al., 2022, arXiv:2204.02311) and of nanoGPT.
         """
         seen = seq_len if self.window is None else min(seq_len, self.window)
         return 4 * seen * self.num_heads * self.head_dim
 
     def projections(self, x: Stream) -> Sequence[Tensor]:
-        """Return queries, keys and values, each [batch, seq, its heads * head_dim]."""
+        """Return queries, keys and values, each [batch, seq, number of its heads * head_dim]."""
         return self.query(x), self.key(x), self.value(x)
 
     def _project(self, x: Stream, tokens: Tokens | None) -> tuple[Tensor, Tensor, Tensor]:

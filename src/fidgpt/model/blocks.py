@@ -1,4 +1,4 @@
-"""Layers of the decoder: attention, an MLP and their norms."""
+"""Transformer blocks: attention, an MLP and their norms."""
 
 from collections.abc import Callable
 from typing import Protocol, runtime_checkable
@@ -17,10 +17,10 @@ BlockFactory = Callable[[], nn.Module]
 
 @runtime_checkable
 class Mixer(Protocol):
-    """A module that mixes tokens, such as Attention or one of your own."""
+    """A module that mixes tokens, such as `Attention` or a custom one."""
 
     def forward(self, x: Stream, ctx: AttentionContext | None, /) -> Stream:
-        """Return what is added to the stream; see `AttentionContext`."""
+        """Return the summand of the residual stream; see `AttentionContext`."""
         ...
 
     def __call__(self, x: Stream, ctx: AttentionContext | None, /) -> Stream:
@@ -29,7 +29,7 @@ class Mixer(Protocol):
 
 
 class Block(nn.Module):
-    """One layer: attention, then an MLP, each normalized before and added to the stream.
+    """A pre-norm block: attention, then an MLP, each added to the residual stream.
 
     Args:
       attention_norm: normalizes the input of attention.
@@ -37,7 +37,7 @@ class Block(nn.Module):
       mlp_norm: normalizes the input of the MLP.
       mlp: computes on each token alone.
       dropout: probability of dropping an element of either branch in training.
-      branch_scale: factor of what either branch adds to the stream.
+      branch_scale: factor of the output of either branch.
 
     Raises:
       ValueError: dropout is not in [0, 1), or branch_scale is 0 or not finite.
@@ -69,7 +69,7 @@ class Block(nn.Module):
         return x + self._branch(self.mlp(self.mlp_norm(x)))
 
     def _branch(self, out: Stream) -> Stream:
-        """Return what a branch adds to the stream."""
+        """Return the summand of a branch, scaled and with dropout."""
         if self.training and self.dropout:
             out = F.dropout(out, self.dropout)
         return out if self.branch_scale == 1.0 else out * self.branch_scale
@@ -104,7 +104,7 @@ class SandwichBlock(Block):
       mlp: computes on each token alone.
       mlp_out_norm: normalizes the output of the MLP.
       dropout: probability of dropping an element of either branch in training.
-      branch_scale: factor of what either branch adds to the stream.
+      branch_scale: factor of the output of either branch.
     """
 
     def __init__(
@@ -138,10 +138,10 @@ class SandwichBlock(Block):
 
 
 class Shared:
-    """A factory that makes one block for all layers (ALBERT, arXiv:1909.11942).
+    """A factory that returns the same block for all layers (ALBERT, arXiv:1909.11942).
 
     Args:
-      block: makes the block.
+      block: creates the block.
     """
 
     def __init__(self, block: BlockFactory) -> None:
@@ -149,7 +149,7 @@ class Shared:
         self._made: nn.Module | None = None
 
     def __call__(self) -> nn.Module:
-        """Return the one block."""
+        """Return the shared block, created on the first call."""
         if self._made is None:
             self._made = self._make()
         return self._made

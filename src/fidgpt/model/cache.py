@@ -1,4 +1,4 @@
-"""The KV cache of generation."""
+"""KV caches for generation."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,20 +10,19 @@ from fidgpt.ranges import require_size
 
 
 class Cache:
-    """Keys and values, or whatever layers keep, of the tokens so far.
+    """Keys and values, or other per-token tensors of the layers, of the tokens so far.
 
-    Layers with a window keep as many tokens as it is wide, the newest in place of the oldest: the
-    column of a token is its number modulo the room of the layer. A step reads only columns that
-    are filled, so short texts are cheap.
+    Layers with a sliding window use a ring buffer of the window's size: the column of a token is
+    its number modulo that size. A step reads only filled columns, so short texts are cheap.
 
     Args:
-      capacity: tokens of a row, prompt and generated ones together.
+      capacity: maximum number of tokens per row, of prompt and generated text together.
 
     Attributes:
-      has_gaps: whether layers are also shown columns that are still empty.
+      has_gaps: whether layers also read columns that are still empty.
 
     Raises:
-      ValueError: the capacity is below 1; later, if more tokens come than that.
+      ValueError: the capacity is below 1; in `advance`, the tokens exceed it.
     """
 
     has_gaps = False
@@ -36,42 +35,42 @@ class Cache:
         self._layers: dict[int, dict[object, list[Tensor]]] = {}
 
     def room(self, window: int | None) -> int:
-        """Return how many tokens a layer with this window keeps."""
+        """Return the number of tokens that a layer with this window keeps."""
         return self.capacity if window is None else min(window, self.capacity)
 
     def layer(self, index: int) -> dict[object, list[Tensor]]:
-        """Return what the modules of a layer keep; layers that share a module keep their own."""
+        """Return the cached tensors of a layer, by module: layers may share modules."""
         return self._layers.setdefault(index, {})
 
     def positions_of(self, window: int | None) -> list[Tensor]:
-        """Return the positions, and the documents if any, of what layers with this window keep."""
+        """Return the cached positions, and documents if any, for layers with this window."""
         return self._positions.setdefault(self.room(window), [])
 
     @property
     def is_complete(self) -> bool:
-        """Whether every layer so far keeps something of the tokens that it has seen."""
+        """Whether every layer that ran so far uses the cache."""
         return all(any(layer.values()) for layer in self._layers.values())
 
     def bytes(self) -> int:
-        """Return the memory of everything in the cache."""
+        """Return the size of all cached tensors, in bytes."""
         groups = [*self._positions.values()]
         groups += [kept for layer in self._layers.values() for kept in layer.values()]
         return sum(one.numel() * one.element_size() for kept in groups for one in kept)
 
     def advance(self, positions: Tensor) -> Any:
-        """Count the tokens of a pass, and return how many came before, for `extend`.
+        """Count the tokens of a pass, and return how many preceded them, for `extend`.
 
         Args:
-          positions: of the new tokens, [rows, seq].
+          positions: positions of the new tokens, [rows, seq].
 
         Raises:
-          ValueError: there is no room for so many.
+          ValueError: the tokens exceed the capacity.
         """
         before, count = self._length, positions.shape[1]
         if before + count > self.capacity:
             raise ValueError(
-                f"{before} + {count} tokens do not fit in a cache with room for {self.capacity} "
-                "tokens of a row; make it with a larger capacity."
+                f"{before} + {count} tokens exceed the cache's capacity of {self.capacity} tokens "
+                "per row; use a larger capacity."
             )
         self._length += count
         return before
@@ -85,14 +84,14 @@ class Cache:
         before: Any,
         empty: int = 0,
     ) -> Sequence[Tensor]:
-        """Write the new tokens to what is kept, and return all that they may see.
+        """Write the tensors of the new tokens to the cache, and return those of all keys.
 
         Args:
-          kept: tensors of the tokens before, [..., room, size]; made in the first pass.
-          new: [..., seq, size] of the tokens of this pass.
-          window: of the layer.
-          before: what `advance` returned in this pass.
-          empty: fills columns without a token.
+          kept: cached tensors, [..., room, size]; a list that is filled in the first pass.
+          new: tensors of the new tokens, [..., seq, size].
+          window: the layer's window in tokens; None for full attention.
+          before: result of `advance` in this pass.
+          empty: value of columns without a token.
         """
         room, count = self.room(window), new[0].shape[-2]
         if not kept:
@@ -102,7 +101,7 @@ class Cache:
         if count == 1 or before + count <= room:
             _write(kept, new, before, room)
             return _filled(kept, before + count)
-        # The newest tokens overwrite columns that the others still see.
+        # The new tokens overwrite columns that earlier ones among them still attend to.
         old = _filled(kept, before)
         joined = [torch.cat(pair, dim=-2) for pair in zip(old, new, strict=True)]
         _write(kept, new, before, room)
@@ -110,10 +109,10 @@ class Cache:
 
 
 class StaticCache(Cache):
-    """A cache with constant shapes: every step reads all columns, and masks hide the empty ones.
+    """A cache of constant shape: every step reads all columns, and masks hide empty ones.
 
-    A step of one token can then be compiled once for all. The number of tokens is kept on the
-    device, so nothing is checked: past `capacity`, new tokens replace the oldest.
+    A step of one token then compiles once. The number of tokens is kept on the device, so it is not
+    checked: past `capacity`, new tokens overwrite the oldest.
     """
 
     has_gaps = True
@@ -123,7 +122,7 @@ class StaticCache(Cache):
         self._next: Tensor | None = None
 
     def advance(self, positions: Tensor) -> Any:
-        """Count the tokens of a pass, and return how many came before, as a tensor."""
+        """Count the tokens of a pass, and return how many preceded them, as a scalar tensor."""
         if self._next is None:
             self._next = torch.zeros((), dtype=torch.long, device=positions.device)
         before = self._next.clone()
@@ -154,7 +153,7 @@ class StaticCache(Cache):
 
 
 def _filled(kept: list[Tensor], count: int) -> list[Tensor]:
-    """Return the columns that hold tokens, in the order of columns and not of time."""
+    """Return the columns that hold tokens, in the order of columns, not of time."""
     return [tensor.narrow(-2, 0, min(count, tensor.shape[-2])) for tensor in kept]
 
 

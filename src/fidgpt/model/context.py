@@ -21,14 +21,13 @@ Stream = Float[Tensor, "batch seq hidden"]
 
 @dataclass(frozen=True, eq=False)
 class TokenPositions:
-    """Positions of some tokens: of those of a pass, or of all keys in a cache.
+    """Positions of tokens: those of a pass, or all keys in a cache.
 
     Attributes:
-      positions: of each token in its document, from 0, for every row or one for all; negative
-        for padding.
-      documents: the number of each token's document; None where every row is one document.
-      contiguous: whether, without looking at the numbers, every row is known to be one document
-        without padding.
+      positions: position of each token in its document, from 0, in one row per batch row or a
+        single row for all; negative for padding.
+      documents: number of each token's document; None if every row is one document.
+      contiguous: whether every row is statically known to be one document without padding.
     """
 
     positions: Int[Tensor, "rows seq"]
@@ -39,7 +38,7 @@ class TokenPositions:
         return self.positions.shape[1]
 
     def along(self, dim: int) -> Token:
-        """Return all tokens as [rows, 1, queries, keys], of which `dim`, -2 or -1, is theirs."""
+        """Return all tokens, broadcastable to [rows, 1, queries, keys], along `dim`, -2 or -1."""
         other = -1 if dim == -2 else -2
         position = self.positions.unsqueeze(1).unsqueeze(other)
         if self.documents is None:
@@ -47,7 +46,7 @@ class TokenPositions:
         return Token(position, self.documents.unsqueeze(1).unsqueeze(other))
 
     def at(self, row: Tensor, column: Tensor) -> Token:
-        """Return one token; a single row of positions stands for all rows."""
+        """Return the token at an index; a single row of positions applies to all rows."""
         row = row if len(self.positions) > 1 else torch.zeros_like(row)
         documents = self.documents
         return Token(
@@ -57,12 +56,12 @@ class TokenPositions:
 
 @dataclass(frozen=True, eq=False)
 class AttentionContext(TokenPositions):
-    """What every layer gets beside the residual stream: where the tokens of a pass stand.
+    """The input of every layer besides the residual stream: positions, documents and the cache.
 
     Attributes:
-      tokens: their ids [batch, seq], for parts that look them up again; None where there are none.
-      cache: keys and values of the tokens before these, during generation.
-      layer: the layer whose cache `update_cache` extends.
+      tokens: token ids [batch, seq], for modules that embed them again; None if not available.
+      cache: keys and values of earlier tokens, during generation.
+      layer: index of the layer whose cache `update_cache` extends.
     """
 
     tokens: Tokens | None = None
@@ -71,14 +70,14 @@ class AttentionContext(TokenPositions):
     _cached: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def at_layer(self, index: int) -> "AttentionContext":
-        """Return the context of layer `index`, which is the same one without a cache."""
+        """Return the context for layer `index`; without a cache, the context itself."""
         if self.cache is None:
             return self
         self.cache.layer(index)
         return replace(self, layer=index)
 
     def columns(self, begin: int, end: int | None = None) -> "AttentionContext":
-        """Return the context of some of the columns, without a cache."""
+        """Return the context of columns `begin` to `end`, without a cache."""
         parts = (self.positions, self.documents, self.tokens)
         positions, documents, tokens = (None if x is None else x[:, begin:end] for x in parts)
         assert positions is not None
@@ -87,34 +86,34 @@ class AttentionContext(TokenPositions):
     def update_cache(
         self, owner: object, new: Sequence[Tensor], *, window: int | None = None
     ) -> Sequence[Tensor]:
-        """Add what a layer computed of these tokens to its cache, and return that of all keys.
+        """Append a layer's tensors of these tokens to its cache, and return those of all keys.
 
         Args:
-          owner: the module that keeps them; `self` of the caller.
+          owner: the module whose tensors these are; `self` of the caller.
           new: tensors [..., seq, size], such as keys and values.
-          window: the window in tokens of the caller; None for full attention.
+          window: sliding-window size of the caller in tokens; None for full attention.
 
         Returns:
-          The same tensors [..., keys, size] of all tokens that these may see; `new` without a
-          cache. `visible` and `distance` with the same window are of the same keys.
+          The tensors [..., keys, size] of all keys that these tokens may attend to; `new` without a
+          cache. `visible` and `distance` use the same keys for the same window.
         """
         if self.cache is None:
             return new
-        self.key_positions(window)  # keeps their positions
+        self.key_positions(window)  # adds their positions to the cache
         kept = self.cache.layer(self.layer).setdefault(owner, [])
         return self.cache.extend(kept, new, window=window, before=self._length_before())
 
     def visible(
         self, mask: Mask = causal, *, window: int | None = None
     ) -> Bool[Tensor, "rows one queries keys"]:
-        """Return which keys each query may see.
+        """Return the boolean mask of keys that each query may attend to.
 
-        These are tokens, not padding, of the query's document and within the window, that the mask
-        allows. The keys are those that `update_cache` returns for the same window. The tensor is
-        computed once for all layers.
+        True for tokens of the query's document that are not padding, are within the window and are
+        allowed by `mask`. The keys are those that `update_cache` returns for the same window. The
+        tensor is computed once and shared by all layers.
 
         Args:
-          mask: such as `causal` or a `Prefix`.
+          mask: a mask such as `causal` or a `Prefix`.
           window: sliding-window size in tokens, including the query; None for full attention.
         """
 
@@ -124,28 +123,28 @@ class AttentionContext(TokenPositions):
         return self.cached(("visible", mask, window), compute)
 
     def distance(self, *, window: int | None = None) -> Int[Tensor, "rows one queries keys"]:
-        """Return how many tokens each key is before each query; negative for later keys."""
+        """Return the position of each query minus that of each key, in tokens."""
         return self.along(-2).position - self.key_positions(window).along(-1).position
 
     def key_positions(self, window: int | None = None) -> TokenPositions:
-        """Return the positions of all keys; the context itself where they are those of its tokens.
+        """Return the positions of all keys; without a cache, the context itself.
 
         Args:
-          window: the window of the layer; None for full attention.
+          window: sliding-window size of the layer in tokens; None for full attention.
         """
         if self.cache is None:
             return self
         return self.cached(("keys", self.cache.room(window)), lambda: self._cached_keys(window))
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return what `compute` gives, computed once a pass: layers share angles and masks."""
+        """Return the result of `compute`, which runs once per pass, so that layers share it."""
         if key not in self._cached:
             self._cached[key] = compute()
         return self._cached[key]
 
     @staticmethod
     def may_see(query: Token, key: Token, mask: Mask, window: int | None) -> Bool[Tensor, "..."]:
-        """Return whether queries may see keys, for tokens of any shapes that broadcast."""
+        """Return whether queries may attend to keys; the shapes of tokens broadcast."""
         visible = mask(query, key) & (key.position >= 0)
         if window is not None:
             visible = visible & Window(window)(query, key)
@@ -168,7 +167,7 @@ class AttentionContext(TokenPositions):
         return TokenPositions(positions, *documents, contiguous=contiguous)
 
     def _length_before(self) -> Any:
-        """Return how many tokens of a row came before; counts those of this pass once."""
+        """Return the number of earlier tokens per row; counts those of this pass once."""
         cache = self.cache
         assert cache is not None
         return self.cached("length before", lambda: cache.advance(self.positions))
@@ -182,32 +181,32 @@ class ContextFactory(Protocol):
 
 
 def one_document(tokens: Tokens) -> AttentionContext:
-    """Treat every row as one document: positions count from 0 to its end."""
+    """Return a context in which every row is one document."""
     return counted(tokens.shape[1], tokens.device, tokens=tokens)
 
 
 def counted(seq: int, device: torch.device, *, tokens: Tokens | None = None) -> AttentionContext:
-    """Return a context of positions from 0 to seq - 1 in every row."""
+    """Return a context with positions 0 to seq - 1 in every row."""
     positions = torch.arange(seq, device=device).unsqueeze(0)
     return AttentionContext(positions, contiguous=True, tokens=tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedDocuments:
-    """Rows of several documents, none of which sees another.
+    """Returns contexts for rows of several documents, with no attention across documents.
 
     Positions start at 0 in each document (as in the training of Llama 3; Grattafiori et al.,
     2024, arXiv:2407.21783, section 3.2).
 
     Attributes:
-      end_of_text: the token between two documents. It is the first token of the second, as it is
-        before a prompt.
+      end_of_text: id of the token between two documents. It belongs to the second one, as its first
+        token, as it does in front of a prompt.
     """
 
     end_of_text: int
 
     def __call__(self, tokens: Tokens) -> AttentionContext:
-        """Return the context of rows in which `end_of_text` separates the documents."""
+        """Return the context of rows in which `end_of_text` separates documents."""
         begins = tokens == self.end_of_text
         columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         first = torch.where(begins, columns, 0).cummax(1).values
@@ -215,11 +214,11 @@ class PackedDocuments:
 
 
 def padded(tokens: Tokens, *, present: Tokens) -> AttentionContext:
-    """Return the context of rows of different lengths.
+    """Return the context of padded rows.
 
     Args:
-      tokens: any ids where there is padding.
-      present: 1 for tokens and 0 for padding, as the attention masks of transformers.
+      tokens: token ids; those of padding are arbitrary.
+      present: 1 for tokens and 0 for padding, as in the attention masks of transformers.
     """
     present = present.long()
     return AttentionContext(present.cumsum(1) * present - 1, tokens=tokens)

@@ -1,4 +1,4 @@
-"""The token table, and the embedding and unembedding that use it."""
+"""The embedding table, and the embedding and unembedding modules that use it."""
 
 import math
 
@@ -20,10 +20,10 @@ HALF = Constant(0.5)
 
 
 def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> nn.Parameter:
-    """Return one vector for each token, a parameter of shape [vocab_size, hidden_dim].
+    """Return an embedding table, a parameter of shape [vocab_size, hidden_dim].
 
-    `Embedding` and `Unembedding` can hold the same one (Press and Wolf, 2017, arXiv:1608.05859):
-    weights are tied by sharing, never by a flag.
+    `Embedding` and `Unembedding` may share one (Press and Wolf, 2017, arXiv:1608.05859): weights
+    are tied by sharing the parameter, not by a flag.
 
     Raises:
       ValueError: a size is below 1.
@@ -39,12 +39,12 @@ def root_of_width(*, hidden_dim: int) -> float:
 
 
 class Embedding(nn.Module):
-    """The vector of each token times `scale`, plus that of its position if there is a table.
+    """Token embedding: the vector of each token times `scale`, plus that of its position if any.
 
     Args:
       weight: the token table [vocab_size, hidden_dim].
-      positions: from positions to vectors that are added; None adds nothing.
-      scale: of the token vectors; Gemma's is the square root of hidden_dim.
+      positions: maps positions to vectors that are added; None for none.
+      scale: factor of the token vectors; sqrt(hidden_dim) in Gemma.
 
     Raises:
       ValueError: the scale is 0 or not finite.
@@ -60,7 +60,7 @@ class Embedding(nn.Module):
         self.scale = scale
 
     def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
-        """Return the vectors of tokens; without a context positions count from 0."""
+        """Return the vectors of tokens; without a context, positions count from 0."""
         x = _look_up(tokens, self.weight)
         if self.scale != 1.0:
             x = x * self.scale
@@ -71,18 +71,18 @@ class Embedding(nn.Module):
 
 
 class ValueEmbedding(nn.Module):
-    """A token table of one attention, whose rows times a learned gate are added to its values.
+    """An embedding of the tokens times a learned gate, to be added to the values of an attention.
 
-    The identity of a token then reaches deep layers directly (value embeddings as in Jordan et al.,
+    It passes the identity of tokens to deep layers directly (value embeddings as in Jordan et al.,
     2024, https://github.com/KellerJordan/modded-nanogpt, after Zhou et al., 2024,
-    arXiv:2410.17897). It costs memory, and next to no operations.
+    arXiv:2410.17897), at a cost in memory but hardly any in operations.
 
     Args:
       vocab_size: rows of the table.
-      num_kv_heads: value heads of the attention.
-      head_dim: size of one.
-      init: of the table.
-      gate_init: of the gate, one number per layer.
+      num_kv_heads: number of value heads.
+      head_dim: dimensions per head.
+      init: initializer of the table.
+      gate_init: initializer of the gate, a scalar.
 
     Raises:
       ValueError: a size is below 1.
@@ -106,26 +106,27 @@ class ValueEmbedding(nn.Module):
         self.gate = with_init(nn.Parameter(torch.empty(1)), gate_init)
 
     def forward(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
-        """Return what is added to the values of all heads, side by side.
+        """Return the summand of the values of all heads, concatenated.
 
         Raises:
           ValueError: the context has no tokens.
         """
         if tokens is None:
             raise ValueError(
-                "a ValueEmbedding needs the tokens of this pass, and its context has none; call "
+                "a ValueEmbedding needs the tokens of this pass, but its context has none; call "
                 "the model with tokens, or the attention with AttentionContext(..., tokens=...)."
             )
         return self.gate * _look_up(tokens, self.weight)
 
 
 class Unembedding(nn.Module):
-    """Logits of all tokens: `scale * x W^T`.
+    """Unembedding: the logits of all tokens, `scale * x W^T`.
 
     Args:
       weight: the token table [vocab_size, hidden_dim].
-      scale: of the logits.
-      softcap: logits become `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118).
+      scale: factor of the logits.
+      softcap: logits become `softcap * tanh(logits / softcap)` (Gemma 2, arXiv:2408.00118); None
+        for no cap.
 
     Raises:
       ValueError: the scale is 0 or not finite, or the cap is not above 0.
@@ -145,7 +146,7 @@ class Unembedding(nn.Module):
         return self.finish(F.linear(x, self.weight))
 
     def finish(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
-        """Return the logits of products with the table."""
+        """Scale and cap the products with the table."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
@@ -153,7 +154,7 @@ class Unembedding(nn.Module):
         return logits
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the forward operations of the product for one token."""
+        """Return the forward operations of the product per token; a multiply-add is two."""
         return 2 * self.weight.numel()
 
 

@@ -28,23 +28,23 @@ P = TypeVar("P", bound=Tensor)
 
 @runtime_checkable
 class Init(Protocol):
-    """Fills a tensor in place, drawing only from the given generator."""
+    """Fills a tensor in place, with random numbers only from the given generator."""
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None: ...
 
 
 @runtime_checkable
 class RandomInit(Init, Protocol):
-    """An Init with a distribution around zero that can be narrowed."""
+    """An Init with a zero-mean distribution whose standard deviation can be reduced."""
 
     def narrowed(self, by: float) -> "RandomInit":
-        """Return the same with a standard deviation divided by `by`."""
+        """Return the same distribution with the standard deviation divided by `by`."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Normal:
-    """A normal distribution around zero.
+    """A zero-mean normal distribution.
 
     Attributes:
       std: standard deviation; 0.02 in GPT-2 (Radford et al., 2019).
@@ -64,11 +64,11 @@ class Normal:
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedNormal:
-    """A normal distribution around zero without its tails.
+    """A zero-mean normal distribution without its tails.
 
     Attributes:
-      std: standard deviation before truncation; the values have 0.99 of it at a limit of 3, 0.88
-        of it at 2.
+      std: standard deviation before truncation, which reduces it to 0.99 of that at a limit of 3,
+        and to 0.88 at 2.
       limit: where the tails are truncated, in standard deviations.
     """
 
@@ -89,7 +89,7 @@ class TruncatedNormal:
 
 @dataclass(frozen=True, kw_only=True)
 class FanIn:
-    """A normal distribution of std `gain / sqrt(fan_in)`, so that products keep the input's scale.
+    """A normal distribution of std `gain / sqrt(fan_in)`, which preserves the scale of the input.
 
     The fan-in is the last dimension, over which torch's Linear sums (LeCun et al., 1998, Efficient
     BackProp, section 4.6).
@@ -144,14 +144,14 @@ class MuP:
 
 @dataclass(frozen=True, kw_only=True)
 class DepthScaled:
-    """Initialization of projections into the residual stream, narrower in deeper models.
+    """Initialization of projections into the residual stream, scaled by depth.
 
-    A model adds 2 * num_layers branches to the stream, so the standard deviation is divided by
-    sqrt(2 * num_layers) (Radford et al., 2019, section 2.3).
+    A model adds 2 * num_layers branches to the stream, so the standard deviation of `init` is
+    divided by sqrt(2 * num_layers) (Radford et al., 2019, section 2.3).
 
     Attributes:
-      init: for a single branch.
-      num_layers: layers of the model.
+      init: initialization for a single branch.
+      num_layers: number of layers of the model.
     """
 
     init: RandomInit
@@ -166,7 +166,7 @@ class DepthScaled:
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value everywhere."""
+    """A constant value."""
 
     value: float
 
@@ -193,18 +193,18 @@ def with_init(parameter: P, init: Init) -> P:
 def _fan_in(tensor: Tensor) -> int:
     if tensor.dim() < 2:
         raise ValueError(
-            f"a tensor of shape {list(tensor.shape)} has no fan-in: "
+            f"a tensor of shape {list(tensor.shape)} has no fan-in; "
             "initialize vectors with Constant or Normal."
         )
     return tensor.shape[-1]
 
 
 def output_scale(*, hidden_dim: int, base_dim: int) -> float:
-    """Of the logits: base_dim / hidden_dim, so that their size does not follow the width.
+    """Return muP's scale of the logits, base_dim / hidden_dim (arXiv:2203.03466).
 
     Args:
       hidden_dim: width of the model.
-      base_dim: width at which other numbers were tuned.
+      base_dim: width at which hyperparameters were tuned.
 
     Raises:
       ValueError: a width is below 1.
@@ -215,7 +215,10 @@ def output_scale(*, hidden_dim: int, base_dim: int) -> float:
 
 
 def attention_scale(*, head_dim: int, base_head_dim: int) -> float:
-    """Of scores: sqrt(base_head_dim) / head_dim, as queries and keys grow alike in training.
+    """Return muP's scale of attention scores, sqrt(base_head_dim) / head_dim.
+
+    It is not 1 / sqrt(head_dim) because queries and keys become correlated in training (Yang et
+    al., 2022, arXiv:2203.03466, definition 4.1).
 
     Args:
       head_dim: size of a head.

@@ -1,4 +1,4 @@
-"""Attention kernels: from queries, keys and values to the weighted values."""
+"""Attention kernels: weighted values from queries, keys and values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,18 +34,18 @@ Scores = Float[Tensor, "batch heads queries keys"]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Scoring:
-    """How much weight a query gives to each key.
+    """How attention weights are computed.
 
-    The weights are the softmax, over the keys that the query may see, of the products of query and
-    key times `scale`, after `changes`. A sink takes part in the softmax and has no value.
+    The weights are a softmax over the keys that a query may attend to, of `scale` times the product
+    of query and key, after `changes`. Sinks take part in the softmax, but have no value.
 
     Attributes:
-      ctx: of the pass.
-      scale: of the products.
-      mask: which keys a query may see.
+      ctx: context of the pass.
+      scale: factor of the query-key products.
+      mask: which keys a query may attend to.
       window: sliding-window size in tokens, including the query; None for full attention.
-      changes: of the scores, in order.
-      sinks: for each head, a score that belongs to no key.
+      changes: modifications of the scores, in order.
+      sinks: the sink score of each head; None for none.
       dropout: probability of dropping a weight.
     """
 
@@ -59,25 +59,25 @@ class Scoring:
 
     @property
     def is_softmax(self) -> bool:
-        """Whether scores are products times the scale, and nothing else."""
-        return len(self.changes) == 0 and self.sinks is None  # `not` does not compile
+        """Whether scores are scaled products, without changes or sinks."""
+        return len(self.changes) == 0 and self.sinks is None  # torch.compile fails on `not`
 
     @property
     def is_causal(self) -> bool:
-        """Whether, without looking at positions, each query is known to see all keys up to it."""
+        """Whether each query is statically known to see exactly the keys up to itself."""
         keys = self.ctx.key_positions(self.window)
         same = keys.positions is self.ctx.positions and self.ctx.contiguous
         return same and is_causal_among(self.mask, self.window, num_keys=len(keys))
 
     @property
     def sees_all(self) -> bool:
-        """Whether there is one query, which is known to see every key."""
+        """Whether there is a single query that is statically known to see every key."""
         keys = self.ctx.key_positions(self.window)
         one = len(self.ctx) == 1 and self.ctx.contiguous and keys.contiguous
         return one and is_causal_among(self.mask, self.window, num_keys=len(keys))
 
     def visible(self) -> Bool[Tensor, "rows one queries keys"]:
-        """Return which keys each query may see."""
+        """Return the boolean mask of keys that each query may attend to."""
         return self.ctx.visible(self.mask, window=self.window)
 
 
@@ -86,14 +86,14 @@ class Kernel(Protocol):
     """Computes attention."""
 
     def __call__(self, query: Queries, key: Keys, value: Values, scoring: Scoring, /) -> Mixed:
-        """Return the weighted values of each query; neighboring query heads share a key head."""
+        """Return the weighted values of each query; consecutive query heads share a key head."""
         ...
 
 
 def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
-    """Compute any `Scoring` step by step, with memory for every score of a layer.
+    """Compute any `Scoring` step by step, materializing all scores of a layer.
 
-    A query that may see nothing, which is padding, gets an arbitrary value, but no NaN.
+    A query without visible keys, which is padding, gets an arbitrary value, but not NaN.
     """
     heads, kv_heads = query.shape[1], key.shape[1]
     grouped = (query * scoring.scale).unflatten(1, (kv_heads, heads // kv_heads))
@@ -115,7 +115,7 @@ def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
 
 
 def _softmax(scores: Scores, sinks: Float[Tensor, " heads"] | None) -> Scores:
-    """Return the softmax, in float32 at least, without the column of the sinks."""
+    """Return the softmax, in float32 or wider, without the column of the sinks."""
     wide = torch.promote_types(scores.dtype, torch.float32)
     if sinks is None:
         return scores.softmax(-1, dtype=wide)
@@ -124,7 +124,7 @@ def _softmax(scores: Scores, sinks: Float[Tensor, " heads"] | None) -> Scores:
 
 
 def sdpa(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
-    """Call torch's scaled_dot_product_attention, or `eager` where scores are changed."""
+    """Call torch's scaled_dot_product_attention, or `eager` if scores are changed or have sinks."""
     if not scoring.is_softmax:
         return eager(query, key, value, scoring)
     is_causal = scoring.is_causal
@@ -143,7 +143,7 @@ def sdpa(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
 def flex(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     """Call FlexAttention (Dong et al., 2024, arXiv:2412.05496), which skips masked blocks.
 
-    Dropout, gradients on a CPU and meta tensors are left to `sdpa`.
+    Falls back to `sdpa` for dropout, gradients on a CPU, and meta tensors.
     """
     training = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     if scoring.dropout or query.is_meta or (training and query.device.type == "cpu"):
@@ -161,19 +161,19 @@ def flex(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     if scoring.sinks is None:
         return mixed
     assert extra.lse is not None  # requested above
-    # A sink s beside scores of log-sum-exp l leaves them e^l / (e^l + e^s) of the weight.
+    # With a sink s, scores of log-sum-exp l get the fraction e^l / (e^l + e^s) of the weight.
     share = torch.sigmoid(extra.lse - scoring.sinks.float().view(-1, 1))
     return mixed * share.unsqueeze(-1).to(mixed.dtype)
 
 
 @cache
 def _compiled(device: str) -> Callable[..., tuple[Tensor, AuxOutput]]:
-    """Only the compiled form is fused; a CPU needs no compiler for the other one."""
+    """Return flex_attention, compiled on GPUs: only the compiled form is fused."""
     return flex_attention if device == "cpu" else torch.compile(flex_attention)
 
 
 def _block_mask(scoring: Scoring, device: torch.device) -> BlockMask:
-    """Return which blocks of scores are needed, computed once for all layers."""
+    """Return the mask of score blocks to compute, shared by all layers."""
     queries, keys = scoring.ctx, scoring.ctx.key_positions(scoring.window)
     rows = max(len(queries.positions), len(keys.positions))
     sizes = (rows if rows > 1 else None, None, len(queries), len(keys))
@@ -189,7 +189,7 @@ def _block_mask(scoring: Scoring, device: torch.device) -> BlockMask:
 
 
 def _score_mod(scoring: Scoring, num_heads: int) -> Callable[..., Tensor] | None:
-    """Return all changes of one score, as FlexAttention takes them."""
+    """Return all score changes as one FlexAttention score_mod; None if there are none."""
     queries, keys = scoring.ctx, scoring.ctx.key_positions(scoring.window)
 
     def change(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -204,12 +204,12 @@ def _score_mod(scoring: Scoring, num_heads: int) -> Callable[..., Tensor] | None
 def blockwise(
     query: Queries, key: Keys, value: Values, scoring: Scoring, *, block_size: int = 128
 ) -> Mixed:
-    """Compute plain causal attention by blocks of queries, and leave the rest to `sdpa`.
+    """Compute plain causal attention by blocks of queries; fall back to `sdpa` otherwise.
 
-    Each block is a matrix product with the keys up to its end, which saves up to half of the work.
-    The weights of long sequences exist for one block at a time, and the backward pass recomputes
-    them, as in FlashAttention (Dao et al., 2022, arXiv:2205.14135, section 3.1); those of short
-    ones are kept, which saves a seventh of the time.
+    Each block is multiplied with the keys up to its end only, which saves up to half of the work.
+    For long sequences, the weights are materialized one block at a time and recomputed in the
+    backward pass, as in FlashAttention (Dao et al., 2022, arXiv:2205.14135, section 3.1); for short
+    ones they are kept, which saves a seventh of the time.
     """
     if not (scoring.is_softmax and scoring.is_causal) or scoring.dropout:
         return sdpa(query, key, value, scoring)
@@ -217,16 +217,16 @@ def blockwise(
 
 
 def fastest(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
-    """Call the fastest kernel: `sdpa` except where another one is measured to be faster.
+    """Call the fastest kernel: `sdpa`, except where another one was measured to be faster.
 
-    In bfloat16 on a CPU its backward pass takes 1.7 to 4 times as long as plain matrix products.
-    On a GPU, masks other than the causal one go to FlexAttention.
+    On CPUs in bfloat16 its backward pass takes 1.7 to 4 times as long as that of `blockwise`. On
+    GPUs, masks other than the causal one go to FlexAttention.
     """
     return fastest_on(query.device.type, query.dtype, scoring)(query, key, value, scoring)
 
 
 def fastest_on(device_type: str, dtype: torch.dtype, scoring: Scoring) -> Kernel:
-    """Return the kernel that `fastest` calls on a kind of device, such as `cuda`."""
+    """Return the kernel that `fastest` calls on a device type, such as "cuda"."""
     plain = scoring.is_softmax and (scoring.is_causal or scoring.sees_all)
     if device_type == "cuda" and not plain:
         return flex

@@ -16,10 +16,10 @@ __all__ = ["Linear", "LinearFactory", "LoRALinear", "MachineError", "is_adapter"
 
 @runtime_checkable
 class LinearFactory(Protocol):
-    """Makes the linear layers of a component, which passes their sizes, biases and inits.
+    """Creates the linear layers of a component from their sizes, bias and init.
 
-    `Linear` is one; `functools.partial(LoRALinear, rank=8)` is another. The layers map
-    [..., in_features] to [..., out_features] and have a parameter `weight`.
+    Examples are `Linear` and `functools.partial(LoRALinear, rank=8)`. The layers map [...,
+    in_features] to [..., out_features] and have a parameter `weight`.
     """
 
     def __call__(
@@ -44,7 +44,7 @@ class Linear(nn.Linear):
 
 
 def require_adapter(*, rank: int, alpha: int | float | None, dropout: float) -> None:
-    """Raise ValueError if a low-rank adapter cannot have these settings."""
+    """Raise ValueError if settings of a low-rank adapter are out of range."""
     require_positive("alpha", alpha)
     require_size("rank", rank)
     require_probability("dropout", dropout)
@@ -54,18 +54,18 @@ class LoRALinear(Linear):
     """`y = x W^T + b + alpha / rank * x A^T B^T` (Hu et al., 2021, arXiv:2106.09685).
 
     `lora_a` is A, [rank, in_features], and `lora_b` is B, [out_features, rank]. B is initialized to
-    zero, so the layer starts as a plain Linear, whose weights load into it under the same names.
-    Which parameters are trained is the trainer's choice; see `is_adapter`.
+    zero, so the layer starts as a plain Linear, whose weights can be loaded under the same names.
+    The trainer decides which parameters are trained; see `is_adapter`.
 
     Args:
       in_features: width of the input.
       out_features: width of the output.
       rank: rank of the adapter.
-      alpha: the adapter is scaled by alpha / rank; defaults to `rank`.
+      alpha: scale of the adapter times `rank`; defaults to `rank`.
       dropout: probability of dropping an input of the adapter in training.
       bias: adds a bias.
-      init: of the weight.
-      adapter_init: of A.
+      init: initializer of the weight.
+      adapter_init: initializer of A.
 
     Raises:
       ValueError: the rank is below 1, or dropout is not in [0, 1).
@@ -96,28 +96,29 @@ class LoRALinear(Linear):
         return super().forward(input).add(adapted, alpha=self.scale)
 
     def merged_weight(self) -> Float[Tensor, "outer inner"]:
-        """Return the weight of the equivalent plain Linear, dropout aside."""
+        """Return the weight of the equivalent Linear, ignoring dropout."""
         return self.weight.addmm(self.lora_b, self.lora_a, alpha=self.scale)
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of A and B, without those of `weight`."""
+        """Return the forward operations of A and B, without those of `weight`."""
         return 2 * (self.lora_a.numel() + self.lora_b.numel())
 
 
 def is_adapter(name: str, parameter: Tensor) -> bool:
-    """Return whether a parameter of this name, as in `named_parameters`, belongs to an adapter."""
+    """Return whether a parameter, by its name in `named_parameters`, belongs to an adapter."""
     return name.rpartition(".")[2] in ("lora_a", "lora_b")
 
 
 def declared_flops(module: nn.Module, *, seq_len: int) -> tuple[int, int]:
-    """Return a module's forward operations per token, without those of the modules inside.
+    """Return a module's forward operations per token, excluding its child modules.
 
     Args:
-      module: any module; those with products beside a Linear's have `own_flops_per_token(seq_len)`.
+      module: any module; those that compute more than Linears define
+        `own_flops_per_token(seq_len)`.
       seq_len: tokens of a sequence.
 
     Returns:
-      The operations of a Linear's product with its weight, and all others; a multiply-add is two.
+      The operations of a Linear's matrix product, and all others; a multiply-add is two.
     """
     linear = 2 * module.weight.numel() if isinstance(module, nn.Linear) else 0
     own = getattr(module, "own_flops_per_token", None)
@@ -128,10 +129,10 @@ Mixin = TypeVar("Mixin", bound=nn.Module)
 
 
 def extended(module: nn.Module, mixin: type[Mixin]) -> Mixin:
-    """Make a module an instance of `mixin` as well, and return it; no-op if it is one already.
+    """Add `mixin` to the bases of a module's class, and return the module; no-op if it has it.
 
-    A wrapper module would rename every parameter, and with it its random initialization, parameter
-    group and name in checkpoints. Torch's `fully_shard` changes the class in the same way.
+    A wrapper module would rename every parameter, which changes its initialization, parameter group
+    and checkpoint entry. torch's `fully_shard` changes the class in the same way.
     """
     if not isinstance(module, mixin):
         module.__class__ = _joined(mixin, type(module))
@@ -141,12 +142,12 @@ def extended(module: nn.Module, mixin: type[Mixin]) -> Mixin:
 
 @functools.cache
 def _joined(mixin: type[nn.Module], base: type[nn.Module]) -> type[nn.Module]:
-    """Return one class per pair, so that modules of one class keep a common class."""
+    """Return the class with both bases, cached so that modules of one class keep a common class."""
     return type(f"{mixin.__name__}{base.__name__}", (mixin, base), {"__module__": base.__module__})
 
 
 class MachineError(RuntimeError):
-    """The machine lacks what a component needs; the message names the remedy."""
+    """The machine lacks something that a component requires; the message names the remedy."""
 
 
 @runtime_checkable
@@ -154,15 +155,15 @@ class NeedsMachine(Protocol):
     """A component that does not run on every machine."""
 
     def require_machine(self, device: torch.device, /) -> None:
-        """Raise MachineError if the device or an installed library does not suffice."""
+        """Raise MachineError if the device or an installed library is not supported."""
         ...
 
 
 def require_machine(model: nn.Module, *, device: torch.device) -> None:
-    """Check the machine for all components of a model, before the run writes anything.
+    """Check that all components of a model can run, before the run writes anything.
 
     Raises:
-      MachineError: the machine lacks something.
+      MachineError: a component cannot run on this machine.
     """
     for module in model.modules():
         if isinstance(module, NeedsMachine):

@@ -26,11 +26,11 @@ __all__ = [
 
 
 class Token(NamedTuple):
-    """What a mask knows of a token: integers of any shape.
+    """The position and document of a token, the input of masks; integer tensors of any shape.
 
     Attributes:
-      position: in its document, from 0.
-      document: the number of its document; None where a row is one document.
+      position: position in its document, from 0.
+      document: number of its document; None if every row is one document.
     """
 
     position: Tensor
@@ -39,21 +39,22 @@ class Token(NamedTuple):
 
 @runtime_checkable
 class Mask(Protocol):
-    """Whether a query may see a key; both exist and are of one document."""
+    """Returns whether queries may attend to keys of the same document."""
 
     def __call__(self, query: Token, key: Token, /) -> Tensor: ...
 
 
 def causal(query: Token, key: Token) -> Tensor:
-    """A query sees itself and what came before."""
+    """Allow a query to attend to itself and to earlier keys."""
     return key.position <= query.position
 
 
 @dataclass(frozen=True)
 class Window:
-    """A query sees the last `size` tokens, itself included, and as many ahead where a mask allows.
+    """Keys at a distance below `size` from the query, in both directions.
 
-    (Beltagy et al., 2020, arXiv:2004.05150; counted as in Mistral.)
+    The query counts as one of the `size` tokens, as in Mistral. Combine it with `causal` to exclude
+    later keys (Beltagy et al., 2020, arXiv:2004.05150).
     """
 
     size: int
@@ -64,9 +65,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Prefix:
-    """Causal, but the first `length` tokens of a document are visible to all of it.
+    """Causal, except that all tokens of a document may attend to its first `length` tokens.
 
-    (Prefix language models; Raffel et al., 2020, arXiv:1910.10683, section 3.2.1.)
+    This is the mask of prefix language models (Raffel et al., 2020, arXiv:1910.10683, section
+    3.2.1).
     """
 
     length: int
@@ -77,7 +79,7 @@ class Prefix:
 
 @dataclass(frozen=True)
 class And:
-    """A query sees what all of the masks allow."""
+    """Keys that all of the masks allow."""
 
     masks: tuple[Mask, ...]
 
@@ -90,7 +92,7 @@ class And:
 
 @dataclass(frozen=True)
 class Or:
-    """A query sees what at least one of the masks allows."""
+    """Keys that at least one of the masks allows."""
 
     masks: tuple[Mask, ...]
 
@@ -102,7 +104,7 @@ class Or:
 
 
 def is_causal_among(mask: Mask, window: int | None, *, num_keys: int) -> bool:
-    """Return whether, among consecutive tokens, a mask and a window are `causal` and no more."""
+    """Return whether a mask and a window are equivalent to `causal` for `num_keys` tokens."""
     masks = mask.masks if isinstance(mask, And) else (mask,)
     others = [one for one in masks if one is not causal]
     wide = all(isinstance(one, Window) and one.size >= num_keys for one in others)
@@ -111,18 +113,18 @@ def is_causal_among(mask: Mask, window: int | None, *, num_keys: int) -> bool:
 
 @runtime_checkable
 class ScoreChange(Protocol):
-    """Changes scores, of all pairs or of one as FlexAttention needs; everything broadcasts."""
+    """Modifies attention scores: all of them, or a single one for FlexAttention."""
 
     def __call__(
         self, score: Tensor, /, *, head: Tensor, num_heads: int, query: Token, key: Token
     ) -> Tensor:
-        """Return the new scores; `head` is the number of the query head, below `num_heads`."""
+        """Return the new scores; `head` is the index of the query head; arguments broadcast."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Softcap:
-    """`cap * tanh(score / cap)`: scores stay between -cap and cap (Gemma 2, arXiv:2408.00118)."""
+    """`cap * tanh(score / cap)`, which bounds scores to ±cap (Gemma 2, arXiv:2408.00118)."""
 
     cap: float = 50.0
 
@@ -137,11 +139,11 @@ class Softcap:
 
 @dataclass(frozen=True)
 class ALiBi:
-    """Subtract from each score the distance times a slope of the head.
+    """ALiBi: subtract the distance times a slope per head from each score.
 
-    Slopes are 2^(-8 (h + 1) / n) for n heads, a power of two; for other counts, those of the next
-    smaller power, and every other one of twice as many heads (Press et al., 2022,
-    arXiv:2108.12409, section 3).
+    For n heads, a power of two, the slope of head h is 2^(-8 (h + 1) / n). For other counts, the
+    slopes are those of the next smaller power of two, followed by every other one of twice that
+    number (Press et al., 2022, arXiv:2108.12409, section 3).
     """
 
     def __call__(
@@ -160,9 +162,10 @@ def alibi_slopes(num_heads: int) -> list[float]:
 
 
 def attention_sinks(*, num_heads: int, init: Init = ZEROS) -> nn.Parameter:
-    """Return a learned score for each head that belongs to no key: a head may attend to none.
+    """Return attention sinks: a learned score per head without a key, so heads may attend to none.
 
-    (Xiao et al., 2024, arXiv:2309.17453; in this form gpt-oss, and Miller, 2023.)
+    After Xiao et al., 2024, arXiv:2309.17453, in the form of gpt-oss and Miller, 2023. The
+    parameter has shape [num_heads].
 
     Raises:
       ValueError: `num_heads` is below 1.

@@ -1,4 +1,4 @@
-"""From a model on the meta device to one with memory and values, keeping tied weights tied."""
+"""Allocation and initialization of models on the meta device, preserving tied weights."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ class InitError(ValueError):
 
 @torch.no_grad()
 def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
-    """Allocate the tensors of a meta-device model on `device`, and initialize them.
+    """Allocate the tensors of a meta-device model on `device` and initialize them.
 
-    torch's `to_empty` unties shared parameters; here each parameter is replaced once, by the same
-    tensor in all modules that hold it. Initial values depend on the seed and the parameter's name
-    alone: not on the order of building, the device or the rest of the model.
+    Unlike torch's `to_empty`, this preserves shared parameters. Initial values depend only on the
+    seed and the parameter's name, not on the order of construction, the device or the rest of the
+    model.
 
     Raises:
       InitError: a module has parameters without an `init` and no `reset_parameters`, or buffers on
@@ -36,7 +36,7 @@ def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
     attributes = [(parameter, dict(vars(parameter))) for parameter in model.parameters()]
     model.to(device)
     for parameter, own in attributes:
-        vars(parameter).update(own)  # torch replaces sharded parameters, without attributes
+        vars(parameter).update(own)  # torch replaces sharded parameters and drops their attributes
     for path, module, buffers in lost:
         _fill(module, path, buffers, seed=seed)
     initialize(model, seed=seed)
@@ -44,18 +44,18 @@ def materialize(model: nn.Module, *, device: torch.device, seed: int) -> None:
 
 @torch.no_grad()
 def initialize(model: nn.Module, *, seed: int) -> None:
-    """Initialize every parameter, each with a generator seeded by (seed, its name).
+    """Initialize every parameter, with a generator seeded by the seed and the parameter's name.
 
-    Values are drawn on the CPU, so that all devices start from the same ones. Modules of torch or
-    of the user that have parameters without an `init` are reset by `reset_parameters` first, with
-    the global generator seeded by (seed, the module's path).
+    Values are drawn on the CPU, so that they do not depend on the device. Modules with parameters
+    that have no `init`, such as torch's own, are first reset by `reset_parameters`, with the global
+    generator seeded by the seed and the module's path.
 
-    For a sharded parameter, each process draws the full tensor and keeps its shard, one parameter
-    after the other: together they hold what a single process would.
+    Each process draws sharded parameters in full, one at a time, and keeps its shard, so that the
+    values are those of a single process.
 
     Raises:
-      InitError: a module has parameters without an `init` and no `reset_parameters`, or that does
-        not fill all of them.
+      InitError: a module has parameters without an `init` and no `reset_parameters` that fills all
+        of them.
     """
     for path, module in model.named_modules():
         if names := _without_init(module):
@@ -83,7 +83,7 @@ def check_inits(model: nn.Module) -> None:
 
 
 def _without_init(module: nn.Module) -> list[str]:
-    """Return the names of a module's own parameters that have no `init`."""
+    """Return the names of a module's own parameters without an `init`."""
     own = module._parameters.items()
     return [name for name, one in own if one is not None and not hasattr(one, "init")]
 
@@ -108,7 +108,7 @@ def _allocate(
 
 def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
     if type(tensor) in (Tensor, nn.Parameter) and tensor.is_contiguous():
-        # For a meta tensor, torch.empty_like would import sympy.
+        # torch.empty_like of a meta tensor imports sympy.
         empty = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
     else:
         empty = torch.empty_like(tensor, device=device)
@@ -119,7 +119,7 @@ def _empty_like(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _fill(module: nn.Module, path: str, names: list[str], *, seed: int) -> None:
-    """Let a module fill its tensors: twice, over different content, to check that it does."""
+    """Call `reset_parameters` twice, over different values, to check that it fills all tensors."""
     first: dict[str, Tensor] = {}
     for content in (0, 1):
         for name in names:
@@ -136,9 +136,9 @@ def _fill(module: nn.Module, path: str, names: list[str], *, seed: int) -> None:
 
 @contextmanager
 def _unsharded(module: nn.Module) -> Iterator[None]:
-    """Replace sharded parameters by full ones without values, and shard these at the end.
+    """Replace sharded parameters by full, uninitialized ones, and shard them on exit.
 
-    Child modules are included; their own reset or `init` comes later.
+    This includes child modules, which are initialized later.
     """
     held = [part._parameters for part in module.modules()]
     shards = {id(x): x for own in held for x in own.values() if x is not None and _is_sharded(x)}
@@ -153,7 +153,7 @@ def _unsharded(module: nn.Module) -> Iterator[None]:
 
 
 def _is_sharded(tensor: object) -> bool:
-    # By its attribute: importing DTensor takes seconds.
+    # Tested by an attribute, because importing DTensor takes seconds.
     return hasattr(tensor, "device_mesh")
 
 
@@ -168,7 +168,7 @@ def _keep(parameter: Tensor, values: Tensor) -> None:
         from torch.distributed.tensor import DTensor, distribute_tensor
 
         assert isinstance(parameter, DTensor)
-        # Every process has the same values, so nothing needs to be sent.
+        # Every process has the same values, so no communication is needed.
         mesh, placements = parameter.device_mesh, parameter.placements
         values = distribute_tensor(values, mesh, placements, src_data_rank=None)
     parameter.copy_(values)

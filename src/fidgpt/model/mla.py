@@ -25,12 +25,12 @@ UpWeight = Float[Tensor, "outer kv_rank"]
 
 
 def latent_rank(*, head_dim: int) -> int:
-    """Return the latent size, 4 * head_dim as in DeepSeek-V2 (arXiv:2405.04434, section 3.1.2)."""
+    """Return the latent size of DeepSeek-V2, 4 * head_dim (arXiv:2405.04434, section 3.1.2)."""
     return 4 * head_dim
 
 
 def rotary_share(*, head_dim: int) -> int:
-    """Return the number of rotary dimensions, head_dim / 2 as in DeepSeek-V2, made even."""
+    """Return DeepSeek-V2's number of rotary dimensions, head_dim / 2, rounded to an even number."""
     return max(2, head_dim // 4 * 2)
 
 
@@ -46,7 +46,7 @@ def yarn_scale(
     Args:
       head_dim: dimensions of a head without rotation.
       rope_head_dim: rotary dimensions of a head.
-      factor: ratio of the new sequence length to the original one.
+      factor: ratio of the extended sequence length to the original one.
       mscale_all_dim: strength of the correction; 0 for none.
     """
     mscale = 0.1 * mscale_all_dim * math.log(max(1.0, factor)) + 1
@@ -57,10 +57,11 @@ class LatentAttention(nn.Module):
     """Multi-head latent attention: only a latent vector per token is cached (DeepSeek-V2).
 
     A key has `head_dim` dimensions per head, projected up from the latent, and `rope_head_dim`
-    rotary dimensions that all heads share (2024, arXiv:2405.04434, section 2.1). When few queries
-    meet many cached tokens, queries are projected into the latent space instead, and the keys and
-    values of heads are never computed (the absorbed form of that section). RoPE pairs dimensions by
-    halves; published DeepSeek weights pair neighbors, so their rows are permuted when loaded.
+    rotary dimensions that all heads share (2024, arXiv:2405.04434, section 2.1). With few queries
+    and many cached tokens, queries are projected into the latent space instead, and per-head keys
+    and values are never computed (the absorbed form of that section). RoPE pairs dimensions by
+    halves, whereas published DeepSeek weights pair adjacent ones, so their rows are permuted on
+    loading.
 
     Args:
       hidden_dim: width of the residual stream.

@@ -36,7 +36,7 @@ def gelu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 
 
 def gelu_tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """The tanh approximation of GELU that GPT-2 and Gemma use, exact to 0.0005."""
+    """The tanh approximation of GELU, used by GPT-2 and Gemma; its error is below 0.0005."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -51,10 +51,10 @@ def multiple_of(*, multiple: int, value: int | float) -> int:
 
 
 def gated_ffn_dim(*, hidden_dim: int, multiple: int = 64) -> int:
-    """Return the width of a gated MLP with the parameters of a plain one of 4 * hidden_dim.
+    """Return the width of a gated MLP with as many parameters as a plain one of 4 * hidden_dim.
 
-    With three matrices instead of two this is 8 / 3 of hidden_dim (Shazeer, 2020, section 2),
-    rounded up to a multiple of `multiple`.
+    With three matrices instead of two this is 8 / 3 * hidden_dim (Shazeer, 2020, arXiv:2002.05202,
+    section 2), rounded up to a multiple of `multiple`.
     """
     return multiple_of(multiple=multiple, value=8 * hidden_dim / 3)
 
@@ -64,7 +64,7 @@ class _FeedForward(nn.Module):
 
     Args:
       hidden_dim: width of the residual stream.
-      ffn_dim: intermediate width; defaults to 4 * hidden_dim, in gated ones to `gated_ffn_dim`.
+      ffn_dim: intermediate width; defaults to 4 * hidden_dim, or to `gated_ffn_dim` if gated.
       linear: makes the projections.
       bias: adds a bias to all projections.
       init: of the projections that read the stream.

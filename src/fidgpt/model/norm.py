@@ -24,7 +24,7 @@ __all__ = [
 
 @runtime_checkable
 class NormFactory(Protocol):
-    """Makes norms of a given width; `RMSNorm` is one."""
+    """Creates norms of a given width, as `RMSNorm` does."""
 
     def __call__(self, *, hidden_dim: int) -> nn.Module: ...
 
@@ -53,8 +53,8 @@ class RMSNorm(nn.Module):
 class OffsetRMSNorm(RMSNorm):
     """RMSNorm that multiplies by `1 + weight`, with weights initialized to zero.
 
-    As in Gemma (2024, arXiv:2403.08295): weight decay then pulls the scale towards one, and the
-    weight keeps its precision in bfloat16. The scale is computed in float32 or wider.
+    As in Gemma (2024, arXiv:2403.08295): weight decay then pulls the scale towards 1, and the
+    weight keeps precision in bfloat16. The scale is computed in float32 or wider.
 
     Args:
       hidden_dim: width of the input.
@@ -96,7 +96,7 @@ class AcrossHeads(nn.Module):
     """Normalizes all heads of a token as one vector, as OLMo 2 does (2025, arXiv:2501.00656).
 
     Args:
-      norm: of the total width of all heads; see `width_of_heads`.
+      norm: norm over the total width of all heads; see `width_of_heads`.
     """
 
     def __init__(self, norm: nn.Module) -> None:
@@ -110,7 +110,7 @@ class AcrossHeads(nn.Module):
 
 
 def width_of_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None = None) -> int:
-    """Return the total width of all heads; without num_heads, they fill hidden_dim."""
+    """Return the total width of all heads; num_heads defaults to hidden_dim / head_dim."""
     return hidden_dim if num_heads is None else num_heads * head_dim
 
 

@@ -1,4 +1,4 @@
-"""Positions: rotary, scaled and absolute."""
+"""Position embeddings: rotary, with scaling, and absolute."""
 
 import math
 from functools import partial
@@ -47,24 +47,24 @@ class LearnedPositions(nn.Module):
         if count > seq_len:
             raise ValueError(
                 f"a sequence of {count} tokens is longer than the {seq_len} learned positions; "
-                "shorten it, or train with a larger seq_len or with use_rope."
+                "shorten it, or train with a larger seq_len or use_rope."
             )
         return self.weight[positions.clamp_min(0)]
 
 
 class SinusoidalPositions(nn.Module):
-    """Sines and cosines of wavelengths from 2 pi to 2 pi theta, half of the width each.
+    """Sinusoidal positions, with wavelengths from 2 pi to 2 pi theta.
 
-    Dimension i < hidden_dim / 2 is sin(position * theta^(-2i / hidden_dim)), and dimension
-    i + hidden_dim / 2 the cosine (Vaswani et al., 2017, section 3.5, with the halves side by side
-    as in tensor2tensor).
+    Dimension i < hidden_dim / 2 is sin(position * theta^(-2i / hidden_dim)), and dimension i +
+    hidden_dim / 2 is the cosine (Vaswani et al., 2017, section 3.5, with sines before cosines as in
+    tensor2tensor).
 
     Args:
       hidden_dim: width of the residual stream; even.
-      theta: the base of the wavelengths.
+      theta: base of the wavelengths.
 
     Raises:
-      ValueError: the width is odd, or theta not above 0.
+      ValueError: hidden_dim is odd, or theta is not above 0.
     """
 
     def __init__(self, *, hidden_dim: int, theta: float = 10_000.0) -> None:
@@ -92,16 +92,16 @@ def _frequencies(theta: float, dim: int, device: torch.device) -> Frequencies:
 
 @runtime_checkable
 class RoPEScaling(Protocol):
-    """Changes the frequencies of rotary embeddings.
+    """Scales the frequencies of rotary embeddings.
 
     Attributes:
-      amplitude: factor of cosine and sine; 1 for most.
+      amplitude: factor of cosine and sine; 1 for most scalings.
     """
 
     amplitude: float
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
-        """Return the new frequencies, in radians per position, for theta^(-2i / rotary_dim)."""
+        """Return scaled frequencies in radians per position, given theta^(-2i / rotary_dim)."""
         ...
 
 
@@ -119,10 +119,10 @@ class LinearScaling:
 
 
 class NTKScaling:
-    """NTK-aware scaling: changes the base to theta * factor^(d / (d - 2)).
+    """NTK-aware scaling: changes the base to theta * factor^(d / (d - 2)) for d rotary dimensions.
 
-    The lowest of the d / 2 frequencies is divided by `factor`, the highest one unchanged (Peng et
-    al., 2023, arXiv:2309.00071, section 3.1).
+    The lowest of the d / 2 frequencies is divided by `factor`, and the highest is unchanged (Peng
+    et al., 2023, arXiv:2309.00071, section 3.1).
     """
 
     amplitude = 1.0
@@ -140,20 +140,20 @@ class NTKScaling:
 
 
 class YaRN:
-    """Keeps high frequencies, and divides low ones by `factor`, with a linear ramp between.
+    """YaRN: keeps high frequencies and divides low ones by `factor`, with a linear ramp between.
 
-    The ramp is from `beta_fast` to `beta_slow` rotations within the original length. Cosine and
+    The ramp goes from `beta_fast` to `beta_slow` rotations within the original length. Cosine and
     sine are multiplied by 0.1 ln(factor) + 1, which lowers the softmax temperature (Peng et al.,
     2023, arXiv:2309.00071, sections 3.2 to 3.4).
 
     Args:
-      factor: ratio of the new sequence length to the original one.
-      original_seq_len: sequence length of the original training, in tokens.
-      beta_fast: rotations within the original length from which frequencies are kept.
+      factor: ratio of the extended sequence length to the original one.
+      original_seq_len: sequence length of the original training, in tokens. beta_fast: rotations
+        within the original length from which frequencies are kept.
       beta_slow: rotations up to which frequencies are divided by the full factor.
-      amplitude: of cosine and sine; defaults to the formula.
+      amplitude: factor of cosine and sine; defaults to 0.1 ln(factor) + 1.
       truncate: rounds the ends of the ramp to whole dimensions, as in the paper's code.
-      sharpness: mscale_all_dim of latent attention; see `yarn_scale`.
+      sharpness: `mscale_all_dim` of latent attention; see `yarn_scale`.
     """
 
     def __init__(
@@ -186,19 +186,19 @@ class YaRN:
         return frequencies * (1 - slowed) + frequencies / self.factor * slowed
 
     def _pair(self, turns: float, pairs: int, theta: float) -> float:
-        """Return the pair that makes so many rotations within the original length."""
+        """Return the fractional index of the pair with `turns` rotations in the original length."""
         ratio = self.original_seq_len / (turns * 2 * math.pi)
         return pairs * math.log(ratio) / math.log(theta)
 
 
 class Llama3Scaling:
-    """Stretches wavelengths beyond the original length by `factor`, and keeps short ones.
+    """Llama 3's scaling: multiplies long wavelengths by `factor`, and keeps short ones.
 
     Wavelengths from `original_seq_len / high_freq_factor` to `original_seq_len / low_freq_factor`
     are interpolated (Grattafiori et al., 2024, arXiv:2407.21783; as in the model's published code).
 
     Args:
-      factor: of the longest wavelengths.
+      factor: factor of the longest wavelengths.
       original_seq_len: sequence length of the original training, in tokens.
       low_freq_factor: longer wavelengths than original_seq_len / low_freq_factor are stretched.
       high_freq_factor: shorter wavelengths than original_seq_len / high_freq_factor are kept.
@@ -232,19 +232,19 @@ Waves = Float[Tensor, "rows 1 seq rotary_dim"]
 
 
 class RoPE(nn.Module):
-    """Turns each pair of dimensions by an angle that grows with the position.
+    """Rotary position embeddings: pairs of dimensions rotate in proportion to the position.
 
-    Dimension i is paired with i + head_dim / 2, and pair i is rotated by position * theta^(-2i /
-    head_dim) (Su et al., 2021, arXiv:2104.09864, in the half-split layout of
-    GPT-NeoX and Llama checkpoints on the Hugging Face hub). Angles are computed in float32 once
-    per pass, which costs next to nothing, so there is no table with a maximum length. All layers
-    may share one RoPE.
+    Dimension i is paired with i + d / 2 of the d rotary dimensions, and pair i is rotated by
+    position * theta^(-2i / d) (Su et al., 2021, arXiv:2104.09864, in the half-split layout of
+    GPT-NeoX and of Llama checkpoints on the Hugging Face hub). Angles are computed in float32 once
+    per pass, at negligible cost, so there is no table with a maximum length. Layers may share one
+    RoPE.
 
     Args:
       head_dim: size of a head; even.
       theta: base of the wavelengths; 10,000 in the paper, larger for longer contexts.
       rotary_dim: number of leading dimensions to rotate; even; defaults to all.
-      scaling: changes the frequencies, for sequences longer than those of training.
+      scaling: scales the frequencies, for longer sequences than in training.
 
     Raises:
       ValueError: a size is odd, rotary_dim exceeds head_dim, or theta is not above 0.
@@ -276,14 +276,14 @@ class RoPE(nn.Module):
     def forward(
         self, query: Heads, key: KeyHeads, ctx: AttentionContext | None = None
     ) -> tuple[Heads, KeyHeads]:
-        """Rotate queries and keys by their positions, which count from 0 without a context."""
+        """Rotate queries and keys by their positions; without a context, positions count from 0."""
         ctx = counted(query.shape[2], query.device) if ctx is None else ctx
         make = partial(self._waves, ctx.positions, query.dtype)
         cos, sin = ctx.cached(("rope", id(self), query.dtype), make)
         return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
     def _waves(self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype) -> tuple[Waves, Waves]:
-        """Return the factors of each dimension and of its partner."""
+        """Return the cosine and the signed sine for each dimension."""
         frequencies = _frequencies(self.theta, self.rotary_dim, positions.device)
         amplitude = 1.0
         if self.scaling is not None:
@@ -300,6 +300,6 @@ def _rotated(x: Heads, cos: Waves, sin: Waves) -> Heads:
         turned = _rotated(x[..., :rotary_dim], cos, sin)
         return torch.cat([turned, x[..., rotary_dim:]], dim=-1)
     # Swapping the halves by a flip takes four passes over memory, backward included, instead of
-    # nine with chunk and cat. A flip compiles to vector instructions, a roll does not.
+    # nine with chunk and cat; unlike a roll, a flip compiles to vector instructions.
     partners = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
     return torch.addcmul(x * cos, partners, sin)

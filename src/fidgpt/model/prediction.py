@@ -1,4 +1,4 @@
-"""Multi-token prediction: training also on tokens after the next one."""
+"""Multi-token prediction: an auxiliary loss on tokens after the next one."""
 
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
@@ -20,12 +20,12 @@ from fidgpt.ranges import require_not_negative
 __all__ = ["MultiTokenTransformer", "PredictionFactory", "TokenLoss", "TokenPrediction"]
 
 
-_FURTHEST = 1000  # tokens ahead, each with a block of its own
+_FURTHEST = 1000  # maximum number of tokens ahead, each with its own block
 
 
 @runtime_checkable
 class TokenLoss(Protocol):
-    """The mean loss of some tokens, such as `fidgpt.train.CrossEntropy`."""
+    """Returns the mean loss of tokens, as `fidgpt.train.CrossEntropy` does."""
 
     def __call__(
         self,
@@ -35,13 +35,13 @@ class TokenLoss(Protocol):
         counted: Bool[Tensor, " tokens"] | None,
         /,
     ) -> Float[Tensor, ""]:
-        """Return the mean over the tokens in `counted`; None for all."""
+        """Return the mean loss over the tokens where `counted` is true; None for all."""
         ...
 
 
 @runtime_checkable
 class PredictionFactory(Protocol):
-    """Makes prediction modules, which are called like `TokenPrediction`."""
+    """Creates prediction modules, which are called like `TokenPrediction`."""
 
     def __call__(self, *, hidden_dim: int, block: BlockFactory) -> nn.Module: ...
 
@@ -79,22 +79,22 @@ class TokenPrediction(nn.Module):
         """Return features that predict one token further ahead.
 
         Args:
-          features: of each token, from the model or from the previous prediction.
+          features: features of each token, from the model or the previous prediction.
           embedded: embedding of the token that those features predict.
-          ctx: of the tokens of the features.
+          ctx: context of the tokens of the features.
         """
         both = torch.cat([self.hidden_norm(features), self.token_norm(embedded)], dim=-1)
         return self.norm(self.block(self.project(both), ctx))
 
 
 class MultiTokenTransformer(Transformer):
-    """A Transformer that is trained to predict several of the following tokens.
+    """A Transformer that is also trained to predict tokens beyond the next one.
 
-    Prediction k reads the features of the one before it and the embedding of the k-th token ahead,
-    has a block like that of the last layer, and is scored by the model's own unembedding on the
-    token after that (DeepSeek-V3, 2024, arXiv:2412.19437, section 2.2). In training the losses are
-    reported (see `fidgpt.model.reports`): `mtp`, which is added to the model's own, and the metrics
-    `mtp/1` and so on, each in nats per token. Evaluation and generation compute none of it.
+    Prediction k takes the features of prediction k - 1 and the embedding of the k-th token ahead,
+    has a block like that of the last layer, and predicts the token after that through the model's
+    own unembedding (DeepSeek-V3, 2024, arXiv:2412.19437, section 2.2). In training it reports (see
+    `fidgpt.model.reports`) the loss `mtp`, which is added to the model's own, and the metrics
+    `mtp/1` and so on, in nats per token. Evaluation and generation skip these predictions.
 
     Args:
       hidden_dim: width of the residual stream.
@@ -105,14 +105,15 @@ class MultiTokenTransformer(Transformer):
       unembedding: features to logits.
       loss: computes the loss from features, unembedding and targets.
       first_blocks: factories of the first layers, before the pattern starts.
-      prediction: makes the module for one further token.
+      prediction: creates the module that predicts one more token.
       num_predictions: number of tokens to predict beyond the next one.
-      weight: of the mean of their losses; 0.3 at first and 0.1 later in DeepSeek-V3.
+      weight: weight of the mean of their losses; 0.3 at first and 0.1 later in DeepSeek-V3.
       layout: makes the context of a batch.
       dropout: probability of dropping an element of the embedding in training.
 
     Raises:
-      ValueError: there is no prediction or no block, or the embedding has another width.
+      ValueError: num_predictions is out of range, there is no block, or the embedding width is not
+        hidden_dim.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class MultiTokenTransformer(Transformer):
         self.weight = weight
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
-        """Return the features of the last layer; in training, report the losses of predictions."""
+        """Return the features of the last layer; in training, report the predictions' losses."""
         ctx = self.layout(tokens) if ctx is None else ctx
         features = super().features(tokens, ctx)
         if self.training and ctx.cache is None:
@@ -188,9 +189,9 @@ class MultiTokenTransformer(Transformer):
 
 
 def _has_target(positions: Int[Tensor, "rows seq"], ahead: int) -> Bool[Tensor, "rows count"]:
-    """Return whether the tokens that predict another one are of one document, and it exists.
+    """Return whether the tokens that a prediction reads exist and belong to one document.
 
-    The predicted token may begin the next document, as it may for the model's own loss.
+    The predicted token may be in the next document, as for the model's own loss.
     """
     first = positions[:, : -ahead - 1]
     in_a_row = positions[:, ahead:-1] == first + ahead

@@ -1,4 +1,4 @@
-"""Auxiliary losses, metrics and tallies that modules report beside their output."""
+"""Auxiliary losses, metrics and tallies that modules report during a forward pass."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +11,10 @@ from torch import Tensor
 
 @runtime_checkable
 class Tallier(Protocol):
-    """A module that counts over a whole optimizer step, such as the load of its experts."""
+    """A module with counts over a whole optimizer step, such as the load of its experts."""
 
     def settle(self, tally: Tensor, /) -> dict[str, Tensor]:
-        """Receive the tally of a step, over all micro-batches and processes; return metrics of it.
+        """Process the tally of a step, summed over micro-batches and processes, and return metrics.
 
         Called once per optimizer step, after the update. Metrics are scalars or vectors.
         """
@@ -31,12 +31,12 @@ class Reports:
 
     @property
     def losses(self) -> dict[str, Float[Tensor, ""]]:
-        """Values to add to the loss, by name; those of one name are summed."""
+        """Terms of the loss by name; values of the same name are summed."""
         return {name: torch.stack(values).sum() for name, values in self._named("loss").items()}
 
     @property
     def metrics(self) -> dict[str, Float[Tensor, ""]]:
-        """Metrics by name; those of one name are averaged."""
+        """Metrics by name; values of the same name are averaged."""
         return {name: torch.stack(values).mean() for name, values in self._named("metric").items()}
 
     @property
@@ -72,10 +72,10 @@ class Reports:
 
 @contextmanager
 def collecting() -> Iterator[Reports]:
-    """Collect reports, and forward them at the end to an enclosing collector.
+    """Collect the reports of forward passes; on exit, pass them to the enclosing collector, if any.
 
-    Use it around forward passes only: activation checkpointing reports again in the backward pass,
-    which is ignored once the context has ended.
+    Leave the context before the backward pass, in which activation checkpointing reports again:
+    without a collector this is ignored.
     """
     outer, _open.reports = _open.reports, Reports()
     reports = _open.reports
@@ -91,21 +91,21 @@ def report_loss(name: str, value: Float[Tensor, ""]) -> None:
     """Add a differentiable scalar to the loss of this forward pass; no-op without a collector.
 
     Args:
-      name: of the training metric, such as `moe/balance`.
-      value: the summand; a mean over tokens, so that it does not depend on their number.
+      name: name of the training metric, such as `moe/balance`.
+      value: scalar loss term; a mean over tokens, so that it does not depend on their number.
     """
     if _open.reports is not None:
         _open.reports.last = _Report(_open.reports.last, "loss", name, value)
 
 
 def report_metric(name: str, value: Float[Tensor, ""]) -> None:
-    """Report a training metric, without gradients; no-op without a collector."""
+    """Report a scalar training metric, which is detached; no-op without a collector."""
     if _open.reports is not None:
         _open.reports.last = _Report(_open.reports.last, "metric", name, value.detach())
 
 
 def report_tally(part: Tallier, tally: Tensor) -> None:
-    """Add to the tally that a module's `settle` receives; no-op without a collector.
+    """Add to the tally that `settle` of a module receives; no-op without a collector.
 
     Args:
       part: the module.

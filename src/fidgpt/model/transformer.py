@@ -1,4 +1,4 @@
-"""The Transformer: tokens in, logits of the next tokens out."""
+"""The decoder-only Transformer."""
 
 from collections.abc import Sequence
 
@@ -19,13 +19,13 @@ Logits = Float[Tensor, "batch seq vocab"]
 
 
 class LanguageModel(nn.Module):
-    """A model from tokens to logits, in two halves: `features` and `unembedding`.
+    """A model from tokens to logits, in two parts: `features` and `unembedding`.
 
-    A loss can then compute logits for a few tokens at a time, and generation for the last one only:
-    the logits of a whole batch are the largest tensor in training a small model.
+    A loss can then compute logits for a few tokens at a time, and generation for the last token
+    only: the logits of a whole batch are the largest tensor in training a small model.
 
     Attributes:
-      unembedding: features [..., hidden] to logits [..., vocab].
+      unembedding: maps features [..., hidden] to logits [..., vocab].
       layout: makes the context of a batch.
     """
 
@@ -33,7 +33,7 @@ class LanguageModel(nn.Module):
     layout: ContextFactory
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
-        """Return the features of each token, the input of the unembedding.
+        """Return the features of each token [batch, seq, hidden], the input of the unembedding.
 
         Args:
           tokens: ids, from 0 to vocab_size - 1.
@@ -42,7 +42,7 @@ class LanguageModel(nn.Module):
         raise NotImplementedError
 
     def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Logits:
-        """Return the logits of the token after each; the arguments are those of `features`."""
+        """Return next-token logits; the arguments are those of `features`."""
         return self.unembedding(self.features(tokens, ctx))
 
     @property
@@ -51,29 +51,30 @@ class LanguageModel(nn.Module):
         return next(self.parameters()).device
 
 
-_MAX_LAYERS = 100_000  # every layer is built, so that a typo would never end
+_MAX_LAYERS = 100_000  # each layer is built, so a typo could take forever
 
 
 class Transformer(LanguageModel):
     """A decoder-only language model.
 
-    `blocks` is a pattern that repeats over the depth: layer i is built by
-    `blocks[i % len(blocks)]`, so one entry makes all layers alike, and `[dense, moe]` makes every
-    second layer a mixture of experts.
+    `blocks` is a pattern that repeats over the depth: after `first_blocks`, layer i is built by
+    `blocks[i % len(blocks)]`. With one entry all layers are alike; with `[dense, moe]` every second
+    layer is a mixture of experts.
 
     Args:
       hidden_dim: width of the residual stream.
-      num_layers: depth.
-      embedding: tokens to vectors.
+      num_layers: number of layers, including `first_blocks`.
+      embedding: maps tokens to vectors.
       blocks: factories of blocks, each called once per layer.
       norm: normalizes the stream after the last block.
-      unembedding: features to logits.
-      first_blocks: factories of the first layers, before the pattern starts.
+      unembedding: maps features to logits.
+      first_blocks: factories of the first layers, in place of the pattern.
       layout: makes the context of a batch: `one_document` or `PackedDocuments`.
       dropout: probability of dropping an element of the embedding in training.
 
     Raises:
-      ValueError: a size is out of range, there is no block, or the embedding has another width.
+      ValueError: a size is out of range, there is no block, or the embedding width is not
+        hidden_dim.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Blocks that are recomputed, compiled or computed in 8 bits."""
+"""Wrappers of blocks: activation checkpointing, compilation and float8."""
 
 import functools
 import os
@@ -53,10 +53,10 @@ def keep_products(operation: str) -> bool:
 
 
 class Recompute:
-    """A factory of blocks with activation checkpointing (Chen et al., 2016, arXiv:1604.06174).
+    """Creates blocks with activation checkpointing (Chen et al., 2016, arXiv:1604.06174).
 
-    Activations are recomputed in the backward pass: a third more operations for a fraction of the
-    memory. Losses and gradients stay bit-identical, dropout included.
+    Activations are recomputed in the backward pass, which takes a third more operations and a
+    fraction of the memory. Losses and gradients are bit-identical, dropout included.
 
     Args:
       block: makes the block, whose parameters keep their names.
@@ -70,7 +70,7 @@ class Recompute:
         self._keep = keep
 
     def __call__(self) -> nn.Module:
-        """Return a block, which recomputes only in training."""
+        """Return a block that recomputes in training only."""
         block = extended(self._make(), Recomputed)
         block.recompute_keeps = self._keep
         return block
@@ -101,22 +101,22 @@ def _policy(
 
 
 _NEEDS_COMPILER = "inductor"
-_MAX_GRAPHS = 128  # per class of blocks
+_MAX_GRAPHS = 128  # per block class
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class Compile:
-    """A factory of blocks that are compiled by torch for training (regional compilation).
+    """Creates blocks that are compiled by torch.compile in training (regional compilation).
 
-    Blocks are compiled instead of the model, so that equal layers share one graph, however many
-    there are. Evaluation and generation, whose shapes change, run eagerly. Compiled code is kept in
-    the cache directory for later runs, unless TORCHINDUCTOR_CACHE_DIR names another.
+    Blocks are compiled instead of the whole model, so that equal layers share one graph. Evaluation
+    and generation, whose shapes vary, run eagerly. Compiled code is cached in fidgpt's cache
+    directory for later runs, or in TORCHINDUCTOR_CACHE_DIR.
 
     Args:
       block: makes the block, whose parameters keep their names.
-      mode: of torch.compile: "max-autotune" benchmarks kernels, "reduce-overhead" records CUDA
-        graphs, which helps with small blocks.
-      backend: of torch.compile; defaults to Inductor.
+      mode: `mode` of torch.compile: "max-autotune" benchmarks kernels, "reduce-overhead" records
+        CUDA graphs, which helps small blocks.
+      backend: `backend` of torch.compile.
 
     Raises:
       MachineError: at the start of a run, if there is no C++ compiler.
@@ -164,11 +164,11 @@ def _compiled(block: type[nn.Module], mode: str | None, backend: str) -> Callabl
         _require_compiler()
     os.environ.setdefault(_CACHE, str(cache_directory() / "compiled"))
     compiled = torch.compile(block.forward, dynamic=False, mode=mode, backend=backend)
-    settings = attrgetter("_dynamo.config")(torch)  # which has no public name
-    # Recomputation must not report a second time, nor compute again what layers share.
+    settings = attrgetter("_dynamo.config")(torch)  # torch._dynamo is private
+    # Recomputation must not repeat reports or recompute what layers share.
     settings.skip_fwd_side_effects_in_bwd_under_checkpoint = True
-    # Beyond torch's limit of 8 graphs, the rest would run eagerly: slower, and rounded differently
-    # than in a resumed run. Kinds of layers times lengths of growing sequences are more.
+    # Beyond torch's limit of 8 graphs, blocks would run eagerly: slower, and rounded differently
+    # than in a resumed run. Kinds of layers times sequence lengths may exceed 8.
     settings.recompile_limit = max(settings.recompile_limit, _MAX_GRAPHS)
     return compiled
 
@@ -178,8 +178,8 @@ def _require_compiler() -> None:
     candidates = [named] if named else ["g++", "clang++", "c++", "cl"]
     if not any(map(shutil.which, candidates)):
         raise MachineError(
-            f"torch.compile needs a C++ compiler, and there is none (looked for "
-            f"{', '.join(candidates)}): install one, set the environment variable CXX, or train "
+            f"torch.compile needs a C++ compiler, but none was found (tried "
+            f"{', '.join(candidates)}); install one, set the environment variable CXX, or train "
             "without use_compile."
         )
 
@@ -188,11 +188,12 @@ _MIN_CAPABILITY = (8, 9)  # Ada; Hopper is 9.0
 
 
 class Float8:
-    """A factory of blocks whose linear layers multiply in float8, with weights kept as they are.
+    """Creates blocks whose linear layers multiply in float8; weights keep their dtype.
 
-    Inputs, weights and gradients are scaled by their absolute maximum, the default of torchao's
-    float8 training (Micikevicius et al., 2022, arXiv:2209.05433). It is faster for large products
-    in compiled blocks. Layers whose sizes are not multiples of 16, or with adapters, are unchanged.
+    Inputs, weights and gradients are scaled by their absolute maximum, as is the default in
+    torchao's float8 training (Micikevicius et al., 2022, arXiv:2209.05433). This is faster for
+    large matrices in compiled blocks. Layers with adapters, or with sizes that are not multiples of
+    16, are unchanged.
 
     Args:
       block: makes the block, whose parameters keep their names.
@@ -216,10 +217,10 @@ class Float8:
 
 
 class InFloat8(nn.Linear):
-    """Mixin of linear layers changed by `Float8`."""
+    """Mixin of linear layers converted by `Float8`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return the product in float8; on the meta device, in the input's format."""
+        """Return the product in float8; on the meta device, in the input's dtype."""
         if input.is_meta:
             return super().forward(input)
         require_float8(input.device)
@@ -235,7 +236,7 @@ def require_float8(device: torch.device) -> None:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < _MIN_CAPABILITY:
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"a {device.type}"
         raise MachineError(
-            f"{name} does not support float8: use_float8 needs an Nvidia GPU of compute capability "
+            f"{name} does not support float8: use_float8 needs an NVIDIA GPU of compute capability "
             f"{_MIN_CAPABILITY[0]}.{_MIN_CAPABILITY[1]} (Ada, Hopper) or later. Train without it."
         )
     _torchao()
@@ -255,7 +256,7 @@ def _torchao() -> Any:
 def _product(module: nn.Linear, input: Tensor) -> Tensor:
     linear = _torchao()
     if not hasattr(module, "linear_mm_config"):
-        # A Float8Linear in its place would keep the current weight, which FSDP replaces.
+        # Copy its settings only: a Float8Linear would hold on to the weight, which FSDP replaces.
         with torch.no_grad():
             settings = vars(linear.from_float(module))
         own = vars(module)

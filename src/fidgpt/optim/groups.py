@@ -38,7 +38,7 @@ class Predicate(Protocol):
 
 
 def is_matrix(name: str, parameter: nn.Parameter) -> bool:
-    """Return whether a parameter has two or more dimensions and is no bias of experts."""
+    """Return whether a parameter has two or more dimensions and is not a stack of expert biases."""
     return parameter.dim() >= 2 and not name.endswith("bias")
 
 
@@ -48,7 +48,7 @@ def is_vector(name: str, parameter: nn.Parameter) -> bool:
 
 
 def is_table(name: str, parameter: nn.Parameter) -> bool:
-    """Return whether a parameter is a table of token or position embeddings, or the unembedding."""
+    """Return whether a parameter is a token or position embedding, or the unembedding."""
     return is_matrix(name, parameter) and _TABLES.search(name) is not None
 
 
@@ -64,7 +64,7 @@ class ByName:
       pattern: a regular expression.
 
     Raises:
-      ValueError: it is not valid.
+      ValueError: the pattern is not a valid regular expression.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -79,7 +79,7 @@ class ByName:
 
 
 def train_only(model: nn.Module, trainable: Predicate | None) -> None:
-    """Set `requires_grad` of the selected parameters and unset all others; None: no change."""
+    """Set `requires_grad` of the selected parameters only; None changes nothing."""
     if trainable is None:
         return
     for name, parameter in model.named_parameters():
@@ -91,10 +91,9 @@ Grouping = Callable[[nn.Module], list[dict[str, Any]]]
 
 
 def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
-    """Return two groups: matrices, with the optimizer's weight decay, and vectors without any.
+    """Return two groups: matrices with the optimizer's weight decay, and vectors without decay.
 
-    Weight decay would only distort the scales and offsets of norms and biases. Shared parameters
-    are listed once.
+    Decaying biases and the scales of norms only distorts them. Shared parameters are listed once.
     """
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     matrices = {"name": "matrices", "params": [p for one, p in trained if is_matrix(one, p)]}
@@ -111,7 +110,7 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
     the learning rate of vectors.
 
     Args:
-      model: a decoder; matrices outside its `embedding` and `unembedding` are hidden.
+      model: a decoder; its hidden matrices are those outside of embeddings (`is_hidden_matrix`).
       base_dim: width at which the learning rate was tuned.
 
     Raises:
@@ -134,11 +133,11 @@ def split_hidden_matrices(
     match: Predicate = is_hidden_matrix,
     lr_scale: float = 1.0,
 ) -> list[dict[str, Any]]:
-    """Move the matrices that Muon optimizes into `orthogonal` groups of their own.
+    """Move the matrices that Muon optimizes into separate groups with `orthogonal` set.
 
     Args:
       model: the model to train.
-      groups: makes the groups to split, whose settings are kept.
+      groups: returns the groups to split, whose settings are kept.
       match: selects the parameters for Muon.
       lr_scale: multiplies their learning rate.
 
@@ -157,12 +156,12 @@ def _split(
     settings: Mapping[str, Any],
     lr_scale: float,
 ) -> list[dict[str, Any]]:
-    """Split each group in two where some of its parameters are chosen.
+    """Split each group into its chosen parameters and the others.
 
     Args:
       groups: parameter groups, whose settings are kept.
       chosen: ids of parameters, all hidden matrices.
-      settings: further settings of the chosen ones.
+      settings: additional settings of the chosen ones.
       lr_scale: multiplies their learning rate.
     """
     found = []
@@ -185,19 +184,19 @@ _LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")
 
 @runtime_checkable
 class RateScale(Protocol):
-    """Returns the factor of a parameter's learning rate."""
+    """Returns the learning-rate factor of a parameter."""
 
     def __call__(self, name: str, model: nn.Module, /) -> float: ...
 
 
 class LayerDecay:
-    """Layer-wise learning-rate decay: each layer's rate is `factor` times that of the next.
+    """Layer-wise learning-rate decay: each layer's rate is `factor` times that of the next one.
 
     The last layer and the modules after it have the full rate; the embedding has the lowest (Howard
     and Ruder, 2018, arXiv:1801.06146; Clark et al., 2020, arXiv:2003.10555).
 
     Args:
-      factor: above 0 and at most 1.
+      factor: ratio of consecutive layers' rates, in (0, 1].
 
     Raises:
       ValueError: the factor is out of range.
@@ -217,14 +216,14 @@ class LayerDecay:
 
 
 class Rule:
-    """Settings of the parameters that it matches.
+    """Optimizer settings for the parameters that it matches.
 
     Args:
-      name: of the group, where groups are shown.
+      name: name of the group in logs and summaries.
       match: selects parameters.
       lr_scale: multiplies the learning rate.
-      weight_decay: replaces the optimizer's.
-      settings: further group options of the optimizer, such as `betas`.
+      weight_decay: overrides the optimizer's; None keeps it.
+      settings: other options of the group, such as `betas`.
 
     Raises:
       ValueError: lr_scale or weight_decay is negative or not finite.
@@ -256,15 +255,15 @@ class Rule:
 
 
 class ParameterGroups:
-    """Splits the parameters of a model into groups, by rules.
+    """Splits the parameters of a model into optimizer groups by rules.
 
     All rules that match a parameter apply: learning-rate factors multiply, and for other settings
-    the last rule counts. Parameters with equal settings form a group, named after its rules and,
-    where needed to tell groups apart, its layers: `matrices, layer 2`. Parameters without a rule
-    form the group `others`, with the optimizer's settings.
+    the last rule wins. Parameters with equal settings form a group, named after its rules and, if
+    names would be equal, its layers: `matrices, layer 2`. Parameters that match no rule form the
+    group `others`, with the optimizer's settings.
 
     Args:
-      rules: in order of application.
+      rules: rules in order of application.
 
     Raises:
       ValueError: when called, if a rule matches no parameter.
@@ -285,7 +284,7 @@ class ParameterGroups:
                 members.setdefault(key, {})[name] = parameter
         if idle := [repr(rule.name) for i, rule in enumerate(self.rules) if i not in used]:
             raise ValueError(
-                f"no parameter matches the rule {' or '.join(idle)} of the groups: correct its "
+                f"no parameter matches the rule {' or '.join(idle)} of the groups; correct its "
                 "`match`, or remove it."
             )
         titles = {key: ", ".join(self.rules[i].name for i in key[1]) or "others" for key in members}

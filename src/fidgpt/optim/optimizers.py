@@ -26,12 +26,12 @@ def require_settings(
     betas: tuple[float, float] = (0.0, 0.0),
     eps: float = 0.0,
 ) -> None:
-    """Raise ValueError unless betas are in [0, 1) and all others finite and 0 or more."""
+    """Raise ValueError unless betas are in [0, 1) and the others finite and non-negative."""
     require_not_negative("lr", lr)
     require_not_negative("weight_decay", weight_decay)
     require_not_negative("eps", eps)
     if not all(0 <= beta < 1 for beta in betas):
-        raise ValueError(f"{betas=} must be from 0 to less than 1.")
+        raise ValueError(f"{betas=} must be in [0, 1).")
 
 
 def loss_of(closure: Closure | None) -> Any:
@@ -47,9 +47,9 @@ _adamw_step = inspect.unwrap(torch.optim.AdamW.step)
 
 
 class AdamW(torch.optim.AdamW):
-    """Torch's AdamW without its wrappers for torch.compile.
+    """torch's AdamW without its wrappers for torch.compile.
 
-    Each of these imports torch's compiler at its first call, which takes 1.5 s.
+    Each wrapper imports torch's compiler on its first call, which takes 1.5 s.
     """
 
     add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
@@ -72,14 +72,14 @@ def adamw(
 ) -> torch.optim.AdamW:
     """Return torch's AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), fused if possible.
 
-    The fused kernel passes over memory once instead of a dozen times: 65 ms instead of 215 per
-    step of 124 million parameters on two cores. Where torch has no fused kernel for the
-    parameters' device or dtype, this is torch's default implementation.
+    The fused kernel makes one pass over memory instead of a dozen: a step of 124 million parameters
+    takes 65 ms instead of 215 on two cores. If torch has no fused kernel for the parameters' device
+    or dtype, its default implementation is used.
 
     Args:
       params: parameters, or parameter groups.
       lr: learning rate.
-      betas: decay rates of the running means of the gradient and of its square.
+      betas: decay rates of the running means of the gradient and its square.
       eps: added to the denominator.
       weight_decay: each step multiplies weights by 1 - lr * weight_decay.
 
@@ -102,7 +102,7 @@ def adamw(
 
 
 def _fusible(groups: list[Any]) -> bool:
-    """Return whether torch has a fused kernel for all parameters; it would fail in `step`."""
+    """Return whether torch has a fused kernel for all parameters; `step` fails without one."""
     lists = [group["params"] if isinstance(group, dict) else [group] for group in groups]
     return all(
         parameter.is_floating_point() and parameter.device.type in _FUSED_DEVICES
@@ -115,10 +115,10 @@ _adafactor_step = inspect.unwrap(torch.optim.Adafactor.step)
 
 
 class Adafactor(torch.optim.Adafactor):
-    """Torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235) that also steps DTensors.
+    """torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235), with support for DTensors.
 
-    Rows, columns and sizes are those of the full matrix: sharded parameters are gathered one at a
-    time for their step, and every process holds the full optimizer state.
+    Row and column statistics are those of the full matrix: sharded parameters are gathered one at a
+    time for their update, and every process holds the full optimizer state.
 
     Raises:
       ValueError: a rate, decay or bound is out of range or not finite.
@@ -138,9 +138,9 @@ class Adafactor(torch.optim.Adafactor):
     ) -> None:
         require_settings(lr=float(lr), weight_decay=weight_decay)
         if not -math.inf < beta2_decay <= 0:
-            raise ValueError(f"{beta2_decay=} must be 0 or less, and finite: -0.8 is usual.")
+            raise ValueError(f"{beta2_decay=} must be finite and at most 0, such as -0.8.")
         if not 1 <= d < math.inf:
-            raise ValueError(f"{d=} must be 1 or more, and finite: it bounds the size of a step.")
+            raise ValueError(f"{d=} must be finite and at least 1; it bounds the update size.")
         super().__init__(
             params, lr, beta2_decay, eps, d, weight_decay, foreach=foreach, maximize=maximize
         )
@@ -164,7 +164,7 @@ class Adafactor(torch.optim.Adafactor):
                 whole.grad = _whole(parameter.grad)
                 self.param_groups = [group | {"params": [whole]}]
                 own = state[parameter]
-                for name, value in own.items():  # sharded if loaded from a checkpoint
+                for name, value in own.items():  # loaded from a checkpoint, it is sharded
                     own[name] = _whole(value)
                 self.state = defaultdict(dict, {whole: own})
                 _adafactor_step(self)
@@ -183,21 +183,21 @@ def _put_back(whole: Tensor, parameter: Any) -> None:
     from torch.distributed.tensor import distribute_tensor
 
     mesh, placements = parameter.device_mesh, parameter.placements
-    # Every process has the same values, so nothing needs to be sent.
+    # Every process has the same values, so no communication is needed.
     own = distribute_tensor(whole, mesh, placements, src_data_rank=None)
     parameter.to_local().copy_(own.to_local())
 
 
 class Lion(Optimizer):
-    """Steps by the sign of an interpolated momentum (Chen et al., 2023, arXiv:2302.06675).
+    """Lion: updates by the sign of an interpolated momentum (Chen et al., 2023, arXiv:2302.06675).
 
-    It keeps one value per weight, half as much as AdamW. Its authors use a learning rate 3 to 10
-    times smaller than AdamW's, and a weight decay as many times larger.
+    Its state is one value per weight, half of AdamW's. The authors recommend a learning rate 3 to
+    10 times smaller than AdamW's, and a weight decay larger by the same factor.
 
     Args:
       params: parameters, or parameter groups.
-      lr: learning rate; every weight moves by it at every step.
-      betas: share of the momentum in the step's direction, and in its own update.
+      lr: learning rate, the size of every weight's update before weight decay.
+      betas: weight of the momentum in the interpolation, and decay rate of the momentum.
       weight_decay: each step multiplies weights by 1 - lr * weight_decay.
 
     Raises:
@@ -235,32 +235,32 @@ class Lion(Optimizer):
         state["mean"].lerp_(gradient, 1 - kept)
 
 
-_MOST_ITERATIONS = 100  # of torch's own Muon
+_MOST_ITERATIONS = 100  # the limit of torch.optim.Muon
 
 
 class Muon(Optimizer):
     """Muon for groups with `orthogonal` set, AdamW for the others.
 
     Muon orthogonalizes the momentum of each matrix (Jordan et al., 2024; Liu et al., 2025,
-    arXiv:2502.16982, whose scaling lets it share AdamW's learning rate and weight decay).
-    A three-dimensional parameter is a stack of matrices, such as those of experts. The steps are
+    arXiv:2502.16982, whose scaling lets it share AdamW's learning rate and weight decay). A
+    three-dimensional parameter is a stack of matrices, such as those of experts. The updates are
     those of `torch.optim.Muon` and `torch.optim.AdamW`.
 
     Args:
-      groups: parameter groups, as `split_hidden_matrices` makes them.
+      groups: parameter groups, such as those of `split_hidden_matrices`.
       lr: learning rate of both.
       weight_decay: each step multiplies weights by 1 - lr * weight_decay.
       momentum: Muon's momentum.
       nesterov: whether Muon uses Nesterov momentum.
       ns_steps: Newton-Schulz iterations.
-      adjust_lr_fn: how steps scale with a matrix' shape: "match_rms_adamw" gives them AdamW's size;
-        "original" is Jordan's, with learning rates of about 0.02.
+      adjust_lr_fn: how updates scale with the shape of a matrix: "match_rms_adamw" matches the RMS
+        of AdamW's updates; "original" is Jordan's scaling, for learning rates of about 0.02.
       betas: AdamW's decay rates.
       eps: added to AdamW's denominator.
 
     Raises:
-      ValueError: no group is `orthogonal`, one of these holds a parameter that is not a matrix or
-        a stack of them, or a value is out of range.
+      ValueError: no group is `orthogonal`, such a group holds a parameter that is not a matrix or a
+        stack of matrices, or a value is out of range.
     """
 
     def __init__(
@@ -278,9 +278,9 @@ class Muon(Optimizer):
     ) -> None:
         require_settings(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
         if not 0 <= momentum < 1:
-            raise ValueError(f"{momentum=} must be from 0 to below 1.")
+            raise ValueError(f"{momentum=} must be in [0, 1).")
         if not 1 <= ns_steps < _MOST_ITERATIONS:
-            raise ValueError(f"{ns_steps=} must be from 1 to below {_MOST_ITERATIONS}: 5 is usual.")
+            raise ValueError(f"{ns_steps=} must be from 1 to {_MOST_ITERATIONS - 1}, such as 5.")
         super().__init__(
             [dict(group) for group in groups],
             {"lr": lr, "weight_decay": weight_decay, "orthogonal": False},
@@ -314,7 +314,7 @@ class Muon(Optimizer):
         return loss
 
     def _step_matrices(self, group: Group) -> None:
-        """Let torch step a group, with every stack of matrices unbound."""
+        """Update a group by torch's Muon, with stacks of matrices unbound."""
         matrices = [one for p in group["params"] if p.grad is not None for one in self._unbound(p)]
         self._muon.param_groups = [group | {"params": [matrix for matrix, _ in matrices]}]
         self._muon.state.clear()
@@ -325,7 +325,7 @@ class Muon(Optimizer):
         self._muon.state.clear()
 
     def _unbound(self, parameter: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each matrix of a parameter with its momentum, as views."""
+        """Yield each matrix of a parameter and its momentum, as views."""
         assert parameter.grad is not None
         state = self.state[parameter]
         if not state:
@@ -345,19 +345,19 @@ class Muon(Optimizer):
         groups = self._groups(orthogonal=True)
         if not groups:
             raise ValueError(
-                "no parameter group is orthogonal, so Muon would be AdamW: use "
+                "no parameter group is orthogonal, so Muon would be plain AdamW; use "
                 "split_hidden_matrices."
             )
         for shape in (list(p.shape) for group in groups for p in group["params"]):
             if len(shape) not in (2, 3):
                 raise ValueError(
-                    f"Muon steps matrices and stacks of them, not a parameter of shape {shape}: "
-                    "put it into a group that is not orthogonal."
+                    f"Muon cannot optimize a parameter of shape {shape}, which is not a matrix or "
+                    "a stack of matrices; move it to a group that is not orthogonal."
                 )
 
 
 def _own(stack: Tensor) -> Tensor:
-    """Return the full matrices that this process holds of a stack, sharded or not."""
+    """Return the full matrices of a stack that this process holds, sharded or not."""
     return getattr(stack, "to_local", lambda: stack)()
 
 

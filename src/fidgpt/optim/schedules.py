@@ -28,18 +28,18 @@ __all__ = [
 
 
 def fraction(*, of: int, ratio: float) -> int:
-    """Return a fraction of a number of steps, at least one: such as warm-up steps of a run.
+    """Return a fraction of a number of steps, at least one; such as the warm-up of a run.
 
     Raises:
       ValueError: the ratio is not from 0 to 1.
     """
     if not 0 <= ratio <= 1:
-        raise ValueError(f"{ratio=} must be a share of {of} steps, from 0 to 1.")
+        raise ValueError(f"{ratio=} must be a fraction of {of} steps, from 0 to 1.")
     return max(1, round(of * ratio))
 
 
 def steps_for_tokens(*, tokens: int, batch_size: int, seq_len: int) -> int:
-    """Return the optimizer steps that a number of tokens takes, rounded up.
+    """Return the number of optimizer steps for a number of tokens, rounded up.
 
     Args:
       tokens: tokens of the run.
@@ -73,25 +73,25 @@ class Constant:
 
 
 Length = int | float
-"""A number of steps, or, as a float up to 1, a fraction."""
+"""A number of steps, or, if a float up to 1, a fraction."""
 
 
 def in_steps(name: str, length: Length, *, of: int) -> int:
     """Return a length in steps; a fraction above 0 is at least one step.
 
     Args:
-      name: of the length, for the error message.
+      name: name of the length, for error messages.
       length: steps, or a fraction of `of`.
       of: steps that a fraction refers to.
 
     Raises:
-      ValueError: it is negative, or neither a fraction nor a whole number.
+      ValueError: the length is negative, or neither a fraction nor a whole number.
     """
     if not 0 <= length < math.inf or (length > 1 and length != int(length)):
         raise ValueError(f"{name}={length} is neither a fraction from 0 to 1 nor a count of steps.")
     if isinstance(length, int) or length > 1:
         return int(length)
-    # Rounded up slightly, because 0.29 * 100 is 28.999999999999996.
+    # The factor compensates for rounding: 0.29 * 100 is 28.999999999999996.
     return max(1, int(length * of * (1 + 1e-12))) if length else 0
 
 
@@ -106,8 +106,9 @@ def cycle_ends(
     Args:
       num_steps: steps of the run.
       cycles: the number of cycles, of equal length; or the steps at which they end.
-      cycle_length: the length of each cycle in steps or as a fraction of the run, or a list of all
-        lengths. The remainder extends the last cycle; after a list, it is one more cycle.
+      cycle_length: the length of each cycle, in steps or as a fraction of the run, or a list of
+        lengths in steps. The remainder extends the last cycle; after a list, it forms one more
+        cycle.
 
     Raises:
       ValueError: both are set, or the cycles do not fit into the run.
@@ -133,22 +134,22 @@ def cycle_ends(
     if not isinstance(cycles, Sequence):
         count = 1 if cycles is None else cycles
         if not 1 <= count <= num_steps:
-            raise ValueError(f"{cycles=} do not fit into {num_steps=}: from 1 to one a step.")
+            raise ValueError(f"{cycles=} must be from 1 to {num_steps=}.")
         return [num_steps * number // count for number in range(1, count + 1)]
     ends = [*cycles] if cycles and cycles[-1] == num_steps else [*cycles, num_steps]
     if any(end <= begin for begin, end in itertools.pairwise([0, *ends])):
         raise ValueError(
-            f"{cycles=} must be steps at which cycles end, one after the other and up to "
+            f"{cycles=} must be the steps at which cycles end, in increasing order and up to "
             f"{num_steps=}."
         )
     return ends
 
 
 class Fall(NamedTuple):
-    """A step of a decay.
+    """The position of a step within a decay.
 
     Attributes:
-      step: counted from 1; the last one is `num_steps`.
+      step: step of the decay, from 1 to `num_steps`.
       num_steps: steps of the decay.
       warmup_steps: steps of the same cycle's warm-up.
       min_ratio: fraction of the peak at the end.
@@ -160,7 +161,7 @@ class Fall(NamedTuple):
     min_ratio: float
 
     def to(self, left: float) -> float:
-        """Return the value where a fraction of the way down to the minimum is left."""
+        """Return the value at which the fraction `left` of the decay to the minimum remains."""
         return self.min_ratio + (1 - self.min_ratio) * left
 
 
@@ -179,7 +180,7 @@ class NoDecay:
 
 
 class LinearDecay:
-    """Linear decay; after a plateau, the schedule is a trapezoid."""
+    """Linear decay; with a stable phase, the schedule is a trapezoid."""
 
     def __call__(self, fall: Fall) -> float:
         left = fall.num_steps - fall.step
@@ -194,17 +195,17 @@ class CosineDecay:
 
 
 class InverseDecay:
-    """The inverse grows linearly to 1 / min_ratio (WSD-S; Wen et al., 2024, arXiv:2410.05192).
+    """Decay whose inverse grows linearly to 1 / min_ratio (WSD-S, arXiv:2410.05192).
 
     Raises:
-      ValueError: when called, and thus when a schedule is constructed: `min_ratio` is 0.
+      ValueError: `min_ratio` is 0; raised when called, and so when a schedule is constructed.
     """
 
     def __call__(self, fall: Fall) -> float:
         if not fall.min_ratio:
             raise ValueError(
-                "an inverse decay to 0 would be at 0 from its first step on: set a min_lr_ratio "
-                "above 0, such as 0.1, or use another shape."
+                "an inverse decay to 0 would be 0 from its first step on; set min_lr_ratio above "
+                "0, such as 0.1, or use another shape."
             )
         done = fall.step / fall.num_steps
         return fall.min_ratio / (fall.min_ratio * (1 - done) + done)
@@ -221,7 +222,7 @@ class PolynomialDecay:
     """Polynomial decay, (1 - progress) ** power.
 
     Args:
-      power: above 0; 1 is linear.
+      power: exponent, above 0; 1 is linear.
 
     Raises:
       ValueError: the power is not above 0 and finite.
@@ -236,9 +237,9 @@ class PolynomialDecay:
 
 
 class InverseSqrtDecay:
-    """sqrt(timescale / steps since the cycle began, without the plateau), at most 1.
+    """sqrt(timescale / steps since the cycle began, excluding the stable phase), at most 1.
 
-    It is cut off at the minimum, and need not reach it (Vaswani et al., 2017, arXiv:1706.03762;
+    It is clipped at the minimum, which it may not reach (Vaswani et al., 2017, arXiv:1706.03762;
     Raffel et al., 2020, arXiv:1910.10683, with a timescale of 10,000).
 
     Args:
@@ -250,7 +251,7 @@ class InverseSqrtDecay:
 
     def __init__(self, *, timescale: int | None = 10_000) -> None:
         if timescale is not None and timescale < 1:
-            raise ValueError(f"{timescale=} must be 1 or more steps, or None for the warm-up's.")
+            raise ValueError(f"{timescale=} must be 1 or more, or None for that of the warm-up.")
         self.timescale = timescale
 
     def __call__(self, fall: Fall) -> float:
@@ -261,20 +262,20 @@ class InverseSqrtDecay:
 class Phases:
     """Cycles of linear warm-up, a stable phase at the peak, and decay.
 
-    The stable phase is the rest of a cycle. Lengths are numbers of steps or, as floats up to 1,
-    fractions of their cycle. The value of a step, counted from 0, is that at its end: the first
-    step is above 0, and the last one of a cycle is its minimum. With a short decay this is WSD (Hu
-    et al., 2024, arXiv:2404.06395), with cycles and no re-warm-up WSD-S (Wen et al., 2024,
-    arXiv:2410.05192).
+    The stable phase is the rest of a cycle. Lengths are numbers of steps or, if floats up to 1,
+    fractions of their cycle. The value of a step is that at its end: the first step is above 0, and
+    the last step of a cycle is at the minimum. With a short decay this is WSD (Hu et al., 2024,
+    arXiv:2404.06395); with cycles and no re-warm-up, WSD-S (Wen et al., 2024, arXiv:2410.05192).
 
     Args:
       num_steps: steps of the run; later steps keep the last value.
       shape: shape of the decay.
-      warmup: of the first cycle, from zero.
-      decay: at the end of each cycle; None for the whole rest after the warm-up.
-      rewarmup: of each later cycle, from where the last one ended; 0 jumps back to the peak.
+      warmup: length of the first cycle's warm-up, from zero.
+      decay: length of the decay at the end of each cycle; None for all steps after the warm-up.
+      rewarmup: length of each later cycle's warm-up, from the value at which the previous cycle
+        ended; 0 jumps back to the peak.
       cycles: number of cycles, or the steps at which they end; defaults to one.
-      cycle_length: instead of `cycles`; see `cycle_ends`.
+      cycle_length: alternative to `cycles`; see `cycle_ends`.
       min_lr_ratio: fraction of the peak at the end of a decay.
 
     Raises:
@@ -309,7 +310,7 @@ class Phases:
             if up + max(0, down) > length or down < 0:
                 taken = f"{name}={rise} does" if decay is None else f"{name}={rise} and {decay=} do"
                 raise ValueError(
-                    f"{taken} not fit into the {length} steps from {start + 1} to {end}: shorten "
+                    f"{taken} not fit into the {length} steps from {start + 1} to {end}; shorten "
                     "it, make cycles longer, or train for longer."
                 )
             self._cycles.append(_Cycle(start, end, up, down, begin))
@@ -321,7 +322,7 @@ class Phases:
         return self._value(cycle, position - cycle.start)
 
     def _value(self, cycle: "_Cycle", position: int) -> float:
-        """Return the value some steps after the cycle began."""
+        """Return the value `position` steps after the start of the cycle."""
         if position <= cycle.warmup:
             return cycle.begin + (1 - cycle.begin) * (position / cycle.warmup)
         fallen = position - (cycle.end - cycle.start - cycle.decay)
@@ -331,7 +332,7 @@ class Phases:
 
 
 class _Cycle(NamedTuple):
-    """Steps from `start` to `end`, lengths of warm-up and decay, and the value to rise from."""
+    """Steps from `start` to `end`, lengths of warm-up and decay, and the initial value."""
 
     start: int
     end: int
@@ -389,12 +390,12 @@ class WarmupStableDecay(Phases):
 
 def _require_room(*, num_steps: int, warmup_steps: int, decay_steps: int = 0) -> None:
     if min(num_steps - 1, warmup_steps, decay_steps) < 0:
-        raise ValueError(f"{num_steps=}, {warmup_steps=}, {decay_steps=}: a count is negative.")
+        raise ValueError(f"{num_steps=}, {warmup_steps=} and {decay_steps=} must not be negative.")
     if warmup_steps + decay_steps > num_steps:
         both = f"{warmup_steps=} and {decay_steps=} do" if decay_steps else f"{warmup_steps=} does"
-        raise ValueError(f"{both} not fit into {num_steps=}: shorten it, or train for longer.")
+        raise ValueError(f"{both} not fit into {num_steps=}; shorten it, or train for longer.")
 
 
 def _require_share(name: str, ratio: float) -> None:
     if not 0 <= ratio <= 1:
-        raise ValueError(f"{name}={ratio} must be a share of the peak, from 0 to 1.")
+        raise ValueError(f"{name}={ratio} must be a fraction of the peak, from 0 to 1.")

@@ -1,4 +1,4 @@
-"""How a model is placed on the processes and devices of a run."""
+"""Data parallelism and sharding over the processes of a run."""
 
 from fidgpt.parallel.data_parallel import Computation, DataParallel, ParallelError
 from fidgpt.parallel.fully_sharded import FullyShardedDataParallel

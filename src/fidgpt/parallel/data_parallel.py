@@ -1,4 +1,4 @@
-"""Data parallelism, and how the processes of a run join."""
+"""Data parallelism, and the startup of the process group."""
 
 import contextlib
 import hashlib
@@ -21,12 +21,12 @@ _PATIENCE_SECONDS = 600.0
 
 
 def join_processes() -> None:
-    """Initialize the process group of the processes that `torchrun` started or restarted.
+    """Initialize the process group under `torchrun`, after a restart too.
 
-    Since torch 2.5, `torchrun --max-restarts` keeps one store for all starts of a group, in which
-    new processes find the addresses of dead ones and fail to connect. With restarts enabled, each
-    start therefore uses its own prefix in the store. The restart count cannot be that prefix,
-    because each machine counts by itself.
+    Since torch 2.5, `torchrun --max-restarts` keeps one store across restarts, in which new
+    processes find the addresses of dead ones and fail to connect. With restarts enabled, each start
+    therefore uses its own prefix in the store. The restart count cannot be the prefix, because each
+    machine counts separately.
 
     Raises:
       ValueError: the environment variables of torchrun are incomplete.
@@ -41,19 +41,19 @@ def join_processes() -> None:
 
 
 def _agree_on_name(store: Store, *, rank: int, world_size: int) -> str:
-    """Return a text that all processes of this start share, and no earlier one has."""
+    """Return a string that all processes of this start share, and that no earlier start used."""
     own = uuid.uuid4().hex
     if rank == 0:
         _answer(store, own, world_size=world_size)
         return own
     store.set(f"guest/{rank}", own)
-    name = store.get(f"invitation/{own}").decode()  # waits for it
+    name = store.get(f"invitation/{own}").decode()  # blocks until rank 0 has set it
     store.set(f"arrived/{name}/{rank}", "")
     return name
 
 
 def _answer(store: Store, name: str, *, world_size: int) -> None:
-    """Answer all requests, also those of dead processes, until all living ones have joined."""
+    """Answer all requests, including those of dead processes, until all live ones have joined."""
     deadline = time.monotonic() + _PATIENCE_SECONDS
     missing = set(range(1, world_size))
     while missing:
@@ -67,7 +67,7 @@ def _answer(store: Store, name: str, *, world_size: int) -> None:
         time.sleep(_PAUSE_SECONDS)
 
 
-_GLOO = "gloo/transport/"  # in the text of gloo's errors, which have no class of their own
+_GLOO = "gloo/transport/"  # in the messages of gloo's errors, which have no class of their own
 # torch 2.13 renames the argument, and warns about the old name.
 _SYNC_BUFFERS = (
     "forward_sync_buffers"
@@ -84,7 +84,7 @@ class Computation(Protocol):
     """The number format in which a model computes.
 
     Attributes:
-      dtype: of activations and matrix products.
+      dtype: dtype of activations and matrix products.
     """
 
     dtype: torch.dtype
@@ -102,11 +102,12 @@ class DataParallel:
     """The processes of a run, and their collective operations.
 
     As a context manager, it initializes the process group unless there is one already, and destroys
-    the group that it made. A single process has no group and no overhead. Gradients are averaged by
-    torch's DistributedDataParallel during the backward pass: over gloo on CPUs, NCCL on GPUs.
+    the group that it initialized. A single process has no group and no overhead. Gradients are
+    averaged by torch's DistributedDataParallel during the backward pass, over gloo on CPUs and NCCL
+    on GPUs.
 
     Args:
-      device: of the model; defaults to this process's accelerator, or the CPU.
+      device: device of the model; defaults to this process's accelerator, or the CPU.
     """
 
     def __init__(self, *, device: torch.device | None = None) -> None:
@@ -142,8 +143,8 @@ class DataParallel:
             except (ValueError, RuntimeError) as error:
                 raise ParallelError(
                     f"processes of the run cannot connect: {str(error).splitlines()[0]}\n"
-                    f"RANK={os.environ['RANK']} is set: start all processes with torchrun, or "
-                    "unset RANK for a single one."
+                    f"RANK={os.environ['RANK']} is set; start all processes with torchrun, or "
+                    "unset RANK to run a single one."
                 ) from error
         if dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
@@ -154,9 +155,9 @@ class DataParallel:
         joined = self._joined.pop()
         lost = _wait_for_all() if kind is None else error
         if joined:
-            # When a DistributedDataParallel is its last owner, torch destroys a group while holding
-            # the GIL, which a thread of the group may need: a deadlock in one of seven runs on a
-            # busy machine. This reference keeps the group alive longer than the module.
+            # If a DistributedDataParallel holds the last reference, torch destroys the group while
+            # holding the GIL, which a thread of the group may need: one in seven runs deadlocked on
+            # a busy machine. This reference keeps the group alive longer than the module.
             self._group = dist.group.WORLD
             dist.destroy_process_group()
         if not self._joined:
@@ -168,23 +169,23 @@ class DataParallel:
             raise lost
 
     def shards_of(self, world_size: int) -> int:
-        """Return how many processes share one copy of the model."""
+        """Return the number of processes that share one copy of the model."""
         return 1
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
         """Shard the weights of a model on the meta device over the processes; no-op here."""
 
     def replica(self, model: Model, precision: Computation) -> Model:
-        """Return the module that computes for a model, in its precision."""
+        """Return the module that computes for a model in the given precision."""
         return precision.replica(model)
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
-        """Allow full tensors to be copied into the parameters of a model."""
+        """Context in which full tensors may be copied into the parameters of a model."""
         yield
 
     def place(self, module: nn.Module) -> nn.Module:
-        """Wrap a module on this device so that its gradients are those of the global batch."""
+        """Wrap a module so that its gradients are averaged over all processes."""
         # Buffers need no synchronization: their updates are all-reduced.
         if self.world_size == 1:
             return module
@@ -193,7 +194,7 @@ class DataParallel:
 
     @contextlib.contextmanager
     def accumulating(self, module: nn.Module) -> Iterator[None]:
-        """Skip the all-reduce of gradients: for every micro-batch but the last."""
+        """Context without the all-reduce of gradients, for all micro-batches but the last."""
         if isinstance(module, DistributedDataParallel):
             with module.no_sync():
                 yield
@@ -220,10 +221,10 @@ class DataParallel:
         return int(largest)
 
     def on_main(self, action: Callable[[], object]) -> None:
-        """Run an action on the main process, and fail on all processes if it fails there.
+        """Run an action on the main process; if it fails there, raise on all processes.
 
         Raises:
-          ParallelError: on the other processes, in place of what the main one raised.
+          ParallelError: on the other processes, if the action failed.
         """
         error: Exception | None = None
         if self.is_main:
@@ -238,7 +239,7 @@ class DataParallel:
             raise ParallelError(f"the main process failed: {message}")
 
     def require_same(self, values: Mapping[str, str]) -> None:
-        """Stop the run if processes differ in these values.
+        """Raise if processes differ in these values.
 
         Otherwise they would hang until a timeout, or train inconsistently.
 
@@ -246,7 +247,7 @@ class DataParallel:
           values: by name, in the same order on all processes.
 
         Raises:
-          ParallelError: on every process, with the first name in which two of them differ.
+          ParallelError: on every process, naming the first value that differs.
         """
         if self.world_size == 1:
             return
@@ -261,7 +262,7 @@ class DataParallel:
         raise ParallelError(_first_difference(gathered[0], gathered[other], other))
 
     def agree(self, value: Any) -> Any:
-        """Return the value of the main process."""
+        """Return the main process's value on all processes."""
         if self.world_size == 1:
             return value
         holder = [value]
@@ -270,7 +271,7 @@ class DataParallel:
 
 
 def _wait_for_all() -> RuntimeError | None:
-    """Wait until all processes are done; return the error if one is gone."""
+    """Wait until all processes are done; return the error if one died."""
     try:
         if dist.is_initialized():
             dist.barrier()
@@ -282,10 +283,10 @@ def _wait_for_all() -> RuntimeError | None:
 def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:
     names = [name for name in {**main, **other} if main.get(name) != other.get(name)]
     if not names:
-        return f"process {rank} has the same config as process 0, in another order."
+        return f"process {rank} has the same config as process 0 in a different order."
     here, there = (side.get(names[0], "absent") for side in (main, other))
     more = f" ({len(names) - 1} more differ)" if len(names) > 1 else ""
     return (
-        f"process {rank} has another config than process 0: {names[0]} is {here} on process 0 and "
+        f"process {rank} has a different config: {names[0]} is {here} on process 0 and "
         f"{there} on process {rank}{more}. Start all processes with the same code and flags."
     )

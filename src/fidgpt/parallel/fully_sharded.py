@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 
-# torch.distributed.fsdp is imported where it is used: it takes longer than the rest of a start.
+# torch.distributed.fsdp is imported where it is used, because its import is slow.
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -22,21 +22,21 @@ class FullyShardedDataParallel(DataParallel):
     """Shards weights, gradients and optimizer state over the processes (ZeRO stage 3, FSDP2).
 
     With torch's `fully_shard`, each block is gathered before it computes and resharded afterwards,
-    in the forward and the backward pass; the rest of the model (embeddings, last norm) stays
-    gathered from its forward to its backward pass. Gathered weights are in the number format of the
-    precision; shards, reduction and optimizer steps are in float32. (Rajbhandari et al., 2020,
-    arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277.)
+    in the forward and the backward pass; the rest of the model (embeddings, final norm) stays
+    gathered from its forward to its backward pass. Gathered weights have the dtype of the
+    precision; shards, gradient reduction and optimizer steps are in float32. (Rajbhandari et al.,
+    2020, arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277.)
 
-    A single process computes as with `DataParallel`.
+    A single process behaves as with `DataParallel`.
 
     Args:
-      num_shards: processes that share one copy of the model, of neighboring ranks, such as those
-        of a node; the others hold further copies (hybrid sharding). Defaults to all processes.
-      device: of the shards; defaults to this process's accelerator, or the CPU.
+      num_shards: number of consecutive ranks that share one copy of the model, such as those of a
+        node (hybrid sharding); defaults to all processes.
+      device: device of the shards; defaults to this process's accelerator, or the CPU.
 
     Raises:
       ValueError: num_shards is below 1.
-      ParallelError: when processes join: num_shards does not divide their number.
+      ParallelError: num_shards does not divide the number of processes; raised when they join.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class FullyShardedDataParallel(DataParallel):
         self.num_shards = num_shards
 
     def shards_of(self, world_size: int) -> int:
-        """Return how many processes share one copy of the model."""
+        """Return the number of processes that share one copy of the model."""
         return min(self.num_shards or world_size, world_size)
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
         """Shard every parameter of a model.
 
-        Each block is a unit of gathering, unless it shares parameters with another module: tied
-        parameters are gathered together, with the model.
+        Each block is an FSDP unit, unless it shares parameters with another module: tied parameters
+        are gathered with the model.
         """
         if self.world_size == 1:
             return
@@ -77,12 +77,12 @@ class FullyShardedDataParallel(DataParallel):
         _gather_around_features(model)
 
     def replica(self, model: Model, precision: Computation) -> Model:
-        """Return the model itself, which computes with what it gathers."""
+        """Return the model itself, which computes with gathered weights."""
         return super().replica(model, precision) if self.world_size == 1 else model
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
-        """Allow full tensors to be copied into sharded parameters."""
+        """Context in which full tensors may be copied into sharded parameters."""
         if self.world_size == 1:
             yield
             return
@@ -92,12 +92,12 @@ class FullyShardedDataParallel(DataParallel):
             yield
 
     def place(self, module: nn.Module) -> nn.Module:
-        """Return the module itself: the model inside reduces its gradients."""
+        """Return the module itself: the sharded model reduces its own gradients."""
         return super().place(module) if self.world_size == 1 else module
 
     @contextlib.contextmanager
     def accumulating(self, module: nn.Module) -> Iterator[None]:
-        """Skip the reduce-scatter of gradients: for every micro-batch but the last."""
+        """Context without the reduce-scatter of gradients, for all micro-batches but the last."""
         if self.world_size == 1:
             with super().accumulating(module):
                 yield
@@ -118,7 +118,7 @@ class FullyShardedDataParallel(DataParallel):
         copies, left = divmod(self.world_size, shards)
         if left:
             raise ParallelError(
-                f"num_shards={self.num_shards} does not divide {self.world_size} processes: start "
+                f"num_shards={self.num_shards} does not divide {self.world_size} processes; start "
                 "a multiple of it with torchrun, or set another num_shards."
             )
         if copies == 1:
@@ -128,7 +128,7 @@ class FullyShardedDataParallel(DataParallel):
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:
-    """Return the distinct modules of the model's lists that share no parameter with another one."""
+    """Return the distinct modules in the model's module lists that share no parameters."""
     lists = [child for child in model.children() if isinstance(child, nn.ModuleList)]
     blocks = list(dict.fromkeys(block for one in lists for block in one))
     parts = [*blocks, *(child for child in model.children() if child not in lists)]
@@ -151,11 +151,11 @@ def _kept_in_float32(model: nn.Module) -> list[nn.Module]:
 
 
 def _gather_around_features(model: nn.Module) -> None:
-    """Let `features` gather as `forward` does, and `train` and `eval` reshard.
+    """Make `features` gather as `forward` does, and `train` and `eval` reshard.
 
     The unembedding is used after `features`, so modules outside of blocks stay gathered until the
-    end of the backward pass. Evaluation has none; `train` and `eval`, called between passes, then
-    reshard, so that code that reads or changes weights sees shards.
+    end of the backward pass. Evaluation has no backward pass, so `train` and `eval`, which are
+    called between passes, reshard: code that reads or changes weights then sees shards.
     """
     from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
 
@@ -172,5 +172,5 @@ def _gather_around_features(model: nn.Module) -> None:
 
 
 def is_sharded(tensor: Tensor) -> bool:
-    """Return whether a tensor is a DTensor, without the second that its import takes."""
+    """Return whether a tensor is a DTensor, without its import, which takes a second."""
     return hasattr(tensor, "device_mesh")
