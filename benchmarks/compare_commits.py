@@ -1,12 +1,12 @@
-"""Train the same small configs with this checkout and with another commit, and compare all numbers.
+"""Train small configs with this checkout and with another commit, and compare all metrics.
 
     python benchmarks/compare_commits.py                           # beside the commit REFERENCE
     python benchmarks/compare_commits.py --only muon fsdp --commit=main --jobs=2
     python benchmarks/compare_commits.py --other=path/to/a/checkout
 
-A change that should change no number leaves every row of `metrics.jsonl` as it is, to the last
-digit, on one thread of one machine. The command ends with 1 where any number differs. What is slow
-is compared where `--only` names it: compile. Do not edit the checkout meanwhile.
+A change that should not affect numbers leaves every row of `metrics.jsonl` bit-identical on one
+thread of one machine. The exit status is 1 if any number differs. The slow case `compile` runs only
+if `--only` selects it. Do not edit the checkout during the comparison.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
 REFERENCE = "25c5fec"
-MEASURED = ("seconds/", "tokens_per_second", "utilisation", "memory")  # differ from run to run
-# What this checkout calls otherwise than the other commit: as it stands below -> as it is there.
+MEASURED = ("seconds/", "tokens_per_second", "utilisation", "memory")  # vary between runs
+# Directives below whose names differ in the other commit: new -> old.
 OLD_DIRECTIVES: dict[str, str] = {}
 OLD_METRICS: dict[str, str] = {}
 
@@ -37,9 +37,9 @@ class Case:
     """A run to compare.
 
     Attributes:
-      directives: for `--config`.
-      processes: that share its batches.
-      stopped_after: a step after which the run is stopped and resumed.
+      directives: values of `--config`.
+      processes: number of processes.
+      stopped_after: step after which the run is stopped and resumed.
     """
 
     directives: list[str]
@@ -48,7 +48,7 @@ class Case:
 
 
 def small(config: str, *directives: str, layers: int = 2) -> list[str]:
-    """Return directives that shrink a named config to what trains here in a second."""
+    """Return directives that shrink a named config to train within a second."""
     return [
         f"config:{config}",
         "fiddler:use_bytes",
@@ -144,7 +144,7 @@ class Tree:
     is_old: bool = False
 
     def rows(self, name: str) -> Rows | str:
-        """Return the rows of a case's metrics, or the end of what it printed where it failed."""
+        """Return the rows of a case's metrics, or the end of its output if it failed."""
         case = CASES[name]
         renamed = OLD_DIRECTIVES if self.is_old else {}
         flags = [f"--config={renamed.get(one, one)}" for one in case.directives]
@@ -192,7 +192,7 @@ def measured(row: dict[str, float]) -> dict[str, float]:
 
 
 def differences(new: Rows, old: Rows) -> list[str]:
-    """Return each number that differs, or is there only once."""
+    """Return each number that differs or is missing on one side."""
     if len(new) != len(old):
         return [f"{len(new)} steps here and {len(old)} there"]
     wrong: list[str] = []
@@ -206,7 +206,7 @@ def differences(new: Rows, old: Rows) -> list[str]:
 
 @contextlib.contextmanager
 def checkout(commit: str, directory: Path) -> Iterator[Path]:
-    """Check a commit out in a directory for as long as the context lasts."""
+    """Check out a commit in a directory, which is removed at the end."""
     git = ["git", "-C", str(HERE), "worktree"]
     subprocess.run([*git, "add", "--detach", "--quiet", str(directory), commit], check=True)
     try:
@@ -216,7 +216,7 @@ def checkout(commit: str, directory: Path) -> Iterator[Path]:
 
 
 def main() -> int:
-    """Compare the cases that were asked for and print a table."""
+    """Compare the selected cases and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--commit", default=REFERENCE, help="commit to compare with")
     parser.add_argument("--other", type=Path, help="checkout to compare with, instead of a commit")

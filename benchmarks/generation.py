@@ -1,9 +1,9 @@
-"""How many tokens a second fidgpt writes, beside transformers' `generate`, at the shape of GPT-2.
+"""Generation speed in tokens/s of fidgpt and of transformers' `generate`, for GPT-2 124M.
 
-    python benchmarks/generation.py                         # transformers has to be installed
+    python benchmarks/generation.py                         # requires transformers
 
-Both write greedily after one prompt in turn, round after round in one process, so that whatever
-else the machine does meets them alike. A round is everything: reading the prompt, and every token.
+Both decode greedily from one prompt, in turn, for several rounds in one process, so that other load
+affects them equally. A round includes reading the prompt and generating all tokens.
 """
 
 import argparse
@@ -22,7 +22,7 @@ Writer = Callable[[list[int], int], list[int]]
 
 
 def fidgpt_model(dtype: torch.dtype) -> LanguageModel:
-    """GPT-2 124M from its named config, with random weights."""
+    """Return GPT-2 124M from its named config, with random weights."""
     from fidgpt import configs
     from fidgpt.graph import build
     from fidgpt.model import materialize
@@ -33,7 +33,7 @@ def fidgpt_model(dtype: torch.dtype) -> LanguageModel:
 
 
 def fidgpt(dtype: torch.dtype, *, prepared: bool) -> Writer:
-    """What `sample` does, without a tokenizer; weights laid out as there, or as in training."""
+    """Return fidgpt's generation, with weights laid out as by `sample`, or as in training."""
     from fidgpt.model.generation import generate, prepare_to_write
 
     model = fidgpt_model(dtype)
@@ -48,7 +48,7 @@ def fidgpt(dtype: torch.dtype, *, prepared: bool) -> Writer:
 
 
 def transformers(dtype: torch.dtype) -> Writer:
-    """GPT2LMHeadModel with everything as it is by default: eager, SDPA, a growing cache."""
+    """Return GPT2LMHeadModel's `generate` with default settings: eager, SDPA, a dynamic cache."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model: Any = GPT2LMHeadModel(GPT2Config(eos_token_id=None)).to(dtype).eval()
@@ -64,7 +64,7 @@ def transformers(dtype: torch.dtype) -> Writer:
 
 
 def writers(dtype: torch.dtype) -> dict[str, Writer]:
-    """Everyone who takes part, the baseline first."""
+    """Return the implementations to compare, the baseline first."""
     return {
         "transformers": transformers(dtype),
         "fidgpt, weights as in training": fidgpt(dtype, prepared=False),
@@ -75,7 +75,7 @@ def writers(dtype: torch.dtype) -> dict[str, Writer]:
 def compare(
     dtype: torch.dtype, *, rounds: int, prompt_tokens: int, num_tokens: int
 ) -> dict[str, list[float]]:
-    """The seconds that each one took in every round."""
+    """Return the seconds of each implementation in every round."""
     prompt = torch.randint(0, 50_000, (prompt_tokens,)).tolist()
     contestants = writers(dtype)
     for write in contestants.values():
@@ -91,7 +91,7 @@ def compare(
 
 
 def table(dtype: str, seconds: dict[str, list[float]], *, num_tokens: int) -> str:
-    """Tokens a second, and how many times the baseline's that is: the median round, and all."""
+    """Return a table of tokens/s and speedups: medians, and the range over rounds."""
     base = next(iter(seconds.values()))
     lines = []
     for name, own in seconds.items():
@@ -104,9 +104,9 @@ def table(dtype: str, seconds: dict[str, list[float]], *, num_tokens: int) -> st
 
 
 def main() -> None:
-    """Prints one table."""
-    parser = argparse.ArgumentParser(description="Writing with fidgpt and with transformers.")
-    parser.add_argument("--dtype", action="append", choices=DTYPES, help="all unless said")
+    """Print a table per dtype."""
+    parser = argparse.ArgumentParser(description="Generation with fidgpt and with transformers.")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="defaults to all")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt_tokens", type=int, default=32)
     parser.add_argument("--num_tokens", type=int, default=64)

@@ -20,7 +20,7 @@ __all__ = [
 
 
 def batch_divides_evenly(cfg: fdl.Config) -> None:
-    """Raise ValueError unless the batch divides evenly over the processes of torchrun."""
+    """Raise ConfigError unless the batch size is divisible by the number of processes."""
     processes = os.environ.get("WORLD_SIZE", "1")
     if not processes.isdecimal() or int(processes) < 1:
         raise ValueError(f"WORLD_SIZE={processes} in the environment must be a number from 1 on.")
@@ -44,7 +44,7 @@ def batch_divides_evenly(cfg: fdl.Config) -> None:
 
 
 def vocabulary_covers_bytes(cfg: fdl.Config) -> None:
-    """Raise ValueError if the embedding has no row for some byte or special token."""
+    """Raise ConfigError if a byte tokenizer has more tokens than the embedding."""
     vocab_size = getattr(cfg, "vocab_size", None)
     for node in _parts_that_call(ByteTokenizer, cfg):
         tokenizer: Any = fdl.build(node.value)
@@ -59,11 +59,11 @@ def vocabulary_covers_bytes(cfg: fdl.Config) -> None:
 
 
 def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
-    """Raise ValueError if the eps of a norm is negative or not finite."""
+    """Raise ConfigError if the eps of a torch norm is negative or not finite."""
     for node in parts(cfg):
         called, eps = fdl.get_callable(node.value), getattr(node.value, "eps", None)
         is_module = isinstance(called, type) and issubclass(called, nn.Module)
-        if not is_module or called.__module__.startswith("fidgpt."):  # these check it themselves
+        if not is_module or called.__module__.startswith("fidgpt."):  # these validate it
             continue
         if isinstance(eps, float) and not 0 <= eps < math.inf:
             raise ConfigError(
@@ -74,7 +74,7 @@ def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
 
 
 def sequences_fit_positions(cfg: fdl.Config) -> None:
-    """Raise ValueError if training sequences are longer than the table of positions."""
+    """Raise ConfigError if training sequences are longer than learned positions."""
     seq_len = getattr(cfg, "seq_len", None)
     for node in _parts_that_call(LearnedPositions, cfg):
         learned = node.value.seq_len

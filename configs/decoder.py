@@ -1,4 +1,4 @@
-"""The common part of most published decoders."""
+"""The common parts of most published decoders."""
 
 from collections.abc import Sequence
 
@@ -36,22 +36,22 @@ def decoder(
 
     Args:
       hidden_dim: width of the residual stream.
-      num_layers: depth.
-      num_heads: query heads of a layer; left unset where they fill the width.
+      num_layers: number of layers.
+      num_heads: query heads per layer; left unset if they fill the width.
       ffn_dim: intermediate width of MLPs.
       vocab_size: rows of the embedding.
-      seq_len: tokens of a training sequence.
-      num_kv_heads: key and value heads of a layer; defaults to num_heads.
+      seq_len: length of a training sequence, in tokens.
+      num_kv_heads: key and value heads per layer; defaults to num_heads.
       head_dim: size of a head; defaults to hidden_dim / num_heads.
       theta: base of RoPE's wavelengths.
-      scaling: of RoPE.
-      eps: of every norm.
+      scaling: RoPE scaling; None for none.
+      eps: eps of all norms.
       tied: whether embedding and unembedding share a table.
       window: sliding-window size in tokens; None for full attention.
-      layer_types: which layers have the window, a pattern that repeats over the depth; defaults
-        to all of them.
-      attention_bias: the projections of attention have biases.
-      mlp_bias: the projections of MLPs have biases.
+      layer_types: which layers use the window, a pattern that repeats over the depth; defaults to
+        all of them.
+      attention_bias: whether the projections of attention have biases.
+      mlp_bias: whether the projections of MLPs have biases.
     """
     cfg = base()
     cfg.vocab_size, cfg.seq_len = vocab_size, seq_len

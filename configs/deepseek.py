@@ -1,4 +1,4 @@
-"""The common part of DeepSeek V2 and V3: latent attention and mixtures of experts."""
+"""The common parts of DeepSeek V2 and V3: latent attention and mixtures of experts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -32,16 +32,16 @@ def deepseek(
     normalize: bool = False,
     route_scale: float = 1.0,
 ) -> None:
-    """A decoder with latent attention, and mixtures in all layers but the first ones.
+    """A decoder with latent attention, and mixtures of experts in all layers but the first ones.
 
     Raises:
-      ValueError: key heads are not as many as heads.
+      ValueError: num_kv_heads differs from num_heads.
     """
     if num_kv_heads not in (None, num_heads):
         raise ValueError(f"{num_kv_heads=}, but latent attention has a key for all {num_heads=}.")
     use_mla(cfg, kv_rank, query_rank, rope_head_dim, value_head_dim)
     for attention in find(cfg.model, LatentAttention):
-        attention.norm = fdl.Partial(RMSNorm, eps=1e-6)  # whatever that of the other norms is
+        attention.norm = fdl.Partial(RMSNorm, eps=1e-6)  # independent of the other norms
     use_moe(cfg, num_experts, top_k, first_dense=first_dense, ffn_dim=expert_ffn_dim)
     use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
     for router in find(cfg.model, Router):
@@ -72,7 +72,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
 
 
 def tensors(settings: Mapping[str, Any]) -> hub.Tensors:
-    """Return the tensors on the hub, where rotary rows pair neighbors."""
+    """Return the tensors in hub files, where adjacent rotary rows are paired."""
     still, turning, rank = (settings[name] for name in ("head_dim", "rope_head_dim", "kv_rank"))
     attention, mlp = "model.layers.*.self_attn", "model.layers.*.mlp"
     query = f"{attention}.{'q_proj' if settings['query_rank'] is None else 'q_b_proj'}"

@@ -1,4 +1,4 @@
-"""DeepSeek V2 (2024, arXiv:2405.04434): latent attention, and experts chosen by a softmax."""
+"""DeepSeek V2 (2024, arXiv:2405.04434): latent attention and a softmax router."""
 
 import fiddle as fdl
 
@@ -20,10 +20,10 @@ def v2(
     num_groups: int | None = None,
     top_groups: int | None = None,
 ) -> None:
-    """Experts are chosen among all, or from the groups of a token's best ones.
+    """A decoder that selects experts among all of them, or from the groups with the best ones.
 
     Raises:
-      ValueError: the selection is unknown, or is of groups without a number of them.
+      ValueError: `selection` is unknown, or needs the numbers of groups.
     """
     if selection == _LIMITED and num_groups and top_groups:
         use_expert_groups(cfg, num_groups, top_groups)
@@ -63,7 +63,7 @@ HUB = Family(
 
 
 def deepseek_v2_lite() -> fdl.Config[Trainer]:
-    """16 billion parameters, 2.7 billion a token."""
+    """16 billion parameters, 2.7 billion per token."""
     sizes = {"hidden_dim": 2048, "num_layers": 27, "num_heads": 16, "ffn_dim": 10_944}
     experts = {"num_experts": 64, "num_shared": 2, "top_k": 6, "expert_ffn_dim": 1408}
     longer = fdl.Config(YaRN, factor=40.0, original_seq_len=4096, amplitude=1.0, sharpness=0.707)

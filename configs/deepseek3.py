@@ -1,6 +1,6 @@
-"""DeepSeek V3 (2024, arXiv:2412.19437): V2's parts, and experts balanced without a loss.
+"""DeepSeek V3 (2024, arXiv:2412.19437): like V2, with loss-free balancing of experts.
 
-Its further prediction is left out, as transformers leaves it; `use_mtp` adds one.
+Its multi-token prediction is omitted, as in transformers; `use_mtp` adds it.
 """
 
 import fiddle as fdl
@@ -22,7 +22,7 @@ _EXPERTS = {"num_experts": 256, "num_shared": 1, "top_k": 8, "expert_ffn_dim": 2
 
 @variant_of(deepseek.deepseek, first_dense=3, normalize=True, route_scale=2.5, **_EXPERTS)
 def v3(cfg: fdl.Config[Trainer], *, num_groups: int = 8, top_groups: int = 4) -> None:
-    """A decoder with sigmoid scores, and groups ranked by their two best experts."""
+    """A decoder with a sigmoid router, and expert groups ranked by their two best experts."""
     use_sigmoid_router(cfg)
     use_loss_free_balancing(cfg)
     if num_groups > 1:
@@ -49,7 +49,7 @@ HUB = Family(
 
 
 def deepseek_v3() -> fdl.Config[Trainer]:
-    """671 billion parameters, 38 billion a token."""
+    """671 billion parameters, 38 billion per token."""
     longer = fdl.Config(YaRN, factor=40.0, original_seq_len=4096, amplitude=1.0, sharpness=1.0)
     sizes = {"hidden_dim": 7168, "num_layers": 61, "num_heads": 128, "ffn_dim": 18_432}
     return v3(**sizes, vocab_size=129_280, scaling=longer)

@@ -1,4 +1,4 @@
-"""The common part of Gemma 2 and Gemma 3."""
+"""The common parts of Gemma 2 and Gemma 3."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from fidgpt.model import Attention, OffsetRMSNorm, RMSNorm, root_of_width
 from fidgpt.tags import HiddenDim, LogitCap
 from fidgpt.train import Trainer
 
-# Those of both models of 27 billion parameters.
+# The heads of both models with 27 billion parameters.
 NARROW_HEADS: Mapping[str, Any] = {"num_heads": 32, "num_kv_heads": 16, "head_dim": 128}
 
 SETTINGS: Mapping[str, str] = {
@@ -48,9 +48,9 @@ READINGS: Mapping[str, Callable[[Any], Any]] = {
 def gemma(
     cfg: fdl.Config[Trainer], *, query_scalar: int = 256, logit_cap: float | None = None
 ) -> None:
-    """A decoder with GeGLU, norms around each branch that count from one, and scaled tokens.
+    """A decoder with GeGLU, sandwich norms with offset weights, and scaled token embeddings.
 
-    Scores are divided by the square root of `query_scalar`, and logits stay within `logit_cap`.
+    Scores are divided by sqrt(query_scalar), and logits are capped at `logit_cap`.
     """
     use_geglu(cfg)
     use_sandwich_norm(cfg)

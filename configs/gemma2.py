@@ -1,4 +1,4 @@
-"""Gemma 2 (Gemma Team, 2024, arXiv:2408.00118): a window in every second layer, capped scores."""
+"""Gemma 2 (Gemma Team, 2024, arXiv:2408.00118): alternating sliding windows, capped scores."""
 
 import fiddle as fdl
 

@@ -1,6 +1,6 @@
-"""Gemma 3 without its eyes (Gemma Team, 2025, arXiv:2503.19786): five local layers to a global one.
+"""Gemma 3, text only (Gemma Team, 2025, arXiv:2503.19786): five local layers per global layer.
 
-Local layers have a window and a RoPE of their own.
+Local layers have a sliding window and a different RoPE.
 """
 
 from functools import partial
@@ -30,7 +30,7 @@ from fidgpt.train import Trainer
     theta=1e6,
 )
 def gemma3(cfg: fdl.Config[Trainer], *, eps: float, local_theta: float = 10_000.0) -> None:
-    """A decoder with Gemma's parts; `theta` and `scaling` are of global layers alone."""
+    """A decoder with Gemma's components; `theta` and `scaling` apply to global layers only."""
     use_qk_norm(cfg, eps=eps)
     swap_all(cfg.model, RMSNorm, by=OffsetRMSNorm)
     local = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=local_theta)
@@ -52,7 +52,7 @@ HUB = Family(
     tensors={**gemma.TENSORS, **QK_NORMS},
     fixed={**gemma.FIXED, "attn_logit_softcapping": (None,)},
     readings={**gemma.READINGS, "local_theta": _local_theta},
-    ignored=("*vision_tower.*", "*multi_modal_projector.*"),  # of the sizes that see
+    ignored=("*vision_tower.*", "*multi_modal_projector.*"),  # of the multimodal sizes
     whole_heads=True,
 )
 

@@ -1,6 +1,6 @@
-"""GPT-2 in its four sizes (Radford et al., 2019): learned positions, LayerNorm, GELU, biases, tied.
+"""GPT-2 in four sizes (Radford et al., 2019): learned positions, LayerNorm, GELU, biases, tied.
 
-The text is that of `base`, and so is the tokenizer, trained on it up to GPT-2's 50,257 tokens.
+The text is that of `base`, and the tokenizer is trained on it, with up to GPT-2's 50,257 tokens.
 """
 
 import math
@@ -36,16 +36,16 @@ def gpt2(
     scaled: bool = True,
     scaled_by_layer: bool = False,
 ) -> fdl.Config[Trainer]:
-    """A decoder like GPT-2, by default the smallest; MLPs are four times as wide as the stream.
+    """A decoder like GPT-2, by default the smallest; `ffn_dim` defaults to 4 * hidden_dim.
 
-    Scores are divided by the root of a head's size where they are `scaled`, and by the number of
-    their layer, from 1, where they are `scaled_by_layer` (Karamcheti et al., 2021, Mistral).
+    If `scaled`, scores are divided by the square root of the head size; if `scaled_by_layer`, also
+    by the number of their layer, counted from 1 (Karamcheti et al., 2021, Mistral).
 
     Raises:
-      ValueError: there is no such activation.
+      ValueError: the activation is unknown.
     """
     if activation not in (*_TANH, *_OTHERS):
-        raise ValueError(f"{activation=} is not known: use {', '.join((*_TANH, *_OTHERS))}.")
+        raise ValueError(f"{activation=} is unknown; use {', '.join((*_TANH, *_OTHERS))}.")
     cfg = base()
     cfg.model.hidden_dim, cfg.model.num_layers = hidden_dim, num_layers
     cfg.vocab_size, cfg.seq_len = vocab_size, seq_len
@@ -73,7 +73,7 @@ def gpt2(
 
 
 def _scale_scores(cfg: fdl.Config[Trainer], scales: Sequence[float]) -> None:
-    """Scores are multiplied by these, a pattern that repeats over the depth."""
+    """Multiply scores by these factors, a pattern that repeats over the depth."""
     cfg.model.blocks = repeated(cfg.model.blocks, len(scales))
     for block, scale in zip(cfg.model.blocks, scales, strict=True):
         block.attention.scale = scale

@@ -1,4 +1,4 @@
-"""gpt-oss (OpenAI, 2025, arXiv:2508.10925): experts with biases, a window in every second layer."""
+"""gpt-oss (OpenAI, 2025, arXiv:2508.10925): experts with biases, alternating sliding windows."""
 
 from operator import attrgetter
 
@@ -32,7 +32,7 @@ from fidgpt.train import Trainer
 def gpt_oss(
     cfg: fdl.Config[Trainer], *, num_experts: int, top_k: int = 4, limit: float = 7.0
 ) -> None:
-    """A decoder with attention sinks, and experts that clamp at `limit`."""
+    """A decoder with attention sinks, and experts with activations clamped at `limit`."""
     use_sinks(cfg)
     use_moe(cfg, num_experts=num_experts, top_k=top_k)
     for part in find(cfg.model, Router, GatedExperts):
@@ -71,12 +71,12 @@ HUB = Family(
 
 
 def gpt_oss_20b() -> fdl.Config[Trainer]:
-    """21 billion parameters, 4.2 billion a token."""
+    """21 billion parameters, 4.2 billion per token."""
     return gpt_oss(num_layers=24, num_experts=32, scaling=_longer())
 
 
 def gpt_oss_120b() -> fdl.Config[Trainer]:
-    """117 billion parameters, 5.7 billion a token."""
+    """117 billion parameters, 5.7 billion per token."""
     return gpt_oss(num_layers=36, num_experts=128, scaling=_longer())
 
 

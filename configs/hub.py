@@ -1,4 +1,4 @@
-"""Families of models on the Hugging Face hub: their settings and tensors."""
+"""Model families of the Hugging Face hub: their settings and tensors."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,23 +45,24 @@ class Family:
     """A family of models, as described by its config.json and safetensors files.
 
     Attributes:
-      model_type: in config.json.
-      architecture: the class of transformers.
-      config: makes the config of a member; its arguments are the settings.
-      settings: key of config.json for each argument; `a.b` is key b of the mapping at a.
-      tensors: form in the files for each of our parameters; `*` is the layer, and a name without a
-        final `weight` or `bias` covers both. If forms depend on sizes: a function from the settings
+      model_type: `model_type` in config.json.
+      architecture: name of the class in transformers.
+      config: returns the config of a model; its arguments are the settings.
+      settings: key in config.json of each argument; `a.b` is key b of the mapping at a.
+      tensors: form in the files of each fidgpt parameter; `*` is the layer, and a name without a
+        final `weight` or `bias` covers both. If forms depend on sizes, a function from the settings
         to this mapping.
-      switches: for keys of config.json, the key of the bool that enables each; if it is not true,
-        the key is ignored.
-      fixed: keys of config.json with the only values that are supported, the default first.
-      defaults: values of missing keys of config.json, if different from Llama's; for `layer_types`,
-        a pattern that repeats over the depth.
-      readings: how to read settings of this family from a model; see interop/hugging_face for those
-        of all families.
-      constants: keys that are written with these values and not read, as they are for training.
-      ignored: patterns of names of further tensors in files that are not read.
-      whole_heads: whether heads must fill the width.
+      switches: for keys of config.json, the boolean key that enables each; unless it is true, the
+        key is ignored.
+      fixed: keys of config.json and their supported values, the default first.
+      defaults: values of missing keys of config.json that differ from Llama's; for `layer_types`, a
+        pattern that repeats over the depth.
+      readings: how to read settings specific to this family from a model; see interop/hugging_face
+        for the common ones.
+      constants: keys that are written with these values but not read, as they only concern
+        training.
+      ignored: patterns of names of other tensors in files, which are not read.
+      whole_heads: whether num_heads must divide hidden_dim.
     """
 
     model_type: str
@@ -78,7 +79,7 @@ class Family:
     whole_heads: bool = False
 
 
-# The settings of Llama, by the keys of config.json that most families share.
+# The settings of Llama, with the keys of config.json that most families share.
 SETTINGS: Mapping[str, str] = {
     "hidden_dim": "hidden_size",
     "num_layers": "num_hidden_layers",
@@ -94,14 +95,14 @@ SETTINGS: Mapping[str, str] = {
     "scaling": "rope_scaling",
 }
 
-# Those of families whose projections may have biases.
+# Settings of families whose projections may have biases.
 BIASES: Mapping[str, str] = {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias"}
 
-# Those of families in which some layers, or all, have a sliding window.
+# Settings of families in which layers may have a sliding window.
 WINDOWS: Mapping[str, str] = {"window": "sliding_window", "layer_types": "layer_types"}
 
 _LAYER = "model.layers.*"
-# The tensors of Llama, by the names that most families share.
+# The tensors of Llama, with the names that most families share.
 TENSORS: Mapping[str, str] = {
     "embedding": "model.embed_tokens",
     "blocks.*.attention_norm": f"{_LAYER}.input_layernorm",
@@ -117,13 +118,13 @@ TENSORS: Mapping[str, str] = {
     "unembedding": "lm_head",
 }
 
-# Those of families that normalize queries and keys head by head.
+# Tensors of families that normalize queries and keys per head.
 QK_NORMS: Mapping[str, str] = {
     "blocks.*.attention.query_norm": f"{_LAYER}.self_attn.q_norm",
     "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.k_norm",
 }
 
-# Those of a mixture of experts, as Qwen and DeepSeek name them.
+# Tensors of mixtures of experts, with the names of Qwen and DeepSeek.
 EXPERTS: Tensors = {
     "blocks.*.mlp.router": f"{_LAYER}.mlp.gate",
     "blocks.*.mlp.experts.gate": Stacked(f"{_LAYER}.mlp.experts.{{expert}}.gate_proj.weight"),

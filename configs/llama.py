@@ -64,13 +64,13 @@ def llama3_1_405b() -> fdl.Config[Trainer]:
 
 
 def llama3_2_1b() -> fdl.Config[Trainer]:
-    """1.2 billion parameters, one table."""
+    """1.2 billion parameters, tied embeddings."""
     cfg = _llama3(hidden_dim=2048, num_layers=16, num_heads=32, ffn_dim=8192, tied=True)
     return _longer(cfg, factor=32.0)
 
 
 def llama3_2_3b() -> fdl.Config[Trainer]:
-    """3.2 billion parameters, one table."""
+    """3.2 billion parameters, tied embeddings."""
     cfg = _llama3(hidden_dim=3072, num_layers=28, num_heads=24, ffn_dim=8192, tied=True)
     return _longer(cfg, factor=32.0)
 

@@ -34,17 +34,17 @@ _with_large_table = partial(
 
 
 def mistral_7b() -> fdl.Config[Trainer]:
-    """7.2 billion parameters: version 0.1, with its window of 4,096 tokens."""
+    """7.2 billion parameters: version 0.1, with a sliding window of 4,096 tokens."""
     return _mistral_7b(vocab_size=32_000)
 
 
 def mistral_7b_v0_3() -> fdl.Config[Trainer]:
-    """The same without a window, with a larger table and a larger base of RoPE."""
+    """Mistral 7B without a window, with a larger vocabulary and a larger RoPE base."""
     return _mistral_7b(vocab_size=32_768, window=None, theta=1e6)
 
 
 def mistral_nemo_12b() -> fdl.Config[Trainer]:
-    """12 billion parameters; queries are narrower than the stream."""
+    """12 billion parameters; heads do not fill the width."""
     return _with_large_table(ffn_dim=14_336, seq_len=1_024_000, theta=1e6)
 
 

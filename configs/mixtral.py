@@ -1,4 +1,4 @@
-"""Mixtral (Jiang et al., 2024, arXiv:2401.04088): Mistral with eight experts in every layer."""
+"""Mixtral (Jiang et al., 2024, arXiv:2401.04088): Mistral with eight experts per layer."""
 
 import fiddle as fdl
 
@@ -37,7 +37,7 @@ HUB = Family(
 
 
 def mixtral_8x7b() -> fdl.Config[Trainer]:
-    """47 billion parameters, 13 billion a token."""
+    """47 billion parameters, 13 billion per token."""
     return mixtral(
         hidden_dim=4096,
         num_layers=32,
@@ -48,7 +48,7 @@ def mixtral_8x7b() -> fdl.Config[Trainer]:
 
 
 def mixtral_8x22b() -> fdl.Config[Trainer]:
-    """141 billion parameters, 39 billion a token."""
+    """141 billion parameters, 39 billion per token."""
     return mixtral(
         hidden_dim=6144,
         num_layers=56,

@@ -1,4 +1,4 @@
-"""OLMo 2 (Team OLMo, 2024, arXiv:2501.00656): norms after the branches, and across all heads."""
+"""OLMo 2 (Team OLMo, 2024, arXiv:2501.00656): post-norm, and QK-norm across all heads."""
 
 from functools import partial
 
@@ -69,5 +69,5 @@ def olmo2_13b() -> fdl.Config[Trainer]:
 
 
 def olmo2_32b() -> fdl.Config[Trainer]:
-    """32 billion parameters, with grouped queries."""
+    """32 billion parameters, with grouped-query attention."""
     return _olmo2(hidden_dim=5120, num_layers=64, num_heads=40, num_kv_heads=8, ffn_dim=27_648)

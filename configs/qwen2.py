@@ -24,9 +24,9 @@ def windowed(
     layer_types: Sequence[str] | None,
     num_full: int = 0,
 ) -> None:
-    """A decoder with `num_full` layers of full attention, then layers with a window.
+    """A decoder with `num_full` layers of full attention, then layers with a sliding window.
 
-    `layer_types`, if given, lists instead which layers have one.
+    `layer_types`, if given, takes precedence over `num_full`.
     """
     if layer_types is None:
         look_back(cfg, window, sliding_from(num_full, num_layers))
@@ -39,7 +39,7 @@ def qwen2(cfg: fdl.Config[Trainer]) -> None:
         attention.bias, attention.out_bias = True, False
 
 
-# Files may tell of a window that is not used.
+# Files may set a window that is disabled.
 SWITCHES: Mapping[str, str] = {"sliding_window": "use_sliding_window"}
 FIXED: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
@@ -67,17 +67,17 @@ _large = partial(qwen2, vocab_size=152_064, seq_len=131_072, theta=1e6)
 
 
 def qwen2_5_0_5b() -> fdl.Config[Trainer]:
-    """494 million parameters, one table."""
+    """494 million parameters, tied embeddings."""
     return _small(hidden_dim=896, num_layers=24, num_heads=14, ffn_dim=4864)
 
 
 def qwen2_5_1_5b() -> fdl.Config[Trainer]:
-    """1.5 billion parameters, one table."""
+    """1.5 billion parameters, tied embeddings."""
     return _small(hidden_dim=1536, num_layers=28, num_heads=12, ffn_dim=8960, seq_len=131_072)
 
 
 def qwen2_5_3b() -> fdl.Config[Trainer]:
-    """3.1 billion parameters, one table."""
+    """3.1 billion parameters, tied embeddings."""
     return _small(hidden_dim=2048, num_layers=36, num_heads=16, ffn_dim=11_008)
 
 

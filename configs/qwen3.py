@@ -1,4 +1,4 @@
-"""Qwen 3 without experts (Yang et al., 2025, arXiv:2505.09388): queries and keys normalized."""
+"""Qwen 3, dense (Yang et al., 2025, arXiv:2505.09388): queries and keys are normalized."""
 
 from functools import partial
 
@@ -33,17 +33,17 @@ _qwen3 = partial(qwen3, num_kv_heads=8, vocab_size=151_936, seq_len=40_960, thet
 
 
 def qwen3_0_6b() -> fdl.Config[Trainer]:
-    """596 million parameters, one table."""
+    """596 million parameters, tied embeddings."""
     return _qwen3(hidden_dim=1024, num_layers=28, num_heads=16, ffn_dim=3072, tied=True)
 
 
 def qwen3_1_7b() -> fdl.Config[Trainer]:
-    """1.7 billion parameters, one table."""
+    """1.7 billion parameters, tied embeddings."""
     return _qwen3(hidden_dim=2048, num_layers=28, num_heads=16, ffn_dim=6144, tied=True)
 
 
 def qwen3_4b() -> fdl.Config[Trainer]:
-    """4.0 billion parameters, one table."""
+    """4.0 billion parameters, tied embeddings."""
     return _qwen3(hidden_dim=2560, num_layers=36, num_heads=32, ffn_dim=9728, tied=True)
 
 

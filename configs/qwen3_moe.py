@@ -1,4 +1,4 @@
-"""Qwen 3 with experts (Yang et al., 2025, arXiv:2505.09388): 8 of 128 small ones in every layer."""
+"""Qwen 3 MoE (Yang et al., 2025, arXiv:2505.09388): 8 of 128 small experts per token."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def qwen3_moe(
     every: int = 1,
     dense_layers: Sequence[int] = (),
 ) -> None:
-    """Qwen 3 with a mixture in each `every`-th layer that is not among `dense_layers`."""
+    """Qwen 3 with a mixture of experts in each `every`-th layer, except for `dense_layers`."""
     dense, mixed = clone_part(cfg.model.blocks[0]), cfg.model.blocks[0]
     use_moe(cfg, num_experts=num_experts, top_k=top_k, ffn_dim=expert_ffn_dim)
     for router in find(cfg.model, Router):
@@ -75,14 +75,14 @@ HUB = Family(
 
 
 def qwen3_30b_a3b() -> fdl.Config[Trainer]:
-    """31 billion parameters, 3.4 billion a token."""
+    """31 billion parameters, 3.4 billion per token."""
     return qwen3_moe(
         hidden_dim=2048, num_layers=48, num_heads=32, head_dim=128, expert_ffn_dim=768, theta=1e6
     )
 
 
 def qwen3_235b_a22b() -> fdl.Config[Trainer]:
-    """235 billion parameters, 22 billion a token."""
+    """235 billion parameters, 22 billion per token."""
     return qwen3_moe(
         hidden_dim=4096, num_layers=94, num_heads=64, head_dim=128, expert_ffn_dim=1536, theta=1e6
     )

@@ -1,6 +1,6 @@
-"""SmolLM, SmolLM2 (Allal et al., 2025, arXiv:2502.02737) and SmolLM3: small, with one table.
+"""SmolLM, SmolLM2 (Allal et al., 2025, arXiv:2502.02737) and SmolLM3, with tied embeddings.
 
-The first two are Llamas on the hub; the third leaves every fourth layer without positions.
+On the hub the first two are Llama models; the third has no RoPE in every fourth layer.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ def smollm3(
 ) -> None:
     """A decoder of which each `nope_every`-th layer has no RoPE (NoPE, arXiv:2501.18795).
 
-    `roped`, if given, lists instead for each layer whether it has one. A window is for
-    layers without RoPE, unless `layer_types` is given.
+    `roped`, if given, lists whether each layer has one. Layers without RoPE use the window, unless
+    `layer_types` is given.
     """
     pattern = shortest_period([1] * (nope_every - 1) + [0] if roped is None else roped)
     if layer_types is None:
@@ -83,17 +83,17 @@ def smollm_1_7b() -> fdl.Config[Trainer]:
 
 
 def smollm2_135m() -> fdl.Config[Trainer]:
-    """The same as smollm_135m for sequences of 8,192 tokens."""
+    """smollm_135m for sequences of 8,192 tokens."""
     return _longer(smollm_135m(), theta=100_000.0)
 
 
 def smollm2_360m() -> fdl.Config[Trainer]:
-    """The same as smollm_360m for sequences of 8,192 tokens."""
+    """smollm_360m for sequences of 8,192 tokens."""
     return _longer(smollm_360m(), theta=100_000.0)
 
 
 def smollm2_1_7b() -> fdl.Config[Trainer]:
-    """The same as smollm_1_7b for sequences of 8,192 tokens."""
+    """smollm_1_7b for sequences of 8,192 tokens."""
     return _longer(smollm_1_7b(), theta=130_000.0)
 
 

@@ -1,4 +1,4 @@
-"""How our parameters are stored in the tensors of a file, as pairs of views."""
+"""Mappings between fidgpt parameters and the tensors of a file, as pairs of views."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from torch import Tensor
 
 
 class Piece(NamedTuple):
-    """A part of one of our parameters, and where it is in a file.
+    """A piece of a fidgpt parameter, and its location in a file.
 
     Attributes:
-      name: of the file's tensor; `*` stands for the layer.
-      shape: of the file's tensor.
-      ours: a view of our parameter.
-      theirs: gives the view of the file's tensor that equals `ours`, element by element.
+      name: name of the file's tensor; `*` stands for the layer.
+      shape: shape of the file's tensor.
+      ours: a view of the fidgpt parameter.
+      theirs: returns the view of the file's tensor that equals `ours` elementwise.
     """
 
     name: str
@@ -25,45 +25,45 @@ class Piece(NamedTuple):
 
 @runtime_checkable
 class Form(Protocol):
-    """Maps one of our parameters to tensors of a file."""
+    """Maps a fidgpt parameter to tensors of a file."""
 
     def pieces(self, ours: Tensor, /) -> Iterator[Piece]: ...
 
 
 @dataclass(frozen=True)
 class Same:
-    """The same tensor under another name."""
+    """An equal tensor with a different name."""
 
     name: str
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """Return one piece, the whole."""
+        """Yield the whole parameter as one piece."""
         yield Piece(self.name, tuple(ours.shape), ours, lambda theirs: theirs)
 
 
 @dataclass(frozen=True)
 class Transposed:
-    """Another form of the parameter with its last two dimensions transposed.
+    """A form with the last two dimensions of the parameter transposed.
 
-    A vector has no other way round. A name alone means the same tensor.
+    Vectors are unchanged. A name stands for `Same`.
     """
 
     form: str | Form
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """Return the pieces of the other form."""
+        """Yield the pieces of the transposed parameter."""
         form = Same(self.form) if isinstance(self.form, str) else self.form
         yield from form.pieces(ours.mT if ours.dim() > 1 else ours)
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Experts with a tensor each; `{expert}` in the name is the number."""
+    """Stacked experts that the file stores separately; `{expert}` in the name is the index."""
 
     name: str
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """Return a piece for each expert."""
+        """Yield a piece per expert."""
         for number, expert in enumerate(ours):
             name = self.name.replace("{expert}", str(number))
             yield Piece(name, tuple(expert.shape), expert, lambda theirs: theirs)
@@ -71,10 +71,7 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Joined:
-    """Part number `index` of `of` equal parts of one tensor, in order.
-
-    They lie so along the dimension `dim` of the tensor.
-    """
+    """Part `index` of `of` equal, consecutive parts of a tensor along dimension `dim`."""
 
     name: str
     index: int
@@ -82,7 +79,7 @@ class Joined:
     dim: int = -1
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """Return one piece, the whole."""
+        """Yield the whole parameter as one piece."""
         size = ours.shape[self.dim]
         yield Piece(
             self.name,
@@ -94,23 +91,23 @@ class Joined:
 
 @dataclass(frozen=True)
 class Interleaved:
-    """Every `of`-th element of one tensor along its last dimension, from element `index` on."""
+    """Every `of`-th element of a tensor along its last dimension, from element `index` on."""
 
     name: str
     index: int
     of: int
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """Return one piece, the whole."""
+        """Yield the whole parameter as one piece."""
         shape = _scaled(ours, -1, self.of)
         yield Piece(self.name, shape, ours, lambda theirs: theirs[..., self.index :: self.of])
 
 
 @dataclass(frozen=True)
 class Paired:
-    """Rotary rows, where the file pairs neighbors and we pair the two halves.
+    """Rotary rows: the file pairs adjacent rows, and fidgpt pairs the two halves.
 
-    Rows come in groups, one for a head: first `still` rows that do not turn, then `turning` rows.
+    There is a group of rows per head: first `still` rows without rotation, then `turning` rows.
     """
 
     name: str
@@ -118,7 +115,7 @@ class Paired:
     turning: int
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """Return the rows without rotation, if any, and the rotary ones."""
+        """Yield the rows without rotation, if any, and the rotary ones."""
         shape = tuple(ours.shape)
         if self.still:
             yield Piece(self.name, shape, self._still(ours), self._still)
@@ -136,7 +133,7 @@ class Paired:
 
 
 def _scaled(ours: Tensor, dim: int, factor: int) -> tuple[int, ...]:
-    """Return the shape of a tensor of which ours is one of `factor` parts along a dimension."""
+    """Return the shape of a tensor of which a parameter is one of `factor` parts along `dim`."""
     shape = list(ours.shape)
     shape[dim] *= factor
     return tuple(shape)

@@ -1,4 +1,4 @@
-"""Configs of families as changes of another family's."""
+"""Configs derived from those of other model families."""
 
 import inspect
 from collections.abc import Callable
@@ -15,19 +15,19 @@ Make = Callable[..., fdl.Config[Trainer]]
 def variant_of(parent: Make, **defaults: Any) -> Callable[[Callable[..., None]], Make]:
     """Turn a function that changes a graph into a config derived from `parent`.
 
-    The config takes the arguments of the parent and those of the function, all by name:
+    The config takes the arguments of the parent and of the function as keywords:
 
         @variant_of(decoder, eps=1e-6)
         def capped(cfg: fdl.Config[Trainer], *, eps: float, cap: float = 50.0) -> None: ...
 
         capped(hidden_dim=256, cap=30.0, ...)
 
-    calls `decoder(hidden_dim=256, eps=1e-6, ...)` and changes its result. An argument of both, such
-    as `eps`, is passed to both.
+    calls `decoder(hidden_dim=256, eps=1e-6, ...)` and changes its result. Arguments that both have,
+    such as `eps`, are passed to both.
 
     Args:
-      parent: makes the graph to change.
-      defaults: different defaults of the parent's arguments.
+      parent: returns the graph to change.
+      defaults: new defaults of the parent's arguments.
 
     Raises:
       TypeError: the parent has no such argument.

@@ -1,4 +1,4 @@
-"""Sliding windows of layers."""
+"""Sliding windows by layer."""
 
 from collections.abc import Sequence
 from typing import TypeVar
@@ -11,15 +11,15 @@ from fidgpt.train import Trainer
 
 T = TypeVar("T")
 
-# The words of config.json for the two kinds of layers.
+# The names of both kinds of layers in config.json.
 SLIDING, FULL = "sliding_attention", "full_attention"
 
 
 def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequence[str]) -> None:
-    """Set the window of sliding layers, by a pattern that repeats over the depth; None: full.
+    """Set the window of sliding layers by a pattern that repeats over the depth; None for none.
 
     Raises:
-      ValueError: a layer is of neither kind.
+      ValueError: a layer type is unknown.
     """
     windows = shortest_period(windows_of(layer_types, window))
     cfg.model.blocks = repeated(cfg.model.blocks, len(windows))
@@ -28,13 +28,13 @@ def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequenc
 
 
 def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | None]:
-    """Return the window of each layer of a pattern, by the names of config.json.
+    """Return the window of each layer of a pattern of `layer_types` as in config.json.
 
     Raises:
-      ValueError: one is another word.
+      ValueError: a layer type is unknown.
     """
     if unknown := sorted({*layer_types} - {SLIDING, FULL}):
-        raise ValueError(f"layer_types has {', '.join(unknown)}: use {SLIDING} and {FULL}.")
+        raise ValueError(f"layer_types has {', '.join(unknown)}; use {SLIDING} and {FULL}.")
     return [window if kind == SLIDING else None for kind in layer_types]
 
 

@@ -1,4 +1,4 @@
-"""How to change a run: each function changes the graph that it is given, in one concern."""
+"""Fiddlers: functions that each change one aspect of a config graph in place."""
 
 from fidgpt.fiddlers.adapters import use_lora
 from fidgpt.fiddlers.attention import (

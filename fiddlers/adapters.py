@@ -17,7 +17,7 @@ def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None
     Args:
       cfg: the graph to change.
       rank: rank of the adapters.
-      alpha: adapters are scaled by alpha / rank; defaults to rank.
+      alpha: scale of the adapters times `rank`; defaults to `rank`.
     """
     for node in parts(cfg.model):
         for name, maker in (("linear", LoRALinear), ("adapter", StackedLoRA)):

@@ -79,10 +79,10 @@ def use_value_embeddings(cfg: fdl.Config[Trainer]) -> None:
 def use_sliding_window(cfg: fdl.Config[Trainer], window: int = 1024, every: int = 2) -> None:
     """Use sliding-window attention, with full attention in each `every`-th layer.
 
-    Gemma 3 has five layers with a window before one without: `every=6`. With 0, all have it.
+    Gemma 3 has five layers with a window per layer without: `every=6`. With 0, all layers have it.
     """
     if every < 0:
-        raise ConfigError(f"{every=} must be 1 or more layers, or 0 for a window in all of them.")
+        raise ConfigError(f"{every=} must be 1 or more, or 0 for a window in all layers.")
     for model in find(cfg, Transformer):
         model.blocks = repeated(model.blocks, max(every, 1))
         numbered = [*enumerate(model.first_blocks), *enumerate(model.blocks)]
@@ -100,7 +100,7 @@ def use_document_mask(cfg: fdl.Config[Trainer]) -> None:
 
 
 def forget_alibi(attention: Any) -> None:
-    """Remove ALiBi from an attention."""
+    """Remove ALiBi from an attention node."""
     kept = _without(attention.scores, ALiBi)
     if len(kept) < len(attention.scores):
         attention.scores = kept

@@ -107,7 +107,7 @@ def share_blocks(cfg: fdl.Config[Trainer]) -> None:
 def _use_norm(
     cfg: fdl.Config[Trainer], norm: Callable[[type[fdl.Buildable]], fdl.Buildable]
 ) -> None:
-    """Set all norms of blocks and the last one; `norm` makes one as a kind of node."""
+    """Replace the norms of all blocks and the final norm by `norm(kind of node)`."""
     for block in find(cfg.model, Block):
         for key in _NORMS.intersection(parameter_names(block)):
             setattr(block, key, norm(fdl.ArgFactory))

@@ -29,19 +29,19 @@ def save_every(cfg: fdl.Config[Trainer], num_steps: int = 250, keep_last: int = 
 
 
 def save_by_time(cfg: fdl.Config[Trainer], minutes: float = 15.0) -> None:
-    """Also save a checkpoint after a period of time, until the next one is saved."""
+    """Also save a temporary checkpoint whenever this much time has passed."""
     cfg.checkpoints.temporary = fdl.Config(EveryMinutes, minutes)
 
 
 def keep_checkpoints(cfg: fdl.Config[Trainer], every: int = 1000, until: int | None = None) -> None:
-    """Keep a checkpoint every so many steps for good.
+    """Keep a checkpoint every `every` steps permanently.
 
-    A further call applies after the last step of the previous one, and replaces those that end no
-    sooner.
+    A later call applies after the `until` of earlier ones, and replaces those that end at the same
+    step or later.
 
     Args:
       cfg: the graph to change.
-      every: in steps.
+      every: interval in steps.
       until: the last step to which this applies; defaults to the end.
     """
     kept = [
@@ -61,7 +61,7 @@ def keep_best(cfg: fdl.Config[Trainer], metric: str = "validation/loss") -> None
     if metric.partition("/")[0] not in cfg.evaluators:
         known = ", ".join(cfg.evaluators) or "none"
         raise ConfigError(
-            f"metric={metric!r} is of no evaluator of this config, which has {known}."
+            f"no evaluator of this config measures metric={metric!r}; it has {known}."
         )
     cfg.checkpoints.best = fdl.Config(KeepBest, metric)
 
@@ -76,7 +76,7 @@ def mirror_checkpoints(cfg: fdl.Config[Trainer], url: str) -> None:
 
     Args:
       cfg: the graph to change.
-      url: a folder for this run alone, such as gs://bucket/runs/first.
+      url: a folder for this run only, such as gs://bucket/runs/first.
     """
     cfg.checkpoints.mirror = fdl.Config(Mirror, url)
 
@@ -92,10 +92,10 @@ def initialize_from(
 
     Args:
       cfg: the graph to change.
-      path: the run, one of its checkpoints, or a file of safetensors.
+      path: a run, one of its checkpoints, or a safetensors file.
       only: names in this model, with `*` as wildcard, such as `embedding`.
-      renamed: maps names of this model to different ones in the file.
-      step: of the run; defaults to its latest checkpoint.
+      renamed: maps names in this model to names in the file.
+      step: step of the run's checkpoint; defaults to the latest.
     """
     cfg.weights = fdl.Partial(
         initial_weights, path=path, only=list(only), renamed=renamed, step=step

@@ -1,4 +1,4 @@
-"""Training data: mixtures, packing, transforms, growing batches."""
+"""Training data: mixtures, packing, transforms, batch size and sequence length schedules."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,22 +34,22 @@ def use_mixture(
     last_weights: dict[str, float | int] | None = None,
     text_field: str = "text",
 ) -> None:
-    """Train on a mixture of the config's own text, called `own`, and further files.
+    """Train on a mixture of the config's own text, named `own`, and other files.
 
     Args:
       cfg: the graph to change.
-      texts: by name, a file of text, JSON lines, Parquet or Arrow, or a folder of them.
-      weights: share of the tokens by name, including `own`; defaults to equal shares.
-      stages: further weights, by the step or, below 1, the fraction of the run at which they start.
+      texts: files of text, JSON lines, Parquet or Arrow, or folders of them, by name.
+      weights: relative number of tokens by name, including `own`; defaults to equal weights.
+      stages: later weights, by the step or, below 1, the fraction of the run at which they start.
       last_weights: weights at the last step, interpolated linearly from the first.
       text_field: field of the text in JSON lines and tables.
     """
     names = [OWN, *texts]
     if stages and last_weights:
-        raise ConfigError("a mixture has stages or moves to last_weights: leave one of them out.")
+        raise ConfigError("stages and last_weights cannot be combined; remove one of them.")
     for given in [weights or {}, last_weights or {}, *(stages or {}).values()]:
         if strange := [name for name in given if name not in names]:
-            raise ConfigError(f"there is no text {strange[0]!r}: there are {', '.join(names)}.")
+            raise ConfigError(f"there is no text {strange[0]!r}; the texts are {', '.join(names)}.")
 
     def mixed(data: Any) -> fdl.Config[Mixture]:
         own = data.streams[OWN] if fdl.get_callable(data) is Mixture else data
@@ -57,7 +57,7 @@ def use_mixture(
         for name, path in texts.items():
             streams[name] = swapped(own, TokenStream)
             if "transforms" in fdl.ordered_arguments(own):
-                streams[name].transforms = list(own.transforms)  # a list of its own
+                streams[name].transforms = list(own.transforms)  # a separate list
             streams[name].corpus = text_like(own_corpus(cfg), path, text_field=text_field)
         first = dict(weights or dict.fromkeys(names, 1.0))
         later: Any = [_stage(begin, shares) for begin, shares in sorted((stages or {}).items())]
@@ -120,7 +120,7 @@ def use_fim(
 
 
 def use_prefetch(cfg: fdl.Config[Trainer], depth: int = 2) -> None:
-    """Prepare the next batches in a thread while the model computes."""
+    """Prefetch batches in a background thread."""
     _wrap_stream(cfg, fdl.Config(Prefetch, depth=depth))
 
 
@@ -129,8 +129,8 @@ def grow_batch(cfg: fdl.Config[Trainer], over: float | int = 0.25, multiple_of: 
 
     Args:
       cfg: the graph to change.
-      over: steps until the full size, or, as a float up to 1, a fraction of the run.
-      multiple_of: all sizes are multiples of this many sequences, which is also the smallest.
+      over: steps until the full size, or, if a float up to 1, a fraction of the run.
+      multiple_of: smallest size, of which all sizes are multiples.
     """
     growing = fdl.Config(GrowingBatch, batch_size=BatchSize.new(), multiple_of=multiple_of)
     growing.schedule = _rise(over)
@@ -144,7 +144,7 @@ def grow_seq_len(
 
     Args:
       cfg: the graph to change.
-      over: steps until the full length, or, as a float up to 1, a fraction of the run.
+      over: steps until the full length, or, if a float up to 1, a fraction of the run.
       min_seq_len: shortest length in tokens; defaults to an eighth of the full length.
     """
     growing = fdl.Config(GrowingSequence, seq_len=SeqLen.new(), schedule=_rise(over))
@@ -157,7 +157,7 @@ def _hundredth() -> fdl.Config[int]:
 
 
 def _rise(over: float | int) -> fdl.Config[Phases]:
-    """Return a curve from nearly 0 linearly up to 1, then constant."""
+    """Return a schedule that rises linearly to 1, then is constant."""
     return fdl.Config(Phases, num_steps=NumSteps.new(), shape=fdl.Config(NoDecay), warmup=over)
 
 
@@ -184,5 +184,5 @@ def _stage(begin: float, shares: Mapping[str, float | int]) -> fdl.Config[Stage]
     if 0 < begin < 1:
         step = fdl.Config(fraction, of=NumSteps.new(), ratio=begin)
     elif begin != int(begin):
-        raise ConfigError(f"a stage begins at a step, or at a part of the run below 1: {begin}.")
+        raise ConfigError(f"a stage must begin at a step or, below 1, at a fraction: {begin}.")
     return fdl.Config(Stage, begin=step if begin < 1 else int(begin), weights=dict(shares))

@@ -15,14 +15,14 @@ from fidgpt.train import DomainValidation, Samples, TaskEvaluation, Trainer, Val
 def use_validation(
     cfg: fdl.Config[Trainer], texts: dict[str, str], text_field: str = "text"
 ) -> None:
-    """Validate on further files, by their names.
+    """Validate on additional files.
 
-    Frequency and number of batches are those of the existing validation on held-out text, which the
+    Interval and number of batches are those of the existing validation on held-out text, which the
     name `validation` replaces.
 
     Args:
       cfg: the graph to change.
-      texts: by name, a file of text, JSON lines, Parquet or Arrow, or a folder of them.
+      texts: files of text, JSON lines, Parquet or Arrow, or folders of them, by name.
       text_field: field of the text in JSON lines and tables.
     """
     every, like = None, fdl.Config(HeldOut, seq_len=SeqLen.new(), batch_size=BatchSize.new())
@@ -39,7 +39,7 @@ def use_validation(
 
 
 def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:
-    """Validate on each text of the mixture by name; apply it after the mixture.
+    """Validate on each text of the mixture separately; apply it after `use_mixture`.
 
     Existing validations keep their settings.
     """
@@ -54,7 +54,7 @@ def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:
             }
             cfg.evaluators[name] = part
     if not found:
-        raise ConfigError("no evaluator is a Validation of a HeldOut, whose text has domains.")
+        raise ConfigError("no evaluator is a Validation on a HeldOut stream.")
 
 
 def use_tasks(
@@ -73,7 +73,7 @@ def use_tasks(
       every: steps between evaluations; the last step is always evaluated.
       limit: maximum number of documents per task.
       num_fewshot: solved examples before each question; defaults to the task's setting.
-      include_path: a folder with further task files.
+      include_path: a folder with additional task files.
     """
     cfg.evaluators["tasks"] = fdl.Config(
         TaskEvaluation,
@@ -135,4 +135,4 @@ def _corpora(stream: Any, name: str = "") -> dict[str, fdl.Buildable]:
     if "corpus" in arguments:
         return {name or OWN: stream.corpus}
     kind = fdl.get_callable(stream).__name__
-    raise ConfigError(f"the stream {kind} has no corpus, of which a part would be held out.")
+    raise ConfigError(f"the stream {kind} has no corpus with held-out text.")

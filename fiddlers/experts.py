@@ -40,10 +40,10 @@ from fidgpt.model.moe import (
 from fidgpt.tags import HiddenDim, NumExperts, TopK
 from fidgpt.train import Trainer
 
-# MLPs that have a class of their own, by what their experts call inside.
+# The gating functions of gated MLP classes.
 _GATED = {SwiGLU: swiglu, GeGLU: geglu}
 _PLAIN = {GELU: gelu_tanh, SquaredReLU: squared_relu}
-# What adapters are called in an MLP and in experts, and what makes them there.
+# The argument for adapters and their class, in MLPs and in experts.
 _ADAPTERS = {("linear", LoRALinear): ("adapter", StackedLoRA)}
 _ADAPTERS |= {there: here for here, there in _ADAPTERS.items()}
 
@@ -58,22 +58,20 @@ def use_moe(
 ) -> None:
     """Replace MLPs by mixtures of `num_experts` experts, with `top_k` per token.
 
-    Experts compute what the replaced MLP did. The router is a softmax, with losses for an even load
-    and small logits. An existing mixture keeps its other settings, except for groups that no longer
+    Experts have the form of the replaced MLP. The router is a softmax, with a load-balancing loss
+    and a z-loss. An existing mixture keeps its other settings, except for groups that no longer
     fit.
 
     Args:
       cfg: the graph to change.
       num_experts: experts per layer.
       top_k: experts per token.
-      every: every so many layers, the last one is a mixture; the others have an MLP.
-      first_dense: number of leading layers that have an MLP in any case.
+      every: the last of every `every` layers is a mixture; the others have an MLP.
+      first_dense: number of first layers that always have an MLP.
       ffn_dim: intermediate width of an expert; defaults to that of the MLP.
     """
     if every < 1 or first_dense < 0:
-        raise ConfigError(
-            f"{every=}, {first_dense=}: every must be 1 or more layers, first_dense 0 or more."
-        )
+        raise ConfigError(f"{every=} must be 1 or more layers, and {first_dense=} 0 or more.")
     require_depth(first_dense)
     for model in find(cfg.model, Transformer):
         first, pattern = list(model.first_blocks), list(model.blocks)
@@ -90,7 +88,7 @@ def use_moe(
 
 
 def use_shared_expert(cfg: fdl.Config[Trainer], ffn_dim: int | None = None) -> None:
-    """Add an MLP for all tokens beside the experts, by default as wide as one of them."""
+    """Add a shared expert, an MLP for all tokens, by default as wide as an expert."""
     for moe in find(cfg.model, MoE):
         moe.shared = _mlp_of(moe.experts)
         if ffn_dim is not None:
@@ -115,7 +113,7 @@ def use_loss_free_balancing(cfg: fdl.Config[Trainer], rate: float = 0.001) -> No
 
 
 def use_sequence_balancing(cfg: fdl.Config[Trainer], weight: float = 0.001) -> None:
-    """Balance experts by a loss per sequence, and no other (DeepSeek-V2)."""
+    """Balance experts by a loss per sequence only (DeepSeek-V2)."""
     for moe in find(cfg.model, MoE):
         moe.balancing = [fdl.ArgFactory(SequenceBalancingLoss, weight=weight)]
 
@@ -177,7 +175,7 @@ def _use_mixtures(part: Any, *, num_experts: int, top_k: int, ffn_dim: int | Non
 
 
 def _fits(groups: Any, *, num_experts: int, top_k: int) -> bool:
-    """Return whether a limit of groups, if any, fits these numbers."""
+    """Return whether a group limit, if any, fits these numbers of experts."""
     limit: Any = None if groups is None else fdl.build(groups)
     try:
         if limit is not None:
@@ -244,8 +242,8 @@ def _mlp_of(experts: Any) -> Any:
             mlp.activation = experts.gating.activation
             return mlp
     raise ConfigError(
-        f"no MLP is known that computes what one of these {kind.__name__} does, with "
-        f"{getattr(experts, 'gating', 'their own weights')!r}: put the MLP there by hand."
+        f"there is no equivalent MLP for {kind.__name__} with "
+        f"{getattr(experts, 'gating', 'their own weights')!r}; set the MLP explicitly."
     )
 
 

@@ -9,15 +9,15 @@ from fidgpt.train import CrossEntropy, Trainer
 
 
 def use_mtp(cfg: fdl.Config[Trainer], num_tokens: int = 1, weight: float = 0.3) -> None:
-    """Train on `num_tokens` tokens beyond the next one as well (DeepSeek-V3).
+    """Also train to predict `num_tokens` tokens beyond the next one (DeepSeek-V3).
 
     Args:
       cfg: the graph to change.
-      num_tokens: number of predictions, each with a block of its own.
-      weight: of the mean of their losses.
+      num_tokens: number of additional predictions, each with its own block.
+      weight: weight of the mean of their losses.
     """
     if num_tokens < 1:
-        raise ConfigError(f"{num_tokens=} learns no further token: use 1 or more.")
+        raise ConfigError(f"{num_tokens=} must be 1 or more.")
     for model in swap_all(cfg, Transformer, by=MultiTokenTransformer):
         model.prediction = fdl.Partial(TokenPrediction, init=model.embedding.weight.init)
         model.num_predictions = num_tokens

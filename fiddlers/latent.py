@@ -21,14 +21,13 @@ def use_mla(
 ) -> None:
     """Replace attention by multi-head latent attention (DeepSeek-V2).
 
-    Defaults are the current values where attention is latent already, and DeepSeek's proportions to
-    the head size otherwise. The number of heads stays; grouped keys and norms of queries and keys
-    are removed.
+    Defaults are the current values if attention is latent already, else DeepSeek's ratios to the
+    head size. The number of heads is kept; grouped keys and QK-norms are removed.
 
     Args:
       cfg: the graph to change.
       kv_rank: size of the cached latent; defaults to 4 * head_dim.
-      query_rank: size of the latent of queries; defaults to none.
+      query_rank: size of the latent of queries; defaults to no latent.
       rope_head_dim: rotary dimensions of a head; defaults to half of head_dim.
       value_head_dim: size of a head's value; defaults to head_dim.
     """
@@ -58,7 +57,7 @@ def fit_rope(rope: Any, size: int | None = None) -> None:
         if fdl.get_callable(part) is not RoPE:
             continue
         if HeadDim in fdl.get_tags(part, "head_dim"):
-            fdl.remove_tag(part, "head_dim", HeadDim)  # what it has is no longer that of a head
+            fdl.remove_tag(part, "head_dim", HeadDim)  # its size is no longer that of a head
             part.head_dim = fdl.Config(rotary_share, head_dim=HeadDim.new())
         if size is not None:
             part.head_dim = size

@@ -10,7 +10,7 @@ from fidgpt.train import CrossEntropy, FusedCrossEntropy, SmoothedLabels, Traine
 
 
 def use_z_loss(cfg: fdl.Config[Trainer], weight: float = 1e-4) -> None:
-    """Add a loss that keeps the normalizer of the logits near one (PaLM)."""
+    """Add a loss that keeps the softmax normalizer near 1 (PaLM)."""
     _add_term(cfg, "z_loss", fdl.Config(ZLoss, weight=weight))
 
 
@@ -35,4 +35,4 @@ def _add_term(cfg: fdl.Config[Trainer], name: str, term: fdl.Config[Any]) -> Non
 def _require_cross_entropy(cfg: fdl.Config[Trainer]) -> None:
     kind = fdl.get_callable(cfg.loss)
     if not (isinstance(kind, type) and issubclass(kind, CrossEntropy)):
-        raise ConfigError(f"the loss is {kind.__name__}, no CrossEntropy to which terms are added.")
+        raise ConfigError(f"the loss is {kind.__name__}, but must be a CrossEntropy to add terms.")

@@ -6,7 +6,7 @@ import fiddle as fdl
 
 from fidgpt.train import Determinism, MemorySnapshot, Profiler, Trainer, Watchdog
 
-# The order in a config whichever fiddler comes first; add your observer, or it stays first.
+# The order in a config, independent of that of fiddlers; observers not listed come first.
 _ORDER: list[Any] = [Determinism, MemorySnapshot, Profiler, Watchdog]
 
 

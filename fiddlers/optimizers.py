@@ -37,7 +37,7 @@ def use_muon(
 ) -> None:
     """Use Muon for hidden matrices, and AdamW for everything else.
 
-    Steps of both have the same size at one learning rate, so AdamW's can be kept.
+    Updates of both have the same size at equal learning rates, so AdamW's can be kept.
 
     Args:
       cfg: the graph to change.
@@ -114,7 +114,7 @@ def use_layer_decay(cfg: fdl.Config[Trainer], factor: float = 0.9) -> None:
 
 
 def set_groups(cfg: fdl.Config[Trainer], groups: fdl.Buildable) -> None:
-    """Set the parameter groups, split further for Muon if they were."""
+    """Set the parameter groups, and split them for Muon if the current ones are split."""
     if _is_split(cfg):
         cfg.groups.groups = groups
     else:
@@ -128,7 +128,7 @@ def _use(
     keep: Collection[str],
     learning_rate: float | None,
 ) -> None:
-    """Replace the optimizer, keeping settings that the new one has too."""
+    """Replace the optimizer, keeping settings that the new one also has."""
     if fdl.get_callable(cfg.optimizer) is not function:
         new = swapped(cfg.optimizer, function)
         for key in set_arguments(new).keys() - keep:

@@ -12,7 +12,7 @@ def use_fsdp(cfg: fdl.Config[Trainer]) -> None:
 
 
 def use_hsdp(cfg: fdl.Config[Trainer], num_shards: int = 8) -> None:
-    """Shard within groups of processes, such as a node's, each with a copy of the model.
+    """Shard within groups of processes, such as those of a node, and replicate across groups.
 
     Args:
       cfg: the graph to change.

@@ -9,7 +9,7 @@ from fidgpt.graph import ConfigError, clone_part, find
 from fidgpt.model import Transformer
 from fidgpt.train import Trainer
 
-_LONGEST = 100_000  # entries, as many as layers: a slip of the pen would fill the memory
+_LONGEST = 100_000  # maximum number of entries, as a typo could exhaust memory
 
 
 def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
@@ -19,8 +19,8 @@ def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
 
     Args:
       cfg: the graph to change.
-      every: give the pattern this many entries instead: after `unroll(every=2)`, `blocks[1]` is
-        every second layer, whatever the depth. A pattern that this does not divide gets a multiple.
+      every: length of the pattern instead: after `unroll(every=2)`, `blocks[1]` is every second
+        layer at any depth. The length is rounded up to a multiple of the current pattern's.
     """
     if every is not None and every < 1:
         raise ConfigError(f"{every=} must be 1 or more layers.")
@@ -32,7 +32,7 @@ def _every_layer(model: fdl.Buildable[Transformer]) -> list[fdl.Buildable]:
     """Return a block for each layer, including the first ones."""
     pattern, num_layers = model.blocks, model.num_layers
     if not isinstance(num_layers, int):
-        raise ConfigError("unroll needs to know model.num_layers as a number.")
+        raise ConfigError("unroll needs model.num_layers to be a number.")
     require_depth(num_layers)
     first = list(model.first_blocks)[:num_layers]
     rest = [pattern[i % len(pattern)] for i in range(len(first), num_layers)]
@@ -58,4 +58,4 @@ def repeated(blocks: Sequence[fdl.Buildable], every: int) -> list[fdl.Buildable]
 def require_depth(num_blocks: int) -> None:
     """Raise ConfigError if a pattern has more entries than any model has layers."""
     if num_blocks > _LONGEST:
-        raise ConfigError(f"{num_blocks} blocks of their own are more than {_LONGEST}.")
+        raise ConfigError(f"{num_blocks} separate blocks are more than {_LONGEST}.")

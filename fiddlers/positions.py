@@ -28,7 +28,7 @@ def use_rope(cfg: fdl.Config[Trainer], theta: float = 10_000.0) -> None:
 
 
 def use_alibi(cfg: fdl.Config[Trainer]) -> None:
-    """Use ALiBi: scores fall with the distance, at a rate per head."""
+    """Use ALiBi: scores decrease linearly with the distance, with a slope per head."""
     use_no_positions(cfg)
     alibi = fdl.Config(ALiBi)
     for attention in find(cfg.model, *ATTENTIONS):

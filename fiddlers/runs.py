@@ -1,4 +1,4 @@
-"""Length of a run, number format, text and tokenizer."""
+"""Length of a run, precision, text and tokenizer."""
 
 import math
 
@@ -28,20 +28,20 @@ def smoke_test(cfg: fdl.Config[Trainer], num_steps: int = 5) -> None:
 def train_for(
     cfg: fdl.Config[Trainer], tokens: int | None = None, tokens_per_parameter: float | None = None
 ) -> None:
-    """Train for a number of tokens, from which the number of steps is derived.
+    """Train for a number of tokens, which determines the number of steps.
 
-    Growing batches and sequences count with their full size.
+    Growing batches and sequences count at their full size.
 
     Args:
       cfg: the graph to change.
-      tokens: of the whole run; defaults to 100 million.
+      tokens: tokens of the whole run; defaults to 100 million.
       tokens_per_parameter: replaces `tokens`; about 20 is compute-optimal (Hoffmann et al., 2022,
         arXiv:2203.15556). Counts all parameters that a token uses: embeddings, which nanochat's
         ratio excludes, and the active experts of a mixture. The current model is counted, on the
         meta device, so set its size first.
     """
     if tokens is not None and tokens_per_parameter is not None:
-        raise ConfigError(f"{tokens=} and {tokens_per_parameter=} both set the length: remove one.")
+        raise ConfigError(f"{tokens=} and {tokens_per_parameter=} cannot both be set; remove one.")
     if tokens_per_parameter is not None:
         if not 0 < tokens_per_parameter < math.inf:
             raise ConfigError(f"{tokens_per_parameter=} must be above 0, and finite.")
@@ -91,8 +91,8 @@ def use_hub_text(
     Args:
       cfg: the graph to change.
       path: the dataset, such as HuggingFaceFW/fineweb-edu.
-      name: of the configuration, if the dataset has several.
-      split: of the dataset.
+      name: configuration of the dataset, if it has several.
+      split: split of the dataset.
       text_field: column of the text.
     """
     source = fdl.Config(HubDataset, path, split=split, text_field=text_field)

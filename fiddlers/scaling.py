@@ -28,12 +28,12 @@ def scale_depth(cfg: fdl.Config[Trainer], factor: float = 2.0) -> None:
         raise ConfigError(f"{factor=} must be above 0, and finite.")
     for model in find(cfg, Transformer):
         if not isinstance(model.num_layers, int):
-            raise ConfigError("scale_depth needs to know model.num_layers as a number.")
+            raise ConfigError("scale_depth needs model.num_layers to be a number.")
         model.num_layers = max(1, round(model.num_layers * factor))
 
 
 def make_depth(cfg: fdl.Config[Trainer], depth: int = 12) -> None:
-    """Set width, heads, tokens, batch size and learning rate from the depth alone.
+    """Set width, heads, tokens, batch size and learning rate from the depth.
 
     The width is 64 times the depth, with heads of 64, and the run has 20 tokens for each parameter
     of the layers (Hoffmann et al., 2022, arXiv:2203.15556). The floating-point operations C of the
@@ -41,7 +41,7 @@ def make_depth(cfg: fdl.Config[Trainer], depth: int = 12) -> None:
     (DeepSeek LLM, 2024, arXiv:2401.02954, section 3.1).
     """
     if depth < 1:
-        raise ConfigError(f"{depth=} leaves no layer: use 1 or more.")
+        raise ConfigError(f"{depth=} must be 1 or more.")
     width = 64 * depth
     cfg.model.num_layers, cfg.model.hidden_dim = depth, width
     for attention in find(cfg.model, *ATTENTIONS):
@@ -91,7 +91,7 @@ def _start_by_width(cfg: fdl.Config[Trainer], base_dim: int) -> None:
 
 
 def _let_follow(part: fdl.Buildable) -> None:
-    """Let sizes that were set as numbers for another width follow the width."""
+    """Unset sizes that were set for another width, so that they follow the width."""
     for name in {"num_heads", "num_kv_heads", "ffn_dim"} & raw_arguments(part).keys():
         if name == "num_kv_heads" and isinstance(part.num_kv_heads, int):
             part.num_kv_heads = fdl.Config(

@@ -22,7 +22,7 @@ from fidgpt.optim import (
 from fidgpt.tags import NumSteps, WarmupSteps
 from fidgpt.train import Trainer
 
-# Schedules as phases: the shape of their decay, and the default of its minimum.
+# Schedules as `Phases`: the shape of their decay, and its default minimum.
 _AS_PHASES: dict[Any, tuple[Any, float]] = {
     WarmupCosine: (CosineDecay, 0.1),
     WarmupStableDecay: (LinearDecay, 0.0),
@@ -89,8 +89,8 @@ def use_wsd_s(
 ) -> None:
     """Use a stable rate with a short decay at the end of each cycle (WSD-S).
 
-    The end of each cycle is a model as good as if the run had been planned to end there (Wen et
-    al., 2024, arXiv:2410.05192).
+    The model at the end of each cycle is as good as that of a run of this length (Wen et al., 2024,
+    arXiv:2410.05192).
 
     Args:
       cfg: the graph to change.
@@ -113,7 +113,8 @@ def use_cycles(
     Args:
       cfg: the graph to change.
       cycles: number of cycles, or the steps at which they end; defaults to 2.
-      cycle_length: instead, the length in steps or as a fraction of the run, or all lengths.
+      cycle_length: alternatively, the length in steps or as a fraction of the run, or a list of
+        lengths.
       rewarmup: warm-up of later cycles, in steps or as a fraction; 0 jumps to the peak.
     """
     if cycles is None and cycle_length is None:
@@ -131,8 +132,8 @@ def _share(decay_ratio: float) -> float:
     """Return a ratio as a float, since schedules take integers for steps."""
     if not 0 <= decay_ratio <= 1:
         raise ConfigError(
-            f"{decay_ratio=} must be a share, from 0 to 1. For a fall of so many steps, set "
-            "schedule.decay, such as set:schedule.decay=100 after it."
+            f"{decay_ratio=} must be a fraction, from 0 to 1. For a decay in steps, set "
+            "schedule.decay after it, such as set:schedule.decay=100."
         )
     return float(decay_ratio)
 
@@ -156,7 +157,7 @@ def _phases(cfg: fdl.Config[Trainer]) -> fdl.Config[Phases]:
         return old
     if kind not in _AS_PHASES:
         raise ConfigError(
-            f"the schedule is {title(old)}, without a known warm-up and decay: replace it by a "
+            f"the schedule is {title(old)}, whose warm-up and decay are unknown; replace it by a "
             "schedule of fidgpt.optim first, such as use:schedule=WarmupCosine."
         )
     shape, floor = _AS_PHASES[kind]

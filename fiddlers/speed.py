@@ -9,7 +9,7 @@ from fidgpt.graph import ConfigError, clone_part, find
 from fidgpt.model import Compile, Float8, Recompute, Shared, Transformer, keep_products
 from fidgpt.train import Float16, Trainer
 
-# Wrappers of block factories, outermost first, whatever the order of fiddlers.
+# Wrappers of block factories, outermost first, independent of the order of fiddlers.
 _WRAPPERS = (Shared, Compile, Recompute, Float8)
 
 
@@ -18,7 +18,7 @@ def use_recompute(cfg: fdl.Config[Trainer], every: int = 1) -> None:
 
     Args:
       cfg: the graph to change.
-      every: recompute only the first of every so many blocks of the pattern.
+      every: recompute only the first of every `every` blocks of the pattern.
     """
     if every < 1:
         raise ConfigError(f"{every=} must be 1 or more layers.")
@@ -62,7 +62,7 @@ def use_float16(cfg: fdl.Config[Trainer], init_scale: float = 65536.0) -> None:
 
     Args:
       cfg: the graph to change.
-      init_scale: initial factor of the loss.
+      init_scale: initial loss scale.
     """
     cfg.precision = fdl.Config(Float16, init_scale=init_scale)
 
@@ -71,7 +71,7 @@ def _wrap_blocks(
     model: fdl.Buildable[Transformer], part: type, *, every: int = 1, **arguments: Any
 ) -> None:
     """Wrap the factories of blocks."""
-    put: dict[int, fdl.Buildable] = {}  # a factory that comes twice stays one
+    put: dict[int, fdl.Buildable] = {}  # a shared factory stays shared
 
     def wrapped(block: fdl.Buildable) -> fdl.Buildable:
         if id(block) not in put:

@@ -1,4 +1,4 @@
-"""Steps of the optimizer: clipping, skipping, averaging, measuring."""
+"""Optimizer steps: clipping, skipping, averaging, metrics."""
 
 import fiddle as fdl
 
@@ -28,8 +28,8 @@ def use_skip_step(cfg: fdl.Config[Trainer], window: int = 128, num_deviations: f
 
     Args:
       cfg: the graph to change.
-      window: number of previous steps to compare with.
-      num_deviations: standard deviations above their mean.
+      window: number of previous steps to compare to.
+      num_deviations: threshold in standard deviations above their mean.
     """
     cfg.guard = fdl.Config(SkipOutliers, window=window, num_deviations=num_deviations)
 
@@ -39,7 +39,7 @@ def use_divergence_skip(cfg: fdl.Config[Trainer], most: int = 10) -> None:
 
     Args:
       cfg: the graph to change.
-      most: maximum number in a row, after which the run stops.
+      most: maximum number of consecutive skips, after which the run stops.
     """
     cfg.divergence = fdl.Config(SkipDiverged, most=most)
 
@@ -49,7 +49,7 @@ def use_roll_back(cfg: fdl.Config[Trainer], most: int = 3, skip_batches: int = 0
 
     Args:
       cfg: the graph to change.
-      most: maximum number per run, after which it stops.
+      most: maximum number of rollbacks per run, after which it stops.
       skip_batches: number of batches to skip after the one that diverged.
     """
     cfg.divergence = fdl.Config(RollBack, most=most, skip_batches=skip_batches)
@@ -98,11 +98,11 @@ def use_step_meters(cfg: fdl.Config[Trainer], every: int = 10) -> None:
 
 
 def use_weight_decay_schedule(cfg: fdl.Config[Trainer], min_ratio: float = 0.0) -> None:
-    """Decay the weight decay along half a cosine over the run.
+    """Decay the weight decay by a half cosine over the run.
 
     Args:
       cfg: the graph to change.
-      min_ratio: fraction that is left at the end.
+      min_ratio: fraction of the weight decay at the end.
     """
     cfg.schedules = {
         "weight_decay": fdl.Config(

@@ -14,7 +14,7 @@ from fidgpt.data import (
     TextFiles,
 )
 
-OWN = "own"  # the name of that text in a mixture
+OWN = "own"  # its name in a mixture
 WRAPPERS = (Prefetch, GrowingSequence, GrowingBatch)  # of streams, outermost first
 
 

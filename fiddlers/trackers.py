@@ -7,7 +7,7 @@ import fiddle as fdl
 
 from fidgpt.train import MLflow, TensorBoard, Tracker, Trackio, Trainer, WandB
 
-# The order in a config whichever fiddler comes first; add your tracker, or it stays first.
+# The order in a config, independent of that of fiddlers; trackers not listed come first.
 _ORDER: list[Callable[..., Tracker]] = [MLflow, TensorBoard, Trackio, WandB]
 
 

@@ -79,12 +79,12 @@ def test_a_pattern_that_is_there_is_kept(cfg):
     [
         ("unroll", {"every": 0}, "every=0 must be 1 or more"),
         *(
-            (name, {key: 10**7}, "10000000 blocks of their own are more than 100000")
+            (name, {key: 10**7}, "10000000 separate blocks are more than 100000")
             for name, key in [("unroll", "every"), ("use_moe", "every"), ("use_moe", "first_dense")]
         ),
-        ("use_recompute", {"every": 10**7}, "10000000 blocks of their own are more than 100000"),
-        ("use_sliding_window", {"every": 10**7}, "10000000 blocks of their own are more than"),
-        ("use_sliding_window", {"every": -1}, "every=-1 must be 1 or more layers, or 0"),
+        ("use_recompute", {"every": 10**7}, "10000000 separate blocks are more than 100000"),
+        ("use_sliding_window", {"every": 10**7}, "10000000 separate blocks are more than"),
+        ("use_sliding_window", {"every": -1}, "every=-1 must be 1 or more, or 0"),
         ("scale_depth", {"factor": -1.0}, "must be above 0, and finite"),
         ("scale_depth", {"factor": float("nan")}, "must be above 0, and finite"),
         ("use_moe", {"every": 0}, "every=0, first_dense=0"),
@@ -99,10 +99,10 @@ def test_mistakes_are_named(cfg, fiddler, arguments, message):
 
 def test_mistakes_of_a_whole_config_are_named(cfg):
     fiddlers.use_moe(cfg, num_experts=2, top_k=3)
-    with pytest.raises(ConfigError, match=r"top_k=3 of num_experts=2"):
+    with pytest.raises(ConfigError, match=r"top_k=3 must be from 1 to num_experts=2"):
         build_trainer(cfg)
     cfg.model.num_layers = 10**9
-    with pytest.raises(ConfigError, match="1000000000 blocks of their own are more than 100000"):
+    with pytest.raises(ConfigError, match="1000000000 separate blocks are more than 100000"):
         fiddlers.unroll(cfg)
     empty: Any = fdl.Config(dict, model=fdl.Config(dict))
     with pytest.raises(ConfigError, match="holds no Attention or LatentAttention"):

@@ -260,7 +260,7 @@ def test_by_default_an_inverse_square_root_falls_from_the_end_of_the_warm_up() -
     assert isinstance(build(bind(cfg).schedule).shape, optim.InverseSqrtDecay)
     assert curve(cfg)[44:] == pytest.approx([(45 / (step + 1)) ** 0.5 for step in range(44, 450)])
     cfg.schedule = fdl.Config(dict)  # one of a user's own
-    with pytest.raises(ConfigError, match="the schedule is dict, without a known warm-up"):
+    with pytest.raises(ConfigError, match="the schedule is dict, whose warm-up and decay"):
         fiddlers.use_linear(cfg)
 
 

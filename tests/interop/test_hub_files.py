@@ -332,7 +332,7 @@ def test_a_model_of_another_family_is_refused(directory, build, tmp_path, change
 def test_weights_without_an_index_are_not_ignored(directory, name):
     """Training would start from random weights, unnoticed."""
     (directory / "model.safetensors").rename(directory / name)
-    with pytest.raises(ConfigError, match=r"holds neither model.safetensors nor .*index.json"):
+    with pytest.raises(ConfigError, match=r"has neither model.safetensors nor .*index.json"):
         from_hf(str(directory))
 
 
@@ -362,7 +362,7 @@ def test_damaged_directories_are_refused(directory, build):
     with pytest.raises(ConfigError, match=r"model.safetensors cannot be read: Is a directory"):
         load_hf(model, directory)
     weights.rmdir()
-    with pytest.raises(ConfigError, match=r"holds neither"):
+    with pytest.raises(ConfigError, match=r"has neither"):
         load_hf(model, directory)
     (directory / INDEX).write_text('{"weight_map": {"a": 5}}')
     with pytest.raises(ConfigError, match=r"index.json cannot be read: it has no weight_map"):

@@ -403,7 +403,7 @@ def test_errors_are_named_all_at_once() -> None:
         "model.hidden_dim=4096 must be a multiple of num_heads=3",
         "model.rope.factor is 0.0, but must be a number above 0",
         "optimizer.warmup is 1.5",
-        "optimizer: cycles and cycle_length set the same thing",
+        "optimizer: cycles and cycle_length are exclusive",
         "optimizer.cycle_length is 1 entry, but must be a number or a list of steps",
         "optimizer.learning_rate is true, but must be a number",
         "trainer is 5, but must be a mapping",

@@ -259,7 +259,7 @@ def test_a_partial_stands_for_what_it_calls(package: Any, text: str, made: Any) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cleaned, split: null", "must be str, not None .* Leave the line out for 'tra"),
+        ("cleaned, split: null", "must be str, not None .* Remove the line for 'tra"),
         ("dataset, source: null", r"must be str, not None \(NoneType\)\.$"),
         ("dataset, _args_: [a], source: b", "set twice"),
         ("run", "is refused: it comes from (posix|nt), a package"),
@@ -329,11 +329,11 @@ def test_every_mistake_is_named_in_one_go() -> None:
     wanted = [
         "other[0].number: there is no 'no'.",
         "other[1].number: ??? marks a missing value",
-        "other[2]: _partal_ means nothing. Did you mean _partial_?",
+        "other[2]: _partal_ is unknown. Did you mean _partial_?",
         "child: there is no",
         "has no parameter 'widht'. Did you mean width?",
         "width: 'wide' is not an int.",
-        "other[2].number: it is set twice",
+        "other[2].number: is set twice",
         "other[3].choice: 'c' is not",
         "other[3].square: must be Square or None",
         "other[3].numbers: must be tuple[int, int]",
@@ -356,7 +356,7 @@ def test_every_mistake_is_named_in_one_go() -> None:
         ("{T:double, _recursive_: false}", "_recursive_ must be true"),
         ("{T:double, 3: 4}", "the name of an argument"),
         ("{T:double, number: '${oc.env:HOME}'}", "the resolver 'oc.env'"),
-        ("{T:double, number: '${number}'}", "leads back to itself"),
+        ("{T:double, number: '${number}'}", "refers to itself"),
         ("{T:double, number: '${....x}'}", "beyond the top"),
         ("{T:double, number: '${a'}", "not a reference to a path"),
         ("{T:double, number: '${a.${b}}'}", "not a reference to a path"),
@@ -376,7 +376,7 @@ def test_impossible_files_are_refused(text: str, message: str) -> None:
 @pytest.mark.slow
 def test_what_would_grow_without_end_is_refused() -> None:
     rows = ["&a0 [1, 1]", *(f"&a{i + 1} [*a{i}, *a{i}]" for i in range(40))]
-    assert "items together" in mistakes(f"{{T:pair, first: [{', '.join(rows)}]}}")[0]
+    assert "items in total" in mistakes(f"{{T:pair, first: [{', '.join(rows)}]}}")[0]
     rows = ["a0: x", *(f"a{i + 1}: '${{a{i}}}${{a{i}}}'" for i in range(15))]
     assert "more than 10,000 characters" in mistakes("\n".join(rows))[0]
     chain = [f"a{i}: 'x${{a{i - 1}}}'" for i in range(500, 0, -1)]

@@ -345,7 +345,7 @@ def test_a_string_ends_the_text_wherever_pieces_part_it(strings, pieces, shown):
 
 
 def test_an_empty_string_is_refused():
-    with pytest.raises(ValueError, match="stop string must have one"):
+    with pytest.raises(ValueError, match="stop string must not be empty"):
         UntilString(["a", ""])
 
 

@@ -162,7 +162,7 @@ def test_separate_experts_cost_as_much_as_stacked_ones():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: softmax(top_k=9), r"top_k=9 of num_experts=8"),
+        (lambda: softmax(top_k=9), r"top_k=9 must be from 1 to num_experts=8"),
         (lambda: softmax(groups=lm.GroupLimit(num_groups=3, top_groups=1)), r"num_experts=8 .*=3"),
         (lambda: softmax(groups=lm.GroupLimit(num_groups=8, top_groups=1)), r"fewer than top_k=2"),
         (lambda: lm.GroupLimit(num_groups=2, top_groups=3), r"top_groups=3 must be from 1"),

@@ -249,7 +249,7 @@ def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
         ({"decay": math.nan}, "decay=nan is neither"),
         ({"cycle_length": math.inf}, "cycle_length=inf is neither"),
         ({"shape": InverseDecay(), "min_lr_ratio": 0.0}, "min_lr_ratio above 0"),
-        ({"min_lr_ratio": 1.1}, "min_lr_ratio=1.1 must be a share"),
+        ({"min_lr_ratio": 1.1}, "min_lr_ratio=1.1 must be a fraction"),
         ({"num_steps": 0}, "num_steps=0 must be at least 1"),
     ],
 )

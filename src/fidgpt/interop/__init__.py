@@ -1,4 +1,4 @@
-"""Models and configs of other systems, in and out; each is loaded when it is first asked for."""
+"""Import and export of models and configs of other systems; modules are loaded on first use."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Trees of settings from Python (`ml_collections.ConfigDict`, dataclasses, dicts) as directives."""
+"""Trees of settings (`ml_collections.ConfigDict`, dataclasses, dicts) as directives."""
 
 import dataclasses
 import enum
@@ -15,22 +15,22 @@ from fidgpt.graph.walk import join
 
 
 def directives_of(tree: Any, *, base: str = "config:base") -> list[str]:
-    """Return the directives that give a config the values of a tree of settings.
+    """Return the directives that set the values of a tree of settings in a config.
 
-    The tree's names are paths of the graph: `tree.model.hidden_dim` is `model.hidden_dim`. A value
-    that the graph already has, set, inherited or by default, needs no directive.
+    Names in the tree are paths of the graph: `tree.model.hidden_dim` is `model.hidden_dim`. Values
+    that the graph already has, set, inherited or by default, need no directive.
 
     Args:
-      tree: a dataclass instance, or an object with `.items()`, such as a dict or a ConfigDict, of
-        which each value may be another.
-      base: the directive that makes the first graph.
+      tree: a dataclass instance, or an object with `.items()` such as a dict or a ConfigDict;
+        values may be such objects too.
+      base: the directive that creates the initial graph.
 
     Returns:
       `base`, and a `set:path=value` for each difference.
 
     Raises:
-      ConfigErrors: names that are not in the graph, with the nearest that are, and values that do
-        not fit; all at once.
+      ConfigErrors: all names that are not in the graph, with the nearest ones that are, and all
+        values of the wrong type.
     """
     if (items := _items(tree)) is None:
         raise ConfigError(f"{describe(tree)} is not a dataclass and has no .items().")
@@ -46,7 +46,7 @@ def directives_of(tree: Any, *, base: str = "config:base") -> list[str]:
 
 
 def bring_about(directives: list[str], wanted: list[tuple[str, Any]]) -> list[str]:
-    """Return directives, followed by those that set wanted values at paths of their graph.
+    """Return `directives` followed by those that set the wanted values at paths of their graph.
 
     Raises:
       ConfigErrors: a path leads nowhere, or a value does not fit; all at once.
@@ -55,15 +55,15 @@ def bring_about(directives: list[str], wanted: list[tuple[str, Any]]) -> list[st
     while more := _changes(compose(directives).config, wanted):
         if directives[-len(more) :] == more:
             raise_all([f"{one} does not result in that value." for one in more])
-        directives += more  # what inherits a changed quantity may have to be set as well
+        directives += more  # parameters that inherit a changed quantity may need a directive too
     return directives
 
 
 def _changes(root: fdl.Buildable, wanted: Iterable[tuple[str, Any]]) -> list[str]:
-    """Return a `set:` for each path at which the graph does not have the wanted value.
+    """Return a `set:` for each path whose value in the graph is not the wanted one.
 
-    Values that are inherited or defaults wait until those that are set are right: what inherits
-    these may then need no directive of its own.
+    Values that are inherited or defaults are deferred until those that are set are right, because
+    they may then need no directive.
 
     Raises:
       ConfigErrors: a path leads nowhere, or a value does not fit; all at once.
@@ -87,13 +87,13 @@ def _changes(root: fdl.Buildable, wanted: Iterable[tuple[str, Any]]) -> list[str
 def _collect(
     items: list[tuple[str, Any]], path: str, root: fdl.Buildable, wanted: list[tuple[str, Any]]
 ) -> list[str]:
-    """Add the plain values of a tree with their paths; return the errors in its names."""
+    """Add the plain values of a tree and their paths to `wanted`; return the unknown names."""
     errors: list[str] = []
     for step, value in items:
         here = join(path, step)
         try:
             find_parameter(root, here)
-        except ConfigError as error:  # which covers all that is below
+        except ConfigError as error:  # one error for the whole subtree
             errors.append(str(error))
             continue
         inside = _items(value)
@@ -105,7 +105,7 @@ def _collect(
 
 
 def _items(value: Any) -> list[tuple[str, Any]] | None:
-    """Return what a branch of the tree holds, each with the step to it; None for a plain value."""
+    """Return the children of a branch, with their path steps; None for a plain value."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
         return [(f".{name}", getattr(value, name)) for name in names]
@@ -116,7 +116,7 @@ def _items(value: Any) -> list[tuple[str, Any]] | None:
         return None
     try:
         items = list(value.items())
-    except Exception as error:  # a ConfigDict with a required value that is missing
+    except Exception as error:  # such as a ConfigDict with a missing required value
         raise ConfigError(f"{type(value).__name__} cannot be read: {error}") from error
     return [(f".{key}" if str(key).isidentifier() else f"[{key!r}]", one) for key, one in items]
 
@@ -128,7 +128,7 @@ def _value_of(ref: ParameterRef) -> Any:
 
 
 def _is_same(have: Any, wanted: Any) -> bool:
-    """Whether a graph's value is the one in the tree, in which (1, 2) is [1, 2]."""
+    """Return whether a graph's value equals the tree's, where lists equal tuples."""
     if isinstance(have, list | tuple) and isinstance(wanted, list | tuple):
         return len(have) == len(wanted) and all(map(_is_same, have, wanted))
     if isinstance(have, bool) is not isinstance(wanted, bool) or isinstance(have, fdl.Buildable):
@@ -137,17 +137,17 @@ def _is_same(have: Any, wanted: Any) -> bool:
 
 
 def _word(value: Any) -> str | None:
-    """Return the text for an enum's member, a path or a dtype; None for other values."""
+    """Return the text of an enum member, a path or a dtype; None for other values."""
     if value is None or isinstance(value, bool | int | float | str | list | tuple | dict):
         return None
     return value.name if isinstance(value, enum.Enum) else str(value)
 
 
 def _text(ref: ParameterRef, value: Any) -> str:
-    """Return a text that a directive reads as a value.
+    """Return a value as a directive's text.
 
     Raises:
-      ConfigError: there is none.
+      ConfigError: no text parses to the value.
     """
     for text in filter(None, (_word(value), str(value), repr(value))):
         try:

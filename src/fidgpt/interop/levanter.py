@@ -1,4 +1,4 @@
-"""A Levanter training file as directives."""
+"""Conversion of Levanter training files to directives."""
 
 import re
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from fidgpt.interop.levanter_model import MODEL_NEUTRAL, Plan, Section, map_mode
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """What a file of another system becomes here.
+    """The conversion of another system's file.
 
     Attributes:
-      directives: a named config, and what changes it; `compose.directives.compose` makes the graph.
-      unmapped: `path: value (why)` for each entry of the file without an equivalent. Defaults of
-        the other system that matter and have no equivalent are among them.
+      directives: a named config and its changes, for `compose.composition.compose`.
+      unmapped: `path: value (why)` for each entry of the file without an equivalent, including
+        relevant defaults of the other system.
     """
 
     directives: list[str]
@@ -45,14 +45,13 @@ _TRACKER_NEUTRAL = {"resume": "allow", "save_code": True, "save_xla_dumps": Fals
 
 
 def read_levanter(text: str) -> Mapped:
-    """Return the directives for a Levanter training file, and what of it they leave out.
+    """Return the directives for a Levanter training file, and its entries without an equivalent.
 
-    Where the file sets nothing, Levanter's own defaults are meant, as of 2025. What no entry of
-    such a file sets stays as it is in `base` or `gpt2_124m`: the text, the tokenizer trained on
-    it, how weights are initialized beyond their standard deviation, what is printed.
+    Unset entries have Levanter's defaults as of 2025. Settings that Levanter files do not have stay
+    as in `base` or `gpt2_124m`, such as the shape of the initial distribution.
 
     Raises:
-      ConfigErrors: entries that make no sense, all at once.
+      ConfigErrors: all invalid entries.
       ConfigError: the text is not YAML of plain data.
     """
     plan = Plan()
@@ -125,14 +124,14 @@ def _map_precision(section: Section) -> None:
     compute = formats.get("c", formats.get("p", ""))
     is_full = _PRECISIONS.get(formats.get("p", "")) == "use:precision=Float32"
     if not all(map(_POLICY.fullmatch, parts)) or not is_full or compute not in _PRECISIONS:
-        section.unmap("mp", text, "weights are float32, and computed with as the machine can")
+        section.unmap("mp", text, "weights are float32, and the machine determines the precision")
         return
     section.change(_PRECISIONS[compute])
     if formats.get("o", compute) != compute:
-        section.unmap("mp", text, "logits are in the format of the computation")
+        section.unmap("mp", text, "logits have the dtype of the computation")
 
 
-# The fiddler of each type of tracker, and its argument for each of Levanter's.
+# The fiddler for each type of tracker, and its argument for each of Levanter's.
 _TRACKERS: dict[str, tuple[str, dict[str, str]]] = {
     "wandb": ("fiddler:use_wandb", {"project": "project", "entity": "entity", "mode": "mode"}),
     "trackio": ("fiddler:use_trackio", {"project": "project", "space_id": "space"}),
@@ -141,7 +140,7 @@ _TRACKERS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def _map_trackers(section: Section) -> None:
-    """Map `tracker:`, and `wandb:`, an older name of one tracker."""
+    """Map `tracker:` and `wandb:`, an older form."""
     written = section.left.pop("tracker", None)
     is_list = isinstance(written, list)
     trackers = [
@@ -167,7 +166,7 @@ _SPAN = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 
 
 def _map_checkpoints(section: Section, num_steps: int) -> None:
-    """Map permanent checkpoints by the step, and temporary ones by the clock."""
+    """Map permanent checkpoints, by step, and temporary ones, by time."""
     interval = section.left.pop("save_interval", "15m")
     seconds = 0.0
     if isinstance(interval, str) and _SPAN.fullmatch(interval.replace(" ", "")):
@@ -176,12 +175,12 @@ def _map_checkpoints(section: Section, num_steps: int) -> None:
     elif type(interval) in (int, float):
         seconds = float(interval)
     elif interval is not None:
-        section.unmap("save_interval", interval, "checkpoints are made by steps alone")
+        section.unmap("save_interval", interval, "checkpoints are saved by step only")
     if seconds > 0:
         section.change("fiddler:save_by_time", minutes=seconds / 60)
     keep = section.left.pop("keep", [{"every": 10_000}])
     if not isinstance(keep, list) or not all(map(_is_interval, keep)):
-        section.unmap("keep", keep, "checkpoints are made every so many steps, all alike")
+        section.unmap("keep", keep, "checkpoints are saved at a fixed interval")
     elif len(keep) == 1 and keep[0].get("until") is None:
         every = section.plan.wanted["checkpoints.every"] = keep[0]["every"]
         section.plan.wanted["checkpoints.keep_last"] = max(1, -(-num_steps // every))
@@ -212,7 +211,7 @@ def _map_average(section: Section) -> None:
 def _map_optimizer(section: Section) -> None:
     """Map AdamW, Muon or Lion, and the learning rate.
 
-    Of any other optimizer AdamW takes the learning rate and the decay alone.
+    Other optimizers become AdamW with the same learning rate and weight decay.
     """
     plan = section.plan
     kind = section.take("type", "adam")
@@ -223,11 +222,11 @@ def _map_optimizer(section: Section) -> None:
         section.change("fiddler:use_lion")
         section.drop(["epsilon"])  # Lion has none
     elif kind != "adam":
-        section.unmap("type", kind, "AdamW stays")
+        section.unmap("type", kind, "AdamW is used")
     plan.wanted["optimizer.lr"] = rate
     decay = 0.0 if kind == "muon" else 0.1
     section.want({"weight_decay": (decay, "optimizer.weight_decay")})
-    norm = section.left.get("max_grad_norm", 1.0)  # null and 0 turn clipping off
+    norm = section.left.get("max_grad_norm", 1.0)  # null and 0 disable clipping
     clipped = section.take("max_grad_norm", 1.0)
     plan.wanted["max_grad_norm"] = None if norm is None else clipped or None
     if kind in ("adam", "muon", "lion"):
@@ -242,7 +241,7 @@ def _map_optimizer(section: Section) -> None:
 
 
 def _map_muon(section: Section, rate: float) -> float:
-    """Map Muon for the matrices at `rate`; return AdamW's rate for the rest."""
+    """Map Muon with learning rate `rate`; return AdamW's rate for the other parameters."""
     others = section.take("adam_lr", 6e-4)
     is_rescaled = section.take("use_kimi_scaling", False)
     section.change("fiddler:use_muon", matrix_scale=rate / others if others else 1.0)
@@ -259,7 +258,7 @@ def _map_muon(section: Section, rate: float) -> float:
 
 
 def _map_skipped_steps(section: Section) -> None:
-    """Map `skip_bad_steps`: true, a window, or both settings."""
+    """Map `skip_bad_steps`: true, a window, or a mapping with both settings."""
     written = section.left.pop("skip_bad_steps", None)
     deviations = 6.0
     if isinstance(written, dict):
@@ -275,7 +274,7 @@ def _map_skipped_steps(section: Section) -> None:
         section.change("fiddler:use_skip_step", window=window, num_deviations=deviations)
 
 
-# The fiddler of each shape of decay.
+# The fiddler for each shape of decay.
 _SHAPES = {
     "constant": "use_constant",
     "cosine": "use_cosine",
@@ -298,7 +297,7 @@ def _map_schedule(section: Section) -> None:
     if kind == "inv_sqrt":
         arguments["timescale"] = int(shape.take("timescale", 10_000.0))
     elif kind not in _SHAPES:
-        section.unmap("lr_schedule", kind, "a cosine stays")
+        section.unmap("lr_schedule", kind, "a cosine is used")
         kind = "cosine"
     section.change(f"fiddler:{_SHAPES[kind]}", **arguments)
     section.change("fiddler:set_warmup", warmup=warmup)
@@ -309,11 +308,11 @@ def _map_schedule(section: Section) -> None:
 
 
 def _cycles(section: Section) -> dict[str, Any]:
-    """Return the arguments of `use_cycles`; nothing for a run of one cycle."""
+    """Return the arguments of `use_cycles`; empty for a single cycle."""
     keys = [key for key in ("cycles", "cycle_length", "haps") if section.left.get(key) is not None]
     if len(keys) > 1:
         section.plan.errors.append(
-            f"{section.path}: {' and '.join(keys)} set the same thing: keep one of them."
+            f"{section.path}: {' and '.join(keys)} are exclusive; keep one of them."
         )
     found: dict[str, Any] = {}
     for key in keys:
@@ -329,19 +328,19 @@ def _cycles(section: Section) -> dict[str, Any]:
 
 
 def _length(section: Section, key: str, value: float) -> int | float:
-    """Return a share, up to 1, or a number of steps; Levanter distinguishes them by size alone."""
+    """Return a fraction or a number of steps; Levanter takes values up to 1 as fractions."""
     if value < 0 or (value > 1 and not value.is_integer()):
-        section.error(key, value, "a share from 0 to 1 or a whole number of steps")
+        section.error(key, value, "a fraction from 0 to 1 or a whole number of steps")
         return 0.0
     return value if value <= 1 else int(value)
 
 
 _PLAIN_PATH = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)[^{}*?\[\]]+")
-_OWN = "own"  # the name in `use_mixture` of the text that a config already has
+_OWN = "own"  # the name in `use_mixture` of the config's existing text
 
 
 class _Text(NamedTuple):
-    """A text on this machine or on the hub, and its field."""
+    """A local text or a dataset on the hub, and its text field."""
 
     path: str
     field: str
@@ -350,7 +349,7 @@ class _Text(NamedTuple):
 
 
 def _map_data(section: Section) -> None:
-    """Map texts: files and folders on this machine, or a dataset of the hub, first in a mixture."""
+    """Map texts: local files and folders, or a hub dataset, which must be first in a mixture."""
     if "configs" in section.left:
         _map_mixture(section)
     elif text := _text(section):
@@ -371,7 +370,7 @@ def _map_mixture(section: Section) -> None:
     if len(texts) < len(names) or any(text.is_on_hub for text in texts[1:]) or not is_one_field:
         for part in parts.values():
             part.left.clear()
-        reason = "the texts of a mixture must be files on this machine"
+        reason = "the texts of a mixture must be local files"
         section.drop(("configs", "train_weights"), reason)
         return
     del section.left["configs"], section.left["train_weights"]
@@ -390,11 +389,11 @@ def _map_mixture(section: Section) -> None:
     if len(names) > 1:
         section.change("fiddler:use_mixture", **{k: one for k, one in arguments.items() if one})
     for name in configs.keys() - parts.keys():
-        section.unmap(f"configs.{name}", configs[name], "it has no share in training")
+        section.unmap(f"configs.{name}", configs[name], "it has no weight in training")
 
 
 def _stages(weights: Any) -> dict[int, dict[str, float]]:
-    """Return the shares by the step at which they begin; nothing in them if they make no sense."""
+    """Return the weights by the step at which they begin; empty if invalid."""
     pairs = [[0, weights]] if isinstance(weights, dict) else weights
     is_valid = fits(pairs, list[list[Any]]) and all(
         len(pair) == 2 and fits(pair[0], int) and fits(pair[1], dict[Any, float]) for pair in pairs
@@ -410,7 +409,7 @@ def _stages(weights: Any) -> dict[int, dict[str, float]]:
 
 
 def _text(section: Section) -> _Text | None:
-    """Take the text out of a source; None if there is none that fidgpt can read."""
+    """Remove the text from a source and return it; None if fidgpt cannot read any."""
     urls, hub = section.left.get("train_urls"), section.left.get("id")
     url = urls[0] if isinstance(urls, list) and len(urls) == 1 else None
     here = url if isinstance(url, str) and _PLAIN_PATH.fullmatch(url) else None

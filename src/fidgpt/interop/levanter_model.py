@@ -1,4 +1,4 @@
-"""Sections of a Levanter file, the directives collected from them, and those of its model."""
+"""Sections of a Levanter file, the directives collected from them, and its model."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
@@ -16,16 +16,16 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 @dataclass(slots=True)
 class Plan:
-    """What was found so far.
+    """The state of a conversion.
 
     Attributes:
       config: the named config to start from.
-      changes: directives that put in other components.
+      changes: directives that replace components.
       wanted: values for paths of the graph.
       last: directives to apply once those values are set.
       unmapped: paths of the file for which fidgpt has no equivalent, each with its value and why.
-      errors: what is wrong with the file.
-      sections: those that were read.
+      errors: errors in the file.
+      sections: the sections read so far.
     """
 
     config: str = "config:base"
@@ -79,7 +79,7 @@ class Section:
         return Section(self.plan, self._at(key), written, neutral)
 
     def take(self, key: str, default: Any, kind: type | None = None) -> Any:
-        """Return a value of the type of its default, which holds if it is unset or null."""
+        """Remove and return a value of its default's type; the default replaces null."""
         value = self.left.pop(key, None)
         if value is None:
             return default
@@ -91,7 +91,7 @@ class Section:
         return default
 
     def want(self, rows: Mapping[str, tuple[Any, str]]) -> None:
-        """Want the values of some keys, each with its default in Levanter, at our paths."""
+        """Map keys to paths; `rows` has the Levanter default and the path of each key."""
         for key, (default, path) in rows.items():
             self.plan.wanted[path] = self.take(key, default, int if default is None else None)
 
@@ -101,15 +101,15 @@ class Section:
         self.plan.changes.append(f"{name}({text})" if text else name)
 
     def error(self, key: str, value: Any, wanted: str) -> None:
-        """Note a value that makes no sense."""
+        """Record an invalid value."""
         self.plan.errors.append(f"{self._at(key)} is {shown(value)}, but must be {wanted}.")
 
     def unmap(self, key: str, value: Any, reason: str) -> None:
-        """Note that fidgpt has no equivalent for a value, set or by default."""
+        """Record that a value, set or by default, has no equivalent in fidgpt."""
         self.plan.unmapped.append(f"{self._at(key)}: {shown(value)} ({reason})")
 
     def drop(self, keys: Iterable[Any], reason: str = "") -> None:
-        """Remove entries; with a reason, note that they have no equivalent."""
+        """Remove entries; with a reason, record that they have no equivalent."""
         for key in keys:
             value = self.left.pop(key, None)
             if value is not None and reason:
@@ -120,7 +120,7 @@ class Section:
 
 
 def shown(value: Any) -> str:
-    """Return a value of the file for a message, however large it is."""
+    """Return a short text of a value for a message."""
     if isinstance(value, dict | list):
         return f"{len(value)} {'entry' if len(value) == 1 else 'entries'}"
     if isinstance(value, Foreign):
@@ -130,7 +130,7 @@ def shown(value: Any) -> str:
     return f"{value!s:.60}"
 
 
-BLOCK = "model.blocks[0]"  # what all layers are like
+BLOCK = "model.blocks[0]"  # the entry for all layers
 _SCALING = f"{BLOCK}.attention.rope.scaling"
 _LENGTH = "original_max_position_embeddings"
 
@@ -142,7 +142,7 @@ MODEL_NEUTRAL = {
 
 
 def _map_experts(section: Section, ffn_dim: int) -> None:
-    """Levanter divides the weight of the balancing loss by the experts of a token."""
+    """Map a mixture of experts; Levanter divides the weight of the balancing loss by top_k."""
     count = section.take("n_routed_experts", 8)
     chosen = section.take("num_experts_per_tok", 2)
     section.change("fiddler:use_moe", num_experts=count, top_k=chosen, ffn_dim=ffn_dim)
@@ -157,7 +157,7 @@ def _map_experts(section: Section, ffn_dim: int) -> None:
 
 
 def _map_window(section: Section) -> None:
-    """A window that no training sequence fills is not used."""
+    """Map a sliding window, unless it is at least as long as training sequences."""
     window = section.take("sliding_window", 4096)
     if window < section.plan.wanted.get("seq_len", 0):
         section.change("fiddler:use_sliding_window", window=window, every=0)
@@ -169,17 +169,17 @@ def _map_switched_window(section: Section) -> None:
 
 
 class _Kind(NamedTuple):
-    """What Levanter means by one value of `type`.
+    """The meaning of a model `type` in Levanter.
 
     Attributes:
-      norm: the fiddler of its norms.
-      further_norms: fiddlers of norms beside them.
-      changes: directives that it always needs.
-      wanted: values that it always has.
+      norm: fiddler for its norms.
+      further_norms: fiddlers for additional norms.
+      changes: directives that always apply.
+      wanted: values that always apply.
       is_mixture: whether its MLPs are experts.
       map_window: maps its sliding window, if it may have one.
 
-    All others are Levanter's defaults of the entries of that name.
+    All other attributes are Levanter's defaults for the entries of that name.
     """
 
     seq_len: int = 2048
@@ -222,7 +222,7 @@ _KINDS = {
 
 
 def map_model(section: Section, seq_len: int | None) -> None:
-    """Plan what turns the named config's model into that of a section.
+    """Record the changes from the named config's model to that of a section.
 
     Args:
       section: `model:`.
@@ -240,7 +240,7 @@ def map_model(section: Section, seq_len: int | None) -> None:
         del section.left["gradient_checkpointing"]
         section.plan.last.append("fiddler:use_recompute")
     kernels = ("use_flash_attention", "attn_backend", "flash_attention_block_size")
-    section.drop(kernels, "how a device computes it is not set here")
+    section.drop(kernels, "kernels are chosen by fidgpt")
 
 
 def _map_sizes(section: Section, kind: _Kind, seq_len: int | None) -> None:
@@ -252,7 +252,7 @@ def _map_sizes(section: Section, kind: _Kind, seq_len: int | None) -> None:
     if head_dim is None:
         if heads < 1 or width % heads:
             plan.errors.append(
-                f"model.hidden_dim={width} must be a multiple of num_heads={heads}: change one of "
+                f"model.hidden_dim={width} must be a multiple of num_heads={heads}; change one of "
                 "them, or set head_dim."
             )
             return
@@ -277,7 +277,7 @@ def _map_gated(section: Section, kind: _Kind) -> None:
     if activation == "gelu_new":
         section.change("fiddler:use_geglu")
     elif activation not in ("silu", "swish"):
-        section.unmap("activation_function", activation, "MLPs stay gated by a SiLU")
+        section.unmap("activation_function", activation, "MLPs are gated by SiLU")
     eps = section.take("layer_norm_epsilon", kind.layer_norm_epsilon)
     has_weights = section.take("use_layer_norm_weight", True)
     norm = kind.norm if has_weights else "use_weightless_norm"
@@ -318,11 +318,11 @@ def _map_rope(rope: Section) -> None:
     elif kind == "yarn":
         _map_yarn(rope)
     else:
-        rope.unmap("type", kind, "positions are rotated by theta alone")
+        rope.unmap("type", kind, "RoPE is not scaled")
 
 
 def _map_yarn(rope: Section) -> None:
-    """Map YaRN of the paper, from which Levanter's differs unless the factor is 1."""
+    """Map YaRN as in its paper, from which Levanter's differs unless the factor is 1."""
     factor, over = rope.take("factor", 1.0), rope.take("mscale", 1.0)
     arguments = {
         "original_seq_len": rope.take(_LENGTH, 2048, int),
@@ -334,7 +334,7 @@ def _map_yarn(rope: Section) -> None:
     elif factor != 1.0:
         amplitude = 1.0 if factor < 1 else math.sqrt(0.1 * over * math.log(factor) + 1)
         rope.change(f"use:{_SCALING}=YaRN", factor=factor, **arguments, amplitude=amplitude)
-        rope.unmap("type", "yarn", "waves are stretched as in its paper, in Levanter further")
+        rope.unmap("type", "yarn", "wavelengths are scaled as in the paper, in Levanter by more")
 
 
 def _map_gpt2(section: Section) -> None:

@@ -1,4 +1,4 @@
-"""YAML of `_target_` calls, as Hydra and torchtune read it, into graphs and back."""
+"""Conversion between graphs and YAML with `_target_` calls, as in Hydra and torchtune."""
 
 import enum
 import functools
@@ -24,17 +24,17 @@ from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
 
 _NAMES = ("_target_", "_component_")
 _SETTINGS: dict[str, tuple[Any, str]] = {
-    "_args_": (list, "a list of arguments without a name"),
+    "_args_": (list, "a list of positional arguments"),
     "_partial_": (bool, "true or false"),
     "_convert_": (Literal["none", "partial", "object", "all"], "none, partial, object or all"),
-    "_recursive_": (Literal[True], "true: set _partial_: true on what is to be made later"),
+    "_recursive_": (Literal[True], "true; set _partial_: true on nodes to instantiate later"),
 }
 _LOOKUPS = tuple(f"hydra.utils.get_{kind}" for kind in ("class", "method", "object"))
-_MAX_ITEMS = 1_000_000  # of lists and dicts, counted as often as they are held
+_MAX_ITEMS = 1_000_000  # in lists and dicts, where aliases count each time
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
 _MARK = re.compile(r"(\\*)\$\{")
 _REFERENCE = re.compile(r"(\\*)\$\{([^{}]*)(\}?)")
-_MAX_LENGTH = 10_000  # characters; texts that repeat each other could grow without end
+_MAX_LENGTH = 10_000  # characters; nested interpolations could grow exponentially
 _OWN = (
     *(f"fidgpt.{room}" for room in ROOMS),
     *(f"fidgpt.{one}".replace(":", ".") for one in SINGLE),
@@ -44,27 +44,27 @@ _OWN = (
 def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] = ()) -> Any:
     """Return the graph that a YAML file of `_target_` or `_component_` calls describes.
 
-    A call becomes a `fdl.Config`, one with `_partial_: true` a `fdl.Partial`; inside a partial
-    it becomes a `fdl.ArgFactory` where the annotation asks for what is made, not for a function
-    that makes it. `_args_` are the arguments without a name. `_convert_` is ignored, as lists and
-    dicts are always Python's own, and `_recursive_: false` is refused. `hydra.utils.get_class`,
-    `get_method` and `get_object` give what their `path` names.
+    A call becomes a `fdl.Config`, one with `_partial_: true` a `fdl.Partial`; inside a partial it
+    becomes a `fdl.ArgFactory` if the annotation is that of the result rather than of a function
+    that returns it. `_args_` are positional arguments. `_convert_` is ignored, as lists and dicts
+    are always plain Python, and `_recursive_: false` is rejected. `hydra.utils.get_class`,
+    `get_method` and `get_object` return the object that their `path` names.
 
-    `${a.b}` stands for the value at that path of the file. Where that is a call, both places hold
-    the same part, which is built once, and so do a YAML anchor and its aliases; Hydra would build
-    one for each place. Resolvers such as `${oc.env:HOME}` are refused.
+    `${a.b}` is replaced by the value at that path of the file. If that is a call, both paths share
+    one node, which is built once, and so do a YAML anchor and its aliases; Hydra would build one
+    for each. Resolvers such as `${oc.env:HOME}` are rejected.
 
     Args:
       text_or_path: contents of the file, or a Path to it.
-      allowed: packages of the user's own whose callables the file may name, beside what fidgpt
-        exports and the modules and optimizers of torch.
+      allowed: additional packages whose callables the file may name, besides those exported by
+        fidgpt and torch's modules and optimizers.
 
     Returns:
-      The part that the file's top describes, or a dict or list of parts if the top is not a call.
+      The node of the file's top level, or a dict or list of nodes if that is not a call.
 
     Raises:
-      ConfigErrors: every error, each with its path. Where a name is refused, nothing that the
-        file names is imported.
+      ConfigErrors: all errors, each with its path. If a name is rejected, nothing that the file
+        names is imported.
       ConfigError: the file cannot be read, or is not YAML of plain data.
     """
     root = _read_file(text_or_path)
@@ -72,17 +72,17 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
         raise ConfigError(f"the file holds {root!r:.60}, not a mapping with a _target_.")
     if isinstance(root, dict) and "defaults" in root and not _is_call(root):
         raise ConfigError(
-            "defaults: names other files of a Hydra config, which are not read here. Write the "
-            "whole config into one file first: python app.py --cfg job."
+            "defaults: refers to other files of a Hydra config, which is not supported; write the "
+            "whole config to one file first: python app.py --cfg job."
         )
     try:
         reader = _Reader(root, allowed)
         raise_all(reader.errors if reader.has_refused else [])
         made = reader.value(reader.root, "")
     except RecursionError:
-        raise ConfigError("it is nested too deeply, or contains itself.") from None
+        raise ConfigError("the file is nested too deeply, or contains itself.") from None
     raise_all(reader.errors)
-    nodes(made)  # a reference may lead to the part that holds it
+    nodes(made)  # raises if a reference leads to a node that contains it
     return made
 
 
@@ -94,10 +94,10 @@ def _read_file(text_or_path: str | pathlib.Path) -> Any:
 
 
 class _References:
-    """The references of a tree of plain data.
+    """Resolves the references in a tree of plain data.
 
-    A text that is one `${path}` stands for the very value at the path, so that a part is the same
-    one in both places. Within a longer text a reference is replaced by the text of the value.
+    A string that consists of one `${path}` becomes the object at that path, so that both share one
+    node. In a longer string, a reference is replaced by the text of the value.
     """
 
     def __init__(self, root: Any) -> None:
@@ -113,10 +113,10 @@ class _References:
                     todo.append(item)
 
     def value(self, holder: Any, value: Any) -> Any:
-        """Return what a value in the container `holder` stands for, which mostly is itself.
+        """Return the resolved form of a value in the container `holder`.
 
         Raises:
-          ConfigError: it names what is not there, or itself, or needs more than a path.
+          ConfigError: a reference is to a missing path or to itself, or uses a resolver.
         """
         if not isinstance(value, str) or "${" not in value:
             return value
@@ -125,9 +125,7 @@ class _References:
             return self._target(holder, whole)
         text = _REFERENCE.sub(lambda match: self._text(holder, match), value)
         if len(text) > _MAX_LENGTH:
-            raise ConfigError(
-                f"{value!r:.60} becomes a text of more than {_MAX_LENGTH:,} characters."
-            )
+            raise ConfigError(f"{value!r:.60} expands to more than {_MAX_LENGTH:,} characters.")
         return text
 
     def _text(self, holder: Any, match: re.Match[str]) -> str:
@@ -136,7 +134,7 @@ class _References:
             return backslashes + match[0].lstrip("\\")
         found = self._target(holder, match)
         if isinstance(found, dict | list | Foreign):
-            raise ConfigError(f"{match.string!r:.80} puts a {type(found).__name__} into a text.")
+            raise ConfigError(f"{match.string!r:.80} puts a {type(found).__name__} into a string.")
         return f"{backslashes}{found}"
 
     def _target(self, holder: Any, match: re.Match[str]) -> Any:
@@ -145,15 +143,15 @@ class _References:
         if ":" in path:
             raise ConfigError(
                 f"{match.string!r:.80} uses the resolver {path.partition(':')[0]!r:.40}, which "
-                "would run code: write the value that it gives."
+                "would run code; write its value instead."
             )
         if not match[3] or not steps:
             raise ConfigError(
-                f"{match.string!r:.80} is not a reference to a path: write ${{a.b}}, or \\${{ for "
-                "the two characters."
+                f"{match.string!r:.80} is not a reference to a path; write ${{a.b}}, or \\${{ for "
+                "a literal ${{."
             )
         if (id(holder), path) in self._open:
-            raise ConfigError(f"{match.string!r:.80} leads back to itself.")
+            raise ConfigError(f"{match.string!r:.80} refers to itself.")
         self._open.append((id(holder), path))
         try:
             value = self._start(holder, path)
@@ -167,7 +165,7 @@ class _References:
         dots = len(path) - len(path.lstrip("."))
         for _ in range(dots - 1):
             if holder is self._root:
-                raise ConfigError(f"${{{path:.60}}} goes up beyond the top of the file.")
+                raise ConfigError(f"${{{path:.60}}} leads above the top level of the file.")
             holder = self._holders[id(holder)]
         return holder if dots else self._root
 
@@ -187,10 +185,10 @@ def _entry(value: Any, step: str) -> Any:
 
 
 class _Reader:
-    """Makes each container of a file once: the calls, and the lists and dicts between them."""
+    """Converts each container of a file once: calls, lists and dicts."""
 
     def __init__(self, root: Any, allowed: tuple[str, ...]) -> None:
-        """Follow the references of a file, and check the names and settings of its calls."""
+        """Resolve the references of a file, and check the names and settings of its calls."""
         self.errors: list[str] = []
         self.has_refused = False
         self._allowed = allowed
@@ -201,7 +199,7 @@ class _Reader:
         self.root = self._resolve(root, "")
 
     def _resolve(self, written: Any, path: str) -> Any:
-        """Return a copy of what is written in which references are followed."""
+        """Return a copy of a value with references resolved."""
         if not isinstance(written, dict | list):
             return written
         if id(written) in self._resolved:
@@ -228,13 +226,13 @@ class _Reader:
             self.errors.append(f"{place}: {message}")
 
     def value(self, written: Any, path: str, hint: Any = Any, *, in_partial: bool = False) -> Any:
-        """Return what a value of the file becomes.
+        """Return a value of the file as part of the graph.
 
         Args:
-          written: the value, its references followed.
-          path: where it is first found.
-          hint: the annotation of its place.
-          in_partial: whether it is in an argument of a partial.
+          written: the value, with references resolved.
+          path: path of its first occurrence.
+          hint: annotation of the parameter that receives it.
+          in_partial: whether it is inside an argument of a partial.
         """
         if not isinstance(written, dict | list):
             return written
@@ -252,18 +250,18 @@ class _Reader:
             for key, item in _entries(written)
         ]
         size = sum(self._sizes.get(id(item), 1) for item in items)
-        if size > _MAX_ITEMS:  # lists that alias each other look small in the file
-            raise ConfigError(f"the lists and dicts hold more than {_MAX_ITEMS:,} items together.")
+        if size > _MAX_ITEMS:  # aliases make small files expand
+            raise ConfigError(f"the lists and dicts have more than {_MAX_ITEMS:,} items in total.")
         made = dict(zip(written, items, strict=True)) if isinstance(written, dict) else items
         self._made[id(written)], self._sizes[id(made)] = made, size
         return made
 
     def _call(self, written: dict[str, Any], path: str, hint: Any, in_partial: bool) -> Any:
-        """Return a part; None, after noting an error, if there is nothing to call."""
+        """Return a node; None, after recording an error, if there is nothing to call."""
         place, name = path or "the top", _name_in(written)
         part = self._made[id(written)] = None
         is_partial = written.get("_partial_") is True
-        if not isinstance(name, str):  # which is among the errors
+        if not isinstance(name, str):  # recorded as an error already
             return part
         try:
             function = _find_target(name, allowed=self._allowed)
@@ -277,7 +275,7 @@ class _Reader:
                     part = _part(fdl.ArgFactory, function)
         except ConfigError as error:
             self.errors.append(f"{place}: {error}")
-        except (TypeError, ValueError) as error:  # what has no signature
+        except (TypeError, ValueError) as error:  # it has no signature
             self.errors.append(f"{place}: {name} cannot be configured: {error}.")
         self._made[id(written)] = part
         if isinstance(part, fdl.Buildable) and not _is_lookup(written):
@@ -299,7 +297,7 @@ class _Reader:
             place = walk.join(path, walk.step_to(key))
             try:
                 if key in fiddle.raw_arguments(part).keys() - presets:
-                    raise ConfigError("it is set twice, by name and in _args_.")
+                    raise ConfigError("is set twice, by name and in _args_.")
                 in_partial = isinstance(part, _FACTORIES)
                 made = self.value(value, place, hints.hint_of(part, key), in_partial=in_partial)
                 fiddle.assign(part, key, _fitting(part, key, made))
@@ -320,13 +318,13 @@ def _is_lookup(written: dict[str, Any]) -> bool:
 
 
 def _name_in(written: dict[str, Any]) -> Any:
-    """Return the dotted name of what a mapping calls or looks up."""
+    """Return the dotted name that a mapping calls or looks up."""
     name = written.get("_target_", written.get("_component_"))
     return written.get("path") if name in _LOOKUPS else name
 
 
 def _is_reserved(key: str) -> bool:
-    """Whether a key is not an argument, but a setting of the call itself."""
+    """Return whether a key is a setting of the call rather than an argument."""
     return len(key) > 2 and key.startswith("_") and key.endswith("_")
 
 
@@ -334,41 +332,41 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Foreign):
         raise ConfigError(f"the tag {value.tag!r:.40} is refused: a config is plain data.")
     if value == "???":
-        raise ConfigError("??? marks a missing value: write it.")
+        raise ConfigError("??? marks a missing value; set it.")
     return value
 
 
 def _call_errors(written: dict[Any, Any]) -> Iterator[str]:
-    """Find what is wrong with the names and settings of one call."""
+    """Yield the errors in the names and settings of a call."""
     names = [name for name in _NAMES if name in written]
     if len(names) > 1:
-        yield "it has both _target_ and _component_: keep one of them."
+        yield "has both _target_ and _component_; keep one of them."
     for key, value in written.items():
         if not isinstance(key, str):
-            yield f"the name of an argument must be a text, not {key!r:.60}."
+            yield f"the name of an argument must be a string, not {key!r:.60}."
         elif key in _NAMES and not isinstance(value, str):
             yield f"{key} is {value!r:.60}, but must be a dotted name, such as torch.nn.Linear."
         elif key in _NAMES and value in _LOOKUPS:
             if {*written} != {key, "path"} or not isinstance(written["path"], str):
-                yield f"{value} takes the dotted name of what it gives as path, and nothing else."
+                yield f"{value} takes only the argument path, a dotted name."
         elif key in _SETTINGS and not hints.fits(value, _SETTINGS[key][0]):
             yield f"{key} must be {_SETTINGS[key][1]}; it is {value!r:.60}."
         elif _is_reserved(key) and key not in (*_NAMES, *_SETTINGS):
-            yield f"{key:.60} means nothing. {suggest(key, (*_NAMES, *_SETTINGS))}"
+            yield f"{key:.60} is unknown. {suggest(key, (*_NAMES, *_SETTINGS))}"
 
 
 def _part(kind: type[fdl.Buildable], function: Any) -> fdl.Buildable:
-    """Return a part for what a name stands for; of a functools.partial, for what it calls."""
+    """Return a node for a callable; for a functools.partial, one for its function."""
     if isinstance(function, functools.partial):
         return kind(function.func, *function.args, **function.keywords)
     return kind(function)
 
 
 def _is_factory_for(hint: Any, part: fdl.Buildable) -> bool:
-    """Whether a partial inside another one is called each time that one is.
+    """Return whether a partial inside another one is an `ArgFactory`.
 
-    It is if the annotation asks for what the part makes, and rejects a function; or is a
-    Protocol that instances of a class satisfy: one that can be called is not a factory of them.
+    It is if the annotation accepts the result of the node and rejects a function, or if it is a
+    Protocol that instances of the class satisfy, as callables that are instances are not factories.
     """
     function = fdl.get_callable(part)
     is_answer = isinstance(function, type) and any(map(hints.is_protocol, hints.members_of(hint)))
@@ -378,7 +376,7 @@ def _is_factory_for(hint: Any, part: fdl.Buildable) -> bool:
 
 
 def _fitting(part: fdl.Buildable, key: str | int, value: Any) -> Any:
-    """Return a value for a parameter; None always fits where it is the default."""
+    """Return a value that fits a parameter's annotation; a default of None always does."""
     default = fiddle.default_of(part, key)
     if value is None and default is None:
         return None
@@ -390,12 +388,12 @@ def _fitting(part: fdl.Buildable, key: str | int, value: Any) -> Any:
         return read_value(value, hint)
     remedy = ""
     if value is None and default is not fdl.NO_VALUE:
-        remedy = f" Leave the line out for {default!r:.60}."
+        remedy = f" Remove the line for {default!r:.60}."
     raise ConfigError(f"must be {hints.name_of(hint)}, not {describe(value)}.{remedy}")
 
 
 def _refusal(name: str, allowed: tuple[str, ...]) -> str | None:
-    """Return why a file may not use a name, without importing anything; None if it may."""
+    """Return why a name is not allowed, without importing anything; None if it is."""
     parts = name.partition(":")[0].split(".")
     if not all(part.isidentifier() for part in parts) or (len(parts) < 2 and ":" not in name):
         return f"{name!r:.80} is not a dotted name, such as torch.nn.Linear."
@@ -408,10 +406,10 @@ def _refusal(name: str, allowed: tuple[str, ...]) -> str | None:
 
 
 def _find_target(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
-    """Return the class or function of a dotted name; in `module:qualname` the module ends there.
+    """Return the class or function of a dotted name, or of `module:qualname`.
 
     Raises:
-      ConfigError: the name is not allowed, or nothing has it.
+      ConfigError: the name is not allowed, or does not exist.
     """
     if message := _refusal(name, allowed):
         raise ConfigError(message)
@@ -433,7 +431,7 @@ def _dotted_name(thing: Any) -> str:
     """Return the shortest dotted name by which a file can name a class or function.
 
     Raises:
-      ConfigError: it has none, because it was defined inside a function or in a notebook.
+      ConfigError: it cannot be named, because it was defined in a function or a notebook.
     """
     module, _, qualname = name_of(thing).partition(":")
     for package in TORCH_MODULES if module.startswith("torch.") else ():
@@ -443,35 +441,34 @@ def _dotted_name(thing: Any) -> str:
 
 
 def _package(name: str, packages: tuple[str, ...]) -> str | None:
-    """Return the first of some packages that a name belongs to."""
+    """Return the first package that contains a name; None if none does."""
     inside = (one for one in packages if name == one or name.startswith(f"{one}."))
     return next(inside, None)
 
 
 def _split_module(name: str, package: str) -> str:
-    """Put a colon where the module of a name ends; Python imports packages to look into them."""
+    """Insert a colon after the module of a name; this imports its parent packages."""
     module, rest = package, name.removeprefix(package).strip(".").split(".")
     try:
         while len(rest) > 1 and importlib.util.find_spec(f"{module}.{rest[0]}"):
             module = f"{module}.{rest.pop(0)}"
     except ModuleNotFoundError:
         pass  # the module is not a package
-    except Exception as error:  # whatever the user's own package raises when it is imported
+    except Exception as error:  # importing a user's package may raise anything
         raise ConfigError(f"{module} cannot be imported for {name!r:.80}: {error}") from error
     return f"{module}:{'.'.join(rest)}"
 
 
 def write_targets(root: Any) -> str:
-    """Return a graph as YAML with a `_target_` for each part, which `read_targets` reads back.
+    """Return a graph as YAML with a `_target_` for each node, which `read_targets` reads back.
 
-    `_partial_: true` stands for `fdl.Partial` and `fdl.ArgFactory`. A part that several places
-    hold is written once, with an anchor, and built once by `read_targets`; Hydra builds one for
-    each alias, which unties tied weights, so comments at the top of the file name those parts, and
-    those that Hydra would pass on uncalled. Such a file has no tags: quantities are written out
-    where they are inherited.
+    `fdl.Partial` and `fdl.ArgFactory` become `_partial_: true`. A shared node is written once, with
+    an anchor, and `read_targets` builds it once; Hydra builds one for each alias, which unties tied
+    weights. Comments at the top of the file list such nodes, and those that Hydra would pass
+    without calling them. The file has no tags: inherited quantities are written out.
 
     Raises:
-      ConfigErrors: what would not be read back as it is; every place, all at once.
+      ConfigErrors: all values that would not be read back unchanged.
       ConfigError: the graph cannot be bound.
     """
     bound = clone(bind(root))
@@ -493,8 +490,8 @@ def write_targets(root: Any) -> str:
         again = read_targets(text, allowed=tuple(one for one in modules if _refusal(one, ())))
     raise_all(
         [
-            f"{one.path or 'the top'}: it would change when read back ({one.detail}): annotate the "
-            "argument, or use what YAML has, such as a list for a tuple."
+            f"{one.path or 'the top'}: would change when read back ({one.detail}); annotate the "
+            "argument, or use a type of YAML, such as a list for a tuple."
             for one in diff(bound, again)
         ]
     )
@@ -502,7 +499,7 @@ def write_targets(root: Any) -> str:
 
 
 def _drop_tags(bound: Any) -> bool:
-    """Leave only the values of quantities; return whether there were any quantities."""
+    """Remove all tags, keeping the values; return whether there were any."""
     has_tags = False
     for node in nodes(bound):
         value = node.value
@@ -517,16 +514,16 @@ def _drop_tags(bound: Any) -> bool:
 
 
 def _remarks(found: list[Node], shared: list[Node], has_tags: bool) -> Iterator[str]:
-    """Say what a reader of the file should know."""
+    """Yield the comments at the top of the file."""
     if has_tags:
-        yield "Quantities that tags pass down are written out in every place that inherits them."
+        yield "Quantities that are inherited by tags are written out wherever they are inherited."
     for title, rows in (
         (
             "Built once by fidgpt; Hydra would build another at each alias:",
             [" = ".join(node.paths) for node in shared],
         ),
         (
-            "Made at each call by fidgpt; Hydra would pass the uncalled partial:",
+            "Created on each call by fidgpt; Hydra would pass the uncalled partial:",
             [node.path for node in found if type(node.value) is fdl.ArgFactory],
         ),
     ):
@@ -534,7 +531,7 @@ def _remarks(found: list[Node], shared: list[Node], has_tags: bool) -> Iterator[
 
 
 def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
-    """Return a node as plain data; what it holds has been `written` before."""
+    """Return a node as plain data; its children are in `written`."""
 
     def value_of(value: Any) -> Any:
         return written.get(id(value)) if walk.is_node(value) else _written_value(value, modules)
@@ -544,10 +541,10 @@ def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
     if isinstance(node, dict):
         for key in node:
             if not isinstance(key, str | int) or key in _NAMES:
-                raise ConfigError(f"the key {key!r:.60} cannot be written: use another text.")
+                raise ConfigError(f"the key {key!r:.60} cannot be written; use another.")
         return {key: value_of(item) for key, item in node.items()}
     if fiddle.kind_of(node) not in (fdl.Config, *_FACTORIES):
-        raise ConfigError(f"a {type(node).__name__} cannot be written: use Config or Partial.")
+        raise ConfigError(f"a {type(node).__name__} cannot be written; use Config or Partial.")
     call: dict[str, Any] = {"_target_": _name_of(fdl.get_callable(node), modules)}
     if isinstance(node, _FACTORIES):
         call["_partial_"] = True
@@ -557,12 +554,12 @@ def _written_node(node: Any, written: dict[int, Any], modules: set[str]) -> Any:
     unnamed = [key if key in arguments else names.get(key, key) for key in range(count)]
     for key in unnamed:
         if key not in arguments:
-            raise ConfigError(f"{key!r} has no value, and those after it have no name: set it.")
+            raise ConfigError(f"{key!r} is unset, but positional arguments follow it; set it.")
     if unnamed:
         call["_args_"] = [value_of(arguments[key]) for key in unnamed]
     for key, value in arguments.items():
         if isinstance(key, str) and _is_reserved(key):
-            raise ConfigError(f"an argument of the name {key} cannot be written.")
+            raise ConfigError(f"an argument named {key} cannot be written.")
         if key not in unnamed:
             call[str(key)] = value_of(value)
     return call
@@ -575,7 +572,7 @@ def _name_of(thing: Any, modules: set[str]) -> str:
 
 
 def _written_value(value: Any, modules: set[str]) -> Any:
-    """Return a value that is not a node as plain data; whether it can be read shows later."""
+    """Return a value that is not a node as plain data; reading it back is checked later."""
     if value is None or type(value) in (bool, int, float):
         return value
     if isinstance(value, enum.Enum):
@@ -586,19 +583,19 @@ def _written_value(value: Any, modules: set[str]) -> Any:
         return str(value)
     if not callable(value):
         raise ConfigError(
-            f"{describe(value)} cannot be written: make it a fdl.Config of its constructor, or use "
-            "plain values."
+            f"{describe(value)} cannot be written; use a fdl.Config of its constructor, or plain "
+            "values."
         )
     kind = "class" if inspect.isclass(value) else "object"
     return {"_target_": f"hydra.utils.get_{kind}", "path": _name_of(value, modules)}
 
 
 def _holds_parts(node: Node) -> bool:
-    """Whether two copies would differ from one node in two places."""
+    """Return whether two copies would differ from a shared node."""
     return node.is_shared or any(walk.is_node(child) for _, child in walk.children(node.value))
 
 
 def _anchor(node: Node, number: int) -> str:
-    """Return a name for an anchor; the number keeps it apart from others."""
+    """Return a name for an anchor, made unique by the number."""
     name = re.sub(r"\W+", "_", node.path, flags=re.ASCII).strip("_")
     return f"{name}-{number}" if number else name

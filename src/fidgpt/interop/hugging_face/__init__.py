@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub: their configs and weights, read and written."""
+"""Reading and writing of Hugging Face models: configs and weights."""
 
 from fidgpt.interop.hugging_face.hub import from_hf, load_hf, save_hf
 

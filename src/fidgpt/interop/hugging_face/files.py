@@ -1,4 +1,4 @@
-"""A Hugging Face directory: its config.json, and the tensors of its safetensors files."""
+"""Hugging Face directories: config.json and safetensors files."""
 
 import fnmatch
 import inspect
@@ -31,24 +31,24 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object of a JSON file.
 
     Raises:
-      ConfigError: there is no such file, or it holds something else.
+      ConfigError: the file cannot be read, or is not a JSON object.
     """
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise _unreadable(path, error) from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} cannot be read: it does not hold a JSON object.")
+        raise ConfigError(f"{path} cannot be read: it is not a JSON object.")
     return content
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON file, whole or not at all."""
+    """Write a JSON file atomically."""
     write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def is_hub_directory(directory: Path) -> bool:
-    """Whether there is a config.json that names a model of the hub; a run has one of its own."""
+    """Return whether a config.json is that of a Hugging Face model, and not of a run."""
     try:
         return isinstance(read_json(directory / CONFIG).get("model_type"), str)
     except ConfigError:
@@ -56,11 +56,10 @@ def is_hub_directory(directory: Path) -> bool:
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether there is a file of tensors, or an index of several.
+    """Return whether there is a safetensors file, or an index of several.
 
     Raises:
-      ConfigError: there is neither, but shards without an index, or files of another kind: a
-        model with random weights is not what was meant.
+      ConfigError: there are only shards without an index, or weights in another format.
     """
     if any((directory / name).exists() for name in (WEIGHTS, INDEX)):
         return True
@@ -70,17 +69,16 @@ def has_weights(directory: Path) -> bool:
 
 
 class TensorFiles:
-    """The tensors of model.safetensors, or of the shards of its index, each read when needed.
+    """The tensors of model.safetensors, or of the shards in its index, read on demand.
 
-    Weights in eight or four bits that have scales are decoded to float32.
+    Weights quantized to eight or four bits with scales are dequantized to float32.
 
     Attributes:
-      shapes: of every tensor in the files, by name.
-      formats: of their numbers, as safetensors calls them, such as BF16.
+      shapes: shape of each tensor by name.
+      formats: dtype of each tensor by name, in safetensors' notation, such as BF16.
 
     Raises:
-      ConfigError: there is no such file, one is damaged, or the index names a tensor that is in
-        none of them.
+      ConfigError: a file is missing or damaged, or the index names a tensor that is in no file.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -98,7 +96,7 @@ class TensorFiles:
         if lost := sorted(index.keys() - self.shapes.keys()):
             raise ConfigError(
                 f"{directory / INDEX} names {len(lost)} tensors that are in none of its files, "
-                f"such as {lost[0]}: download the files again."
+                f"such as {lost[0]}; download the files again."
             )
         self._coded = coded_weights(self.formats, self.shapes)
         for name, weight in self._coded.items():
@@ -111,7 +109,7 @@ class TensorFiles:
         return next(tensor for _, tensor in self.each([name]))
 
     def each(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
-        """Yield some of the tensors, one in memory at a time, file by file."""
+        """Yield the named tensors, one in memory at a time, file by file."""
         wanted: dict[Path, list[str]] = {}
         for name in names:
             wanted.setdefault(self._files[name], []).append(name)
@@ -127,7 +125,7 @@ class TensorFiles:
 
 
 def _index(directory: Path) -> dict[str, str]:
-    """Return the file of each tensor by its name; nothing if one file holds all."""
+    """Return the file of each tensor by name; empty if there is a single file."""
     if (directory / WEIGHTS).exists():
         return {}
     if not (directory / INDEX).exists():
@@ -141,13 +139,13 @@ def _index(directory: Path) -> dict[str, str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        with path.open("rb"):  # for the reason that safetensors does not give
+        with path.open("rb"):  # for errors that safetensors does not report
             pass
         with safe_open(path, "pt") as file:
             yield file
     except SafetensorError as error:
         raise ConfigError(
-            f"{path} cannot be read: {error}. It is damaged or incomplete: download it again."
+            f"{path} cannot be read: {error}. It is damaged or incomplete; download it again."
         ) from error
     except OSError as error:
         raise _unreadable(path, error) from error
@@ -155,7 +153,7 @@ def _opened(path: Path) -> Iterator[Any]:
 
 def _no_weights(directory: Path) -> ConfigError:
     return ConfigError(
-        f"{directory} holds neither {WEIGHTS} nor {INDEX}: download the model's safetensors files, "
+        f"{directory} has neither {WEIGHTS} nor {INDEX}; download the model's safetensors files, "
         "or save it again with a current version of transformers."
     )
 
@@ -170,13 +168,13 @@ _IGNORED = ("*.rotary_emb.inv_freq",)
 
 @dataclass
 class Layout:
-    """Which tensors in files hold a model's parameters and buffers.
+    """The mapping between a model's parameters and buffers and the tensors of its files.
 
     Attributes:
-      pieces: by the name of each tensor in the files.
-      paths: of our parameter, or of one of those that are in the tensor.
-      tied: further names of a tied table that may be saved twice, with that of the first.
-      ignored: patterns of names that are not needed.
+      pieces: pieces of each tensor in the files, by name.
+      paths: path of a parameter in each tensor, by the tensor's name.
+      tied: alternative names of tied tensors, which may be saved twice, with their main name.
+      ignored: patterns of names to ignore.
     """
 
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
@@ -189,11 +187,11 @@ class Layout:
         return self.pieces[name][0].shape
 
     def size(self, name: str) -> int:
-        """Return the bytes of a tensor in the files."""
+        """Return the size of a tensor in the files, in bytes."""
         return math.prod(self.shape(name)) * self.pieces[name][0].ours.element_size()
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor as it is in the files, on the CPU."""
+        """Return a tensor in the form of the files, on the CPU."""
         pieces = self.pieces[name]
         tensor = torch.empty(self.shape(name), dtype=pieces[0].ours.dtype, device="cpu")
         for piece in pieces:
@@ -201,24 +199,24 @@ class Layout:
         return tensor
 
     def knows(self, name: str) -> bool:
-        """Whether files may hold a tensor of this name."""
+        """Return whether files may have a tensor of this name."""
         return name in self.pieces or name in self.tied or self.is_ignored(name)
 
     def is_ignored(self, name: str) -> bool:
-        """Whether a tensor of this name is not needed."""
+        """Return whether to ignore a tensor of this name."""
         return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.ignored)
 
 
 def layout_of(
     family: Family, model: nn.Module, settings: Mapping[str, Any], *, merge: bool = False
 ) -> Layout:
-    """Return the layout of a model that is built as the family is.
+    """Return the layout of a model of a family.
 
     Args:
-      family: has the names.
-      model: with memory or without.
-      settings: of the member, for forms that depend on sizes.
-      merge: whether low-rank adapters are added to copies of their weights.
+      family: the family, which defines the names.
+      model: the model, possibly on the meta device.
+      settings: settings of the model, for forms that depend on sizes.
+      merge: whether to merge low-rank adapters into copies of their weights.
 
     Raises:
       ConfigError: the family has no name for a parameter or buffer.
@@ -251,14 +249,14 @@ def layout_of(
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return what is saved of a model, by path, a tied table under each of its paths."""
+    """Return the tensors of a model to save, by path; tied ones under each of their paths."""
     saved = model.state_dict(keep_vars=True)
     adapters = {path for path, one in model.named_parameters() if is_adapter(path, one)}
     return {path: tensor for path, tensor in saved.items() if path not in adapters}
 
 
 def _merged(model: nn.Module, path: str, tensor: Tensor) -> Tensor:
-    """Return a parameter with what its adapter adds to it."""
+    """Return a parameter with its adapter merged."""
     holder_path, _, name = path.rpartition(".")
     holder = model.get_submodule(holder_path)
     if isinstance(holder, LoRALinear) and name == "weight":
@@ -284,22 +282,22 @@ def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
 
 
 _BLOCK = 128
-_CODES = "_blocks"  # ends the names of codes in four bits
-_GROUP = 32  # numbers that share a scale; a byte holds two, the first in its lower half
-# The values of four bits: a sign, two bits of exponent and one of fraction.
+_CODES = "_blocks"  # suffix of the names of four-bit codes
+_GROUP = 32  # numbers per scale; a byte holds two, the first in its lower half
+# The magnitudes of FP4 E2M1: a sign, two bits of exponent and one of mantissa.
 _MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 Shape = tuple[int, ...]
 
 
 class Coded(NamedTuple):
-    """A weight that a file holds as codes and scales.
+    """A quantized weight, stored as codes and scales.
 
     Attributes:
       codes: the name of the tensor of codes.
       scales: the name of the tensor of scales.
-      shape: of the decoded weight.
-      decode: computes it from both, in float32.
+      shape: shape of the dequantized weight.
+      decode: dequantizes it to float32.
     """
 
     codes: str
@@ -309,7 +307,7 @@ class Coded(NamedTuple):
 
 
 def coded_weights(formats: Mapping[str, str], shapes: Mapping[str, Shape]) -> dict[str, Coded]:
-    """Return the weights that a file holds as codes with scales of the right shape, by name."""
+    """Return the quantized weights with scales of the right shape, by name."""
     found: dict[str, Coded] = {}
     for name, shape in shapes.items():
         whole = name.removesuffix(_CODES)
@@ -330,7 +328,7 @@ def coded_weights(formats: Mapping[str, str], shapes: Mapping[str, Shape]) -> di
 def from_eight_bits(
     codes: Float[Tensor, "rows columns"], scales: Float[Tensor, "row_blocks column_blocks"]
 ) -> Float[Tensor, "rows columns"]:
-    """Multiply each number with the scale of its block of 128 by 128, in float32.
+    """Dequantize FP8: multiply each number by the scale of its 128 x 128 block, in float32.
 
     (DeepSeek-V3, 2024, arXiv:2412.19437, section 3.3.2.)
     """
@@ -342,10 +340,10 @@ def from_eight_bits(
 def from_four_bits(
     codes: UInt8[Tensor, "experts rows groups half"], scales: UInt8[Tensor, "experts rows groups"]
 ) -> Float[Tensor, "experts columns rows"]:
-    """Multiply each number with 2 ** (its group's scale - 127), in float32.
+    """Dequantize MXFP4: multiply each number by 2 ** (its group's scale - 127), in float32.
 
-    (MXFP4 of the OCP Microscaling Formats, version 1.0, 2023, sections 5.3.3 and 5.4.1; gpt-oss
-    holds its matrices transposed in files without codes.)
+    (OCP Microscaling Formats, version 1.0, 2023, sections 5.3.3 and 5.4.1; unquantized files of
+    gpt-oss have transposed matrices.)
     """
     experts, rows, groups, half = codes.shape
     numbers = torch.tensor([sign * one for sign in (1.0, -1.0) for one in _MAGNITUDES])
@@ -358,26 +356,26 @@ def from_four_bits(
 
 
 def unknown_codes(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an error if a config.json declares weights in codes of another kind."""
+    """Yield an error if a config.json declares an unsupported quantization."""
     how = found.get("quantization_config")
     known = how if isinstance(how, dict) else {}
     kind = (known.get("quant_method"), known.get("weight_block_size"))
     if how is not None and kind not in (("mxfp4", None), ("fp8", [_BLOCK, _BLOCK])):
         yield (
-            f"quantization_config is {how!r:.60}, and fidgpt reads weights in plain numbers, in "
-            f"mxfp4, or in fp8 with scales for blocks of {_BLOCK} by {_BLOCK}: load the model with "
+            f"quantization_config is {how!r:.60}, but fidgpt reads only unquantized weights, "
+            f"mxfp4, and fp8 with scales for blocks of {_BLOCK} by {_BLOCK}; load the model with "
             "transformers and dequantize=True in its quantization config, and save it again"
         )
 
 
 @torch.no_grad()
 def write_weights(layout: Layout, directory: Path, *, max_shard_size: int) -> None:
-    """Write the shards, then their index; remove earlier weights.
+    """Write the shards, then their index, and remove previous weights.
 
     Args:
-      layout: of a model with memory; it is copied shard by shard.
-      directory: exists.
-      max_shard_size: bytes of a file, unless a single tensor is larger.
+      layout: layout of a model that is not on the meta device; it is copied shard by shard.
+      directory: an existing directory.
+      max_shard_size: maximum bytes per file, unless a single tensor is larger.
     """
     shards: list[list[str]] = [[]]
     size = 0
@@ -395,7 +393,7 @@ def write_weights(layout: Layout, directory: Path, *, max_shard_size: int) -> No
             draft.touch()
             mode = draft.stat().st_mode
             save_file({one: layout.tensor(one) for one in inside}, draft, {"format": "pt"})
-            draft.chmod(mode)  # safetensors makes files that only their owner may read
+            draft.chmod(mode)  # safetensors creates files readable only by their owner
     if count > 1:
         files = {one: name for name, inside in zip(names, shards, strict=True) for one in inside}
         total = {"total_size": sum(map(layout.size, files))}

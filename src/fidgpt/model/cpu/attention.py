@@ -1,4 +1,4 @@
-"""Causal attention by blocks of queries, which CPUs compute faster in bfloat16 than torch's own."""
+"""Causal attention by blocks of queries, faster than torch's on CPUs in bfloat16."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +17,11 @@ Mixed = Float[Tensor, "heads group seq value_dim"]
 def mix(
     queries: Queries, keys: Keys, values: Values, *, scale: float, block_size: int, keeps: bool
 ) -> tuple[Mixed, list[Tensor]]:
-    """Return the weighted values; and the weights of every block, if it `keeps` them."""
+    """Return the weighted values, and the attention weights of every block if `keeps`."""
     group, seq = queries.shape[1:3]
     mixed, kept = queries.new_empty(*queries.shape[:-1], values.shape[-1]), []
     blocks = _blocks(seq, block_size)
-    # Without memory there is nothing to compute, and what the last block takes is the most.
+    # On the meta device one block is enough: the last one has the largest tensors.
     for rows in blocks[-1:] if queries.is_meta and not keeps else blocks:
         weights = _weights(queries[:, :, rows], keys[:, : rows.stop], scale)
         mixed[:, :, rows] = (weights @ values[:, : rows.stop]).unflatten(1, (group, -1))
@@ -33,21 +33,21 @@ def mix(
 def gradients(
     gradient: Mixed, saved: Sequence[Tensor], *, scale: float, block_size: int
 ) -> tuple[Queries, Keys, Values]:
-    """Return the gradients of all three; weights that `mix` did not keep are recomputed.
+    """Return the gradients of queries, keys and values, recomputing weights that were not kept.
 
     Args:
-      gradient: of the output.
-      saved: queries, keys, values, the output, and the weights of every block if kept.
-      scale: of the products.
-      block_size: queries of a block.
+      gradient: gradient of the output.
+      saved: queries, keys, values, the output, and the weights of every block if they were kept.
+      scale: factor of the query-key products.
+      block_size: queries per block.
     """
     queries, keys, values, mixed, *kept = saved
     group, seq = queries.shape[1:3]
-    # What the softmax subtracts from every score's gradient (Dao et al., 2022, equation 4).
+    # The row sums of dO * O in the gradient of the softmax (Dao et al., 2022, equation 4).
     offsets = (gradient * mixed).sum(-1, keepdim=True)
     query_gradient = queries.new_empty(queries.shape)
     key_gradient = value_gradient = None
-    # The last block sees every key, so its gradients have room for those of the others.
+    # The last block sees every key, so the other blocks' gradients are added to its own.
     for number, rows in reversed(list(enumerate(_blocks(seq, block_size)))):
         seen = slice(rows.stop)
         query, above = (x[:, :, rows].flatten(1, 2) for x in (queries, gradient))
@@ -63,7 +63,7 @@ def gradients(
 
 
 def _added(total: Tensor | None, part: Tensor) -> Tensor:
-    """Add the gradient of the first keys: in float32, so that nothing of many blocks is lost."""
+    """Add the gradient of the first keys, in float32 to preserve precision over many blocks."""
     if total is None:
         return part
     total = total.to(torch.promote_types(part.dtype, torch.float32))
@@ -76,7 +76,7 @@ def _blocks(seq: int, block_size: int) -> list[slice]:
 
 
 def _weights(queries: Queries, keys: Tensor, scale: float) -> Float[Tensor, "heads rows seen"]:
-    """Return the softmax of the scores of the last `block` positions among those seen."""
+    """Return the attention weights of a block, whose queries are the last positions of its keys."""
     group, block = queries.shape[1:3]
     seen = keys.shape[1]
     future = keys.new_full((block, seen), float("-inf")).triu_(seen - block + 1)
@@ -84,7 +84,7 @@ def _weights(queries: Queries, keys: Tensor, scale: float) -> Float[Tensor, "hea
     return torch.baddbmm(future, queries.flatten(1, 2), keys.mT, alpha=scale).softmax(-1)
 
 
-# Kept weights of a layer take seq^2 * heads bytes a row or a little more.
+# In bfloat16, kept weights take about seq^2 * heads bytes per row and layer.
 _KEEP_UP_TO = 512
 
 
@@ -126,8 +126,9 @@ class _Blockwise(torch.autograd.Function):
         return *gradients(outer[0], ctx.saved_tensors, **sizes), None, None, None
 
 
-# Torch compiles the blocks of short sequences into the code around them. Those of long ones it
-# would compile one by one, and keep the weights that are to be recomputed: they are one operator.
+# torch.compile inlines the blocks of short sequences. For long sequences it would compile every
+# block separately and keep the weights instead of recomputing them, so they are one custom
+# operator.
 
 
 @torch.library.custom_op("fidgpt::blockwise_attention", mutates_args=())

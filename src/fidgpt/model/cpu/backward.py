@@ -9,7 +9,7 @@ from torch.autograd.function import once_differentiable
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Return torch's RMSNorm; its kernels need both in one format, the wider of the two."""
+    """Call torch's RMSNorm with both tensors in the wider dtype, as its kernels require."""
     if x.dtype == weight.dtype:
         return F.rms_norm(x, weight.shape, weight, eps)
     wide = torch.promote_types(x.dtype, weight.dtype)
@@ -17,9 +17,9 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 class RMSNormFunction(torch.autograd.Function):
-    """RMSNorm with a backward pass of half as many passes over memory.
+    """RMSNorm whose backward pass takes half as many passes over memory as torch's.
 
-    Measured in bfloat16 on [16, 256, 256]: 2.4 ms instead of 5.5.
+    For bfloat16 of shape [16, 256, 256], it takes 2.4 ms instead of 5.5.
 
     With r = 1 / sqrt(mean(x^2) + eps): dx = r g w - x r^3 mean(g w x), dw = sum(r g x).
     """
@@ -50,10 +50,10 @@ class RMSNormFunction(torch.autograd.Function):
 
 
 class NarrowEmbedding(torch.autograd.Function):
-    """Rows of a 16-bit table, whose gradients are summed in float32, as torch does on GPUs.
+    """Embedding lookup in a 16-bit table, with gradients summed in float32, as torch does on GPUs.
 
-    On CPUs torch sums them in the table's format: of a byte that a batch holds a thousand times,
-    most of the sum would be lost in bfloat16.
+    On CPUs torch sums them in the table's dtype: for a token that occurs a thousand times in a
+    batch, most of the sum would be lost in bfloat16.
     """
 
     @staticmethod
@@ -68,7 +68,8 @@ class NarrowEmbedding(torch.autograd.Function):
         ctx: Any, *outer: Tensor
     ) -> tuple[None, Tensor]:
         (tokens,) = ctx.saved_tensors
-        # Only the tokens of the batch: in float32 a whole table would be mostly zeros.
+        # Only for the tokens of the batch: in float32, a gradient of the whole table would be
+        # large.
         present = tokens.new_zeros(ctx.shape[0]).index_fill_(0, tokens.flatten(), 1)
         used, rows = present.nonzero().squeeze(1), present.cumsum(0)[tokens] - 1
         sums = torch.ops.aten.embedding_dense_backward(

@@ -1,4 +1,4 @@
-"""Sampling of tokens, and stop strings."""
+"""Sampling of tokens and stop strings."""
 
 import math
 from collections.abc import Sequence
@@ -16,23 +16,23 @@ Logits = Float[Tensor, "batch vocab"]
 
 
 class Sampling:
-    """Chooses the next token of each row: logits are filtered as in transformers, then drawn from.
+    """Samples the next token of each row from logits that are filtered as in transformers.
 
-    The filters are, in this order: a repetition penalty (Keskar et al., 2019, arXiv:1909.05858,
-    section 4.1; negative logits as in transformers), a limit of the vocabulary, temperature, top-k,
-    nucleus sampling (Holtzman et al., 2020, arXiv:1904.09751, section 3.1) and min-p (Nguyen et
-    al., 2024, arXiv:2407.01082, section 3). Each row has its own random generator, and uses one
-    number of it per token, so samples do not depend on the other rows.
+    The filters are, in this order: repetition penalty (Keskar et al., 2019, arXiv:1909.05858,
+    section 4.1; negative logits as in transformers), vocabulary limit, temperature, top-k, nucleus
+    sampling (Holtzman et al., 2020, arXiv:1904.09751, section 3.1) and min-p (Nguyen et al., 2024,
+    arXiv:2407.01082, section 3). Each row has its own random generator, with one draw per token, so
+    samples do not depend on other rows.
 
     Args:
-      seeds: of the rows; unused at temperature 0.
+      seeds: one seed per row; unused at temperature 0.
       temperature: divides the logits; 0 for greedy decoding.
-      top_k: keeps the k most likely tokens, and no more if logits are equal; None for all.
-      top_p: keeps the fewest tokens with this total probability; None for all.
+      top_k: keeps the k most likely tokens, exactly k even if logits are equal; None for all.
+      top_p: keeps the smallest set of most likely tokens with this total probability; None for all.
       min_p: keeps tokens with at least this fraction of the highest probability; None for all.
       repetition_penalty: divides positive logits of tokens in the text, and multiplies negative
-        ones; None for 1.
-      vocab_size: tokens from this one on are never sampled.
+        ones; None for no penalty.
+      vocab_size: token ids from this one on are never sampled.
 
     Raises:
       ValueError: an argument is out of range.
@@ -66,22 +66,22 @@ class Sampling:
         self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def __call__(self, logits: Logits, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, " batch"]:
-        """Return the next token of each row; at temperature 0 the first of the most likely.
+        """Return the next token of each row; at temperature 0, the first of the most likely.
 
         Raises:
-          ValueError: a logit is NaN or infinite, or the number of rows is not that of the seeds.
+          ValueError: a logit is NaN or infinite, or the number of rows differs from that of seeds.
         """
         if not logits.amax(1).isfinite().all():  # the maximum is NaN if any logit is
-            raise ValueError("the model's logits are NaN or inf: its weights are corrupt.")
+            raise ValueError("the model's logits are NaN or inf; its weights are corrupt.")
         logits = self.filtered(logits, tokens)
         if self._temperature == 0:
             return logits.argmax(1)
         if len(logits) != len(self._streams):
             raise ValueError(
-                f"{len(self._streams)} seeds for {len(logits)} rows: give one for each row."
+                f"{len(self._streams)} seeds for {len(logits)} rows; pass one seed per row."
             )
         numbers = [torch.rand(1, dtype=torch.double, generator=rng) for rng in self._streams]
-        # The cumulative distribution never yields tokens of probability 0.
+        # Inverting the cumulative distribution never yields a token of probability 0.
         heights = logits.double().softmax(1).cumsum(1)
         target = torch.stack(numbers).to(logits.device) * heights[:, -1:]
         return torch.searchsorted(heights, target, right=True).squeeze(1)
@@ -92,8 +92,9 @@ class Sampling:
         """Return the logits of the tokens that may be sampled, -inf for the others.
 
         Args:
-          logits: of the next token.
-          tokens: of the prompt and the text so far; short rows are padded with their first token.
+          logits: logits of the next token.
+          tokens: tokens of the prompt and the text so far; short rows are padded with their first
+            token.
         """
         if self._penalty is not None:
             present = logits.gather(1, tokens).double()
@@ -103,7 +104,7 @@ class Sampling:
             logits = logits.scatter(1, tokens, scaled)
         logits = logits[:, : self._vocab_size]
         if self._temperature:
-            # In double precision and below 0, so that small temperatures give no NaN.
+            # In double precision and at most 0, so that small temperatures do not cause NaN.
             logits = (logits - logits.amax(1, keepdim=True)).double() / self._temperature
         if self._top_k is not None:
             likeliest, where = logits.topk(min(self._top_k, logits.shape[1]))
@@ -122,9 +123,9 @@ class Sampling:
 
 
 class UntilString:
-    """Streams text up to the first occurrence of a stop string, without it.
+    """Streams text up to the first stop string, which is excluded.
 
-    Text that may be the start of a stop string is held back until that is known.
+    Text that may be the start of a stop string is held back until it is resolved.
 
     Args:
       strings: stop strings; not empty.
@@ -135,13 +136,13 @@ class UntilString:
 
     def __init__(self, strings: Sequence[str]) -> None:
         if not all(strings):
-            raise ValueError("a stop string must have one character or more.")
+            raise ValueError("a stop string must not be empty.")
         self._strings = strings
         self._held = ""
         self.found = False
 
     def push(self, piece: str) -> str:
-        """Add a piece, and return text that can be passed on; nothing once a string was found."""
+        """Add a piece, and return the text that is final; empty after a stop string was found."""
         if self.found:
             return ""
         text = self._held + piece
@@ -160,6 +161,6 @@ class UntilString:
 
 
 def _begun(text: str, string: str) -> int:
-    """Return the length of the longest proper prefix of the string that ends the text."""
+    """Return the length of the longest proper prefix of `string` that is a suffix of the text."""
     longest = min(len(text), len(string) - 1)
     return next((size for size in range(longest, 0, -1) if text.endswith(string[:size])), 0)

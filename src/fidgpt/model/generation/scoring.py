@@ -20,10 +20,10 @@ _CHUNK = 1024  # tokens whose logits are computed at once
 
 @dataclass(frozen=True, eq=False)
 class Score:
-    """Log-probabilities of the tokens of a text, given the tokens before.
+    """Log-probabilities of the tokens of a text, each given the preceding ones.
 
     Attributes:
-      log_probabilities: in nats, of all tokens but the first.
+      log_probabilities: log-probability of each token but the first, in nats.
     """
 
     log_probabilities: Float[Tensor, " tokens"]
@@ -35,32 +35,32 @@ class Score:
 
     @property
     def perplexity(self) -> float:
-        """The perplexity, e to the mean of `nats` per token."""
+        """The perplexity, exp(nats / number of scored tokens)."""
         return math.exp(self.nats / len(self.log_probabilities))
 
     def bits_per_byte(self, num_bytes: int) -> float:
-        """Return bits per byte of the text, which can be compared across tokenizers."""
+        """Return bits per byte of a text, which are comparable across tokenizers."""
         return self.nats / math.log(2) / num_bytes
 
 
 def score(model: LanguageModel, tokens: Sequence[int], *, context: int) -> Score:
-    """Score all tokens of a text but the first.
+    """Score all tokens of a text except the first.
 
-    Texts longer than the context are read in windows that overlap by half, so that each token has
-    at least `context` / 2 tokens before it.
+    Texts longer than the context are scored in windows that overlap by half, so that each token is
+    preceded by at least `context` / 2 tokens of context.
 
     Args:
       model: in eval mode.
-      tokens: two or more; the first is often the end of text.
-      context: maximum number of tokens that the model sees.
+      tokens: two or more token ids; the first is often the end of text.
+      context: maximum number of tokens per forward pass.
 
     Raises:
       ValueError: there are fewer than two tokens, or the context is below 1.
     """
     if len(tokens) < 2 or context < 1:
         raise ValueError(
-            f"cannot score {len(tokens)} tokens in a context of {context}: two tokens are needed, "
-            "as the first is not scored, and a context of 1 or more."
+            f"cannot score {len(tokens)} tokens in a context of {context}; at least two tokens, of "
+            "which the first is not scored, and a context of at least 1 are needed."
         )
     row = torch.tensor([list(tokens)], device=model.device)
     parts, scored = [], 0
@@ -80,8 +80,8 @@ def log_probabilities(
 
     Args:
       model: in eval mode.
-      tokens: rows of text.
-      ctx: of all tokens but the last; defaults to that of the model's `layout`.
+      tokens: token ids, [batch, seq].
+      ctx: context of all tokens but the last; defaults to that of the model's `layout`.
     """
     features, targets = model.features(tokens[:, :-1], ctx), tokens[:, 1:]
     parts = []

@@ -1,4 +1,4 @@
-"""Laying weights out in memory as products with one token at a time read them fastest."""
+"""Memory layouts of weights for fast generation on CPUs."""
 
 import mmap
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ from fidgpt.model.mlp import multiple_of
 __all__ = ["prepare_to_write"]
 
 
-_NUMBERS_OF_A_LINE = 16  # float32 in a line of a cache
+_NUMBERS_OF_A_LINE = 16  # float32 numbers per cache line
 
 
 @torch.no_grad()
 def prepare_to_write(model: nn.Module) -> None:
-    """Lay out the weights of a model on a CPU that will only write and read from now on.
+    """Optimize the memory layout of a model's weights on a CPU for generation.
 
-    A token takes as long as reading all weights, and how they lie decides how fast that goes. One
-    core of a Zen 4 reads a float32 matrix of 3,072 rows and 768 columns at 13 GB/s row by row, at
-    21 column by column, and at 25 so in large pages; in bfloat16 a product with it takes 0.32 ms
-    where oneDNN has packed it, 0.55 ms otherwise. Queries, keys and values become one product, as a
-    long one is read faster than three. What is computed stays, up to rounding. Does nothing where
-    FIDGPT_CPU_KERNELS=0.
+    Generating a token is bound by the memory bandwidth of reading all weights, which depends on
+    their layout. One core of a Zen 4 reads a float32 matrix of 3,072 rows and 768 columns at 13
+    GB/s in row-major order, at 21 GB/s in column-major order, and at 25 GB/s in column-major order
+    in large pages; a bfloat16 product with it takes 0.32 ms if packed by oneDNN, and 0.55 ms
+    otherwise. Query, key and value projections are fused into one product. Results are the same up
+    to rounding. No-op if FIDGPT_CPU_KERNELS=0.
 
     Args:
-      model: in eval mode, with its weights; it is neither trained nor saved from here on.
+      model: a model in eval mode; it must not be trained or saved afterwards.
     """
     if not cpu.ENABLED:
         return
@@ -44,7 +44,7 @@ def prepare_to_write(model: nn.Module) -> None:
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if isinstance(parent, LatentAttention) and name == "kv_up":
-                continue  # its matrix is also used by itself
+                continue  # its matrix is also used elsewhere
             if child not in packed and _is_product(child) and can_pack(child):
                 plain: Any = child
                 product = PackedLinear(plain.weight.detach(), getattr(plain, "bias", None))
@@ -57,22 +57,22 @@ def prepare_to_write(model: nn.Module) -> None:
 
 
 class Joined(nn.Module):
-    """What an Attention becomes whose queries, keys and values are one product."""
+    """Mixin of attentions whose query, key and value projections are fused."""
 
     joined: nn.Linear
     widths: list[int]
 
     def projections(self, x: Float[Tensor, "batch seq hidden"]) -> Sequence[Tensor]:
-        """Queries, keys and values, each [batch, seq, its heads * head_dim]."""
+        """Return queries, keys and values, each [batch, seq, number of its heads * head_dim]."""
         return self.joined(x).split(self.widths, dim=-1)
 
 
 class PackedLinear(nn.Module):
-    """`y = x W^T + b` with the weight in a layout that oneDNN chose.
+    """`y = x W^T + b` with the weight packed by oneDNN.
 
     Args:
-      weight: in bfloat16, on the CPU.
-      bias: added to the product; None for none.
+      weight: a bfloat16 matrix on the CPU.
+      bias: bias; None for none.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
@@ -85,7 +85,7 @@ class PackedLinear(nn.Module):
 
 
 class PackedUnembedding(Unembedding):
-    """An Unembedding whose product is packed; the table stays for the embedding that shares it."""
+    """An Unembedding with a packed copy of its table, which an embedding may share."""
 
     def __init__(self, plain: Unembedding, product: nn.Module) -> None:
         super().__init__(plain.weight, scale=plain.scale, softcap=plain.softcap)
@@ -96,13 +96,13 @@ class PackedUnembedding(Unembedding):
 
 
 def _is_product(module: nn.Module) -> bool:
-    """Return whether all that a module does with its weight is one product."""
+    """Return whether a module uses its weight only in one matrix product."""
     linear = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
     return linear or type(module) is Unembedding
 
 
 def _join(module: nn.Module) -> None:
-    """Make one product of an attention's three that read the same."""
+    """Fuse the query, key and value projections of an attention."""
     if type(module) is not Attention:
         return
     parts: list[Any] = [module.query, module.key, module.value]
@@ -121,7 +121,7 @@ def _join(module: nn.Module) -> None:
 
 
 def _lay_out(weights: Sequence[nn.Parameter]) -> None:
-    """Move matrices into large pages, tall ones column by column."""
+    """Move matrices to large pages, tall ones in column-major order."""
     sizes = [multiple_of(multiple=_NUMBERS_OF_A_LINE, value=weight.numel()) for weight in weights]
     for weight, room in zip(weights, _large_pages(sum(sizes)).split(sizes), strict=True):
         rows, columns = weight.shape
@@ -132,17 +132,17 @@ def _lay_out(weights: Sequence[nn.Parameter]) -> None:
 
 
 def _large_pages(count: int) -> Float[Tensor, " count"]:
-    """Return memory in pages of 2 MiB where there are any: small ones take longer to look up."""
+    """Return memory in pages of 2 MiB if available, which cause fewer TLB misses."""
     if not count or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(count)
     memory = mmap.mmap(-1, 4 * count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # of a kernel that is built without them
+    with suppress(OSError):  # for kernels built without large pages
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.float32)
 
 
 def can_pack(module: Any) -> bool:
-    """Return whether oneDNN packs a weight; torch reaches it by operators that it calls private."""
+    """Return whether oneDNN can pack a weight; torch's operators for this are private."""
     suits = module.weight.device.type == "cpu" and module.weight.dtype == torch.bfloat16
     operators = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
     there = torch.backends.mkldnn.is_available() and all(hasattr(_mkldnn(), x) for x in operators)

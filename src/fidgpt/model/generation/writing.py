@@ -20,12 +20,12 @@ __all__ = ["Choice", "generate", "next_logits", "write"]
 class Rows:
     """Left-padded prompts and the tokens generated after them.
 
-    Padding is the first token of a row at negative positions, which no token attends to.
+    Padding repeats the first token of a row, at negative positions, and is masked.
 
     Args:
-      prompts: one token or more each.
+      prompts: token ids of the prompts; each has one token or more.
       num_tokens: maximum number of tokens to generate.
-      device: of the model.
+      device: device of the model.
 
     Raises:
       ValueError: there is no prompt, or one is empty.
@@ -48,11 +48,11 @@ class Rows:
 
     @property
     def capacity(self) -> int:
-        """The number of columns, of prompts and generated tokens."""
+        """The maximum number of columns, of prompts and generated tokens."""
         return self._tokens.shape[1]
 
     def text(self, begin: int = 0) -> Tokens:
-        """Return the tokens so far, from column `begin` on."""
+        """Return the tokens so far from column `begin` on."""
         return self._tokens[:, begin : self.width]
 
     def append(self, tokens: Int[Tensor, " batch"]) -> None:
@@ -63,13 +63,13 @@ class Rows:
     def context(
         self, layout: ContextFactory, *, begin: int, cached: int, cache: Cache | None
     ) -> AttentionContext:
-        """Return the context of the columns from `cached` on, in a text that begins at `begin`.
+        """Return the context of the columns from `cached` on, for a text that begins at `begin`.
 
         Args:
-          layout: of the model, for full rows.
+          layout: layout of the model.
           begin: first column that the model sees.
           cached: first column that is not in the cache.
-          cache: of keys and values; None for none.
+          cache: the KV cache; None for none.
         """
         whole = layout(self.text(begin))
         if self._absent is not None:
@@ -91,7 +91,7 @@ def _after(count: int, numbers: Tensor) -> Tensor:
 
 
 def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> AttentionContext:
-    """Count a row's first document from column `absent` on, with padding before it."""
+    """Shift positions so that the first document of a row begins at column `absent`."""
     columns = torch.arange(len(ctx), device=absent.device)
     positions, documents = ctx.positions, ctx.documents
     if documents is None:
@@ -103,14 +103,14 @@ def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> At
 
 @runtime_checkable
 class Choice(Protocol):
-    """Chooses the next token of each row, from logits and the text so far; see Sampling."""
+    """Chooses the next token of each row from logits and the text so far, as `Sampling` does."""
 
     def __call__(self, logits: Logits, tokens: Tokens, /) -> Int[Tensor, " batch"]: ...
 
 
 @runtime_checkable
 class CacheFactory(Protocol):
-    """Makes a cache, such as Cache or StaticCache."""
+    """Creates a cache, as `Cache` and `StaticCache` do."""
 
     def __call__(self, *, capacity: int) -> Cache: ...
 
@@ -120,7 +120,7 @@ Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
 
 
 def next_logits(model: LanguageModel, tokens: Tokens, ctx: AttentionContext) -> Logits:
-    """Return the logits of the next token only."""
+    """Return the logits of the next token."""
     return model.unembedding(model.features(tokens, ctx)[:, -1])
 
 
@@ -137,37 +137,37 @@ def write(
 ) -> Iterator[list[int | None]]:
     """Yield the next token of all rows, with None for rows that have ended.
 
-    While a text fits the context, each token is computed once. Beyond that, the model reads the
-    latest `context` tokens again for every token, the first of them at position 0. So it does from
-    the start if a layer does not use the cache (`AttentionContext.update_cache`), as a custom mixer
-    may: from the new token alone, it could not see the others.
+    While the text fits into the context, each token is computed once. After that, the latest
+    `context` tokens are recomputed for every new token, from position 0. The whole text is also
+    recomputed if a layer does not use the cache (`AttentionContext.update_cache`), such as a custom
+    mixer.
 
     Args:
       model: in eval mode.
-      prompts: one token or more each, of any lengths.
+      prompts: token ids of the prompts, of any lengths; each has one token or more.
       num_tokens: maximum number of tokens to generate.
       context: maximum number of latest tokens that the model sees.
       choose: chooses the next tokens.
-      stops: for each row, returns whether a token ends it; () to never stop.
-      cache: makes the cache; StaticCache if `step` is compiled.
-      step: computes the logits after a single token: `next_logits` or its compiled form.
+      stops: one function per row that returns whether a token ends it; () to never stop.
+      cache: creates the cache; `StaticCache` if `step` is compiled.
+      step: computes the next logits from a single token: `next_logits` or its compiled form.
 
     Raises:
-      ValueError: a prompt is empty, the context is below 1 or exceeds learned positions that the
-        text may need, or the number of stops is not that of the rows; while generating, if logits
+      ValueError: a prompt is empty, the context is below 1 or exceeds the model's learned
+        positions, or the number of stops differs from that of prompts; during generation, if logits
         are NaN or infinite.
     """
     rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
     require_size("context", context)
     if stops and len(stops) != len(prompts):
-        raise ValueError(f"{len(stops)} stops for {len(prompts)} rows: give one for each row.")
+        raise ValueError(f"{len(stops)} stops for {len(prompts)} rows; pass one per row.")
     count = min(rows.capacity - 1, context)
     tables = [part for part in model.modules() if isinstance(part, LearnedPositions)]
     least = min((table.weight.shape[0] for table in tables), default=count)
     if count > least:
         raise ValueError(
             f"{context=} with up to {count} tokens exceeds the {least} learned positions of the "
-            f"model: use a context of at most {least}, which keeps the latest tokens."
+            f"model; use a context of at most {least}, which keeps the latest tokens."
         )
     stops = stops or [lambda token: False] * len(prompts)
     kept = cache(capacity=min(rows.capacity, context))
@@ -183,19 +183,19 @@ def generate(
     seed: int = 0,
     **options: Any,
 ) -> Iterator[int]:
-    """Yield `num_tokens` tokens that follow a prompt, each as soon as it is sampled.
+    """Yield `num_tokens` tokens that continue a prompt, each as soon as it is sampled.
 
     Args:
       model: in eval mode.
-      prompt: one token or more.
+      prompt: token ids, one or more.
       num_tokens: number of tokens to generate.
       context: maximum number of latest tokens that the model sees.
-      seed: of the random numbers.
-      **options: of `Sampling`, such as `temperature`.
+      seed: seed of the random numbers.
+      **options: arguments of `Sampling`, such as `temperature`.
 
     Raises:
-      ValueError: the prompt is empty or an argument out of range; while generating, if logits are
-        NaN or infinite.
+      ValueError: the prompt is empty or an argument is out of range; during generation, if logits
+        are NaN or infinite.
     """
     choose = Sampling(seeds=[seed], **options)
     drawn = write(model, [prompt], num_tokens=num_tokens, context=context, choose=choose)
@@ -220,7 +220,7 @@ def _written(
                 cache, cached = None, begin
             ctx = rows.context(model.layout, begin=begin, cached=cached, cache=cache)
             compute = step if len(ctx) == 1 else next_logits
-            assert ctx.tokens is not None  # of rows there are always
+            assert ctx.tokens is not None  # rows always have tokens
             chosen = choose(compute(model, ctx.tokens, ctx).float(), rows.text())
             cached = rows.width
             rows.append(chosen)

@@ -1,4 +1,4 @@
-"""Mixture of experts: routers, experts, how tokens get there, and what keeps the load even."""
+"""Mixture of experts: routers, experts, dispatch and load balancing."""
 
 from fidgpt.model.moe.experts import *
 from fidgpt.model.moe.layer import *

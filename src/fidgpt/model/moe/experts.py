@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-_ALIGNMENT = 16  # bytes: torch's kernels start every row of a matrix at a multiple of it
+_ALIGNMENT = 16  # bytes to which torch's kernels require rows to be aligned
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -50,15 +50,15 @@ class Groups(NamedTuple):
     """The assignment of rows to groups.
 
     Attributes:
-      owners: the group of each row, in ascending order.
-      ends: the index after the last row of each group.
+      owners: group of each row, in ascending order.
+      ends: end offset of each group, exclusive.
     """
 
     owners: Int64[Tensor, " rows"]
     ends: Int32[Tensor, " groups"]
 
     def sizes(self) -> list[int]:
-        """Return the number of rows of each group, which synchronizes with the device."""
+        """Return the number of rows of each group; synchronizes with the device."""
         return _sizes(self.ends)
 
 
@@ -67,8 +67,8 @@ def grouped_linear(
 ) -> Outside:
     """Compute `y = x W_g^T + b_g` for each row x of group g; groups may be empty.
 
-    Uses torch's grouped product where rows are aligned as it needs, which takes 10% to 25% less
-    time than one product per group (forward and backward in float32 on a core of an AMD EPYC).
+    Uses torch's grouped_mm if rows are aligned, which takes 10% to 25% less time than one product
+    per group (forward and backward in float32 on one core of an AMD EPYC).
     """
     if _takes(rows, weight):
         out = F.grouped_mm(rows, weight.transpose(-2, -1), offs=groups.ends)
@@ -78,17 +78,17 @@ def grouped_linear(
 
 
 def _takes(rows: Tensor, weight: Tensor) -> bool:
-    """Return whether torch's grouped product takes these tensors in the current mode."""
+    """Return whether torch's grouped_mm supports these tensors in the current mode."""
     if any(size * rows.element_size() % _ALIGNMENT for size in weight.shape[1:]):
         return False
     if rows.is_meta or torch.compiler.is_compiling():
-        return rows.dtype == torch.bfloat16  # its meta kernel knows no other
+        return rows.dtype == torch.bfloat16  # the only dtype of its meta kernel
     return rows.dtype in _DTYPES
 
 
 @torch.library.custom_op("fidgpt::grouped_linear", mutates_args=())
 def _by_loop(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    # A custom operator, because torch.compile does not know the sizes of groups.
+    # A custom operator, because group sizes are unknown to torch.compile.
     parts = zip(rows.split(_sizes(ends)), weight, strict=True)
     return torch.cat([F.linear(part, matrix) for part, matrix in parts])
 
@@ -100,7 +100,7 @@ def _(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 
 @torch.library.custom_op("fidgpt::grouped_outer", mutates_args=())
 def _outer(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
-    """Return the sum of outer products of the rows of each group."""
+    """Return the sum of outer products over the rows of each group."""
     sizes = _sizes(ends)
     return torch.stack(
         [a.T @ b for a, b in zip(left.split(sizes), right.split(sizes), strict=True)]
@@ -149,9 +149,9 @@ class StackedLoRA(nn.Module):
       outside: width of the output.
       inside: width of the input.
       rank: rank of the adapters.
-      alpha: adapters are scaled by alpha / rank; defaults to `rank`.
+      alpha: scale of the adapters times `rank`; defaults to `rank`.
       dropout: probability of dropping an input of the adapters in training.
-      adapter_init: of A.
+      adapter_init: initializer of A.
 
     Raises:
       ValueError: the rank is below 1, or dropout is not in [0, 1).
@@ -181,19 +181,19 @@ class StackedLoRA(nn.Module):
         return self.scale * grouped_linear(thin, self.lora_b, groups)
 
     def merged_into(self, weight: Matrices) -> Matrices:
-        """Return the equivalent matrices without adapters, dropout aside."""
+        """Return the equivalent matrices without adapters, ignoring dropout."""
         return weight.baddbmm(self.lora_b, self.lora_a, alpha=self.scale)
 
 
 @runtime_checkable
 class AdapterFactory(Protocol):
-    """Makes adapters of stacked matrices, such as `functools.partial(StackedLoRA, rank=8)`."""
+    """Creates adapters of stacked matrices, such as `functools.partial(StackedLoRA, rank=8)`."""
 
     def __call__(self, num_experts: int, outside: int, inside: int, /) -> StackedLoRA: ...
 
 
 class Experts(nn.Module):
-    """Base class of experts, which share one shape."""
+    """Base class of experts of equal shape."""
 
     def __init__(self, *, num_experts: int) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class StackedExperts(Experts):
     adapters: nn.ModuleDict
 
     def merged_weight(self, name: str) -> Matrices:
-        """Return the equivalent matrices of a name without its adapter, dropout aside."""
+        """Return the equivalent matrices without their adapter, ignoring dropout."""
         weight = self.get_parameter(name)
         if name not in self.adapters:
             return weight
@@ -233,13 +233,13 @@ class StackedExperts(Experts):
         return with_init(nn.Parameter(torch.empty(shape)), ZEROS) if bias else None
 
     def _adapt(self, adapter: AdapterFactory | None, *names: str) -> None:
-        """Add an adapter to the matrices of each name."""
+        """Add an adapter to each of the named matrices."""
         self.adapters = nn.ModuleDict()
         if adapter is not None:
             self.adapters.update({name: adapter(*self.get_parameter(name).shape) for name in names})
 
     def _linear(self, rows: Inside, name: str, groups: Groups) -> Outside:
-        """Apply the matrix of a name to each row, with its bias and adapter."""
+        """Apply the named matrix of its expert to each row, with bias and adapter."""
         out = grouped_linear(rows, getattr(self, name), groups, getattr(self, f"{name}_bias"))
         return out + self.adapters[name](rows, groups) if name in self.adapters else out
 
@@ -271,7 +271,7 @@ class Gated:
 class ClampedSwiGLU:
     """gpt-oss's gating (OpenAI, 2025, arXiv:2508.10925): `(up + 1) * gate * sigmoid(alpha * gate)`.
 
-    Before that, the gate is clamped to at most `limit`, and `up` to between -limit and limit.
+    First, the gate is clamped to at most `limit`, and `up` to [-limit, limit].
     """
 
     def __init__(self, *, alpha: float = 1.702, limit: float = 7.0) -> None:
@@ -370,11 +370,11 @@ class GatedExperts(StackedExperts):
 
 
 class SeparateExperts(Experts):
-    """Experts of any kind, each a module of its own: slow, but general.
+    """Experts that are separate modules of any kind: general, but slow.
 
     Args:
       num_experts: number of experts.
-      expert: makes one, a module from [rows, hidden] to [rows, hidden].
+      expert: creates an expert, a module from [rows, hidden] to [rows, hidden].
     """
 
     def __init__(self, *, num_experts: int, expert: Callable[[], nn.Module]) -> None:
@@ -395,7 +395,7 @@ class SeparateExperts(Experts):
         return sum(sum(declared_flops(part, seq_len=1)) for _, part in parts)
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Return a correction, as each of these modules is counted as if all tokens used it."""
+        """Return a correction, because each module is counted as if all tokens used it."""
         return -self.num_experts * self.flops_per_row()
 
 
@@ -426,19 +426,19 @@ def dropless(x: Rows, chosen: Chosen, weights: Weights, experts: Experts) -> Row
 
 
 class Capacity(nn.Module):
-    """Limits the tokens of an expert in training, and drops the rest.
+    """Dispatch with a maximum number of tokens per expert in training; the rest are dropped.
 
-    The capacity of an expert is `factor` times the even share, so all sizes are static. First
-    choices have priority over second ones, then tokens in order (Lepikhin et al., 2020, GShard,
-    arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961). The metric `moe/dropped` is the
-    fraction of dropped choices.
+    The capacity of an expert is `factor` times its even share, so all shapes are static. First
+    choices take priority over second ones, then earlier tokens over later ones (Lepikhin et al.,
+    2020, GShard, arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961). The metric
+    `moe/dropped` is the fraction of dropped choices.
 
-    Which tokens are dropped depends on the whole batch, later tokens included. Outside of training
-    nothing is dropped, where the papers use a larger capacity, so that a token's output does not
-    depend on the batch or on a cache.
+    Which tokens are dropped depends on the whole batch, including later tokens. In evaluation
+    nothing is dropped (the papers use a larger capacity), so that outputs do not depend on the
+    batch or the cache.
 
     Args:
-      factor: capacity of an expert, relative to the even share.
+      factor: capacity of an expert relative to its even share.
 
     Raises:
       ValueError: the factor is not above zero.
@@ -455,7 +455,7 @@ class Capacity(nn.Module):
             return dropless(x, chosen, weights, experts)
         room = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
         slots = _slots(chosen, num_experts=experts.num_experts, room=room)
-        num_slots = experts.num_experts * room  # one more for dropped choices
+        num_slots = experts.num_experts * room  # an additional slot holds dropped choices
         report_metric("moe/dropped", (slots == num_slots).float().mean())
         copies = x.unsqueeze(1).expand(-1, chosen.shape[1], -1).flatten(0, 1)
         rows = x.new_zeros(num_slots + 1, x.shape[1]).index_copy(0, slots.flatten(), copies)
@@ -467,8 +467,8 @@ class Capacity(nn.Module):
 
 
 def _slots(chosen: Chosen, *, num_experts: int, room: int) -> Chosen:
-    """Return the slot of each choice among those of all experts; dropped ones get the last."""
-    queue = chosen.T.flatten()  # all first choices, then all second ones
+    """Return the slot of each choice; dropped choices get the last slot."""
+    queue = chosen.T.flatten()  # all first choices, then all second choices
     owners, order = queue.sort(stable=True)
     heads = torch.searchsorted(owners, owners)
     waiting = torch.arange(len(queue), device=queue.device) - heads
@@ -481,7 +481,7 @@ def _weighted(out: Float[Tensor, "tokens top_k hidden"], weights: Weights) -> Ro
 
 
 class _Copied(torch.autograd.Function):
-    """A row per choice, permuted; the gradient of torch's index_select sums in no fixed order."""
+    """Copies rows per choice; the gradient of torch's index_select sums in no fixed order."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, order: Tensor, places: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The mixture-of-experts layer: its routers, and what keeps their load even."""
+"""The mixture-of-experts layer, routers and load balancing."""
 
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -37,10 +37,10 @@ class Routing(NamedTuple):
     """The experts of each token.
 
     Attributes:
-      experts: the chosen experts of each token, [..., top_k].
-      weights: factors of their outputs, [..., top_k], float32.
-      scores: scores of all experts, above zero, [..., num_experts], float32.
-      logits: the scores before softmax or sigmoid, [..., num_experts], float32.
+      experts: chosen experts of each token, [..., top_k].
+      weights: weights of their outputs, [..., top_k], float32.
+      scores: positive scores of all experts, [..., num_experts], float32.
+      logits: scores before softmax or sigmoid, [..., num_experts], float32.
     """
 
     experts: Int64[Tensor, "*batch top_k"]
@@ -54,7 +54,7 @@ class Routing(NamedTuple):
         return self.scores / self.scores.sum(dim=-1, keepdim=True)
 
     def load(self) -> Int64[Tensor, " experts"]:
-        """Return how often each expert was chosen."""
+        """Return the number of times each expert was chosen."""
         chosen = self.experts.flatten()
         return chosen.new_zeros(self.scores.shape[-1]).scatter_add_(
             0, chosen, torch.ones_like(chosen)
@@ -64,16 +64,16 @@ class Routing(NamedTuple):
 class GroupLimit:
     """Group-limited routing: the experts of a token come from a few groups.
 
-    The score of a group is the sum of its best experts' scores: of one in DeepSeek-V2 (2024,
-    arXiv:2405.04434, section 2.2.2), of two in DeepSeek-V3 (2024, arXiv:2412.19437, section 2.1.2).
+    The score of a group is the sum of the scores of its best experts: one in DeepSeek-V2 (2024,
+    arXiv:2405.04434, section 2.2.2), two in DeepSeek-V3 (2024, arXiv:2412.19437, section 2.1.2).
 
     Args:
       num_groups: number of groups of consecutive experts.
-      top_groups: number of groups for each token.
-      best: number of experts in the score of a group.
+      top_groups: number of groups per token.
+      best: number of experts whose scores are summed.
 
     Raises:
-      ValueError: a count is below one, or top_groups exceeds num_groups.
+      ValueError: a count is below 1, or top_groups exceeds num_groups.
     """
 
     def __init__(self, *, num_groups: int, top_groups: int, best: int = 1) -> None:
@@ -86,21 +86,22 @@ class GroupLimit:
         self.best = best
 
     def check(self, *, num_experts: int, top_k: int) -> None:
-        """Raise ValueError if a router with these settings cannot have this limit."""
+        """Raise ValueError if the limit does not fit a router with these settings."""
         if num_experts % self.num_groups:
             raise ValueError(
-                f"{num_experts=} cannot be split evenly into num_groups={self.num_groups}: use a "
+                f"{num_experts=} must be a multiple of num_groups={self.num_groups}; use a "
                 "num_groups that divides it."
             )
         size = num_experts // self.num_groups
         if size < self.best or size * self.top_groups < top_k:
             raise ValueError(
-                f"top_groups={self.top_groups} of {size} experts each hold fewer than {top_k=}, or "
-                f"than best={self.best}: use more groups, or fewer experts per token."
+                f"top_groups={self.top_groups} groups of {size} experts have fewer than {top_k=} "
+                f"together, or fewer than best={self.best} each; use more groups per token, or "
+                "fewer experts per token."
             )
 
     def __call__(self, preferences: Scores) -> Scores:
-        """Return the scores, with minus infinity outside of the chosen groups."""
+        """Return the scores, with -inf outside of the chosen groups."""
         groups = preferences.unflatten(-1, (self.num_groups, -1))
         group_scores = groups.topk(self.best, dim=-1).values.sum(dim=-1)
         chosen = group_scores.topk(self.top_groups, dim=-1).indices
@@ -109,11 +110,11 @@ class GroupLimit:
 
 
 class SelectionBias(nn.Module):
-    """Loss-free balancing: a bias per expert that is added to scores for the choice alone.
+    """Loss-free balancing: a bias per expert that is added to the scores only for selection.
 
-    After each optimizer step, the bias moves by `rate`: up if the expert had less than the mean
-    load, down if it had more (Wang et al., 2024, arXiv:2408.15664; DeepSeek-V3, 2024,
-    arXiv:2412.19437).
+    After each optimizer step, `rate` is added to the bias of experts with less than the mean load,
+    and subtracted from that of experts with more (Wang et al., 2024, arXiv:2408.15664; DeepSeek-V3,
+    2024, arXiv:2412.19437).
 
     Args:
       num_experts: experts to choose from.
@@ -123,7 +124,7 @@ class SelectionBias(nn.Module):
       ValueError: the rate is negative or not finite.
     """
 
-    keeps_float32: ClassVar[bool] = True  # steps of 0.001 would be lost in bfloat16
+    keeps_float32: ClassVar[bool] = True  # steps of 0.001 are lost in bfloat16
 
     bias: Float[Tensor, " experts"]
 
@@ -142,24 +143,24 @@ class SelectionBias(nn.Module):
 
     @torch.no_grad()
     def move(self, load: Int64[Tensor, " experts"]) -> None:
-        """Update the bias by the load of an optimizer step."""
+        """Update the bias from the load of an optimizer step."""
         lack = load.double().mean() - load
         self.bias += self.rate * lack.sign().to(self.bias.dtype)
 
 
 class Router(nn.Module):
-    """Scores all experts for each token, and chooses the best, in float32 with float32 weights.
+    """Scores all experts for each token and selects the best ones, in float32.
 
-    Subclasses define how logits become scores.
+    Subclasses map logits to scores.
 
     Args:
       hidden_dim: width of the residual stream.
       num_experts: experts to choose from.
       top_k: experts per token.
       groups: limits the choice to a few groups of experts.
-      selection_bias: is added to the scores for the choice alone.
-      normalize: makes the weights of a token's experts sum to 1.
-      scale: of the weights.
+      selection_bias: added to the scores only for selection.
+      normalize: whether to normalize the weights of a token's experts to sum to 1.
+      scale: factor of the weights.
       bias: adds a bias to the logits.
       init: of the weight.
 
@@ -167,7 +168,7 @@ class Router(nn.Module):
       ValueError: top_k is not from 1 to num_experts, or groups do not fit.
     """
 
-    keeps_float32: ClassVar[bool] = True  # rounded logits change the choice
+    keeps_float32: ClassVar[bool] = True  # rounding of logits would change the selection
 
     def __init__(
         self,
@@ -185,10 +186,7 @@ class Router(nn.Module):
         super().__init__()
         require_factor("scale", scale)
         if not 1 <= top_k <= num_experts:
-            raise ValueError(
-                f"{top_k=} of {num_experts=} cannot be chosen: use at least 1 and at most "
-                f"{num_experts}."
-            )
+            raise ValueError(f"{top_k=} must be from 1 to {num_experts=}.")
         if groups is not None:
             groups.check(num_experts=num_experts, top_k=top_k)
         self.num_experts = num_experts
@@ -201,7 +199,7 @@ class Router(nn.Module):
         self.bias = with_init(nn.Parameter(torch.empty(num_experts)), ZEROS) if bias else None
 
     def scored(self, logits: Scores) -> Scores:
-        """Return the scores, which are above zero."""
+        """Return the scores, which are positive."""
         raise NotImplementedError
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Routing:
@@ -219,7 +217,7 @@ class Router(nn.Module):
         return Routing(experts, weights * self.scale, scores, logits)
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of the logits."""
+        """Return the forward operations of the logits per token; a multiply-add is two."""
         return 2 * self.weight.numel()
 
 
@@ -227,8 +225,8 @@ class SoftmaxRouter(Router):
     """Softmax over all experts, as in Mixtral, Qwen and DeepSeek-V2.
 
     With `normalize`, the weights are a softmax over the logits of the chosen experts (Jiang et al.,
-    2024, arXiv:2401.04088, section 2.1), without it a softmax over all (Shazeer et al., 2017,
-    arXiv:1701.06538; Fedus et al., 2021, arXiv:2101.03961, for top_k=1).
+    2024, arXiv:2401.04088, section 2.1); without it, a softmax over all logits (Shazeer et al.,
+    2017, arXiv:1701.06538; Fedus et al., 2021, arXiv:2101.03961, for top_k=1).
     """
 
     def scored(self, logits: Scores) -> Scores:
@@ -236,7 +234,7 @@ class SoftmaxRouter(Router):
 
 
 class SigmoidRouter(Router):
-    """A sigmoid per expert (DeepSeek-V3, 2024, arXiv:2412.19437)."""
+    """A sigmoid per expert, as in DeepSeek-V3 (2024, arXiv:2412.19437)."""
 
     def scored(self, logits: Scores) -> Scores:
         return logits.sigmoid()
@@ -244,7 +242,7 @@ class SigmoidRouter(Router):
 
 @runtime_checkable
 class Balancing(Protocol):
-    """Reports losses that balance the choices of a router in training."""
+    """Reports a loss on the routing in training, such as one that balances the load."""
 
     def __call__(self, routing: Routing, /) -> None: ...
 
@@ -253,11 +251,11 @@ class LoadBalancingLoss:
     """`weight * num_experts * sum_i f_i P_i`, which is `weight` for an even load.
 
     f_i is the fraction of all choices that went to expert i, and P_i its mean share of the scores
-    (Fedus et al., 2021, Switch, arXiv:2101.03961, equations 4 to 6). Implementations that count f_i
-    per token have a loss top_k times as large for the same weight.
+    (Fedus et al., 2021, Switch, arXiv:2101.03961, equations 4 to 6). In implementations where f_i
+    is the fraction of tokens, the loss is top_k times as large for the same weight.
 
     Args:
-      weight: of the loss, for each layer; 0.01 in Switch.
+      weight: weight of the loss of each layer; 0.01 in Switch.
 
     Raises:
       ValueError: the weight is negative or not finite.
@@ -275,13 +273,13 @@ class LoadBalancingLoss:
 
 
 class SequenceBalancingLoss:
-    """`LoadBalancingLoss` of each sequence, averaged over sequences.
+    """`LoadBalancingLoss` per sequence, averaged over sequences.
 
-    DeepSeek-V3 combines a small one with loss-free balancing (2024, arXiv:2412.19437, equations 17
-    to 20).
+    DeepSeek-V3 uses a small one together with loss-free balancing (2024, arXiv:2412.19437,
+    equations 17 to 20).
 
     Args:
-      weight: of the loss, for each layer.
+      weight: weight of the loss of each layer.
 
     Raises:
       ValueError: the weight is negative or not finite.
@@ -292,7 +290,7 @@ class SequenceBalancingLoss:
         self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
-        """Report the loss of a routing [..., seq, experts]."""
+        """Report the loss of a routing whose scores are [..., seq, num_experts]."""
         num_experts = routing.scores.shape[-1]
         chosen = routing.experts.flatten(-2)
         counts = torch.zeros_like(routing.scores[..., 0, :])
@@ -305,10 +303,10 @@ class SequenceBalancingLoss:
 class RouterZLoss:
     """`weight * mean(logsumexp(logits)^2)`: keeps logits small, where float32 is precise.
 
-    (Zoph et al., 2022, ST-MoE, arXiv:2202.08906, equation 5.)
+    See Zoph et al., 2022, ST-MoE, arXiv:2202.08906, equation 5.
 
     Args:
-      weight: of the loss, for each layer; 0.001 in ST-MoE.
+      weight: weight of the loss of each layer; 0.001 in ST-MoE.
 
     Raises:
       ValueError: the weight is negative or not finite.
@@ -324,22 +322,22 @@ class RouterZLoss:
 
 
 class MoE(nn.Module):
-    """Mixture of experts: each token goes through a few experts, chosen by a router.
+    """Mixture of experts: each token is processed by a few experts that a router selects.
 
-    In training it reports the load of the experts over all tokens of an optimizer step, relative to
-    the mean: `moe/load` of each, `moe/load_max` of the busiest.
+    In training it reports the load of the experts relative to the mean, over all tokens of an
+    optimizer step: `moe/load` of each expert, and `moe/load_max` of the busiest one.
 
     Args:
-      num_experts: number of experts; equal to those of router and experts.
-      router: chooses the experts of each token.
+      num_experts: number of experts; must equal that of `router` and `experts`.
+      router: selects the experts of each token.
       experts: the experts.
-      shared: an MLP for all tokens, whose output is added (DeepSeek-MoE, Dai et al., 2024,
+      shared: a shared expert, an MLP that processes all tokens (DeepSeek-MoE, Dai et al., 2024,
         arXiv:2401.06066).
-      dispatch: sends tokens to their experts, and combines the outputs.
-      balancing: losses for an even load in training.
+      dispatch: sends tokens to their experts and combines the outputs.
+      balancing: auxiliary losses in training.
 
     Raises:
-      ValueError: router or experts have another number of experts.
+      ValueError: router or experts have a different number of experts.
     """
 
     def __init__(
@@ -376,19 +374,19 @@ class MoE(nn.Module):
         return out if self.shared is None else out + self.shared(x)
 
     def settle(self, tally: Int64[Tensor, " experts"]) -> dict[str, Tensor]:
-        """Update the selection bias by the load of an optimizer step; return load metrics."""
+        """Update the selection bias from the load of an optimizer step, and return load metrics."""
         if self.router.selection_bias is not None:
             self.router.selection_bias.move(tally)
         load = (tally / tally.double().mean()).float()
         return {"moe/load_max": load.max(), "moe/load": load}
 
     def own_flops_per_token(self, seq_len: int) -> int:
-        """Return the operations of the experts of a token, and of the sum of their outputs."""
+        """Return the forward operations per token of its experts and of summing their outputs."""
         joined = 2 * self.router.weight.shape[1]
         return self.router.top_k * (self.experts.flops_per_row() + joined)
 
     def own_idle_parameters(self) -> int:
-        """Return the number of parameters of the experts that a token does not use."""
+        """Return the number of parameters of the experts that are inactive for a token."""
         return (self.num_experts - self.router.top_k) * self.experts.parameters_per_expert()
 
 
@@ -398,7 +396,7 @@ class GatedShared(nn.Module):
     Args:
       hidden_dim: width of the residual stream.
       mlp: the gated MLP.
-      init: of the gate, one vector.
+      init: initializer of the gate, a vector.
     """
 
     def __init__(self, *, hidden_dim: int, mlp: nn.Module, init: Init = GPT2_NORMAL) -> None:
