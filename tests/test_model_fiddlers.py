@@ -87,7 +87,7 @@ def test_a_pattern_that_is_there_is_kept(cfg):
         ("use_sliding_window", {"every": -1}, "every=-1 must be 1 or more, or 0"),
         ("scale_depth", {"factor": -1.0}, "must be above 0, and finite"),
         ("scale_depth", {"factor": float("nan")}, "must be above 0, and finite"),
-        ("use_moe", {"every": 0}, "every=0, first_dense=0"),
+        ("use_moe", {"every": 0}, "every=0 must be 1 or more layers, and first_dense=0"),
         ("use_shared_expert", {}, "holds no MoE"),
         ("use_mtp", {"num_tokens": 0}, "num_tokens=0"),
     ],

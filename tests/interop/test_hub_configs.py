@@ -278,7 +278,7 @@ def test_what_fidgpt_does_not_compute_is_refused(changed: dict[str, Any], messag
         ("deepseek_v3", {"rope_interleave": False}, "rope_interleave is False"),
         ("deepseek_v3", {"num_key_value_heads": 8}, "num_kv_heads=8, .* num_heads=128"),
         ("deepseek_v2_lite", {"norm_topk_prob": True}, "norm_topk_prob is True"),
-        ("gpt2_124m", {"activation_function": "tanh"}, "activation='tanh' is not known"),
+        ("gpt2_124m", {"activation_function": "tanh"}, "activation='tanh' is unknown"),
     ],
 )
 def test_what_a_family_does_not_compute_is_refused(name, changed, message, published, hub):

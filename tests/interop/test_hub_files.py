@@ -355,7 +355,7 @@ def test_damaged_directories_are_refused(directory, build):
     model = build(from_hf(str(directory)))
     weights = directory / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"cannot be read: [\s\S]*incomplete: download it again"):
+    with pytest.raises(ConfigError, match=r"cannot be read: [\s\S]*incomplete; download it again"):
         load_hf(model, directory)
     weights.unlink()
     weights.mkdir()

@@ -84,13 +84,13 @@ def test_lion_keeps_settings_of_groups_and_skips_parameters_without_gradient() -
     [
         (lambda params: Lion(params, lr=-0.1), "lr=-0.1"),
         (lambda params: Lion(params, lr=0.1, weight_decay=-1.0), "weight_decay=-1.0"),
-        (lambda params: Lion(params, lr=0.1, betas=(0.9, 1.0)), "less than 1"),
+        (lambda params: Lion(params, lr=0.1, betas=(0.9, 1.0)), r"must be in \[0, 1\)"),
         (lambda params: adamw(params, lr=0.1, eps=-1.0), "eps=-1.0"),
-        (lambda params: Adafactor(params, d=0.5), "d=0.5 must be 1 or more"),
+        (lambda params: Adafactor(params, d=0.5), "d=0.5 must be finite and at least 1"),
         (lambda params: Muon([{"params": params}], lr=0.1), "no parameter group is orthogonal"),
         (
             lambda params: Muon([{"params": params, "orthogonal": True}], lr=0.1),
-            r"not a parameter of shape \[1\]",
+            r"a parameter of shape \[1\], which",
         ),
         (lambda params: ByName("("), r"pattern='\('"),
         (lambda params: LayerDecay(1.5), r"factor=1\.5"),

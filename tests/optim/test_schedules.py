@@ -233,7 +233,7 @@ def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
         ({"cycles": 2, "cycle_length": 500}, "cycles=2 and cycle_length=500 cannot both be set"),
         ({"cycles": [700, 300]}, "in increasing order"),
         ({"cycles": [1001]}, "up to num_steps=1000"),
-        ({"cycles": 0}, "cycles=0 do not fit"),
+        ({"cycles": 0}, "cycles=0 must be from 1"),
         ({"cycle_length": 2000}, "2000 steps, which do not fit into num_steps=1000"),
         ({"cycle_length": [600, 600]}, "take 1200 of num_steps=1000"),
         ({"cycle_length": [600, 0]}, "1 or more steps"),

@@ -105,7 +105,7 @@ def test_terms_have_the_gradients_of_their_formulas(
 
 @pytest.mark.parametrize("amount", [-0.1, 1.0])
 def test_the_token_that_came_keeps_a_share(amount):
-    with pytest.raises(ValueError, match="less than 1"):
+    with pytest.raises(ValueError, match=r"must be in \[0, 1\)"):
         SmoothedLabels(amount=amount)
 
 
