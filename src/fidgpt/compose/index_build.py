@@ -25,7 +25,7 @@ from fidgpt.graph.docs import doc_of, first_sentence
 from fidgpt.graph.errors import is_user_error
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.paths import ParameterRef
-from fidgpt.graph.walk import children, join, step_to
+from fidgpt.graph.walk import children, holders, join, step_to
 
 Entry = dict[str, Any]
 _LONGEST_VALUE = 120
@@ -80,7 +80,7 @@ def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tupl
     """
     resolved = Resolved(root, is_whole=False)
     paths = {id(node.value): node.path for node in resolved.nodes}
-    shown = outlines.holders(resolved.nodes)
+    shown = holders(resolved.nodes)
     left = [(ParameterRef.to_root(root), "")]
     while left:
         (above, top), below = left.pop(), []

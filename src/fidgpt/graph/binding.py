@@ -214,21 +214,18 @@ class Resolved:
       inherited: what each unset parameter inherits.
     """
 
-    def __init__(
-        self, root: Any, found: list[Node] | None = None, *, is_whole: bool = True
-    ) -> None:
+    def __init__(self, root: Any, *, is_whole: bool = True) -> None:
         """Resolve a graph.
 
         Args:
           root: the graph.
-          found: its nodes, if they are known.
           is_whole: as in `inherit_all`.
 
         Raises:
           ConfigErrors, ConfigError: as `bind` does.
         """
         self.root = root
-        self.nodes = nodes(root) if found is None else found
+        self.nodes = nodes(root)
         self.inherited = inherit_all(self.nodes, is_whole=is_whole)
 
     @classmethod
@@ -246,6 +243,12 @@ class Resolved:
         for one in self.inherited:
             found.setdefault(id(one.part), {})[one.key] = one.binding
         return found
+
+    @property
+    def adds_nodes(self) -> bool:
+        """Whether binding adds nodes, or the values of formulas, to what parts hold."""
+        inherited = any(is_node(one.binding.value) for one in self.inherited)
+        return inherited or any(is_formula(node.value) for node in self.nodes)
 
     @property
     def bound(self) -> Any:

@@ -74,12 +74,11 @@ def resolve_checked(root: Any) -> binding.Resolved:
     """
     if isinstance(root, binding.Resolved):
         return root
-    found = nodes(root)
     try:
-        resolved = binding.Resolved(root, found)
+        resolved = binding.Resolved(root)
         _ = resolved.bound
     except ConfigError as error:
-        raise_all([*checking.node_errors(found), *error.mistakes])
+        raise_all([*checking.node_errors(nodes(root)), *error.mistakes])
         raise
     return resolved
 
@@ -117,7 +116,7 @@ def _bound(
     errors, bound = checking.node_errors(resolved.nodes), resolved.bound
     copies = nodes(bound)
     if not errors:  # a value that is wrong where it is set is wrong wherever it is inherited
-        errors = checking.inherited_errors(copies, resolved.inherited)
+        errors = checking.inherited_errors(copies, resolved)
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 

@@ -13,9 +13,9 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph import fiddle, hints
-from fidgpt.graph.binding import Inherited, unset_parameters
+from fidgpt.graph.binding import Resolved, unset_parameters
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.formulas import is_formula, wrong_formulas
+from fidgpt.graph.formulas import wrong_formulas
 from fidgpt.graph.paths import describe
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
 
@@ -41,11 +41,11 @@ def node_errors(found: list[Node]) -> list[ConfigError]:
     return [error for node in found for error in _errors(node)] + list(wrong_formulas(found))
 
 
-def inherited_errors(found: list[Node], inherited: list[Inherited]) -> list[ConfigError]:
+def inherited_errors(found: list[Node], resolved: Resolved) -> list[ConfigError]:
     """Return what is wrong with a bound graph that had no errors before: what it inherited."""
-    values = [one.binding.value for one in inherited]
-    if any(map(is_node, values)) or any(is_formula(node.value) for node in found):
+    if resolved.adds_nodes:
         return node_errors(found)
+    inherited = resolved.inherited
     paths = {one.node.path for one in inherited if _is_wrong(one.part, one.key, one.binding.value)}
     return [one for node in found if paths and node.path in paths for one in _type_errors(node)]
 

@@ -1,7 +1,7 @@
 """Copies of graphs and of parts: what was one node stays one node."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -41,35 +41,27 @@ def copies_of(found: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[int, A
 
     What is `kept` is in the copies itself. A root that is no node of a graph is its own copy.
     """
-    copies = _Copies({id(value): value for value in kept})
+    copies = {id(value): value for value in kept}
+    used: set[int] = set()
+    more = iter(range(_MOST_COPIES))  # of a list of one list twice, of one list twice, ...
+
+    def take(value: Any) -> Any:  # the copy for one more place; a list or dict is copied for each
+        me = id(value)
+        if IS_PART[type(value)] or me not in copies:
+            return copies.get(me, value)
+        if me in used and next(more, None) is not None:
+            return _with_children(value, take)
+        used.add(me)
+        return copies[me]
+
     for node in reversed([*found]):  # children first, so that depth is no limit
         if id(node.value) not in copies:
-            copies[id(node.value)] = _with_children(node.value, copies)
+            copies[id(node.value)] = _with_children(node.value, take)
     return copies
 
 
-class _Copies(dict[int, Any]):
-    """Copies by identity; each place that holds a list or dict gets a copy of its own."""
-
-    def __init__(self, copies: dict[int, Any]) -> None:
-        super().__init__(copies)
-        self._used: set[int] = set()
-        self._num_more = _MOST_COPIES  # of a list of one list twice, of one list twice, ...
-
-    def take(self, value: Any) -> Any:
-        """Return the copy of a value for one more place; the value itself where it has none."""
-        me = id(value)
-        if IS_PART[type(value)] or me not in self:
-            return self.get(me, value)
-        if me in self._used and self._num_more:
-            self._num_more -= 1
-            return _with_children(value, self)
-        self._used.add(me)
-        return self[me]
-
-
-def _with_children(value: Any, copies: _Copies) -> Any:
-    kind, take = type(value), copies.take
+def _with_children(value: Any, take: Callable[[Any], Any]) -> Any:
+    kind = type(value)
     if IS_PART[kind]:
         arguments = raw_arguments(value).copy()
         if not LEAVES.issuperset(map(type, arguments.values())):

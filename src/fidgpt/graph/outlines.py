@@ -13,7 +13,7 @@ from fidgpt.graph.binding import Resolved, unset_parameters
 from fidgpt.graph.fiddle import Key, all_arguments, default_of, raw_arguments, set_arguments
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.storage.codec import home_of
-from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, join, step_to, title
+from fidgpt.graph.walk import IS_PART, LEAVES, children, holders, join, step_to, title
 
 _PLAIN = (int, float, bool, str, type(None), tuple)
 _KINDS = {fdl.Partial: " (partial)", fdl.ArgFactory: " (new on each call)"}
@@ -174,16 +174,6 @@ class _Outline:
 def is_default(value: Any, default: Any) -> bool:
     """Return whether a plain value equals the default; 1 and 1.0 differ."""
     return value is default or (type(value) is type(default) and repr(value) == repr(default))
-
-
-def holders(found: list[Node]) -> set[int]:
-    """Return the nodes other than plain containers, given all nodes, parents first."""
-    holders: set[int] = set()
-    for node in reversed(found):
-        held = any(id(child) in holders for _, child in children(node.value))
-        if held or IS_PART[type(node.value)]:
-            holders.add(id(node.value))
-    return holders
 
 
 def flat(root: Any, *, defaults: bool = False) -> str:

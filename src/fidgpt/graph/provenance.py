@@ -242,7 +242,7 @@ def provenance_of(root: Any, path: str) -> Provenance:
       ConfigErrors: the graph cannot be bound.
     """
     resolved = binding.Resolved.of(root)
-    return _Explainer(resolved).explain(paths.find_parameter(resolved.root, path))
+    return _explain(resolved, paths.find_parameter(resolved.root, path))
 
 
 def assignments_at(ref: paths.ParameterRef) -> list[Assignment]:
@@ -250,51 +250,46 @@ def assignments_at(ref: paths.ParameterRef) -> list[Assignment]:
     return assignments_of(*ref.owner) if ref.owner else []
 
 
-class _Explainer:
-    """Explains the parameters of one graph."""
+def _explain(resolved: binding.Resolved, ref: paths.ParameterRef) -> Provenance:
+    part, key, value = ref.container, ref.key, ref.value
+    found = Provenance(ref.path, value, assignments_at(ref))
+    if not isinstance(part, fdl.Buildable):
+        holder = ref.above
+        while holder and not isinstance(holder.container, fdl.Buildable):
+            holder = holder.above
+        return replace(found, container=_explain(resolved, holder)) if holder else found
+    found = replace(found, doc=_doc(part, key))
+    if source := resolved.inherited_by(part).get(key):
+        return replace(
+            found,
+            value=source.value,
+            tags=tuple(sorted(tag.__name__ for tag in fdl.get_tags(part, key))),
+            unset_by=unset_by(part, key),
+            source=_explain(resolved, paths.find_parameter(resolved.root, source.path)),
+        )
+    if value is fdl.NO_VALUE and (default := fiddle.default_of(part, key)) is not fdl.NO_VALUE:
+        return replace(found, value=default, default_of=_definition(part))
+    if hints.is_quantity(value):
+        bound = resolved.copies[id(value)]
+        inputs = list(_inputs(resolved, ref, bound))
+        return replace(found, result=hints.computed(bound), inputs=inputs)
+    return found
 
-    def __init__(self, resolved: binding.Resolved) -> None:
-        self._resolved = resolved
 
-    def explain(self, ref: paths.ParameterRef) -> Provenance:
-        part, key, value = ref.container, ref.key, ref.value
-        found = Provenance(ref.path, value, assignments_at(ref))
-        if not isinstance(part, fdl.Buildable):
-            holder = ref.above
-            while holder and not isinstance(holder.container, fdl.Buildable):
-                holder = holder.above
-            return replace(found, container=self.explain(holder)) if holder else found
-        found = replace(found, doc=_doc(part, key))
-        if source := self._resolved.inherited_by(part).get(key):
-            return replace(
-                found,
-                value=source.value,
-                tags=tuple(sorted(tag.__name__ for tag in fdl.get_tags(part, key))),
-                unset_by=unset_by(part, key),
-                source=self.explain(paths.find_parameter(self._resolved.root, source.path)),
-            )
-        if value is fdl.NO_VALUE and (default := fiddle.default_of(part, key)) is not fdl.NO_VALUE:
-            return replace(found, value=default, default_of=_definition(part))
-        if hints.is_quantity(value):
-            bound = self._resolved.copies[id(value)]
-            return replace(
-                found, result=hints.computed(bound), inputs=list(self._inputs(ref, bound))
-            )
-        return found
-
-    def _inputs(self, ref: paths.ParameterRef, bound: fdl.Buildable) -> Iterator[Provenance]:
-        if not formulas.is_formula(bound):
-            found = [
-                self.explain(paths.ParameterRef(ref.value, key, ref))
-                for key in fiddle.all_arguments(bound)
-            ]
-            yield from (one for one in found if one.value is not fdl.NO_VALUE)
-            return
-        for name, value in fiddle.set_arguments(bound)["values"].items():
-            if isinstance(value, TaggedValueCls):
-                value = fiddle.set_arguments(value).get("value", fdl.NO_VALUE)
-            result = hints.computed(value)
-            yield Provenance(name, value if result is fdl.NO_VALUE else result)
+def _inputs(
+    resolved: binding.Resolved, ref: paths.ParameterRef, bound: fdl.Buildable
+) -> Iterator[Provenance]:
+    """Yield what a computed value is computed from, given its bound copy."""
+    if not formulas.is_formula(bound):
+        keys = fiddle.all_arguments(bound)
+        found = [_explain(resolved, paths.ParameterRef(ref.value, key, ref)) for key in keys]
+        yield from (one for one in found if one.value is not fdl.NO_VALUE)
+        return
+    for name, value in fiddle.set_arguments(bound)["values"].items():
+        if isinstance(value, TaggedValueCls):
+            value = fiddle.set_arguments(value).get("value", fdl.NO_VALUE)
+        result = hints.computed(value)
+        yield Provenance(name, value if result is fdl.NO_VALUE else result)
 
 
 def _definition(part: fdl.Buildable) -> str:

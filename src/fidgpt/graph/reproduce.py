@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph import binding, errors, fiddle, formulas, hints, selectors, walk
+from fidgpt.graph import errors, fiddle, formulas, hints, selectors, walk
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import (
     Change,
@@ -335,21 +335,14 @@ class _Search:
     def _add_groups(self, directives: list[str], groups: list[list[str]]) -> list[str]:
         """Add the first directive of each group, or all others, as far as they can be applied."""
         whole = [*directives, *(group[0] for group in groups)]
-        if self._is_valid(whole):
+        if self.left(whole) is not None:
             return whole
         for group in groups:
             for more in (group[:1], group[1:]):
-                if more and self._is_valid([*directives, *more]):
+                if more and self.left([*directives, *more]) is not None:
                     directives = [*directives, *more]
                     break
         return directives
-
-    def _is_valid(self, directives: list[str]) -> bool:
-        try:
-            binding.resolve(self._compose(tuple(directives)))
-        except errors.ConfigError:
-            return False
-        return True
 
 
 class Repro(NamedTuple):

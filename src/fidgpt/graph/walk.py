@@ -166,6 +166,16 @@ def parts(root: Any) -> list[Node]:
     return [node for node in nodes(root) if IS_PART[type(node.value)]]
 
 
+def holders(found: list[Node]) -> set[int]:
+    """The nodes other than plain containers, by identity, given all nodes, parents first."""
+    holders: set[int] = set()
+    for node in reversed(found):
+        held = any(id(child) in holders for _, child in children(node.value))
+        if held or IS_PART[type(node.value)]:
+            holders.add(id(node.value))
+    return holders
+
+
 def join(path: str, step: str) -> str:
     """A path made longer by a step, without the dot in front of a first name."""
     return (path + step).removeprefix(".")
@@ -191,15 +201,8 @@ def step_from(holder: Any, key: Any) -> str:
 
 def held_nodes(value: Any) -> list[tuple[str, Any]]:
     """The nodes that a node holds, each with the step that leads to it."""
-    kind = type(value)
-    if IS_PART[kind]:
-        if LEAVES.issuperset(map(type, raw_arguments(value).values())):
-            return []
-        return [
-            (step_to(key), one) for key, one in set_arguments(value).items() if IS_NODE[type(one)]
-        ]
-    if kind is list or kind is tuple:
-        return [(f"[{i}]", one) for i, one in enumerate(value) if IS_NODE[type(one)]]
+    if IS_PART[type(value)] and LEAVES.issuperset(map(type, raw_arguments(value).values())):
+        return []
     return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]
 
 

@@ -106,7 +106,8 @@ class Comparison:
         self.old = old if isinstance(old, BoundGraph) else BoundGraph(old)
         self.new = new if isinstance(new, BoundGraph) else BoundGraph(new)
         self._originals: dict[int, Any] = {}
-        if any(IS_PART[type(node.value)] and self.new.knows(node.value) for node in self.old.nodes):
+        both = self.old.node_of.keys() & self.new.node_of.keys()
+        if any(IS_PART[type(self.new.node_of[me].value)] for me in both):
             found = nodes(self.new.root)  # partners are found by identity: compare with a copy
             copies = cloning.copies_of(found)
             self._originals = {id(copies[id(node.value)]): node.value for node in found}
@@ -279,7 +280,7 @@ class Comparison:
         """Return what identifies an item of a list: what is written, or else what it calls."""
         if not graph.has_parts(item):
             return (value_key(item),) * 2
-        return graph.unbound.content[id(item)], _call_of(item)
+        return graph.written[id(item)], _call_of(item)
 
     def _side(self, which: int, edge: Edge) -> changes.Side:
         graph, argument = (self.old, self.new)[which], (edge.old, edge.new)[which]

@@ -17,8 +17,8 @@ from fidgpt.graph.binding import Resolved
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import Change
 from fidgpt.graph.docs import doc_of
-from fidgpt.graph.outlines import holders, leaf_text
-from fidgpt.graph.walk import Node, children, is_node, join, parts, step_to
+from fidgpt.graph.outlines import leaf_text
+from fidgpt.graph.walk import Node, children, holders, is_node, join, parts, step_to
 from fidgpt.graph.walk import title as title_of
 
 # In the order in which they use each other.

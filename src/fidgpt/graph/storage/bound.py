@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ from fidgpt.collection import gc_paused
 from fidgpt.graph import errors, fiddle, formulas
 from fidgpt.graph.binding import Binding, Resolved
 from fidgpt.graph.storage import codec
-from fidgpt.graph.walk import IS_NODE, IS_PART, join, step_from, step_to, walk
+from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, holders, join, step_from, step_to, walk
 
 # Types whose values are written to JSON as they are.
 PLAIN = frozenset({int, str, bool, type(None), type(fdl.NO_VALUE)})
@@ -92,10 +92,6 @@ class BoundGraph:
                 node.parents.sort(key=lambda place: (id(place[0].value), place[1]) in inheriting)
         self.nodes = sorted(self.node_of.values(), key=lambda node: height[id(node.value)])
 
-    def knows(self, value: Any) -> bool:
-        """Return whether a value is a node of the graph."""
-        return id(value) in self.node_of
-
     def held(self, value: Any) -> list[tuple[fiddle.Key, Any]]:
         """Return the nodes that a node holds, by their keys; in dicts in the order of keys."""
         return self._held[id(value)]
@@ -124,12 +120,6 @@ class BoundGraph:
     def path(self, value: Any) -> str:
         """Return the first path of a node."""
         return self.node_of[id(value)].path
-
-    @property
-    def adds_nodes(self) -> bool:
-        """Whether binding adds nodes, or other values to formulas, to what parts hold."""
-        inherited = (type(one.binding.value) for one in self.inherited)
-        return bool(self._formulas) or any(IS_NODE[kind] for kind in inherited)
 
     @cached_property
     def shared(self) -> set[int]:
@@ -169,15 +159,11 @@ class BoundGraph:
 
     def has_parts(self, value: Any) -> bool:
         """Return whether a value is a part or a container that holds one, at any depth."""
-        return IS_PART[type(value)] or id(value) in self._part_holders
+        return IS_PART[type(value)] or id(value) in self._holders
 
     @cached_property
-    def _part_holders(self) -> set[int]:
-        found: set[int] = set()
-        for node in self.nodes:
-            if any(IS_PART[type(one)] or id(one) in found for _, one in self.held(node.value)):
-                found.add(id(node.value))
-        return found
+    def _holders(self) -> set[int]:
+        return holders(self.nodes[::-1])
 
     @cached_property
     def content(self) -> dict[int, str]:
@@ -199,9 +185,22 @@ class BoundGraph:
         return found
 
     @cached_property
-    def unbound(self) -> "BoundGraph":
-        """The graph as it is written, without what is inherited."""
-        return BoundGraph(self.root, bound=False) if self._resolved else self
+    def written(self) -> dict[int, Hashable]:
+        """A key of what is set in every node and in those that it holds, by identity."""
+        found: dict[int, Hashable] = {}
+        for node in self.nodes:
+            value, call = node.value, None
+            if IS_PART[type(value)]:
+                call = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
+                items = fiddle.set_arguments(value).items()
+            else:
+                items = value.items() if isinstance(value, dict) else enumerate(value)
+            keys = [
+                (key, type(v), v if type(v) in LEAVES else found.get(id(v)) or value_key(v))
+                for key, v in items
+            ]
+            found[id(value)] = hash((type(value), call, *keys))
+        return found
 
     @cached_property
     def digest(self) -> dict[int, str]:

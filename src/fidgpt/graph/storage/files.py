@@ -292,18 +292,20 @@ def write(root: fdl.Buildable | Resolved) -> dict[str, Any]:
       ConfigError: something in the graph has no name or form that a file can hold, or the graph
         cannot be bound.
     """
-    bound = BoundGraph(root)
+    resolved = Resolved.of(root)
+    bound = BoundGraph(resolved)
     identity = bound.fingerprint()
-    written = _Writer(bound).parts()
+    graph = BoundGraph(bound.root, bound=False) if resolved.adds_nodes else bound
+    written = _Writer(bound, graph).parts()
     return {"format": FORMAT, "version": VERSION, "fingerprint": identity, "parts": written}
 
 
 class _Writer:
     """Writes the nodes of a graph; of several equal ones, only the first."""
 
-    def __init__(self, bound: BoundGraph) -> None:
+    def __init__(self, bound: BoundGraph, graph: BoundGraph) -> None:
         self._bound = bound
-        self._graph = bound.unbound if bound.adds_nodes else bound
+        self._graph = graph
         self._copies = self._find_copies()
         self._paths: dict[_Copy, str] = {}
         self._found: list[Any] = []  # nodes held by the entry that is being written
