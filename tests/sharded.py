@@ -12,12 +12,10 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from fidgpt import fiddlers
+from fidgpt import configs, fiddlers, train
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import debug
 from fidgpt.model import Transformer
 from fidgpt.parallel import DataParallel
-from fidgpt.train import BFloat16, RunDirectory, Trainer
 from fidgpt.train.trackers.trackers import read_rows
 
 NUM_STEPS = 4
@@ -28,7 +26,7 @@ def accumulating(cfg: fdl.Config) -> None:
 
 
 def narrow(cfg: fdl.Config) -> None:
-    cfg.precision = fdl.Config(BFloat16)
+    cfg.precision = fdl.Config(train.BFloat16)
 
 
 Case = tuple[Callable[[fdl.Config], object], ...]
@@ -58,9 +56,9 @@ CASES: dict[int, dict[str, Case]] = {
 }
 
 
-def trainer_of(case: Case) -> Trainer:
+def trainer_of(case: Case) -> train.Trainer:
     """`debug`, short, in float32 and sharded unless the case overrides it."""
-    cfg = debug()
+    cfg = configs.debug()
     fiddlers.use_float32(cfg)
     fiddlers.use_fsdp(cfg)
     cfg.batch_size = 4
@@ -80,7 +78,7 @@ def trained(case: Case) -> dict[str, Any]:
 
         trainer.gradient_transform = measure_gradients
         trainer.prepare()
-        state = trainer.setup(RunDirectory(Path("unused"), texts={}))
+        state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
         start = {name: whole(p) for name, p in state.model.named_parameters()}
         rows = []
         for step in range(NUM_STEPS):
@@ -138,11 +136,11 @@ def own_bytes(tensors: Iterable[Tensor]) -> int:
 
 def losses(path: Path, **options: Any) -> list[float]:
     """Those of a whole run with dropout and checkpoints, which may go on with one."""
-    cfg = debug()
+    cfg = configs.debug()
     fiddlers.use_fsdp(cfg)
     cfg.num_steps, cfg.checkpoints.every, cfg.model.dropout = 4, 2, 0.1
     cfg.trackers = cfg.trackers[1:]
-    build_trainer(cfg).train(RunDirectory(path, texts={}), **options)
+    build_trainer(cfg).train(train.RunDirectory(path, texts={}), **options)
     return [row["loss"] for row in read_rows(path / "metrics.jsonl")]
 
 

@@ -10,12 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt import configs, fiddlers
+from fidgpt import configs, fiddlers, graph, parallel
 from fidgpt import model as lm
-from fidgpt.graph import parts
-from fidgpt.parallel import DataParallel
-from fidgpt.train import Trainer
-from fidgpt.train.state import TrainState
+from fidgpt.train import Trainer, state
 
 M = TypeVar("M", bound=nn.Module)
 CPU = torch.device("cpu")
@@ -134,7 +131,7 @@ def shrunk(name: str) -> fdl.Config:
     fiddlers.smoke_test(cfg, num_steps=2)
     cfg.model.hidden_dim = 64
     cfg.model.num_layers = min(len(cfg.model.first_blocks) + len(cfg.model.blocks) + 1, 7)
-    for part in (node.value for node in parts(cfg.model)):
+    for part in (node.value for node in graph.parts(cfg.model)):
         # A RoPE with a size of its own rotates the share of a latent attention's head.
         sizes = {"head_dim": 8} if fdl.get_callable(part) is lm.RoPE else SIZES
         for key in sizes.keys() & part.__arguments__.keys():
@@ -145,10 +142,10 @@ def shrunk(name: str) -> fdl.Config:
 
 def start(
     trainer: Trainer, *, micro_batch_size: int | None = None, max_grad_norm: float | None = None
-) -> TrainState:
+) -> state.TrainState:
     """Prepare single steps at the peak learning rate, with a model that has memory already."""
     trainer.schedule = lambda step: 1.0
-    trainer.parallel = DataParallel()
+    trainer.parallel = parallel.DataParallel()
     trainer.micro_batch_size = micro_batch_size
     trainer.max_grad_norm = max_grad_norm
     return trainer.init_state()

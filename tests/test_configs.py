@@ -25,11 +25,9 @@ from fiddle.codegen.codegen import auto_config_codegen
 from golden_text import GOLDENS, compare_with_golden
 from torch import nn
 
-from fidgpt import configs, graph
+from fidgpt import configs, fiddlers, graph
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import base
 from fidgpt.cost import shared_parameters
-from fidgpt.fiddlers import make_xl, use_gqa
 from fidgpt.graph import bind, fingerprint, parts
 from fidgpt.graph.outlines import Row, rows
 from fidgpt.graph.provenance import provenance_of
@@ -262,7 +260,7 @@ def fresh_lines() -> Iterator[None]:
 @pytest.mark.usefixtures("fresh_lines")
 def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     def other() -> fdl.Config:
-        cfg = base()
+        cfg = configs.base()
         cfg.model.blocks[0].attention.rope.theta = 500_000.0
         return cfg
 
@@ -295,8 +293,8 @@ def test_a_config_is_a_small_difference_from_its_parent() -> None:
 
 
 def test_a_config_as_large_as_gpt2_xl_costs_no_time_and_no_memory() -> None:
-    cfg = base()
-    make_xl(cfg)
+    cfg = configs.base()
+    fiddlers.make_xl(cfg)
     build_trainer(cfg)  # so that what is measured is not a first call
     memory, begin = psutil.Process().memory_info().rss, time.process_time()
     model = build_trainer(cfg).model
@@ -307,7 +305,7 @@ def test_a_config_as_large_as_gpt2_xl_costs_no_time_and_no_memory() -> None:
 
 
 def test_the_width_moves_every_width_that_follows_it_and_nothing_else() -> None:
-    before, wide = base(), base()
+    before, wide = configs.base(), configs.base()
     wide.model.hidden_dim = 1024
     old, new = leaves(before), leaves(wide)
     assert old.keys() == new.keys()
@@ -330,9 +328,9 @@ def test_the_width_moves_every_width_that_follows_it_and_nothing_else() -> None:
 
 
 def test_a_number_and_a_fiddler_may_come_in_any_order() -> None:
-    first, last = base(), base()
+    first, last = configs.base(), configs.base()
     first.model.hidden_dim = 1024
-    use_gqa(first)
-    use_gqa(last)
+    fiddlers.use_gqa(first)
+    fiddlers.use_gqa(last)
     last.model.hidden_dim = 1024
-    assert fingerprint(first) == fingerprint(last) != fingerprint(base())
+    assert fingerprint(first) == fingerprint(last) != fingerprint(configs.base())

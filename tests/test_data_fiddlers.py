@@ -7,12 +7,10 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt import configs, fiddlers
+from fidgpt import configs, fiddlers, graph, train
 from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.data import FillInTheMiddle, HubDataset, Mixture, Prefetch, TokenStream
-from fidgpt.graph import ConfigError, dump, fingerprint
-from fidgpt.train import RunDirectory, RunError, Trainer
 from fidgpt.train.trackers.trackers import read_rows
 
 
@@ -27,7 +25,7 @@ def texts(tmp_path: Path) -> dict[str, str]:
     return found
 
 
-def small(texts: dict[str, str]) -> fdl.Config[Trainer]:
+def small(texts: dict[str, str]) -> fdl.Config[train.Trainer]:
     """The config `debug` on one of the texts."""
     cfg = configs.debug()
     fiddlers.smoke_test(cfg, num_steps=6)
@@ -36,7 +34,7 @@ def small(texts: dict[str, str]) -> fdl.Config[Trainer]:
     return cfg
 
 
-def all_of_it(cfg: fdl.Config[Trainer], texts: dict[str, str]) -> None:
+def all_of_it(cfg: fdl.Config[train.Trainer], texts: dict[str, str]) -> None:
     fiddlers.use_mixture(
         cfg,
         {"prose": texts["prose"]},
@@ -78,7 +76,7 @@ def test_a_run_with_all_of_it_resumes_exactly_and_only_with_the_same_shares(
     cfg.checkpoints.every = 3
 
     def losses(**options: Any) -> list[float]:
-        run = RunDirectory(tmp_path / "run", texts={"config.json": dump(cfg)})
+        run = train.RunDirectory(tmp_path / "run", texts={"config.json": graph.dump(cfg)})
         build_trainer(cfg).train(run, **options)
         return [float(row["loss"]) for row in read_rows(tmp_path / "run" / "metrics.jsonl")]
 
@@ -87,7 +85,7 @@ def test_a_run_with_all_of_it_resumes_exactly_and_only_with_the_same_shares(
     assert losses(resume=True, resume_step=3) == whole
     cfg.data.stream.weights = {"own": 0.5, "prose": 0.5}
     match = r"other proportions: .* from step 0 \(own 3, prose 1\) on, .* one from step 0 \(own 1"
-    with pytest.raises(RunError, match=match):
+    with pytest.raises(train.RunError, match=match):
         losses(resume=True)
 
 
@@ -110,13 +108,13 @@ def test_another_mixture_takes_the_place_of_the_first(texts: dict[str, str]) -> 
     fiddlers.use_mixture(cfg, {"prose": texts["prose"]})
     fiddlers.use_mixture(once, {"prose": texts["prose"]})
     fiddlers.use_prefetch(once)
-    assert fingerprint(cfg) == fingerprint(once)
+    assert graph.fingerprint(cfg) == graph.fingerprint(once)
 
 
 def test_weights_of_nothing_and_stages_between_steps_are_refused(texts: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match="no text 'prse': there are own, prose, code"):
+    with pytest.raises(graph.ConfigError, match="no text 'prse': there are own, prose, code"):
         fiddlers.use_mixture(small(texts), texts, weights={"prse": 1})
-    with pytest.raises(ConfigError, match="at a step, or at a part of the run below 1: 2.5"):
+    with pytest.raises(graph.ConfigError, match="at a step, or at a part of the run below 1: 2.5"):
         fiddlers.use_mixture(small(texts), texts, stages={2.5: {"own": 1}})
 
 

@@ -11,19 +11,16 @@ import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt import configs
+from fidgpt import configs, fiddlers, graph, train
 from fidgpt.configs import gemma3
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.deepseek2 import v2
 from fidgpt.configs.qwen3_moe import qwen3_moe
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import shortest_period, windows_of
-from fidgpt.fiddlers import make_small, use_gqa, use_moe, use_swiglu
-from fidgpt.graph import bind
 from fidgpt.graph.hints import hints_of
 from fidgpt.model import MoE, RoPE, swiglu
 from fidgpt.model.positions import LinearScaling
-from fidgpt.train import Trainer
 
 ROOT = Path(configs.__file__).parent
 FILES = {
@@ -42,7 +39,7 @@ FILES = {
 def layers(cfg: fdl.Config) -> Any:
     """The blocks of the model that a config makes, without memory."""
     with torch.device("meta"):
-        model: Any = fdl.build(bind(cfg).model)
+        model: Any = fdl.build(graph.bind(cfg).model)
     return model.blocks
 
 
@@ -117,7 +114,7 @@ def test_gemma_scales_its_tokens_by_a_width_that_is_set_later_and_scores_as_publ
     for hidden_dim in (640, 1024):
         cfg.model.hidden_dim = hidden_dim
         with torch.device("meta"):
-            model: Any = fdl.build(bind(cfg).model)
+            model: Any = fdl.build(graph.bind(cfg).model)
         assert model.embedding.scale == hidden_dim**0.5
     for cfg, size in [(configs.gemma2_27b(), 144), (configs.gemma3_27b(), 168)]:
         assert layers(cfg)[0].attention.scale == size**-0.5
@@ -125,8 +122,8 @@ def test_gemma_scales_its_tokens_by_a_width_that_is_set_later_and_scores_as_publ
 
 def test_the_norms_across_heads_follow_width_and_heads() -> None:
     cfg = configs.olmo2_1b()
-    use_gqa(cfg, num_kv_heads=2)
-    make_small(cfg)
+    fiddlers.use_gqa(cfg, num_kv_heads=2)
+    fiddlers.make_small(cfg)
     attention = layers(cfg)[0].attention
     assert attention.query_norm.norm.weight.shape == (768,)
     assert attention.key_norm.norm.weight.shape == (2 * 128,)
@@ -136,14 +133,14 @@ def test_the_norms_across_heads_follow_width_and_heads() -> None:
 def test_a_mixture_keeps_its_groups_where_they_fit_other_experts() -> None:
     for num_experts, groups in [(64, 8), (4, None)]:
         cfg = configs.deepseek_v3()
-        use_moe(cfg, num_experts=num_experts)
+        fiddlers.use_moe(cfg, num_experts=num_experts)
         limit = layers(cfg)[0].mlp.router.groups
         assert (limit and limit.num_groups) == groups
 
 
 def test_the_experts_of_gpt_oss_can_be_gated_otherwise() -> None:
     cfg = configs.gpt_oss_20b()
-    use_swiglu(cfg)
+    fiddlers.use_swiglu(cfg)
     experts = layers(cfg)[0].mlp.experts
     assert experts.gating is swiglu
     assert experts.gate_bias.shape == (32, 2880)
@@ -191,13 +188,13 @@ SIZES: dict[str, Any] = {
 
 
 @variant_of(decoder, eps=1e-3, theta=5.0)
-def capped(cfg: fdl.Config[Trainer], *, eps: float, cap: float | None = 2.0) -> None:
+def capped(cfg: fdl.Config[train.Trainer], *, eps: float, cap: float | None = 2.0) -> None:
     """A decoder with a cap."""
     cfg.optimizer.eps, cfg.model.unembedding.softcap = eps, cap
 
 
 @variant_of(capped, cap=None, theta=7.0)
-def uncapped(cfg: fdl.Config[Trainer]) -> None:
+def uncapped(cfg: fdl.Config[train.Trainer]) -> None:
     """The same without."""
 
 
@@ -220,7 +217,7 @@ def test_its_arguments_are_those_of_both() -> None:
     assert [parameters[name].default for name in ("eps", "theta", "cap")] == [1e-3, 7.0, None]
     assert parameters["num_heads"].default is inspect.Parameter.empty
     assert hints_of(uncapped)["cap"] == float | None
-    assert hints_of(uncapped)["return"] == fdl.Config[Trainer]
+    assert hints_of(uncapped)["return"] == fdl.Config[train.Trainer]
     assert uncapped.__name__ == "uncapped" and uncapped.__doc__ == "The same without."
 
 

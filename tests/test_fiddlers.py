@@ -9,10 +9,9 @@ import fiddle as fdl
 import pytest
 from small_models import ARGUMENTS, OF_MIXTURES, apply, tiered
 
-from fidgpt import configs, fiddlers
+from fidgpt import configs, fiddlers, train
 from fidgpt.compose import runs
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
-from fidgpt.train import Trainer
 
 # One config of each family, and whether one table reads and scores tokens.
 TIED = {
@@ -130,7 +129,7 @@ def start(first: str, config: str) -> tuple[fdl.Config, str]:
     return cfg, fingerprint(cfg)
 
 
-def try_to_build(cfg: fdl.Config) -> Trainer:
+def try_to_build(cfg: fdl.Config) -> train.Trainer:
     """As `build_trainer`, but goes through a model once: half of the fiddlers leave it as it is."""
     bound = bind(cfg)
     seen = fingerprint([bound.model, bound.seq_len, bound.parallel])  # all that the trial looks at

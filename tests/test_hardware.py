@@ -4,16 +4,14 @@ import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt.configs import base
-from fidgpt.fiddlers import for_hardware, set_micro_batch_size, use_float32
+from fidgpt import configs, fiddlers, train
 from fidgpt.fiddlers.hardware import apply_rules
-from fidgpt.train import Float32, machine_name
 from fidgpt.train.device import bfloat16_flops, machine_named, short_name
 
 RULES = [
-    ("h100x8", [use_float32]),
+    ("h100x8", [fiddlers.use_float32]),
     ("h100x*", []),
-    ("toast*", [fdl.Partial(set_micro_batch_size, size=2)]),
+    ("toast*", [fdl.Partial(fiddlers.set_micro_batch_size, size=2)]),
 ]
 
 
@@ -48,12 +46,12 @@ def test_a_device_has_the_name_of_its_model_and_the_peak_of_its_data_sheet(
 
 
 def test_a_machine_is_named_by_its_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    alone = machine_name()
+    alone = train.machine_name()
     assert alone.endswith("x1")
     monkeypatch.setenv("WORLD_SIZE", "4")
-    assert machine_name() == alone.removesuffix("1") + "4"
+    assert train.machine_name() == alone.removesuffix("1") + "4"
     monkeypatch.setenv("FIDGPT_MACHINE", "h100x8")
-    assert machine_name() == "h100x8"
+    assert train.machine_name() == "h100x8"
 
 
 @pytest.mark.parametrize(
@@ -68,16 +66,16 @@ def test_a_machine_is_named_by_its_processes_too(monkeypatch: pytest.MonkeyPatch
 def test_the_first_rule_that_matches_is_applied_and_named(
     machine: str, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cfg = base()
+    cfg = configs.base()
     apply_rules(cfg, RULES, machine=machine)
     assert capsys.readouterr().err.startswith(f"for_hardware: {line}")
-    assert (fdl.get_callable(cfg.precision) is Float32) == (machine == "h100x8")
+    assert (fdl.get_callable(cfg.precision) is train.Float32) == (machine == "h100x8")
     assert (cfg.micro_batch_size == 2) == (machine == "toaster")
 
 
 def test_our_own_rules_know_a_laptop_and_a_large_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    laptop, large = base(), base()
-    for_hardware(laptop, "cpux1")
-    for_hardware(large, "h100x8")
+    laptop, large = configs.base(), configs.base()
+    fiddlers.for_hardware(laptop, "cpux1")
+    fiddlers.for_hardware(large, "h100x8")
     assert (laptop.micro_batch_size, large.micro_batch_size) == (8, 32)
     assert "set_micro_batch_size(size=32)" in capsys.readouterr().err

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt import configs, fiddlers
+from fidgpt import configs, fiddlers, tags
 from fidgpt import model as lm
 from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.latent import fit_rope
@@ -16,7 +16,6 @@ from fidgpt.model import moe
 from fidgpt.model.mla import LatentAttention
 from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
 from fidgpt.model.reports import collecting
-from fidgpt.tags import HeadDim
 from fidgpt.train.loss import NextToken
 
 BOTH = ["use_mla", "use_mtp"]
@@ -263,7 +262,7 @@ def test_the_order_does_not_matter(other, change):
 def test_sizes_follow_those_of_the_model_unless_they_are_set():
     cfg = fiddled("base", "use_mla")
     cfg.model.hidden_dim = 1280
-    cfg.model.blocks[0].attention.head_dim = HeadDim.new(128)
+    cfg.model.blocks[0].attention.head_dim = tags.HeadDim.new(128)
     part = latent(cfg)
     assert (part.num_heads, part.head_dim, part.kv_rank) == (10, 128, 512)
     assert isinstance(part.rope, lm.RoPE)

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt import configs
+from fidgpt import configs, graph
 from fidgpt.cost import count_parameters
-from fidgpt.graph import bind
 
 pytestmark = pytest.mark.slow
 
@@ -135,7 +134,7 @@ JOINED = {"gpt2", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss
 
 def built(name: str) -> nn.Module:
     with torch.device("meta"):
-        model: Any = fdl.build(bind(getattr(configs, name)()).model)
+        model: Any = fdl.build(graph.bind(getattr(configs, name)()).model)
     return model
 
 

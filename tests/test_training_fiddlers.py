@@ -8,13 +8,10 @@ import pytest
 import torch
 from small_models import start
 
-from fidgpt import fiddlers, optim, train
+from fidgpt import configs, data, fiddlers, optim, tags, train
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import base, debug
-from fidgpt.data import HeldOut, Mixture, TextFiles
 from fidgpt.graph import ConfigError, bind, build, fingerprint, set_tag
 from fidgpt.model import Transformer, materialize
-from fidgpt.tags import LearningRate, NumSteps, WarmupSteps, WeightDecay
 
 MADE = {
     "use_adamw": torch.optim.AdamW,
@@ -28,7 +25,7 @@ OTHER = [name for name in MADE if name != "use_adamw"]
 
 @pytest.fixture
 def cfg() -> fdl.Config[train.Trainer]:
-    return debug()
+    return configs.debug()
 
 
 def built(cfg: fdl.Config) -> Any:
@@ -65,7 +62,7 @@ def test_each_text_of_a_mixture_is_a_domain(cfg):
     assert part.every == before.every
     assert {one.max_batches for one in domains.values()} == {before.data.num_batches}
     assert cfg.evaluators["validation"].domains["own"].corpus is before.data.corpus
-    cfg.data = fdl.Config(Mixture, {"inner": cfg.data}, batch_size=4, weights={"inner": 1.0})
+    cfg.data = fdl.Config(data.Mixture, {"inner": cfg.data}, batch_size=4, weights={"inner": 1.0})
     fiddlers.use_domain_validation(cfg)
     names = [f"inner/{name}" for name in ("here", "own", "there")]
     assert [*cfg.evaluators["validation"].domains] == names
@@ -75,7 +72,7 @@ def test_each_text_of_a_mixture_is_a_domain(cfg):
 
 
 def test_a_file_of_which_all_is_held_out_is_validated_on_by_its_name(cfg, tmp_path):
-    cfg.data.corpus.source = fdl.Config(TextFiles, __file__)
+    cfg.data.corpus.source = fdl.Config(data.TextFiles, __file__)
     cfg.data.corpus.cache_dir = str(tmp_path)
     before = cfg.evaluators["validation"]
     fiddlers.use_validation(cfg, {"here": __file__})
@@ -83,7 +80,7 @@ def test_a_file_of_which_all_is_held_out_is_validated_on_by_its_name(cfg, tmp_pa
     parts = built(cfg).evaluators
     assert sorted(parts) == ["here", "validation"]
     here = parts["here"]
-    assert isinstance(here, train.Validation) and isinstance(here.data, HeldOut)
+    assert isinstance(here, train.Validation) and isinstance(here.data, data.HeldOut)
     assert (here.every, here.data.max_batches) == (before.every, before.data.num_batches)
     prepared = here.data.corpus.prepare(show_progress=False)
     assert (prepared.train.num_tokens, prepared.validation.num_documents) == (0, 1)
@@ -110,10 +107,10 @@ def groups_of(cfg: fdl.Config) -> list[dict[str, Any]]:
 def test_it_is_the_optimizer_and_tags_still_reach_it(cfg, name):
     getattr(fiddlers, name)(cfg)
     assert {group["lr"] for group in groups_of(cfg)} == {
-        group["lr"] for group in groups_of(debug())
+        group["lr"] for group in groups_of(configs.debug())
     }
-    set_tag(cfg, LearningRate, 0.125)
-    set_tag(cfg, WeightDecay, 0.25)
+    set_tag(cfg, tags.LearningRate, 0.125)
+    set_tag(cfg, tags.WeightDecay, 0.25)
     trainer = build_trainer(cfg)
     optimizer = trainer.optimizer(trainer.groups(trainer.model))
     assert isinstance(optimizer, MADE[name])
@@ -129,7 +126,7 @@ def test_it_is_the_optimizer_and_tags_still_reach_it(cfg, name):
 @pytest.mark.parametrize("name", OTHER)
 @pytest.mark.parametrize("mup", [False, True])
 def test_adamw_comes_back_as_it_was(cfg, name, mup):
-    same = debug()
+    same = configs.debug()
     for one in (cfg, same) if mup else ():
         fiddlers.use_mup(one)
     getattr(fiddlers, name)(cfg)
@@ -181,17 +178,17 @@ def curve(cfg: fdl.Config) -> list[float]:
 
 
 def test_named_shapes_are_what_they_were_bit_for_bit() -> None:
-    cfg = base()
+    cfg = configs.base()
     fiddlers.use_cosine(cfg)
     assert fdl.get_callable(cfg.schedule) is optim.Phases
-    assert curve(cfg) == curve(base())
+    assert curve(cfg) == curve(configs.base())
     fiddlers.use_wsd(cfg)
     same = optim.WarmupStableDecay(num_steps=450, warmup_steps=45, decay_steps=90)
     assert curve(cfg) == [same(step) for step in range(450)]
 
 
 def test_a_ratio_is_a_share_of_the_run_and_never_a_number_of_steps() -> None:
-    cfg = base()
+    cfg = configs.base()
     for use in (fiddlers.use_wsd, fiddlers.use_wsd_s):
         for ratio in (2, 1.5, -0.1):
             with pytest.raises(ConfigError, match=f"decay_ratio={ratio} .* set:schedule.decay="):
@@ -205,10 +202,10 @@ def test_a_ratio_is_a_share_of_the_run_and_never_a_number_of_steps() -> None:
     "schedule",
     [
         fdl.Config(
-            optim.WarmupCosine, num_steps=300, warmup_steps=WarmupSteps.new(7), min_ratio=0.2
+            optim.WarmupCosine, num_steps=300, warmup_steps=tags.WarmupSteps.new(7), min_ratio=0.2
         ),
         fdl.Config(
-            optim.WarmupStableDecay, num_steps=NumSteps.new(), warmup_steps=7, decay_steps=9
+            optim.WarmupStableDecay, num_steps=tags.NumSteps.new(), warmup_steps=7, decay_steps=9
         ),
         fdl.Config(optim.Constant, warmup_steps=7),
         fdl.Config(optim.Constant),
@@ -216,18 +213,18 @@ def test_a_ratio_is_a_share_of_the_run_and_never_a_number_of_steps() -> None:
     ids=["cosine", "wsd", "constant", "constant_at_once"],
 )
 def test_named_schedules_become_phases_with_all_their_settings(schedule: fdl.Config) -> None:
-    cfg = base()
+    cfg = configs.base()
     cfg.schedule = schedule
     before = curve(cfg)
     fiddlers.use_cycles(cfg, cycles=1)
     assert fdl.get_callable(cfg.schedule) is optim.Phases
     assert curve(cfg) == before
-    set_tag(cfg, WarmupSteps, 3)
+    set_tag(cfg, tags.WarmupSteps, 3)
     assert curve(cfg)[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
 
 
 def test_fiddlers_of_one_schedule_add_up() -> None:
-    cfg = base()
+    cfg = configs.base()
     fiddlers.use_cycles(cfg, cycles=[150, 300], rewarmup=0.1)
     fiddlers.use_polynomial(cfg, power=3.0, min_lr_ratio=0.0)
     fiddlers.set_warmup(cfg, warmup=15)
@@ -241,12 +238,12 @@ def test_fiddlers_of_one_schedule_add_up() -> None:
 
 
 def test_cycles_end_with_a_model_to_keep_and_are_set_once() -> None:
-    cfg = base()
+    cfg = configs.base()
     fiddlers.use_wsd_s(cfg, cycles=3)
     values = curve(cfg)
     assert [step + 1 for step, value in enumerate(values) if value == 0.1] == [150, 300, 450]
     assert values[150] == 1.0
-    cfg = base()
+    cfg = configs.base()
     fiddlers.use_cycles(cfg, cycle_length=150)
     assert build(bind(cfg).schedule).ends == [150, 300, 450]
     fiddlers.use_cycles(cfg, cycles=5, cycle_length=90)
@@ -255,7 +252,7 @@ def test_cycles_end_with_a_model_to_keep_and_are_set_once() -> None:
 
 
 def test_by_default_an_inverse_square_root_falls_from_the_end_of_the_warm_up() -> None:
-    cfg = base()
+    cfg = configs.base()
     fiddlers.use_inverse_sqrt(cfg)
     assert isinstance(build(bind(cfg).schedule).shape, optim.InverseSqrtDecay)
     assert curve(cfg)[44:] == pytest.approx([(45 / (step + 1)) ** 0.5 for step in range(44, 450)])
@@ -272,7 +269,7 @@ def started(cfg: fdl.Config) -> train.Trainer:
 
 def moved(width: int, *, mup: bool) -> float:
     """How far four steps move the stream after the last block, as a root mean square."""
-    cfg = debug()
+    cfg = configs.debug()
     fiddlers.use_float32(cfg)
     if mup:
         fiddlers.use_mup(cfg, base_dim=32, base_head_dim=16)
@@ -296,7 +293,7 @@ def test_under_mup_updates_are_as_large_at_any_width() -> None:
     plain = [moved(width, mup=False) for width in (32, 128, 512)]
     assert max(scaled) / min(scaled) < 1.6, scaled
     assert plain[2] / plain[0] > 2.5, plain
-    first, second = debug(), debug()
+    first, second = configs.debug(), configs.debug()
     fiddlers.use_mup(second, base_dim=32, base_head_dim=16)
     one, other = (started(cfg).model for cfg in (first, second))
     assert all(map(torch.equal, one.parameters(), other.parameters())), "at its base width"
@@ -304,7 +301,7 @@ def test_under_mup_updates_are_as_large_at_any_width() -> None:
 
 @pytest.mark.slow
 def test_one_dial_moves_a_whole_run() -> None:
-    small, large = base(), base()
+    small, large = configs.base(), configs.base()
     fiddlers.make_depth(small, depth=4)
     fiddlers.make_depth(large, depth=12)
     assert (small.model.hidden_dim, large.model.hidden_dim) == (256, 768)
@@ -325,7 +322,7 @@ def test_one_dial_moves_a_whole_run() -> None:
 
 
 def test_a_run_of_so_many_tokens_keeps_them_whatever_a_batch_holds() -> None:
-    cfg = base()
+    cfg = configs.base()
     fiddlers.train_for(cfg, tokens=1_024_000)
     assert build_trainer(cfg).num_steps == 1_024_000 // (8 * 128)
     cfg.batch_size, cfg.seq_len = 16, 64
@@ -333,9 +330,9 @@ def test_a_run_of_so_many_tokens_keeps_them_whatever_a_batch_holds() -> None:
     assert trainer.num_steps == trainer.schedule.num_steps == 1000
     assert trainer.schedule(98) < trainer.schedule(99) == 1  # after 100 steps of warm-up
     with pytest.raises(ConfigError, match="tokens=5 and tokens_per_parameter=20 both set"):
-        fiddlers.train_for(debug(), tokens=5, tokens_per_parameter=20)
+        fiddlers.train_for(configs.debug(), tokens=5, tokens_per_parameter=20)
     with pytest.raises(ConfigError, match="tokens_per_parameter=0 must be above 0"):
-        fiddlers.train_for(debug(), tokens_per_parameter=0)
+        fiddlers.train_for(configs.debug(), tokens_per_parameter=0)
 
 
 @pytest.mark.parametrize("experts", [False, True])

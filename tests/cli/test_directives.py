@@ -10,21 +10,17 @@ from typing import Any, Literal
 import fiddle as fdl
 import pytest
 
-from fidgpt import configs, fiddlers
+from fidgpt import configs, data, fiddlers, tags
 from fidgpt.compose.catalogue import Catalogue, call_with, own_catalogue
 from fidgpt.compose.composition import apply_fiddlers, compose
 from fidgpt.compose.directives import DIRECTIVES, is_base, is_by_machine, split_directive
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import base, debug
-from fidgpt.data import TextFiles
-from fidgpt.graph import ConfigError, bind, check, dump, fingerprint, load, outline
+from fidgpt.graph import ConfigError, bind, check, dump, edits, fingerprint, load, outline
 from fidgpt.graph.difference.patches import patch_of
-from fidgpt.graph.edits import Edit
 from fidgpt.graph.expressions import Call, parse_call, split_at_commas
 from fidgpt.graph.outlines import flat
 from fidgpt.graph.provenance import provenance_of
 from fidgpt.model import Attention, RoPE
-from fidgpt.tags import HiddenDim, LearningRate
 
 OWN = own_catalogue()
 DEBUG = "config:debug"
@@ -63,7 +59,7 @@ def attention(cfg: Any) -> Any:
 def test_the_catalogue_and_the_kinds() -> None:
     assert set(OWN.configs) == {*configs.__all__, "from_hf"}
     assert set(OWN.fiddlers) == set(fiddlers.__all__)
-    assert OWN.tags["HiddenDim"] is HiddenDim and not {"Tag", "fdl"} & OWN.tags.keys()
+    assert OWN.tags["HiddenDim"] is tags.HiddenDim and not {"Tag", "fdl"} & OWN.tags.keys()
     parts = own_catalogue(("numpy",)).parts
     assert all(n in parts for n in ("numpy.linalg.norm", "torch.optim.sgd.SGD", "optim.adamw"))
     assert "fidgpt.cli.train.run" not in parts
@@ -76,12 +72,12 @@ def test_the_catalogue_and_the_kinds() -> None:
 
 
 def test_directives_apply_in_order_on_base_unless_they_begin_elsewhere() -> None:
-    assert fingerprint(composed()) == fingerprint(base())
-    assert fingerprint(composed(DEBUG)) == fingerprint(debug())
+    assert fingerprint(composed()) == fingerprint(configs.base())
+    assert fingerprint(composed(DEBUG)) == fingerprint(configs.debug())
     assert composed("set:num_steps=7", "tag:NumSteps=9").num_steps == 9
     assert composed("tag:NumSteps=9", "set:num_steps=7").num_steps == 7
     cfg = composed("config:base", "fiddler:make_large", "set:model.hidden_dim=1024")
-    fresh = base()
+    fresh = configs.base()
     fiddlers.make_large(fresh)
     fresh.model.hidden_dim = 1024
     assert fingerprint(cfg) == fingerprint(fresh)
@@ -89,7 +85,7 @@ def test_directives_apply_in_order_on_base_unless_they_begin_elsewhere() -> None
 
 
 def test_a_graph_that_is_kept_elsewhere_stays_as_it_is() -> None:
-    kept, seen = debug(), []
+    kept, seen = configs.debug(), []
 
     def fails_halfway(cfg: Any) -> None:
         cfg.model.blocks.append(1)
@@ -98,12 +94,12 @@ def test_a_graph_that_is_kept_elsewhere_stays_as_it_is() -> None:
     catalogue = with_fiddlers(fails_halfway, seen.append)
     catalogue = dataclasses.replace(
         catalogue,
-        configs={"base": base, "kept": lambda: kept},
+        configs={"base": configs.base, "kept": lambda: kept},
         fiddlers={**catalogue.fiddlers, "seen": lambda cfg: seen.append(cfg)},
     )
     composed("config:kept", "set:seed=9", "set:model.norm.eps=1.0", catalogue=catalogue)
     message_of("config:kept", "fiddler:seen", "fiddler:fails_halfway", catalogue=catalogue)
-    assert fingerprint(kept) == fingerprint(seen[0]) == fingerprint(debug())
+    assert fingerprint(kept) == fingerprint(seen[0]) == fingerprint(configs.debug())
 
 
 def test_a_base_is_a_file_a_text_or_a_function(tmp_path: Path) -> None:
@@ -112,14 +108,14 @@ def test_a_base_is_a_file_a_text_or_a_function(tmp_path: Path) -> None:
     cfg = composed(f"config_file:{path}", "set:model.hidden_dim=64")
     same = composed(DEBUG, "set:model.hidden_dim=64", "fiddler:use_gqa")
     assert fingerprint(cfg) == fingerprint(same)
-    assert composed(f"config_str:{dump(debug())}", "set:seed=4").seed == 4
+    assert composed(f"config_str:{dump(configs.debug())}", "set:seed=4").seed == 4
 
     def sized(*, width: int = 3) -> Any:
-        cfg = debug()
+        cfg = configs.debug()
         cfg.model.hidden_dim = width
         return cfg
 
-    own = {"base": base, "sized": sized, "five": lambda: 5, "broken": lambda: {}["x"]}
+    own = {"base": configs.base, "sized": sized, "five": lambda: 5, "broken": lambda: {}["x"]}
     catalogue = dataclasses.replace(OWN, configs=own)
     for text in ("config:sized(width=48)", "config:sized(48)"):
         assert composed(text, catalogue=catalogue).model.hidden_dim == 48
@@ -128,7 +124,7 @@ def test_a_base_is_a_file_a_text_or_a_function(tmp_path: Path) -> None:
     (tmp_path / "binary.json").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "empty.json").write_text("")
     (tmp_path / "other.json").write_text(json.dumps({"a": 1}))
-    (tmp_path / "patch.json").write_text(patch_of(debug(), made("set:seed=3")).text())
+    (tmp_path / "patch.json").write_text(patch_of(configs.debug(), made("set:seed=3")).text())
     for name, message in {
         "": "cannot be read: Is a directory.",
         "binary.json": "cannot be read: it is not UTF-8 text.",
@@ -201,7 +197,7 @@ def test_effects(directives: str, lines: list[str]) -> None:
 
 
 def test_a_tag_stays_and_must_be_carried() -> None:
-    assert fdl.get_tags(composed("tag:LearningRate=3e-4").optimizer, "lr") == {LearningRate}
+    assert fdl.get_tags(composed("tag:LearningRate=3e-4").optimizer, "lr") == {tags.LearningRate}
     catalogue = dataclasses.replace(OWN, configs={"base": lambda: fdl.Config(RoPE, head_dim=4)})
     untagged = message_of("tag:HiddenDim=5", catalogue=catalogue)
     assert untagged.endswith("carries the tag HiddenDim, so nothing would change. There is none.")
@@ -210,7 +206,7 @@ def test_a_tag_stays_and_must_be_carried() -> None:
 def test_fiddlers_take_arguments_without_quotes() -> None:
     cfg = composed("fiddler:use_gqa(num_kv_heads=1)", "fiddler:use_text('/a, b/c.txt')")
     assert attention(cfg).num_kv_heads == 1
-    assert fdl.get_callable(cfg.data.corpus.source) is TextFiles
+    assert fdl.get_callable(cfg.data.corpus.source) is data.TextFiles
     assert fdl.ordered_arguments(cfg.data.corpus.source)["path"] == "/a, b/c.txt"
     cfg = composed("fiddler:use_text(/data/my text.jsonl, text_field=body)")
     assert "'/data/my text.jsonl'" in outline(cfg)
@@ -236,24 +232,24 @@ def test_fiddlers_may_raise_or_return() -> None:
 
 def test_a_saved_list_of_fiddlers() -> None:
     one = fdl.Partial(fiddlers.use_gqa, num_kv_heads=1)
-    cfg = debug()
+    cfg = configs.debug()
     changed = apply_fiddlers(cfg, [load(dump(one)), fiddlers.make_large])
     assert (attention(changed).num_kv_heads, changed.model.num_layers) == (1, 36)
-    assert fingerprint(cfg) == fingerprint(debug())
+    assert fingerprint(cfg) == fingerprint(configs.debug())
     with pytest.raises(ConfigError, match="RoPE is not a fiddler: give a function"):
-        apply_fiddlers(debug(), [fdl.Config(RoPE, head_dim=4)])
+        apply_fiddlers(configs.debug(), [fdl.Config(RoPE, head_dim=4)])
     with pytest.raises(ConfigError, match="Attention failed, so it may not"):
-        apply_fiddlers(debug(), [fdl.Partial(Attention)])
+        apply_fiddlers(configs.debug(), [fdl.Partial(Attention)])
 
 
 def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
     wide = made("set:model.hidden_dim=64", "fiddler:use_gqa(1)")
     patch = tmp_path / "wide.patch"
-    patch.write_text(patch_of(debug(), wide).text(), encoding="utf-8-sig")
+    patch.write_text(patch_of(configs.debug(), wide).text(), encoding="utf-8-sig")
     assert fingerprint(made(f"patch:{patch}")) == fingerprint(wide)
     for form in ("json", "yaml"):  # a byte-order mark before the text is no error
         file = tmp_path / f"config.{form}"
-        file.write_text(dump(debug(), form=form), encoding="utf-8-sig")
+        file.write_text(dump(configs.debug(), form=form), encoding="utf-8-sig")
         assert fingerprint(composed(f"config_file:{file}", f"patch:{patch}")) == fingerprint(wide)
     assert message_of(DEBUG, f"patch:{tmp_path}/config.json").endswith("is a whole config.")
     (tmp_path / "empty.patch").write_text("\n")
@@ -300,7 +296,7 @@ def test_each_directive_records_what_it_changed() -> None:
         [DEBUG, "set:seed=3", "set:seed=3", "set:model.hidden_dim=64", "fiddler:make_large"]
     )
     assert [effect.number for effect in done.effects] == [1, 2, 3, 4, 5]
-    assert done.effects[1].edits == [Edit("seed", 0, 3)]
+    assert done.effects[1].edits == [edits.Edit("seed", 0, 3)]
     assert done.effects[0].edits == done.effects[2].edits == []
     changed = {edit.path: (edit.before, edit.after) for edit in done.effects[4].edits}
     assert changed["model.hidden_dim"] == (64, 1280)

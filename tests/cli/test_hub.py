@@ -13,11 +13,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from fidgpt import configs, data, graph, interop
 from fidgpt.cli import export, sample, train
-from fidgpt.configs import debug
-from fidgpt.data import ByteTokenizer
-from fidgpt.graph import bind, build
-from fidgpt.interop import save_hf
 from fidgpt.model import materialize
 from fidgpt.train import BFloat16
 
@@ -30,12 +27,12 @@ QUICK = ("--config=fiddler:smoke_test(1)", "--config=set:trackers=[]", "--config
 @pytest.fixture
 def hub(tmp_path: Path) -> Path:
     """A directory as of the hub, of weights that no seed would draw."""
-    cfg = bind(debug())
+    cfg = graph.bind(configs.debug())
     with torch.device("meta"):
-        model = build(cfg.model)
+        model = graph.build(cfg.model)
     materialize(model, device=torch.device("cpu"), seed=1234)
     path = tmp_path / "hub"
-    save_hf(model, path, seq_len=cfg.seq_len, tokenizer=ByteTokenizer())
+    interop.save_hf(model, path, seq_len=cfg.seq_len, tokenizer=data.ByteTokenizer())
     return path
 
 

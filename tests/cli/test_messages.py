@@ -9,12 +9,9 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
+from fidgpt import configs, graph, optim, tags
 from fidgpt.cli import sweep, train
-from fidgpt.configs import debug
-from fidgpt.graph import ConfigError, bind, build, check, clone, dump, load
 from fidgpt.model import RoPE
-from fidgpt.optim import adamw
-from fidgpt.tags import HeadDim, HiddenDim
 
 pytestmark = pytest.mark.slow
 
@@ -108,47 +105,47 @@ IN_A_SWEEP = [
 
 
 def unset(cfg: Any) -> Any:
-    cfg.model.norm = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=1e4)
-    return bind(cfg)
+    cfg.model.norm = fdl.Config(RoPE, head_dim=tags.HeadDim.new(), theta=1e4)
+    return graph.bind(cfg)
 
 
 def set_twice(cfg: Any) -> Any:
-    teacher = clone(cfg.model)
+    teacher = graph.clone(cfg.model)
     teacher.hidden_dim = 64
     teacher.norm = cfg.model.norm
     cfg.samples = [teacher]
-    return bind(cfg)
+    return graph.bind(cfg)
 
 
 def set_twice_by_one(cfg: Any) -> Any:
-    fdl.add_tag(cfg.model, "dropout", HiddenDim)
-    return bind(cfg)
+    fdl.add_tag(cfg.model, "dropout", tags.HiddenDim)
+    return graph.bind(cfg)
 
 
 def an_optimizer_as_attention(cfg: Any) -> Any:
-    cfg.model.blocks[0].attention = fdl.ArgFactory(adamw, lr=0.1)
-    return check(cfg)
+    cfg.model.blocks[0].attention = fdl.ArgFactory(optim.adamw, lr=0.1)
+    return graph.check(cfg)
 
 
 def a_constructor_that_refuses(cfg: Any) -> Any:
     cfg.model.blocks[0].attention.head_dim = 15
-    return build(cfg)
+    return graph.build(cfg)
 
 
 def a_value_without_a_form(cfg: Any) -> Any:
     cfg.samples.prompts = {"def "}
-    return dump(cfg)
+    return graph.dump(cfg)
 
 
 def a_function_without_a_name(cfg: Any) -> Any:
     cfg.groups = lambda model: []
-    return dump(cfg)
+    return graph.dump(cfg)
 
 
 def changed(cfg: Any, old: str, new: str) -> Any:
-    text = dump(cfg)
+    text = graph.dump(cfg)
     assert old in text
-    return load(text.replace(old, new, 1), source="run/config.json")
+    return graph.load(text.replace(old, new, 1), source="run/config.json")
 
 
 LOSS = "fidgpt.train"
@@ -193,12 +190,12 @@ def test_messages(
         err = command(sweep.main, "--config=config:debug", *flags).err
         add(what, " ".join(["$ sweep.py --config=config:debug", *flags]) + "\n" + err)
     for mistake in IN_PYTHON:
-        with pytest.raises(ConfigError) as caught:
-            mistake(debug())
+        with pytest.raises(graph.ConfigError) as caught:
+            mistake(configs.debug())
         add(mistake.__name__.replace("_", " "), str(caught.value))
     for what, (old, new) in IN_A_FILE.items():
-        with pytest.raises(ConfigError) as caught:
-            changed(debug(), old, new)
+        with pytest.raises(graph.ConfigError) as caught:
+            changed(configs.debug(), old, new)
         add(what, str(caught.value))
     several = r"such as .*, \w+ and \d+ more"  # which every new component changes
     golden("messages", re.sub(several, "such as A, B, C and N more", "\n".join(lines)))

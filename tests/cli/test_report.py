@@ -8,15 +8,8 @@ import pytest
 from torch import nn
 
 from fidgpt.cli import train
+from fidgpt.compose import report
 from fidgpt.compose.composition import Composition, compose, directive_error
-from fidgpt.compose.report import (
-    Attribution,
-    Report,
-    grouped,
-    overridden,
-    report,
-    unused_blocks,
-)
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, dump_patch
 
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 must be a multiple of "
@@ -31,20 +24,20 @@ def errors_of(*directives: str) -> list[str]:
     made = debug(*directives)
     with pytest.raises(ConfigError) as caught:
         check_and_bind(made.config)
-    return Attribution(made).messages(caught.value)
+    return report.Attribution(made).messages(caught.value)
 
 
 def test_every_directive_shows_how_much_it_changed() -> None:
-    done = report(debug(" fiddler:make_large", "tag:LearningRate=1e-5", " set:seed=0"))
-    assert done == Report(
+    done = report.report(debug(" fiddler:make_large", "tag:LearningRate=1e-5", " set:seed=0"))
+    assert done == report.Report(
         changes=[
             " fiddler:make_large: 2 values, inherited by 7 parameters",
             "tag:LearningRate=1e-5: 1 value",
         ],
         warnings=[" set:seed=0 changes nothing: the config already has it."],
     )
-    assert report(debug()) == report(compose()) == ([], [])
-    done = report(compose(["set:seed=3", "use:model.norm=LayerNorm"]), verbose=True)
+    assert report.report(debug()) == report.report(compose()) == ([], [])
+    done = report.report(compose(["set:seed=3", "use:model.norm=LayerNorm"]), verbose=True)
     assert done.changes == [
         "set:seed=3: 1 value, inherited by 1 parameter",
         "  seed: 0 -> 3",
@@ -56,17 +49,17 @@ def test_every_directive_shows_how_much_it_changed() -> None:
 def test_a_no_op_is_an_error_where_something_was_meant_and_a_warning_elsewhere() -> None:
     directives = ["fiddler:use_rope", "use:model.norm=RMSNorm", "use:optimizer=adamw(lr=0.001)"]
     with pytest.raises(ConfigErrors) as caught:
-        report(compose(directives))
+        report.report(compose(directives))
     assert [message.splitlines()[0] for message in caught.value.messages] == [
         f"{one} (directive {number}) changes nothing: the config already has it."
         for number, one in enumerate(directives, start=1)
     ]
     idle = [f"{one} changes nothing: the config already has it." for one in directives]
-    assert report(compose(directives), allow_noop=True).warnings == idle
+    assert report.report(compose(directives), allow_noop=True).warnings == idle
     formula = "set:schedule.warmup_steps={num_steps} // 5"
-    (line,) = report(compose([formula, formula])).warnings
+    (line,) = report.report(compose([formula, formula])).warnings
     assert line == f"{formula} changes nothing: the config already has it."
-    (line,) = report(debug("fiddler:for_hardware(machine=toaster)")).warnings
+    (line,) = report.report(debug("fiddler:for_hardware(machine=toaster)")).warnings
     assert line.endswith("changes nothing: the config already has it.")
 
 
@@ -85,7 +78,7 @@ class TestOverruled:
         ],
     )
     def test_a_value_that_is_gone(self, path: str, directives: list[str]) -> None:
-        (line,) = overridden(debug(*directives))
+        (line,) = report.overridden(debug(*directives))
         number = len(directives) + 1
         assert line == (
             f"{directives[-1]} (directive {number}) overrides {path} as set by {directives[0]} "
@@ -113,17 +106,17 @@ class TestOverruled:
         ],
     )
     def test_a_value_that_has_an_effect(self, directives: list[str]) -> None:
-        assert not [*overridden(debug(*directives))]
+        assert not [*report.overridden(debug(*directives))]
 
     def test_each_of_three_overrides_the_one_before(self, tmp_path: Path) -> None:
-        lines = overridden(debug("set:seed=3", "set:seed=4", "set:seed=5"))
+        lines = report.overridden(debug("set:seed=3", "set:seed=4", "set:seed=5"))
         assert [line.partition(" overrides")[0] for line in lines] == [
             "set:seed=4 (directive 3)",
             "set:seed=5 (directive 4)",
         ]
         file = tmp_path / "seed.patch"  # which contains the value that it replaces
         file.write_text(dump_patch((debug("set:seed=3").config, debug("set:seed=4").config)))
-        assert not [*overridden(debug("set:seed=3", f"patch:{file}"))]
+        assert not [*report.overridden(debug("set:seed=3", f"patch:{file}"))]
 
 
 @pytest.mark.parametrize(
@@ -193,19 +186,19 @@ def test_the_directives_behind_an_error(
     numbers: list[int], sources: list[str], directives: list[str]
 ) -> None:
     error = ConfigError("it is wrong.", sources=sources)
-    assert [*Attribution(debug(*directives)).directives_behind(error)] == numbers
+    assert [*report.Attribution(debug(*directives)).directives_behind(error)] == numbers
 
 
 def test_errors_that_differ_in_an_index_are_one() -> None:
     places = [f"a.b[{i}].c" for i in range(4)]
     errors = [ConfigError(f"{one} (C): d=3 is odd.", place=one) for one in places]
-    assert grouped([*errors, ConfigError("e is f.", place="e")]) == [
+    assert report.grouped([*errors, ConfigError("e is f.", place="e")]) == [
         "a.b[0].c (C): d=3 is odd.\nThe same at a.b[1].c, a.b[2].c and 1 more.",
         "e is f.",
     ]
     places = ["a[0]", "b", "a[1]", "seed"]
     error = ConfigErrors([ConfigError(f"{one} is odd.", place=one) for one in places])
-    first, second, third = Attribution(debug("set:seed=3")).messages(error)
+    first, second, third = report.Attribution(debug("set:seed=3")).messages(error)
     assert (first, second) == ("a[0] is odd.\nThe same at a[1].", "b is odd.")
     assert third.startswith("directive 2 is wrong:")
 
@@ -254,10 +247,10 @@ def test_errors_of_a_run_name_their_directives(
 @pytest.mark.slow
 def test_more_blocks_than_layers(command: Callable[..., Any]) -> None:
     unrolled = ["set:model.num_layers=4", "fiddler:unroll"]
-    assert unused_blocks(debug(*unrolled)) == []
-    assert unused_blocks(debug(*unrolled, "set:model.num_layers=8")) == []
+    assert report.unused_blocks(debug(*unrolled)) == []
+    assert report.unused_blocks(debug(*unrolled, "set:model.num_layers=8")) == []
     for layers in ("2", "{batch_size}"):
-        (line,) = unused_blocks(debug(*unrolled, f"set:model.num_layers={layers}"))
+        (line,) = report.unused_blocks(debug(*unrolled, f"set:model.num_layers={layers}"))
         assert line.startswith("only the first 2 of the 4 blocks of a model make layers")
     flags = [f"--config={one}" for one in ["config:debug", *unrolled, "set:model.num_layers=2"]]
     for how in ("--print", "--dry_run"):

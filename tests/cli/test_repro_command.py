@@ -11,13 +11,12 @@ import fiddle as fdl
 import pytest
 from torch import nn
 
-from fidgpt import configs, model, optim, tags
+from fidgpt import configs, graph, model, optim, tags
 from fidgpt.cli import train
 from fidgpt.compose import reproduction
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.reproduction import command_for, named_graphs, part_name
-from fidgpt.graph import dump, fingerprint, load
 
 DEBUG = "--config=config:debug"
 Command = Callable[..., Any]
@@ -69,7 +68,7 @@ def test_what_directives_cannot_make_is_named(command: Command, tmp_path: Path) 
     cfg = configs.debug()
     fdl.add_tag(cfg.samples, "num_tokens", tags.NumSteps)
     file = tmp_path / "a b.json"
-    file.write_text(dump(cfg))
+    file.write_text(graph.dump(cfg))
     flags = [f"--config=config_file:{file}", "--config=set:seed=3"]
     *_, before, last = command(train.main, *flags, "--repro").out.splitlines()
     assert before == "# The command as given makes it:"
@@ -95,9 +94,9 @@ DIRECTIVES = [
 @pytest.mark.parametrize("directives", DIRECTIVES, ids=" ".join)
 def test_a_graph_is_reproduced_without_its_history(directives: list[str]) -> None:
     """The nearest config is found, and about as few directives, from what the graph holds alone."""
-    cfg = load(dump(compose(directives, CATALOGUE).config))
+    cfg = graph.load(graph.dump(compose(directives, CATALOGUE).config))
     found = shlex.split(command_for(cfg, CATALOGUE, directives=["config_file:it.json"]))
     made = [one.removeprefix("--config=") for one in found[2:]]
     assert made[0] == directives[0]
     assert len(made) <= len(directives) + 1
-    assert fingerprint(compose(made, CATALOGUE).config) == fingerprint(cfg)
+    assert graph.fingerprint(compose(made, CATALOGUE).config) == graph.fingerprint(cfg)

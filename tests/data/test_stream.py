@@ -13,12 +13,11 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fidgpt import data
+from fidgpt import data, optim
 from fidgpt.data.indexed_directory import MAX_OPEN_FILES, ArrayFile
 from fidgpt.data.mixture import Interleaving, exact_counts
 from fidgpt.data.order import derive_key, permute
 from fidgpt.data.packing import best_fit
-from fidgpt.optim import NoDecay, Phases
 
 SEQ_LEN = 32
 
@@ -403,9 +402,9 @@ class Counting(data.IndexedStream):
         return "counting"
 
 
-def rise(steps: int) -> Phases:
+def rise(steps: int) -> optim.Phases:
     """From nothing to all in so many steps."""
-    return Phases(num_steps=100, shape=NoDecay(), warmup=steps)
+    return optim.Phases(num_steps=100, shape=optim.NoDecay(), warmup=steps)
 
 
 def growing_batch() -> data.GrowingBatch:

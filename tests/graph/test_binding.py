@@ -5,8 +5,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigErrors, bind, build, dump, outline, resolve
-from fidgpt.graph.edits import set_text
+from fidgpt.graph import ConfigErrors, bind, build, dump, edits, outline, resolve
 
 from . import parts
 from .parts import Depth, InnerWidth, Outer, Part, Rate, Width, pair, positional, product, scaled
@@ -161,11 +160,11 @@ class TestUnset:
 
     def test_a_formula_names_a_path_instead(self) -> None:
         cfg = fdl.Config(Outer, child=outer(part()))
-        set_text(cfg, "depth", "{Width} + 1")
+        edits.set_text(cfg, "depth", "{Width} + 1")
         assert errors(cfg)[0].endswith("write {child.width}.")
-        set_text(cfg, "depth", "{child.width} + 1")
+        edits.set_text(cfg, "depth", "{child.width} + 1")
         assert bind(cfg).depth.values == {"child.width": 3}
-        set_text(cfg, "child.width", "{Width} * 2")
+        edits.set_text(cfg, "child.width", "{Width} * 2")
         assert errors(cfg)[0] == (
             "child.width is {Width} * 2, but no enclosing node sets Width.\n"
             "  To change its present value, write for example child.width*=2."

@@ -12,9 +12,8 @@ import fiddle as fdl
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 
-from fidgpt import configs, fiddlers, graph
+from fidgpt import configs, fiddlers, graph, tags
 from fidgpt.graph.drawing import Box, Row, picture, show_configs, svg_of
-from fidgpt.tags import HiddenDim
 
 from .parts import Depth, Outer, Part, Square, Wide, Width, holding, keywords, pair, scaled
 
@@ -260,4 +259,4 @@ def test_a_config_is_drawn_where_a_cell_shows_it(notebook: Any) -> None:
     shown, _ = notebook.display_formatter.format(configs.debug())
     assert "Transformer" in shown["image/svg+xml"]
     assert "RoPE ..." in shown["image/svg+xml"]  # deeper nodes are only named
-    assert svg_of(fdl.Config(Part, HiddenDim.new())) is None
+    assert svg_of(fdl.Config(Part, tags.HiddenDim.new())) is None

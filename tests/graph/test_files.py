@@ -12,9 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt import configs, graph
-from fidgpt.configs import base, gpt2_124m
-from fidgpt.fiddlers import unroll
+from fidgpt import configs, fiddlers, graph
 from fidgpt.graph.walk import parts as parts_of
 
 from . import parts
@@ -151,9 +149,9 @@ def test_half_a_character_survives_json_only() -> None:
 
 
 def test_a_class_that_has_moved_within_a_room_is_found() -> None:
-    text = graph.dump(base()).replace("fidgpt.model:SwiGLU", "fidgpt.model.of_old:SwiGLU")
+    text = graph.dump(configs.base()).replace("fidgpt.model:SwiGLU", "fidgpt.model.of_old:SwiGLU")
     assert "of_old" in text
-    assert graph.fingerprint(graph.load(text)) == graph.fingerprint(base())
+    assert graph.fingerprint(graph.load(text)) == graph.fingerprint(configs.base())
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
@@ -210,9 +208,9 @@ def test_random_graphs_survive(seed: int) -> None:
 
 
 def test_an_unrolled_config_is_hardly_longer() -> None:
-    cfg = gpt2_124m()
+    cfg = configs.gpt2_124m()
     once = graph.dump(cfg)
-    unroll(cfg)
+    fiddlers.unroll(cfg)
     text = graph.dump(cfg)
     assert len(text) < len(once) + 40 * len(cfg.model.blocks)
     assert graph.dump(graph.load(text)) == text

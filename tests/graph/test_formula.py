@@ -5,8 +5,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, bind, build, check, fingerprint
-from fidgpt.graph.edits import set_text
+from fidgpt.graph import ConfigError, bind, build, check, edits, fingerprint
 from fidgpt.graph.formulas import formula, make_formula, means_formula
 
 from .edited import message_of
@@ -158,4 +157,4 @@ def test_formulas_of_formulas_are_no_limit() -> None:
 def test_the_root_inherits_no_tag_of_its_own() -> None:
     root = fdl.Config(Outer, width=Width.new(3))
     with pytest.raises(ConfigError, match="cannot depend on itself"):
-        set_text(root, "width", "{@Width} + 1")
+        edits.set_text(root, "width", "{@Width} + 1")

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from fidgpt.interop import from_hf, save_hf
 from fidgpt.interop.hugging_face.settings import FAMILIES
-from fidgpt.model import AttentionContext, LanguageModel, padded
-from fidgpt.model.generation import Sampling, write
+from fidgpt.model import AttentionContext, LanguageModel, generation, padded
 
 from .recipes import RECIPES, Recipe
 
@@ -182,8 +181,8 @@ def test_greedy_text_is_that_of_transformers(pair: Pair):
         pad_token_id=0,
         eos_token_id=None,
     )
-    greedy = Sampling(seeds=[0] * len(rows), temperature=0.0, top_k=None)
-    steps = write(pair.ours, rows, num_tokens=24, context=48, choose=greedy)
+    greedy = generation.Sampling(seeds=[0] * len(rows), temperature=0.0, top_k=None)
+    steps = generation.write(pair.ours, rows, num_tokens=24, context=48, choose=greedy)
     assert [list(row) for row in zip(*steps, strict=True)] == expected[:, 7:].tolist()
 
 

@@ -14,9 +14,9 @@ from forked import run_program
 from small_models import started
 from torch import Tensor, nn
 
+from fidgpt import configs, train
 from fidgpt import model as lm
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import debug
 from fidgpt.fiddlers import (
     share_blocks,
     use_compile,
@@ -28,7 +28,6 @@ from fidgpt.fiddlers import (
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
 from fidgpt.model.wrappers import Compiled, InFloat8, Recomputed, require_float8
-from fidgpt.train import RunDirectory
 from fidgpt.train.loss import NextToken
 
 PROGRAM = """
@@ -171,7 +170,7 @@ def test_compiled_code_is_kept_in_the_cache_directory(monkeypatch, tmp_path):
 
 
 def test_a_mode_of_compiling_can_be_set() -> None:
-    cfg = debug()
+    cfg = configs.debug()
     use_compile(cfg, mode="reduce-overhead")
     assert cfg.model.blocks[0].mode == "reduce-overhead"
     use_compile(cfg)
@@ -193,7 +192,7 @@ class Pass(NamedTuple):
 
 def model_of(*fiddlers: Fiddler) -> Any:
     """A trainer with dropout whose model has values."""
-    cfg = debug()
+    cfg = configs.debug()
     cfg.model.num_layers = 4
     cfg.model.dropout = 0.1
     for fiddler in fiddlers:
@@ -287,10 +286,10 @@ def test_float8_converts_linears_that_fit_and_needs_a_gpu():
 
 
 def test_a_run_that_this_machine_cannot_compute_leaves_no_directory(tmp_path):
-    cfg = debug()
+    cfg = configs.debug()
     use_float8(cfg)
     with pytest.raises(lm.MachineError, match="does not support float8"):
-        build_trainer(cfg).train(RunDirectory(tmp_path / "run", texts={}))
+        build_trainer(cfg).train(train.RunDirectory(tmp_path / "run", texts={}))
     assert not (tmp_path / "run").exists()
 
 

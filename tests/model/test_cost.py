@@ -12,9 +12,8 @@ from small_models import small_block, small_model, started
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from fidgpt import configs, cost
+from fidgpt import configs, cost, graph
 from fidgpt import model as lm
-from fidgpt.graph import build
 from fidgpt.model.cache import Cache
 
 SEQ, BATCH, HIDDEN, LAYERS = 128, 2, 256, 3
@@ -223,7 +222,7 @@ def families() -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("config", families().values(), ids=families())
 def test_families_cost_what_torch_counts(config: Callable[[], Any]) -> None:
     with torch.device("meta"):
-        model = build(config()).model
+        model = graph.build(config()).model
     model.blocks = model.blocks[:6]  # of every kind
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(torch.zeros(1, CONFIG_SEQ, dtype=torch.long, device="meta"))

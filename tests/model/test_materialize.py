@@ -10,8 +10,7 @@ import torch
 from small_models import CPU, M, make_model, meta_model, started
 from torch import Tensor, nn
 
-from fidgpt.model import Constant, initialize, materialize, token_table
-from fidgpt.model.init import with_init
+from fidgpt.model import Constant, init, initialize, materialize, token_table
 from fidgpt.model.materialization import check_inits
 
 
@@ -132,7 +131,7 @@ class Bare(nn.Module):
 
 def test_an_init_is_enough():
     bare = on_meta(Bare)
-    with_init(bare.scale, Constant(2.0))
+    init.with_init(bare.scale, Constant(2.0))
     assert (started(bare).scale == 2).all()
 
 

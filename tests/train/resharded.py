@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from fidgpt.parallel import ParallelError
-from fidgpt.train import CheckpointError, Checkpoints, WriteBeside
+from fidgpt import parallel, train
 from fidgpt.train.checkpoints import tensors as pieces
 
 SIZES = (7, 5)  # no multiple of two or four: shards are uneven, and some are empty
@@ -79,7 +78,7 @@ def everything(model: nn.Module, optimizer: torch.optim.Optimizer, average: Aver
 
 
 def outcome_of_a_full_disk(
-    checkpoints: Checkpoints, run: Path, model: nn.Module, optimizer: torch.optim.Optimizer
+    checkpoints: train.Checkpoints, run: Path, model: nn.Module, optimizer: torch.optim.Optimizer
 ) -> str:
     """Return the error of this rank if rank 1 cannot write its part."""
 
@@ -93,7 +92,7 @@ def outcome_of_a_full_disk(
     try:
         checkpoints.save(run, step=2, model=model, optimizer=optimizer, state={})
         checkpoints.wait()
-    except (CheckpointError, ParallelError) as error:
+    except (train.CheckpointError, parallel.ParallelError) as error:
         return f"{dist.get_rank()} {type(error).__name__} {str(error).splitlines()[0]}"
     return "it was written"
 
@@ -103,8 +102,8 @@ def main(what: str, run: Path, kind: str) -> None:
     if "RANK" in os.environ:
         dist.init_process_group("gloo")
     sharded = kind != "replicated" and dist.is_initialized()
-    checkpoints = Checkpoints(
-        every=1, keep_last=1, writer=WriteBeside() if kind == "beside" else None
+    checkpoints = train.Checkpoints(
+        every=1, keep_last=1, writer=train.WriteBeside() if kind == "beside" else None
     )
     model, optimizer = make(sharded=sharded, steps=3 if what == "save" else 0)
     average = Average(model)

@@ -10,15 +10,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from fidgpt import configs, data, fiddlers, parallel
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import debug
-from fidgpt.data import ByteTokenizer, DataError, EvaluationStream, mask_loss
-from fidgpt.fiddlers import use_samples
 from fidgpt.model import AttentionContext, LanguageModel, materialize, one_document
 from fidgpt.model.generation import generate, score
-from fidgpt.parallel import DataParallel
-from fidgpt.train import CrossEntropy, DomainValidation, Samples, Validation, continuations
-from fidgpt.train.harness import Answers, likelihoods
+from fidgpt.train import CrossEntropy, DomainValidation, Samples, Validation, continuations, harness
 
 VOCAB = 16
 
@@ -37,7 +33,7 @@ class Indifferent(LanguageModel):
         return torch.ones(*tokens.shape, 4)
 
 
-class TwoBatches(EvaluationStream):
+class TwoBatches(data.EvaluationStream):
     """Token 0 stands for no bytes, every other for two."""
 
     @property
@@ -57,7 +53,7 @@ class TwoBatches(EvaluationStream):
 
 def test_an_indifferent_model_has_the_loss_of_a_fair_die():
     model = Indifferent()
-    measured = Validation(TwoBatches())(model, CrossEntropy(), DataParallel())
+    measured = Validation(TwoBatches())(model, CrossEntropy(), parallel.DataParallel())
     assert measured["loss"] == pytest.approx(math.log(VOCAB))
     # Six targets of log2(16) = 4 bits each; five of them stand for two bytes.
     assert measured["bits_per_byte"] == pytest.approx(6 * 4 / 10)
@@ -84,7 +80,7 @@ class Other(TwoBatches):
 
     def batch(self, number, *, rank=0, world_size=1):
         tokens = torch.tensor([[1, 2, 3, 0]])
-        tokens[:, 1:3] = mask_loss(tokens[:, 1:3])
+        tokens[:, 1:3] = data.mask_loss(tokens[:, 1:3])
         return tokens
 
 
@@ -93,17 +89,17 @@ class Silent(Other):
 
     def batch(self, number, *, rank=0, world_size=1):
         tokens = super().batch(number)
-        tokens[:, 1:] = mask_loss(tokens[:, 1:].abs())
+        tokens[:, 1:] = data.mask_loss(tokens[:, 1:].abs())
         return tokens
 
 
 def test_each_domain_is_measured_and_all_together():
     domains = {"two": TwoBatches(), "other": Other()}
-    measured = DomainValidation(domains)(Indifferent(), CrossEntropy(), DataParallel())
+    measured = DomainValidation(domains)(Indifferent(), CrossEntropy(), parallel.DataParallel())
     assert measured.pop("macro_loss") == pytest.approx(math.log(VOCAB))
     assert measured.pop("macro_bits_per_byte") == pytest.approx((6 * 4 / 10 + 4) / 2)
     with_silent = DomainValidation({**domains, "silent": Silent()})
-    again = with_silent(Indifferent(), CrossEntropy(), DataParallel())
+    again = with_silent(Indifferent(), CrossEntropy(), parallel.DataParallel())
     assert again["macro_loss"] == pytest.approx(math.log(VOCAB))
     assert again["macro_bits_per_byte"] == pytest.approx((6 * 4 / 10 + 4) / 2)
     assert measured["two/bits_per_byte"] == pytest.approx(6 * 4 / 10)
@@ -120,9 +116,9 @@ def test_each_domain_is_measured_and_all_together():
 def test_a_domain_without_text_is_named():
     class Short(TwoBatches):
         def prepare(self, *, show_progress=True):
-            raise DataError("The held-out text is shorter than one sequence.")
+            raise data.DataError("The held-out text is shorter than one sequence.")
 
-    with pytest.raises(DataError, match="domain 'poems' .* shorter than one sequence"):
+    with pytest.raises(data.DataError, match="domain 'poems' .* shorter than one sequence"):
         DomainValidation({"poems": Short()}).prepare()
     with pytest.raises(ValueError, match="at least one stream"):
         DomainValidation({})
@@ -133,7 +129,7 @@ class Speller(LanguageModel):
 
     def __init__(self, text: bytes, *, begin: int) -> None:
         super().__init__()
-        self.text = [*text, ByteTokenizer.end_of_text]
+        self.text = [*text, data.ByteTokenizer.end_of_text]
         self.begin = begin
         self.anchor = nn.Parameter(torch.zeros(()))
         self.unembedding = nn.Identity()
@@ -151,7 +147,7 @@ class Speller(LanguageModel):
 def texts(model: LanguageModel, prompts: Sequence[str], *, stop: Sequence[str] = ()) -> list[str]:
     pieces = continuations(
         model,
-        ByteTokenizer(),
+        data.ByteTokenizer(),
         prompts,
         context=99,
         num_tokens=12,
@@ -176,18 +172,18 @@ def test_each_text_ends_at_its_own_string():
 def test_samples_hold_their_prompts_and_their_seeds_decide():
     model = Speller(b"so it is", begin=1)
     samples = Samples(prompts=["a", ""], num_tokens=4, temperature=0.0)
-    written = list(samples.write(model, ByteTokenizer(), context=9, seed=0))
+    written = list(samples.write(model, data.ByteTokenizer(), context=9, seed=0))
     assert written == ["aso i", "sso "]
     drawn = Samples(prompts=["a", "a"], num_tokens=20, temperature=9.0, top_k=None)
-    first, again = (list(drawn.write(model, ByteTokenizer(), context=9, seed=0)) for _ in "12")
+    first, again = (list(drawn.write(model, data.ByteTokenizer(), context=9, seed=0)) for _ in "12")
     assert first == again
     assert first[0] != first[1]
-    assert first != list(drawn.write(model, ByteTokenizer(), context=9, seed=1))
+    assert first != list(drawn.write(model, data.ByteTokenizer(), context=9, seed=1))
 
 
 def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, train):
     plain = train(cfg, "plain")
-    use_samples(cfg, every=4, prompts=["def ", ""])
+    fiddlers.use_samples(cfg, every=4, prompts=["def ", ""])
     cfg.samples.num_tokens = 8
     rows = train(cfg, "writing")
     written = {row["step"]: row.pop("samples") for row in rows if "samples" in row}
@@ -201,7 +197,7 @@ def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, trai
 
 
 CONTEXT = 24
-TOKENIZER = ByteTokenizer()
+TOKENIZER = data.ByteTokenizer()
 TEXTS = [
     ("def run(", "self):"),
     ("import numpy as ", "np"),
@@ -220,7 +216,7 @@ class Request:
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    model = build_trainer(debug()).model
+    model = build_trainer(configs.debug()).model
     materialize(model, device=torch.device("cpu"), seed=0)
     for parameter in model.parameters():  # so that some tokens are much likelier than others
         parameter.data.mul_(4 if parameter.ndim > 1 else 1)
@@ -228,8 +224,8 @@ def model() -> LanguageModel:
 
 
 @pytest.fixture
-def answers(model: LanguageModel) -> Answers:
-    return Answers(model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=3)
+def answers(model: LanguageModel) -> harness.Answers:
+    return harness.Answers(model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=3)
 
 
 def ids(text: str) -> list[int]:
@@ -261,7 +257,7 @@ def test_likelihoods_are_those_of_one_token_after_the_other(model, batch_size):
     begin, settings = ids("def "), {"context": CONTEXT, "temperature": 0.0, "vocab_size": 256}
     written = list(generate(model, begin, num_tokens=12, **settings))
     texts += [(begin, written), (begin, [*written[:-1], (written[-1] + 1) % 256])]
-    found = likelihoods(model, texts, context=CONTEXT, batch_size=batch_size)
+    found = harness.likelihoods(model, texts, context=CONTEXT, batch_size=batch_size)
     for one, (before, scored) in zip(found, texts, strict=True):
         assert one == pytest.approx(by_hand(model, before, scored), rel=1e-5, abs=1e-5)
     assert [is_greedy for _, is_greedy in found[-2:]] == [True, False]
@@ -308,7 +304,7 @@ def test_chance_depends_on_the_seed_alone(model):
     requests = [Request((begin, drawn)) for begin in ("def ", "class ", "import ")]
 
     def written(seed: int, batch_size: int) -> list[str]:
-        answers = Answers(
+        answers = harness.Answers(
             model, tokenizer=TOKENIZER, context=CONTEXT, batch_size=batch_size, seed=seed
         )
         return answers.generate_until(requests)
@@ -320,6 +316,6 @@ def test_mistakes_are_named(model, answers):
     with pytest.raises(ValueError, match="num_beams"):
         answers.generate_until([Request(("a", {"num_beams": 4}))])
     with pytest.raises(ValueError, match="text 1"):
-        likelihoods(model, [([1], [2]), ([], [2])], context=4, batch_size=1)
+        harness.likelihoods(model, [([1], [2]), ([], [2])], context=4, batch_size=1)
     with pytest.raises(ValueError, match="batch_size=0"):
-        Answers(model, tokenizer=TOKENIZER, context=4, batch_size=0)
+        harness.Answers(model, tokenizer=TOKENIZER, context=4, batch_size=0)

@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+from fidgpt import configs, fiddlers, parallel
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import debug
 from fidgpt.data import ByteTokenizer, DataError
-from fidgpt.fiddlers import smoke_test, use_tasks
 from fidgpt.model import LanguageModel, materialize
 from fidgpt.model.generation import score
-from fidgpt.parallel import DataParallel
-from fidgpt.train import CrossEntropy
-from fidgpt.train.harness import Tasks, harness_model
+from fidgpt.train import CrossEntropy, harness
 
 try:
     import lm_eval  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -50,14 +47,14 @@ def documents() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    model = build_trainer(debug()).model
+    model = build_trainer(configs.debug()).model
     materialize(model, device=torch.device("cpu"), seed=0)
     return model.eval()
 
 
 @pytest.fixture(scope="module")
 def answers(model: LanguageModel) -> Any:
-    return harness_model(model, tokenizer=ByteTokenizer(), context=CONTEXT, batch_size=4)
+    return harness.harness_model(model, tokenizer=ByteTokenizer(), context=CONTEXT, batch_size=4)
 
 
 def nats(model: LanguageModel, before: str, after: str) -> float:
@@ -67,7 +64,7 @@ def nats(model: LanguageModel, before: str, after: str) -> float:
 
 
 def test_the_numbers_are_those_by_hand(folder, documents, model, answers):
-    found = Tasks(NAMES, include_path=folder).run(answers)
+    found = harness.Tasks(NAMES, include_path=folder).run(answers)
     right = []
     for one in documents:
         each = [nats(model, one["begin"], ending) for ending in one["endings"]]
@@ -86,12 +83,12 @@ def test_the_harness_reads_the_adapter_as_one_of_its_models(folder, model):
     from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
 
-    adapter = harness_model(model, tokenizer=ByteTokenizer(), context=CONTEXT)
+    adapter = harness.harness_model(model, tokenizer=ByteTokenizer(), context=CONTEXT)
     assert isinstance(adapter, LM)
     manager = TaskManager(include_path=str(folder), include_defaults=False)
     results = simple_evaluate(adapter, tasks=["fidgpt_choice"], task_manager=manager)
     assert results is not None
-    ours = Tasks(["fidgpt_choice"], include_path=folder).run(adapter)
+    ours = harness.Tasks(["fidgpt_choice"], include_path=folder).run(adapter)
     assert results["results"]["fidgpt_choice"]["acc,none"] == ours["fidgpt_choice"]["acc"]
 
 
@@ -103,21 +100,21 @@ def test_examples_are_shown_before_a_question(folder, answers, monkeypatch):
         return real(requests)
 
     monkeypatch.setattr(answers, "loglikelihood", watched)
-    Tasks(["fidgpt_choice"], include_path=folder, num_fewshot=1).run(answers)
+    harness.Tasks(["fidgpt_choice"], include_path=folder, num_fewshot=1).run(answers)
     assert all("\n\n" in text for text in seen)
 
 
 def test_mistakes_are_reported(folder):
     with pytest.raises(DataError, match="no task 'fidgpt_chioce'"):
-        Tasks(["fidgpt_chioce"], include_path=folder)
+        harness.Tasks(["fidgpt_chioce"], include_path=folder)
     with pytest.raises(DataError, match="must be a folder"):
-        Tasks(["fidgpt_choice"], include_path=folder / "nowhere")
+        harness.Tasks(["fidgpt_choice"], include_path=folder / "nowhere")
     broken = folder / "broken.yaml"
     text = (folder / "fidgpt_choice.yaml").read_text(encoding="utf-8")
     broken.write_text(text.replace("choices.jsonl", "none.jsonl"), encoding="utf-8")
     try:
         with pytest.raises(DataError, match="cannot be loaded"):
-            Tasks([str(broken)])
+            harness.Tasks([str(broken)])
     finally:
         broken.unlink()
 
@@ -125,13 +122,13 @@ def test_mistakes_are_reported(folder):
 def test_tasks_are_measured_during_a_run(
     folder: Path, train: Callable[..., list[dict[str, Any]]], tmp_path: Path
 ) -> None:
-    cfg = debug()
+    cfg = configs.debug()
     cfg.trackers = cfg.trackers[1:]
-    smoke_test(cfg, num_steps=2)
+    fiddlers.smoke_test(cfg, num_steps=2)
     cfg.samples = None
     rows = {}
     rows["plain"] = train(cfg, "plain")
-    use_tasks(cfg, ("fidgpt_choice", "fidgpt_text"), include_path=str(folder), every=1)
+    fiddlers.use_tasks(cfg, ("fidgpt_choice", "fidgpt_text"), include_path=str(folder), every=1)
     rows["tasks"] = train(cfg, "tasks")
     assert [
         {"tasks/fidgpt_choice/acc", "tasks/fidgpt_text/bits_per_byte"} <= {*row}
@@ -144,4 +141,4 @@ def test_tasks_are_measured_during_a_run(
     shutil.rmtree(tmp_path / "plain")
     model = build_trainer(cfg).model
     materialize(model, device=torch.device("cpu"), seed=0)
-    assert "fidgpt_choice/acc" in part(model, CrossEntropy(), DataParallel())
+    assert "fidgpt_choice/acc" in part(model, CrossEntropy(), parallel.DataParallel())

@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt.fiddlers import use_float16, use_float32
-from fidgpt.optim import Constant
+from fidgpt import fiddlers, optim
 from fidgpt.train import Float16, RunError
 from fidgpt.train.precision import BFloat16, Float32, LossScaling, Precision, native_precision
 
@@ -144,17 +143,17 @@ def test_a_factor_and_an_interval_are_needed(wrong):
 
 def test_float16_learns_as_float32_does(cfg, train):
     cfg.num_steps = 4
-    use_float16(cfg, init_scale=1024.0)
+    fiddlers.use_float16(cfg, init_scale=1024.0)
     ours = train(cfg, "narrow")
     assert all(row["skipped"] == 0 and row["loss_scale"] == 1024.0 for row in ours)
-    use_float32(cfg)
+    fiddlers.use_float32(cfg)
     for row, exact in zip(ours, train(cfg, "exact"), strict=True):
         assert row["loss"] == pytest.approx(exact["loss"], rel=2e-3)
 
 
 def test_overflows_leave_steps_out_and_a_resumed_run_knows_the_factor(cfg, train):
     cfg.num_steps = 6
-    use_float16(cfg, init_scale=2.0**18)
+    fiddlers.use_float16(cfg, init_scale=2.0**18)
     rows = train(cfg)
     skipped, scales = ([row[name] for row in rows] for name in ("skipped", "loss_scale"))
     assert 0 < sum(skipped) < 6
@@ -166,8 +165,8 @@ def test_overflows_leave_steps_out_and_a_resumed_run_knows_the_factor(cfg, train
 
 def test_a_loss_that_is_no_number_is_no_overflow_of_the_scale(cfg, train):
     cfg.num_steps = 4
-    cfg.schedule = fdl.Config(Constant)
+    cfg.schedule = fdl.Config(optim.Constant)
     cfg.optimizer.lr = 1e5
-    use_float16(cfg, init_scale=1024.0)
+    fiddlers.use_float16(cfg, init_scale=1024.0)
     with pytest.raises(RunError, match="step 2 diverged: loss is nan"):
         train(cfg)

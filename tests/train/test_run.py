@@ -24,10 +24,9 @@ import torch
 from run_facts import FACTS, metrics_row, tracking
 from torch import nn
 
-from fidgpt import fiddlers
+from fidgpt import data, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.compose.sources import load_run
-from fidgpt.data import DataError, TextFiles
 from fidgpt.graph import fingerprint
 from fidgpt.graph.permissions import Permission, allowed_changes
 from fidgpt.parallel import DataParallel
@@ -476,7 +475,7 @@ def test_a_way_that_was_left_is_not_returned_to(cfg, train, tmp_path, monkeypatc
 
 def test_a_run_directory_is_refused_before_the_text_is_read(cfg, train, tmp_path):
     (tmp_path / "run").mkdir()
-    cfg.data.corpus.source = fdl.Config(TextFiles, path=str(tmp_path / "no text"))
+    cfg.data.corpus.source = fdl.Config(data.TextFiles, path=str(tmp_path / "no text"))
     with pytest.raises(RunError, match="exists already"):
         train(cfg)
 
@@ -484,7 +483,7 @@ def test_a_run_directory_is_refused_before_the_text_is_read(cfg, train, tmp_path
 def test_text_that_changed_is_noticed_on_resume(cfg, train, tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("all work and no play makes jack a dull boy\n" * 4000)
-    cfg.data.corpus.source = fdl.Config(TextFiles, str(text))
+    cfg.data.corpus.source = fdl.Config(data.TextFiles, str(text))
     train(cfg)
     text.write_text("all play and no work makes jack a dull boy\n" * 4000)
     with pytest.raises(RunError, match="has changed since the run began"):
@@ -501,8 +500,8 @@ def test_text_that_changed_is_noticed_on_resume(cfg, train, tmp_path):
 )
 def test_bad_text_ends_before_anything_is_written(cfg, train, tmp_path, content, message):
     (tmp_path / "text.txt").write_bytes(content)
-    cfg.data.corpus.source = fdl.Config(TextFiles, str(tmp_path / "text.txt"))
-    with pytest.raises(DataError, match=message):
+    cfg.data.corpus.source = fdl.Config(data.TextFiles, str(tmp_path / "text.txt"))
+    with pytest.raises(data.DataError, match=message):
         train(cfg)
     assert not (tmp_path / "run").exists()
 

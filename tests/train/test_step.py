@@ -20,18 +20,13 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fidgpt import fiddlers
+from fidgpt import configs, data, fiddlers, graph, parallel
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import debug
-from fidgpt.data import mask_loss
-from fidgpt.fiddlers import use_float32
 from fidgpt.fiddlers.experts import use_loss_free_balancing, use_moe
-from fidgpt.graph import find
 from fidgpt.model import materialize
 from fidgpt.model.moe import MoE
 from fidgpt.model.reports import collecting, report_tally
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
-from fidgpt.parallel import DataParallel
 from fidgpt.train import (
     Average,
     BFloat16,
@@ -362,7 +357,7 @@ class Steps:
 
 
 def steps(*, micro_batch_size: int | None, precision: type[Precision] = Float32) -> Steps:
-    cfg = debug()
+    cfg = configs.debug()
     cfg.precision = fdl.Config(precision)
     trainer = build_trainer(cfg)
     materialize(trainer.model, device=torch.device("cpu"), seed=0)
@@ -373,7 +368,7 @@ def batch() -> torch.Tensor:
     """Four rows; of the first nearly nothing is learned, of the last all."""
     tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
     for row, learned in enumerate((3, 16, 25, 33)):
-        tokens[row, learned:] = mask_loss(tokens[row, learned:])
+        tokens[row, learned:] = data.mask_loss(tokens[row, learned:])
     return tokens
 
 
@@ -391,17 +386,17 @@ def test_masked_tokens_are_read_and_leave_no_gradient():
     first, second = steps(micro_batch_size=None), steps(micro_batch_size=None)
     tokens = batch()
     changed = tokens.clone()
-    changed[0, -1] = mask_loss((mask_loss(tokens[0, -1:]) + 1) % 257)[0]  # only a target
+    changed[0, -1] = data.mask_loss((data.mask_loss(tokens[0, -1:]) + 1) % 257)[0]  # only a target
     assert first.update(tokens) == second.update(changed)
     read = tokens.clone()
-    read[1, 17] = mask_loss((mask_loss(tokens[1, 17:18]) + 1) % 257)[0]
+    read[1, 17] = data.mask_loss((data.mask_loss(tokens[1, 17:18]) + 1) % 257)[0]
     read[1, 20] = 5  # learned, and comes after what changed
     assert first.update(tokens) != second.update(read)
 
 
 def test_a_fully_masked_batch_has_no_gradient():
     whole = steps(micro_batch_size=2)
-    row = whole.update(mask_loss(torch.full((4, 33), 7)))
+    row = whole.update(data.mask_loss(torch.full((4, 33), 7)))
     assert row["loss"] == 0 and row["grad_norm"] == 0
 
 
@@ -462,7 +457,7 @@ def test_tallies_add_up_though_a_cuda_graph_writes_them_to_one_place():
         with collecting() as reports:
             report_tally(part, place)
         step.add(reports, share=0.5)
-    assert step.settle(DataParallel()) == {"count/layers": [[11.0, 22.0]]}
+    assert step.settle(parallel.DataParallel()) == {"count/layers": [[11.0, 22.0]]}
 
 
 def skips(run: Run) -> None:
@@ -629,7 +624,7 @@ def test_the_load_evens_out(cfg, train):
     by_loss = train(cfg, "by loss")
     use_loss_free_balancing(cfg)
     by_bias = train(cfg, "by bias")
-    for moe in find(cfg.model, MoE):
+    for moe in graph.find(cfg.model, MoE):
         moe.balancing, moe.router.selection_bias = [], None
     alone = train(cfg, "alone")
     assert "moe/load_max" in alone[0] and "moe/balance" not in alone[0]
@@ -654,7 +649,7 @@ def test_losses_and_loads_are_in_the_metrics_and_not_in_the_loss(cfg, train):
 
 @pytest.mark.xdist_group("processes")
 def test_two_processes_balance_as_one(mixture, train, on_two_processes, tmp_path):
-    use_float32(mixture)
+    fiddlers.use_float32(mixture)
     mixture.num_steps = 3
     one = train(mixture, "one")
     biases = on_two_processes("mixture", tmp_path)

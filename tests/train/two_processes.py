@@ -11,15 +11,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-from fidgpt import fiddlers
+from fidgpt import configs, fiddlers, graph, optim, parallel, train
 from fidgpt.compose.runs import build_trainer
-from fidgpt.configs import debug
-from fidgpt.graph import load
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
-from fidgpt.optim import Adafactor, Muon
-from fidgpt.parallel import ParallelError
-from fidgpt.train import ClipByValue, Ema, RunDirectory, StepMeters, Trainer
 from fidgpt.train.state import TrainState
 from fidgpt.train.step import GradientNorms
 
@@ -28,7 +23,7 @@ HARMFUL = 4  # the number of a batch
 
 def plain(path: Path) -> dict[str, Any]:
     """Trains `debug` into `path`/two; each rank keeps the tokens that it read."""
-    cfg = debug()
+    cfg = configs.debug()
     fiddlers.use_float32(cfg)
     cfg.trackers = cfg.trackers[1:]
     trainer = build_trainer(cfg)
@@ -42,7 +37,7 @@ def plain(path: Path) -> dict[str, Any]:
     trainer.data.batch = remember
     with trainer.parallel:  # one group for both: a second may find the addresses of the first
         refused = _refusal_of_disagreement(trainer, path)
-        trainer.train(RunDirectory(path / "two", texts={}))
+        trainer.train(train.RunDirectory(path / "two", texts={}))
     model = trainer.model
     assert isinstance(model, Transformer)
     return {
@@ -54,20 +49,20 @@ def plain(path: Path) -> dict[str, Any]:
     }
 
 
-def _refusal_of_disagreement(trainer: Trainer, path: Path) -> str:
+def _refusal_of_disagreement(trainer: train.Trainer, path: Path) -> str:
     """Return the error of a rank whose config differs from another one's."""
     identity = {"num_steps": "5", "seed": os.environ["RANK"], "vocab_size": os.environ["RANK"]}
     try:
-        trainer.train(RunDirectory(path / "other", texts={}, identity=identity))
-    except ParallelError as error:
+        trainer.train(train.RunDirectory(path / "other", texts={}, identity=identity))
+    except parallel.ParallelError as error:
         return str(error)
     return "it trained"
 
 
 def mixture(path: Path) -> Tensor:
     """Trains the config of `path`/one into `path`/two; returns the first router's bias."""
-    trainer = build_trainer(load((path / "one" / "config.json").read_text()))
-    trainer.train(RunDirectory(path / "two", texts={}))
+    trainer = build_trainer(graph.load((path / "one" / "config.json").read_text()))
+    trainer.train(train.RunDirectory(path / "two", texts={}))
     moe = trainer.model.get_submodule("blocks.0.mlp")
     assert isinstance(moe, MoE) and moe.router.selection_bias is not None
     return moe.router.selection_bias.bias
@@ -75,7 +70,7 @@ def mixture(path: Path) -> Tensor:
 
 def harmed(path: Path, share: str) -> dict[str, Any]:
     """Trains into `path` by parts of a step, on two of which one does harm."""
-    cfg = debug()
+    cfg = configs.debug()
     fiddlers.use_float32(cfg)
     if share != "use_data_parallel":
         getattr(fiddlers, share)(cfg)
@@ -103,7 +98,7 @@ def harmed(path: Path, share: str) -> dict[str, Any]:
     made.data.batch = batch
     made.setup = keep
     with made.parallel:
-        made.train(RunDirectory(path / "run", texts={}))
+        made.train(train.RunDirectory(path / "run", texts={}))
         (state,) = kept
         left = _whole_weights(state.model)
         with state.averaged():
@@ -136,12 +131,12 @@ def _measured(mesh: DeviceMesh | None) -> dict[str, Any]:
         parameter = nn.Parameter(values)
         parameter.grad = gradient
         net.register_parameter(name, parameter)
-    average = Ema(beta=0.5)
+    average = train.Ema(beta=0.5)
     average.begin(net)
     optimizer = torch.optim.SGD([{"params": [*net.parameters()], "name": "all"}], lr=0.5)
-    ClipByValue(1.0)(net.parameters())
+    train.ClipByValue(1.0)(net.parameters())
     found = GradientNorms(net.parameters())
-    with StepMeters().measuring(optimizer.param_groups, found) as measured:
+    with train.StepMeters().measuring(optimizer.param_groups, found) as measured:
         found.clip(0.25)
         optimizer.step()
     average.update(net, step=0)
@@ -172,9 +167,9 @@ def _stepped(mesh: DeviceMesh | None) -> dict[str, Tensor]:
             parameters.append(nn.Parameter(values))
         groups = [{"params": parameters[:1], "orthogonal": True}, {"params": parameters[1:]}]
         if name == "muon":
-            optimizer = Muon(groups, lr=0.1)
+            optimizer = optim.Muon(groups, lr=0.1)
         else:
-            optimizer = Adafactor(parameters, lr=0.1, weight_decay=0.1)
+            optimizer = optim.Adafactor(parameters, lr=0.1, weight_decay=0.1)
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = (parameter.detach() * 3).sin()
