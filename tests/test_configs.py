@@ -206,9 +206,7 @@ def test_fiddle_builds_a_config_as_the_graph_does(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["base", "gpt2_124m", "gemma3_1b"])
-def test_the_code_that_fiddle_writes_for_a_config_makes_an_equal_graph(
-    name: str, tmp_path: Path
-) -> None:
+def test_the_code_that_fiddle_writes_makes_an_equal_graph(name: str, tmp_path: Path) -> None:
     cfg = getattr(configs, name)()
     (tmp_path / "made.py").write_text(auto_config_codegen(cfg))
     spec = importlib.util.spec_from_file_location("made", tmp_path / "made.py")

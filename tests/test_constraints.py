@@ -104,9 +104,7 @@ def test_an_overflowing_size_is_an_error_of_one_line(path: str) -> None:
     assert len(str(error.value)) < 2000
 
 
-def test_every_broken_constraint_of_a_run_is_named_in_one_go(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_broken_constraint_of_a_run_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "3")
     cfg = configs.gpt2_124m()
     cfg.model.hidden_dim = 1000
@@ -148,9 +146,7 @@ def test_a_norm_of_torch_takes_a_root_of_what_has_one(eps: float) -> None:
 
 
 @pytest.mark.parametrize(("vocab_size", "special", "tokens"), [(10, [], 257), (257, ["<a>"], 258)])
-def test_every_byte_and_special_token_has_a_row(
-    vocab_size: int, special: list[str], tokens: int
-) -> None:
+def test_each_byte_and_token_has_a_row(vocab_size: int, special: list[str], tokens: int) -> None:
     cfg = base()
     fiddlers.use_bytes(cfg)
     cfg.data.corpus.tokenizer.special_tokens = special

@@ -68,9 +68,7 @@ def test_a_mixture_fits_a_command_line(texts: dict[str, str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_with_all_of_it_resumes_exactly_and_only_with_the_same_shares(
-    texts: dict[str, str], tmp_path: Path
-) -> None:
+def test_a_run_resumes_exactly_with_the_same_shares(texts: dict[str, str], tmp_path: Path) -> None:
     cfg = small(texts)
     all_of_it(cfg, texts)
     cfg.checkpoints.every = 3

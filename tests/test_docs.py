@@ -262,7 +262,5 @@ def test_a_page_is_read_as_commands_outputs_files_and_code() -> None:
         ("...\nb\n", "a\nc\n", False),
     ],
 )
-def test_dots_stand_for_what_varies_and_nothing_else_does(
-    shown: str, output: str, is_alike: bool
-) -> None:
+def test_dots_alone_stand_for_what_varies(shown: str, output: str, is_alike: bool) -> None:
     assert matches(shown, output) is is_alike

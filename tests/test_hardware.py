@@ -35,9 +35,7 @@ RULES = [
         ("", "unknown", None),
     ],
 )
-def test_a_device_has_the_name_of_its_model_and_the_peak_of_its_data_sheet(
-    device: str, name: str, teraflops: float | None
-) -> None:
+def test_a_device_has_its_name_and_peak(device: str, name: str, teraflops: float | None) -> None:
     assert short_name(device) == name
     peak = None if teraflops is None else teraflops * 1e12
     assert bfloat16_flops(device) == peak

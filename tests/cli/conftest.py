@@ -23,10 +23,11 @@ class Outcome(NamedTuple):
     err: str
 
 
+Command = Callable[..., Outcome]
+
+
 @pytest.fixture
-def command(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., Outcome]:
+def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
     """`command(main, "--flag", ...)` does what the shell would, without a new process."""
 
     def run(main: Any, *arguments: str) -> Outcome:
@@ -45,7 +46,7 @@ def command(
 
 
 @pytest.fixture
-def processes(command: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+def processes(command: Command, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The command lines of the processes that were started; each runs at once, in this one."""
     lines: list[list[str]] = []
 
@@ -84,7 +85,7 @@ def index_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 
 
 @pytest.fixture
-def run_directory(command: Callable[..., Any], tmp_path: Path) -> Path:
+def run_directory(command: Command, tmp_path: Path) -> Path:
     """A run of two steps, with its seed changed."""
     path = tmp_path / "run"
     flags = ("--config=set:num_steps=2", "--config=set:samples=None", "--config=set:seed=7")

@@ -4,10 +4,8 @@ import errno
 import json
 import math
 import os
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +14,8 @@ from fidgpt.cli import evaluate, export
 from fidgpt.train.evaluation import Validation
 from fidgpt.train.harness import Tasks
 
-Command = Callable[..., Any]
+from .conftest import Command
+
 TASKS = Path(__file__).parents[1] / "train" / "harness_tasks"
 
 
@@ -112,9 +111,7 @@ def test_mistakes(command: Command, tmp_path: Path, arguments: list[str], messag
 
 
 @pytest.mark.slow
-def test_a_model_of_the_hub_needs_a_text_or_a_task(
-    command: Command, run: str, tmp_path: Path
-) -> None:
+def test_a_hub_model_needs_a_text_or_a_task(command: Command, run: str, tmp_path: Path) -> None:
     hub = str(tmp_path / "hub")
     assert command(export.main, run, hub).status == 0
     assert "--text=books.jsonl" in command(evaluate.main, hub).err

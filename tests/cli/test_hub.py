@@ -2,9 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,9 +16,10 @@ from fidgpt.cli import export, sample, train
 from fidgpt.model import materialize
 from fidgpt.train import BFloat16
 
+from .conftest import Command
+
 pytestmark = pytest.mark.slow
 
-Command = Callable[..., Any]
 QUICK = ("--config=fiddler:smoke_test(1)", "--config=set:trackers=[]", "--config=set:samples=None")
 
 

@@ -147,9 +147,7 @@ class TestKept:
         assert index.index_for(["config_file:x.json"]) == {"new": True}
         assert index.index_for(["config:debug"]) != {"new": True}
 
-    def test_a_stale_one_will_do_while_it_is_rebuilt(
-        self, tmp_path: Path, builds: list[Any]
-    ) -> None:
+    def test_a_stale_one_is_used_while_rebuilding(self, tmp_path: Path, builds: list[Any]) -> None:
         (tmp_path / "one.py").touch()
         kept = self.keep(tmp_path / "one.py")
         (tmp_path / "one.py").write_text("a = 1")

@@ -1,9 +1,7 @@
 """What --list and --help print."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,7 +9,8 @@ from fidgpt import configs, fiddlers
 from fidgpt.cli import sample, sweep, train
 from fidgpt.cli.listing import print_parameters, print_table
 
-Command = Callable[..., Any]
+from .conftest import Command
+
 pytestmark = pytest.mark.usefixtures("index_for")
 
 

@@ -13,6 +13,8 @@ from fidgpt import configs, graph, optim, tags
 from fidgpt.cli import sweep, train
 from fidgpt.model import RoPE
 
+from .conftest import Command
+
 pytestmark = pytest.mark.slow
 
 ON_THE_COMMAND_LINE = [
@@ -171,7 +173,7 @@ IN_PYTHON = [
 
 
 def test_messages(
-    command: Callable[..., Any],
+    command: Command,
     golden: Callable[[str, str], None],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

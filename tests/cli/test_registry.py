@@ -1,7 +1,6 @@
 """A kind of directive is one entry of the registry, and a command does each work once."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -17,7 +16,8 @@ from fidgpt.compose.report import report
 from fidgpt.graph import binding, edits, fiddle
 from fidgpt.sweep import axis
 
-Command = Callable[..., Any]
+from .conftest import Command
+
 PACKAGE = str(Path(fidgpt.__file__).parent)
 DEBUG = "--config=config:debug"
 

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import shlex
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,9 @@ from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.reproduction import command_for, named_graphs, part_name
 
+from .conftest import Command
+
 DEBUG = "--config=config:debug"
-Command = Callable[..., Any]
 CATALOGUE = own_catalogue()
 NAMED = functools.cache(lambda: named_graphs(CATALOGUE))
 

@@ -12,7 +12,7 @@ from fidgpt.cli import train
 from fidgpt.compose.sources import load_run
 from fidgpt.train.trackers.trackers import read_rows
 
-Command = Callable[..., Any]
+from .conftest import Command
 
 
 def flags_of(*directives: str) -> list[str]:
@@ -46,9 +46,7 @@ def journal_of(path: Path) -> dict[str, Any]:
     return {row["path"]: row for row in map(json.loads, lines)}
 
 
-def test_what_may_change_does_and_is_journaled(
-    command: Command, resume: Command, run_directory: Path
-) -> None:
+def test_changes_are_journaled(command: Command, resume: Command, run_directory: Path) -> None:
     before = (run_directory / "config.json").read_text()
     changes = flags_of("set:num_steps=4", "tag:LearningRate=0.5", "set:checkpoints.every=2")
     done = resume(*changes)
@@ -69,9 +67,7 @@ def test_what_may_change_does_and_is_journaled(
     assert command(train.main, file, "--print=base").out.startswith("config:debug, but\n")
 
 
-def test_a_part_that_was_added_and_killed_before_it_was_saved(
-    resume: Command, run_directory: Path
-) -> None:
+def test_a_part_added_and_killed_before_it_was_saved(resume: Command, run_directory: Path) -> None:
     keep = "set:checkpoints.keep_last=9"
     assert resume(*flags_of("set:num_steps=4", "fiddler:use_ema", keep)).status == 0
     for step in (3, 4):

@@ -1,9 +1,7 @@
 """The command `sample` on a run of two steps: several prompts, ends, scores, mistakes."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -12,15 +10,14 @@ from torch import nn
 from fidgpt.cli import sample, train
 from fidgpt.train import BFloat16
 
+from .conftest import Command
+
 pytestmark = pytest.mark.slow
 
-Command = Callable[..., Any]
 SHORT = ("--config=config:debug", "--config=set:samples=None")
 
 
-def test_texts_go_on_with_their_prompts_and_scores_are_likelihoods(
-    command: Command, run: str
-) -> None:
+def test_texts_continue_prompts_and_scores_are_likelihoods(command: Command, run: str) -> None:
     status, out, err = command(sample.main, run, "--prompt=def ", "--num_tokens=5", "--seed=3")
     assert (status, err) == (0, "")
     assert out.startswith("def ")

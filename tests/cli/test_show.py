@@ -4,9 +4,7 @@ import functools
 import json
 import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,10 +14,11 @@ from fidgpt.graph import dump, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.outlines import flat, set_lines
 
+from .conftest import Command
+
 DEBUG = "--config=config:debug"
 SEED = "--config=set:seed=3"
 ONE_CHANGE = "~ seed: 0 -> 3, inherited by 1 parameter\n"
-Command = Callable[..., Any]
 
 
 @pytest.mark.slow

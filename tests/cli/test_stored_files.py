@@ -1,6 +1,6 @@
 """Configs, patches and runs in storage that is no disk of this machine."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from fidgpt.configs import debug
 from fidgpt.graph import attributed_to, clone, diff, dump, dump_patch
 from fidgpt.graph.provenance import dump_provenance
 
-Command = Callable[..., Any]
+from .conftest import Command
+
 DEBUG = "--config=config:debug"
 ONE_CHANGE = "~ num_steps: 10 -> 20, inherited by 2 parameters\n"
 

@@ -1,7 +1,6 @@
 """`--print=summary` and `--print=schedule`: what a run costs, and how its values change."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from fidgpt.optim import Constant, LinearDecay, NoDecay, Phases, Schedule
 from fidgpt.train.device import machine_named
 from fidgpt.train.summary_text import Turn, bytes_text, duration, magnitude, schedule_text, turns_of
 
+from .conftest import Command
+
 DEBUG = "--config=config:debug"
 SUMMARY = "--print=summary"
 BASE = "--config=config:base"
-Command = Callable[..., Any]
 
 
 class Averaging(nn.Module):
@@ -185,7 +185,7 @@ def test_many_turns_are_left_out_and_groups_with_another_rate_are_named() -> Non
 
 
 @pytest.mark.slow
-def test_whatever_changes_over_a_run_is_drawn(command: Callable[..., Any], tmp_path: Path) -> None:
+def test_whatever_changes_over_a_run_is_drawn(command: Command, tmp_path: Path) -> None:
     other = f'texts={{"other": "{tmp_path / "not looked at"}"}}'
     done = command(
         train.main,

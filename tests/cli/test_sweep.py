@@ -1,7 +1,6 @@
 """The command `sweep.py`: grids, searches and bisections, and flags that do not go together."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,9 @@ from fidgpt.graph import dump, load
 from fidgpt.sweep import axis, plan
 from fidgpt.train.trackers.trackers import read_rows
 
-Command = Callable[..., Any]
+from .conftest import Command
+
+Lines = list[list[str]]
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
 FLAGS = [f"--config={directive}" for directive in QUICK]
 RATES = "--sweep=tag:LearningRate=1e-3,3e-3"
@@ -26,9 +27,7 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_print_shows_the_points_and_runs_none(
-    command: Command, tmp_path: Path, processes: list[list[str]]
-) -> None:
+def test_print_shows_the_points_alone(command: Command, tmp_path: Path, processes: Lines) -> None:
     axes = [f"{RATES},0.003", "--sweep=set:seed=0,1"]
     flags = (*axes, "--print", f"--run_dir={tmp_path / 'sweep'}")
     status, out, _ = command(sweep.main, *FLAGS, *flags)
@@ -62,9 +61,7 @@ def test_flags_keep_their_places(command: Command) -> None:
 
 
 @pytest.mark.slow
-def test_a_learning_rate_sweep_trains_each_point_once(
-    command: Command, tmp_path: Path, processes: list[list[str]]
-) -> None:
+def test_a_sweep_trains_each_point_once(command: Command, tmp_path: Path, processes: Lines) -> None:
     flags = [*FLAGS, RATES, f"--run_dir={tmp_path}"]
     status, out, _ = command(sweep.main, *flags)
     assert status == 0
@@ -81,8 +78,8 @@ def test_a_learning_rate_sweep_trains_each_point_once(
 
 
 @pytest.mark.slow
-def test_a_failed_point_is_retried_and_does_not_stop_the_others(
-    command: Command, tmp_path: Path, processes: list[list[str]]
+def test_a_failed_point_is_retried_alone(
+    command: Command, tmp_path: Path, processes: Lines
 ) -> None:
     flags = [*FLAGS, "--sweep=tag:LearningRate=1e30,1e-3", f"--run_dir={tmp_path}"]
     status, out, _ = command(sweep.main, *flags, "--config=set:num_steps=4")
@@ -103,9 +100,7 @@ def test_an_objective_that_no_point_measures_is_reported(command: Command, tmp_p
 
 
 @pytest.mark.slow
-def test_a_search_trains_points_and_prints_the_best_command(
-    command: Command, tmp_path: Path, processes: list[list[str]]
-) -> None:
+def test_a_search_prints_the_best_point(command: Command, tmp_path: Path, processes: Lines) -> None:
     pytest.importorskip("optuna")
     flags = [*SEARCH, f"--run_dir={tmp_path}", "--stop=median", "--config=set:seed=4"]
     shown = command(sweep.main, *flags, "--print")
@@ -127,8 +122,8 @@ def test_a_search_trains_points_and_prints_the_best_command(
 
 
 @pytest.mark.slow
-def test_a_bisection_names_the_difference_and_trains_nothing_twice(
-    command: Command, tmp_path: Path, processes: list[list[str]]
+def test_a_bisection_names_the_difference(
+    command: Command, tmp_path: Path, processes: Lines
 ) -> None:
     for name, changes in {"good": [], "bad": ["set:seed=3", "tag:LearningRate=3.0"]}.items():
         (tmp_path / name).mkdir()
@@ -174,7 +169,7 @@ def test_mistakes_start_nothing(
     flags: list[str],
     message: str,
     command: Command,
-    processes: list[list[str]],
+    processes: Lines,
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("optuna")

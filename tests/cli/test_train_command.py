@@ -20,10 +20,11 @@ from fidgpt.configs import debug
 from fidgpt.graph import dump, outline
 from fidgpt.train.trackers.trackers import read_rows
 
+from .conftest import Command
+
 DEBUG = "--config=config:debug"
 QUICK = (DEBUG, "--config=set:num_steps=2", "--config=set:samples=None")
 ROOT = Path(__file__).parents[2]
-Command = Callable[..., Any]
 
 
 def test_what_shows_trains_nothing(
@@ -95,9 +96,7 @@ def test_mistakes(command: Command, flags: list[str], message: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_flags_may_be_overridden_and_debug_shows_where(
-    command: Command, tmp_path: Path
-) -> None:
+def test_a_flag_file_is_overridden_and_debug_shows_where(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "flags"
     file.write_text("--run_dir=written\n")
     out = command(train.main, f"--flagfile={file}", DEBUG, "--run_dir=typed", "--dry_run").out
@@ -145,9 +144,7 @@ def allowed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("allowed")
-def test_commands_that_are_printed_allow_the_packages_of_the_run(
-    command: Command, tmp_path: Path
-) -> None:
+def test_printed_commands_allow_the_packages_of_the_run(command: Command, tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     done = command(train.main, *QUICK, ALLOW, USE, f"--run_dir={run}")
     assert done.status == 0, done.err
@@ -165,9 +162,7 @@ def test_commands_that_are_printed_allow_the_packages_of_the_run(
 
 
 @pytest.mark.usefixtures("allowed")
-def test_a_run_that_is_resumed_with_a_package_names_it(
-    command: Command, run_directory: Path
-) -> None:
+def test_a_run_resumed_with_a_package_names_it(command: Command, run_directory: Path) -> None:
     assert not (run_directory / "flags.txt").exists()
     resume = (ALLOW, f"--resume={run_directory}")
     done = command(train.main, *resume, "--config=set:num_steps=3", USE)

@@ -192,9 +192,7 @@ def resumable(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt(), OSError(28, "No space left on device")])
-def test_finished_shards_are_not_tokenized_again(
-    documents, modules, files, tmp_path, monkeypatch, failure
-):
+def test_shards_are_not_tokenized_twice(documents, modules, files, tmp_path, monkeypatch, failure):
     expected = files(modules, "whole")
     source = documents(modules)
     with monkeypatch.context() as patch:
@@ -416,9 +414,7 @@ def test_bad_text_leaves_nothing(tmp_path, capsys, content, message):
         (KeyboardInterrupt(), "^$"),
     ],
 )
-def test_a_failure_before_the_first_shard_is_finished_leaves_nothing(
-    documents, modules, tmp_path, monkeypatch, error, message
-):
+def test_an_early_failure_leaves_nothing(documents, modules, tmp_path, monkeypatch, error, message):
     fail_at(monkeypatch, 20, error)
     corpus = data.Corpus(documents(modules), tokenizer=BYTES, cache_dir=tmp_path)
     with pytest.raises((data.DataError, KeyboardInterrupt), match=message) as caught:

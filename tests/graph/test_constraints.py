@@ -233,9 +233,7 @@ def refuse(error: Any) -> None:
         (Refusal("one", "two"), "Refusal: one and two"),
     ],
 )
-def test_an_error_has_the_path_and_the_message_of_the_constructor(
-    error: Exception, text: str
-) -> None:
+def test_an_error_has_the_path_and_message_of_the_constructor(error: Exception, text: str) -> None:
     cfg = fdl.Config(Outer, child=[fdl.Config(refuse, error)])
     with pytest.raises(ConfigError) as caught:
         build(cfg)

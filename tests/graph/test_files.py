@@ -271,9 +271,7 @@ class TestMigrations:
             ('"ratio": 0.5', "", None),
         ],
     )
-    def test_what_has_changed_is_read_and_named(
-        self, old: str, new: str, change: str | None
-    ) -> None:
+    def test_what_changed_is_read_and_named(self, old: str, new: str, change: str | None) -> None:
         text = graph.dump(fdl.Config(scaled, 8))
         head, last = text.rsplit('"parts"', 1)
         assert old in last
@@ -298,9 +296,7 @@ class TestMigrations:
             (keyed, '"function"', '"type"', "key was left at its default, of"),
         ],
     )
-    def test_other_changes_are_refused(
-        self, function: Any, old: str, new: str, message: str
-    ) -> None:
+    def test_others_are_refused(self, function: Any, old: str, new: str, message: str) -> None:
         text = graph.dump(fdl.Config(function, 8))
         assert old in text
         with pytest.raises(graph.ConfigError, match=message):

@@ -77,9 +77,7 @@ def test_binding_leaves_the_graph_alone_and_twice_is_once() -> None:
         ("9 ** {width} ** 9", "9 ** {width} ** 9: it is too large a number."),
     ],
 )
-def test_a_result_that_does_not_fit_is_refused_before_anything_is_built(
-    text: str, message: str
-) -> None:
+def test_a_result_that_does_not_fit_is_refused_before_building(text: str, message: str) -> None:
     assert message_of(lambda: check(bind(graph(text)))) == f"child.width: {message}"
 
 

@@ -112,9 +112,7 @@ def test_causes_that_only_act_together_are_both_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_that_need_each_other_are_left_out_together(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inseparable_causes_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Bisection.changed
 
     def changed(self: Bisection, pieces: tuple[str, ...]) -> Any:

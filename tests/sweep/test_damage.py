@@ -72,9 +72,7 @@ def test_each_process_writes_the_rows_of_its_own_points(toys: Toys) -> None:
     assert [row["status"] for row in read_table(toys.directory)] == ["failed", "finished"]
 
 
-def test_a_table_that_cannot_be_written_stops_nothing(
-    toys: Toys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unwritable_table_stops_nothing(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -113,9 +111,7 @@ def test_the_mark_holds_metrics_that_the_last_step_lacks(toys: Toys) -> None:
     assert job.finish() == job.result() == {"step": 2, "loss": 1.0, "validation/loss": 3.0}
 
 
-def test_a_point_whose_log_is_gone_has_last_words(
-    toys: Toys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_point_without_log_has_last_words(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
     events = RecordedEvents()
     (job,) = toys.jobs(["1"])
     toys.fail(job, times=1, words="error: no memory")
@@ -124,9 +120,7 @@ def test_a_point_whose_log_is_gone_has_last_words(
     assert events.lines[0] == ("failed", "seed=1", "exit status 1 without output", "False")
 
 
-def test_a_point_stays_locked_until_it_is_marked(
-    toys: Toys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_point_stays_locked_until_marked(toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
     real, seen = Job.finish, list[bool]()
 
     def finish(job: Job) -> dict[str, object]:

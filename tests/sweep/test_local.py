@@ -272,9 +272,7 @@ def test_without_its_owner_a_process_is_terminated_and_then_killed(tmp_path: Pat
         assert kept.stdout.read() == str(-signal.SIGKILL).encode()
 
 
-def test_a_process_writes_to_the_log_and_gets_signals_though_they_were_blocked(
-    tmp_path: Path,
-) -> None:
+def test_a_process_writes_to_the_log_and_gets_blocked_signals(tmp_path: Path) -> None:
     log = tmp_path / "log"
     kept = keep(log, sys.executable, "-c", "import sys; print('words'); sys.exit('an error')")
     assert status_of(kept) == 1

@@ -102,9 +102,7 @@ def test_a_run_gives_the_same_numbers_as_here(on_ray: Any, tmp_path: Path) -> No
     assert one == other
 
 
-def test_two_processes_on_two_nodes_give_the_same_numbers_as_on_one(
-    on_ray: Any, tmp_path: Path
-) -> None:
+def test_two_processes_on_two_nodes_give_the_numbers_of_one(on_ray: Any, tmp_path: Path) -> None:
     there = Sweep(*RUN, directory=tmp_path / "there")
     results = there.run(console=Console(file=io.StringIO()), runner=on_ray(processes=2))
     assert [row["status"] for row in results] == ["finished"], results[0]["last_words"]

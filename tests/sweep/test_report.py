@@ -196,9 +196,7 @@ def test_a_directory_without_results_is_refused(sweep: Path) -> None:
             read_report(sweep)
 
 
-def test_unknown_objectives_and_axes_are_refused_with_the_nearest_names(
-    sweep: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_names_show_the_nearest(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"has measured valid/loss. Did you mean validation/loss"):
         read_report(sweep, objective="valid/loss")
     with pytest.raises(ConfigError, match=r"no axis is called rate\. There is LearningRate\."):

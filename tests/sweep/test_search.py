@@ -145,9 +145,7 @@ def test_a_stopped_search_continues_as_if_it_had_not_been_stopped(toys: Toys, se
 
 
 @pytest.mark.slow
-def test_more_points_add_to_a_search_and_other_searches_are_refused(
-    toys: Toys, search: Make
-) -> None:
+def test_points_add_to_a_search_and_other_searches_are_refused(toys: Toys, search: Make) -> None:
     run(search(sampler="random:2"))
     found, _ = run(search(sampler="random:4"))
     assert len(found.results) == len(toys.started) == 4
@@ -229,9 +227,7 @@ def test_a_trial_without_choices_is_continued(toys: Toys, search: Make, tmp_path
 
 
 @pytest.mark.slow
-def test_a_truncated_line_of_the_journal_is_removed(
-    toys: Toys, search: Make, tmp_path: Path
-) -> None:
+def test_a_truncated_journal_line_is_removed(toys: Toys, search: Make, tmp_path: Path) -> None:
     run(search(sampler="random:3"))
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"op_code":4,"wor')
@@ -249,9 +245,7 @@ def test_a_lock_does_not_outlive_its_process(search: Make, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_rows_that_the_table_has_lost_are_recovered(
-    toys: Toys, search: Make, tmp_path: Path
-) -> None:
+def test_rows_that_the_table_lost_are_recovered(toys: Toys, search: Make, tmp_path: Path) -> None:
     before = names(run(search(sampler="random:6"))[0])
     (tmp_path / "table.jsonl").write_text("")
     toys.started.clear()

@@ -322,9 +322,7 @@ while not (folder / "port1").exists():  # the job is over when rank 0 is
 """
 
 
-def test_processes_of_a_point_have_ranks(
-    here: SlurmHere, toys: Toys, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processes_have_ranks(here: SlurmHere, toys: Toys, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     who = property(lambda job: [sys.executable, "-c", _WHO, str(job.directory)])
     monkeypatch.setattr(Job, "start_command", who)

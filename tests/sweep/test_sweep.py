@@ -50,9 +50,7 @@ def run(sweep: Sweep, **settings: Any) -> tuple[Results, str]:
 
 
 @pytest.mark.slow
-def test_a_stopped_sweep_continues_as_if_it_had_not_been_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_sweep_continues_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalRunner, "pause", 0.02)
     quick = ["config:debug", "set:samples=None", "set:num_steps=60", "set:evaluators={}"]
     sweep = Sweep(*quick, axis("tag:LearningRate=1e-3"), directory=tmp_path / "sweep")
@@ -162,9 +160,7 @@ def test_a_point_keeps_its_values_on_the_axes_of_an_earlier_sweep(toys: Toys) ->
         ([axis("set:seed=1,2"), repeat("tag:Seed:2")], False),
     ],
 )
-def test_another_sweep_in_the_directory_is_warned_of(
-    toys: Toys, items: list[Item], is_warned: bool
-) -> None:
+def test_another_sweep_there_is_warned_of(toys: Toys, items: list[Item], is_warned: bool) -> None:
     run(toy_sweep(toys))
     _, text = run(toy_sweep(toys, *items))
     assert ("another --run_dir keeps them apart: config:base over seed;" in text) == is_warned
@@ -244,9 +240,7 @@ def test_a_sweep_records_what_it_is_compared_by(toys: Toys) -> None:
         "validation_loss": "no run reports --objective=validation_loss. Did you mean validation/",
     }.items(),
 )
-def test_an_objective_that_no_run_reports_starts_nothing(
-    tmp_path: Path, objective: str, message: str
-) -> None:
+def test_unreported_objectives_start_nothing(tmp_path: Path, objective: str, message: str) -> None:
     with pytest.raises(ConfigError, match="holds no sweep"):
         read_results(tmp_path)
     seeds, directory = axis("set:seed=1,2"), tmp_path / "new"

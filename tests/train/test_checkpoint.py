@@ -491,9 +491,7 @@ def turn_into_a_directory(path: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("hurt", [truncate, empty, flip, Path.unlink, turn_into_a_directory])
-def test_a_damaged_file_is_named_and_an_older_checkpoint_offered(
-    hurt: Callable[[Path], None], name: str, saved: Path
-) -> None:
+def test_a_damaged_file_is_named(hurt: Callable[[Path], None], name: str, saved: Path) -> None:
     hurt(newest(saved) / name)
     text = refusal(saved)
     first, second = text.splitlines()
@@ -639,9 +637,7 @@ def test_what_is_dropped_while_it_is_read_makes_room_for_the_newest(
         restore_at(saved, 300)
 
 
-def test_older_formats_are_read_and_newer_ones_refused(
-    saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_formats_are_read_newer_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "FORMAT", 1)
         save_at(saved, 250)

@@ -99,9 +99,7 @@ def test_an_error_reaches_the_run_once_in_the_same_words(
     checkpoints.wait()
 
 
-def test_a_folder_that_goes_meanwhile_is_not_made_anew(
-    tmp_path: Path, gate: threading.Event
-) -> None:
+def test_a_removed_folder_is_not_made_again(tmp_path: Path, gate: threading.Event) -> None:
     checkpoints, (model, optimizer) = beside(), make()
     run = tmp_path / "run"
     checkpoints.save(run, step=1, model=model, optimizer=optimizer, state={})
@@ -120,9 +118,7 @@ def test_the_end_of_a_run_waits(tmp_path: Path, gate: threading.Event) -> None:
     assert newest_good(tmp_path) == 1
 
 
-def test_what_ended_a_run_is_raised_and_a_failed_write_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_write_hides_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoints, (model, optimizer) = beside(), make()
     (tmp_path / "file").write_text("not a directory")
     with pytest.raises(RuntimeError, match="^diverged$"), checkpoints.finishing():

@@ -76,9 +76,7 @@ TERMS = {"z_loss": ZLoss(weight=0.1), "label_smoothing": SmoothedLabels(amount=0
 
 @pytest.mark.parametrize("chunk_size", [1, 32, 1000])
 @pytest.mark.parametrize("names", [["z_loss"], ["label_smoothing"], ["z_loss", "label_smoothing"]])
-def test_terms_have_the_gradients_of_their_formulas(
-    features, unembedding, targets, names, chunk_size
-):
+def test_terms_have_gradients_of_their_formulas(features, unembedding, targets, names, chunk_size):
     inputs, logits = [features, *unembedding.parameters()], unembedding(features)
     expected = plain(features, unembedding, targets)
     whole = F.cross_entropy(

@@ -301,9 +301,7 @@ def test_a_watchdog_leaves_nothing_of_a_run_that_went_well(cfg, train, tmp_path)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("use", [fiddlers.use_profiler, fiddlers.use_watchdog])
-def test_an_observer_that_cannot_write_is_reported_and_the_run_continues(
-    use, cfg, tmp_path, capsys
-):
+def test_an_observer_that_cannot_write_is_reported_and_the_run_goes_on(use, cfg, tmp_path, capsys):
     use(cfg)
     taken = {"profile": "a file, where a folder should be", "stacks": "and here too"}
     build_trainer(cfg).train(RunDirectory(tmp_path / "run", texts=taken))
@@ -550,12 +548,11 @@ def test_a_run_in_stretches_has_the_numbers_of_one_that_was_not_ended(cfg, train
 
 
 Config = fdl.Config[Trainer]
+Train = Callable[..., list[Row]]
 
 
 @pytest.mark.slow
-def test_a_longer_run_that_would_read_sequences_again_is_refused(
-    cfg: Config, train: Callable[..., list[Row]]
-) -> None:
+def test_a_longer_run_that_would_read_sequences_again_is_refused(cfg: Config, train: Train) -> None:
     fiddlers.grow_batch(cfg, over=0.5)
     fiddlers.use_prefetch(cfg)
     cfg.num_steps, cfg.batch_size, cfg.evaluators = 4, 4, {}
@@ -590,9 +587,7 @@ def longer(cfg: Config) -> Config:
 
 
 @pytest.mark.slow
-def test_stages_that_were_begun_stay_where_they_were(
-    staged: Config, train: Callable[..., list[Row]], tmp_path: Path
-) -> None:
+def test_stages_that_began_stay_in_place(staged: Config, train: Train, tmp_path: Path) -> None:
     fiddlers.use_roll_back(staged)  # by which a run may be elsewhere in its text than its steps say
     train(staged)
     extended = longer(staged)
@@ -607,9 +602,7 @@ def test_stages_that_were_begun_stay_where_they_were(
     assert losses(rows) == losses(train(extended, "at once"))
 
 
-def test_stages_that_were_not_begun_move_with_the_run(
-    staged: Config, train: Callable[..., list[Row]]
-) -> None:
+def test_stages_that_were_not_begun_move_with_the_run(staged: Config, train: Train) -> None:
     train(staged, until_step=2)
     extended = longer(staged)
     rows = train(extended, resume=True)

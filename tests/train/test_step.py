@@ -203,9 +203,7 @@ def test_groups_of_one_name_are_numbered_and_zeros_have_no_ratio() -> None:
 
 
 @pytest.mark.slow
-def test_an_optimizer_that_cannot_step_is_named(
-    cfg: fdl.Config[Trainer], train: Callable[..., list[Row]]
-) -> None:
+def test_an_optimizer_that_cannot_step_is_named(cfg, train):
     cfg.optimizer = fdl.Partial(torch.optim.SparseAdam, lr=0.1)
     with pytest.raises(RunError, match=r"SparseAdam cannot step .*: SparseAdam does not support d"):
         train(cfg)
@@ -518,9 +516,7 @@ USES: dict[str, Callable[[Run], None]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_a_resumed_run_equals_the_run_that_never_stopped(
-    run: Run, use: Callable[[Run], None]
-) -> None:
+def test_a_resumed_run_equals_one_that_never_stopped(run: Run, use: Callable[[Run], None]) -> None:
     run.cfg.model.blocks[0].attention.head_dim = 8
     use(run)
     whole = run.train()
@@ -567,9 +563,7 @@ def test_a_skipped_step_changes_nothing_but_the_step_number(
     )
 
 
-def test_norms_meters_and_averages_of_sharded_parameters_are_those_of_whole_ones(
-    tmp_path: Path, on_two_processes: Callable[..., list[Any]]
-) -> None:
+def test_norms_meters_and_averages_of_shards_are_those_of_whole_ones(tmp_path, on_two_processes):
     ranks = on_two_processes("norms", tmp_path)
     for found in ranks:
         sharded_one, whole = found["sharded"], found["whole"]
@@ -582,9 +576,7 @@ def test_norms_meters_and_averages_of_sharded_parameters_are_those_of_whole_ones
         assert torch.equal(ranks[0]["sharded"][name], ranks[1]["sharded"][name])
 
 
-def test_all_processes_roll_back_from_the_divergence_of_one(
-    tmp_path: Path, on_two_processes: Callable[..., list[Any]]
-) -> None:
+def test_all_processes_roll_back_from_the_divergence_of_one(tmp_path, on_two_processes):
     shares = ("use_data_parallel", "use_fsdp")
     for share in shares:
         first, second = on_two_processes("harmed", tmp_path / share, share)
@@ -685,9 +677,7 @@ def judged(guard: Guard, seen: list[tuple[float, float]]) -> list[Decision]:
 
 
 @pytest.mark.parametrize(("window", "num_deviations"), [(2, 1.0), (8, 2.0), (16, 6.0)])
-def test_a_step_is_skipped_if_it_exceeds_mean_and_deviations(
-    window: int, num_deviations: float
-) -> None:
+def test_a_step_is_skipped_beyond_mean_and_deviations(window: int, num_deviations: float) -> None:
     seen = numbers(200)
     expected = []
     for step in range(len(seen)):
@@ -776,9 +766,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_sampled(run: Run, eve
     assert not [*run.path.glob("checkpoints/step_*")]
 
 
-def test_a_skipped_step_is_still_checked_by_its_evaluation(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_skipped_step_is_checked_by_evaluation(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     fiddlers.use_divergence_skip(run.cfg)
     run.harm.factors = {0: math.nan}
     monkeypatch.setattr(Trainer, "_evaluate", lambda *_: {"validation/loss": math.nan})
