@@ -1,17 +1,20 @@
-"""Every fiddler on every family of models: it applies, changes something, in any order the same."""
+"""Every fiddler on every family of models, alone, in pairs and together: it applies, and trains."""
 
 import functools
 import inspect
 import itertools
+import random
 from collections.abc import Collection
 
 import fiddle as fdl
 import pytest
-from small_models import ARGUMENTS, OF_MIXTURES, apply, tiered
+import torch
+from small_models import ARGUMENTS, OF_MIXTURES, apply, shrunk, start, tiered
 
 from fidgpt import configs, fiddlers, train
 from fidgpt.compose import runs
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
+from fidgpt.model import materialize
 
 # One config of each family, and whether one table reads and scores tokens.
 TIED = {
@@ -123,7 +126,7 @@ def fiddled(cfg: fdl.Config, *names: str) -> fdl.Config:
 
 
 @functools.cache
-def start(first: str, config: str) -> tuple[fdl.Config, str]:
+def begun(first: str, config: str) -> tuple[fdl.Config, str]:
     """What a fiddler is tried on, after another one if that is given, and its fingerprint."""
     cfg = fiddled(family(config), *filter(None, [first]))
     return cfg, fingerprint(cfg)
@@ -146,7 +149,7 @@ def try_to_build(cfg: fdl.Config) -> train.Trainer:
 @pytest.mark.parametrize("config", tiered(TIED, {"base", "gemma3_270m"}))
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) -> None:
-    before, identity = start("use_moe" if name in OF_MIXTURES else "", config)
+    before, identity = begun("use_moe" if name in OF_MIXTURES else "", config)
     cfg = fiddled(before, name)
     found = fingerprint(cfg)
     assert (found == identity) == (config in ALREADY_SO.get(name, ()))
@@ -227,3 +230,88 @@ def test_fiddlers_can_be_used_from_a_command_line() -> None:
         if parameter.default is inspect.Parameter.empty
     }
     assert required == {(name, key) for name, given in ARGUMENTS.items() for key in given}
+
+
+FAMILIES = [*(name for name in TIED if name not in {"base", "debug"}), *MIXTURES]
+CHANGE_MODELS = {"adapters", "attention", "blocks", "embeddings", "heads", "latent", "losses"}
+FEATURES = [
+    name
+    for name in fiddlers.__all__
+    if getattr(fiddlers, name).__module__.rpartition(".")[2] in {*CHANGE_MODELS, "positions"}
+    or name in {"use_mup", "use_moe"}
+]
+
+
+@functools.cache
+def outcome_of(family: str, *names: str) -> str:
+    """The fingerprint of a family after some fiddlers, or that one of them refuses."""
+    try:
+        return fingerprint(composed(family, [*names]))
+    except ConfigError:
+        return REFUSAL
+
+
+def is_unrelated(family: str, one: str, other: str) -> bool:
+    """Whether two fiddlers commute and neither undoes the other."""
+    together = outcome_of(family, one, other)
+    if together in {outcome_of(family, one), outcome_of(family, other), REFUSAL}:
+        return False
+    return together == outcome_of(family, other, one)
+
+
+def drawn(index: int) -> list[str]:
+    """Features at random that have nothing to do with each other."""
+    family, chance = FAMILIES[index % len(FAMILIES)], random.Random(index)
+    names: list[str] = []
+    for name in chance.sample(FEATURES, len(FEATURES)):
+        if all(is_unrelated(family, one, name) for one in names):
+            names.append(name)
+        if len(names) == 2 + index % 10:
+            break
+    return names
+
+
+_shrunk = functools.cache(shrunk)
+
+
+def composed(family: str, names: list[str]) -> fdl.Config:
+    cfg = clone(_shrunk(family))
+    for name in names:
+        getattr(fiddlers, name)(cfg)
+    return cfg
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", tiered(range(42), range(len(FAMILIES))))
+def test_any_features_in_any_order_are_one_graph_and_train(index: int) -> None:
+    family, names = FAMILIES[index % len(FAMILIES)], drawn(index)
+    cfg = composed(family, names)
+    orders = [names[::-1], random.Random(1).sample(names, len(names))]
+    for order in orders:
+        assert fingerprint(composed(family, order)) == fingerprint(cfg), order
+    trainer = runs.build_trainer(cfg)
+    model = trainer.model
+    materialize(model, device=torch.device("cpu"), seed=0)
+    if trainer.trainable is not None:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(trainer.trainable(name, parameter))
+    state = start(trainer, max_grad_norm=1.0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    tokens = torch.randint(0, 257, (2, 33), generator=torch.Generator().manual_seed(0))
+    losses = [trainer.update(state, tokens)["loss"] for _ in range(3)]
+    assert losses[-1] < losses[0]
+    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert moved <= trained
+    assert len(trained - moved) <= len(trained) // 4, trained - moved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", tiered(FAMILIES, {"gemma3_270m", "deepseek_v3", "gpt_oss_20b"}))
+def test_every_two_features_build(family: str) -> None:
+    """Each pair on one family; which features go with which family is tried one by one."""
+    for pair in list(itertools.combinations(FEATURES, 2))[FAMILIES.index(family) :: len(FAMILIES)]:
+        try:
+            runs.build_trainer(composed(family, [*pair]))
+        except ConfigError as error:
+            assert family in DEEPSEEK or "use_mla" in pair, f"{pair}: {error}"
