@@ -85,7 +85,8 @@ def test_help_of_every_command_and_of_a_config(command: Command) -> None:
     assert command(train.main, gpt2, "--config=set:seed=1", "--help").out == out
     assert "before the directives that follow" in out
     found = shown(out.partition("Parameters of config:gpt2_124m")[2])
-    assert found["model.num_layers"] == ["int", "12", "depth."] and "optimizer.lr" in found
+    layers = ["int", "12", "number of layers, including `first_blocks`."]
+    assert found["model.num_layers"] == layers and "optimizer.lr" in found
     assert "model.blocks[0].attention.hidden_dim" not in found, "inherited"
     assert not {"model.norm", "evaluators"} & found.keys(), "components"
     assert out.index("optimizer.weight_decay") < out.index("optimizer.eps"), "what is set first"
