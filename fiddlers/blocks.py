@@ -98,10 +98,7 @@ def use_sandwich_norm(cfg: fdl.Config[Trainer]) -> None:
 def share_blocks(cfg: fdl.Config[Trainer]) -> None:
     """Share one block and its weights among all layers of a kind (ALBERT, arXiv:1909.11942)."""
     for model in find(cfg, Transformer):
-        model.blocks = [
-            block if fdl.get_callable(block) is Shared else fdl.Config(Shared, block=block)
-            for block in model.blocks
-        ]
+        model.sharing = fdl.Partial(Shared)
 
 
 def _use_norm(

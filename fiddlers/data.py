@@ -1,6 +1,6 @@
 """Training data: mixtures, packing, transforms, batch size and sequence length schedules."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -19,7 +19,7 @@ from fidgpt.data import (
     best_fit,
     shuffle_and_concatenate,
 )
-from fidgpt.fiddlers.texts import OWN, WRAPPERS, own_corpus, text_like
+from fidgpt.fiddlers.texts import OWN, own_corpus, text_like
 from fidgpt.graph import ConfigError, find, swapped
 from fidgpt.optim import NoDecay, Phases, fraction
 from fidgpt.tags import BatchSize, NumSteps, SeqLen
@@ -51,26 +51,21 @@ def use_mixture(
         if strange := [name for name in given if name not in names]:
             raise ConfigError(f"there is no text {strange[0]!r}; the texts are {', '.join(names)}.")
 
-    def mixed(data: Any) -> fdl.Config[Mixture]:
-        own = data.streams[OWN] if fdl.get_callable(data) is Mixture else data
-        streams = {OWN: own}
-        for name, path in texts.items():
-            streams[name] = swapped(own, TokenStream)
-            if "transforms" in fdl.ordered_arguments(own):
-                streams[name].transforms = list(own.transforms)  # a separate list
-            streams[name].corpus = text_like(own_corpus(cfg), path, text_field=text_field)
-        first = dict(weights or dict.fromkeys(names, 1.0))
-        later: Any = [_stage(begin, shares) for begin, shares in sorted((stages or {}).items())]
-        if last_weights:
-            later = fdl.Config(
-                annealed, begin=first, end=dict(last_weights), num_steps=NumSteps.new()
-            )
-            later.schedule, later.every = _rise(1.0), _hundredth()
-        return fdl.Config(
-            Mixture, streams, batch_size=BatchSize.new(), weights=dict(first), stages=later
-        )
-
-    _change(cfg, mixed)
+    own = cfg.data.streams[OWN] if fdl.get_callable(cfg.data) is Mixture else cfg.data
+    streams = {OWN: own}
+    for name, path in texts.items():
+        streams[name] = swapped(own, TokenStream)
+        if "transforms" in fdl.ordered_arguments(own):
+            streams[name].transforms = list(own.transforms)  # a separate list
+        streams[name].corpus = text_like(own_corpus(cfg), path, text_field=text_field)
+    first = dict(weights or dict.fromkeys(names, 1.0))
+    later: Any = [_stage(begin, shares) for begin, shares in sorted((stages or {}).items())]
+    if last_weights:
+        later = fdl.Config(annealed, begin=first, end=dict(last_weights), num_steps=NumSteps.new())
+        later.schedule, later.every = _rise(1.0), _hundredth()
+    cfg.data = fdl.Config(
+        Mixture, streams, batch_size=BatchSize.new(), weights=dict(first), stages=later
+    )
 
 
 def use_packing(cfg: fdl.Config[Trainer], cache_dir: str | None = None) -> None:
@@ -121,7 +116,7 @@ def use_fim(
 
 def use_prefetch(cfg: fdl.Config[Trainer], depth: int = 2) -> None:
     """Prefetch batches in a background thread."""
-    _wrap_stream(cfg, fdl.Config(Prefetch, depth=depth))
+    cfg.prefetch = fdl.Partial(Prefetch, depth=depth)
 
 
 def grow_batch(cfg: fdl.Config[Trainer], over: float | int = 0.25, multiple_of: int = 1) -> None:
@@ -132,9 +127,9 @@ def grow_batch(cfg: fdl.Config[Trainer], over: float | int = 0.25, multiple_of: 
       over: steps until the full size, or, if a float up to 1, a fraction of the run.
       multiple_of: smallest size, of which all sizes are multiples.
     """
-    growing = fdl.Config(GrowingBatch, batch_size=BatchSize.new(), multiple_of=multiple_of)
-    growing.schedule = _rise(over)
-    _wrap_stream(cfg, growing)
+    cfg.batch_growth = fdl.Partial(
+        GrowingBatch, batch_size=BatchSize.new(), multiple_of=multiple_of, schedule=_rise(over)
+    )
 
 
 def grow_seq_len(
@@ -147,9 +142,9 @@ def grow_seq_len(
       over: steps until the full length, or, if a float up to 1, a fraction of the run.
       min_seq_len: shortest length in tokens; defaults to an eighth of the full length.
     """
-    growing = fdl.Config(GrowingSequence, seq_len=SeqLen.new(), schedule=_rise(over))
-    growing.min_seq_len = min_seq_len or fdl.Config(fraction, of=SeqLen.new(), ratio=0.125)
-    _wrap_stream(cfg, growing)
+    growth = fdl.Partial(GrowingSequence, seq_len=SeqLen.new(), schedule=_rise(over))
+    growth.min_seq_len = min_seq_len or fdl.Config(fraction, of=SeqLen.new(), ratio=0.125)
+    cfg.seq_len_growth = growth
 
 
 def _hundredth() -> fdl.Config[int]:
@@ -159,24 +154,6 @@ def _hundredth() -> fdl.Config[int]:
 def _rise(over: float | int) -> fdl.Config[Phases]:
     """Return a schedule that rises linearly to 1, then is constant."""
     return fdl.Config(Phases, num_steps=NumSteps.new(), shape=fdl.Config(NoDecay), warmup=over)
-
-
-def _wrap_stream(cfg: fdl.Config[Trainer], wrapper: fdl.Config[Any]) -> None:
-    """Wrap the config's stream, in a fixed order of wrappers."""
-    order = WRAPPERS.index(fdl.get_callable(wrapper))
-    holder, key, inner = cfg, "data", cfg.data
-    while (kind := fdl.get_callable(inner)) in WRAPPERS[:order]:
-        holder, key, inner = inner, "stream", inner.stream
-    wrapper.stream = inner.stream if kind is WRAPPERS[order] else inner
-    setattr(holder, key, wrapper)
-
-
-def _change(cfg: fdl.Config[Trainer], made_of: Callable[[Any], fdl.Config[Any]]) -> None:
-    """Replace the config's innermost stream, keeping its wrappers."""
-    holder, key = cfg, "data"
-    while fdl.get_callable(getattr(holder, key)) in WRAPPERS:
-        holder, key = getattr(holder, key), "stream"
-    setattr(holder, key, made_of(getattr(holder, key)))
 
 
 def _stage(begin: float, shares: Mapping[str, float | int]) -> fdl.Config[Stage]:

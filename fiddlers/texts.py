@@ -4,28 +4,16 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.data import (
-    Corpus,
-    CorpusTokenizer,
-    GrowingBatch,
-    GrowingSequence,
-    Mixture,
-    Prefetch,
-    TextFiles,
-)
+from fidgpt.data import Corpus, CorpusTokenizer, Mixture, TextFiles
 
-OWN = "own"  # its name in a mixture
-WRAPPERS = (Prefetch, GrowingSequence, GrowingBatch)  # of streams, outermost first
+OWN = "own"  # the name of that text in a mixture
 
 
 def own_corpus(cfg: fdl.Config[Any]) -> fdl.Buildable:
-    """Return the corpus of the config's own text, inside of all wrappers and mixtures."""
+    """Return the corpus of the config's own text, inside of all mixtures."""
     stream = cfg.data
-    while fdl.get_callable(stream) in (Mixture, *WRAPPERS):
-        if fdl.get_callable(stream) is Mixture:
-            stream = stream.streams[OWN if OWN in stream.streams else min(stream.streams)]
-        else:
-            stream = stream.stream
+    while fdl.get_callable(stream) is Mixture:
+        stream = stream.streams[OWN if OWN in stream.streams else min(stream.streams)]
     return stream.corpus
 
 

@@ -81,7 +81,7 @@ def test_a_run_resumes_exactly_with_the_same_shares(texts: dict[str, str], tmp_p
     whole = losses()
     assert len(whole) == 6
     assert losses(resume=True, resume_step=3) == whole
-    cfg.data.stream.weights = {"own": 0.5, "prose": 0.5}
+    cfg.data.weights = {"own": 0.5, "prose": 0.5}
     match = r"other proportions: .* from step 0 \(own 3, prose 1\) on, .* one from step 0 \(own 1"
     with pytest.raises(train.RunError, match=match):
         losses(resume=True)

@@ -86,8 +86,7 @@ def results(*names, layers, compiling):
         getattr(fiddlers, name)(cfg)
     if compiling:
         fiddlers.use_compile(cfg)
-        for block in cfg.model.blocks:
-            block.backend = "aot_eager"
+        cfg.model.compile.backend = "aot_eager"
     trainer = build_trainer(cfg)
     started(trainer.model)
     torch.manual_seed(0)
@@ -125,7 +124,7 @@ class Nothing(torch.nn.Module):
 
 nothing = Nothing()
 make = lambda: Block(attention_norm=nothing, attention=nothing, mlp_norm=nothing, mlp=nothing)
-block = Compile(make, backend="eager")()
+block = Compile(backend="eager")(make(), layer=0)
 counters.clear()
 for length in range(1, 11):
     block(torch.ones(1, length, 3, requires_grad=True), None)
@@ -149,13 +148,13 @@ def plain() -> lm.Block:
 
 def test_a_missing_compiler_is_reported(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    block = lm.Compile(plain, mode="default")()
+    block = lm.Compile(mode="default")(plain(), layer=0)
     x = torch.ones(1, 2, 3, requires_grad=True)
     with pytest.raises(lm.MachineError, match=r"there is none \(looked for no-such-compiler"):
         block(x, None)
     with pytest.raises(lm.MachineError, match=r"needs a C\+\+ compiler"):
         require_machine(block, device=x.device)
-    require_machine(lm.Compile(plain, backend="aot_eager")(), device=x.device)
+    require_machine(lm.Compile(backend="aot_eager")(plain(), layer=0), device=x.device)
     assert torch.equal(block.eval()(x, None), 4 * x)  # evaluation compiles nothing
 
 
@@ -163,7 +162,7 @@ def test_compiled_code_is_kept_in_the_cache_directory(monkeypatch, tmp_path):
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    block = lm.Compile(plain, mode="max-autotune")()
+    block = lm.Compile(mode="max-autotune")(plain(), layer=0)
     assert isinstance(block, Compiled)
     block(torch.ones(1, 2, 3), None)
     assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
@@ -172,9 +171,9 @@ def test_compiled_code_is_kept_in_the_cache_directory(monkeypatch, tmp_path):
 def test_a_mode_of_compiling_can_be_set() -> None:
     cfg = configs.debug()
     use_compile(cfg, mode="reduce-overhead")
-    assert cfg.model.blocks[0].mode == "reduce-overhead"
+    assert cfg.model.compile.mode == "reduce-overhead"
     use_compile(cfg)
-    assert "mode" not in fdl.ordered_arguments(cfg.model.blocks[0])
+    assert cfg.model.compile.mode is None
 
 
 Fiddler = Callable[[fdl.Config], None]
@@ -274,14 +273,14 @@ def maps() -> nn.Module:
 
 def test_float8_converts_linears_that_fit_and_needs_a_gpu():
     names = [*maps().state_dict()]
-    block = lm.Float8(maps)()
+    block = lm.Float8()(maps(), layer=0)
     assert [*block.state_dict()] == names
     converted = {name for name, part in block.named_modules() if isinstance(part, InFloat8)}
     assert {"fits", "attention.query", "mlp.down"} <= converted
     assert not {"odd", "adapted"} & converted
     with pytest.raises(lm.MachineError, match=r"a cpu does not support float8.*capability 8\.9"):
         block.get_submodule("fits")(torch.ones(2, 32))
-    on_meta = lm.Float8(lambda: maps().to("meta"))()
+    on_meta = lm.Float8()(maps().to("meta"), layer=0)
     assert on_meta.get_submodule("fits")(torch.ones(2, 32, device="meta")).shape == (2, 16)
 
 

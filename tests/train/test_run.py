@@ -561,7 +561,7 @@ def test_a_longer_run_that_would_read_sequences_again_is_refused(cfg: Config, tr
     longer.num_steps = 8
     with pytest.raises(RunError, match=r"read 3\.5 full batches in 4 steps, which .* be 2\.5: "):
         train(longer, resume=True)
-    longer.data.stream.schedule.warmup = 2
+    longer.batch_growth.schedule.warmup = 2
     assert {one.permission for one in allowed_changes(cfg, longer)} == {Permission.RESTART}
     tokens = [row["tokens"] for row in train(longer, resume=True)]
     full = cfg.batch_size * cfg.seq_len
@@ -596,7 +596,7 @@ def test_stages_that_began_stay_in_place(staged: Config, train: Train, tmp_path:
         build_trainer(extended).check_resumable(RunDirectory(tmp_path / "run", texts={}))
     with pytest.raises(RunError, match=messages):
         train(extended, resume=True)
-    extended.data.stream.stages[0].begin = 2
+    extended.data.stages[0].begin = 2
     assert {one.permission for one in allowed_changes(staged, extended)} == {Permission.RESTART}
     rows = train(extended, resume=True)
     assert losses(rows) == losses(train(extended, "at once"))

@@ -6,7 +6,6 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Mapping
 from concurrent.futures import Future
 from typing import ClassVar
 
@@ -41,7 +40,7 @@ class Prefetch(WrappedStream):
       ValueError: `depth` or `num_workers` is not from 1 to 1,000.
     """
 
-    WRAPS: ClassVar[Mapping[str, str]] = {"stream": "live"}
+    WRAPPED: ClassVar[tuple[str, str]] = ("stream", "prefetch")
 
     def __init__(self, stream: TrainingStream, *, depth: int = 2, num_workers: int = 1) -> None:
         for name, value in {"depth": depth, "num_workers": num_workers}.items():

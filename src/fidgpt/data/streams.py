@@ -25,6 +25,7 @@ __all__ = [
     "EvaluationStream",
     "HeldOut",
     "IndexedStream",
+    "StreamWrapper",
     "TokenStream",
     "TrainingStream",
 ]
@@ -113,6 +114,13 @@ class TrainingStream(abc.ABC):
     @abc.abstractmethod
     def checksum(self) -> str:
         """A hash of all tokens, which a resumed run compares."""
+
+
+@runtime_checkable
+class StreamWrapper(Protocol):
+    """Makes a stream that changes the batches of another one."""
+
+    def __call__(self, stream: TrainingStream, /) -> TrainingStream: ...
 
 
 class WrappedStream(TrainingStream):

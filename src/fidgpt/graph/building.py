@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import re
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
@@ -241,13 +242,23 @@ def rejection(node: Node, error: Exception) -> ConfigError:
     message = _message(error)
     if not isinstance(error, ValueError | TypeError):
         message = f"{type(error).__name__}: {message}".rstrip(": ")
+    path, part = node.path, node.value
+    called = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
+    for step, value in children(part):
+        if isinstance(value, fdl.Partial) and _code(fdl.get_callable(value)) in called:
+            path, part = join(path, step), value  # which the constructor called
     rejected = ConfigError(
-        f"{node.path or 'the root'} ({title(node.value)}): {message or 'invalid arguments'}",
-        place=node.path,
-        sources=_shown_paths(message, node.value, node.path),
+        f"{path or 'the root'} ({title(part)}): {message or 'invalid arguments'}",
+        place=path,
+        sources=_shown_paths(message, part, path),
     )
     rejected.__cause__ = error
     return rejected
+
+
+def _code(called: Any) -> Any:
+    """The code of a class or function."""
+    return getattr(called.__init__ if inspect.isclass(called) else called, "__code__", None)
 
 
 def _shown_paths(text: str, part: Any, path: str) -> list[str]:

@@ -1,13 +1,12 @@
 """Which changes of its graph a resumed run allows."""
 
 import enum
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import cloning, errors, fiddle, paths, walk
+from fidgpt.graph import errors, fiddle, paths
 from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import diff
 
@@ -18,9 +17,6 @@ class Permission(enum.IntEnum):
     A tag has it as the class attribute `may_change`, a constructor as the mapping `MAY_CHANGE` from
     names of arguments: one of the names below in small letters. It holds for all that is inside
     the argument, unless something nearer has its own. The default is never.
-
-    A wrapper has the mapping `WRAPS` from the argument that it wraps to how it may be added,
-    removed or replaced: `{"stream": "live"}`.
     """
 
     NEVER = 0  # what was computed so far could not be used: the model, its data, its seed
@@ -44,12 +40,6 @@ def allowed_changes(old: Any, new: Any) -> list[Allowed]:
     """
     found = [Allowed(change, _of_change(old, new, change)) for change in diff(old, new)]
     refused = [one.change for one in found if one.permission is Permission.NEVER]
-    if refused and (wrappers := _wrappers(old) | _wrappers(new)):
-        was, now = _unwrapped(old), _unwrapped(new)
-        left = [one for one in diff(was, now) if _of_change(was, now, one) is Permission.NEVER]
-        refused = refused if left and _wrappers(old) == _wrappers(new) else left
-        how = min(Permission[name.upper()] for _, name in wrappers)
-        found = [Allowed(one.change, one.permission or how) for one in found]
     errors.raise_all([_refusal(change) for change in refused])
     return found
 
@@ -85,30 +75,3 @@ def _refusal(change: changes.Change) -> errors.ConfigError:
         place=change.path,
         sources=filter(None, sources),
     )
-
-
-def _wraps(value: Any) -> dict[str, str]:
-    """Return the arguments that a node wraps, each with its permission."""
-    if not isinstance(value, fdl.Buildable):
-        return {}
-    declared = getattr(fdl.get_callable(value), "WRAPS", {})
-    return {name: how for name, how in declared.items() if name in fiddle.set_arguments(value)}
-
-
-def _wrappers(root: Any) -> Counter[tuple[Any, str]]:
-    """Count the wrappers of each kind in a graph, with their permissions."""
-    found = ((fdl.get_callable(node.value), _wraps(node.value)) for node in walk.parts(root))
-    return Counter((function, how) for function, declared in found for how in declared.values())
-
-
-def _unwrapped(root: Any) -> Any:
-    """Return a copy of a graph with what the wrappers wrap in their place."""
-    copy = cloning.clone(root)
-    for node in [node for node in walk.nodes(copy) if _wraps(node.value)]:
-        value = node.value
-        while declared := _wraps(value):
-            value = fiddle.set_arguments(value)[next(iter(declared))]
-        for path, (parent, _) in zip(node.paths, node.parents, strict=True):
-            if not _wraps(parent.value):
-                paths.find_parameter(copy, path).set(value)
-    return copy

@@ -1,7 +1,7 @@
 """Transformer blocks: attention, an MLP and their norms."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from torch import nn
@@ -9,10 +9,29 @@ from torch import nn
 from fidgpt.model.context import AttentionContext, Stream
 from fidgpt.ranges import require_factor, require_probability
 
-__all__ = ["Block", "Mixer", "ParallelBlock", "PostNormBlock", "SandwichBlock", "Shared"]
+__all__ = [
+    "Block",
+    "BlockSharing",
+    "BlockWrapper",
+    "Mixer",
+    "ParallelBlock",
+    "PostNormBlock",
+    "SandwichBlock",
+    "Shared",
+]
 
 
 BlockFactory = Callable[[], nn.Module]
+BlockSharing = Callable[[BlockFactory], BlockFactory]
+
+
+@runtime_checkable
+class BlockWrapper(Protocol):
+    """Changes how a block computes, but not the names of its parameters."""
+
+    def __call__(self, block: nn.Module, /, *, layer: int) -> nn.Module:
+        """Return the block of a layer, counted from 0, to be used in place of `block`."""
+        ...
 
 
 @runtime_checkable
@@ -143,6 +162,8 @@ class Shared:
     Args:
       block: creates the block.
     """
+
+    WRAPPED: ClassVar[tuple[str, str]] = ("block", "sharing")
 
     def __init__(self, block: BlockFactory) -> None:
         self._make = block

@@ -1,13 +1,14 @@
 """Multi-token prediction: an auxiliary loss on tokens after the next one."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory
+from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper
 from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
@@ -110,6 +111,10 @@ class MultiTokenTransformer(Transformer):
       weight: weight of the mean of their losses; 0.3 at first and 0.1 later in DeepSeek-V3.
       layout: makes the context of a batch.
       dropout: probability of dropping an element of the embedding in training.
+      sharing: changes each factory of blocks, as `Shared` does.
+      float8: multiplies in 8 bits, as `Float8` does.
+      recompute: recomputes activations in the backward pass, as `Recompute` does.
+      compile: compiles blocks, as `Compile` does.
 
     Raises:
       ValueError: num_predictions is out of range, there is no block, or the embedding width is not
@@ -132,10 +137,16 @@ class MultiTokenTransformer(Transformer):
         weight: float = 0.3,
         layout: ContextFactory = one_document,
         dropout: float = 0.0,
+        sharing: BlockSharing | None = None,
+        float8: BlockWrapper | None = None,
+        recompute: BlockWrapper | None = None,
+        compile: BlockWrapper | None = None,
     ) -> None:
         if not 1 <= num_predictions <= _FURTHEST:
             raise ValueError(f"{num_predictions=} must be from 1 to {_FURTHEST}.")
         require_not_negative("weight", weight)
+        if sharing is not None:  # with the predictions too
+            first_blocks, blocks = [*map(sharing, first_blocks)], [*map(sharing, blocks)]
         super().__init__(
             hidden_dim=hidden_dim,
             num_layers=num_layers,
@@ -146,11 +157,15 @@ class MultiTokenTransformer(Transformer):
             first_blocks=first_blocks,
             layout=layout,
             dropout=dropout,
+            float8=float8,
+            recompute=recompute,
+            compile=compile,
         )
         first = num_layers <= len(first_blocks)
         last = first_blocks[num_layers - 1] if first else blocks[(num_layers - 1) % len(blocks)]
         self.predictions = nn.ModuleList(
-            prediction(hidden_dim=hidden_dim, block=last) for _ in range(num_predictions)
+            prediction(hidden_dim=hidden_dim, block=partial(self._layer, num_layers + i, last))
+            for i in range(num_predictions)
         )
         self.loss = loss
         self.weight = weight

@@ -1,13 +1,14 @@
 """The decoder-only Transformer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory
+from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper
 from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.ranges import require_probability, require_size
@@ -61,6 +62,9 @@ class Transformer(LanguageModel):
     `blocks[i % len(blocks)]`. With one entry all layers are alike; with `[dense, moe]` every second
     layer is a mixture of experts.
 
+    How blocks compute is set beside them: they are first changed by `float8`, then by `recompute`,
+    then by `compile`.
+
     Args:
       hidden_dim: width of the residual stream.
       num_layers: number of layers, including `first_blocks`.
@@ -71,11 +75,24 @@ class Transformer(LanguageModel):
       first_blocks: factories of the first layers, in place of the pattern.
       layout: makes the context of a batch: `one_document` or `PackedDocuments`.
       dropout: probability of dropping an element of the embedding in training.
+      sharing: changes each factory of blocks, as `Shared` does; None shares nothing among layers.
+      float8: multiplies in 8 bits, as `Float8` does.
+      recompute: recomputes activations in the backward pass, as `Recompute` does.
+      compile: compiles blocks, as `Compile` does.
 
     Raises:
       ValueError: a size is out of range, there is no block, or the embedding width is not
         hidden_dim.
     """
+
+    ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
+        ("sharing", "float8", "recompute", "compile")
+    )
+    MAY_CHANGE: ClassVar[Mapping[str, str]] = {
+        "float8": "restart",
+        "recompute": "live",
+        "compile": "restart",  # compiled code rounds differently
+    }
 
     def __init__(
         self,
@@ -89,6 +106,10 @@ class Transformer(LanguageModel):
         first_blocks: Sequence[BlockFactory] = (),
         layout: ContextFactory = one_document,
         dropout: float = 0.0,
+        sharing: BlockSharing | None = None,
+        float8: BlockWrapper | None = None,
+        recompute: BlockWrapper | None = None,
+        compile: BlockWrapper | None = None,
     ) -> None:
         super().__init__()
         require_size("hidden_dim", hidden_dim)
@@ -105,12 +126,22 @@ class Transformer(LanguageModel):
             )
         self.dropout = dropout
         self.embedding = embedding
+        if sharing is not None:
+            first_blocks, blocks = [*map(sharing, first_blocks)], [*map(sharing, blocks)]
         pattern = (blocks[i % len(blocks)] for i in range(len(first_blocks), num_layers))
         factories = [*first_blocks[:num_layers], *pattern]
-        self.blocks = nn.ModuleList(make() for make in factories)
+        self._wrappers = [one for one in (float8, recompute, compile) if one is not None]
+        self.blocks = nn.ModuleList(self._layer(i, make) for i, make in enumerate(factories))
         self.norm = norm
         self.unembedding = unembedding
         self.layout = layout
+
+    def _layer(self, index: int, make: BlockFactory) -> nn.Module:
+        """Return a new block, changed by the wrappers."""
+        block = make()
+        for wrapper in self._wrappers:
+            block = wrapper(block, layer=index)
+        return block
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the normalized output of the last layer, the input of the unembedding."""

@@ -3,7 +3,7 @@
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -17,8 +17,8 @@ from torch.utils.checkpoint import (
 )
 
 from fidgpt.files import cache_directory
-from fidgpt.model.blocks import BlockFactory
 from fidgpt.model.linear import MachineError, extended
+from fidgpt.ranges import require_size
 
 __all__ = ["Compile", "Float8", "Keep", "Recompute", "keep_products"]
 
@@ -53,31 +53,37 @@ def keep_products(operation: str) -> bool:
 
 
 class Recompute:
-    """Creates blocks with activation checkpointing (Chen et al., 2016, arXiv:1604.06174).
+    """Activation checkpointing of blocks (Chen et al., 2016, arXiv:1604.06174).
 
     Activations are recomputed in the backward pass, which takes a third more operations and a
     fraction of the memory. Losses and gradients are bit-identical, dropout included.
 
     Args:
-      block: makes the block, whose parameters keep their names.
       keep: selects results to keep; defaults to the block's input alone.
+      every: recompute only the first of every so many layers.
+
+    Raises:
+      ValueError: `every` is below 1.
     """
 
-    WRAPS: ClassVar[Mapping[str, str]] = {"block": "live"}
+    WRAPPED: ClassVar[tuple[str, str]] = ("block", "recompute")
 
-    def __init__(self, block: BlockFactory, *, keep: Keep | None = None) -> None:
-        self._make = block
+    def __init__(self, *, keep: Keep | None = None, every: int = 1) -> None:
+        require_size("every", every)
         self._keep = keep
+        self._every = every
 
-    def __call__(self) -> nn.Module:
-        """Return a block that recomputes in training only."""
-        block = extended(self._make(), Recomputed)
+    def __call__(self, block: nn.Module, /, *, layer: int) -> nn.Module:
+        """Return a block that recomputes, though only in training."""
+        if layer % self._every:
+            return block
+        block = extended(block, Recomputed)
         block.recompute_keeps = self._keep
         return block
 
 
 class Recomputed(nn.Module):
-    """Mixin of blocks made by `Recompute`."""
+    """Mixin of blocks changed by `Recompute`."""
 
     recompute_keeps: Keep | None
 
@@ -100,46 +106,45 @@ def _policy(
     return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
+_MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _NEEDS_COMPILER = "inductor"
 _MAX_GRAPHS = 128  # per block class
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class Compile:
-    """Creates blocks that are compiled by torch.compile in training (regional compilation).
+    """Compilation of blocks by torch.compile, for training (regional compilation).
 
     Blocks are compiled instead of the whole model, so that equal layers share one graph. Evaluation
     and generation, whose shapes vary, run eagerly. Compiled code is cached in fidgpt's cache
     directory for later runs, or in TORCHINDUCTOR_CACHE_DIR.
 
     Args:
-      block: makes the block, whose parameters keep their names.
       mode: `mode` of torch.compile: "max-autotune" benchmarks kernels, "reduce-overhead" records
         CUDA graphs, which helps small blocks.
       backend: `backend` of torch.compile.
 
     Raises:
+      ValueError: torch.compile has no such mode.
       MachineError: at the start of a run, if there is no C++ compiler.
     """
 
-    # Compiled code rounds differently.
-    WRAPS: ClassVar[Mapping[str, str]] = {"block": "restart"}
+    WRAPPED: ClassVar[tuple[str, str]] = ("block", "compile")
 
-    def __init__(
-        self, block: BlockFactory, *, mode: str | None = None, backend: str = "inductor"
-    ) -> None:
-        self._make = block
+    def __init__(self, *, mode: str | None = None, backend: str = "inductor") -> None:
+        if mode is not None and mode not in _MODES:
+            raise ValueError(f"{mode=} is none of {', '.join(_MODES)}.")
         self._settings = (mode, backend)
 
-    def __call__(self) -> nn.Module:
-        """Return a block."""
-        block = extended(self._make(), Compiled)
+    def __call__(self, block: nn.Module, /, *, layer: int) -> nn.Module:
+        """Return a block that is compiled when it is first used in training."""
+        block = extended(block, Compiled)
         block.compile_settings = self._settings
         return block
 
 
 class Compiled(nn.Module):
-    """Mixin of blocks made by `Compile`."""
+    """Mixin of blocks changed by `Compile`."""
 
     compile_settings: tuple[str | None, str]
 
@@ -188,28 +193,21 @@ _MIN_CAPABILITY = (8, 9)  # Ada; Hopper is 9.0
 
 
 class Float8:
-    """Creates blocks whose linear layers multiply in float8; weights keep their dtype.
+    """Products of linear layers in float8, with weights kept as they are.
 
     Inputs, weights and gradients are scaled by their absolute maximum, as is the default in
     torchao's float8 training (Micikevicius et al., 2022, arXiv:2209.05433). This is faster for
     large matrices in compiled blocks. Layers with adapters, or with sizes that are not multiples of
     16, are unchanged.
 
-    Args:
-      block: makes the block, whose parameters keep their names.
-
     Raises:
       MachineError: at the start of a run, if torchao or a suitable GPU is missing.
     """
 
-    WRAPS: ClassVar[Mapping[str, str]] = {"block": "restart"}
+    WRAPPED: ClassVar[tuple[str, str]] = ("block", "float8")
 
-    def __init__(self, block: BlockFactory) -> None:
-        self._make = block
-
-    def __call__(self) -> nn.Module:
-        """Return a block."""
-        block = self._make()
+    def __call__(self, block: nn.Module, /, *, layer: int) -> nn.Module:
+        """Return the block, with its linear layers changed."""
         for module in block.modules():
             if isinstance(module, nn.Linear) and _fits(module):
                 extended(module, InFloat8)

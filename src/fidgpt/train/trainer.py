@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt import cost
-from fidgpt.data import TrainingStream, check_vocab_size
+from fidgpt.data import StreamWrapper, TrainingStream, check_vocab_size
 from fidgpt.model.linear import require_machine
 from fidgpt.model.materialization import materialize
 from fidgpt.model.reports import collecting
@@ -45,6 +45,9 @@ __all__ = ["Trainer"]
 class Trainer:
     """Trains a language model; building one has no side effects, `train` has them all.
 
+    What changes the batches is set beside the stream: `batch_growth` comes first, then
+    `seq_len_growth`, then `prefetch`. The attribute `data` has them applied.
+
     Args:
       vocab_size: rows of the embedding table; the tokenizer may use fewer.
       seq_len: tokens of a training sequence.
@@ -74,11 +77,17 @@ class Trainer:
       average: of the weights, which is evaluated and saved as well.
       meters: measure each group of parameters.
       schedules: multipliers of other settings of the groups by name, as `weight_decay`.
+      batch_growth: makes the stream's batches grow, as `GrowingBatch` does.
+      seq_len_growth: makes the stream's sequences grow, as `GrowingSequence` does.
+      prefetch: makes batches ahead of their steps, as `Prefetch` does.
 
     Raises:
       ValueError: a count is below one, or `max_grad_norm` is not positive.
     """
 
+    ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
+        ("batch_growth", "seq_len_growth", "prefetch")
+    )
     # What may change on resume: "live" affects no number, "restart" those that follow.
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
         "optimizer": "restart",
@@ -99,6 +108,7 @@ class Trainer:
         "trackers": "live",
         "observers": "live",
         "samples": "live",
+        "prefetch": "live",
     }
 
     vocab_size: int
@@ -129,8 +139,18 @@ class Trainer:
     average: Average | None = None
     meters: updates.StepMeters | None = None
     schedules: Mapping[str, Schedule] | None = None
+    batch_growth: InitVar[StreamWrapper | None] = None
+    seq_len_growth: InitVar[StreamWrapper | None] = None
+    prefetch: InitVar[StreamWrapper | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(
+        self,
+        batch_growth: StreamWrapper | None,
+        seq_len_growth: StreamWrapper | None,
+        prefetch: StreamWrapper | None,
+    ) -> None:
+        for wrapper in (batch_growth, seq_len_growth, prefetch):
+            self.data = self.data if wrapper is None else wrapper(self.data)
         updates.require_bound(self.max_grad_norm)
         for name in ("vocab_size", "seq_len", "batch_size", "num_steps", "micro_batch_size"):
             require_size(name, getattr(self, name))

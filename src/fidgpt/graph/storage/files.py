@@ -18,7 +18,7 @@ from fidgpt.graph import fiddle, walk
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.expressions import read_float
-from fidgpt.graph.storage import codec
+from fidgpt.graph.storage import codec, former
 from fidgpt.graph.storage.bound import BoundGraph, value_key
 
 FORMAT = "fidgpt.config"
@@ -412,7 +412,7 @@ class _Reading:
         self._written = written
         self._find = functools.cache(functools.partial(codec.find_name, allowed=allowed))
         self._models: dict[str, _Model] = {}
-        self._owners = {entry.get("one_in") for entry in written.values()}
+        self._owners: set[str | None] = set()
         self._todo: list[tuple[Any, str, _Owned]] = []
         self._num_copied = 0
 
@@ -423,6 +423,8 @@ class _Reading:
           ConfigError: the document is damaged, or names what it may not.
         """
         with _one_location():
+            self._written = former.unwrapped(self._written, self._find)
+            self._owners = {entry.get("one_in") for entry in self._written.values()}
             for path, entry in self._written.items():
                 with at(path[:80] or "the root", place=path):
                     self._models[path] = self._model(path, entry)
