@@ -81,8 +81,8 @@ def test_a_pattern_that_is_there_is_kept(cfg):
             (name, {key: 10**7}, "10000000 separate blocks are more than 100000")
             for name, key in [("unroll", "every"), ("use_moe", "every"), ("use_moe", "first_dense")]
         ),
-        ("use_sliding_window", {"every": 10**7}, "10000000 blocks of their own are more than"),
-        ("use_sliding_window", {"every": -1}, "every=-1 must be 1 or more layers, or 0"),
+        ("use_sliding_window", {"every": 10**7}, "10000000 separate blocks are more than"),
+        ("use_sliding_window", {"every": -1}, "every=-1 must be 1 or more, or 0"),
         ("scale_depth", {"factor": -1.0}, "must be above 0, and finite"),
         ("scale_depth", {"factor": float("nan")}, "must be above 0, and finite"),
         ("use_moe", {"every": 0}, "every=0 must be 1 or more layers, and first_dense=0"),
