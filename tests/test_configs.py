@@ -257,8 +257,10 @@ def fresh_lines() -> Iterator[None]:
 
 @pytest.mark.usefixtures("fresh_lines")
 def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = configs.base
+
     def other() -> fdl.Config:
-        cfg = configs.base()
+        cfg = base()
         cfg.model.blocks[0].attention.rope.theta = 500_000.0
         return cfg
 

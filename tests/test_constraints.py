@@ -114,7 +114,7 @@ def test_every_broken_constraint_of_a_run_is_named_at_once(monkeypatch: pytest.M
     with pytest.raises(ConfigError) as caught:
         build_trainer(cfg)
     message = str(caught.value)
-    assert "model.blocks[0].attention (Attention): hidden_dim=1000 is not a whole number" in message
+    assert "model.blocks[0].attention (Attention): hidden_dim=1000 must be a multiple of" in message
     assert "schedule (WarmupCosine): warmup_steps=10000000 does not fit into" in message
     assert "batch_size=8 cannot be split evenly over world_size=3" in message
     assert "is longer than the 16 positions of model.embedding.positions" in message

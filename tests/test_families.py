@@ -174,7 +174,7 @@ def test_deepseek_has_no_keys_shared_by_heads_and_no_other_selections() -> None:
 
 def test_windows_of_layers_repeat_and_have_known_names() -> None:
     assert windows_of(["full_attention", "sliding_attention"], 5) == [None, 5]
-    with pytest.raises(ValueError, match="layer_types has chunked_attention: use sliding_"):
+    with pytest.raises(ValueError, match="layer_types has chunked_attention; use sliding_"):
         windows_of(["full_attention", "chunked_attention"], 5)
     for pattern, period in [([1, 2, 1, 2, 1], [1, 2]), ([1, 1, 1], [1]), ([1, 1, 2], [1, 1, 2])]:
         assert shortest_period(pattern) == period

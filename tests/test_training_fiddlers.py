@@ -329,7 +329,7 @@ def test_a_run_of_so_many_tokens_keeps_them_whatever_a_batch_holds() -> None:
     trainer = built(cfg)
     assert trainer.num_steps == trainer.schedule.num_steps == 1000
     assert trainer.schedule(98) < trainer.schedule(99) == 1  # after 100 steps of warm-up
-    with pytest.raises(ConfigError, match="tokens=5 and tokens_per_parameter=20 both set"):
+    with pytest.raises(ConfigError, match="tokens=5 and tokens_per_parameter=20 cannot both"):
         fiddlers.train_for(configs.debug(), tokens=5, tokens_per_parameter=20)
     with pytest.raises(ConfigError, match="tokens_per_parameter=0 must be above 0"):
         fiddlers.train_for(configs.debug(), tokens_per_parameter=0)

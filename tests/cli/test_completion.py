@@ -72,7 +72,7 @@ COMPLETED = {
         "tie:model.unembedding=model.num_layers", "tie:model.unembedding=model.norm",
         "tie:model.unembedding=model.norm."],
     "--config set:nope": [],
-    "--list=parts:pre": ["--list=parts:precision"],
+    "--list=parts:pre": ["--list=parts:precision", "--list=parts:prefetch"],
     "--why=optimizer.l": ["--why=optimizer.lr"],
     "--config=config:gpt2_124m --config=set:model.num_l": ["--config=set:model.num_layers="],
     "--config config:nope --config set:model.": [],

@@ -128,7 +128,7 @@ def test_a_base_is_a_file_a_text_or_a_function(tmp_path: Path) -> None:
     for name, message in {
         "": "cannot be read: Is a directory.",
         "binary.json": "cannot be read: it is not UTF-8 text.",
-        "empty.json": "empty.json: it is empty.",
+        "empty.json": "empty.json is not a fidgpt config: it is empty.",
         "other.json": "is not a fidgpt config",
         "patch.json": "is not a fidgpt config: it is a patch, which changes",
         "a\0b": "cannot be read",
@@ -253,7 +253,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         assert fingerprint(composed(f"config_file:{file}", f"patch:{patch}")) == fingerprint(wide)
     assert message_of(DEBUG, f"patch:{tmp_path}/config.json").endswith("is a whole config.")
     (tmp_path / "empty.patch").write_text("\n")
-    assert message_of(DEBUG, f"patch:{tmp_path}/empty.patch").endswith("empty.patch: it is empty.")
+    assert message_of(DEBUG, f"patch:{tmp_path}/empty.patch").endswith("patch: it is empty.")
     assert f"{__file__}: line" in message_of(DEBUG, f"patch:{__file__}")
 
 

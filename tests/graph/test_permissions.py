@@ -71,63 +71,6 @@ def test_what_may_change_is_returned_with_how() -> None:
     }
 
 
-class Faster:
-    WRAPS: ClassVar = {"motor": "live"}
-
-    def __init__(self, motor: Motor, *, by: int = 2) -> None: ...
-
-
-class Rougher:
-    WRAPS: ClassVar = {"motor": "restart"}
-
-    def __init__(self, motor: Motor) -> None: ...
-
-
-def around(*functions: Any, root: Any = None, **arguments: Any) -> Any:
-    root = root or run()
-    for function in functions:
-        root.motor = fdl.Config(function, motor=root.motor, **arguments)
-    return root
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "permission"),
-    [
-        (run(), around(Faster), "LIVE"),
-        (around(Faster), run(), "LIVE"),
-        (around(Faster), around(Faster, by=3), "LIVE"),
-        (run(), around(Rougher), "RESTART"),
-        (around(Faster, Rougher), run(), "RESTART"),
-        (around(Faster), around(Faster, Rougher), "RESTART"),
-    ],
-)
-def test_what_stands_around_a_part_comes_and_goes(old: Any, new: Any, permission: str) -> None:
-    found = allowed_changes(old, new)
-    assert {one.permission.name for one in found} == {permission}
-
-
-def wider() -> Any:
-    root = run()
-    root.motor.width = 4
-    return root
-
-
-def test_what_it_stands_around_is_still_the_same() -> None:
-    with pytest.raises(ConfigErrors, match=r"motor\.width cannot change .*: 3 -> 4"):
-        allowed_changes(run(), around(Faster, root=wider()))
-    with pytest.raises(ConfigErrors, match=r"motor\.motor\.width cannot change .*: 3 -> 4"):
-        allowed_changes(around(Faster), around(Faster, root=wider()))
-
-
-def test_a_part_in_two_places_stays_one() -> None:
-    old, new = run(), around(Faster)
-    old.spare, new.spare = old.motor, new.motor
-    assert {one.permission.name for one in allowed_changes(old, new)} == {"LIVE"}
-    new.spare = around(Faster).motor
-    with pytest.raises(ConfigErrors, match="cannot change"):
-        allowed_changes(old, new)
-
-
 def test_a_refused_change_comes_from_what_is_new() -> None:
     old, new = (
         fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=width))

@@ -105,7 +105,7 @@ def test_shards_hold_no_more_than_they_may_and_are_read_by_their_index(directory
     assert equal(load(tmp_path), model)
     for shard, message in (
         ("model-00001", r"model-00001 cannot be read: No such file"),
-        (files[0].name, r"index.json names 1 tensors [\s\S]*, such as lost: "),
+        (files[0].name, r"index.json names 1 tensors [\s\S]*, such as lost; "),
     ):
         changed = {"weight_map": index["weight_map"] | {"lost": shard}}
         (tmp_path / INDEX).write_text(json.dumps(changed))

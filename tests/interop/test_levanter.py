@@ -146,8 +146,6 @@ type: mixtral, lbl_coef: 0.1, rzl_coef: null -> mlp.balancing[0].weight = 0.05;
 use_layer_norm_weight: false, layer_norm_epsilon: 1e-6 -> mlp_norm() = WeightlessRMSNorm;
     mlp_norm.eps = 1e-6
 hybrid_norm: true -> () = SandwichBlock; mlp_out_norm() = RMSNorm
-gradient_checkpointing: true -> () = Recompute; block.mlp.ffn_dim = 96
-gradient_checkpointing: full -> () = Recompute
 gradient_checkpointing: false -> () = Block; mlp.ffn_dim = 96
 """
 
@@ -156,6 +154,12 @@ gradient_checkpointing: false -> () = Block; mlp.ffn_dim = 96
 @pytest.mark.parametrize(("text", "values", "names"), cases(MODELS))
 def test_models_are_mapped(text: str, values: str, names: str) -> None:
     assert_mapped(f"model: {{{SIZES}, {text}}}", values, names, inside=BLOCK)
+
+
+@pytest.mark.parametrize("value", ["true", "full"])
+def test_recomputation_is_mapped(value: str) -> None:
+    text = f"model: {{{SIZES}, gradient_checkpointing: {value}}}"
+    assert_mapped(text, "recompute() = Recompute; blocks[0].mlp.ffn_dim = 96", "", inside="model")
 
 
 def test_gemma_scales_and_ties_its_table() -> None:
@@ -192,7 +196,7 @@ def test_gpt2_starts_from_gpt2() -> None:
     )
     scaled = "scale_attn_by_inverse_layer_idx: true, gradient_checkpointing: true"
     cfg = graph_of(read(f"model: {{type: gpt2, num_layers: 3, {scaled}}}"))
-    scales = [block.block.attention.scale for block in cfg.model.blocks]
+    scales = [block.attention.scale for block in cfg.model.blocks]
     assert scales == pytest.approx([1 / 8, 1 / 16, 1 / 24])
 
 

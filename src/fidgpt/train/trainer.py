@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
@@ -139,17 +139,12 @@ class Trainer:
     average: Average | None = None
     meters: updates.StepMeters | None = None
     schedules: Mapping[str, Schedule] | None = None
-    batch_growth: InitVar[StreamWrapper | None] = None
-    seq_len_growth: InitVar[StreamWrapper | None] = None
-    prefetch: InitVar[StreamWrapper | None] = None
+    batch_growth: StreamWrapper | None = None
+    seq_len_growth: StreamWrapper | None = None
+    prefetch: StreamWrapper | None = None
 
-    def __post_init__(
-        self,
-        batch_growth: StreamWrapper | None,
-        seq_len_growth: StreamWrapper | None,
-        prefetch: StreamWrapper | None,
-    ) -> None:
-        for wrapper in (batch_growth, seq_len_growth, prefetch):
+    def __post_init__(self) -> None:
+        for wrapper in (self.batch_growth, self.seq_len_growth, self.prefetch):
             self.data = self.data if wrapper is None else wrapper(self.data)
         updates.require_bound(self.max_grad_norm)
         for name in ("vocab_size", "seq_len", "batch_size", "num_steps", "micro_batch_size"):
