@@ -112,7 +112,7 @@ def test_another_mixture_takes_the_place_of_the_first(texts: dict[str, str]) -> 
 def test_weights_of_nothing_and_stages_between_steps_are_refused(texts: dict[str, str]) -> None:
     with pytest.raises(graph.ConfigError, match="no text 'prse'; the texts are own, prose, code"):
         fiddlers.use_mixture(small(texts), texts, weights={"prse": 1})
-    with pytest.raises(graph.ConfigError, match="at a step, or at a part of the run below 1: 2.5"):
+    with pytest.raises(graph.ConfigError, match="at a step or, below 1, at a fraction: 2.5"):
         fiddlers.use_mixture(small(texts), texts, stages={2.5: {"own": 1}})
 
 

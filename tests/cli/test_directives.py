@@ -254,7 +254,9 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
     assert message_of(DEBUG, f"patch:{tmp_path}/config.json").endswith("is a whole config.")
     (tmp_path / "empty.patch").write_text("\n")
     assert message_of(DEBUG, f"patch:{tmp_path}/empty.patch").endswith("patch: it is empty.")
-    assert f"{__file__}: line" in message_of(DEBUG, f"patch:{__file__}")
+    assert "test_directives.py is not a fidgpt patch: line 1" in message_of(
+        DEBUG, f"patch:{__file__}"
+    )
 
 
 @pytest.mark.parametrize(
