@@ -44,7 +44,7 @@ def alone(case: str) -> dict[str, Any]:
 @pytest.mark.parametrize(("number", "case"), EXACT)
 def test_several_processes_train_as_one(left, number: int, case: str) -> None:
     one, ranks = alone(case), [rank[case] for rank in left[number]]
-    # Muon's iteration in bfloat16 amplifies the rounding of gradients, on some CPUs more than others.
+    # Muon's iteration in bfloat16 amplifies the rounding of gradients, on some CPUs more.
     bound = 1e-4 if case == "orthogonal" else 1e-5
     for own, row in zip(one["rows"], ranks[0]["rows"], strict=True):
         assert own.keys() == row.keys()
