@@ -145,6 +145,8 @@ class SharingChanged(Change):
     @property
     def detail(self) -> str:
         old, new = self._side(self.old), self._side(self.new)
+        if self.old.path is None:  # inside of an added part
+            return new
         return f"{new}, not {self.old.path}" if old == new else f"{old} -> {new}"
 
     def _side(self, side: Side) -> str:

@@ -13,6 +13,7 @@ from fidgpt.collection import gc_paused
 from fidgpt.graph import cloning, fiddle, hints
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.difference import changes
+from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.storage.bound import Argument, BoundGraph, value_key
 from fidgpt.graph.walk import IS_NODE, IS_PART, is_shared_object, join, nodes, step_from, step_to
 
@@ -116,6 +117,7 @@ class Comparison:
         self._containers: set[tuple[int, int]] = set()
         self._later: deque[tuple[Edge, Any, Any]] = deque()
         self._reported: set[int] = set()  # parts of which a change was reported
+        self._inside: list[changes.Change] = []  # of the part that was reported last
         self._all = _Pass()
         one, other = Argument(self.old.root), Argument(self.new.root)
         self._walk([Edge((None, None), ("", ""), one, other, self._all)])
@@ -180,6 +182,8 @@ class Comparison:
                         (id(one.node.value), step_to(one.key)) in changed for one in sources
                     )
                     yield edge, None if follows else self._value_change(edge, old, new)
+                    inside, self._inside = self._inside, []
+                    yield from ((edge, change) for change in inside)
 
     def _walk(self, edges: Iterable[Edge]) -> None:
         stack = list(edges)[::-1]
@@ -339,13 +343,34 @@ class Comparison:
         return is_paired or id(part) in self._reported
 
     def _report(self, graph: BoundGraph, value: Any) -> None:
-        """Remember a part that was added or removed, with all the parts that only it holds."""
-        stack = [value]
+        """Remember a part that was added or removed, with all the parts that only it holds.
+
+        An added part shows the parts that it holds by their names; what these hold follows as
+        changes inside.
+        """
+        stack = [("", value)]
         while stack:
-            value = stack.pop()
-            if graph.has_parts(value) and not self._is_known(value):
-                self._reported.add(id(value))
-                stack += [one for _, one in graph.held(value)]
+            path, value = stack.pop()
+            is_known = self._is_known(value)
+            if graph is self.new and path and IS_PART[type(value)]:
+                self._inside += self._changes_inside(path, value, is_known)
+            if is_known or not graph.has_parts(value):
+                continue
+            self._reported.add(id(value))
+            inherited, own = graph.inherited_by(value), graph.path(value)
+            stack += [
+                (join(own, step_from(value, key)), one)
+                for key, one in reversed(graph.held(value))
+                if key not in inherited
+            ]
+
+    def _changes_inside(self, path: str, part: Any, is_known: bool) -> Iterator[changes.Change]:
+        """Yield what the name of a part in an added one leaves out: its arguments, or sharing."""
+        none, home = changes.Side(None), self.new.path(part)
+        if is_known and home != path:
+            yield changes.SharingChanged(none, changes.Side(path, part, shared_with=home))
+        elif not is_known and changes.describe(part) != leaf_text(part):
+            yield changes.PartAdded(none, changes.Side(path, part))
 
 
 def _in_order(found: list[_Finding]) -> Iterator[_Finding]:
