@@ -51,7 +51,7 @@ def mutants(cfg: fdl.Config, draw: random.Random, count: int) -> Iterator[fdl.Co
         (i, key)
         for i, node in enumerate(graph.parts(cfg))
         for key, value in fdl.ordered_arguments(node.value).items()
-        if changed(value) is not None
+        if isinstance(key, str) and changed(value) is not None
     ]
     for i, key in draw.sample(places, min(count, len(places))):
         other = graph.clone(cfg)

@@ -16,6 +16,8 @@ from forked import Python
 from fidgpt import graph
 from fidgpt.compose.composition import compose
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 EARLIER = Path(__file__).parent / "fixtures" / "earlier"
 RECORDED = json.loads((EARLIER / "recorded.json").read_text(encoding="utf-8"))
@@ -74,14 +76,12 @@ def test_a_config_file_loads_in_both_forms_and_builds(name: str) -> None:
     assert parameters == CONFIGS[name]["parameters"]
 
 
-@pytest.mark.slow
 def test_patches_apply(earlier: Path) -> None:
     for name, recorded in PATCHES.items():
         flags = ("--config=config:debug", f"--config=patch:patches/{name}.patch", "--print=json")
         assert is_same_run(graph.load(run(earlier, "train.py", *flags)), recorded)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_resumes_where_it_stopped(name: str, earlier: Path) -> None:
     recorded = RUNS[name]
@@ -96,19 +96,16 @@ def test_a_run_resumes_where_it_stopped(name: str, earlier: Path) -> None:
     assert [row["step"] for row in after] == [*range(1, recorded["num_steps"] + 1)], output
 
 
-@pytest.mark.slow
 def test_a_run_still_knows_where_its_values_came_from(earlier: Path) -> None:
     flags = ("--config=config_file:runs/dense/config.json", "--why=model.hidden_dim")
     assert "directive 2: set:model.hidden_dim=8" in run(earlier, "train.py", *flags)
 
 
-@pytest.mark.slow
 def test_an_average_is_evaluated(earlier: Path) -> None:
     output = run(earlier, "-m", "fidgpt.evaluate", "runs/muon", "--averaged")
     assert "bits_per_byte" in output
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["grid", "search"])
 def test_a_sweep_is_reported(name: str, earlier: Path) -> None:
     output = run(earlier, "-m", "fidgpt.sweep", "report", f"sweeps/{name}", "--nopage")
@@ -116,7 +113,6 @@ def test_a_sweep_is_reported(name: str, earlier: Path) -> None:
     assert (earlier / "sweeps" / name / "report.csv").exists()
 
 
-@pytest.mark.slow
 def test_a_sweep_finds_its_points_finished(earlier: Path) -> None:
     folder, recorded = earlier / "sweeps" / "grid", RECORDED["grid"]
     before = metrics_of(folder)
@@ -126,7 +122,6 @@ def test_a_sweep_finds_its_points_finished(earlier: Path) -> None:
     assert statuses(folder) == expected, output
 
 
-@pytest.mark.slow
 def test_a_search_continues_its_study(earlier: Path) -> None:
     folder, recorded = earlier / "sweeps" / "search", RECORDED["search"]
     before = metrics_of(folder)

@@ -16,6 +16,8 @@ from fidgpt.compose import runs
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
 from fidgpt.model import materialize
 
+pytestmark = pytest.mark.slow
+
 # One config of each family, and whether one table reads and scores tokens.
 TIED = {
     "base": True,
@@ -145,7 +147,6 @@ def try_to_build(cfg: fdl.Config) -> train.Trainer:
     return trainer
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("config", tiered(TIED, {"base", "gemma3_270m"}))
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) -> None:
@@ -163,7 +164,6 @@ def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) ->
         assert all(parameter.is_meta for parameter in model.parameters())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("config", tiered(MIXTURES, {"deepseek_v3"}))
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_a_fiddler_applies_to_a_published_mixture_or_is_refused(name: str, config: str) -> None:
@@ -197,7 +197,6 @@ def is_free(once: dict[str, fdl.Config], one: str, other: str) -> bool:
     return first in alternatives[0] and second in alternatives[1]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("mixture", [False, True], ids=["dense", "mixture"])
 @pytest.mark.parametrize("config", tiered(ORDERED_ON, {"base"}))
 def test_the_order_of_fiddlers_does_not_matter(config: str, mixture: bool) -> None:
@@ -281,7 +280,6 @@ def composed(family: str, names: list[str]) -> fdl.Config:
     return cfg
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("index", tiered(range(42), range(len(FAMILIES))))
 def test_any_features_in_any_order_are_one_graph_and_train(index: int) -> None:
     family, names = FAMILIES[index % len(FAMILIES)], drawn(index)
@@ -306,7 +304,6 @@ def test_any_features_in_any_order_are_one_graph_and_train(index: int) -> None:
     assert len(trained - moved) <= len(trained) // 4, trained - moved
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", tiered(FAMILIES, {"gemma3_270m", "deepseek_v3", "gpt_oss_20b"}))
 def test_every_two_features_build(family: str) -> None:
     """Each pair on one family; which features go with which family is tried one by one."""

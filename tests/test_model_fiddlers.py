@@ -179,6 +179,7 @@ def test_an_expert_computes_what_the_mlp_did(mlp, arguments, experts):
     torch.testing.assert_close(module(x), dense(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", configs.__all__)
 def test_every_config_can_be_a_mixture(name):
     cfg = getattr(configs, name)()

@@ -16,6 +16,8 @@ from fidgpt.train.harness import Tasks
 
 from .conftest import Command
 
+pytestmark = pytest.mark.slow
+
 TASKS = Path(__file__).parents[1] / "train" / "harness_tasks"
 
 
@@ -35,13 +37,11 @@ def test_tasks_are_run_on_the_newest_checkpoint(command: Command, run: str, tmp_
     assert "no task 'nothing'" in command(evaluate.main, run, "--tasks=nothing").err
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(find_spec("lm_eval") is not None, reason="lm-evaluation-harness is installed")
 def test_without_the_harness_the_extra_is_named(command: Command, run: str) -> None:
     assert "fidgpt[lm-eval]" in command(evaluate.main, run, "--tasks=fidgpt_choice").err
 
 
-@pytest.mark.slow
 def test_results_are_written_whole_or_not_at_all(
     command: Command, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +65,6 @@ def test_results_are_written_whole_or_not_at_all(
     assert json.loads(output.read_text()) == {"task": {"acc": 0.5}}
 
 
-@pytest.mark.slow
 def test_a_run_is_measured_as_it_measured_itself_and_on_whole_texts(
     command: Command, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +109,6 @@ def test_mistakes(command: Command, tmp_path: Path, arguments: list[str], messag
     assert status == 2 and message in err
 
 
-@pytest.mark.slow
 def test_a_hub_model_needs_a_text_or_a_task(command: Command, run: str, tmp_path: Path) -> None:
     hub = str(tmp_path / "hub")
     assert command(export.main, run, hub).status == 0

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "fiddle", "numpy", "libcst", "beartype", "jaxtyping", "tokenizers", "rich"}
 LIGHT = {
@@ -59,27 +61,23 @@ def test_nothing_heavy_is_loaded(command: list[str]) -> None:
     assert not modules_after(COMMAND, *command) & HEAVY
 
 
-@pytest.mark.slow
 def test_nor_where_no_index_was_ever_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
     assert not modules_after(COMMAND, "fidgpt.cli.train", "--list=configs") & HEAVY
     assert len(list(tmp_path.glob("index-*.json"))) == 1
 
 
-@pytest.mark.slow
 def test_the_measure_sees_what_is_loaded() -> None:
     modules = modules_after(COMMAND, "fidgpt.cli.train", "--config=config:debug", "--print")
     assert modules >= {"torch", "fiddle"}
     assert not modules & {"yaml", "rich", "fidgpt.interop.levanter"}
 
 
-@pytest.mark.slow
 def test_graphs_and_directives_are_read_without_torch() -> None:
     loaded = modules_after("import fidgpt.graph, fidgpt.compose.directives, fidgpt.compose.report")
     assert not loaded & {"torch", "beartype"}
 
 
-@pytest.mark.slow
 def test_what_takes_seconds_is_not_loaded_before_the_first_step_ends(tmp_path: Path) -> None:
     modules = modules_after(FIRST_STEP, str(tmp_path / "run"))
     late = {"torch._dynamo", "torch._inductor", "sympy", "torch.distributed.checkpoint"}

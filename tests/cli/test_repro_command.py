@@ -19,6 +19,8 @@ from fidgpt.compose.reproduction import command_for, named_graphs, part_name
 
 from .conftest import Command
 
+pytestmark = pytest.mark.slow
+
 DEBUG = "--config=config:debug"
 CATALOGUE = own_catalogue()
 NAMED = functools.cache(lambda: named_graphs(CATALOGUE))
@@ -42,7 +44,6 @@ def repro(command: Command, *flags: str) -> list[str]:
     return found
 
 
-@pytest.mark.slow
 def test_the_command_makes_the_same_graph(command: Command, tmp_path: Path) -> None:
     flags = [DEBUG, "--config=set:seed=9", "--config=set:seed=3", "--config=fiddler:use_gelu"]
     found = repro(command, *flags)
@@ -60,7 +61,6 @@ def test_the_command_makes_the_same_graph(command: Command, tmp_path: Path) -> N
     assert sorted(found) == sorted(flags)
 
 
-@pytest.mark.slow
 def test_what_directives_cannot_make_is_named(command: Command, tmp_path: Path) -> None:
     cfg: Any = fdl.Config(dict, seed=1)
     known = dataclasses.replace(own_catalogue(), configs={"mine": lambda: cfg})
@@ -90,7 +90,6 @@ DIRECTIVES = [
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("directives", DIRECTIVES, ids=" ".join)
 def test_a_graph_is_reproduced_without_its_history(directives: list[str]) -> None:
     """The nearest config is found, and about as few directives, from what the graph holds alone."""

@@ -16,12 +16,13 @@ from fidgpt.graph.outlines import flat, set_lines
 
 from .conftest import Command
 
+pytestmark = pytest.mark.slow
+
 DEBUG = "--config=config:debug"
 SEED = "--config=set:seed=3"
 ONE_CHANGE = "~ seed: 0 -> 3, inherited by 1 parameter\n"
 
 
-@pytest.mark.slow
 def test_forms(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg = configs.debug()
     forms = {"text": outline, "flat": flat, "python": python, "defaults": set_lines}

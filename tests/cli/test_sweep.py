@@ -14,6 +14,8 @@ from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import Command
 
+pytestmark = pytest.mark.slow
+
 Lines = list[list[str]]
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
 FLAGS = [f"--config={directive}" for directive in QUICK]
@@ -26,7 +28,6 @@ def rows_of(directory: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (directory / "table.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_print_shows_the_points_alone(command: Command, tmp_path: Path, processes: Lines) -> None:
     axes = [f"{RATES},0.003", "--sweep=set:seed=0,1"]
     flags = (*axes, "--print", f"--run_dir={tmp_path / 'sweep'}")
@@ -48,7 +49,6 @@ def test_print_shows_the_points_alone(command: Command, tmp_path: Path, processe
     assert not (tmp_path / "sweep").exists() and not processes
 
 
-@pytest.mark.slow
 def test_flags_keep_their_places(command: Command) -> None:
     flags = ["--config=config:debug", "--sweep=set:seq_len=16,32", "--config=set:samples=None"]
     more = ["--zip=set:batch_size=1,2;tag:LearningRate=1,2", "--sweep=tag:WeightDecay=0,1"]
@@ -60,7 +60,6 @@ def test_flags_keep_their_places(command: Command) -> None:
     assert "set:seq_len=64 (directive 7) overwrites" in late.err
 
 
-@pytest.mark.slow
 def test_a_sweep_trains_each_point_once(command: Command, tmp_path: Path, processes: Lines) -> None:
     flags = [*FLAGS, RATES, f"--run_dir={tmp_path}"]
     status, out, _ = command(sweep.main, *flags)
@@ -77,7 +76,6 @@ def test_a_sweep_trains_each_point_once(command: Command, tmp_path: Path, proces
     assert all(f"{rows[1][-1]['loss']:.4f}" in text for text in (out, again.out))
 
 
-@pytest.mark.slow
 def test_a_failed_point_is_retried_alone(
     command: Command, tmp_path: Path, processes: Lines
 ) -> None:
@@ -90,7 +88,6 @@ def test_a_failed_point_is_retried_alone(
     assert all("--resume" in line[-1] for line in processes[2:])
 
 
-@pytest.mark.slow
 def test_an_objective_that_no_point_measures_is_reported(command: Command, tmp_path: Path) -> None:
     flags = [*FLAGS, RATES, "--objective=moe/load_max", f"--run_dir={tmp_path}"]
     status, out, err = command(sweep.main, *flags)
@@ -99,7 +96,6 @@ def test_an_objective_that_no_point_measures_is_reported(command: Command, tmp_p
     assert "no run reports --objective=moe/load_max. There are" in err
 
 
-@pytest.mark.slow
 def test_a_search_prints_the_best_point(command: Command, tmp_path: Path, processes: Lines) -> None:
     pytest.importorskip("optuna")
     flags = [*SEARCH, f"--run_dir={tmp_path}", "--stop=median", "--config=set:seed=4"]
@@ -121,7 +117,6 @@ def test_a_search_prints_the_best_point(command: Command, tmp_path: Path, proces
     assert len(processes) == 3
 
 
-@pytest.mark.slow
 def test_a_bisection_names_the_difference(
     command: Command, tmp_path: Path, processes: Lines
 ) -> None:

@@ -23,6 +23,8 @@ from fidgpt.interop import from_hf, load_hf, save_hf
 from fidgpt.interop.hugging_face.files import TensorFiles, from_eight_bits, from_four_bits
 from fidgpt.model import LanguageModel, is_adapter
 
+pytestmark = pytest.mark.slow
+
 FORMS: dict[str, tuple[Form, tuple[int, ...]]] = {
     "same": (Same("a"), (4, 6)),
     "transposed": (Transposed("a"), (4, 6)),
@@ -87,7 +89,6 @@ def configure(directory: Path, **settings: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-@pytest.mark.slow
 def test_shards_hold_no_more_than_they_may_and_are_read_by_their_index(directory, load, tmp_path):
     model = load(directory)
     save_hf(model, tmp_path, seq_len=24, max_shard_size=60_000)
@@ -113,7 +114,6 @@ def test_shards_hold_no_more_than_they_may_and_are_read_by_their_index(directory
             load_hf(model, tmp_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(60_000, 10**9), (10**9, 60_000), (30_000, 60_000)])
 def test_earlier_weights_are_removed(directory, load, tmp_path, sizes):
     out = tmp_path / "out"
@@ -130,7 +130,6 @@ def test_earlier_weights_are_removed(directory, load, tmp_path, sizes):
     assert {path.name for path in out.iterdir()} == {"config.json", *named}
 
 
-@pytest.mark.slow
 def test_a_config_of_something_else_is_not_overwritten(directory, load, tmp_path):
     (tmp_path / "config.json").write_text('{"format": "fidgpt.config"}')
     with pytest.raises(ConfigError, match="would be lost"):
@@ -139,7 +138,6 @@ def test_a_config_of_something_else_is_not_overwritten(directory, load, tmp_path
     assert not [*tmp_path.glob("*.safetensors")]
 
 
-@pytest.mark.slow
 def test_one_tensor_is_in_memory_at_a_time(directory, load, monkeypatch):
     model, alive, most = load(directory), [], 0
     each = TensorFiles.each
@@ -165,7 +163,6 @@ def test_files_cannot_name_what_writes():
             find_name(f"fidgpt.interop.{name}")
 
 
-@pytest.mark.slow
 def test_files_of_the_bare_model_and_old_masks_are_read(directory, load):
     def rename(tensors: dict[str, Tensor]) -> None:
         for name in list(tensors):
@@ -180,7 +177,6 @@ def test_files_of_the_bare_model_and_old_masks_are_read(directory, load):
     assert equal(load(directory), expected)
 
 
-@pytest.mark.slow
 def test_files_of_a_model_of_text_and_images_are_read(hub, build, load):
     sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 2}
     path = hub(model_type="gemma3_text", **sizes)
@@ -206,7 +202,6 @@ SMALL = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mixtral_8x7b", "qwen3_30b_a3b"])
 def test_adapters_of_experts_are_added_to_their_weights(name, published, hub, build, load):
     path = hub(**published[name] | SMALL)
@@ -221,7 +216,6 @@ def test_adapters_of_experts_are_added_to_their_weights(name, published, hub, bu
     torch.testing.assert_close(plain(tokens), model(tokens), atol=1e-4, rtol=1e-4)
 
 
-@pytest.mark.slow
 def test_the_further_prediction_of_deepseek_v3_is_left_out(published, hub, build, load):
     sizes = {"kv_lora_rank": 12, "q_lora_rank": 20, "n_routed_experts": 16, "num_hidden_layers": 4}
     sizes = SMALL | sizes | {"num_key_value_heads": 4}
@@ -237,7 +231,6 @@ def test_the_further_prediction_of_deepseek_v3_is_left_out(published, hub, build
     assert equal(load(path), model)
 
 
-@pytest.mark.slow
 def test_every_tensor_that_does_not_fit_is_listed_and_nothing_is_loaded(directory, build):
     def damage(tensors: dict[str, Tensor]) -> None:
         del tensors["transformer.h.1.attn.c_attn.weight"]
@@ -260,7 +253,6 @@ def test_every_tensor_that_does_not_fit_is_listed_and_nothing_is_loaded(director
 WTE = "transformer.wte.weight"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -279,7 +271,6 @@ def test_tensors_that_do_not_fit_are_refused(directory, load, damage, message):
         load(directory)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "line"),
     [
@@ -301,7 +292,6 @@ def uneven(cfg: Any) -> None:
     cfg.model.blocks[1].attention.head_dim = 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -321,7 +311,6 @@ def test_a_model_of_another_family_is_refused(directory, build, tmp_path, change
     assert not (tmp_path / "ours").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -336,7 +325,6 @@ def test_weights_without_an_index_are_not_ignored(directory, name):
         from_hf(str(directory))
 
 
-@pytest.mark.slow
 def test_weights_come_with_their_own_tokenizer_or_none(directory):
     spec = fdl.build(from_hf(str(directory)).data.corpus.tokenizer)
     assert isinstance(spec, TokenizerFile)
@@ -345,7 +333,6 @@ def test_weights_come_with_their_own_tokenizer_or_none(directory):
         spec.build([])
 
 
-@pytest.mark.slow
 def test_damaged_directories_are_refused(directory, build):
     with torch.device("meta"):
         model = build_graph(bind(from_hf(str(directory))).model)
@@ -441,7 +428,6 @@ def test_each_number_has_the_scale_of_its_block(shape: tuple[int, int]) -> None:
     assert torch.equal(from_eight_bits(codes, scales), by_hand(codes, scales))
 
 
-@pytest.mark.slow
 def test_eight_bits_with_scales_are_read_as_what_they_stand_for(load, plain, tmp_path):
     coded, meant = in_eight_bits(plain)
     found = load(write(tmp_path / "coded", coded, quantization_config=FP8))
@@ -451,7 +437,6 @@ def test_eight_bits_with_scales_are_read_as_what_they_stand_for(load, plain, tmp
     assert all(map(torch.equal, found.parameters(), wanted.parameters()))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scales", [{}, {"layers.0.mlp.up_proj": torch.ones(3, 3)}])
 def test_eight_bits_without_their_scales_are_refused(build, plain, scales, tmp_path):
     coded, _ = in_eight_bits(plain)

@@ -132,6 +132,7 @@ assert counters["stats"]["unique_graphs"] == 10, counters["stats"]
 """
 
 
+@pytest.mark.slow
 def test_compiled_blocks_compute_the_same_and_are_compiled_once_for_all_layers(tmp_path: Path):
     run_program(BLOCK_PROGRAM, folder=tmp_path)
 

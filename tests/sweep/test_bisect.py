@@ -18,6 +18,8 @@ from fidgpt.sweep.objective import Objective
 
 from .conftest import Toys
 
+pytestmark = pytest.mark.slow
+
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
 CHANGES = [
     "set:seed=3",
@@ -81,7 +83,6 @@ def test_the_smallest_set_is_found(causes: set[int]) -> None:
     assert len(causes) > 1 or len(tried) <= 10  # bisection, not one after the other
 
 
-@pytest.mark.slow
 def test_a_single_cause_is_named_with_its_command(tmp_path: Path) -> None:
     fake = Fake(lambda changed: 9.0 if "optimizer.lr" in changed else 2.0)
     findings, lines = found(tmp_path, fake)
@@ -103,7 +104,6 @@ def test_a_single_cause_is_named_with_its_command(tmp_path: Path) -> None:
     assert rows[-1]["value"] is None or rows[-1]["value"] in (2.0, 9.0)
 
 
-@pytest.mark.slow
 def test_causes_that_only_act_together_are_both_named(tmp_path: Path) -> None:
     fake = Fake(lambda changed: 9.0 if {"seed", "max_grad_norm"} <= changed else 2.0)
     findings, _ = found(tmp_path, fake, jobs=3)
@@ -111,7 +111,6 @@ def test_causes_that_only_act_together_are_both_named(tmp_path: Path) -> None:
     assert "only together" in findings.text
 
 
-@pytest.mark.slow
 def test_inseparable_causes_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Bisection.changed
 
@@ -126,7 +125,6 @@ def test_inseparable_causes_are_left_out(tmp_path: Path, monkeypatch: pytest.Mon
     assert {*found(tmp_path, fake)[0].pieces} == causes
 
 
-@pytest.mark.slow
 def test_divergence_is_bad_and_a_missing_value_unresolved(tmp_path: Path) -> None:
     def value(changed: set[str]) -> float | None:
         if "seq_len" in changed and len(changed) < 8:
@@ -138,7 +136,6 @@ def test_divergence_is_bad_and_a_missing_value_unresolved(tmp_path: Path) -> Non
     assert any(line.endswith("it has no loss: unresolved") for line in lines)
 
 
-@pytest.mark.slow
 def test_the_threshold_can_be_set(tmp_path: Path) -> None:
     fake = Fake(lambda changed: 2.0 + ("seed" in changed) + 6 * ("max_grad_norm" in changed))
     assert found(tmp_path, fake, threshold=8.5)[0].pieces == ("seed", "max_grad_norm")
@@ -146,7 +143,6 @@ def test_the_threshold_can_be_set(tmp_path: Path) -> None:
         found(tmp_path / "other", fake, threshold=1.0)
 
 
-@pytest.mark.slow
 def test_finished_ends_are_not_trained_again(tmp_path: Path) -> None:
     good, bad = run_of(tmp_path / "good", loss=2.0), run_of(tmp_path / "bad", *TWO, loss=9.0)
     fake = Fake(lambda changed: 9.0 if "seed" in changed else 2.0)
@@ -161,7 +157,6 @@ def test_finished_ends_are_not_trained_again(tmp_path: Path) -> None:
         Bisection(good, good, objective="loss")
 
 
-@pytest.mark.slow
 def test_an_unreported_objective_is_refused_at_once(tmp_path: Path) -> None:
     good, bad = run_of(tmp_path / "good"), run_of(tmp_path / "bad", "set:seed=3")
     with pytest.raises(ConfigError, match="it has no evaluator 'validatoin'"):
@@ -197,7 +192,6 @@ class Halting(Runner):
         return LocalRunner().run(todo, events) and len(todo) == len(every)
 
 
-@pytest.mark.slow
 def test_a_stopped_bisection_continues(toys: Toys, tmp_path: Path) -> None:
     good, bad = run_of(tmp_path / "good"), run_of(tmp_path / "bad", *CHANGES)
     first, second = Halting(4), Halting(99)

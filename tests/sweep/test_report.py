@@ -27,6 +27,8 @@ from fidgpt.sweep.results import record_sweep
 
 from .reported import Values, write_sweep
 
+pytestmark = pytest.mark.slow
+
 RATES = ["0.0001", "0.001", "0.01"]
 BY_RATE = dict(zip(RATES, [3.4, 3.0, 3.2], strict=True))
 
@@ -68,7 +70,6 @@ def test_the_best_point_is_named_with_its_lead(sweep: Path) -> None:
     assert step == 4 and value > 3.4  # it falls from its first value
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("gap", "words"),
     [(0.01, "more than repeated runs explain"), (0.0, "Repeated runs differ as much")],
@@ -96,7 +97,6 @@ def test_a_lucky_seed_does_not_win(tmp_path: Path) -> None:
     assert read_report(sweep, repeats=["LearningRate"]).verdict[0].startswith("seed=0 won")
 
 
-@pytest.mark.slow
 def test_effects_of_an_ablation_compare_runs_of_one_seed(tmp_path: Path) -> None:
     effects = {"all": 0.0, "without use_gqa": 0.1, "without use_qk_norm": -0.02}
 
@@ -115,7 +115,6 @@ def test_effects_of_an_ablation_compare_runs_of_one_seed(tmp_path: Path) -> None
     assert repeat_command(report) is None
 
 
-@pytest.mark.slow
 def test_importance_is_the_share_of_the_variance(tmp_path: Path) -> None:
     axes = {"LearningRate": RATES, "WeightDecay": ["0", "0.1"], "seed": ["0", "1"]}
     sweep = write_sweep(
@@ -145,7 +144,6 @@ def test_an_axis_is_logarithmic_if_its_values_are(numbers: list[float], is_log: 
     assert is_log_spaced(numbers) is is_log
 
 
-@pytest.mark.slow
 def test_the_sheet_has_every_point_and_number(tmp_path: Path) -> None:
     axes = {"LearningRate": RATES, "seed": ["0", "1"]}
     statuses = {1: "running", 4: "diverged", 5: "waiting"}
@@ -164,7 +162,6 @@ def test_the_sheet_has_every_point_and_number(tmp_path: Path) -> None:
     assert "running at 20/40" in text and "3.0000 ± 0 (2)" in text
 
 
-@pytest.mark.slow
 def test_configs_differ_in_values_including_defaults(tmp_path: Path) -> None:
     axes = {"LearningRate": ["0.001"], "WeightDecay": ["0.1", "0"]}
     sweep = write_sweep(tmp_path / "sweep", axes, by_rate, statuses={1: "waiting"})
@@ -206,7 +203,6 @@ def test_unknown_names_show_the_nearest(sweep: Path, monkeypatch: pytest.MonkeyP
         write_report(read_report(sweep))
 
 
-@pytest.mark.slow
 def test_the_command_prints_the_winner_and_its_files(sweep: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fidgpt.sweep", "report"]
     flags = ["--nopage", "--objective=loss", f"--out={tmp_path}/new/"]
@@ -234,7 +230,6 @@ def test_damaged_rows_and_several_sweeps_are_warned_of(sweep: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_the_best_points_command_reproduces_its_config(sweep: Path) -> None:
     best = read_report(sweep).best
     flags = shortest_command(best).split()[2:]
@@ -244,7 +239,6 @@ def test_the_best_points_command_reproduces_its_config(sweep: Path) -> None:
     assert shortest_command(best).endswith("--config=config:debug --config=tag:LearningRate=0.001")
 
 
-@pytest.mark.slow
 def test_the_two_best_can_be_repeated_beside_the_others(tmp_path: Path) -> None:
     axes = {"LearningRate": RATES, "WeightDecay": ["0", "0.1"]}
     sweep = write_sweep(tmp_path / "sweep", axes, lambda v: by_rate(v) + float(v["WeightDecay"]))
@@ -264,7 +258,6 @@ def test_the_two_best_can_be_repeated_beside_the_others(tmp_path: Path) -> None:
     assert repeat_command(read_report(write_sweep(tmp_path / "seeds", seeds, by_rate))) is None
 
 
-@pytest.mark.slow
 def test_the_best_at_each_size_is_shown(tmp_path: Path) -> None:
     axes = {"LearningRate": RATES, "WeightDecay": ["0", "0.1"], "seed": ["0", "1"]}
 

@@ -11,6 +11,8 @@ from fidgpt.sweep.report import read_report, write_report
 from .reported import Values, write_sweep
 from .test_report import BY_RATE, RATES, rows_of, write_rows
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("plotly", reason="the page needs the extra `report`")
 
 
@@ -31,7 +33,6 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> str:
     return page_of(write_sweep(sweep, axes, loss, statuses={11: "diverged"}))
 
 
-@pytest.mark.slow
 def test_a_page_opens_from_a_file_and_loads_nothing(grid: str, tmp_path: Path) -> None:
     dom = opened(grid, tmp_path)
     assert 'data-ready="yes"' in dom
@@ -117,7 +118,6 @@ def test_clicks_choose_two_points_and_sort_and_filter_the_table(grid: str, tmp_p
     assert (shown["marked"], shown["filtered"]) == (2, 2)
 
 
-@pytest.mark.slow
 def test_an_ablation_shows_its_effects(tmp_path: Path) -> None:
     effects = {"all": 0.0, "without use_gqa": 0.1}
     axes = {"ablate": list(effects), "seed": ["0", "1"]}
@@ -134,7 +134,6 @@ def test_an_ablation_shows_its_effects(tmp_path: Path) -> None:
     assert shown == {"x": [pytest.approx(0.1)], "text": [text], "map": True}
 
 
-@pytest.mark.slow
 def test_texts_of_a_sweep_never_become_markup(tmp_path: Path) -> None:
     bad = "</script><img src=x onerror=document.title='run'>"
     sweep = write_sweep(tmp_path / bad.replace("/", "_"), {"LearningRate": RATES}, loss)
@@ -145,7 +144,6 @@ def test_texts_of_a_sweep_never_become_markup(tmp_path: Path) -> None:
     assert 'data-ready="yes"' in dom and "<img" not in text and "<title>run" not in dom
 
 
-@pytest.mark.slow
 def test_hundreds_of_points_make_a_page_that_still_opens(tmp_path: Path) -> None:
     sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES, "WeightDecay": ["0"]}, loss)
     many = [

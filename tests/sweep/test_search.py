@@ -23,6 +23,8 @@ from fidgpt.sweep.search import FILE, Distribution, Found, Search, Space, space
 
 from .test_local import interrupt_when
 
+pytestmark = pytest.mark.slow
+
 NUM_STEPS = 10
 QUICK = ["config:debug", f"fiddler:smoke_test({NUM_STEPS})", "set:samples=None"]
 WIDTHS = space("set:model.hidden_dim=32,33,64")
@@ -101,7 +103,6 @@ def states(search: Search) -> list[TrialState]:
     return [one.state for one in search.study().trials]
 
 
-@pytest.mark.slow
 def test_a_search_with_one_job_is_reproducible_by_its_seed(toys: Toys, search: Make) -> None:
     chosen: list[list[str]] = []
     for i, seed in enumerate([1, 1, 2]):
@@ -112,7 +113,6 @@ def test_a_search_with_one_job_is_reproducible_by_its_seed(toys: Toys, search: M
     assert len(set(chosen[0])) == 5
 
 
-@pytest.mark.slow
 def test_invalid_points_are_not_run_and_known_ones_not_twice(toys: Toys, search: Make) -> None:
     made = search(WIDTHS, sampler="random:12")
     found, text = run(made, jobs=2)
@@ -126,7 +126,6 @@ def test_invalid_points_are_not_run_and_known_ones_not_twice(toys: Toys, search:
         run(search(space("set:model.hidden_dim=33,35"), sampler="random:3", name="none"))
 
 
-@pytest.mark.slow
 def test_a_stopped_search_continues_as_if_it_had_not_been_stopped(toys: Toys, search: Make) -> None:
     whole, _ = run(search(sampler="tpe:13", name="whole"))
     toys.started.clear()
@@ -144,7 +143,6 @@ def test_a_stopped_search_continues_as_if_it_had_not_been_stopped(toys: Toys, se
     assert len(toys.started) == before
 
 
-@pytest.mark.slow
 def test_points_add_to_a_search_and_other_searches_are_refused(toys: Toys, search: Make) -> None:
     run(search(sampler="random:2"))
     found, _ = run(search(sampler="random:4"))
@@ -157,14 +155,12 @@ def test_points_add_to_a_search_and_other_searches_are_refused(toys: Toys, searc
         run(search(sampler="random:4", objective="max:loss"))
 
 
-@pytest.mark.slow
 def test_the_command_of_the_best_point_allows_the_users_packages(toys: Toys, search: Make) -> None:
     console = Console(file=io.StringIO(), width=1000)
     console.print(run(search(sampler="random:1", allowed=["mine"]))[0])
     assert "python train.py --allow=mine --config=config:debug" in console.file.getvalue()  # pyright: ignore
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["median", "asha"])
 def test_unpromising_points_are_stopped_early(stop: str, toys: Toys, search: Make) -> None:
     toys.seconds = 0.02
@@ -187,7 +183,6 @@ def test_an_objective_that_a_run_does_not_report_ends_the_search(toys: Toys, sea
     assert len(toys.started) == 1
 
 
-@pytest.mark.slow
 def test_an_objective_may_be_maximized(toys: Toys, search: Make, tmp_path: Path) -> None:
     made = search(sampler="tpe:4", objective="max:loss")
     found, text = run(made)
@@ -198,7 +193,6 @@ def test_an_objective_may_be_maximized(toys: Toys, search: Make, tmp_path: Path)
     assert made.study().best_value == max(losses)
 
 
-@pytest.mark.slow
 def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) -> None:
     toys.seconds = 0.02
     made = [search(sampler="tpe:8") for _ in range(2)]
@@ -216,7 +210,6 @@ def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) 
     assert {row["status"] for row in rows} == {"finished"}
 
 
-@pytest.mark.slow
 def test_a_trial_without_choices_is_continued(toys: Toys, search: Make, tmp_path: Path) -> None:
     (tmp_path / "killed").mkdir()
     made = search(sampler="random:6", name="killed")
@@ -226,7 +219,6 @@ def test_a_trial_without_choices_is_continued(toys: Toys, search: Make, tmp_path
     assert set(states(made)) == {TrialState.COMPLETE}
 
 
-@pytest.mark.slow
 def test_a_truncated_journal_line_is_removed(toys: Toys, search: Make, tmp_path: Path) -> None:
     run(search(sampler="random:3"))
     with (tmp_path / FILE).open("ab") as file:
@@ -244,7 +236,6 @@ def test_a_lock_does_not_outlive_its_process(search: Make, tmp_path: Path) -> No
     assert time.monotonic() - begin < 20
 
 
-@pytest.mark.slow
 def test_rows_that_the_table_lost_are_recovered(toys: Toys, search: Make, tmp_path: Path) -> None:
     before = names(run(search(sampler="random:6"))[0])
     (tmp_path / "table.jsonl").write_text("")
@@ -255,7 +246,6 @@ def test_rows_that_the_table_lost_are_recovered(toys: Toys, search: Make, tmp_pa
     assert statuses(found) == {"finished"}
 
 
-@pytest.mark.slow
 def test_the_same_command_retries_a_point_that_failed(toys: Toys, search: Make) -> None:
     toys.seconds = "none"  # the script fails
     assert statuses(run(search(sampler="random:2"))[0]) == {"failed"}
@@ -265,7 +255,6 @@ def test_the_same_command_retries_a_point_that_failed(toys: Toys, search: Make) 
     assert found.summary.startswith("2 trials")
 
 
-@pytest.mark.slow
 def test_a_point_that_runs_without_its_driver_is_waited_for(toys: Toys, search: Make) -> None:
     """What is chosen next must depend on its value."""
     made = search(sampler="random:6")
@@ -369,7 +358,6 @@ def test_errors_that_all_points_share_are_raised_first() -> None:
         _ = made.points
 
 
-@pytest.mark.slow
 def test_a_grid_has_all_its_points(toys: Toys, search: Make) -> None:
     spaces = [space("set:seed=1,2,3"), space("set:seq_len=range(16,33,16)")]
     assert Search(*spaces, sampler="grid", objective="loss").num_trials == 6

@@ -16,6 +16,8 @@ from fidgpt.model import AttentionContext, LanguageModel, materialize, one_docum
 from fidgpt.model.generation import generate, score
 from fidgpt.train import CrossEntropy, DomainValidation, Samples, Validation, continuations, harness
 
+pytestmark = pytest.mark.slow
+
 VOCAB = 16
 
 

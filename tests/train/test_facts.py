@@ -29,6 +29,8 @@ from fidgpt.train.precision import Precision
 from fidgpt.train.state import TrainState
 from fidgpt.train.summary_text import memory_text, summary_text
 
+pytestmark = pytest.mark.slow
+
 SEQ, ROWS, HIDDEN, VOCAB, WIDE = 128, 4, 128, 600, 8000
 CPU = torch.device("cpu")
 Make = Callable[[], nn.Module]
