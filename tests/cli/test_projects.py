@@ -113,16 +113,31 @@ class TestDottedNames:
         assert found.startswith(message) and len(found) < 300
 
 
+def install(lab: Path) -> None:
+    """Make `fidlab` an installed project."""
+    about = lab.parent / "fidlab-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fidlab\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[fidgpt.project]\nlab = fidlab\n")
+
+
+def test_a_broken_project_is_left_out(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (lab / "tags.py").write_text("import no_such_module\n")
+    install(lab)
+    catalogue = own_catalogue()
+    assert catalogue.packages == () and set(catalogue.configs) == set(OWN.configs)
+    error = capsys.readouterr().err
+    assert "fidlab.tags cannot be imported for the installed project 'fidlab'" in error
+    assert "uninstall fidlab" in error
+
+
 def test_an_installed_project_is_first_class(lab: Path) -> None:
     own = "def debug():\n    return narrow(8)\n"
     (lab / "configs.py").write_text(PROJECT["ablations.py"].replace("debug", "base") + own)
     (lab / "fiddlers.py").write_text(PROJECT["changes.py"])
     (lab / "tags.py").write_text(PROJECT["quantities.py"])
     (lab / "__init__.py").write_text("class Other: pass\n__all__ = ['Other']\n")
-    about = lab.parent / "fidlab-1.0.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: fidlab\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[fidgpt.project]\nlab = fidlab\n")
+    install(lab)
     catalogue = own_catalogue()
     assert catalogue.packages == ("fidlab",)
     names = {"narrow", "fidlab.configs.narrow", "fidlab.configs.debug"}

@@ -214,15 +214,15 @@ class Catalogue:
 def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
     """Return the catalogue of fidgpt's own names and those of installed projects.
 
+    A project that cannot be imported is left out, with a warning on standard error.
+
     Args:
       allowed: more packages whose callables a file may name.
-
-    Raises:
-      ConfigError: an installed project cannot be imported.
     """
     from fidgpt import configs, fiddlers, tags
 
-    packages = tuple(sorted({point.value for point in entry_points(group=GROUP)}))
+    names = sorted({point.value for point in entry_points(group=GROUP)})
+    packages = tuple(name for name in names if _is_importable(name))
     dotted = {name: find_dotted(path, "config") for name, path in _DOTTED_CONFIGS.items()}
     own_tags = {name: value for name, value in vars(tags).items() if is_tag(value)}
     return Catalogue(
@@ -232,6 +232,18 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
         parts=KnownParts(packages, allowed),
         packages=(*packages, *allowed),
     )
+
+
+def _is_importable(package: str) -> bool:
+    """Return whether an installed project can be imported; warn if it cannot."""
+    try:
+        for name in ("configs", "fiddlers", "tags", "parts"):
+            _module_in(package, name)
+    except ConfigError as error:
+        left_out = f"The project is left out: fix it, or uninstall {package}."
+        print(f"warning: {error}\n  {left_out}", file=sys.stderr)
+        return False
+    return True
 
 
 def _with_projects(own: dict[str, Any], packages: Iterable[str], kind: str) -> dict[str, Any]:
