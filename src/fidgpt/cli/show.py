@@ -127,6 +127,11 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if trainer.batch_size % machine.world_size:
+        raise ConfigError(
+            f"batch_size={trainer.batch_size} cannot be split evenly over the {machine.world_size} "
+            f"devices of {name}: choose a multiple of {machine.world_size}."
+        )
     return summary_text(trainer.summary(machine), color=color)
 
 

@@ -65,43 +65,43 @@ def seed_torch(seed: int, *, device: torch.device) -> None:
         torch.manual_seed(seed)
 
 
-# Dense bfloat16 operations per second with float32 accumulation, by a part of the name that drivers
-# report. Variants of a model precede the model itself.
-_BFLOAT16 = {
-    "GB200": 2500e12,
-    "B300": 2250e12,
-    "B200": 2250e12,
-    "GH200": 989e12,
-    "H200 NVL": 835e12,
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100 NVL": 835e12,
-    "H100": 989e12,
-    "H800": 989e12,
-    "H20": 148e12,
-    "A100": 312e12,
-    "A800": 312e12,
-    "A40": 150e12,
-    "A30": 165e12,
-    "A10": 125e12,
-    "L40S": 362e12,
-    "L40": 181e12,
-    "L20": 119.5e12,
-    "L4": 121e12,
-    "RTX A6000": 155e12,
-    "RTX 5090": 209e12,
-    "RTX 4090": 165e12,
-    "RTX 3090": 71e12,
-    "MI325X": 1307e12,
-    "MI300X": 1307e12,
-    "MI250X": 191.5e12,  # one of its two halves, each of which is a device
+# Dense bfloat16 operations per second with float32 accumulation, and GB of memory (of the largest
+# variant), by a part of the name that drivers report. Variants of a model precede the model itself.
+_GPUS = {
+    "GB200": (2500e12, 186),
+    "B300": (2250e12, 288),
+    "B200": (2250e12, 180),
+    "GH200": (989e12, 96),
+    "H200 NVL": (835e12, 141),
+    "H200": (989e12, 141),
+    "H100 PCIe": (756e12, 80),
+    "H100 NVL": (835e12, 94),
+    "H100": (989e12, 80),
+    "H800": (989e12, 80),
+    "H20": (148e12, 96),
+    "A100": (312e12, 80),
+    "A800": (312e12, 80),
+    "A40": (150e12, 48),
+    "A30": (165e12, 24),
+    "A10": (125e12, 24),
+    "L40S": (362e12, 48),
+    "L40": (181e12, 48),
+    "L20": (119.5e12, 48),
+    "L4": (121e12, 24),
+    "RTX A6000": (155e12, 48),
+    "RTX 5090": (209e12, 32),
+    "RTX 4090": (165e12, 24),
+    "RTX 3090": (71e12, 24),
+    "MI325X": (1307e12, 256),
+    "MI300X": (1307e12, 192),
+    "MI250X": (191.5e12, 64),  # one of its two halves, each of which is a device
 }
-_BY_SHORT_NAME = {short_name(model): flops for model, flops in _BFLOAT16.items()}
+_BY_SHORT_NAME = {short_name(model): known for model, known in _GPUS.items()}
 
 
 def bfloat16_flops(device: str) -> float | None:
     """Return the peak of a device by its full name, as `NVIDIA H100 80GB HBM3`; None if unknown."""
-    found = (flops for model, flops in _BFLOAT16.items() if re.search(rf"\b{model}\b", device))
+    found = (flops for model, (flops, _) in _GPUS.items() if re.search(rf"\b{model}\b", device))
     return next(found, None)
 
 
@@ -146,8 +146,8 @@ def machine_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Machine:
 def machine_named(name: str, dtype: torch.dtype) -> Machine:
     """Return a machine by a name such as `h100x8` or `cpux1`.
 
-    GPUs are assumed to compute in bfloat16, at the peak of their data sheets, and CPUs to be as
-    fast as this one in `dtype`.
+    GPUs are assumed to compute in bfloat16, at the peak of their data sheets and with the memory
+    given there, and CPUs to be as fast as this one in `dtype`.
 
     Raises:
       ValueError: the device is unknown.
@@ -155,18 +155,21 @@ def machine_named(name: str, dtype: torch.dtype) -> Machine:
     kind, _, count = name.rpartition("x")
     if name in _BY_SHORT_NAME or not count.isdecimal():
         kind, count = name, "1"  # as of mi300x
-    world_size = int(count)
+    world_size, memory = int(count), None
     if kind == "cpu":
         each, device = peak_flops(torch.device("cpu"), dtype), torch.device("cpu")
     elif kind in _BY_SHORT_NAME:
-        each, device = _BY_SHORT_NAME[kind], torch.device("cuda")
+        (each, size), device = _BY_SHORT_NAME[kind], torch.device("cuda")
+        memory = size * 10**9
     else:
         known = ", ".join(["cpu", *sorted(_BY_SHORT_NAME)])
         raise ValueError(
             f"the speed of {kind!r} of {name!r} is unknown: name one of {known} and a number of "
             "devices, such as h100x8."
         )
-    return Machine(device=device, world_size=world_size, peak_flops=world_size * each)
+    return Machine(
+        device=device, world_size=world_size, peak_flops=world_size * each, memory=memory
+    )
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
