@@ -127,8 +127,8 @@ def _overlaid(around: Scope, node: Node, tagged: dict[fiddle.Key, frozenset[Tag]
 
 def _merged(node: Node, one: tuple[str, Scope], two: tuple[str, Scope]) -> Scope:
     """Return the scope of a node that is reached by two paths."""
-    merged: Scope = {}
-    for tag in one[1].keys() | two[1].keys():
+    merged = {tag: found for tag, found in one[1].items() if two[1].get(tag) is found}
+    for tag in (one[1].keys() | two[1].keys()) - merged.keys():
         here, there = _look_up(tag, one[1]), _look_up(tag, two[1])
         if isinstance(here, Conflict) or (isinstance(here, Binding) and here.agrees(there)):
             merged[tag] = here
