@@ -384,7 +384,7 @@ class _Writer:
 
 
 @dataclass(slots=True)
-class _Model:
+class _Template:
     """A node of the file, of which as many copies are made as are held.
 
     Attributes:
@@ -407,11 +407,11 @@ class _Reading:
       changes: what has changed since it was written, for a person to read.
     """
 
-    def __init__(self, written: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    def __init__(self, written: dict[str, Any], allowed: tuple[str, ...]) -> None:
         self.changes: dict[str, None] = {}
         self._written = written
         self._find = functools.cache(functools.partial(codec.find_name, allowed=allowed))
-        self._models: dict[str, _Model] = {}
+        self._templates: dict[str, _Template] = {}
         self._owners: set[str | None] = set()
         self._todo: list[tuple[Any, str, _Owned]] = []
         self._num_copied = 0
@@ -423,17 +423,17 @@ class _Reading:
           ConfigError: the document is damaged, or names what it may not.
         """
         with _one_location():
-            self._written = former.unwrapped(self._written, self._find)
+            former.unwrap(self._written, self._find)
             self._owners = {entry.get("one_in") for entry in self._written.values()}
             for path, entry in self._written.items():
                 with at(path[:80] or "the root", place=path):
-                    self._models[path] = self._model(path, entry)
+                    self._templates[path] = self._template(path, entry)
             root = self._copy("", {})
             while self._todo:  # without recursion, so that depth is no limit
                 part, path, owned = self._todo.pop()
                 with at(path[:80] or "the root", place=path):
                     self._fill(part, path, owned)
-        if lost := [path for path, model in self._models.items() if not model.is_used]:
+        if lost := [path for path, template in self._templates.items() if not template.is_used]:
             raise ConfigError(f"no component holds {lost[0]:.80}: delete it, or refer to it.")
         walk.nodes(root)  # refuses a shared node that contains itself
         return root
@@ -443,7 +443,7 @@ class _Reading:
         refer = {
             word: functools.partial(self._held, word, owned=owned) for word in ("part", "shared")
         }
-        for key, written in self._models[path].own.items():
+        for key, written in self._templates[path].own.items():
             value = fiddle.raw_arguments(part)[key] = codec.decode(written, self._find, refer)
             if isinstance(value, TaggedValueCls):
                 raise ConfigError(f"{key}: a {TAGGED} may only be in lists.")
@@ -467,23 +467,23 @@ class _Reading:
         return made[path]
 
     def _copy(self, path: str, owned: _Owned) -> Any:
-        model = self._models[path]
-        self._num_copied += model.size * model.is_used
+        template = self._templates[path]
+        self._num_copied += template.size * template.is_used
         if self._num_copied > _MOST_COPIED:
             raise ConfigError(
                 "it expands to more than any run has: a component contains itself, or repeated "
                 "references multiply."
             )
-        model.is_used = True
-        part = fiddle.copy_part(model.part, dict(fiddle.raw_arguments(model.part)))
-        if model.own:
+        template.is_used = True
+        part = fiddle.copy_part(template.part, dict(fiddle.raw_arguments(template.part)))
+        if template.own:
             owned = owned | {path: {}} if path in self._owners else owned
             self._todo.append((part, path, owned))
         return part
 
-    def _model(self, path: str, entry: Mapping[str, Any]) -> _Model:
+    def _template(self, path: str, entry: Mapping[str, Any]) -> _Template:
         part = new_part(entry, self._find)
-        model = _Model(part, 100 + len(str(entry)))
+        template = _Template(part, 100 + len(str(entry)))
         called, names = fdl.get_callable(part), fiddle.named_defaults(part)
         self._note_renamed(entry, called)
 
@@ -497,9 +497,9 @@ class _Reading:
 
         add_tags(part, section("tags", is_value=False), self._find)
         for name, value in section("set").items():
-            self._set(model, key_of(part, name), value)
-        self._keep_defaults(model, path, section("defaults"))
-        return model
+            self._set(template, key_of(part, name), value)
+        self._keep_defaults(template, path, section("defaults"))
+        return template
 
     def _note(self, path: str, *changes: str) -> None:
         self.changes |= {f"{path or 'the root'}: {change}": None for change in changes}
@@ -510,25 +510,25 @@ class _Reading:
         if was and was.rpartition(".")[2] != now.rpartition(".")[2]:
             self.changes[f"{was} was renamed to {now}"] = None
 
-    def _set(self, model: _Model, key: fiddle.Key, written: Any) -> None:
-        arguments = fiddle.raw_arguments(model.part)
+    def _set(self, template: _Template, key: fiddle.Key, written: Any) -> None:
+        arguments = fiddle.raw_arguments(template.part)
         if not isinstance(key, str):
-            fiddle.assign(model.part, key, None)  # checks that those before it are there
+            fiddle.assign(template.part, key, None)  # checks that those before it are there
         arguments[key] = None  # in the order of the file
         if isinstance(written, list) or (
             isinstance(written, dict) and not _PER_COPY.isdisjoint(written)
         ):
-            model.own[key] = written
+            template.own[key] = written
         else:
             arguments[key] = codec.decode(written, self._find)
-            fiddle.record_value(model.part, key, arguments[key])
+            fiddle.record_value(template.part, key, arguments[key])
 
-    def _keep_defaults(self, model: _Model, path: str, written: Mapping[str, Any]) -> None:
+    def _keep_defaults(self, template: _Template, path: str, written: Mapping[str, Any]) -> None:
         """Set what was left at a default that is another one today."""
-        part = model.part
+        part = template.part
         today = _defaults_of(part)
         for name, value in written.items():
-            if (name in today and repr(today[name]) == repr(value)) or name in model.own:
+            if (name in today and repr(today[name]) == repr(value)) or name in template.own:
                 continue
             if name not in fiddle.parameters_of(part):
                 self._note(path, f"{name} is removed; its default was {value!r:.60}")
@@ -538,7 +538,7 @@ class _Reading:
                     f"{name} was left at its default, of type {value['default']}, which a file "
                     "cannot hold and which has changed since."
                 )
-            self._set(model, key_of(part, name), value)
+            self._set(template, key_of(part, name), value)
             change = f"is now {today[name]!r:.60}" if name in today else "is removed"
             self._note(path, f"the default of {name} {change}; kept at {value!r:.60}")
 

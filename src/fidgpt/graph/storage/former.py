@@ -1,76 +1,66 @@
 """Config files of former versions, in which wrappers stood around what they wrapped."""
 
 import inspect
-from collections.abc import Mapping
 from typing import Any
 
 from fidgpt.graph.errors import ConfigError, at
 from fidgpt.graph.storage import codec
 
-Parts = dict[str, dict[str, Any]]  # the entries of a file, by path
+Entries = dict[str, dict[str, Any]]  # the nodes of a file, by path
 
 
-def unwrapped(written: Mapping[str, Any], find: codec.Find) -> Parts:
-    """Return the nodes of a file with wrappers beside what they wrapped.
+def unwrap(entries: Entries, find: codec.Find) -> None:
+    """Move the wrappers in the nodes of a file beside what they wrapped.
 
     A wrapper declares this as `WRAPPED`: the argument that held what it wrapped, and the argument
     of their common holder that takes the wrapper today, such as `("block", "recompute")`. If it
     still has the former argument, it is a Partial now.
 
     Raises:
-      ConfigError: a wrapper names what a file may not, or was around some items of a list only,
-        other than each n-th one.
+      ConfigError: a node names what a file may not, or a wrapper was around some items of a list
+        only, other than each n-th one.
     """
-    wrappers: dict[str, tuple[str, str]] = {}
-    for path, entry in written.items():
-        if "Config" in entry and not {"block", "stream"}.isdisjoint(entry.get("set", ())):
-            with at(path[:80] or "the root", place=path):
-                declared = getattr(find(entry["Config"]), "WRAPPED", ("", ""))
-                wrappers |= {path: declared} if declared[0] in entry["set"] else {}
-    if not wrappers:
-        return dict(written)
-    parts = {path: {**entry, "set": dict(entry.get("set", {}))} for path, entry in written.items()}
+    wrappers: dict[str, tuple[dict[str, Any], Any, str]] = {}  # entry, what it wrapped, argument
+    for path, entry in [*entries.items()]:
+        with at(path[:80] or "the root", place=path):
+            called: Any = find(entry["Config"]) if "Config" in entry else None
+        former, argument = getattr(called, "WRAPPED", ("", ""))
+        if former in entry.get("set", ()):
+            wrapped = entry["set"].pop(former)
+            if owner := entry.pop("one_in", None):  # what it wrapped was shared with it
+                wrapped = {"shared": _path(wrapped)}
+                entries[_path(wrapped)]["one_in"] = owner
+            if former in inspect.signature(called).parameters:
+                entry["Partial"] = entry.pop("Config")
+            wrappers[path] = entries.pop(path), wrapped, argument
 
-    placed: set[str] = set()
+    def inside(value: Any) -> tuple[Any, dict[str, str]]:
+        """Return what is inside of wrappers, and their paths by the argument that takes them."""
+        if (path := _path(value)) not in wrappers:
+            return value, {}
+        _, wrapped, argument = wrappers[path]
+        innermost, others = inside(wrapped)
+        return innermost, {argument: path, **others}
 
-    def unwrap(reference: Any) -> tuple[Any, dict[str, str]]:
-        """Return the reference to what is wrapped, and the wrappers by the argument of today."""
-        around: dict[str, str] = {}
-        while isinstance(reference, dict):
-            ((word, path),) = list(reference.items())[:1] or [("", "")]
-            if not isinstance(path, str) or path not in wrappers:
-                break
-            inner, argument = wrappers[path]
-            around[argument] = path
-            reference = parts[path]["set"][inner]
-            if word == "shared":  # what a shared wrapper wrapped was shared with it
-                ((_, held),) = reference.items()
-                parts[held]["one_in"] = parts[path]["one_in"]
-                reference = {"shared": held}
-        return reference, around
-
-    for path, entry in parts.items():
-        values = entry["set"]
-        for name, value in [*values.items()] if path not in wrappers else ():
-            items = value if isinstance(value, list) else [value]
-            found = [unwrap(item) for item in items]
+    for path, entry in [*entries.items()]:
+        if "one_in" in entry:
+            entry["one_in"] = _path(inside({"part": entry["one_in"]})[0])
+        values = entry.get("set", {})
+        for name, value in [*values.items()]:
+            found = [inside(item) for item in (value if isinstance(value, list) else [value])]
+            items = [item for item, _ in found]
+            values[name] = items if isinstance(value, list) else items[0]
             for argument in dict.fromkeys(key for _, around in found for key in around):
                 places = [i for i, (_, around) in enumerate(found) if argument in around]
                 wrapper = found[places[0]][1][argument]
-                placed.add(values.setdefault(argument, {"part": wrapper})["part"])
+                taken = values.setdefault(argument, {"part": wrapper})["part"]
+                entries[taken] = wrappers[taken][0]  # the first wrapper stands for all
                 if places == [0] != [*range(len(items))]:
-                    parts[wrapper]["set"]["every"] = len(items)
+                    wrappers[wrapper][0]["set"]["every"] = len(items)
                 elif len(places) < len(items):
                     raise ConfigError(f"{argument} was around some items of {path}.{name} only.")
-            inner = [reference for reference, _ in found]
-            values[name] = inner if isinstance(value, list) else inner[0]
-    for path, (inner, _) in wrappers.items():
-        held = next(iter(parts[path]["set"].pop(inner).values()))
-        for entry in parts.values():
-            if entry.get("one_in") == path:
-                entry["one_in"] = held
-        if inner in inspect.signature(find(parts[path]["Config"])).parameters:
-            parts[path]["Partial"] = parts[path].pop("Config")
-        if path not in placed:
-            del parts[path]
-    return parts
+
+
+def _path(value: Any) -> Any:
+    """Return the path of the node that a value refers to; None if it refers to none."""
+    return value.get("part", value.get("shared")) if isinstance(value, dict) else None
