@@ -18,7 +18,7 @@ from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, su
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.paths import describe
-from fidgpt.graph.storage.codec import ROOMS, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
+from fidgpt.graph.storage.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 from fidgpt.graph.values import as_asked, read_value
 from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
 
@@ -36,7 +36,7 @@ _MARK = re.compile(r"(\\*)\$\{")
 _REFERENCE = re.compile(r"(\\*)\$\{([^{}]*)(\}?)")
 _MAX_LENGTH = 10_000  # characters; nested interpolations could grow exponentially
 _OWN = (
-    *(f"fidgpt.{room}" for room in ROOMS),
+    *(f"fidgpt.{name}" for name in PACKAGES),
     *(f"fidgpt.{one}".replace(":", ".") for one in SINGLE),
 )
 

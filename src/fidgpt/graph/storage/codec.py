@@ -21,8 +21,8 @@ from fidgpt.late import exports
 
 # A file is data. It may name what fidgpt exports for use in configs, and torch's own modules and
 # optimizers; any other name is refused before anything is imported.
-ROOMS = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags", "train")
-# Of other rooms only these: what a graph itself needs, and what reads a model's weights.
+PACKAGES = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags", "train")
+# Of other packages only these: what a graph itself needs, and what reads a model's weights.
 SINGLE = ("graph:formula", "interop:load_hf")
 TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
 
@@ -87,8 +87,8 @@ def migrated(
 def name_of(thing: Any) -> str:
     """Return the name `module:qualname` under which a file refers to a class or function.
 
-    What a room of fidgpt exports is named by the room, so that moving it within the room changes
-    neither files nor fingerprints.
+    What a package of fidgpt exports is named by the package, so that moving it within the package
+    changes neither files nor fingerprints.
 
     Raises:
       ConfigError: it has no such name, because it was defined inside a function, in a notebook or
@@ -112,15 +112,15 @@ def name_of(thing: Any) -> str:
 
 
 def home_of(thing: Any) -> str:
-    """Return the room of fidgpt that exports a class or function, or else its module."""
+    """Return the package of fidgpt that exports a class or function, or else its module."""
     module, qualname = thing.__module__ or "builtins", thing.__qualname__
-    room = ".".join(module.split(".")[:2])
-    top, _, name = room.partition(".")
-    if top == "fidgpt" and (name in ROOMS or f"{name}:{qualname}" in SINGLE):
-        holder = sys.modules[room]
+    package = ".".join(module.split(".")[:2])
+    top, _, name = package.partition(".")
+    if top == "fidgpt" and (name in PACKAGES or f"{name}:{qualname}" in SINGLE):
+        holder = sys.modules[package]
         is_exported = qualname in getattr(holder, "__all__", vars(holder))
         if is_exported and getattr(holder, qualname, None) is thing:
-            return room
+            return package
     return module
 
 
@@ -136,11 +136,11 @@ def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
     """
     module, _, qualname = name.partition(":")
     top, _, rest = module.partition(".")
-    room = rest.partition(".")[0]
+    package = rest.partition(".")[0]
     if _is_within(module, allowed):
         return _imported(name, module, qualname, allowed)
-    if top == "fidgpt" and (room in ROOMS or f"{room}:{qualname}" in SINGLE):
-        return _exported(name, room, qualname)
+    if top == "fidgpt" and (package in PACKAGES or f"{package}:{qualname}" in SINGLE):
+        return _exported(name, package, qualname)
     if _is_within(module, TORCH_MODULES):
         packages = [vars(importlib.import_module(package)) for package in TORCH_MODULES]
         found = next((one[qualname] for one in packages if qualname in one), None)
@@ -162,16 +162,16 @@ def _is_within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
-def _exported(name: str, room: str, qualname: str) -> Any:
-    """Return an export of a room of fidgpt, in whichever of its files it is defined today."""
-    holder = importlib.import_module(f"fidgpt.{room}")
+def _exported(name: str, package: str, qualname: str) -> Any:
+    """Return an export of a package of fidgpt, in whichever of its files it is defined today."""
+    holder = importlib.import_module(f"fidgpt.{package}")
     exported = exports(holder)
-    if room == "tags":
+    if package == "tags":
         exported = {key: value for key, value in vars(holder).items() if is_tag(value)}
     qualname = renamed(holder).get(qualname, qualname)
     if qualname not in exported:
         raise ConfigError(
-            f"{name!r:.80} is refused: fidgpt.{room} does not export it. "
+            f"{name!r:.80} is refused: fidgpt.{package} does not export it. "
             f"{suggest(qualname, exported)}"
         )
     return exported[qualname]
