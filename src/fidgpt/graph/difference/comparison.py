@@ -142,7 +142,7 @@ class Comparison:
         old, at = self._was.get(id(new), (None, None))
         return old if at and at.is_item and _call_of(old) == _call_of(new) else None
 
-    def heir(self, old: Any) -> Any:
+    def successor(self, old: Any) -> Any:
         """Return the new part that stands for an old one; None if it was removed."""
         return self._all.became.get(id(old), (None, None))[1]
 
@@ -318,7 +318,7 @@ class Comparison:
         if had and has:
             return changes.PartReplaced(old, new)
         if edge.like is not None and edge.copy:
-            partner = self.heir(edge.like)
+            partner = self.successor(edge.like)
             like = None if partner is None else self.new.path(partner)
             return changes.PartAdded(old, new, like=like)
         graph, part = (self.new, now) if has else (self.old, was)

@@ -477,8 +477,8 @@ def _replaced_around(
         value, place = maker.comparison.old.root, ""
         for key in _keys_of(path):
             is_part, around = IS_PART[type(value)], contents[1].get(place, {})
-            heir = maker.comparison.heir(value) if is_part else None
-            is_kept = is_part and fiddle.kind_of(heir) is fiddle.kind_of(value)
+            successor = maker.comparison.successor(value) if is_part else None
+            is_kept = is_part and fiddle.kind_of(successor) is fiddle.kind_of(value)
             if not is_kept and (is_part or "value" in around):
                 texts = [" and ".join(text for _, text in one.values()) for one in (change, around)]
                 yield (
