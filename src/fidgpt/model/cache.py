@@ -34,7 +34,7 @@ class Cache:
         self._positions: dict[int, list[Tensor]] = {}
         self._layers: dict[int, dict[object, list[Tensor]]] = {}
 
-    def room(self, window: int | None) -> int:
+    def slots(self, window: int | None) -> int:
         """Return the number of tokens that a layer with this window keeps."""
         return self.capacity if window is None else min(window, self.capacity)
 
@@ -44,7 +44,7 @@ class Cache:
 
     def positions_of(self, window: int | None) -> list[Tensor]:
         """Return the cached positions, and documents if any, for layers with this window."""
-        return self._positions.setdefault(self.room(window), [])
+        return self._positions.setdefault(self.slots(window), [])
 
     @property
     def is_complete(self) -> bool:
@@ -87,24 +87,24 @@ class Cache:
         """Write the tensors of the new tokens to the cache, and return those of all keys.
 
         Args:
-          kept: cached tensors, [..., room, size]; a list that is filled in the first pass.
+          kept: cached tensors, [..., num_slots, size]; a list that is filled in the first pass.
           new: tensors of the new tokens, [..., seq, size].
           window: the layer's window in tokens; None for full attention.
           before: result of `advance` in this pass.
           empty: value of columns without a token.
         """
-        room, count = self.room(window), new[0].shape[-2]
+        num_slots, count = self.slots(window), new[0].shape[-2]
         if not kept:
-            kept += [part.new_empty(_shape(part, room)) for part in new]
-            _write(kept, new, before, room)
+            kept += [part.new_empty(_shape(part, num_slots)) for part in new]
+            _write(kept, new, before, num_slots)
             return new
-        if count == 1 or before + count <= room:
-            _write(kept, new, before, room)
+        if count == 1 or before + count <= num_slots:
+            _write(kept, new, before, num_slots)
             return _filled(kept, before + count)
         # The new tokens overwrite columns that earlier ones among them still attend to.
         old = _filled(kept, before)
         joined = [torch.cat(pair, dim=-2) for pair in zip(old, new, strict=True)]
-        _write(kept, new, before, room)
+        _write(kept, new, before, num_slots)
         return joined
 
 
@@ -139,14 +139,14 @@ class StaticCache(Cache):
         empty: int = 0,
     ) -> Sequence[Tensor]:
         """Write the new tokens, and return all columns, followed by the new tokens if several."""
-        room, count = self.room(window), new[0].shape[-2]
+        num_slots, count = self.slots(window), new[0].shape[-2]
         is_first = not kept
         if is_first:
-            kept += [part.new_full(_shape(part, room), empty) for part in new]
+            kept += [part.new_full(_shape(part, num_slots), empty) for part in new]
         shown: Sequence[Tensor] = kept
         if count > 1:
             shown = [torch.cat(pair, dim=-2) for pair in zip(kept, new, strict=True)]
-        columns = (before + torch.arange(count, device=before.device)[-room:]) % room
+        columns = (before + torch.arange(count, device=before.device)[-num_slots:]) % num_slots
         for tensor, part in zip(kept, new, strict=True):
             tensor.index_copy_(-2, columns, part[..., -len(columns) :, :])
         return new if is_first else shown
@@ -157,11 +157,11 @@ def _filled(kept: list[Tensor], count: int) -> list[Tensor]:
     return [tensor.narrow(-2, 0, min(count, tensor.shape[-2])) for tensor in kept]
 
 
-def _write(kept: list[Tensor], new: Sequence[Tensor], before: int, room: int) -> None:
+def _write(kept: list[Tensor], new: Sequence[Tensor], before: int, num_slots: int) -> None:
     count = new[0].shape[-2]
-    last = min(count, room)
-    begin = (before + count - last) % room
-    first = min(last, room - begin)
+    last = min(count, num_slots)
+    begin = (before + count - last) % num_slots
+    first = min(last, num_slots - begin)
     for tensor, part in zip(kept, new, strict=True):
         skipped = count - last
         tensor.narrow(-2, begin, first).copy_(part.narrow(-2, skipped, first))
@@ -169,5 +169,5 @@ def _write(kept: list[Tensor], new: Sequence[Tensor], before: int, room: int) ->
             tensor.narrow(-2, 0, last - first).copy_(part.narrow(-2, skipped + first, last - first))
 
 
-def _shape(part: Tensor, room: int) -> tuple[int, ...]:
-    return *part.shape[:-2], room, part.shape[-1]
+def _shape(part: Tensor, num_slots: int) -> tuple[int, ...]:
+    return *part.shape[:-2], num_slots, part.shape[-1]

@@ -134,7 +134,7 @@ class AttentionContext(TokenPositions):
         """
         if self.cache is None:
             return self
-        return self.cached(("keys", self.cache.room(window)), lambda: self._cached_keys(window))
+        return self.cached(("keys", self.cache.slots(window)), lambda: self._cached_keys(window))
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of `compute`, which runs once per pass, so that layers share it."""

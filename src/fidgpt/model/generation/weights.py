@@ -123,11 +123,11 @@ def _join(module: nn.Module) -> None:
 def _lay_out(weights: Sequence[nn.Parameter]) -> None:
     """Move matrices to large pages, tall ones in column-major order."""
     sizes = [multiple_of(multiple=_NUMBERS_OF_A_LINE, value=weight.numel()) for weight in weights]
-    for weight, room in zip(weights, _large_pages(sum(sizes)).split(sizes), strict=True):
+    for weight, memory in zip(weights, _large_pages(sum(sizes)).split(sizes), strict=True):
         rows, columns = weight.shape
-        room = room[: weight.numel()]
+        memory = memory[: weight.numel()]
         tall = rows >= columns
-        moved = room.view(columns, rows).t() if tall else room.view(rows, columns)
+        moved = memory.view(columns, rows).t() if tall else memory.view(rows, columns)
         weight.data = moved.copy_(weight)
 
 

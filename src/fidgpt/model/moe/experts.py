@@ -453,26 +453,26 @@ class Capacity(nn.Module):
     def forward(self, x: Rows, chosen: Chosen, weights: Weights, experts: Experts) -> Rows:
         if not self.training:
             return dropless(x, chosen, weights, experts)
-        room = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
-        slots = _slots(chosen, num_experts=experts.num_experts, room=room)
-        num_slots = experts.num_experts * room  # an additional slot holds dropped choices
+        capacity = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
+        slots = _slots(chosen, num_experts=experts.num_experts, capacity=capacity)
+        num_slots = experts.num_experts * capacity  # an additional slot holds dropped choices
         report_metric("moe/dropped", (slots == num_slots).float().mean())
         copies = x.unsqueeze(1).expand(-1, chosen.shape[1], -1).flatten(0, 1)
         rows = x.new_zeros(num_slots + 1, x.shape[1]).index_copy(0, slots.flatten(), copies)
-        owners = torch.arange(experts.num_experts, device=x.device).repeat_interleave(room)
-        ends = torch.arange(room, num_slots + 1, room, device=x.device, dtype=torch.int32)
+        owners = torch.arange(experts.num_experts, device=x.device).repeat_interleave(capacity)
+        ends = torch.arange(capacity, num_slots + 1, capacity, device=x.device, dtype=torch.int32)
         out = experts(rows[:-1], Groups(owners, ends))
         out = torch.cat([out, out.new_zeros(1, out.shape[1])]).index_select(0, slots.flatten())
         return _weighted(out.unflatten(0, chosen.shape), weights)
 
 
-def _slots(chosen: Chosen, *, num_experts: int, room: int) -> Chosen:
+def _slots(chosen: Chosen, *, num_experts: int, capacity: int) -> Chosen:
     """Return the slot of each choice; dropped choices get the last slot."""
     queue = chosen.T.flatten()  # all first choices, then all second choices
     owners, order = queue.sort(stable=True)
     heads = torch.searchsorted(owners, owners)
     waiting = torch.arange(len(queue), device=queue.device) - heads
-    slots = torch.where(waiting < room, owners * room + waiting, num_experts * room)
+    slots = torch.where(waiting < capacity, owners * capacity + waiting, num_experts * capacity)
     return torch.empty_like(queue).scatter(0, order, slots).view_as(chosen.T).T.contiguous()
 
 
