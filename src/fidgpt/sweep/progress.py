@@ -54,7 +54,7 @@ class Screen:
     """Shows a sweep while it runs, and keeps its table.
 
     Args:
-      book: the results.
+      table: the results.
       console: where to write; defaults to standard output.
       num_jobs: the number of jobs, if the table does not have all of them yet.
       objective: what points are compared by, which the directory records; defaults to the held-out
@@ -62,21 +62,21 @@ class Screen:
       items: the directives, with axes in their places, of a sweep that the directory records.
 
     Attributes:
-      book: as given.
+      table: as given.
     """
 
     def __init__(
         self,
-        book: ResultsTable,
+        table: ResultsTable,
         *,
         console: Console | None = None,
         num_jobs: int | None = None,
         objective: Objective | None = None,
         items: Sequence[Item] | None = None,
     ) -> None:
-        self.book = book
+        self.table = table
         self._items = items
-        self._num_jobs = num_jobs or len(book.jobs)
+        self._num_jobs = num_jobs or len(table.jobs)
         self._objective = objective
         # A notebook's kernel claims to be a terminal.
         self._console = console or Console(
@@ -91,31 +91,31 @@ class Screen:
         self._live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def __enter__(self) -> Self:
-        directory = self.book.directory
+        directory = self.table.directory
         directory.mkdir(parents=True, exist_ok=True)
         if self._items is not None:
-            warnings = results.changed_code(self.book)
+            warnings = results.changed_code(self.table)
             for line in [*warnings, *results.several_sweeps(directory, self._items)]:
                 self.log(f"warning: {line}")
             results.record_sweep(directory, self._items)
             if self._objective is not None:
                 write_objective(self._objective, directory)
-        if count := self.book.num_damaged:
+        if count := self.table.num_damaged:
             rows = counted(count, "row")
             self.log(f"warning: {rows} of the table could not be read and will be rewritten.")
-        self.book.write()
+        self.table.write()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
-        self.book.write()
-        if self.book.trouble is not None and exception[0] is None:
-            raise RunError(f"{self.book.trouble} Then give the same command again.")
+        self.table.write()
+        if self.table.trouble is not None and exception[0] is None:
+            raise RunError(f"{self.table.trouble} Then give the same command again.")
 
     def started(self, job: Job) -> None:
         """Show that a process of the job was started."""
-        self.book.started(job)
-        step = self.book.row(job)["step"]
+        self.table.started(job)
+        step = self.table.row(job)["step"]
         self._pace.started(job, step)
         self._shown[job.point.fingerprint] = time.monotonic()
         if self._console.is_terminal:
@@ -125,7 +125,7 @@ class Screen:
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
         """Record a row of metrics, and show one now and then."""
-        self.book.progressed(job, row)
+        self.table.progressed(job, row)
         self._pace.progressed(job, row["step"])
         now = time.monotonic()
         if self._console.is_terminal or now - self._shown[job.point.fingerprint] < _BETWEEN_LINES:
@@ -135,14 +135,14 @@ class Screen:
 
     def ended(self, job: Job, ending: Ending, *, again: bool) -> None:
         """Show how a process of the job ended."""
-        self.book.ended(job, ending)
+        self.table.ended(job, ending)
         text = ending.status
         if ending.last_words:
             text += f": {ending.last_words}"
         elif ending.status == "finished":
             text += f", {self._numbers(job)}{self._best(job)}"
         self._log_of(job, f"{text.rstrip('.')}. It will be retried." if again else text)
-        metrics, by = self.book.row(job)["metrics"], self._objective
+        metrics, by = self.table.row(job)["metrics"], self._objective
         is_unmeasured = by is not None and by.name not in metrics and ending.status == "finished"
         if by is not None and is_unmeasured and not self._has_warned:
             self._has_warned = True
@@ -159,28 +159,28 @@ class Screen:
 
     def tick(self) -> None:
         """Write the table now and then; warn if that fails, and continue."""
-        self.book.tick()
-        if self.book.trouble not in (None, self._trouble):
-            self.log(f"warning: {self.book.trouble} It will be retried.")
-        self._trouble = self.book.trouble
+        self.table.tick()
+        if self.table.trouble not in (None, self._trouble):
+            self.log(f"warning: {self.table.trouble} It will be retried.")
+        self._trouble = self.table.trouble
 
     def log(self, text: str) -> None:
         """Write a line for the user."""
         self._console.print(text, soft_wrap=True, markup=False, emoji=False)
 
     def _log_of(self, job: Job, text: str) -> None:
-        count = f"[{self.book.jobs.index(job) + 1}/{self._num_jobs}]"
+        count = f"[{self.table.jobs.index(job) + 1}/{self._num_jobs}]"
         self.log(f"{count} {job.point.name}: {text}")
 
     def _numbers(self, job: Job) -> str:
-        row = self.book.row(job)
+        row = self.table.row(job)
         names = dict.fromkeys(["loss", (self._objective or usual([row])).name])
         numbers = [f"{name} {row['metrics'][name]:.4f}" for name in names if name in row["metrics"]]
         return ", ".join([f"step {row['step']:,}/{row['num_steps']:,}", *numbers])
 
     def _best(self, job: Job | None = None) -> str:
         """Return which point is best so far; of a job that has just ended, whether it is."""
-        rows = [row for row in self.book if row["status"] == "finished"]
+        rows = [row for row in self.table if row["status"] == "finished"]
         by = self._objective or usual(rows)
         row = best(rows, by)
         if row is not None and job is not None and row["fingerprint"] == job.point.fingerprint:
@@ -189,12 +189,12 @@ class Screen:
 
     def _view(self) -> Group:
         """Return the live table, and a line about all points."""
-        running = [row for row in self.book if row["status"] == "running"]
-        text = tally(self.book, self._num_jobs) + self._left() + self._best()
+        running = [row for row in self.table if row["status"] == "running"]
+        text = tally(self.table, self._num_jobs) + self._left() + self._best()
         return Group(results.results_table(running, self._objective), Text(text))
 
     def _left(self) -> str:
-        rows = [(job, self.book.row(job)) for job in self.book.jobs]
+        rows = [(job, self.table.row(job)) for job in self.table.jobs]
         todo = [(job, row["step"]) for job, row in rows if row["status"] in TO_COME]
         left = self._pace.left(todo)
         return "" if left is None else f", about {duration(left)} left in total"

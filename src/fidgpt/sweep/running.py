@@ -121,13 +121,13 @@ class Sweep:
           ConfigErrors: some points are wrong; none was started then.
         """
         every, by = self.jobs, self.compared_by
-        book = ResultsTable(self.directory, every)
-        with Screen(book, items=self._given, objective=by, console=console) as screen:
-            todo = [job for job in every if screen.book.row(job)["status"] != "finished"]
+        table = ResultsTable(self.directory, every)
+        with Screen(table, items=self._given, objective=by, console=console) as screen:
+            todo = [job for job in every if screen.table.row(job)["status"] != "finished"]
             if len(todo) < len(every):
                 screen.log(f"{len(every) - len(todo)} of {len(every)} points are done already.")
             (runner or LocalRunner(jobs=jobs, retries=retries)).run(todo, screen)
-        return Results(list(screen.book), self.compared_by)
+        return Results(list(screen.table), self.compared_by)
 
     def results(self) -> Results:
         """Return the results of the points so far, read from the directory."""

@@ -438,13 +438,13 @@ class Search:
             is_alone = files.lock(file)
             files.wait_for_lock(file, fcntl.LOCK_SH)
             is_whole = runner.run(driver.jobs(is_alone=is_alone), driver)
-        if driver.num_refused and not driver.book.rows:
+        if driver.num_refused and not driver.table.rows:
             raise ConfigError("no point of the search could be run: see each one's error.")
         summary = (
             f"{len(study.trials)} trials; of the new ones, {driver.num_refused} could not be run "
             f"and {driver.num_known} had results already"
         )
-        results = Results(list(driver.book.rows.values()), self.objective)
+        results = Results(list(driver.table.rows.values()), self.objective)
         return Found(results, self.objective, is_whole, summary, self.allowed)
 
     def __rich__(self) -> RenderableType:
@@ -490,7 +490,7 @@ class Driver(Screen):
         without its driver is waited for before anything is chosen, so that its value counts;
         points of other drivers are waited for in the end, in case their process dies.
         """
-        if len(self.book.rows) < len(self._trials):
+        if len(self.table.rows) < len(self._trials):
             self._recover_rows()
         yield from self._unfinished(wait=is_alone)
         while (trial := self.ask()) is not None:
@@ -523,9 +523,9 @@ class Driver(Screen):
         for trial in (one for one in self._trials if one.state.is_finished()):
             with contextlib.suppress(ConfigError, InitError):  # it was refused then, too
                 job = self._search.job(trial.params)
-                known = job.point.fingerprint in self.book.rows
+                known = job.point.fingerprint in self.table.rows
                 if not known and job.directory.exists():
-                    self.book.add(job)
+                    self.table.add(job)
 
     def _unfinished(self, *, wait: bool) -> Iterator[Job | None]:
         """Yield what was begun before, or by other processes, and is not running now."""
@@ -563,10 +563,10 @@ class Driver(Screen):
                 if is_new:  # otherwise the other process will report it
                     self.report(trial, TrialState.FAIL)
                 return None
-        if job not in self.book.jobs:
-            self.book.add(job)
+        if job not in self.table.jobs:
+            self.table.add(job)
         self._open[job.point.fingerprint] = [trial]
-        status = self.book.row(job)["status"]
+        status = self.table.row(job)["status"]
         if status not in _ENDED:
             return job
         self.num_known += is_new

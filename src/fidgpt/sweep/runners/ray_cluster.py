@@ -225,10 +225,10 @@ class RayRunner(Runner):
                 stack.callback(ray.shutdown)
             nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
             need = self._bundle.items()
-            rooms = [min(int(node.get(k, 0) / v) for k, v in need) for node in nodes]
-            if sum(rooms) < self.processes:
+            slots = [min(int(node.get(k, 0) / v) for k, v in need) for node in nodes]
+            if sum(slots) < self.processes:
                 shortage = (
-                    f"the {len(nodes)} nodes of Ray have room for {sum(rooms)} processes with "
+                    f"the {len(nodes)} nodes of Ray have room for {sum(slots)} processes with "
                     f"cpus={self.cpus:g} and gpus={self.gpus:g}, and a point needs "
                     f"{self.processes}: request less, or add nodes."
                 )
