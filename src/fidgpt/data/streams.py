@@ -97,11 +97,11 @@ class TrainingStream(abc.ABC):
         """Return the number of sequences in the first `steps` steps, in units of full batches."""
         return float(steps)
 
-    def stages_begun(self, steps: int) -> "list[BegunStage]":
+    def stages_begun(self, steps: int) -> list[BegunStage]:
         """Return the stages of mixtures that begin within the first `steps` steps."""
         return []
 
-    def curves(self, num_steps: int) -> "list[Curve]":
+    def curves(self, num_steps: int) -> list[Curve]:
         """Return the quantities that schedules and stages change; the text may be missing."""
         return []
 
