@@ -158,6 +158,18 @@ def test_a_rejection_comes_from_the_arguments_in_its_text() -> None:
     assert places(fdl.Config(Outer, child=fast)) == [("child", ["child"])]
 
 
+class Caller:
+    def __init__(self, *, make: Any) -> None:
+        self.made = make()
+
+
+def test_a_call_that_python_refuses_is_an_error_of_what_is_called() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^make \(Heads\): Heads.__init__\(\) missing .* 'width'"
+    ):
+        build(fdl.Config(Caller, make=fdl.Partial(Heads)))
+
+
 def test_a_constraint_of_the_whole_names_its_sources() -> None:
     def names(root: Any) -> None:
         raise ConfigError("they differ.", place="child.width", sources=["child.width", "rate"])

@@ -245,7 +245,12 @@ def rejection(node: Node, error: Exception) -> ConfigError:
     path, part = node.path, node.value
     called = {frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)}
     for step, value in children(part):
-        if isinstance(value, fdl.Partial) and _code(fdl.get_callable(value)) in called:
+        if not isinstance(value, fdl.Partial):
+            continue
+        function = fdl.get_callable(value)
+        call = function.__init__ if inspect.isclass(function) else function
+        is_refused = message.startswith(f"{getattr(call, '__qualname__', None)}() ")  # by Python
+        if is_refused or getattr(call, "__code__", None) in called:
             path, part = join(path, step), value  # which the constructor called
     rejected = ConfigError(
         f"{path or 'the root'} ({title(part)}): {message or 'invalid arguments'}",
@@ -254,11 +259,6 @@ def rejection(node: Node, error: Exception) -> ConfigError:
     )
     rejected.__cause__ = error
     return rejected
-
-
-def _code(called: Any) -> Any:
-    """The code of a class or function."""
-    return getattr(called.__init__ if inspect.isclass(called) else called, "__code__", None)
 
 
 def _shown_paths(text: str, part: Any, path: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Multi-token prediction: an auxiliary loss on tokens after the next one."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -146,6 +146,7 @@ class MultiTokenTransformer(Transformer):
             raise ValueError(f"{num_predictions=} must be from 1 to {_FURTHEST}.")
         require_not_negative("weight", weight)
         if sharing is not None:  # with the predictions too
+            sharing = cache(sharing)
             first_blocks, blocks = [*map(sharing, first_blocks)], [*map(sharing, blocks)]
         super().__init__(
             hidden_dim=hidden_dim,

@@ -1,5 +1,6 @@
 """The decoder-only Transformer."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -127,6 +128,7 @@ class Transformer(LanguageModel):
         self.dropout = dropout
         self.embedding = embedding
         if sharing is not None:
+            sharing = functools.cache(sharing)  # a factory in several places stays one
             first_blocks, blocks = [*map(sharing, first_blocks)], [*map(sharing, blocks)]
         pattern = (blocks[i % len(blocks)] for i in range(len(first_blocks), num_layers))
         factories = [*first_blocks[:num_layers], *pattern]
