@@ -122,3 +122,27 @@ class AverageBeta(fdl.Tag):
 
 class Seed(fdl.Tag):
     """Seed from which all random numbers are derived."""
+
+
+class ReplicateSize(fdl.Tag):
+    """Copies of the model, each with its own rows of a batch; -1 for the processes left."""
+
+    may_change = "restart"
+
+
+class ShardSize(fdl.Tag):
+    """Processes that share the weights of one copy, each with its own rows; -1 for those left."""
+
+    may_change = "restart"
+
+
+class ContextSize(fdl.Tag):
+    """Processes that share the tokens of each sequence; -1 for those left."""
+
+    may_change = "restart"
+
+
+class TensorSize(fdl.Tag):
+    """Processes that share each matrix product; -1 for those left."""
+
+    may_change = "restart"

@@ -10,6 +10,7 @@ from torch import nn
 from fidgpt.data import ByteTokenizer, GrowingBatch
 from fidgpt.graph import ConfigError, Node, parts
 from fidgpt.model import LearnedPositions
+from fidgpt.parallel import DataParallel, Mesh
 
 __all__ = [
     "batch_divides_evenly",
@@ -20,27 +21,47 @@ __all__ = [
 
 
 def batch_divides_evenly(cfg: fdl.Config) -> None:
-    """Raise ConfigError unless the batch size is divisible by the number of processes."""
-    processes = os.environ.get("WORLD_SIZE", "1")
-    if not processes.isdecimal() or int(processes) < 1:
+    """Raise ConfigError unless the processes fill the mesh, and the batch size is divisible."""
+    processes = os.environ.get("WORLD_SIZE")
+    if processes is not None and (not processes.isdecimal() or int(processes) < 1):
         raise ValueError(f"WORLD_SIZE={processes} in the environment must be a number from 1 on.")
-    world_size = int(processes)
+    world_size = None if processes is None else int(processes)
+    mesh = _mesh(cfg, world_size)
+    if mesh is None:
+        return
+    count, world_size = mesh.data_size, mesh.size
+    over = f"{world_size=} processes" if count == world_size else f"{count} replicas and shards"
     batch_size = getattr(cfg, "batch_size", None)
-    if isinstance(batch_size, int) and batch_size % world_size:
+    if isinstance(batch_size, int) and batch_size % count:
         raise ConfigError(
-            f"{batch_size=} cannot be split evenly over {world_size=} processes: choose a "
-            f"multiple of {world_size}, for example {-(-batch_size // world_size) * world_size}.",
+            f"{batch_size=} cannot be split evenly over {over}: choose a "
+            f"multiple of {count}, for example {-(-batch_size // count) * count}.",
             place="batch_size",
         )
     for node in _parts_that_call(GrowingBatch, cfg):
         multiple_of = getattr(node.value, "multiple_of", None)
-        if isinstance(multiple_of, int) and multiple_of % world_size:
+        if isinstance(multiple_of, int) and multiple_of % count:
             raise ConfigError(
                 f"{node.path}.{multiple_of=}: batches that grow by so many sequences cannot be "
-                f"split evenly over {world_size=} processes: choose a multiple of {world_size}.",
+                f"split evenly over {over}: choose a multiple of {count}.",
                 place=node.path,
                 sources=[f"{node.path}.multiple_of"],
             )
+
+
+def _mesh(cfg: fdl.Config, world_size: int | None) -> Mesh | None:
+    """Return the mesh of the processes, or of the fewest possible ones if they are not known."""
+    try:
+        parallel = fdl.build(getattr(cfg, "parallel", None))
+    except (TypeError, ValueError):  # is reported by the check of its constructor
+        return None
+    if not isinstance(parallel, DataParallel):
+        return None if world_size is None else Mesh(replicate=world_size)
+    try:
+        return parallel.layout(parallel.planned_size if world_size is None else world_size)
+    except ValueError as error:
+        sizes = [f"parallel.mesh.{name}" for name in Mesh().sizes]
+        raise ConfigError(str(error), place="parallel", sources=sizes) from None
 
 
 def vocabulary_covers_bytes(cfg: fdl.Config) -> None:

@@ -72,7 +72,7 @@ from fidgpt.fiddlers.optimizers import (
     use_muon,
     use_sgd,
 )
-from fidgpt.fiddlers.parallel import use_fsdp, use_hsdp
+from fidgpt.fiddlers.parallel import use_fsdp, use_hsdp, use_mesh
 from fidgpt.fiddlers.patterns import unroll
 from fidgpt.fiddlers.positions import (
     use_alibi,
@@ -188,6 +188,7 @@ __all__ = [
     "use_lora",
     "use_loss_free_balancing",
     "use_memory_snapshot",
+    "use_mesh",
     "use_mixture",
     "use_mla",
     "use_mlflow",

@@ -2,7 +2,8 @@
 
 import fiddle as fdl
 
-from fidgpt.parallel import FullyShardedDataParallel
+from fidgpt.parallel import FullyShardedDataParallel, Mesh, MeshParallel
+from fidgpt.tags import ContextSize, ReplicateSize, ShardSize, TensorSize
 from fidgpt.train import Trainer
 
 
@@ -19,3 +20,27 @@ def use_hsdp(cfg: fdl.Config[Trainer], num_shards: int = 8) -> None:
       num_shards: processes per group.
     """
     cfg.parallel = fdl.Config(FullyShardedDataParallel, num_shards=num_shards)
+
+
+def use_mesh(
+    cfg: fdl.Config[Trainer], replicate: int = 1, shard: int = 1, context: int = 1, tensor: int = 1
+) -> None:
+    """Divide rows, weights, sequences and matrix products over a mesh of processes.
+
+    The product of the sizes is the number of processes; one size may be -1, for those that are
+    left.
+
+    Args:
+      cfg: the graph to change.
+      replicate: copies of the model, each with its own rows of a batch.
+      shard: processes that share the weights of one copy (FSDP), each with its own rows.
+      context: processes that share the tokens of each sequence.
+      tensor: processes that share each matrix product.
+    """
+    if fdl.get_callable(cfg.parallel) is not MeshParallel:
+        cfg.parallel = fdl.Config(MeshParallel, mesh=fdl.Config(Mesh))
+    mesh = cfg.parallel.mesh
+    mesh.replicate = ReplicateSize.new(replicate)
+    mesh.shard = ShardSize.new(shard)
+    mesh.context = ContextSize.new(context)
+    mesh.tensor = TensorSize.new(tensor)

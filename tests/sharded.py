@@ -52,7 +52,11 @@ CASES: dict[int, dict[str, Case]] = {
         "averaged": (fiddlers.use_ema,),  # an average that is put in between two evaluations
     },
     # Two copies of the model, each sharded over half of the processes.
-    4: {"plain": (), "hybrid": (functools.partial(fiddlers.use_hsdp, num_shards=2),)},
+    4: {
+        "plain": (),
+        "hybrid": (functools.partial(fiddlers.use_hsdp, num_shards=2),),
+        "mesh": (functools.partial(fiddlers.use_mesh, replicate=2, shard=-1),),
+    },
 }
 
 
@@ -83,8 +87,8 @@ def trained(case: Case) -> dict[str, Any]:
         rows = []
         for step in range(NUM_STEPS):
             torch.manual_seed(step)
-            rank, world_size = parallel.rank, parallel.world_size
-            batch = trainer.data.batch(step, rank=rank, world_size=world_size)
+            rank, size = parallel.data_rank, parallel.data_size
+            batch = trainer.data.batch(step, rank=rank, world_size=size)
             rows.append(trainer.update(state, batch))
             measure = trainer.evaluators["validation"]
             rows[-1] |= measure(state.replica, trainer.loss, parallel)

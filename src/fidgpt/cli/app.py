@@ -7,6 +7,7 @@ import gc
 import io
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -17,6 +18,7 @@ MISTAKE = 2  # exit status for what the user can mend
 INTERRUPTED = 130  # as in a shell
 FLAGS = flags.FLAGS
 _NO_READER = (errno.EPIPE, errno.EIO)  # as after `head`, and where a terminal is gone
+_PATIENCE_SECONDS = 20
 _EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
 Main = Callable[[list[str]], int | None]
 
@@ -97,13 +99,17 @@ def _status(main: Main, arguments: list[str]) -> int:
         fail("interrupted.")
         return INTERRUPTED
     except Exception as error:
-        from fidgpt.graph.errors import is_user_error  # late: takes Fiddle
+        from fidgpt.graph.errors import ConfigError, is_user_error  # late: takes Fiddle
 
         if not is_user_error(error):
             raise
         if FLAGS.debug:
             traceback.print_exc()
-        fail(str(error))
+        if isinstance(error, ConfigError) and int(os.environ.get("LOCAL_RANK", "0")):
+            # The first process of the node shows the same error. torchrun ends all once one ends.
+            time.sleep(_PATIENCE_SECONDS)
+        else:
+            fail(str(error))
         return MISTAKE
 
 

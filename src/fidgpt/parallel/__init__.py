@@ -1,6 +1,16 @@
-"""Data parallelism and sharding over the processes of a run."""
+"""Parallelism over the processes of a run: its mesh, and how a model is divided along each axis."""
 
 from fidgpt.parallel.data_parallel import Computation, DataParallel, ParallelError
-from fidgpt.parallel.fully_sharded import FullyShardedDataParallel
+from fidgpt.parallel.mesh import Axis, Mesh
+from fidgpt.parallel.mesh_parallel import AxisPart, FullyShardedDataParallel, MeshParallel
 
-__all__ = ["Computation", "DataParallel", "FullyShardedDataParallel", "ParallelError"]
+__all__ = [
+    "Axis",
+    "AxisPart",
+    "Computation",
+    "DataParallel",
+    "FullyShardedDataParallel",
+    "Mesh",
+    "MeshParallel",
+    "ParallelError",
+]

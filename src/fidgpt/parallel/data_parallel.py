@@ -1,4 +1,4 @@
-"""Data parallelism, and the startup of the process group."""
+"""The processes of a run: how they start, their collectives, and data parallelism."""
 
 import contextlib
 import hashlib
@@ -15,6 +15,9 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
+
+from fidgpt.parallel.mesh import ALONE, Axis, Mesh, places_on
+from fidgpt.parallel.sharding import shard_fully, without_reduction
 
 _PAUSE_SECONDS = 0.02
 _PATIENCE_SECONDS = 600.0
@@ -106,8 +109,17 @@ class DataParallel:
     averaged by torch's DistributedDataParallel during the backward pass, over gloo on CPUs and NCCL
     on GPUs.
 
+    `rank` and `world_size` count processes. What chooses rows of a batch counts `data_rank` and
+    `data_size` instead: processes on other axes of a mesh (see `fidgpt.parallel.mesh`) read the
+    same rows. Every process of this class has rows of its own.
+
     Args:
       device: device of the model; defaults to this process's accelerator, or the CPU.
+
+    Attributes:
+      rank: number of this process.
+      world_size: number of processes.
+      places: this process's places on the axes of the mesh.
     """
 
     def __init__(self, *, device: torch.device | None = None) -> None:
@@ -116,6 +128,38 @@ class DataParallel:
         self._group: dist.ProcessGroup | None = None  # see __exit__
         self.rank = 0
         self.world_size = 1
+        self.places = ALONE
+
+    def layout(self, world_size: int) -> Mesh:
+        """Return the mesh of so many processes.
+
+        Raises:
+          ValueError: they do not fill it.
+        """
+        return Mesh(replicate=world_size)
+
+    @property
+    def planned_size(self) -> int:
+        """The number of processes; before they have joined, the least that this could have."""
+        return self.world_size if self._joined else 1
+
+    def check(self, model: nn.Module, *, seq_len: int) -> None:
+        """Raise ValueError if the model, or sequences of `seq_len` tokens, cannot be divided."""
+
+    @property
+    def data_rank(self) -> int:
+        """Which rows of a batch this process reads, from 0 to `data_size` - 1."""
+        return self.places.data_rank
+
+    @property
+    def data_size(self) -> int:
+        """Number of parts into which the rows of a batch are split."""
+        return self.places.mesh.data_size
+
+    @property
+    def tokens(self) -> Axis:
+        """This process's place among those that compute different tokens."""
+        return self.places.tokens
 
     @property
     def device(self) -> torch.device:
@@ -149,6 +193,13 @@ class DataParallel:
         if dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._joined.append(joins)
+        try:
+            mesh = self.layout(self.world_size)
+        except ValueError as error:
+            self.__exit__(ParallelError, None, None)
+            raise ParallelError(str(error)) from error
+        if self.world_size > 1:
+            self.places = places_on(mesh, device_type=self.device.type)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -161,55 +212,68 @@ class DataParallel:
             self._group = dist.group.WORLD
             dist.destroy_process_group()
         if not self._joined:
-            self.rank, self.world_size = 0, 1
+            self.rank, self.world_size, self.places = 0, 1, ALONE
         if isinstance(lost, dist.DistError) or _GLOO in str(lost):
             reason = str(lost).splitlines()[0]
             raise ParallelError(f"another process of the run is gone: {reason:.200}") from lost
         if kind is None and lost is not None:
             raise lost
 
-    def shards_of(self, world_size: int) -> int:
-        """Return the number of processes that share one copy of the model."""
-        return 1
-
     def shard(self, model: nn.Module, precision: Computation) -> None:
-        """Shard the weights of a model on the meta device over the processes; no-op here."""
+        """Give a model on the meta device this process's part of the weights."""
+        if self.places.fsdp is not None:
+            shard_fully(model, mesh=self.places.fsdp, dtype=precision.dtype)
 
     def replica(self, model: Model, precision: Computation) -> Model:
-        """Return the module that computes for a model in the given precision."""
-        return precision.replica(model)
+        """Return the module that computes for a model in the given precision.
+
+        It is the model itself if weights are sharded, which computes with what it gathers.
+        """
+        return model if self.places.fsdp is not None else precision.replica(model)
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[None]:
         """Context in which full tensors may be copied into the parameters of a model."""
-        yield
+        if self.places.fsdp is None:
+            yield
+            return
+        from torch.distributed.tensor.experimental import implicit_replication
+
+        with implicit_replication():
+            yield
 
     def place(self, module: nn.Module) -> nn.Module:
-        """Wrap a module so that its gradients are averaged over all processes."""
+        """Wrap a module so that its gradients are averaged over all processes.
+
+        A sharded model reduces its own gradients.
+        """
         # Buffers need no synchronization: their updates are all-reduced.
-        if self.world_size == 1:
+        if self.tokens.size == 1 or self.places.fsdp is not None:
             return module
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
-        return DistributedDataParallel(module, **buffers)
+        return DistributedDataParallel(module, process_group=self.tokens.group, **buffers)
 
     @contextlib.contextmanager
     def accumulating(self, module: nn.Module) -> Iterator[None]:
-        """Context without the all-reduce of gradients, for all micro-batches but the last."""
+        """Context without the reduction of gradients, for all micro-batches but the last."""
         if isinstance(module, DistributedDataParallel):
             with module.no_sync():
+                yield
+        elif self.places.fsdp is not None:
+            with without_reduction(module):
                 yield
         else:
             yield
 
     def mean(self, value: Tensor) -> Tensor:
-        """Return the mean of a tensor over all processes."""
-        return self.sum(value) / self.world_size
+        """Return the mean of a tensor over the processes that compute different tokens."""
+        return self.sum(value) / self.tokens.size
 
     def sum(self, value: Tensor) -> Tensor:
-        """Return the sum of a tensor over all processes."""
-        if self.world_size > 1:
+        """Return the sum of a tensor over the processes that compute different tokens."""
+        if self.tokens.size > 1:
             value = value.to(self.device, copy=True)
-            dist.all_reduce(value)
+            dist.all_reduce(value, group=self.tokens.group)
         return value
 
     def largest(self, number: int) -> int:

@@ -137,8 +137,8 @@ def machine_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Machine:
         memory = torch.cuda.get_device_properties(parallel.device).total_memory
     return Machine(
         device=parallel.device,
-        world_size=parallel.world_size,
-        peak_flops=parallel.world_size * each,
+        world_size=parallel.planned_size,
+        peak_flops=parallel.planned_size * each,
         memory=memory,
     )
 

@@ -164,7 +164,7 @@ def _sums(
     totals = torch.zeros(3, dtype=torch.float64)
     with evaluating(model):
         for index in range(data.num_batches):
-            batch = data.batch(index, rank=parallel.rank, world_size=parallel.world_size)
+            batch = data.batch(index, rank=parallel.data_rank, world_size=parallel.data_size)
             is_absent = not len(batch)  # a small split may leave a process without rows,
             if is_absent:  # but others may need its shard of the model
                 batch = batch.new_zeros(1, batch.shape[1])

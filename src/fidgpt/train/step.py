@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from fidgpt.data import all_in_loss, count_loss_targets
 from fidgpt.model.reports import Reports, Tallier
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.fully_sharded import is_sharded
+from fidgpt.parallel.sharding import is_sharded
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
 from fidgpt.train.device import first_line, is_lack_of_memory

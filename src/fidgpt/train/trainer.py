@@ -82,7 +82,8 @@ class Trainer:
       prefetch: makes batches ahead of their steps, as `Prefetch` does.
 
     Raises:
-      ValueError: a count is below one, or `max_grad_norm` is not positive.
+      ValueError: a count is below one, `max_grad_norm` is not positive, or the mesh of `parallel`
+        cannot divide the model.
     """
 
     ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
@@ -149,6 +150,7 @@ class Trainer:
         updates.require_bound(self.max_grad_norm)
         for name in ("vocab_size", "seq_len", "batch_size", "num_steps", "micro_batch_size"):
             require_size(name, getattr(self, name))
+        self.parallel.check(self.model, seq_len=self.seq_len)
 
     def train(
         self,
@@ -232,11 +234,12 @@ class Trainer:
         with stepping(self.observers, step):
             start = time.perf_counter()
             device.seed_torch(
-                device.derive_seed(self.seed, "step", step, parallel.rank), device=parallel.device
+                device.derive_seed(self.seed, "step", step, parallel.tokens.index),
+                device=parallel.device,
             )
             with state.clock.phase("data"):
                 batch = self.data.batch(
-                    state.step + state.shift, rank=parallel.rank, world_size=parallel.world_size
+                    state.step + state.shift, rank=parallel.data_rank, world_size=parallel.data_size
                 )
             row: Row = {"step": step, **self.update(state, batch)}
             row |= self._speed(facts, step, seconds=time.perf_counter() - start)
@@ -294,7 +297,7 @@ class Trainer:
         tokens_per_process = max(parallel.mean(total).item(), 1.0)
         for number, part in enumerate(parts, start=1):
             is_last, share = number == len(parts), part.num_targets / tokens_per_process
-            if is_last and parallel.world_size > 1:  # which all-reduce what the replica has
+            if is_last and parallel.tokens.size > 1:  # which all-reduce what the replica has
                 self.precision.return_gradients(state.model, state.replica)
             with contextlib.nullcontext() if is_last else parallel.accumulating(state.module):
                 with state.clock.phase("forward"), collecting() as reports:
@@ -578,7 +581,8 @@ class Trainer:
         tokens_per_step = self.batch_size * seq_len
         trainable = self.trainable or (lambda name, parameter: parameter.requires_grad)
         named = model.named_parameters()
-        num_sequences = -(-self.batch_size // machine.world_size)
+        mesh = self.parallel.layout(machine.world_size)
+        num_sequences = -(-self.batch_size // mesh.data_size)
         memory = run_facts.footprint(self, num_sequences=num_sequences, device=machine.device)
         return Facts(
             parameters=cost.count_parameters(model),
@@ -592,7 +596,7 @@ class Trainer:
             world_size=machine.world_size,
             precision=str(self.precision.dtype).removeprefix("torch."),
             peak_flops=machine.peak_flops,
-            memory=memory.sharded(self.parallel.shards_of(machine.world_size)),
+            memory=memory.sharded(mesh.num_shards if mesh.shard > 1 else 1),
             memory_there=machine.memory,
             weights=None if self.weights is None else run_facts.call_text(self.weights),
             evaluators=tuple(self.evaluators),

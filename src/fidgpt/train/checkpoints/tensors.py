@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.parallel.fully_sharded import is_sharded
+from fidgpt.parallel.sharding import is_sharded
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.writing import Peers
 

@@ -1,0 +1,111 @@
+"""Sharding of the weights, gradients and optimizer state of a model by torch's FSDP2."""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# torch.distributed.fsdp is imported where it is used, because its import is slow.
+
+
+def shard_fully(model: nn.Module, *, mesh: "DeviceMesh", dtype: torch.dtype) -> None:
+    """Shard every parameter of a model on the meta device (ZeRO stage 3, FSDP2).
+
+    With torch's `fully_shard`, each block is gathered before it computes and resharded afterwards,
+    in the forward and the backward pass; the rest of the model (embeddings, final norm) stays
+    gathered from its forward to its backward pass. Gathered weights have the dtype of the
+    precision; shards, gradient reduction and optimizer steps are in float32. (Rajbhandari et al.,
+    2020, arXiv:1910.02054; Zhao et al., 2023, arXiv:2304.11277.)
+
+    Each block is an FSDP unit, unless it shares parameters with another module: tied parameters are
+    gathered with the model.
+
+    Args:
+      model: on the meta device.
+      mesh: of one axis, over which it is sharded; or of two, over the first of which it is
+        replicated.
+      dtype: of gathered weights.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    kept = {name: vars(parameter) for name, parameter in model.named_parameters()}
+    narrow = MixedPrecisionPolicy(
+        param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    wide = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+    for module in _kept_in_float32(model) if dtype != torch.float32 else []:
+        fully_shard(module, mesh=mesh, mp_policy=wide, reshard_after_forward=False)
+    for block in _blocks(model):
+        fully_shard(block, mesh=mesh, mp_policy=narrow)
+    fully_shard(model, mesh=mesh, mp_policy=narrow)
+    for name, parameter in model.named_parameters():
+        vars(parameter).update(kept[name])  # such as its init
+    _gather_around_features(model)
+
+
+@contextlib.contextmanager
+def without_reduction(module: nn.Module) -> Iterator[None]:
+    """Context in which the sharded model inside `module` keeps gradients to itself."""
+    from torch.distributed.fsdp import FSDPModule
+
+    model = next(part for part in module.modules() if isinstance(part, FSDPModule))
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
+
+
+def _blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the distinct modules in the model's module lists that share no parameters."""
+    lists = [child for child in model.children() if isinstance(child, nn.ModuleList)]
+    blocks = list(dict.fromkeys(block for one in lists for block in one))
+    parts = [*blocks, *(child for child in model.children() if child not in lists)]
+    holders = Counter(id(parameter) for part in parts for parameter in part.parameters())
+    holders.update(id(parameter) for parameter in model.parameters(recurse=False))
+    return [
+        block
+        for block in blocks
+        if all(holders[id(parameter)] == 1 for parameter in block.parameters())
+    ]
+
+
+def _kept_in_float32(model: nn.Module) -> list[nn.Module]:
+    """Return modules that always compute with float32 weights, such as routers."""
+    return [
+        module
+        for module in model.modules()
+        if getattr(module, "keeps_float32", False) and next(module.parameters(), None) is not None
+    ]
+
+
+def _gather_around_features(model: nn.Module) -> None:
+    """Make `features` gather as `forward` does, and `train` and `eval` reshard.
+
+    The unembedding is used after `features`, so modules outside of blocks stay gathered until the
+    end of the backward pass. Evaluation has no backward pass, so `train` and `eval`, which are
+    called between passes, reshard: code that reads or changes weights then sees shards.
+    """
+    from torch.distributed.fsdp import FSDPModule, register_fsdp_forward_method
+
+    assert isinstance(model, FSDPModule)
+    if hasattr(model, "features"):
+        register_fsdp_forward_method(model, "features")
+    switch = model.train
+
+    def train(mode: bool = True) -> nn.Module:
+        model.reshard()
+        return switch(mode)
+
+    setattr(model, "train", train)  # noqa: B010
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Return whether a tensor is a DTensor, without its import, which takes a second."""
+    return hasattr(tensor, "device_mesh")

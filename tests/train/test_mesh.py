@@ -1,0 +1,98 @@
+"""Meshes: their sizes, who reads which rows, and how they are refused."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fiddle as fdl
+import pytest
+
+from fidgpt import configs, fiddlers, graph, tags
+from fidgpt.compose.runs import build_trainer
+from fidgpt.graph import ConfigError
+from fidgpt.parallel import Mesh, MeshParallel, ParallelError
+
+
+def test_an_axis_takes_the_processes_that_are_left() -> None:
+    mesh = Mesh(replicate=-1, shard=2, tensor=4).over(48)
+    assert mesh.sizes == {"replicate": 6, "shard": 2, "context": 1, "tensor": 4}
+    assert (mesh.size, mesh.data_size) == (48, 12)
+    assert Mesh().over(1) == Mesh()
+
+
+@pytest.mark.parametrize(
+    ("mesh", "world_size", "message"),
+    [
+        (Mesh(shard=2, tensor=2), 6, "shard=2, tensor=2 takes 4 processes, and the run has 6"),
+        (Mesh(shard=-1, tensor=4), 6, "takes a multiple of 4 processes, and the run has 6"),
+        (Mesh(), 2, "the mesh of size 1 takes 1 processes, and the run has 2"),
+    ],
+)
+def test_processes_fill_a_mesh(mesh: Mesh, world_size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mesh.over(world_size)
+
+
+def test_sizes_are_sizes() -> None:
+    with pytest.raises(ValueError, match="tensor=0 must be 1 or more processes, or -1"):
+        Mesh(tensor=0)
+    with pytest.raises(ValueError, match="shard=-1 and tensor=-1 cannot both"):
+        Mesh(shard=-1, tensor=-1)
+
+
+def test_sizes_are_tags_that_a_resumed_run_may_change(cfg: fdl.Config) -> None:
+    cfg.batch_size = 4
+    fiddlers.use_mesh(cfg, shard=2)
+    graph.set_tag(cfg, tags.ReplicateSize, 2)
+    assert build_trainer(cfg).parallel.planned_size == 4
+    fiddlers.use_mesh(cfg, shard=4)  # again: the parts of the axes stay
+    assert build_trainer(cfg).parallel.planned_size == 4
+    assert tags.ShardSize.may_change == "restart"
+
+
+def test_a_batch_is_split_over_the_replicas_and_shards(cfg: fdl.Config) -> None:
+    fiddlers.use_mesh(cfg, shard=4, replicate=2)
+    cfg.batch_size = 4
+    with pytest.raises(ConfigError, match="batch_size=4 .*: choose a multiple of 8"):
+        build_trainer(cfg)
+
+
+def test_processes_that_do_not_fill_the_mesh_are_refused(
+    cfg: fdl.Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg.batch_size = 4
+    fiddlers.use_mesh(cfg, shard=4)
+    build_trainer(cfg)  # elsewhere it may run
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    with pytest.raises(ConfigError, match="shard=4 takes 4 processes, and the run has 6"):
+        build_trainer(cfg)
+    with pytest.raises(ParallelError, match="the run has 1: start 4 with torchrun"):
+        MeshParallel(Mesh(shard=4)).__enter__()
+
+
+@pytest.mark.slow
+def test_an_error_under_torchrun_is_printed_once(tmp_path: Path) -> None:
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
+    done = subprocess.run(
+        [
+            *launch,
+            "-m",
+            "fidgpt.cli.train",
+            "--config=config:debug",
+            "--config=fiddler:use_mesh(shard=4)",
+        ],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stderr.count("error: ") == 1, done.stderr
+    assert "takes 4 processes, and the run has 2" in done.stderr
+
+
+@pytest.fixture
+def cfg() -> fdl.Config:
+    return configs.debug()
