@@ -25,6 +25,7 @@ from fidgpt.model.moe import (
     GatedShared,
     GroupLimit,
     LoadBalancingLoss,
+    MicroBatchBalancingLoss,
     MoE,
     PlainExperts,
     RouterZLoss,
@@ -108,7 +109,24 @@ def use_loss_free_balancing(cfg: fdl.Config[Trainer], rate: float = 0.001) -> No
             SelectionBias, num_experts=NumExperts.new(), rate=rate
         )
         moe.balancing = [
-            part for part in moe.balancing if fdl.get_callable(part) is not LoadBalancingLoss
+            part
+            for part in moe.balancing
+            if fdl.get_callable(part) not in (LoadBalancingLoss, MicroBatchBalancingLoss)
+        ]
+
+
+def use_micro_batch_balancing(cfg: fdl.Config[Trainer]) -> None:
+    """Balance experts over each micro-batch of each process, instead of the whole batch.
+
+    This saves the pass that counts the load of several micro-batches, and makes the loss depend on
+    their size.
+    """
+    for moe in find(cfg.model, MoE):
+        moe.balancing = [
+            swapped(part, MicroBatchBalancingLoss)
+            if fdl.get_callable(part) is LoadBalancingLoss
+            else part
+            for part in moe.balancing
         ]
 
 

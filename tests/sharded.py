@@ -38,6 +38,9 @@ CASES: dict[int, dict[str, Case]] = {
         "narrow": (narrow,),  # gathered in bfloat16
         "mixture": MIXTURE,  # routers stay in float32 and are balanced by a bias
         "narrow_mixture": (*MIXTURE, narrow),
+        # Balanced by the load of the whole batch, in one pass each and in two.
+        "balanced": (fiddlers.use_moe,),
+        "balanced_accumulating": (fiddlers.use_moe, accumulating),
         "adapters": (fiddlers.use_lora,),  # most weights are frozen
         # A further list of blocks, which use the model's table too, and blocks computed twice.
         "looking_ahead": (fiddlers.use_mtp, fiddlers.use_recompute),

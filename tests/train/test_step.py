@@ -22,7 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, data, fiddlers, graph, parallel
 from fidgpt.compose.runs import build_trainer
-from fidgpt.fiddlers.experts import use_loss_free_balancing, use_moe
+from fidgpt.fiddlers.experts import (
+    use_loss_free_balancing,
+    use_micro_batch_balancing,
+    use_moe,
+)
 from fidgpt.model import materialize
 from fidgpt.model.moe import MoE
 from fidgpt.model.reports import collecting, report_tally
@@ -354,9 +358,16 @@ class Steps:
         return torch.cat(found)
 
 
-def steps(*, micro_batch_size: int | None, precision: type[Precision] = Float32) -> Steps:
+def steps(
+    *,
+    micro_batch_size: int | None,
+    precision: type[Precision] = Float32,
+    changes: tuple[Callable[[fdl.Config], object], ...] = (),
+) -> Steps:
     cfg = configs.debug()
     cfg.precision = fdl.Config(precision)
+    for change in changes:
+        change(cfg)
     trainer = build_trainer(cfg)
     materialize(trainer.model, device=torch.device("cpu"), seed=0)
     return Steps(trainer, micro_batch_size=micro_batch_size)
@@ -378,6 +389,53 @@ def test_tokens_weigh_the_same_in_partly_masked_rows(micro_batch_size):
         one, other = (each.update(batch()) for each in (whole, parts))
         assert one["loss"] == pytest.approx(other["loss"], rel=1e-5)
         assert one["grad_norm"] == pytest.approx(other["grad_norm"], rel=1e-4)
+
+
+BALANCINGS: dict[str, tuple[Callable[[fdl.Config], object], ...]] = {
+    "load": (use_moe,),
+    "bias": (use_moe, use_loss_free_balancing),
+    "sequence": (use_moe, functools.partial(fiddlers.use_sequence_balancing, weight=0.1)),
+    "looking_ahead": (fiddlers.use_mtp,),
+    "looking_ahead_in_documents": (fiddlers.use_mtp, fiddlers.use_document_mask),
+    "all": (use_moe, fiddlers.use_mtp, fiddlers.use_document_mask, fiddlers.use_recompute),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("micro_batch_size", [1, 3])
+@pytest.mark.parametrize("name", BALANCINGS)
+def test_gradients_of_micro_batches_are_those_of_the_whole_batch(name: str, micro_batch_size: int):
+    tokens = batch()
+    tokens[1, [5, 9]] = tokens[2, 20] = 256  # which ends documents
+    whole, parts = (
+        steps(micro_batch_size=size, changes=BALANCINGS[name]).gradients(tokens)
+        for size in (None, micro_batch_size)
+    )
+    assert (parts - whole).norm() < 1e-6 * whole.norm()
+
+
+@pytest.mark.slow
+def test_micro_batches_can_be_balanced_alone():
+    changes = (use_moe, use_micro_batch_balancing)
+    whole, parts = (
+        steps(micro_batch_size=size, changes=changes).gradients(batch()) for size in (None, 1)
+    )
+    assert (parts - whole).norm() > 1e-4 * whole.norm()
+    assert torch.equal(whole, steps(micro_batch_size=None, changes=(use_moe,)).gradients(batch()))
+
+
+@pytest.mark.slow
+def test_counting_the_load_first_draws_the_same_random_numbers():
+    def unweighted(cfg: fdl.Config) -> None:
+        cfg.model.dropout = 0.5
+        for moe in graph.find(cfg.model, MoE):
+            moe.balancing[0].weight = 0.0
+
+    found = []
+    for changes in ((use_moe, unweighted), (use_moe, unweighted, use_micro_batch_balancing)):
+        torch.manual_seed(0)
+        found.append(steps(micro_batch_size=1, changes=changes).gradients(batch()))
+    assert torch.equal(*found)
 
 
 def test_masked_tokens_are_read_and_leave_no_gradient():
@@ -454,7 +512,7 @@ def test_tallies_add_up_though_a_cuda_graph_writes_them_to_one_place():
         place.copy_(torch.tensor(counts))
         with collecting() as reports:
             report_tally(part, place)
-        step.add(reports, share=0.5)
+        step.add(reports, None)
     assert step.settle(parallel.DataParallel()) == {"count/layers": [[11.0, 22.0]]}
 
 

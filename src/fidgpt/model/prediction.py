@@ -179,6 +179,16 @@ class MultiTokenTransformer(Transformer):
             self._predict_ahead(features, tokens, ctx)
         return features
 
+    def count_batch(self, tokens: Tokens, ctx: AttentionContext | None = None) -> None:
+        """Report the numbers of targets of the predictions, and what losses of modules count."""
+        ctx = self.layout(tokens) if ctx is None else ctx
+        if ctx.contiguous or any(getattr(m, "counts_batch", False) for m in self.modules()):
+            super().count_batch(tokens, ctx)
+            return
+        for ahead in range(1, min(len(self.predictions), tokens.shape[1] - 2) + 1):
+            counted = self._counted(tokens, ctx, ahead)
+            self._report_loss(torch.zeros(()), 0, counted, ahead)
+
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return the operations of the unembedding for each prediction, in training."""
         return len(self.predictions) * sum(declared_flops(self.unembedding, seq_len=seq_len))
@@ -195,13 +205,22 @@ class MultiTokenTransformer(Transformer):
 
     def _report(self, features: Tensor, tokens: Tensor, ctx: AttentionContext, ahead: int) -> None:
         """Report the loss of one prediction, over the tokens that have a target."""
-        counted = None
-        if not ctx.contiguous:
-            counted = _has_target(ctx.positions, ahead).expand(len(tokens), -1).flatten()
-        targets = tokens[:, ahead + 1 :].flatten()
+        targets, counted = tokens[:, ahead + 1 :].flatten(), self._counted(tokens, ctx, ahead)
         loss = self.loss(features.flatten(0, 1), self.unembedding, targets, counted)
-        report_metric(f"mtp/{ahead}", loss)
-        report_loss("mtp", loss * (self.weight / len(self.predictions)))
+        self._report_loss(loss, len(targets), counted, ahead)
+
+    def _counted(self, tokens: Tensor, ctx: AttentionContext, ahead: int) -> Tensor | None:
+        """Return which tokens have a target; None for all."""
+        if ctx.contiguous:
+            return None
+        return _has_target(ctx.positions, ahead).expand(len(tokens), -1).flatten()
+
+    def _report_loss(
+        self, loss: Tensor, num_targets: int, counted: Tensor | None, ahead: int
+    ) -> None:
+        count = num_targets if counted is None else counted.sum()
+        report_metric(f"mtp/{ahead}", loss, count=count)
+        report_loss("mtp", loss * (self.weight / len(self.predictions)), count=count)
 
 
 def _has_target(positions: Int[Tensor, "rows seq"], ahead: int) -> Bool[Tensor, "rows count"]:

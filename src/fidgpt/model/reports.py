@@ -1,11 +1,11 @@
 """Auxiliary losses, metrics and tallies that modules report during a forward pass."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 
@@ -21,6 +21,44 @@ class Tallier(Protocol):
         ...
 
 
+@runtime_checkable
+class BatchLoss(Protocol):
+    """A loss that depends on counts over the whole batch, which no single pass can know."""
+
+    def loss_of_batch(self, value: Tensor, counts: Int64[Tensor, "..."], /) -> Float[Tensor, ""]:
+        """Return the loss of a pass.
+
+        Args:
+          value: what the pass reported. The loss is linear in it, so that passes add up.
+          counts: counts of the same shape as the pass reported, summed over the whole batch.
+        """
+        ...
+
+
+@runtime_checkable
+class Share(Protocol):
+    """The share of a pass in an optimizer step of several micro-batches or processes.
+
+    Attributes:
+      of_targets: its fraction of the tokens that count in the loss, times `num_processes`.
+      num_processes: processes whose gradients are averaged.
+    """
+
+    of_targets: float
+    num_processes: int
+
+    def totals(
+        self, fixed: Sequence[int], counted: Sequence[Int64[Tensor, "..."]], /
+    ) -> tuple[Sequence[int], Sequence[Int64[Tensor, "..."]]]:
+        """Return these counts of a pass summed over all passes of the step.
+
+        Args:
+          fixed: those that depend on the shape of the pass only.
+          counted: those that depend on its tokens.
+        """
+        ...
+
+
 class Reports:
     """The reports of a forward pass."""
 
@@ -31,13 +69,40 @@ class Reports:
 
     @property
     def losses(self) -> dict[str, Float[Tensor, ""]]:
-        """Terms of the loss by name; values of the same name are summed."""
-        return {name: torch.stack(values).sum() for name, values in self._named("loss").items()}
+        """Terms of the loss by name, if this pass is all of the batch."""
+        return self.losses_of(None)
 
     @property
     def metrics(self) -> dict[str, Float[Tensor, ""]]:
-        """Metrics by name; values of the same name are averaged."""
-        return {name: torch.stack(values).mean() for name, values in self._named("metric").items()}
+        """Metrics by name, if this pass is all of the batch."""
+        return self.metrics_of(None)
+
+    def losses_of(self, share: Share | None) -> dict[str, Float[Tensor, ""]]:
+        """Return the terms of the loss by name; values of the same name are summed.
+
+        Args:
+          share: of this pass in its step, by which terms are scaled, so that the sum over
+            micro-batches, averaged over processes, is the term of the whole batch; None if this
+            pass is all of it.
+        """
+        named = self._named("loss", share)
+        return {name: torch.stack(values).sum() for name, values in named.items()}
+
+    def metrics_of(self, share: Share | None) -> dict[str, Float[Tensor, ""]]:
+        """Return metrics by name, scaled like losses; values of the same name are averaged."""
+        named = self._named("metric", share)
+        return {name: torch.stack(values).mean() for name, values in named.items()}
+
+    @property
+    def fixed(self) -> list[int]:
+        """The counts that depend on the shape of the pass only."""
+        return [one.count for one in self._chain() if isinstance(one.count, int)]
+
+    @property
+    def counted(self) -> list[Int64[Tensor, "..."]]:
+        """The counts that depend on the tokens of the pass."""
+        both = (count for one in self._chain() for count in (one.count, one.counts))
+        return [count for count in both if isinstance(count, Tensor)]
 
     @property
     def tallies(self) -> dict[Tallier, Tensor]:
@@ -52,13 +117,26 @@ class Reports:
     def pass_on(self, other: "Reports") -> None:
         """Copy all reports to another collector."""
         for one in self._chain():
-            other.last = _Report(other.last, one.kind, one.name, one.value, one.part)
+            other.last = _Report(
+                other.last, one.kind, one.name, one.value, one.part, one.count, one.counts
+            )
 
-    def _named(self, kind: str) -> dict[str, list[Tensor]]:
+    def _named(self, kind: str, share: Share | None) -> dict[str, list[Tensor]]:
+        fixed, counted = self.fixed, self.counted
+        if share is not None:
+            fixed, counted = share.totals(fixed, counted)
+        totals, counts = iter(fixed), iter(counted)
         named: dict[str, list[Tensor]] = {}
         for one in self._chain():
-            if one.kind == kind:
-                named.setdefault(one.name, []).append(one.value)
+            total = None if one.count is None else next(totals if one.is_fixed else counts)
+            value = one.value
+            if one.counts is not None:
+                value = one.part.loss_of_batch(value, next(counts))
+            if one.kind != kind:
+                continue
+            if share is not None:
+                value = value * _fraction(one.count, total, share)
+            named.setdefault(one.name, []).append(value)
         return named
 
     def _chain(self) -> list["_Report"]:
@@ -87,21 +165,52 @@ def collecting() -> Iterator[Reports]:
         reports.pass_on(outer)
 
 
-def report_loss(name: str, value: Float[Tensor, ""]) -> None:
+Count = int | Int64[Tensor, ""] | None
+
+
+def report_loss(name: str, value: Float[Tensor, ""], *, count: Count = None) -> None:
     """Add a differentiable scalar to the loss of this forward pass; no-op without a collector.
 
     Args:
       name: name of the training metric, such as `moe/balance`.
       value: scalar loss term; a mean over tokens, so that it does not depend on their number.
+      count: number of tokens in that mean, by which micro-batches and processes are weighted; an
+        int if it depends on shapes only. None for the tokens that count in the model's own loss.
     """
     if _open.reports is not None:
-        _open.reports.last = _Report(_open.reports.last, "loss", name, value)
+        _open.reports.last = _Report(_open.reports.last, "loss", name, value, None, count)
 
 
-def report_metric(name: str, value: Float[Tensor, ""]) -> None:
-    """Report a scalar training metric, which is detached; no-op without a collector."""
+def report_batch_loss(
+    part: BatchLoss, name: str, value: Tensor, *, counts: Int64[Tensor, "..."], count: int
+) -> None:
+    """Add a loss that `part` computes from counts over the whole batch; no-op without a collector.
+
+    Args:
+      part: computes it.
+      name: name of the training metric.
+      value: differentiable tensor; a mean over tokens.
+      counts: counts of this pass, without gradient.
+      count: number of tokens in the mean.
+    """
     if _open.reports is not None:
-        _open.reports.last = _Report(_open.reports.last, "metric", name, value.detach())
+        _open.reports.last = _Report(
+            _open.reports.last, "loss", name, value, part, count, counts.detach()
+        )
+
+
+def report_metric(name: str, value: Float[Tensor, ""], *, count: Count = None) -> None:
+    """Report a scalar training metric, which is detached; no-op without a collector.
+
+    Args:
+      name: name of the metric.
+      value: a mean over tokens.
+      count: their number, as in `report_loss`.
+    """
+    if _open.reports is not None:
+        _open.reports.last = _Report(
+            _open.reports.last, "metric", name, value.detach(), None, count
+        )
 
 
 def report_tally(part: Tallier, tally: Tensor) -> None:
@@ -119,13 +228,36 @@ class _Report:
     """A node of the linked list; the first one is empty."""
 
     def __init__(
-        self, before: "_Report | None", kind: str, name: str, value: Any, part: Any = None
+        self,
+        before: "_Report | None",
+        kind: str,
+        name: str,
+        value: Any,
+        part: Any = None,
+        count: Count = None,
+        counts: Tensor | None = None,
     ) -> None:
         self.before = before
         self.kind = kind
         self.name = name
         self.value = value
         self.part = part
+        self.count = count
+        self.counts = counts
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the count depends on shapes only."""
+        return isinstance(self.count, int)
+
+
+def _fraction(count: Count, total: int | Tensor | None, share: Share) -> float | Tensor:
+    """Return the fraction of a pass in a mean over the whole batch, times the processes."""
+    if count is None or total is None:
+        return share.of_targets
+    if isinstance(total, Tensor):
+        return count * share.num_processes / total.clamp_min(1)
+    return count * share.num_processes / max(1, total)
 
 
 class _Open:

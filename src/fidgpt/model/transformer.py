@@ -47,6 +47,14 @@ class LanguageModel(nn.Module):
         """Return next-token logits; the arguments are those of `features`."""
         return self.unembedding(self.features(tokens, ctx))
 
+    def count_batch(self, tokens: Tokens, ctx: AttentionContext | None = None) -> None:
+        """Report the counts on which losses depend that are of all micro-batches of a step.
+
+        Nothing is computed unless a module has such a loss, as `LoadBalancingLoss` is.
+        """
+        if any(getattr(module, "counts_batch", False) for module in self.modules()):
+            self.features(tokens, ctx)
+
     @property
     def device(self) -> torch.device:
         """The device of the parameters."""

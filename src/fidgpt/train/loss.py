@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from fidgpt.data import inputs_and_targets
 from fidgpt.model.embedding import Unembedding
-from fidgpt.model.reports import collecting, report_loss, report_metric
+from fidgpt.model.reports import Share, collecting, report_loss, report_metric
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_not_negative, require_probability
 
@@ -287,7 +287,10 @@ class NextToken(nn.Module):
         self.loss = loss
 
     def forward(
-        self, batch: Int64[Tensor, "rows window"], all_in_loss: bool | None = None
+        self,
+        batch: Int64[Tensor, "rows window"],
+        all_in_loss: bool | None = None,
+        share: Share | None = None,
     ) -> Float[Tensor, ""]:
         """Return the mean loss in nats of predicting tokens 1.. of each row from those before.
 
@@ -297,14 +300,22 @@ class NextToken(nn.Module):
         Args:
           batch: tokens, masked or not.
           all_in_loss: whether all of them count in the loss; None to read the mask.
+          share: of this pass in an optimizer step, by which all losses are scaled; None if it is
+            the only one.
         """
         with collecting() as reports:
             inputs, targets, counted = inputs_and_targets(batch, all_counted=all_in_loss)
             features = self.model.features(inputs).flatten(0, 1)
             counted = None if counted is None else counted.flatten()
             loss = self.loss(features, self.model.unembedding, targets.flatten(), counted)
-        report_metric("loss", loss)
-        return sum(reports.losses.values(), loss)
+            report_metric("loss", loss)
+        loss = loss if share is None else loss * share.of_targets
+        return sum(reports.losses_of(share).values(), loss)
+
+    def count(self, batch: Int64[Tensor, "rows window"]) -> None:
+        """Report what losses must know of all micro-batches before the first backward pass."""
+        inputs, _, _ = inputs_and_targets(batch, all_counted=False)
+        self.model.count_batch(inputs)
 
 
 _IGNORED = -100  # a target that torch's losses ignore

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.data import all_in_loss, count_loss_targets
-from fidgpt.model.reports import Reports, Tallier
+from fidgpt.model.reports import Reports, Share, Tallier, collecting
 from fidgpt.parallel import DataParallel
 from fidgpt.parallel.sharding import is_sharded
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
 from fidgpt.train.device import first_line, is_lack_of_memory
+from fidgpt.train.loss import NextToken
 from fidgpt.train.run_directory import RunError
 
 __all__ = ["ClipByValue", "GradientTransform", "StepMeters"]
@@ -59,6 +60,87 @@ def micro_batches(
         batch = batch.pin_memory()
     parts = batch.to(device, non_blocking=batch.is_pinned()).split(size)
     return [MicroBatch(rows, *count) for rows, count in zip(parts, counts, strict=True)]
+
+
+class BatchShares:
+    """What each micro-batch of this process contributes to the losses of an optimizer step.
+
+    Gradients are summed over micro-batches and averaged over processes, where each token is to
+    weigh the same whichever micro-batch it is in.
+
+    Args:
+      parts: micro-batches of this process.
+      parallel: the processes of the step.
+    """
+
+    def __init__(self, parts: Sequence[MicroBatch], parallel: DataParallel) -> None:
+        num_targets = sum(part.num_targets for part in parts)
+        sums = parallel.sum(torch.tensor([num_targets, len(parts)], dtype=torch.float64))
+        total, num_parts = sums.tolist()
+        self.parallel = parallel
+        self.accumulates = num_parts > parallel.tokens.size
+        self.num_rows = sum(len(part.rows) for part in parts)
+        self.targets_per_process = max(total / parallel.tokens.size, 1.0)
+        self.counted: Sequence[Tensor] | None = None
+        self._totals: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None
+
+    def of(self, part: MicroBatch) -> "PassShare | None":
+        """Return the share of a micro-batch; None if it is the whole batch."""
+        is_whole = self.parallel.tokens.size == 1 and not self.accumulates
+        return None if is_whole else PassShare(self, part)
+
+    def count(self, module: nn.Module, parts: Sequence[MicroBatch]) -> None:
+        """Count, before the first of several backward passes, what losses must know of the batch.
+
+        If the model has such losses, this is a pass without gradients, which draws the same random
+        numbers as the passes that follow.
+        """
+        objective = next(one for one in module.modules() if isinstance(one, NextToken))
+        device = self.parallel.device
+        sums: list[Tensor] = []
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for part in parts:
+                with collecting() as reports:
+                    objective.count(part.rows)
+                own = reports.counted
+                sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
+        self.counted = self._summed(sums)
+
+    def totals(
+        self, fixed: Sequence[int], counted: Sequence[Tensor], *, num_rows: int
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Return the sums of counts of a micro-batch over all micro-batches of all processes."""
+        if self._totals is None:
+            # Those of a micro-batch's shape are in proportion to its rows.
+            device = self.parallel.device
+            rows = [torch.tensor(n * self.num_rows // max(1, num_rows)) for n in fixed]
+            known = self.counted
+            sums = self._summed([one.to(device) for one in rows] + [*(() if known else counted)])
+            self._totals = sums[: len(fixed)], known or sums[len(fixed) :]
+        return self._totals
+
+    def _summed(self, counts: Sequence[Tensor]) -> list[Tensor]:
+        if not counts:
+            return []
+        joined = self.parallel.sum(torch.cat([count.flatten() for count in counts]))
+        parts = joined.split([count.numel() for count in counts])
+        return [part.view_as(count) for part, count in zip(parts, counts, strict=True)]
+
+
+class PassShare:
+    """The `Share` of a micro-batch."""
+
+    def __init__(self, batch: BatchShares, part: MicroBatch) -> None:
+        self.of_targets = part.num_targets / batch.targets_per_process
+        self.num_processes = batch.parallel.tokens.size
+        self._batch = batch
+        self._num_rows = len(part.rows)
+
+    def totals(
+        self, fixed: Sequence[int], counted: Sequence[Tensor]
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Return the sums of these counts over the step."""
+        return self._batch.totals(fixed, counted, num_rows=self._num_rows)
 
 
 _EPS_OF_TORCH = 1e-6  # which its clipping adds to a norm
@@ -312,10 +394,11 @@ class StepReports:
         self._means: dict[str, Tensor] = {}
         self._tallies: dict[Tallier, Tensor] = {}
 
-    def add(self, reports: Reports, *, share: float) -> None:
-        """Add those of a micro-batch that has `share` of the rows."""
-        for name, value in {**reports.metrics, **reports.losses}.items():
-            part = value.detach().float() * share
+    @torch.no_grad()
+    def add(self, reports: Reports, share: Share | None) -> None:
+        """Add those of a micro-batch."""
+        for name, value in {**reports.metrics_of(share), **reports.losses_of(share)}.items():
+            part = value.detach().float()
             self._means[name] = self._means[name] + part if name in self._means else part
         for part, tally in reports.tallies.items():
             # Cloned because a CUDA graph overwrites its outputs.

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
-import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -292,19 +291,20 @@ class Trainer:
         """Accumulate the gradients of micro-batches, in float32; return what was reported."""
         step, parallel = updates.StepReports(), self.parallel
         parts = updates.micro_batches(batch, size=self.micro_batch_size, device=parallel.device)
-        # Each token weighs the same, whichever process and micro-batch it is in.
-        total = torch.tensor(sum(part.num_targets for part in parts), dtype=torch.float64)
-        tokens_per_process = max(parallel.mean(total).item(), 1.0)
+        shares = updates.BatchShares(parts, parallel)
+        if shares.accumulates:
+            with state.clock.phase("forward"):
+                shares.count(state.module, parts)
         for number, part in enumerate(parts, start=1):
-            is_last, share = number == len(parts), part.num_targets / tokens_per_process
+            is_last, share = number == len(parts), shares.of(part)
             if is_last and parallel.tokens.size > 1:  # which all-reduce what the replica has
                 self.precision.return_gradients(state.model, state.replica)
             with contextlib.nullcontext() if is_last else parallel.accumulating(state.module):
                 with state.clock.phase("forward"), collecting() as reports:
-                    loss = state.module(part.rows, part.all_in_loss) * share
+                    loss = state.module(part.rows, part.all_in_loss, share)
                 with state.clock.phase("backward"):
                     (loss if state.scaling is None else state.scaling.scaled(loss)).backward()
-            step.add(reports, share=share)
+            step.add(reports, share)
             if not is_last:
                 self.precision.pull_gradients(state.model, state.replica)
         return step

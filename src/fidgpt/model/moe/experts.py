@@ -456,7 +456,7 @@ class Capacity(nn.Module):
         capacity = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
         slots = _slots(chosen, num_experts=experts.num_experts, capacity=capacity)
         num_slots = experts.num_experts * capacity  # an additional slot holds dropped choices
-        report_metric("moe/dropped", (slots == num_slots).float().mean())
+        report_metric("moe/dropped", (slots == num_slots).float().mean(), count=len(chosen))
         copies = x.unsqueeze(1).expand(-1, chosen.shape[1], -1).flatten(0, 1)
         rows = x.new_zeros(num_slots + 1, x.shape[1]).index_copy(0, slots.flatten(), copies)
         owners = torch.arange(experts.num_experts, device=x.device).repeat_interleave(capacity)

@@ -1,5 +1,6 @@
 """The mixture-of-experts layer, routers and load balancing."""
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe.experts import Dispatch, Experts, dropless
-from fidgpt.model.reports import report_loss, report_tally
+from fidgpt.model.reports import report_batch_loss, report_loss, report_tally
 from fidgpt.ranges import require_factor, require_not_negative
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "GatedShared",
     "GroupLimit",
     "LoadBalancingLoss",
+    "MicroBatchBalancingLoss",
     "MoE",
     "Router",
     "RouterZLoss",
@@ -52,6 +54,11 @@ class Routing(NamedTuple):
     def shares(self) -> Scores:
         """The scores of each token, normalized to sum to 1."""
         return self.scores / self.scores.sum(dim=-1, keepdim=True)
+
+    @property
+    def num_tokens(self) -> int:
+        """The number of tokens."""
+        return math.prod(self.scores.shape[:-1])
 
     def load(self) -> Int64[Tensor, " experts"]:
         """Return the number of times each expert was chosen."""
@@ -254,6 +261,12 @@ class LoadBalancingLoss:
     (Fedus et al., 2021, Switch, arXiv:2101.03961, equations 4 to 6). In implementations where f_i
     is the fraction of tokens, the loss is top_k times as large for the same weight.
 
+    Both are over all tokens of an optimizer step. f_i has no gradient and P_i is a mean, so the
+    loss adds up over micro-batches and processes once f_i is known: processes exchange it after the
+    forward pass, and with several micro-batches, a first pass without gradients counts it, which
+    takes a third more time. (Qiu et al., 2025, arXiv:2501.11873, avoid that pass by the counts of
+    the micro-batches so far, of which only the last one's are those of the batch.)
+
     Args:
       weight: weight of the loss of each layer; 0.01 in Switch.
 
@@ -261,15 +274,37 @@ class LoadBalancingLoss:
       ValueError: the weight is negative or not finite.
     """
 
+    counts_batch: ClassVar[bool] = True
+
     def __init__(self, *, weight: float = 0.01) -> None:
         require_not_negative("weight", weight)
         self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
-        load = routing.load()
-        chosen = load / load.sum()
         mean = routing.shares.flatten(0, -2).mean(dim=0)
-        report_loss("moe/balance", self.weight * len(load) * (chosen * mean).sum())
+        report_batch_loss(
+            self, "moe/balance", mean, counts=routing.load(), count=routing.num_tokens
+        )
+
+    def loss_of_batch(self, mean: Scores, load: Int64[Tensor, " experts"]) -> Float[Tensor, ""]:
+        """Return the loss of the mean shares of a pass, and the load of the whole batch."""
+        chosen = load / load.sum()
+        return self.weight * len(load) * (chosen * mean).sum()
+
+
+class MicroBatchBalancingLoss(LoadBalancingLoss):
+    """`LoadBalancingLoss` of each micro-batch of each process alone, averaged over them.
+
+    It needs no first pass, and depends on the size of micro-batches and the number of processes:
+    the smaller they are, the more evenly each text has to use all experts.
+    """
+
+    counts_batch: ClassVar[bool] = False
+
+    def __call__(self, routing: Routing) -> None:
+        mean = routing.shares.flatten(0, -2).mean(dim=0)
+        loss = self.loss_of_batch(mean, routing.load())
+        report_loss("moe/balance", loss, count=routing.num_tokens)
 
 
 class SequenceBalancingLoss:
@@ -297,7 +332,7 @@ class SequenceBalancingLoss:
         counts = counts.scatter_add(-1, chosen, torch.ones_like(chosen, dtype=counts.dtype))
         products = counts / chosen.shape[-1] * routing.shares.mean(dim=-2)
         even = num_experts * products.sum(dim=-1)
-        report_loss("moe/sequence_balance", self.weight * even.mean())
+        report_loss("moe/sequence_balance", self.weight * even.mean(), count=routing.num_tokens)
 
 
 class RouterZLoss:
@@ -318,7 +353,7 @@ class RouterZLoss:
 
     def __call__(self, routing: Routing) -> None:
         squares: Float[Tensor, "*batch"] = routing.logits.logsumexp(dim=-1).square()
-        report_loss("moe/z", self.weight * squares.mean())
+        report_loss("moe/z", self.weight * squares.mean(), count=routing.num_tokens)
 
 
 class MoE(nn.Module):
@@ -362,6 +397,11 @@ class MoE(nn.Module):
         self.shared = shared
         self.dispatch = dispatch
         self.balancing = tuple(balancing)
+
+    @property
+    def counts_batch(self) -> bool:
+        """Whether a loss needs counts over the whole batch before the first backward pass."""
+        return any(getattr(one, "counts_batch", False) for one in self.balancing)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         routing = self.router(x)
