@@ -7,8 +7,8 @@ import copy
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.model.cache import Cache
@@ -280,61 +281,38 @@ def activation_bytes(
     if batch_device.type == "meta":
         _replace_kernels(model, device)
     batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device=batch_device)
-    own = {x.untyped_storage() for x in [*objective.parameters(), *objective.buffers()]}
     with (
-        _saved_tensors() as saved,
-        _LiveMemory() as live,
+        _LiveMemory([*objective.parameters(), *objective.buffers(), batch]) as live,
         _PretendedDevice(device) if batch.is_meta else nullcontext(),
     ):
         loss = objective.train()(batch)
-    # What a recomputing block keeps is not saved by autograd: it is only alive.
-    lasting = {one.tensor.untyped_storage() for one in saved} | {*live.storages}
-    kept = sum(storage.nbytes() for storage in lasting - own - {loss.untyped_storage()})
+    kept = live.now - loss.untyped_storage().nbytes()
     return ActivationBytes(kept=kept, passing=live.peak - live.now)
 
 
-class _Saved:
-    """Stands for a tensor as long as autograd holds it."""
+class _LiveMemory(TorchDispatchMode):
+    """Counts the bytes of tensors that were made inside and still exist, whoever holds them.
 
-    def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor
-
-
-@contextmanager
-def _saved_tensors() -> Iterator["weakref.WeakSet[_Saved]"]:
-    """Collect what autograd saves and still holds; passes within the pass save and release."""
-    saved: weakref.WeakSet[_Saved] = weakref.WeakSet()
-
-    def pack(tensor: Tensor) -> _Saved:
-        one = _Saved(tensor)
-        saved.add(one)
-        return one
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one.tensor):
-        yield saved
-
-
-class _LiveMemory(TorchFunctionMode):
-    """Counts the bytes of tensors that were made inside and still exist.
+    Args:
+      before: tensors that existed before.
 
     Attributes:
       now: bytes.
       peak: the most so far.
-      storages: their memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before: Iterable[Tensor]) -> None:
         super().__init__()
         self.now = self.peak = 0
-        self.storages: weakref.WeakSet[torch.UntypedStorage] = weakref.WeakSet()
+        self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in before)
 
-    def __torch_function__(
+    def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
         for made in out if isinstance(out, tuple | list) else (out,):
-            if type(made) is Tensor and (storage := made.untyped_storage()) not in self.storages:
-                self.storages.add(storage)
+            if isinstance(made, Tensor) and (storage := made.untyped_storage()) not in self._known:
+                self._known.add(storage)
                 self._add(storage.nbytes())
                 weakref.finalize(storage, self._add, -storage.nbytes())
         return out
