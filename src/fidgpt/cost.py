@@ -306,6 +306,10 @@ class _LiveMemory(TorchDispatchMode):
         self.now = self.peak = 0
         self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in before)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # loading it takes seconds, and nothing is compiled here
+
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:

@@ -16,7 +16,7 @@ LIGHT = {
     "--help of sweep": ["fidgpt.cli.sweep", "--help"],
     "--help of sample": ["fidgpt.sample", "--help"],
     "--list": ["fidgpt.cli.train", "--list"],
-    "--list of parts that fit": ["fidgpt.cli.sweep", "--list=parts:model.norm"],
+    "--list of parts": ["fidgpt.cli.sweep", "--list=parts"],
     "--list of knobs": ["fidgpt.cli.train", "--list=knobs", "--config=config:base"],
     "--completion": ["fidgpt.cli.train", "--completion=bash"],
     "completion of names": ["fidgpt.cli.completion", "zsh", "fidgpt-train --config=fiddler:"],

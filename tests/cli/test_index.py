@@ -15,9 +15,9 @@ from fidgpt import configs, fiddlers, tags
 from fidgpt.compose import index
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.index import build
-from fidgpt.compose.index_build import fitting, parameters_of, write
+from fidgpt.compose.index_build import parameters_of, write
 from fidgpt.graph import ConfigError, find_parameter
-from fidgpt.model import Attention
+from fidgpt.graph.fitting import fitting
 
 Index = dict[str, Any]
 
@@ -29,7 +29,7 @@ def base(index_for: Callable[..., Index]) -> Index:
 
 def entries(cfg: fdl.Buildable) -> dict[str, dict[str, Any]]:
     known = {name: one for name, one in vars(tags).items() if isinstance(one, type)}
-    return {one["path"]: one for one, _ in parameters_of(cfg, known)}
+    return {one["path"]: one for one in parameters_of(cfg, known)}
 
 
 def test_names_are_those_that_the_modules_list(base: Index) -> None:
@@ -83,23 +83,27 @@ def test_a_deep_graph_needs_no_recursion() -> None:
     assert len(entries(root)) == 4000 + 1
 
 
-def test_which_components_fit(base: Index) -> None:
-    fits = {name: set(names) for name, names in base["fits"].items()}
-    assert fits["Callable[..., Optimizer]"] == {"Adafactor", "Lion", "Muon", "adamw"}
-    assert fits["Precision"] == {"BFloat16", "Float16", "Float32", "native_precision"}
-    assert "Attention" in fits["Module"] and "adamw" not in fits["Module"]
-    assert not fits["bool"] and not fits["str"]
+def test_which_components_fit() -> None:
+    root, parts = configs.base(), dict(own_catalogue().parts)
+
+    def fits(path: str) -> set[str]:
+        return {*fitting(find_parameter(root, path).hint, parts)}
+
+    assert fits("optimizer") == {"Adafactor", "Lion", "Muon", "adamw"}
+    assert fits("precision") == {"BFloat16", "Float16", "Float32", "native_precision"}
+    assert "Attention" in fits("model.norm") and "adamw" not in fits("model.norm")
+    assert not fits("model.blocks[0].attention.bias") and not fits("loss.softcap")
     # A protocol asks for its methods.
-    assert fits["Schedule"] == {"Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"}
+    assert fits("schedule") == {"Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"}
     starts = {"DepthScaled", "FanIn", "MuP", "Normal", "TruncatedNormal", "model.Constant"}
-    assert fits["Init"] == starts
-    assert {"Attention", "LatentAttention"} <= fits["Mixer"]
-    assert not {"Linear", "Embedding", "Transformer", "MoE", "RMSNorm"} & fits["Mixer"]
+    assert fits("model.embedding.weight.init") == starts
+    mixers = fits("model.blocks[0].attention")
+    assert {"Attention", "LatentAttention"} <= mixers
+    assert not {"Linear", "Embedding", "Transformer", "MoE", "RMSNorm"} & mixers
     # A function takes as many arguments.
-    kernel = Attention.__init__.__annotations__["kernel"]
-    found = set(fitting(kernel, dict(own_catalogue().parts)))
-    assert {"blockwise", "eager", "fastest", "flex", "sdpa"} <= found
-    assert not {"Linear", "Attention", "causal"} & found
+    kernels = fits("model.blocks[0].attention.kernel")
+    assert {"blockwise", "eager", "fastest", "flex", "sdpa"} <= kernels
+    assert not {"Linear", "Attention", "causal"} & kernels
 
 
 class TestKept:

@@ -48,7 +48,7 @@ def test_parts_and_knobs_at_a_path(command: Command) -> None:
     assert "none of fidgpt's own" in command(train.main, "--list=parts:samples.prompts").out
     names = shown(command(train.main, "--list=parts").out).keys()
     assert {"Attention", "adamw", "TokenStream", "DataParallel", "RouterZLoss"} <= names
-    assert not {"DataError", "Outcome", "Tracker"} & names
+    assert not {"DataError", "Tracker"} & names
     out = command(train.main, "--list=knobs:model.norm", "--config=set:seed=1").out
     assert rows(out) == [
         ["model.norm", "Module", "RMSNorm", "normalizes the stream after the last block."],

@@ -46,12 +46,14 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
         rows = [_tag_row(tag, entry["doc"], index) for tag, entry in index["tags"].items()]
         print_table(f"Tags, as {base} sets them", rows)
     if kind in ("all", "parts"):
-        names, title = {name for fitting in index["fits"].values() for name in fitting}, "Parts"
+        names, title = index["parts"], "Parts"
         if path:
             expected, value = below[0]["type"], below[0]["value"]
-            names = index["fits"].get(expected, [])
+            from fidgpt.compose.index_build import fitting_at  # late: it loads torch
+
+            names = fitting_at(path, directives, allowed)
             title = f"Parts that fit {path} ({expected}), which is {value or 'not set'}"
-        found = {name: index["parts"][name] for name in names}
+        found = {name: index["parts"][name] for name in names if name in index["parts"]}
         rows = [[name, one["module"], one["doc"]] for name, one in found.items()]
         rows.sort(key=lambda row: (row[1], row[0]))
         print_table(title if rows else f"{title}: none of fidgpt's own.", rows)

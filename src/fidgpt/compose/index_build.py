@@ -3,12 +3,10 @@
 It is written to the file, unless that is "", and to standard output.
 """
 
-import collections.abc
 import contextlib
 import inspect
 import json
 import sys
-import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,13 +16,14 @@ import fiddle as fdl
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.directives import split_directive
-from fidgpt.compose.index import INSTALLED, PACKAGE, Index, checksum
+from fidgpt.compose.index import INSTALLED, PACKAGE, Index, base_of, checksum
 from fidgpt.files import atomic_path
 from fidgpt.graph import Resolved, fiddle, hints, outlines, parts, title
 from fidgpt.graph.docs import doc_of, first_sentence
 from fidgpt.graph.errors import is_user_error
 from fidgpt.graph.expressions import parse_call
-from fidgpt.graph.paths import ParameterRef
+from fidgpt.graph.fitting import builds, fitting
+from fidgpt.graph.paths import ParameterRef, find_parameter
 from fidgpt.graph.walk import children, holders, join, step_to
 
 Entry = dict[str, Any]
@@ -46,10 +45,7 @@ def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
     used = {tag for part in held for own in fiddle.argument_tags(part).values() for tag in own}
     used -= {*catalogue.tags.values()}
     tags = {**catalogue.tags, **{f"{tag.__module__}.{tag.__name__}": tag for tag in used}}
-    components = {name: one for name, one in catalogue.parts.items() if _builds(one)}
-    found = list(parameters_of(root, tags))
-    expected = {hints.name_of(hint): hint for hint in _hints_of_all(components)}
-    expected |= {hints.name_of(hint): hint for _, hint in found}
+    components = {name: one for name, one in catalogue.parts.items() if builds(one)}
     named = [made, *catalogue.configs.values(), *catalogue.fiddlers.values(), *tags.values()]
     roots = _roots([*named, *map(fdl.get_callable, held)], rest if kind == "config_file" else "")
     return {
@@ -62,14 +58,24 @@ def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
             name: {"module": ".".join(one.__module__.split(".")[:2]), "doc": doc_of(one).summary}
             for name, one in components.items()
         },
-        "fits": {name: fitting(hint, components) for name, hint in expected.items()},
         "doc": doc_of(made).summary if made else "",
-        "parameters": [entry for entry, _ in found],
+        "parameters": list(parameters_of(root, tags)),
     }
 
 
-def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tuple[Entry, Any]]:
-    """Yield an entry for each parameter and item of a graph, with its hint.
+def fitting_at(path: str, directives: Sequence[str], allowed: Sequence[str] = ()) -> list[str]:
+    """Return the names of the components that fit at a path of the config of some directives.
+
+    Raises:
+      ConfigError: a directive is wrong, or there is no such path.
+    """
+    catalogue = own_catalogue(tuple(allowed))
+    root = compose([base_of(directives)], catalogue).config
+    return fitting(find_parameter(root, path).hint, dict(catalogue.parts))
+
+
+def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[Entry]:
+    """Yield an entry for each parameter and item of a graph.
 
     An entry has its path, type and value as texts, and what applies of `doc`, `tags` by name,
     `inherited_from` with the path of the value, `unset`, `node` with the name of what it calls or
@@ -103,7 +109,7 @@ def parameters_of(root: fdl.Buildable, tags: Mapping[str, Any]) -> Iterator[tupl
                     below.append((ref, path))
                 else:
                     entry["same_as"] = paths[id(value)]
-            yield entry | (_described(holder, key, tags) if is_call else {}), ref.hint
+            yield entry | (_described(holder, key, tags) if is_call else {})
         left += reversed(below)
 
 
@@ -124,66 +130,6 @@ def _text(value: Any, shown: set[int]) -> str:
     items = [] if is_leaf else [_text(child, shown) for _, child in children(value)]
     text = outlines.leaf_text(value) if is_leaf else f"[{', '.join(items)}]"
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
-
-
-def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:
-    """Return the names of the components that may be set where a type is expected.
-
-    Stricter than `graph.hints.fits`, which gives the benefit of the doubt: a Protocol's methods
-    must have parameters of the same names.
-    """
-    members = [one for one in hints.members_of(hint) if not hints.is_unknown(one)]
-    return [name for name, made in components.items() if any(_fits(made, one) for one in members)]
-
-
-def _fits(made: Any, hint: Any) -> bool:
-    if typing.get_origin(hint) is collections.abc.Callable:
-        asked, hint = typing.get_args(hint) or (None, Any)
-        try:
-            if isinstance(asked, list) and asked:  # without any, a partial holds all it needs
-                inspect.signature(made).bind(*asked)
-        except TypeError:
-            return False
-    returned = hints.hints_of(made).get("return", Any)
-    returned, hint = (getattr(side, "array_type", side) for side in (returned, hint))
-    if hints.is_unknown(hint) or hint in (bool, str, type(None)):
-        return False
-    if hints.is_protocol(hint):
-        methods = {name: _required(one)[1:] for name, one in hints.methods_of(hint).items()}
-        if inspect.isfunction(made) and methods == {"__call__": _required(made)}:
-            return True
-        names = methods if inspect.isclass(returned) else ()
-        own = {name: hints.own_method(returned, name) for name in names}
-        has_methods = own.keys() == methods.keys() and all(map(inspect.isfunction, own.values()))
-        is_alike = has_methods and methods == {n: _required(one)[1:] for n, one in own.items()}
-        return is_alike and hints.fits(fdl.Config(returned), hint)
-    if hints.is_protocol(returned) or typing.get_origin(hint):  # a list of components is not one
-        return False
-    if inspect.isclass(returned) and inspect.isclass(hint) and not typing.is_typeddict(hint):
-        return issubclass(returned, hint)
-    return returned is hint if typing.is_typeddict(hint) else hints.fits(fdl.Config(made), hint)
-
-
-def _required(function: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters, without the keywords that have defaults."""
-    parameters = inspect.signature(function).parameters.values()
-    return [p.name for p in parameters if p.kind is not p.KEYWORD_ONLY or p.default is p.empty]
-
-
-def _builds(made: Any) -> bool:
-    """Whether a call makes something that a graph could hold."""
-    if inspect.isclass(made):
-        return not (inspect.isabstract(made) or issubclass(made, dict))
-    returned = hints.hints_of(made).get("return", Any)
-    return not hints.is_unknown(returned) and returned not in (None, type(None))
-
-
-def _hints_of_all(components: Mapping[str, Any]) -> Iterator[Any]:
-    """The types of all arguments of components, and of the items of those that are lists."""
-    for made in components.values():
-        for name, hint in hints.hints_of(made).items():
-            if name != "return":
-                yield from (hint, hints.element_hint(hint, 0), hints.element_hint(hint, ""))
 
 
 def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:

@@ -29,7 +29,6 @@ class Transform(Protocol):
 
     def check(self, tokenizer: Tokenizer, /) -> None:
         """Raise DataError if the tokenizer lacks what the transform needs."""
-        ...
 
     def identity(self) -> str:
         """Return a string that changes whenever the results would."""

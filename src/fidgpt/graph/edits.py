@@ -15,6 +15,7 @@ from fiddle.tagging import TaggedValue, TaggedValueCls
 from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, provenance, values
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
 from fidgpt.graph.errors import ConfigError, at, listed, nearest, suggest
+from fidgpt.graph.fitting import fitting as fitting_names
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.selectors import find, find_parameters
 from fidgpt.graph.storage.bound import BoundGraph
@@ -583,24 +584,16 @@ def _which_fit(ref: ParameterRef, text: str, parts: Parts) -> str:
         if takes_items and not hints.can_be_typed(hints.element_hint(hint, key)):
             inner = _which_fit(ParameterRef({key: None}, key, ref), "", parts)
             return f"Write {_ITEMS[type(empty)]}. {inner}"
-    now = set(fiddle.all_arguments(ref.value)) if isinstance(ref.value, fdl.Buildable) else set()
-    kind, takes_function = _kinds(ref)[0], _takes_function(ref)
-    fitting: list[tuple[int, str]] = []
-    for name, function in (_classes_in(hint) | dict(parts)).items():
-        part, made = kind(function), hints.hints_of(function).get("return", Any)
-        if hints.is_unknown(made) or hints.is_protocol(made):
-            continue
-        is_class = inspect.isclass(made) and made is not type(None)
-        if is_class and kind is not fdl.Partial:  # a function returns what its annotation says
-            part = kind(made)
-        if (takes_function or is_class) and hints.fits(function if takes_function else part, hint):
-            similarity = len(now & set(fiddle.all_arguments(kind(function))))
-            fitting.append((-similarity, name))
-    if near := nearest(text, [name for _, name in fitting]):
+    known = _classes_in(hint) | dict(parts)
+    fitting = fitting_names(hint, known)
+    if near := nearest(text, fitting):
         return f"Did you mean {' or '.join(near)}?"
     if not fitting:
         return "It takes a component, and no named one fits: use a fiddler to set it."
-    return f"Name a component that fits, such as {listed([n for _, n in sorted(fitting)], most=6)}."
+    now = set(fiddle.all_arguments(ref.value)) if isinstance(ref.value, fdl.Buildable) else set()
+    alike = {n: len(now & {*inspect.signature(known[n]).parameters}) for n in fitting}
+    fitting.sort(key=lambda name: (-alike[name], name))
+    return f"Name a component that fits, such as {listed(fitting, most=6)}."
 
 
 def _part_named(name: str, hint: Any, parts: Parts) -> Callable[..., Any] | None:

@@ -156,7 +156,6 @@ class NeedsMachine(Protocol):
 
     def require_machine(self, device: torch.device, /) -> None:
         """Raise MachineError if the device or an installed library is not supported."""
-        ...
 
 
 def require_machine(model: nn.Module, *, device: torch.device) -> None:

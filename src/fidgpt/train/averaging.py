@@ -28,11 +28,9 @@ class Average(Protocol):
 
     def begin(self, model: nn.Module) -> None:
         """Allocate the average, and start it from the model's weights."""
-        ...
 
     def update(self, model: nn.Module, *, step: int) -> None:
         """Add the weights after a step, counted from 0."""
-        ...
 
     def exchange(self, model: nn.Module) -> None:
         """Swap the average with the model's weights; calling it twice restores both.
@@ -40,7 +38,6 @@ class Average(Protocol):
         Raises:
           ValueError: the model has other parameters than the average.
         """
-        ...
 
     def state_dict(self) -> dict[str, Any]: ...
     def load_state_dict(self, state: dict[str, Any], /) -> None: ...

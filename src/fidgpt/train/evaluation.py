@@ -34,7 +34,6 @@ class Evaluator(Protocol):
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Prepare the data, so that errors are found before training starts."""
-        ...
 
     def due(self, step: int, *, num_steps: int) -> bool:
         """Return whether to measure after a step."""

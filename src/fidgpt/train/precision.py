@@ -97,15 +97,12 @@ class Precision(Protocol):
 
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
         """Add the replica's gradients to the model's, in float32, and clear the replica's."""
-        ...
 
     def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
         """Move accumulated gradients to the replica, so that the sum is all-reduced."""
-        ...
 
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
         """Copy the model's weights to the replica, after anything that changed them."""
-        ...
 
 
 class _Format:

@@ -33,7 +33,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: dict[str, Any], /) -> None:
         """Restore what `state_dict` returned."""
-        ...
 
 
 @dataclass(eq=False)

@@ -33,19 +33,15 @@ class Tracker(Protocol):
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         """Called before the first step, or before a resumed run continues after `step`."""
-        ...
 
     def log(self, row: Row) -> None:
         """Log the metrics of one step: `step`, `loss` and others."""
-        ...
 
     def print(self, text: str) -> None:
         """Show a text to the user."""
-        ...
 
     def finish(self) -> None:
         """Called at the end of the run, however it ended."""
-        ...
 
 
 class JSONLines:
