@@ -25,7 +25,7 @@ _BLOCK = re.compile(
     r"^```(?P<language>\w*)\n(?P<fenced>.*?)^```$|(?P<indented>(?:^    [^\n]*\n|^\n(?=    ))+)",
     re.MULTILINE | re.DOTALL,
 )
-_FILE = re.compile(r"# (\S+\.py)\n")  # a block that begins so is a file of this name
+_FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")  # a block that begins so is a file of this name
 _PROGRAMS = ("python", "make", "torchrun", ".", "pip", "cat", "eval")  # as indented blocks begin
 # Sets up an environment, needs several processes, or changes the reader's own shell.
 _NOT_HERE = ("make", "torchrun", ".", "pip", "eval")
@@ -77,7 +77,7 @@ def steps_of(text: str) -> list[Step]:
             steps += _of_indented(textwrap.dedent(block["indented"]))
         elif block["language"] == "sh":
             steps += _commands(block["fenced"])
-        elif block["language"] == "python":
+        elif block["language"] in ("python", "yaml"):
             is_next = after is not None and not text[block.end() : after.start()].strip()
             output = after["fenced"] if after and is_next and after["language"] == "text" else None
             steps.append(_code(block["fenced"], output))

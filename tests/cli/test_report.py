@@ -9,7 +9,8 @@ from torch import nn
 
 from fidgpt.cli import train
 from fidgpt.compose import report
-from fidgpt.compose.composition import Composition, compose, directive_error
+from fidgpt.compose.composition import Composition, compose
+from fidgpt.compose.messages import directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, dump_patch
 
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 must be a multiple of "
@@ -186,7 +187,8 @@ def test_the_directives_behind_an_error(
     numbers: list[int], sources: list[str], directives: list[str]
 ) -> None:
     error = ConfigError("it is wrong.", sources=sources)
-    assert [*report.Attribution(debug(*directives)).directives_behind(error)] == numbers
+    behind = report.Attribution(debug(*directives)).directives_behind(error)
+    assert [one.number for one in behind] == numbers
 
 
 def test_errors_that_differ_in_an_index_are_one() -> None:

@@ -204,13 +204,14 @@ def _stopped(console: "Console", directory: Path) -> int:
 
 def _sweep(console: "Console") -> int | None:
     from fidgpt.graph import ConfigError
-    from fidgpt.sweep import Sweep, ablation, axis, pairs, repeat
+    from fidgpt.sweep import Sweep
+    from fidgpt.sweep.axes import MAKERS, Axis
     from fidgpt.sweep.objective import refuse_unreported
 
-    if not any(FLAGS[name].value for name in AXES):
+    sweep = Sweep(*_items(MAKERS), **_settings())
+    if not any(isinstance(item, Axis) for item in sweep.items):
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
-    makers = dict(zip(AXES, (axis, pairs, repeat, ablation), strict=True))
-    sweep, runner = Sweep(*_items(makers), **_settings()), _runner()
+    runner = _runner()
     if FLAGS.print:
         console.print(sweep)
         return None

@@ -1,7 +1,5 @@
 """Composition: directives applied in order to a config, with what each of them changed."""
 
-import re
-import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,13 +10,10 @@ import fiddle as fdl
 from fidgpt import graph
 from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
+from fidgpt.compose.messages import Written, directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import MissingEntry
-
-_QUOTED = re.compile(r"(?<![\w(\[])(?:'([^']+)'|\"([^\"]+)\")")  # not the keys of a path
-_PUNCTUATION = ".,:;"
-_WIDEST = 100
 
 
 @dataclass(eq=False)
@@ -45,7 +40,7 @@ class Effect:
     @property
     def source(self) -> Source:
         """The source that its assignments were recorded with."""
-        return Source(self.text, "directive", self.number)
+        return _source(self.number, self.text)
 
     @cached_property
     def edits(self) -> list[Edit]:
@@ -64,12 +59,14 @@ class Composition:
       config: the graph; None until a directive begins it.
       effects: the directives, in order, with what each of them changed.
       catalogue: the names that directives may use.
+      unused: sentences on what stands in files and does nothing here.
     """
 
     def __init__(self, catalogue: Catalogue, base: fdl.Config | None = None) -> None:
         self.config: Any = base
         self.effects: list[Effect] = []
         self.catalogue = catalogue
+        self.unused: list[str] = []
         self._is_kept = base is not None  # by the caller, or by an effect that compares it
 
     @property
@@ -156,12 +153,12 @@ def compose(
       ConfigErrors: some directives are wrong; each message shows the wrong piece.
     """
     made = Composition(catalogue or own_catalogue(), base)
-    if base is None and not (directives and registry.is_base(directives[0])):
+    numbered, errors = _with_those_in_files(directives, first, made)
+    if base is None and not (numbered and registry.is_base(numbered[0][1])):
         made.apply(0, f"config:{registry.DEFAULT_CONFIG}")
-    errors: list[tuple[str, ConfigError]] = []
-    for number, text in enumerate(directives, start=first):
+    for number, text in numbered:
         try:
-            with graph.attributed_to(Source(text, "directive", number)):
+            with graph.attributed_to(_source(number, text)):
                 made.apply(number, text)
         except ConfigError as error:
             message = f"{error}{_remedy(made, error, text)}"
@@ -172,6 +169,31 @@ def compose(
         others = other_errors(made) if made.config is not None else []
         raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
     return made
+
+
+def _source(number: int, text: str) -> Source:
+    where = text.where if isinstance(text, Written) else ""
+    return Source(text, "directive", number, where=where)
+
+
+def _with_those_in_files(
+    directives: Sequence[str], first: int, made: Composition
+) -> tuple[list[tuple[int, str]], list[tuple[str, ConfigError]]]:
+    """Return directives with their numbers, those of files in their place, and errors in files."""
+    numbered: list[tuple[int, str]] = []
+    errors: list[tuple[str, ConfigError]] = []
+    for number, text in enumerate(directives, start=first):
+        try:
+            found = registry.read_file(text)
+        except ConfigErrors as error:
+            errors += [(str(one), one) for one in error.mistakes]
+        except ConfigError as error:
+            errors.append((directive_error(number, text, str(error)), error))
+        else:
+            numbered += [(number, one) for one in (found.directives if found else [text])]
+            for _, axis in found.axes[:1] if found else ():
+                made.unused.append(f"the sweep in {axis.where} is for sweep.py: it is left out.")
+    return numbered, errors
 
 
 def apply_fiddlers(root: fdl.Config, fiddlers: Sequence[Any]) -> fdl.Config:
@@ -247,39 +269,3 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
         return ""
     entry = "[...]" if isinstance(container, list) else "{'name': ...}"
     return f"\nTo add one, write set:{error.place}+={entry}"
-
-
-def directive_error(number: int, directive: str, message: str) -> str:
-    """Return the message of a wrong directive, with carets under the piece that it is about."""
-    below = textwrap.indent(message, "  ", lambda _: True)
-    return f"directive {number} is wrong:\n{underlined(directive, message)}\n{below}"
-
-
-def underlined(directive: str, message: str) -> str:
-    """Return a directive with carets under the piece that a message is about."""
-    line, *more = directive.splitlines() or [""]
-    shown = line if len(line) <= _WIDEST else line[: _WIDEST - 3] + "..."
-    flag = f"--config={shown}" + (" ..." if more and shown == line else "")
-    begin, end = _wrong_piece(shown, message)
-    carets = " " * (len("--config=") + begin) + "^" * (end - begin)
-    return textwrap.indent(f"{flag}\n{carets}", "  ")
-
-
-def _wrong_piece(directive: str, message: str) -> tuple[int, int]:
-    """Return where the piece begins and ends that a message is about.
-
-    That is the first piece that the message quotes and the directive contains, or the longest
-    phrase that both contain, preferably of its value; otherwise everything after the kind.
-    """
-    start = directive.find(":") + 1
-    words = message.split()
-    spans = (words[i:end] for i in range(len(words)) for end in range(i + 1, i + 10))
-    phrases = {" ".join(span).strip(_PUNCTUATION): None for span in spans}
-    phrases = sorted((one for one in phrases if len(one) > 2), key=len, reverse=True)
-    quoted = [found[1] or found[2] for found in _QUOTED.finditer(message)]
-    value = directive.find("=") + 1 or len(directive)
-    for pieces, first in ((quoted, start), (quoted, 0), (phrases, value), (phrases, start)):
-        for piece in pieces:
-            if found := re.compile(rf"(?<!\w){re.escape(piece)}(?!\w)").search(directive, first):
-                return found.span()
-    return (start, len(directive)) if start < len(directive) else (0, max(len(directive), 1))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import fiddle as fdl
 
     from fidgpt.compose.catalogue import Catalogue
+    from fidgpt.compose.overrides import Overrides
     from fidgpt.graph.edits import Edit
 
 DEFAULT_CONFIG = "base"
@@ -29,12 +30,13 @@ class Directive:
       help: what it does, in a few words.
       apply: called with the graph, the text after the colon and the catalogue. An "edit" changes
         the graph and returns its edits; a "base" gets None and returns a graph; "code", which may
-        fail halfway, gets a copy and returns the changed graph, with which it is compared.
+        fail halfway, gets a copy and returns the changed graph, with which it is compared. A "file"
+        gets None and returns the directives that stand in it, which are applied in its place.
       completes: what completes the text, or what is left and right of its `=`: "config",
         "fiddler", "file", "path", "value=" (the path of a value), "tag=", "path=" or "path=path".
       sweep: what the values of an axis in a sweep are: "names", or "numbers" too, such as
         `log(1e-4,1e-2,9)`; None if it has no axes. They stand behind the `=`, if it has one.
-      role: "base" for where a graph begins, "edit" or "code".
+      role: "base" for where a graph begins, "edit", "code" or "file".
       signed: whether `=` may be `*=`, `+=` or `-=`, which change a value and do not override it.
       relative: whether it always changes the value that is there, and so never overrides it.
       restates: whether it may set what is set already; for others, to change nothing is an error.
@@ -44,10 +46,10 @@ class Directive:
     kind: str
     syntax: str
     help: str
-    apply: "Callable[[Any, str, Catalogue], fdl.Config | list[Edit]]"
+    apply: "Callable[[Any, str, Catalogue], fdl.Config | list[Edit] | Overrides]"
     completes: str = ""
     sweep: Literal["names", "numbers"] | None = "names"
-    role: Literal["base", "edit", "code"] = "edit"
+    role: Literal["base", "edit", "code", "file"] = "edit"
     signed: bool = False
     relative: bool = False
     restates: bool = False
@@ -73,6 +75,19 @@ def is_base(directive: str) -> bool:
     """Return whether a graph begins with a directive."""
     kind = kind_of(directive)
     return kind is not None and kind.role == "base"
+
+
+def read_file(directive: str) -> "Overrides | None":
+    """Return what stands in the file that a directive names; None if its kind names none.
+
+    Raises:
+      ConfigErrors: the file cannot be read, or is wrong; each message shows the line.
+    """
+    kind, rest = split_directive(directive)
+    if kind not in DIRECTIVES or DIRECTIVES[kind].role != "file":
+        return None
+    found: Any = DIRECTIVES[kind].apply(None, rest, None)  # type: ignore[arg-type]
+    return found
 
 
 def assigns(kind: str) -> bool:
@@ -162,6 +177,12 @@ def _patch(root: Any, text: str, catalogue: "Catalogue") -> "fdl.Config":
     return apply_patch(root, content, source=path, allowed=catalogue.packages)
 
 
+def _yaml(_root: Any, text: str, _catalogue: "Catalogue") -> "Overrides":
+    from fidgpt.compose.overrides import read_overrides
+
+    return read_overrides(text, DIRECTIVES)
+
+
 def _set(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
     selector, sign, value = split_assignment(text)
     return _assign(root, selector, sign, value, f"set:{selector}", catalogue)
@@ -219,6 +240,7 @@ def _untie(root: Any, text: str, _catalogue: "Catalogue") -> "list[Edit]":
 
 _base = partial(Directive, role="base")
 _code = partial(Directive, role="code")
+_file = partial(Directive, role="file", sweep=None, portable=False)
 _number = partial(Directive, sweep="numbers", signed=True, restates=True)
 _ALL = (
     _base("config", "NAME(args)", "start from a named config", _config, "config"),
@@ -232,6 +254,7 @@ _ALL = (
     Directive("tie", "PATH=PATH", "make two parameters share one component", _tie, "path=path"),
     Directive("untie", "PATH", "give a parameter its own copy", _untie, "path"),
     _code("patch", "FILE", "apply a saved difference", _patch, "file", portable=False),
+    _file("yaml", "FILE", "apply what a YAML file sets", _yaml, "file"),
 )
 DIRECTIVES = {directive.kind: directive for directive in _ALL}
 SIGNED = " and ".join(f"{one.kind}:" for one in _ALL if one.signed)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.compose.directives import DEFAULT_CONFIG, is_base
+from fidgpt.compose.directives import DEFAULT_CONFIG, is_base, read_file
 from fidgpt.files import cache_directory, read_json
 
 Index = dict[str, Any]
@@ -27,6 +27,8 @@ _SECONDS_BETWEEN_BUILDS = 10
 def base_of(directives: Sequence[str]) -> str:
     """Return the directive that a graph begins with."""
     first = directives[0].strip() if directives else ""
+    if found := read_file(first):
+        first = str((found.directives or [""])[0])
     return first if is_base(first) else f"config:{DEFAULT_CONFIG}"
 
 

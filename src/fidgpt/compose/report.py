@@ -11,14 +11,9 @@ from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.compose.composition import (
-    Composition,
-    Effect,
-    directive_error,
-    edits_between,
-    underlined,
-)
+from fidgpt.compose.composition import Composition, Effect, edits_between
 from fidgpt.compose.directives import is_base, is_by_machine, split_directive
+from fidgpt.compose.messages import directive_error, label, underlined
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, clone, find, find_parameter
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import carry_out
@@ -81,7 +76,7 @@ class Attribution:
           error: the errors.
           attributed_only: whether to leave out errors that no directive caused.
         """
-        groups: dict[Any, tuple[dict[int, str], list[ConfigError]]] = {}
+        groups: dict[Any, tuple[list[Source], list[ConfigError]]] = {}
         for one in error.mistakes:
             directives = self.directives_behind(one)
             key = tuple(directives) or _ITEM.sub("[]", str(one))
@@ -89,15 +84,15 @@ class Attribution:
                 groups.setdefault(key, (directives, []))[1].append(one)
         return [_message("\n".join(grouped(errors)), by) for by, errors in groups.values()]
 
-    def directives_behind(self, error: ConfigError) -> dict[int, str]:
-        """Return the directives, by number, that set the values from which an error comes.
+    def directives_behind(self, error: ConfigError) -> list[Source]:
+        """Return the directives, in order, that set the values from which an error comes.
 
         Everything else was set by the config that the graph began with, which is none of them.
         """
         sources = [self._source(ref) for path in error.sources if (ref := self._nearest(path))]
         found = [one for one in sources if one and one.kind == "directive" and one.run is None]
         found = [one for one in found if not is_base(one.text)]
-        return {one.number: one.text for one in sorted(found, key=lambda one: one.number)}
+        return sorted(dict.fromkeys(found), key=lambda one: one.number)
 
     def _nearest(self, path: str) -> ParameterRef | None:
         """Return the parameter at a path, or the nearest one above that exists before binding."""
@@ -132,13 +127,16 @@ def grouped(errors: Iterable[ConfigError]) -> list[str]:
     return messages
 
 
-def _message(message: str, directives: dict[int, str]) -> str:
+def _message(message: str, directives: list[Source]) -> str:
     if len(directives) < 2:
-        return next((directive_error(n, text, message) for n, text in directives.items()), message)
-    shown = "\n".join(underlined(directive, message) for directive in directives.values())
+        found = (directive_error(one.number, one.text, message) for one in directives)
+        return next(found, message)
+    shown = "\n".join(underlined(one.text, message) for one in directives)
     below = textwrap.indent(message, "  ", lambda _: True)
-    first = f"directives {' and '.join(map(str, directives))} conflict:"
-    return f"{first}\n{shown}\n{below}"
+    names = " and ".join(label(one.number, one.text) for one in directives)
+    if not any(one.where for one in directives):
+        names = f"directives {' and '.join(str(one.number) for one in directives)}"
+    return f"{names} conflict:\n{shown}\n{below}"
 
 
 class Report(NamedTuple):
@@ -166,7 +164,7 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
     """
     effects = [one for one in made.effects if one.kind.role != "base"]
     if not effects:
-        return Report([], [])
+        return Report([], made.unused)
     raise_all([] if allow_noop else [_noop_message(one) for one in effects if _is_noop(one)])
     inheriting = Counter(one.binding.path for one in made.resolved.inherited)
     changes: list[str] = []
@@ -185,7 +183,7 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
         for one in effects
         if not one.edits
     ]
-    return Report(changes, [*idle, *overridden(made)])
+    return Report(changes, [*made.unused, *idle, *overridden(made)])
 
 
 def _is_noop(effect: Effect) -> bool:
@@ -201,7 +199,7 @@ def _noops(made: Composition, allow_noop: bool) -> list[str]:
 
 def _noop_message(effect: Effect) -> str:
     return (
-        f"{effect.text} (directive {effect.number}) changes nothing: the config already "
+        f"{effect.text} ({label(effect.number, effect.text)}) changes nothing: the config already "
         "has it.\n  Remove it, or add --allow_noop for a script that cannot know."
     )
 
@@ -229,8 +227,8 @@ def overridden(made: Composition) -> Iterator[str]:
             before = values[1][1] if values[1:] else fdl.NO_VALUE
             if earlier is not None and not _is_relative(effect, path, before):
                 yield (
-                    f"{effect.text} (directive {effect.number}) overrides {path} as set by "
-                    f"{earlier.text} (directive {earlier.number})."
+                    f"{effect.text} ({label(effect.number, effect.text)}) overrides {path} as set "
+                    f"by {earlier.text} ({label(earlier.number, earlier.text)})."
                 )
 
 

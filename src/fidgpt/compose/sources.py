@@ -1,6 +1,8 @@
 """Configs read from files and runs, on this machine or in storage that fsspec knows."""
 
+import io
 import os
+import stat
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,8 @@ import fiddle as fdl
 from fidgpt.graph import ConfigError, attributed_to, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
+
+_LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
 
 
 class UnreadableFile(ConfigError):
@@ -27,7 +31,7 @@ def is_url(name: str) -> bool:
 
 def _located(name: str) -> tuple[Any, str]:
     """Return the file system and the full path of a file."""
-    from fsspec.core import url_to_fs
+    from fsspec.core import url_to_fs  # late: takes long
 
     return url_to_fs(name if is_url(name) else os.path.expanduser(name))
 
@@ -43,7 +47,7 @@ def read_text(name: str) -> tuple[str, str]:
         raise ConfigError("the name of a file is missing.")
     try:
         files, path = _located(name)
-        text = files.read_text(path, encoding="utf-8")
+        text = io.TextIOWrapper(io.BytesIO(_read_bytes(files, path)), encoding="utf-8").read()
     except Exception as error:  # every kind of storage has its own
         if isinstance(error, UnicodeDecodeError):
             reason = "it is not UTF-8 text"
@@ -54,6 +58,23 @@ def read_text(name: str) -> tuple[str, str]:
             reason = (reason.splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UnreadableFile(name, f"{reason}.") from error
     return name if is_url(name) else os.path.expanduser(name), text
+
+
+def _read_bytes(files: Any, path: str) -> bytes:
+    """Read a file of reasonable size; of a pipe, what its writer writes into it."""
+    is_local = "file" in files.protocol
+    if is_local and stat.S_ISFIFO(os.stat(path).st_mode):
+        # Without a writer it is empty; to open it would wait for one for ever otherwise.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        os.set_blocking(descriptor, True)
+        opened = os.fdopen(descriptor, "rb")
+    else:
+        opened = files.open(path, "rb")
+    with opened as file:
+        content = file.read(_LARGEST + 1)
+    if len(content) > _LARGEST:
+        raise ValueError(f"it is larger than {_LARGEST >> 20} MiB, so it holds no config")
+    return content
 
 
 def _exists(name: str) -> bool:

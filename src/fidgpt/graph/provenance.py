@@ -32,12 +32,14 @@ class Source(NamedTuple):
       kind: `directive` or `fiddler`; "" for others.
       number: its position among those of its kind, counted from 1; 0 for others.
       run: the previous run, or file, that it belongs to; None for this command.
+      where: the line of the file that a directive stands in; "" for others.
     """
 
     text: str
     kind: str = ""
     number: int = 0
     run: str | None = None
+    where: str = ""
 
     def __str__(self) -> str:
         own = f"{self.kind} {self.number}: {self.text}" if self.kind else self.text
@@ -172,6 +174,7 @@ def _assignment(entry: history.HistoryEntry) -> Assignment:
         if location.function_name not in (None, "<module>"):
             where += f" in {location.function_name}"
     by = location.by if isinstance(location, AttributedLocation) else None
+    where = ", ".join(filter(None, (by.where if by else "", where)))
     return Assignment(entry.new_value if is_value else fdl.NO_VALUE, by, where)
 
 

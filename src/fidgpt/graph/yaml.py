@@ -50,17 +50,48 @@ def read_yaml(
     Raises:
       ConfigError: the text is not YAML, or more than plain data; the line is named.
     """
+    return _read(text, schema, foreign)[1]
+
+
+def read_nodes(text: str) -> yaml.Node:
+    """Return the root node of a YAML 1.2 document, whose nodes know the line they begin in.
+
+    Raises:
+      YAMLError: the text is not YAML, or more than plain data.
+      ConfigError: it is empty.
+    """
+    return _read(text, "core", ())[0]
+
+
+class YAMLError(ConfigError):
+    """A mistake at some place of a YAML text.
+
+    Attributes:
+      line: where it is, counted from 0.
+      column: where in the line, counted from 0.
+      problem: the message without the line.
+    """
+
+    def __init__(self, problem: str, line: int, column: int) -> None:
+        super().__init__(f"line {line + 1}: {problem}")
+        self.problem, self.line, self.column = problem, line, column
+
+
+def _read(text: str, schema: str, foreign: tuple[str, ...]) -> tuple[yaml.Node, Any]:
+    """Return the root node of a document, and what it stands for."""
     try:
         loader = (_CoreLoader if schema == "core" else _OmegaConfLoader)(text)
         loader.foreign = foreign
         node = loader.get_single_node()
         if node is None:
             raise ConfigError("it is empty.")
-        return loader.construct_document(node)
+        return node, loader.construct_document(node)
     except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         context = f"{error.context}, " if error.context else ""
-        raise ConfigError(f"{line}{context}{error.problem}.") from None
+        problem, mark = f"{context}{error.problem}.", error.problem_mark
+        if mark is None:
+            raise ConfigError(problem) from None
+        raise YAMLError(problem, mark.line, mark.column) from None
     except (yaml.YAMLError, UnicodeError) as error:  # a lone surrogate is a UnicodeError
         raise ConfigError(f"it is not YAML: {' '.join(str(error).split()):.200}.") from None
     except RecursionError:

@@ -3,8 +3,8 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,10 +12,12 @@ import numpy as np
 from fidgpt.compose.directives import (
     DIRECTIVES,
     assigns,
+    read_file,
     split_assignment,
     split_directive,
     takes_numbers,
 )
+from fidgpt.compose.messages import directive_error
 from fidgpt.graph import ConfigError, find_parameters
 from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import compute, split_at_commas
@@ -217,6 +219,46 @@ def ablation(text: str) -> Axis:
         for i, one in enumerate(every)
     ]
     return Axis(f"--ablate={text}", (Choice(every, "all"), *without))
+
+
+MAKERS: Mapping[str, Callable[[str], Axis]] = {
+    "sweep": axis,
+    "zip": pairs,
+    "repeat": repeat,
+    "ablate": ablation,
+}
+
+
+def with_files_read(items: Iterable[Any], makers: Mapping[str, Any] = MAKERS) -> Iterator[Any]:
+    """Yield items, and in place of a file its directives and the axes of its `sweep:` section.
+
+    Args:
+      items: directives, and axes or spaces in their places among them.
+      makers: what makes an axis or a space of a text, by the flag that takes such texts.
+
+    Raises:
+      ConfigError: a file cannot be read, or what is in it is wrong; the line is shown.
+    """
+    for item in items:
+        found = read_file(item) if isinstance(item, str) else None
+        if found is None:
+            yield item
+            continue
+        yield from found.directives
+        for flag, text in found.axes:
+            try:
+                if flag not in makers:
+                    raise ConfigError(f"{flag}: has no effect with --search: remove it.")
+                made = makers[flag](text)
+                if isinstance(made, Axis):
+                    choices = (
+                        replace(one, directives=tuple(map(text.alike, one.directives)))
+                        for one in made.choices
+                    )
+                    made = replace(made, choices=tuple(choices))
+                yield made
+            except ConfigError as error:
+                raise ConfigError(directive_error(0, text, str(error))) from error
 
 
 def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:

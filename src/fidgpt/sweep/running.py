@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.sweep import results
-from fidgpt.sweep.axes import Axis, Item
+from fidgpt.sweep.axes import Axis, Item, with_files_read
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import Screen
@@ -40,7 +40,8 @@ class Sweep:
       allowed: packages of the user's own whose callables a config may name.
 
     Raises:
-      ConfigError: a graph is not the first item, or the objective lacks a direction.
+      ConfigError: a graph is not the first item, the objective lacks a direction, or a file of
+        overrides is wrong.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class Sweep:
         self.allowed = tuple(allowed)
         self.objective = None if objective is None else objective_of(objective)
         graphs = [item for item in items if isinstance(item, fdl.Config)]
-        rest = [item for item in items if not isinstance(item, fdl.Config)]
+        rest = [*with_files_read(item for item in items if not isinstance(item, fdl.Config))]
         if graphs[1:] or (graphs and items[0] is not graphs[0]):
             raise ConfigError("a graph must be the first item: give one, before all directives.")
         self._given: list[Item] = [*map(fingerprint, graphs), *rest]

@@ -34,7 +34,7 @@ from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
 from fidgpt.model import InitError
 from fidgpt.sweep import objective as objectives
-from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value
+from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
 from fidgpt.sweep.progress import Screen
@@ -306,7 +306,7 @@ class Search:
       allowed: the user's own packages whose callables a config may name.
 
     Raises:
-      ConfigError: there is no space, or no such sampler.
+      ConfigError: there is no space, or no such sampler, or a file of overrides is wrong.
     """
 
     def __init__(
@@ -319,8 +319,8 @@ class Search:
         directory: str | Path | None = None,
         allowed: Sequence[str] = (),
     ) -> None:
-        self.items = items
-        self.spaces = [item for item in items if isinstance(item, Space)]
+        self.items = tuple(with_files_read(items, {"sweep": space}))
+        self.spaces = [item for item in self.items if isinstance(item, Space)]
         self.objective = objectives.objective_of(objective)
         self.stop = stop
         self.seed = seed
