@@ -9,8 +9,9 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Any
 
 from absl import app, flags
 
@@ -51,7 +52,27 @@ def run(main: Main) -> None:
     atexit.register(gc.freeze)  # or Python collects garbage in all of torch before it ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")
+    sys.stdout, sys.stderr = _Redacting(sys.stdout), _Redacting(sys.stderr)
     app.run(lambda arguments: sys.exit(call(main, arguments[1:])), flags_parser=parse_flags)
+
+
+class _Redacting:
+    """A stream without the secrets that a config names: whatever is printed has references."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        secrets = sys.modules.get("fidgpt.graph.secrets")
+        self._stream.write(secrets.redacted(text) if secrets else text)
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def fail(message: str) -> None:

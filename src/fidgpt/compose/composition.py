@@ -1,5 +1,6 @@
 """Composition: directives applied in order to a config, with what each of them changed."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +24,7 @@ class Effect:
     Attributes:
       number: its position, counted from 1; 0 for the default config.
       text: the directive.
+      meant: the directive with the environment variables that it names.
       find_edits: returns what it changed; called once, when first needed.
       rerun: for code, such as a fiddler: returns what it makes of the graph that it got, changed
         by a function first; None for other directives.
@@ -30,6 +32,7 @@ class Effect:
 
     number: int
     text: str
+    meant: str
     find_edits: Callable[[], list[Edit]]
     rerun: Callable[[Callable[[Any], Any]], Any] | None = None
 
@@ -73,7 +76,7 @@ class Composition:
     def directives(self) -> list[str]:
         """The directives that make the config on their own; none if it was given a base."""
         begins = bool(self.effects) and self.effects[0].kind.role == "base"
-        return [one.text for one in self.effects if one.number] if begins else []
+        return [one.meant for one in self.effects if one.number] if begins else []
 
     @cached_property
     def resolved(self) -> Resolved:
@@ -98,27 +101,29 @@ class Composition:
         Raises:
           ConfigError: it is wrong, and changed nothing.
         """
-        rest, kind = registry.split_directive(text)[1], registry.kind_of(text)
+        kind = registry.kind_of(text)
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ConfigError("it is not UTF-8 text: whoever wrote it used another encoding.")
         if kind is None:
             raise ConfigError(_unknown(text, self.catalogue))
+        meant = text if kind.kind == "config_str" else registry.with_environment(text)
+        rest = registry.split_directive(meant)[1]
         if kind.role == "base":
             if self.config is not None:
                 raise ConfigError(
                     f"a {kind.kind}: must come first, and only once: the graph starts from it."
                 )
             self.config = kind.apply(None, rest, self.catalogue)
-            self.effects.append(Effect(number, text, list))
+            self.effects.append(Effect(number, text, meant, list))
         elif kind.role == "edit":
             if self._is_kept:
                 self.config, self._is_kept = graph.clone(self.config), False
             edits: Any = kind.apply(self.config, rest, self.catalogue)
-            self.effects.append(Effect(number, text, lambda: edits))
+            self.effects.append(Effect(number, text, meant, lambda: edits))
         else:
-            self._run(number, text, lambda root: kind.apply(root, rest, self.catalogue))
+            self._run(number, text, meant, lambda root: kind.apply(root, rest, self.catalogue))
 
-    def _run(self, number: int, text: str, code: Callable[[Any], Any]) -> None:
+    def _run(self, number: int, text: str, meant: str, code: Callable[[Any], Any]) -> None:
         before = self.config
         self.config = after = code(graph.clone(before))
         self._is_kept = True
@@ -128,7 +133,8 @@ class Composition:
             change(changed)
             return code(changed)
 
-        self.effects.append(Effect(number, text, lambda: edits_between(before, after), rerun))
+        found = functools.partial(edits_between, before, after)
+        self.effects.append(Effect(number, text, meant, found, rerun))
 
 
 def compose(

@@ -3,6 +3,7 @@
 Importing it loads neither torch nor Fiddle, because completion and `--help` read the registry.
 """
 
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from fidgpt.graph.edits import Edit
 
 DEFAULT_CONFIG = "base"
+VARIABLE = re.compile(r"\$\{(?:oc\.)?env:\s*([^{},]*?)\s*(?:,([^{}]*))?\}")
 _BY_MACHINE = "for_hardware"  # a fiddler whose changes depend on the machine
 
 
@@ -88,6 +90,27 @@ def read_file(directive: str) -> "Overrides | None":
         return None
     found: Any = DIRECTIVES[kind].apply(None, rest, None)  # type: ignore[arg-type]
     return found
+
+
+def with_environment(text: str) -> str:
+    """Return a text with the environment variables that it names, as `${env:NAME,default}`.
+
+    Raises:
+      ConfigError: a variable is not set, and there is no default.
+    """
+
+    def value_of(found: re.Match[str]) -> str:
+        value = os.environ.get(found[1], found[2])
+        if value is None:
+            from fidgpt.graph import ConfigError
+
+            raise ConfigError(
+                f"the environment variable {found[1]} of {found[0]} is not set: "
+                f"export {found[1]}=..., or give a default: ${{env:{found[1]},...}}"
+            )
+        return value
+
+    return VARIABLE.sub(value_of, text)
 
 
 def assigns(kind: str) -> bool:

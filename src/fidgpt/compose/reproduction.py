@@ -88,7 +88,8 @@ def directive_for(text: str, catalogue: Catalogue) -> str:
 
 def _is_portable(directive: str) -> bool:
     kind = registry.kind_of(directive)
-    return kind is None or kind.portable
+    is_fixed = registry.VARIABLE.search(directive) is None
+    return is_fixed and (kind is None or kind.portable)
 
 
 def remembered(cfg: fdl.Config) -> list[str]:

@@ -26,6 +26,7 @@ from fidgpt.graph.building import shown, shown_last
 from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.graph.provenance import dump_provenance
+from fidgpt.graph.secrets import redacted
 from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import RunDirectory, Trainer
@@ -184,7 +185,7 @@ def new_run(
     changes = patch()
     texts = _texts_of(resolved, allowed, flags) | {
         "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
-        "environment.json": json.dumps(recorded, indent=1) + "\n",
+        "environment.json": redacted(json.dumps(recorded, indent=1)) + "\n",
         **({"changes.patch": changes} if changes else {}),
     }
     named = f"{name_of_base(directives)}-{time.strftime('%Y%m%d-%H%M%S')}"

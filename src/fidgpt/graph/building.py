@@ -14,6 +14,7 @@ import fiddle as fdl
 from fidgpt.collection import gc_paused
 from fidgpt.graph import binding, checking, fiddle, hints
 from fidgpt.graph.errors import ConfigError, raise_all
+from fidgpt.graph.secrets import redacted, revealed, with_secrets_revealed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
 T = TypeVar("T")
@@ -29,7 +30,7 @@ class Config(fiddle.PreparedConfig[T]):
     """
 
     def __prepare__(self) -> fdl.Buildable:
-        return _plain(check_and_bind(self, construct=False))
+        return _plain(with_secrets_revealed(check_and_bind(self, construct=False)))
 
 
 @gc_paused()
@@ -98,7 +99,7 @@ def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     failure: ConfigError | None = None
     if not errors:
         try:
-            return fdl.build(_plain(bound))
+            return fdl.build(_plain(with_secrets_revealed(bound)))
         except RecursionError as error:
             failure = ConfigError("the graph is nested too deeply for fdl.build.")
             failure.__cause__ = error
@@ -206,12 +207,16 @@ def constructor_errors(found: list[Node], known: Iterable[ConfigError] = ()) -> 
 
 def _made(value: Any, made: Mapping[int, Any]) -> Any:
     """Return what a node becomes; of an `ArgFactory` and a class, what it creates."""
+
+    def built(item: Any) -> Any:
+        return made[id(item)] if id(item) in made else revealed(item)
+
     if isinstance(value, dict):
-        return {key: made.get(id(item), item) for key, item in value.items()}
+        return {key: built(item) for key, item in value.items()}
     if not IS_PART[type(value)]:
-        items = [made.get(id(item), item) for item in value]
+        items = [built(item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
-    arguments = {key: made.get(id(x), x) for key, x in fiddle.raw_arguments(value).items()}
+    arguments = {key: built(item) for key, item in fiddle.raw_arguments(value).items()}
     if isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value)):
         try:
             fiddle.call(value, arguments, directly=True)
@@ -269,4 +274,4 @@ def _shown_paths(text: str, part: Any, path: str) -> list[str]:
 
 
 def _message(error: Exception) -> str:
-    return "\n".join(str(error).splitlines()[:_MAX_LINES])
+    return redacted("\n".join(str(error).splitlines()[:_MAX_LINES]))

@@ -16,8 +16,9 @@ from fidgpt.compose.directives import (
     split_assignment,
     split_directive,
     takes_numbers,
+    with_environment,
 )
-from fidgpt.compose.messages import directive_error
+from fidgpt.compose.messages import Written, directive_error
 from fidgpt.graph import ConfigError, find_parameters
 from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import compute, split_at_commas
@@ -242,23 +243,30 @@ def with_files_read(items: Iterable[Any], makers: Mapping[str, Any] = MAKERS) ->
     for item in items:
         found = read_file(item) if isinstance(item, str) else None
         if found is None:
-            yield item
+            yield _fixed(item)
             continue
-        yield from found.directives
+        yield from map(_fixed, found.directives)
         for flag, text in found.axes:
             try:
                 if flag not in makers:
                     raise ConfigError(f"{flag}: has no effect with --search: remove it.")
-                made = makers[flag](text)
-                if isinstance(made, Axis):
-                    choices = (
-                        replace(one, directives=tuple(map(text.alike, one.directives)))
-                        for one in made.choices
-                    )
-                    made = replace(made, choices=tuple(choices))
-                yield made
+                yield _fixed(makers[flag](text), text)
             except ConfigError as error:
                 raise ConfigError(directive_error(0, text, str(error))) from error
+
+
+def _fixed(item: Any, line: Written | None = None) -> Any:
+    """Return an item with the environment variables that it names, and the line it stands in."""
+    if isinstance(item, str):
+        meant = with_environment(item)
+        return item.alike(meant) if isinstance(item, Written) else meant
+    if not isinstance(item, Axis):
+        return item
+    choices = []
+    for choice in item.choices:
+        meant = (line.alike(one) if line else one for one in choice.directives)
+        choices.append(replace(choice, directives=tuple(map(_fixed, meant))))
+    return replace(item, choices=tuple(choices))
 
 
 def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:

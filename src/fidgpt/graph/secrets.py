@@ -1,0 +1,104 @@
+"""Secrets: texts of a graph that name an environment variable, which is read when it is built.
+
+A graph holds `${secret:NAME}`, and so does everything that is made of it: files, prints, pages,
+drawings, differences and fingerprints. Only the constructor that takes it gets the value, and every
+build reads it again. Errors show the reference in its place; commands pass all they print through
+`redacted`.
+"""
+
+import os
+import re
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph import fiddle
+from fidgpt.graph.cloning import clone
+from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.walk import parts
+
+_REFERENCE = re.compile(r"\$\{secret:\s*([^{}]*?)\s*\}")
+_read: dict[str, str] = {}  # what stands in the place of each value that was read
+
+
+class Secret(str):
+    """A text with secrets in it, shown as it is written in the graph.
+
+    Args:
+      text: with their values.
+      written: with references.
+    """
+
+    _written: str
+
+    def __new__(cls, text: str, written: str) -> "Secret":
+        new = super().__new__(cls, text)
+        new._written = written
+        return new
+
+    def __repr__(self) -> str:
+        return repr(self._written)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Secret, (str(self), self._written)
+
+
+def has_secrets(value: Any) -> bool:
+    """Whether a plain value names a secret; of a container, whether something in it does."""
+    if isinstance(value, str):
+        return "${secret:" in value
+    if isinstance(value, dict):
+        return any(map(has_secrets, value.values()))
+    return type(value) in (list, tuple) and any(map(has_secrets, value))
+
+
+def revealed(value: Any) -> Any:
+    """Return a plain value with those of its secrets.
+
+    Raises:
+      ConfigError: an environment variable is not set, or empty.
+    """
+    if not has_secrets(value):
+        return value
+    if isinstance(value, str):
+        return Secret(_REFERENCE.sub(_value_of, value), value)
+    if isinstance(value, dict):
+        return {key: revealed(one) for key, one in value.items()}
+    return type(value)(revealed(one) for one in value)
+
+
+def _value_of(reference: re.Match[str]) -> str:
+    name = reference[1]
+    if not (value := os.environ.get(name)):
+        raise ConfigError(
+            f"{reference[0]} needs the environment variable {name}, which is not set: "
+            f"export {name}=... on the machine that runs this."
+        )
+    _read[value] = reference[0]
+    return value
+
+
+def with_secrets_revealed(bound: fdl.Buildable) -> fdl.Buildable:
+    """Return a bound graph in which texts have the values of their secrets; itself if none has.
+
+    Raises:
+      ConfigError: an environment variable is not set.
+    """
+    if not any(_with_secrets(node.value) for node in parts(bound)):
+        return bound
+    copied = clone(bound)
+    for node in parts(copied):
+        for key, value in _with_secrets(node.value).items():
+            fiddle.raw_arguments(node.value)[key] = revealed(value)
+    return copied
+
+
+def _with_secrets(part: fdl.Buildable) -> dict[fiddle.Key, Any]:
+    return {key: one for key, one in fiddle.raw_arguments(part).items() if has_secrets(one)}
+
+
+def redacted(text: str) -> str:
+    """Return a text in which references stand in place of the secrets that were read so far."""
+    for value, written in sorted(_read.items(), key=lambda one: -len(one[0])):
+        text = text.replace(value, written)
+    return text

@@ -1,0 +1,109 @@
+"""Environment variables in directives, and secrets in runs."""
+
+import os
+from pathlib import Path
+
+import pytest
+from forked import Python
+
+from fidgpt.cli import train
+from fidgpt.compose.composition import compose
+from fidgpt.graph import ConfigError
+from fidgpt.sweep import Sweep, axis
+
+from .conftest import Command
+
+ROOT = Path(__file__).parents[2]
+VALUE = "hunter2-of-the-lab"
+
+
+def test_a_variable_is_read_once_and_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUM", "2**5")
+    made = compose(["config:debug", "set:num_steps=${env:NUM}", "set:seed=${env:UNSET_SEED, 7}"])
+    monkeypatch.setenv("NUM", "40")
+    assert (made.config.num_steps, made.config.seed) == (32, 7)
+    assert "32  set by directive 2: set:num_steps=${env:NUM}\n" in made.why("num_steps")
+    assert made.directives == ["config:debug", "set:num_steps=2**5", "set:seed= 7"]
+    file = tmp_path / "mine.yaml"
+    file.write_text("config: debug\nnum_steps: ${env:NUM}\nsamples.prompts: ['${oc.env:NUM}', a]\n")
+    made = compose([f"yaml:{file}", "fiddler:use_gqa(num_kv_heads=${env:HEADS,1})"])
+    assert made.config.num_steps == 40 and made.config.samples.prompts == ["40", "a"]
+    sweep = Sweep(f"yaml:{file}", axis("set:seed=${env:NUM},${env:UNSET_SEED,1}"))
+    assert [one.directives[-1] for one in sweep.points] == ["set:seed=40", "set:seed=1"]
+    assert "set:num_steps=40" in sweep.points[0].directives
+
+
+def test_a_variable_that_is_not_set_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="directive 1 is wrong") as caught:
+        compose(["set:num_steps=${env:UNSET_NUM}"])
+    assert "variable UNSET_NUM of ${env:UNSET_NUM} is not set: export UNSET_NUM=..., or" in str(
+        caught.value
+    )
+    monkeypatch.setenv("NUM", "many")
+    with pytest.raises(ConfigError, match="num_steps: 'many' is not an int"):
+        compose(["set:num_steps=${env:NUM}"])
+
+
+def test_repro_writes_the_value(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NUM", "33")
+    flags = ["--config=config:debug", "--config=set:num_steps=${env:NUM}"]
+    assert "set:num_steps=33" in command(train.main, *flags, "--diff=debug", "--repro").out
+
+
+LAB = '''
+class Service:
+    """A tracker that shows the key that it uses."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+
+    def start(self, run, facts, *, step: int) -> None:
+        print("the key is", self._key, "of length", len(self._key))
+
+    def log(self, row) -> None:
+        raise RuntimeError(f"{self._key} was refused")
+
+    def print(self, text: str) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
+'''
+
+
+@pytest.mark.slow
+def test_a_secret_is_in_no_file_and_no_print_of_a_run(tmp_path: Path) -> None:
+    (tmp_path / "lab_secret.py").write_text(LAB)
+    environment = os.environ | {"PYTHONPATH": str(tmp_path), "LAB_KEY": VALUE}
+    changes = [
+        "set:trackers+=[lab_secret.Service(key=${secret:LAB_KEY})]",
+        *("set:num_steps=1", "set:samples=None", "set:evaluators={}"),
+    ]
+
+    def ran(name: str, *flags: str, without: bool = False) -> tuple[int, str]:
+        known = {k: v for k, v in environment.items() if not (without and k == "LAB_KEY")}
+        process = Python(
+            ROOT / "train.py",
+            "--allow=lab_secret",
+            *flags,
+            output=tmp_path / name,
+            directory=tmp_path,
+            environment=known,
+        )
+        return process.end(seconds=60), process.output
+
+    flags = ["--config=config:debug", *(f"--config={one}" for one in changes)]
+    status, output = ran("out1", *flags, "--run_dir=run")
+    assert status == 0, output
+    assert f"the key is ${{secret:LAB_KEY}} of length {len(VALUE)}" in output
+    assert "${secret:LAB_KEY} was refused" in output
+    status, output = ran("out2", "--resume=run", "--config=set:num_steps=2")
+    assert status == 0 and f"of length {len(VALUE)}" in output
+    status, output = ran("out3", "--resume=run", "--config=set:num_steps=3", without=True)
+    assert status == 2 and "export LAB_KEY=... on the machine that runs this." in output
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) > 10
+    assert not [path for path in files if VALUE.encode() in path.read_bytes()]
+    assert "${secret:LAB_KEY}" in (tmp_path / "run/config.json").read_text()
