@@ -20,14 +20,12 @@ class AxisPart(Protocol):
 
         Called when the config is built, on one process, with the whole model on the meta device.
         """
-        ...
 
     def __call__(self, model: nn.Module, axis: Axis, /) -> None:
         """Change a whole model on the meta device to compute this process's part.
 
         Parameters may be replaced by parts of them; their names and ties stay.
         """
-        ...
 
 
 class FullyShardedDataParallel(DataParallel):
