@@ -28,6 +28,7 @@ from fidgpt.fiddlers import (
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
 from fidgpt.model.wrappers import Compiled, InFloat8, Recomputed, require_float8
+from fidgpt.train.facts import facts_of
 from fidgpt.train.loss import NextToken
 
 PROGRAM = """
@@ -219,7 +220,7 @@ def passed(*fiddlers: Fiddler) -> Pass:
     loss.backward()
     reported = [x.tolist() for x in (*reports.metrics.values(), *reports.tallies.values())]
     gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
-    activations = trainer.facts().memory.activations
+    activations = facts_of(trainer).memory.activations
     assert activations is not None
     return Pass(loss, gradients, reported, sum(saved.values()), activations.kept)
 

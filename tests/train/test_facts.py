@@ -23,7 +23,7 @@ from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, adamw, decay_matrices, is_matrix
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32, RunError
 from fidgpt.train.device import machine_at_hand, within_memory
-from fidgpt.train.facts import Footprint, footprint, in_short
+from fidgpt.train.facts import Footprint, footprint, in_short, parameter_groups, summary_of
 from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.state import TrainState
@@ -268,7 +268,7 @@ def test_names_in_short(names: list[str], text: str) -> None:
 def test_rates_decays_and_sizes_are_those_of_the_optimizer(cfg: fdl.Config) -> None:
     use_muon(cfg, learning_rate=0.1, matrix_scale=0.5)
     trainer = build_trainer(cfg)
-    groups = trainer.parameter_groups()
+    groups = parameter_groups(trainer)
     assert [(g.name, g.learning_rate, g.weight_decay) for g in groups] == [
         ("matrices", 0.1, 0.1),
         ("hidden matrices", 0.05, 0.1),
@@ -291,7 +291,7 @@ def _needs_numbers(groups: object) -> Any:
 def test_of_an_optimizer_that_needs_numbers_the_groups_are_known(cfg: fdl.Config) -> None:
     trainer = build_trainer(cfg)
     trainer.optimizer = _needs_numbers
-    assert [(g.name, g.learning_rate, g.weight_decay) for g in trainer.parameter_groups()] == [
+    assert [(g.name, g.learning_rate, g.weight_decay) for g in parameter_groups(trainer)] == [
         ("matrices", None, None),
         ("vectors", None, 0.0),
     ]
@@ -303,7 +303,7 @@ def test_a_summary_names_groups_and_stays_short(cfg: fdl.Config) -> None:
     cfg.groups = fdl.Config(ParameterGroups, [rule])
     trainer = build_trainer(cfg)
     machine = machine_at_hand(trainer.parallel, trainer.precision.dtype)
-    lines = summary_text(trainer.summary(machine), color=False).splitlines()
+    lines = summary_text(summary_of(trainer, machine), color=False).splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("optimizer's groups"))
     assert lines[first + 1].split()[:4] == ["matrices,", "embedding", "9.54e-10,", "0.1,"]
     assert any(line.split() == ["...", "10", "groups", "more"] for line in lines[first:])

@@ -41,6 +41,7 @@ from fidgpt.train import (
     derive_seed,
 )
 from fidgpt.train.checkpoints import newest_good
+from fidgpt.train.facts import check_resumable
 from fidgpt.train.run_directory import StopSignals, resume_flag
 from fidgpt.train.trackers import console
 from fidgpt.train.trackers.trackers import Row, Trackers, read_rows
@@ -593,7 +594,7 @@ def test_stages_that_began_stay_in_place(staged: Config, train: Train, tmp_path:
     extended = longer(staged)
     messages = r"a stage from step 2 \(other 1\) on, .* has none there\. Keep"
     with pytest.raises(RunError, match=messages):
-        build_trainer(extended).check_resumable(RunDirectory(tmp_path / "run", texts={}))
+        check_resumable(build_trainer(extended), RunDirectory(tmp_path / "run", texts={}))
     with pytest.raises(RunError, match=messages):
         train(extended, resume=True)
     extended.data.stages[0].begin = 2

@@ -13,6 +13,7 @@ from fidgpt.graph import ConfigError, ConfigErrors, outlines
 from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.errors import raise_all
 from fidgpt.train import device
+from fidgpt.train.facts import parameter_groups, summary_of
 
 
 def is_asked() -> bool:
@@ -115,7 +116,7 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
             trainer.schedule,
             others=trainer.schedules or {},
             curves=trainer.data.curves(trainer.num_steps),
-            groups=trainer.parameter_groups(),
+            groups=parameter_groups(trainer),
             num_steps=trainer.num_steps,
         )
     dtype, name = trainer.precision.dtype, os.environ.get(device.VARIABLE)
@@ -132,7 +133,7 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
             f"batch_size={trainer.batch_size} cannot be split evenly over the {machine.world_size} "
             f"devices of {name}: choose a multiple of {machine.world_size}."
         )
-    return summary_text(trainer.summary(machine), color=color)
+    return summary_text(summary_of(trainer, machine), color=color)
 
 
 def _difference(made: Composition) -> str:

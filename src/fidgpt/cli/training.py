@@ -19,6 +19,7 @@ from fidgpt.graph import ConfigError, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
 from fidgpt.train import Mirror, device
+from fidgpt.train.facts import check_resumable, facts_of
 
 
 def prepared() -> tuple[Catalogue, fdl.Config | None]:
@@ -65,12 +66,12 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
         )
         return 128 + outcome.stopped_by if outcome.stopped_by else 0  # as a shell does for signals
     if resume:
-        trainer.check_resumable(directory, step=FLAGS.resume_step)
+        check_resumable(trainer, directory, step=FLAGS.resume_step)
     from rich.console import Console  # late: a run without a terminal needs none of it
 
     from fidgpt.train.summary_text import facts_table
 
-    Console(highlight=False).print(facts_table(directory, trainer.facts(), step=0))
+    Console(highlight=False).print(facts_table(directory, facts_of(trainer), step=0))
     return None
 
 

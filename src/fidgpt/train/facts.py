@@ -1,4 +1,4 @@
-"""What is known of a run before its first step: its size, its cost and what it needs."""
+"""What is known of a run before its first step: size, cost, needs, and whether it can resume."""
 
 import contextlib
 import copy
@@ -15,11 +15,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt import cost
+from fidgpt.data import TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.groups import Grouping, train_only
+from fidgpt.parallel import DataParallel
 from fidgpt.train.averaging import Average
+from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
+from fidgpt.train.device import Machine, machine_at_hand
+from fidgpt.train.divergence import Divergence
+from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.precision import Precision
+from fidgpt.train.run_directory import RunDirectory
+from fidgpt.train.state import check_progress
 from fidgpt.train.step import peak_rate
 
 __all__ = ["Facts"]
@@ -211,20 +219,112 @@ def trainable_copy(model: nn.Module, trainable: Trainable | None) -> nn.Module:
 
 @runtime_checkable
 class Recipe(Protocol):
-    """What decides about the memory of a step; see the attributes of `Trainer`.
+    """What decides about the size and cost of a run; see the attributes of `Trainer`.
 
     The model may be on the meta device, and is left unchanged by what measures it.
     """
 
     model: LanguageModel
+    data: TrainingStream
     seq_len: int
+    batch_size: int
+    num_steps: int
     micro_batch_size: int | None
     optimizer: Callable[..., Optimizer]
     groups: Grouping
     trainable: Trainable | None
     loss: CrossEntropy
     precision: Precision
+    parallel: DataParallel
+    checkpoints: Checkpoints
+    evaluators: Mapping[str, Evaluator]
+    weights: Callable[[LanguageModel], None] | None
+    divergence: Divergence | None
     average: Average | None
+
+
+def facts_of(
+    recipe: Recipe, machine: Machine | None = None, *, measured: Mapping[str, int] | None = None
+) -> Facts:
+    """Return what will run; the model may be on the meta device.
+
+    Args:
+      recipe: of the run.
+      machine: what it would run on; None for the one at hand.
+      measured: what `measured_flops` returned, if it is known.
+    """
+    machine = machine or machine_at_hand(recipe.parallel, recipe.precision.dtype)
+    model, seq_len = recipe.model, recipe.seq_len
+    if measured is None:
+        measured = measured_flops(model, seq_len=seq_len) or {}
+    forward = cost.flops_per_token(model, seq_len=seq_len) + sum(measured.values())
+    tokens_per_step = recipe.batch_size * seq_len
+    trainable = recipe.trainable or (lambda name, parameter: parameter.requires_grad)
+    named = model.named_parameters()
+    mesh = recipe.parallel.layout(machine.world_size)
+    num_sequences = -(-recipe.batch_size // mesh.data_size)
+    memory = footprint(recipe, num_sequences=num_sequences, device=machine.device)
+    return Facts(
+        parameters=cost.count_parameters(model),
+        trained_parameters=sum(p.numel() for name, p in named if trainable(name, p)),
+        shared=cost.shared_parameters(model),
+        flops_per_token=cost.TRAINING_PASSES * forward,
+        tokens=round(recipe.data.full_batches(recipe.num_steps) * tokens_per_step),
+        num_steps=recipe.num_steps,
+        tokens_per_step=tokens_per_step,
+        device=machine.device,
+        world_size=machine.world_size,
+        precision=str(recipe.precision.dtype).removeprefix("torch."),
+        peak_flops=machine.peak_flops,
+        memory=memory.sharded(mesh.num_shards if mesh.shard > 1 else 1),
+        memory_there=machine.memory,
+        weights=None if recipe.weights is None else call_text(recipe.weights),
+        evaluators=tuple(recipe.evaluators),
+    )
+
+
+def summary_of(recipe: Recipe, machine: Machine) -> Summary:
+    """Return all that is known of a run on a machine; the model may be on the meta device."""
+    measured = measured_flops(recipe.model, seq_len=recipe.seq_len)
+    known = measured or {}
+    return Summary(
+        facts=facts_of(recipe, machine, measured=known),
+        places=cost.cost_by_place(recipe.model, seq_len=recipe.seq_len, measured=known),
+        runs_without_memory=measured is not None,
+        cache=cache_sizes(recipe.model, recipe.precision, seq_len=recipe.seq_len),
+        groups=parameter_groups(recipe),
+    )
+
+
+def check_resumable(recipe: Recipe, run: RunDirectory, *, step: int | None = None) -> None:
+    """Check that a run could be resumed, as far as names, shapes and counts can show.
+
+    Neither the text nor the tensors are read, so that another text or a damaged file is not
+    found. Nothing is written, and the model may stay on the meta device.
+
+    Args:
+      recipe: of the run, with which it would go on.
+      run: its directory.
+      step: of the checkpoint; None for the newest.
+
+    Raises:
+      CheckpointError: there is no such checkpoint, or it does not fit the model or the
+        optimizer.
+      RunError: the run read its text in another way than by this config, is past its end, or
+        its directory cannot be written.
+    """
+    run.require_writable()
+    mirror = recipe.checkpoints.mirror
+    if not manifest.find(run.path) and (step is None or mirror is not None):
+        return  # it starts again, or from what the mirror has
+    model, optimizer = trainable_copy(recipe.model, recipe.trainable), None
+    with contextlib.suppress(*NEEDS_NUMBERS):
+        optimizer = recipe.optimizer(recipe.groups(model))
+    found, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
+    shift = 0 if recipe.divergence is None else saved.get("shift")
+    check_progress(
+        saved, recipe.data, step=found, shift=shift, num_steps=recipe.num_steps, path=run.path
+    )
 
 
 def parameter_groups(recipe: Recipe) -> list[GroupFacts]:

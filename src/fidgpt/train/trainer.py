@@ -12,7 +12,6 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt import cost
 from fidgpt.data import StreamWrapper, TrainingStream, check_vocab_size
 from fidgpt.model.linear import require_machine
 from fidgpt.model.materialization import materialize
@@ -23,13 +22,12 @@ from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
 from fidgpt.train import device, run_directory
-from fidgpt.train import facts as run_facts
 from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average
-from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
+from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating
-from fidgpt.train.facts import Facts
+from fidgpt.train.facts import Facts, facts_of
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.observers import Observer, require_devices, stepping
 from fidgpt.train.precision import Precision
@@ -178,7 +176,7 @@ class Trainer:
             lock = partial(locks.enter_context, run.locked())
             self.parallel.on_main(lock if resume else run.require_free)
             self.prepare()
-            facts = self.facts()  # before the model is sharded
+            facts = facts_of(self)  # before the model is sharded
             state = self.setup(run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(state.step)})
             if resume:
@@ -422,35 +420,6 @@ class Trainer:
         if self.parallel.is_main:
             run_directory.print_stderr(f"warning: {line}")
 
-    def check_resumable(self, run: RunDirectory, *, step: int | None = None) -> None:
-        """Check that a run could be resumed, as far as names, shapes and counts can show.
-
-        Neither the text nor the tensors are read, so that another text or a damaged file is not
-        found. Nothing is written, and the model may stay on the meta device.
-
-        Args:
-          run: its directory.
-          step: of the checkpoint; None for the newest.
-
-        Raises:
-          CheckpointError: there is no such checkpoint, or it does not fit the model or the
-            optimizer.
-          RunError: the run read its text in another way than by this config, is past its end, or
-            its directory cannot be written.
-        """
-        run.require_writable()
-        mirror = self.checkpoints.mirror
-        if not manifest.find(run.path) and (step is None or mirror is not None):
-            return  # it starts again, or from what the mirror has
-        model, optimizer = run_facts.trainable_copy(self.model, self.trainable), None
-        with contextlib.suppress(*run_facts.NEEDS_NUMBERS):
-            optimizer = self.optimizer(self.groups(model))
-        found, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
-        shift = 0 if self.divergence is None else saved.get("shift")
-        check_progress(
-            saved, self.data, step=found, shift=shift, num_steps=self.num_steps, path=run.path
-        )
-
     def _evaluate(self, state: TrainState) -> Row:
         """Run the evaluators that are due: `<name>/...`, and `<name>/averaged/...` if averaged.
 
@@ -563,60 +532,6 @@ class Trainer:
             "utilisation": rate * facts.flops_per_token / facts.peak_flops,
             "memory": device.peak_memory(self.parallel.device),
         }
-
-    def facts(
-        self, machine: device.Machine | None = None, *, measured: Mapping[str, int] | None = None
-    ) -> Facts:
-        """Return what will run; the model may be on the meta device.
-
-        Args:
-          machine: what it would run on; None for the one at hand.
-          measured: what `measured_flops` returned, if it is known.
-        """
-        machine = machine or device.machine_at_hand(self.parallel, self.precision.dtype)
-        model, seq_len = self.model, self.seq_len
-        if measured is None:
-            measured = run_facts.measured_flops(model, seq_len=seq_len) or {}
-        forward = cost.flops_per_token(model, seq_len=seq_len) + sum(measured.values())
-        tokens_per_step = self.batch_size * seq_len
-        trainable = self.trainable or (lambda name, parameter: parameter.requires_grad)
-        named = model.named_parameters()
-        mesh = self.parallel.layout(machine.world_size)
-        num_sequences = -(-self.batch_size // mesh.data_size)
-        memory = run_facts.footprint(self, num_sequences=num_sequences, device=machine.device)
-        return Facts(
-            parameters=cost.count_parameters(model),
-            trained_parameters=sum(p.numel() for name, p in named if trainable(name, p)),
-            shared=cost.shared_parameters(model),
-            flops_per_token=cost.TRAINING_PASSES * forward,
-            tokens=round(self.data.full_batches(self.num_steps) * tokens_per_step),
-            num_steps=self.num_steps,
-            tokens_per_step=tokens_per_step,
-            device=machine.device,
-            world_size=machine.world_size,
-            precision=str(self.precision.dtype).removeprefix("torch."),
-            peak_flops=machine.peak_flops,
-            memory=memory.sharded(mesh.num_shards if mesh.shard > 1 else 1),
-            memory_there=machine.memory,
-            weights=None if self.weights is None else run_facts.call_text(self.weights),
-            evaluators=tuple(self.evaluators),
-        )
-
-    def summary(self, machine: device.Machine) -> run_facts.Summary:
-        """Return all that is known of a run on a machine; the model may be on the meta device."""
-        measured = run_facts.measured_flops(self.model, seq_len=self.seq_len)
-        known = measured or {}
-        return run_facts.Summary(
-            facts=self.facts(machine, measured=known),
-            places=cost.cost_by_place(self.model, seq_len=self.seq_len, measured=known),
-            runs_without_memory=measured is not None,
-            cache=run_facts.cache_sizes(self.model, self.precision, seq_len=self.seq_len),
-            groups=self.parameter_groups(),
-        )
-
-    def parameter_groups(self) -> list[run_facts.GroupFacts]:
-        """Return the parameter groups; the model may be on the meta device."""
-        return run_facts.parameter_groups(self)
 
 
 def _remedy(run: RunDirectory) -> str:
