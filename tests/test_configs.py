@@ -232,7 +232,7 @@ def test_the_root_of_a_config_is_a_config_like_others() -> None:
 
 def test_fiddle_reports_what_is_wrong_with_a_config() -> None:
     cfg = configs.debug()
-    cfg.model.num_layers = "many"
+    cfg.model.num_layers = "many"  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(graph.ConfigErrors, match="num_layers is 'many' .*Transformer takes int"):
         fdl.build(cfg)
 

@@ -148,7 +148,7 @@ class KnownParts(Mapping[str, Callable[..., Any]]):
             top = importlib.import_module(name)
             found[name] = {one: getattr(top, one) for one in getattr(top, "__all__", ())}
             for module in _module_in(name, "parts"):
-                found[name] |= _offers(module)
+                found[name] |= offers(module)
         return {
             package: {name: value for name, value in named.items() if _is_constructor(value)}
             for package, named in found.items()
@@ -226,8 +226,8 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
     dotted = {name: find_dotted(path, "config") for name, path in _DOTTED_CONFIGS.items()}
     own_tags = {name: value for name, value in vars(tags).items() if is_tag(value)}
     return Catalogue(
-        configs=_with_projects(_offers(configs) | dotted, packages, "config"),
-        fiddlers=_with_projects(_offers(fiddlers), packages, "fiddler"),
+        configs=_with_projects(offers(configs) | dotted, packages, "config"),
+        fiddlers=_with_projects(offers(fiddlers), packages, "fiddler"),
         tags=_with_projects(own_tags, packages, "tag"),
         parts=KnownParts(packages, allowed),
         packages=(*packages, *allowed),
@@ -252,7 +252,7 @@ def _with_projects(own: dict[str, Any], packages: Iterable[str], kind: str) -> d
         f"{module.__name__}.{name}": value
         for package in packages
         for module in _module_in(package, f"{kind}s")
-        for name, value in _offers(module).items()
+        for name, value in offers(module).items()
         if _is_kind(value, kind)
     }
     bare = collections.Counter(name.rpartition(".")[2] for name in dotted)
@@ -318,7 +318,7 @@ def find_dotted(name: str, kind: str) -> Any:
             f"there is no {kind} {name!r}: {package} is one of Python's own modules, which have "
             "none. Rename your module."
         )
-    known = _offers(_imported(module_name, f"{kind} {name!r}"))
+    known = offers(imported(module_name, f"{kind} {name!r}"))
     if last not in known:
         raise ConfigError(f"{module_name} offers no {kind} {last!r}. {suggest(last, known)}")
     if not _is_kind(known[last], kind):
@@ -326,7 +326,7 @@ def find_dotted(name: str, kind: str) -> Any:
     return known[last]
 
 
-def _offers(module: ModuleType) -> dict[str, Any]:
+def offers(module: ModuleType) -> dict[str, Any]:
     """Return what a module lists in `__all__`, or else its own public definitions."""
     if hasattr(module, "__all__"):
         return {name: getattr(module, name) for name in module.__all__}
@@ -345,7 +345,12 @@ def _is_kind(value: Any, kind: str) -> bool:
     return inspect.isfunction(value)
 
 
-def _imported(name: str, wanted: str) -> ModuleType:
+def imported(name: str, wanted: str) -> ModuleType:
+    """Import a module of the user's.
+
+    Raises:
+      ConfigError: it cannot be imported.
+    """
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
@@ -364,6 +369,6 @@ def _module_in(package: str, name: str) -> list[ModuleType]:
       ConfigError: it cannot be imported.
     """
     wanted, full = f"the installed project {package!r}", f"{package}.{name}"
-    top = _imported(package, wanted)
+    top = imported(package, wanted)
     has_module = hasattr(top, "__path__") and importlib.util.find_spec(full) is not None
-    return [_imported(full, wanted)] if has_module else []
+    return [imported(full, wanted)] if has_module else []
