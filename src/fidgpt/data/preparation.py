@@ -33,6 +33,7 @@ _SECONDS_BETWEEN_LINES = 10.0
 _HASH_RANGE = 1 << 64
 
 
+@dataclasses.dataclass(eq=False)
 class Corpus:
     """Text and a tokenizer; the training stream and the held-out stream share one corpus.
 
@@ -52,26 +53,19 @@ class Corpus:
       ValueError: an option is out of range.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        *,
-        tokenizer: TokenizerSpec,
-        validation_fraction: float = DEFAULT_VALIDATION_FRACTION,
-        cache_dir: str | Path | None = None,
-        shard_tokens: int = DEFAULT_SHARD_TOKENS,
-        num_workers: int | None = None,
-    ) -> None:
-        if not 0 <= validation_fraction <= 1:
-            raise ValueError(f"{validation_fraction=} must be from 0 to 1.")
-        require_size("shard_tokens", shard_tokens)
-        require_size("num_workers", num_workers)
-        self.source = source
-        self.tokenizer = tokenizer
-        self.validation_fraction = validation_fraction
-        self.cache_dir = cache_dir
-        self.shard_tokens = shard_tokens
-        self.num_workers = num_workers
+    source: Source
+    _: dataclasses.KW_ONLY
+    tokenizer: TokenizerSpec
+    validation_fraction: float = DEFAULT_VALIDATION_FRACTION
+    cache_dir: str | Path | None = None
+    shard_tokens: int = DEFAULT_SHARD_TOKENS
+    num_workers: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.validation_fraction <= 1:
+            raise ValueError(f"validation_fraction={self.validation_fraction} must be from 0 to 1.")
+        require_size("shard_tokens", self.shard_tokens)
+        require_size("num_workers", self.num_workers)
         self._prepared: PreparedCorpus | None = None
 
     def require_source(self) -> None:

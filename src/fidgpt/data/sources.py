@@ -12,6 +12,7 @@ import re
 import sysconfig
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -178,6 +179,7 @@ class TextFiles:
         return matches and path.stat().st_size > 0 and is_text(path)
 
 
+@dataclass(eq=False)
 class HubDataset:
     """A split of a dataset on the Hugging Face hub, one document per row.
 
@@ -192,21 +194,15 @@ class HubDataset:
       revision: branch, tag or commit; a commit needs no request to the hub.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        name: str | None = None,
-        split: str = "train",
-        text_field: str = "text",
-        revision: str = "main",
-    ) -> None:
-        self.path = path
-        self.name = name
-        self.split = split
-        self.text_field = text_field
-        self.revision = revision
-        self._commit = revision if re.fullmatch("[0-9a-f]{40}", revision) else None
+    path: str
+    _: KW_ONLY
+    name: str | None = None
+    split: str = "train"
+    text_field: str = "text"
+    revision: str = "main"
+
+    def __post_init__(self) -> None:
+        self._commit = self.revision if re.fullmatch("[0-9a-f]{40}", self.revision) else None
 
     def documents(self) -> Iterator[str]:
         """Yield the texts of the split in order, without empty ones."""

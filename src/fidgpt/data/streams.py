@@ -3,6 +3,7 @@
 import abc
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -229,6 +230,7 @@ class EvaluationStream(abc.ABC):
         """The number of UTF-8 bytes of each token."""
 
 
+@dataclass(eq=False)
 class TokenStream(IndexedStream):
     """Infinite batches of the training split: each sequence once per epoch, in a new random order.
 
@@ -247,24 +249,17 @@ class TokenStream(IndexedStream):
       ValueError: a size is below 1.
     """
 
-    def __init__(
-        self,
-        corpus: CorpusPart,
-        *,
-        seq_len: int,
-        batch_size: int,
-        seed: int,
-        packing: Packing = concatenate,
-        transforms: Sequence[Transform] = (),
-    ) -> None:
-        require_size("seq_len", seq_len)
-        require_size("batch_size", batch_size)
-        self.corpus = corpus
-        self.seq_len = seq_len
-        self.batch_size = batch_size
-        self.seed = seed
-        self.packing = packing
-        self.transforms = transforms
+    corpus: CorpusPart
+    _: KW_ONLY
+    seq_len: int
+    batch_size: int
+    seed: int
+    packing: Packing = concatenate
+    transforms: Sequence[Transform] = ()
+
+    def __post_init__(self) -> None:
+        require_size("seq_len", self.seq_len)
+        require_size("batch_size", self.batch_size)
         self._packed: tuple[PreparedCorpus, Sequences] | None = None
 
     def require_text(self) -> None:

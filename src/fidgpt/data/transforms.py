@@ -1,6 +1,7 @@
 """Transforms of sequences: loss masks and fill-in-the-middle."""
 
 import hashlib
+from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -100,6 +101,7 @@ _MIN_TOKENS = 16
 _NUMBERS = 4  # random numbers per text
 
 
+@dataclass(eq=False, kw_only=True)
 class FillInTheMiddle:
     """Cut texts at two random positions and move the middle to the end, to be filled in.
 
@@ -122,23 +124,16 @@ class FillInTheMiddle:
       DataError: a rate is not from 0 to 1.
     """
 
-    def __init__(
-        self,
-        *,
-        rate: float = 0.5,
-        spm_rate: float = 0.5,
-        prefix: str | int = "<|fim_prefix|>",
-        suffix: str | int = "<|fim_suffix|>",
-        middle: str | int = "<|fim_middle|>",
-    ) -> None:
-        for name, value in {"rate": rate, "spm_rate": spm_rate}.items():
+    rate: float = 0.5
+    spm_rate: float = 0.5
+    prefix: str | int = "<|fim_prefix|>"
+    suffix: str | int = "<|fim_suffix|>"
+    middle: str | int = "<|fim_middle|>"
+
+    def __post_init__(self) -> None:
+        for name, value in {"rate": self.rate, "spm_rate": self.spm_rate}.items():
             if not 0 <= value <= 1:
                 raise DataError(f"{name}={value} must be a probability, from 0 to 1.")
-        self.rate = rate
-        self.spm_rate = spm_rate
-        self.prefix = prefix
-        self.suffix = suffix
-        self.middle = middle
 
     def check(self, tokenizer: Tokenizer) -> None:
         """Raise DataError if the tokenizer lacks one of the special tokens."""

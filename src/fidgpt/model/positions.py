@@ -1,6 +1,7 @@
 """Position embeddings: rotary, with scaling, and absolute."""
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, runtime_checkable
 
@@ -191,6 +192,7 @@ class YaRN:
         return pairs * math.log(ratio) / math.log(theta)
 
 
+@dataclass(eq=False, kw_only=True)
 class Llama3Scaling:
     """Llama 3's scaling: multiplies long wavelengths by `factor`, and keeps short ones.
 
@@ -206,18 +208,10 @@ class Llama3Scaling:
 
     amplitude = 1.0
 
-    def __init__(
-        self,
-        *,
-        factor: float = 8.0,
-        original_seq_len: int = 8192,
-        low_freq_factor: float = 1.0,
-        high_freq_factor: float = 4.0,
-    ) -> None:
-        self.factor = factor
-        self.original_seq_len = original_seq_len
-        self.low_freq_factor = low_freq_factor
-        self.high_freq_factor = high_freq_factor
+    factor: float = 8.0
+    original_seq_len: int = 8192
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         waves_that_fit = self.original_seq_len * frequencies / (2 * math.pi)
