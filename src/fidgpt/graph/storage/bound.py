@@ -54,7 +54,6 @@ class BoundGraph:
         inherits the node comes after those that set it.
       nodes: the same nodes; each follows the nodes that it holds.
       inherited: every unset parameter that inherits a value, in reading order.
-      errors: why parts of the graph have no form in a file; complete once it is hashed.
       owner_depth: how many owners enclose a part; complete once `owner_of` is known.
     """
 
@@ -71,7 +70,6 @@ class BoundGraph:
           ConfigError: a node contains itself.
         """
         self.root = root.root if isinstance(root, Resolved) else root
-        self.errors: list[errors.ConfigError] = []
         self.owner_depth: dict[int, int] = {}
         self._resolved = Resolved.of(root) if bound else None
         self.inherited = self._resolved.inherited if self._resolved else []
@@ -79,7 +77,7 @@ class BoundGraph:
         self._held: dict[int, list[tuple[fiddle.Key, Any]]] = {}
         self._arguments: dict[int, dict[fiddle.Key, Any]] = {}
         self._names: dict[int, str] = {}
-        self._without_form: dict[int, errors.ConfigError] = {}
+        self._formless: set[int] = set()  # what no file can hold, by identity
         if self._resolved:
             self._look_up_formulas(self._resolved)
         self.node_of, found = walk(self.root, self._find_held)
@@ -227,9 +225,19 @@ class BoundGraph:
           ConfigError: the graph holds something that has no form in a file.
         """
         found = self.digest[id(self.root)]
-        if self.errors:
-            raise self.errors[0]
+        if self._formless:
+            self._require_forms()
         return found
+
+    def _require_forms(self) -> None:
+        """Raise the error of the first value that no file can hold; defaults need not be held."""
+        for node in (one for one in self.node_of.values() if IS_PART[type(one.value)]):
+            with errors.at(node.path or "the root"):
+                codec.name_of(fdl.get_callable(node.value))
+            for key, value in self.arguments(node.value).items():
+                if value is not fdl.NO_VALUE and value is not fiddle.default_of(node.value, key):
+                    with errors.at(join(node.path, step_to(key))):
+                        codec.encode(value, lambda part: None)
 
     def _look_up_formulas(self, resolved: Resolved) -> None:
         """Find the arguments that formulas have in the bound copy of the graph."""
@@ -262,36 +270,32 @@ class BoundGraph:
             if value is fdl.NO_VALUE or value is added.get(str(key), fdl.NO_VALUE):
                 continue
             values[name] = self._form(value, known)
-            if error := self._without_form.get(id(value)):
-                if value is fiddle.default_of(part, key):
-                    values[name] = codec.encode_default(value)
-                else:
-                    place = join(self.path(part), step_to(key))
-                    self.errors.append(errors.ConfigError(f"{place}: {error}"))
+            if id(value) in self._formless and value is fiddle.default_of(part, key):
+                values[name] = codec.encode_default(value)
         tags = {
             first.get(str(key), str(key)): sorted(map(self._name, own))
             for key, own in fiddle.nonempty_tags(part).items()
         }
         try:
             called = self._name(fdl.get_callable(part))
-        except errors.ConfigError as error:
-            self.errors.append(errors.ConfigError(f"{self.path(part) or 'the root'}: {error}"))
+        except errors.ConfigError:
+            self._formless.add(id(part))
             called = f"object {id(fdl.get_callable(part))}"
         return [type(part).__name__, called, values, tags]
 
     def _container_form(self, value: Any, known: Mapping[int, str]) -> Any:
         def item(one: Any) -> Any:
             form = self._form(one, known)
-            if error := self._without_form.get(id(one)):
-                self._without_form.setdefault(id(value), error)
+            if id(one) in self._formless and not IS_PART[type(one)]:
+                self._formless.add(id(value))
             return form
 
         try:
             if type(value) not in (list, tuple, dict):
                 codec.encode(value)  # raises
             written = codec.encode_items(value, item)
-        except errors.ConfigError as error:
-            self._without_form[id(value)] = error
+        except errors.ConfigError:
+            self._formless.add(id(value))
             items = value.items() if isinstance(value, dict) else enumerate(value)
             return {repr(type(value)): sorted([repr(k), _to_json(item(v))] for k, v in items)}
         if type(value) is list:
@@ -300,18 +304,15 @@ class BoundGraph:
         return written
 
     def _form(self, value: Any, known: Mapping[int, str]) -> Any:
-        """Return a value as JSON, a node by its hash; what has no form in a file by its identity.
-
-        Why it has none is kept by its identity.
-        """
+        """Return a value as JSON, a node by its hash; what no file can hold by its identity."""
         if type(value) in PLAIN:
             return value
         if (own := known.get(id(value))) is not None:
             return {"node": own}
         try:
             encoded = codec.encode(value)
-        except errors.ConfigError as error:
-            self._without_form[id(value)] = error
+        except errors.ConfigError:
+            self._formless.add(id(value))
             return {"object": id(value)}
         if isinstance(encoded, dict) and encoded.keys() == {"name"}:  # a class or function
             return {"name": self._name(value)}
