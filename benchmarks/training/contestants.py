@@ -25,6 +25,7 @@ Step = Callable[[Tensor], float]
 LEARNING_RATE = 1e-4
 MAX_GRAD_NORM = 1.0
 WARM_UP_STEPS = 2
+NUM_STEPS = 10_000  # of the run whose steps are timed: it decides whether compiling pays
 TURN_SECONDS = 1.0  # long enough for the caches to be the own ones again
 
 
@@ -42,7 +43,7 @@ def fidgpt(task: Task, *fiddlers: str) -> Step:
     from fidgpt.train.device import keep_freed_memory
 
     keep_freed_memory()
-    trainer = _trainer(task, *fiddlers)
+    trainer = _trainer(task, *fiddlers, is_tuned=True)
     state = trainer.init_state()
 
     def step(batch: Tensor) -> float:
@@ -170,13 +171,26 @@ def _loop(
     return step
 
 
-def _trainer(task: Task, *fiddlers: str) -> Any:
-    """The trainer of the named config, with a model that has its values."""
+def _trainer(task: Task, *fiddlers: str, is_tuned: bool = False) -> Any:
+    """The trainer of the named config, with a model that has its values.
+
+    Args:
+      task: what is trained.
+      fiddlers: further directives.
+      is_tuned: whether it computes as a run of many steps would, by what is measured here.
+    """
+    from fidgpt.compose import tuning
     from fidgpt.compose.composition import compose
-    from fidgpt.graph import build
+    from fidgpt.compose.runs import build_trainer
     from fidgpt.model import materialize
 
-    trainer = build(compose([*task.shape.directives(task.batch_size), *fiddlers]).config)
+    made = compose(
+        [*task.shape.directives(task.batch_size), f"set:num_steps={NUM_STEPS}", *fiddlers]
+    )
+    trainer = build_trainer(made.resolved)
+    if is_tuned and (choice := tuning.choose(made, trainer)):
+        print(f"tuning: {choice.reason}", file=sys.stderr)
+        trainer = build_trainer(tuning.tuned(made, trainer.tuning, choice).resolved)
     materialize(trainer.model, device=task.device, seed=0)
     return trainer
 

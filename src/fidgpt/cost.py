@@ -222,7 +222,7 @@ _SMALL_RUN, _SMALL_MODEL = 1e10, 5e7  # operations; parameters
 
 def without_memory(model: Model) -> Model:
     """Return a copy of a model on the meta device, with the same ties."""
-    return _copied(model, partial(torch.empty_like, device="meta"))
+    return copied(model, partial(torch.empty_like, device="meta"))
 
 
 def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model | None:
@@ -236,10 +236,11 @@ def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model 
     size = sum(parameter.numel() for parameter in model.parameters())
     if device.type != "cpu" or size > _SMALL_MODEL or 2 * size * num_tokens > _SMALL_RUN:
         return None
-    return _copied(model, lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
+    return copied(model, lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
 
 
-def _copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
+def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
+    """Return a copy whose tensors are what `make` returns for those of a model, tied alike."""
     copies: dict[int, Tensor] = {
         id(one): nn.Parameter(make(one), one.requires_grad) for one in model.parameters()
     }

@@ -94,15 +94,20 @@ def test_any_optimizer_moves_the_float32_weights_and_the_replica_follows(model, 
         assert torch.equal(twin, weight.bfloat16())
 
 
-def test_the_native_precision_follows_the_machine(monkeypatch):
+def test_the_native_precision_follows_the_machine(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
+    gains = iter([2.2, 0.5])
+    monkeypatch.setattr("fidgpt.train.precision.gain_by_bfloat16", lambda: next(gains))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False, raising=False)
-    for supported, expected in ((True, BFloat16), (False, Float32)):
+    for supported, expected in ((False, Float32), (True, BFloat16), (True, BFloat16)):
         monkeypatch.setattr(
             torch.cpu, "_is_avx512_bf16_supported", lambda answer=supported: answer, raising=False
         )
         assert type(native_precision()) is expected
+    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path / "another"))  # has it, and is slow by it
+    assert type(native_precision()) is Float32
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported")
     monkeypatch.delattr(torch.cpu, "_is_amx_tile_supported")
     assert type(native_precision()) is Float32

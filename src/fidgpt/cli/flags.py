@@ -41,11 +41,12 @@ flags.DEFINE_flag(
         alone="text",
         choices=[
             *("text", "flat", "yaml", "json", "python", "html", "svg"),
-            *("base", "defaults", "summary", "schedule"),
+            *("base", "defaults", "summary", "schedule", "speed"),
         ],
         help="Print what would run without training: as text, as lines `path = value`, as yaml, "
         "json, python code, a page for a browser or a drawing, only what differs from its base or "
-        "from the defaults, what it costs, or its learning rate schedule.",
+        "from the defaults, what it costs, its learning rate schedule, or how fast this machine is "
+        "in each number format.",
     )
 )
 flags.DEFINE_string(

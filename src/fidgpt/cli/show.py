@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from fidgpt import graph
 from fidgpt.cli.flags import FLAGS
-from fidgpt.compose import report, reproduction, runs
+from fidgpt.compose import report, reproduction, runs, tuning
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.graph import ConfigError, ConfigErrors, outlines
 from fidgpt.graph.difference.comparison import since
@@ -108,9 +108,15 @@ def _printed(made: Composition, form: str) -> str:
 
 def _of_trainer(made: Composition, form: str, color: bool) -> str:
     """Return what a run would cost on a machine, or how its learning rate and others change."""
-    from fidgpt.train.summary_text import schedules_text, summary_text  # late: takes rich
+    from fidgpt.train.summary_text import (  # late: takes rich
+        schedules_text,
+        speed_text,
+        summary_text,
+    )
 
     trainer = runs.build_trainer(made.resolved)
+    if form == "speed":
+        return speed_text(tuning.choose(made, trainer, renew=FLAGS.measure), color=color)
     if form == "schedule":
         return schedules_text(
             trainer.schedule,

@@ -17,6 +17,7 @@ flags.DEFINE_string(
     "hardware", None, "Show what fiddler:for_hardware sets for this machine, such as h100x8."
 )
 flags.DEFINE_bool("verbose", False, "Show every value that a directive changed.")
+flags.DEFINE_bool("measure", False, "Measure again what this machine computes fastest with.")
 flags.DEFINE_bool("allow_noop", False, "Accept directives that change nothing.")
 flags.DEFINE_integer("resume_step", None, "Resume from this checkpoint rather than the newest.")
 flags.DEFINE_integer("until_step", None, "Stop after this step.", lower_bound=1)

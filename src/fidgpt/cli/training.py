@@ -10,7 +10,7 @@ import fiddle as fdl
 
 from fidgpt.cli.flags import FLAGS
 from fidgpt.cli.show import naming_directives, reported, warn
-from fidgpt.compose import report, runs
+from fidgpt.compose import report, runs, tuning
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.directives import is_by_machine
@@ -18,8 +18,9 @@ from fidgpt.compose.sources import load_run
 from fidgpt.graph import ConfigError, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
-from fidgpt.train import Mirror, device
+from fidgpt.train import Mirror, Trainer, device
 from fidgpt.train.facts import check_resumable, facts_of
+from fidgpt.train.tuning import Choice
 
 
 def prepared() -> tuple[Catalogue, fdl.Config | None]:
@@ -46,6 +47,9 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     changes, warnings = reported(made)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
     warn([*warnings, *unused_arguments(made.config), *report.unused_blocks(made)])
+    if old is None and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
+        print(f"tuning: {choice.reason}", file=sys.stderr)
+        made, trainer = _tuned(made, trainer, choice)
     with naming_directives(made):
         allowed, own = made.catalogue.packages, runs.allow_flags(FLAGS.allow)
         if old is None:
@@ -73,6 +77,15 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
 
     Console(highlight=False).print(facts_table(directory, facts_of(trainer), step=0))
     return None
+
+
+def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
+    assert trainer.tuning is not None
+    made = tuning.tuned(made, trainer.tuning, choice)
+    if choice.compiles:
+        return made, runs.build_trainer(made.resolved)
+    trainer.precision, trainer.tuning = choice.precision, None
+    return made, trainer
 
 
 def _pretend_machine() -> None:
@@ -129,7 +142,7 @@ def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
     if not (path / "config.json").exists():
         return None
     old = load_run(path, allowed=catalogue.packages)
-    if fingerprint(old) != fingerprint(cfg):
+    if fingerprint(old) != fingerprint(tuning.tuned_alike(cfg, old)):
         differ = shlex.quote(f"--diff=config_file:{path}/config.json")
         raise ConfigError(
             f"{path} holds a run of another config: see how they differ with {differ}, then "

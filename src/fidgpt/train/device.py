@@ -1,5 +1,6 @@
 """The machine of a run: its devices, their speed, memory, and random seeds."""
 
+import contextlib
 import ctypes
 import hashlib
 import json
@@ -7,13 +8,17 @@ import math
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 
+from fidgpt import __version__
+from fidgpt.files import cache_directory, read_json, write_whole
 from fidgpt.parallel import DataParallel
 from fidgpt.train.run_directory import RunError
 
@@ -63,6 +68,43 @@ def seed_torch(seed: int, *, device: torch.device) -> None:
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
+
+
+T = TypeVar("T")
+MEASURED = "measured.json"  # in the cache directory
+
+
+def remembered(key: object, measure: Callable[[], T], *, read: Callable[[Any], T | None]) -> T:
+    """Return what was measured on this machine before under a key, or measure and remember it.
+
+    It holds for one processor, number of threads, and version of torch and fidgpt.
+
+    Args:
+      key: whatever else the measurement depends on; equal ones have equal texts.
+      measure: returns something that JSON can hold.
+      read: returns what was remembered as JSON gives it back; None to measure again.
+    """
+    machine = (_processor(), torch.get_num_threads(), torch.__version__, __version__)
+    digest = hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:20]
+    path = cache_directory() / MEASURED
+    known = read(read_json(path).get(digest))
+    if known is not None:
+        return known
+    made = measure()
+    with contextlib.suppress(OSError):  # measured again next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, json.dumps(read_json(path) | {digest: made}, indent=1) + "\n")
+    return made
+
+
+def _processor() -> str:
+    """Return what identifies the kind of processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = ("model name", "cpu family", "model\t", "stepping", "flags")
+    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(names)))
 
 
 # Dense bfloat16 operations per second with float32 accumulation, and GB of memory (of the largest

@@ -15,6 +15,7 @@ from fidgpt.data import Curve
 from fidgpt.schedule import Schedule
 from fidgpt.train.facts import Facts, GroupFacts, Summary, tokens_text
 from fidgpt.train.run_directory import RunDirectory
+from fidgpt.train.tuning import Choice
 
 UTILISATION = 0.4  # of the peak: what well-configured runs reach on GPUs
 _SMALL = 0.001  # share below which a place is listed under others
@@ -42,6 +43,38 @@ def summary_text(summary: Summary, *, color: bool) -> str:
             console.print(Text(note, style="dim"))
         for rows in (_groups(summary), _memory(summary.facts), _run(summary.facts)):
             console.print("", _table_of(rows), sep="\n")
+    return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
+
+
+def speed_text(choice: Choice | None, *, color: bool) -> str:
+    """Format what was measured for the choice of a number format, and the choice.
+
+    Args:
+      choice: what was chosen; None if nothing was.
+      color: whether to use terminal styles.
+    """
+    if choice is None:
+        return (
+            "Nothing is measured for this config: it sets precision and compilation itself, or the "
+            "run is too short to gain by it, or the model too large.\n"
+        )
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("number format", "ms a step", "in products", "compiled (estimate)", "times"):
+        table.add_column(name, justify="right" if table.columns else "left", no_wrap=True)
+    speeds = choice.speeds
+    names = [] if speeds is None else list(speeds.seconds)
+    for name in names:
+        assert speeds is not None
+        seconds = (speeds.seconds[name], speeds.products[name], speeds.compiled(name))
+        times = f"{speeds.seconds[names[0]] / seconds[0]:.2f}"
+        table.add_row(name, *(f"{1e3 * one:,.1f}" for one in seconds), times)
+    console = Console(
+        file=io.StringIO(), width=100, force_terminal=color, no_color=not color, highlight=False
+    )
+    with console.capture() as capture:
+        if names:
+            console.print(table, Text("Without the optimizer's part of a step.", style="dim"))
+        console.print(f"Chosen: {choice.reason}.", soft_wrap=True)
     return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
 
 

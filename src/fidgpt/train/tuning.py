@@ -1,0 +1,410 @@
+"""Choosing the number format and compilation by what they gain on the machine at hand.
+
+What a processor claims is no measure of what it gains: some with bfloat16 instructions multiply
+twice as fast in float32. So the blocks and the loss of the very model are timed, forward and
+backward.
+"""
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from fidgpt import cost
+from fidgpt.model.blocks import BlockWrapper
+from fidgpt.model.embedding import Unembedding
+from fidgpt.model.linear import declared_flops
+from fidgpt.model.transformer import LanguageModel
+from fidgpt.parallel import DataParallel
+from fidgpt.ranges import require_size
+from fidgpt.train.device import remembered
+from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.precision import Precision, native_precision
+
+__all__ = ["Tuning"]
+
+_MIN_FLOPS = 2e12  # of a run that measuring may delay: about ten seconds
+_LARGEST = 1e8  # parameters of a block that can be filled in passing
+_SECONDS = 1.5  # for all measurements together
+_ROUNDS = 9  # at most, of each format; two at least
+_PIECE_FLOPS = 4e9  # of one forward and backward pass: about 20 ms of a CPU
+_MIN_TOKENS = 16
+_STEADY = 1.3  # ratio of the two shortest times above which other programs are in the way
+_EXACT = 1e-5  # relative error of a product that still counts as float32; bfloat16 has 3e-3
+_PROBE = 256  # rows and columns of that product
+# Of a step's time outside of matrix products, compilation saved 28 to 37% at one to four million
+# parameters, and less of large models (benchmarks/training). Compiling took 5 to 8 s, and more for
+# each kind of block.
+_SAVED, _COST, _COST_OF_KIND = 0.25, 8.0, 5.0
+_MIN_SAVED = 0.05  # of a step
+
+
+@runtime_checkable
+class Tunable(Protocol):
+    """What is measured; see the attributes of `Trainer`. The model is left unchanged."""
+
+    model: LanguageModel
+    loss: CrossEntropy
+    precision: Precision
+    parallel: DataParallel
+    seq_len: int
+    batch_size: int
+    num_steps: int
+    micro_batch_size: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speeds:
+    """What was measured: seconds of a training step, without the optimizer's.
+
+    Attributes:
+      seconds: in each format, by its name; only those that may be chosen.
+      products: those of them that matrix products take.
+      num_kinds: kinds of blocks.
+      is_steady: whether repeated measurements agreed.
+    """
+
+    seconds: Mapping[str, float]
+    products: Mapping[str, float]
+    num_kinds: int = 1
+    is_steady: bool = True
+
+    def compiled(self, name: str) -> float:
+        """Return the estimated seconds of a compiled step in a format."""
+        return self.seconds[name] - _SAVED * max(0.0, self.seconds[name] - self.products[name])
+
+    @property
+    def compiling(self) -> float:
+        """Estimated seconds that compilation takes once."""
+        return _COST + _COST_OF_KIND * self.num_kinds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What a run should compute with.
+
+    Attributes:
+      precision: the number format, one of those of the `Tuning`.
+      compiles: whether blocks are worth compiling.
+      speeds: what it is based on; None if nothing was measured.
+      reason: the same in words, on one line.
+    """
+
+    precision: Precision
+    compiles: bool
+    speeds: Speeds | None
+    reason: str
+
+
+class Tuning:
+    """Chooses how a run computes by measuring, where its config leaves that open.
+
+    The result is remembered in fidgpt's cache directory for the same processor, threads, libraries
+    and shapes of the model; a measurement that other programs disturbed is not, and chooses nothing
+    but `native_precision`. On accelerators nothing is measured: the last format is chosen there.
+
+    Args:
+      precisions: number formats to choose from, the most exact one first.
+      compile: compiles blocks where that saves more time than it takes; None never compiles.
+      min_gain: how many times as fast as the first format another one must be to be chosen.
+
+    Raises:
+      ValueError: there is no format, or `min_gain` is below 1.
+    """
+
+    def __init__(
+        self,
+        *,
+        precisions: Sequence[Precision],
+        compile: BlockWrapper | None = None,
+        min_gain: float = 1.05,
+    ) -> None:
+        require_size("the number of precisions", len(precisions))
+        if not min_gain >= 1:
+            raise ValueError(f"{min_gain=} must be 1 or more.")
+        self.precisions = precisions
+        self.compile = compile
+        self.min_gain = min_gain
+
+    def choose(
+        self, run: Tunable, *, keeps_precision: bool = False, renew: bool = False
+    ) -> Choice | None:
+        """Return what suits a run best; None if it is too short or too large to measure.
+
+        Of several processes, which would disturb each other, nothing is measured.
+
+        Args:
+          run: what is measured.
+          keeps_precision: choose its compilation only.
+          renew: measure again what is remembered.
+        """
+        offered = [run.precision] if keeps_precision else [*self.precisions]
+        operations = 3 * cost.flops_per_token(run.model, seq_len=run.seq_len)
+        if operations * run.num_steps * run.batch_size * run.seq_len < _MIN_FLOPS:
+            return None
+        if run.parallel.device.type != "cpu":
+            return Choice(
+                precision=offered[-1],
+                compiles=self.compile is not None and _can_compile(),
+                speeds=None,
+                reason=f"{name_of(offered[-1])}, as on every {run.parallel.device.type}",
+            )
+        pieces = pieces_of(run)
+        is_large = max(piece.num_parameters for piece in pieces) > _LARGEST
+        if is_large or "RANK" in os.environ:
+            return None
+        names = [name_of(one) for one in offered]
+        measured = remembered(
+            _key(run, pieces, names),
+            lambda: asdict(measure(run, pieces, offered)),
+            read=lambda found: None if renew else _read(found, names),
+        )
+        return self._best(run, offered, Speeds(**measured))
+
+    def _best(self, run: Tunable, offered: Sequence[Precision], speeds: Speeds) -> Choice:
+        by_name, seconds = {name_of(one): one for one in offered}, speeds.seconds
+        first, native = next(iter(by_name)), name_of(native_precision())
+        best = min(seconds, key=seconds.__getitem__)
+        if not speeds.is_steady:
+            best = native if native in seconds else first
+        elif seconds[first] < self.min_gain * seconds[best]:
+            best = first
+        saved, whole = seconds[best] - speeds.compiled(best), run.num_steps
+        is_worth_it = saved * whole > speeds.compiling and saved > _MIN_SAVED * seconds[best]
+        gains = [
+            f"{seconds[name] / seconds[best]:.2f} times as fast as {name}"
+            for name in seconds
+            if name != best
+        ]
+        compiling = f"{saved * whole:,.0f} s and take about {speeds.compiling:.0f} s"
+        notes = [
+            ", ".join([best, *([" and ".join(gains)] if gains else [])]),
+            *([f"compiling would save {compiling}"] if self.compile is not None else []),
+            *([] if speeds.is_steady else ["other programs disturbed the measurement"]),
+        ]
+        may_compile = self.compile is not None and speeds.is_steady and _can_compile()
+        return Choice(
+            precision=by_name[best],
+            compiles=may_compile and is_worth_it,
+            speeds=speeds,
+            reason="; ".join(notes),
+        )
+
+
+def name_of(precision: Precision) -> str:
+    """Return the name of a format, such as `float32` or `float32 (medium products)`."""
+    name = str(precision.dtype).removeprefix("torch.")
+    products = getattr(precision, "products", None)
+    return f"{name} ({products} products)" if products else name
+
+
+def _read(found: Any, names: Sequence[str]) -> dict[str, Any] | None:
+    """Return what was remembered, unless it is damaged or was disturbed."""
+    match found:
+        case {
+            "seconds": dict(seconds),
+            "products": dict(products),
+            "num_kinds": int(),
+            "is_steady": True,
+        }:
+            numbers = [*seconds.values(), *products.values()]
+            is_whole = seconds.keys() == products.keys() and names[0] in seconds.keys() <= {*names}
+            is_whole &= all(isinstance(one, float) and 0 <= one < math.inf for one in numbers)
+            return found if is_whole and len(found) == 4 else None
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Modules of the same kind and shapes, of which one is measured.
+
+    Attributes:
+      module: one of them.
+      index: of its layer; None for the unembedding, which is measured with the loss.
+      count: how many there are.
+    """
+
+    module: nn.Module
+    index: int | None
+    count: int
+
+    @property
+    def num_parameters(self) -> int:
+        """Parameters of one of them."""
+        return sum(parameter.numel() for parameter in self.module.parameters())
+
+
+def pieces_of(run: Tunable) -> list[Piece]:
+    """Return the kinds of blocks, and the unembedding."""
+    kinds: dict[str, list[int]] = {}
+    blocks: list[nn.Module] = list(getattr(run.model, "blocks", ()))
+    for index, block in enumerate(blocks):
+        kinds.setdefault(_signature(block), []).append(index)
+    found = [
+        Piece(module=blocks[same[0]], index=same[0], count=len(same)) for same in kinds.values()
+    ]
+    return [*found, Piece(module=run.model.unembedding, index=None, count=1)]
+
+
+def _signature(module: nn.Module) -> str:
+    shapes = [(name, tuple(one.shape)) for name, one in module.named_parameters()]
+    return repr(([type(one).__qualname__ for one in module.modules()], shapes))
+
+
+def _key(run: Tunable, pieces: Sequence[Piece], names: Sequence[str]) -> object:
+    """Return everything but the machine that the speed depends on."""
+    kinds = [(_signature(piece.module), piece.count) for piece in pieces]
+    return (kinds, run.seq_len, _rows(run), run.batch_size, names)
+
+
+def _rows(run: Tunable) -> int:
+    """Return the sequences that are computed at once."""
+    return min(run.micro_batch_size or run.batch_size, run.batch_size)
+
+
+def measure(run: Tunable, pieces: Sequence[Piece], precisions: Sequence[Precision]) -> Speeds:
+    """Time one block of each kind and the loss in each format, in turn."""
+    usable = [one for one in precisions if one.dtype != torch.float32 or is_exact(one)]
+    usable = usable or list(precisions[:1])
+    seconds = dict.fromkeys(map(name_of, usable), 0.0)
+    products, is_steady, passes = dict(seconds), True, run.batch_size / _rows(run)
+    for piece in pieces:
+        module = _with_values(piece.module).train()
+        trials = [_Trial(run, piece, module, precision) for precision in usable]
+        for trial, times in zip(trials, _in_turn(trials, _SECONDS / len(pieces)), strict=True):
+            name = name_of(trial.precision)
+            share = piece.count * run.batch_size * run.seq_len / trial.num_tokens
+            computing, casting, multiplying = map(min, zip(*times, strict=True))
+            seconds[name] += computing * share + casting * piece.count * passes
+            products[name] += multiplying * share
+            fastest = sorted(time for time, _, _ in times)
+            is_steady &= fastest[1] < _STEADY * fastest[0]
+    return Speeds(
+        seconds=seconds,
+        products=products,
+        num_kinds=max(1, len(pieces) - 1),
+        is_steady=is_steady,
+    )
+
+
+class _Trial:
+    """A piece with memory, in one format, that can be timed."""
+
+    def __init__(self, run: Tunable, piece: Piece, module: nn.Module, precision: Precision) -> None:
+        costs = (sum(declared_flops(one, seq_len=run.seq_len)) for one in module.modules())
+        at_most = max(_MIN_TOKENS, int(_PIECE_FLOPS / max(1, 3 * sum(costs))))
+        seq_len = min(run.seq_len, at_most)
+        rows = max(1, min(_rows(run), at_most // run.seq_len))
+        self.num_tokens = rows * seq_len
+        self.precision, self._module = precision, module
+        with _products(precision):  # which a replica may set for the whole process
+            self._replica = precision.replica(module)
+        tokens = torch.zeros(rows, seq_len, dtype=torch.int64, device="cpu")
+        features = torch.randn(rows, seq_len, _width(run.model), device="cpu")
+        self._x = features.to(precision.dtype).requires_grad_()
+        self._loss = run.loss if piece.index is None else None
+        self._targets = tokens.flatten()
+        self._ctx = run.model.layout(tokens).at_layer(piece.index or 0)
+        self._weights = [
+            one.weight.detach()
+            for one in self._replica.modules()
+            if isinstance(one, nn.Linear | Unembedding)
+        ]
+
+    def compute(self) -> None:
+        """Run one forward and one backward pass."""
+        if self._loss is not None:
+            self._loss(self._x.flatten(0, 1), self._replica, self._targets, None).backward()
+        else:
+            out = self._replica(self._x, self._ctx)
+            out.backward(torch.ones_like(out))
+        self._x.grad = None
+
+    def cast(self) -> None:
+        """Pull gradients and push weights, as a step does."""
+        self.precision.pull_gradients(self._module, self._replica)
+        self.precision.push_weights(self._module, self._replica)
+        self._module.zero_grad()
+
+    def multiply(self) -> None:
+        """Compute the products of linear layers alone, one forward and two backward."""
+        for weight in self._weights:
+            rows, columns = weight.shape
+            x = weight.new_ones(self.num_tokens, columns)
+            out = weight.new_ones(self.num_tokens, rows)
+            torch.mm(x, weight.T)
+            torch.mm(out, weight)
+            torch.mm(out.T, x)
+
+
+def _width(model: LanguageModel) -> int:
+    """Return the width of a model's features."""
+    return next(model.unembedding.parameters()).shape[-1]
+
+
+def _in_turn(trials: Sequence[_Trial], seconds: float) -> list[list[tuple[float, ...]]]:
+    """Return the seconds of each trial's three actions, in rounds under the same conditions."""
+    times: list[list[tuple[float, ...]]] = [[] for _ in trials]
+    begin = time.perf_counter()
+    for number in range(_ROUNDS + 1):
+        for trial, own in zip(trials, times, strict=True):
+            with _products(trial.precision):
+                took = tuple(map(_timed, (trial.compute, trial.cast, trial.multiply)))
+            if number:  # the first pass loads libraries and allocates memory
+                own.append(took)
+        if number > 1 and time.perf_counter() - begin > seconds:
+            break
+    return times
+
+
+def _timed(action: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+@contextmanager
+def _products(precision: Precision) -> Iterator[None]:
+    """Context in which products are computed as a run in this format computes them."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(getattr(precision, "products", None) or before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def is_exact(
+    precision: Precision, *, multiply: Callable[[Tensor, Tensor], Tensor] = torch.mm
+) -> bool:
+    """Return whether products in a format of float32 are as exact as float32."""
+    a, b = (torch.randn(_PROBE, _PROBE, device="cpu") for _ in range(2))
+    exact = a.double() @ b.double()
+    with _products(precision):
+        error = multiply(a, b).double() - exact
+    return bool(error.norm() < _EXACT * exact.norm())
+
+
+def _with_values(module: nn.Module) -> nn.Module:
+    """Return a copy of a module with small random numbers, with the same ties."""
+    numbers = torch.randn(4099, device="cpu") * 0.02  # of a prime length, so that rows differ
+
+    def filled(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point():
+            return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+        repeats = -(-tensor.numel() // len(numbers))
+        return numbers.repeat(repeats)[: tensor.numel()].view(tensor.shape)
+
+    return cost.copied(module, filled)
+
+
+def _can_compile() -> bool:
+    named = os.environ.get("CXX")
+    return any(map(shutil.which, [named] if named else ["g++", "clang++", "c++"]))
