@@ -194,6 +194,7 @@ def test_the_table_of_what_was_measured(command: Command, measured: Slow) -> Non
     rows = {line.split("  ")[0]: line.split()[-4:] for line in shown.out.splitlines()}
     assert rows["float32"] == ["3,000.0", "2,700.0", "2,925.0", "1.00"]
     assert rows["bfloat16"] == ["1,000.0", "900.0", "975.0", "3.00"]
+    assert "tuning:" not in command(train.main, *LONG[:2], "--dry_run").err
     assert "Nothing is measured" in command(train.main, *SHORT, "--print=speed").out
 
 

@@ -47,7 +47,8 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     changes, warnings = reported(made)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
     warn([*warnings, *unused_arguments(made.config), *report.unused_blocks(made)])
-    if old is None and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
+    may_tune = old is None and not FLAGS.dry_run
+    if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
         made, trainer = _tuned(made, trainer, choice)
     with naming_directives(made):
