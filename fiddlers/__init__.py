@@ -73,7 +73,7 @@ from fidgpt.fiddlers.optimizers import (
     use_muon,
     use_sgd,
 )
-from fidgpt.fiddlers.parallel import use_fsdp, use_hsdp, use_mesh
+from fidgpt.fiddlers.parallel import use_fsdp, use_hsdp, use_mesh, use_ulysses
 from fidgpt.fiddlers.patterns import unroll
 from fidgpt.fiddlers.positions import (
     use_alibi,
@@ -231,6 +231,7 @@ __all__ = [
     "use_tensorboard",
     "use_text",
     "use_trackio",
+    "use_ulysses",
     "use_validation",
     "use_value_clipping",
     "use_value_embeddings",

@@ -2,7 +2,13 @@
 
 import fiddle as fdl
 
-from fidgpt.parallel import FullyShardedDataParallel, Mesh, MeshParallel
+from fidgpt.parallel import (
+    FullyShardedDataParallel,
+    GatheredContext,
+    Mesh,
+    MeshParallel,
+    UlyssesContext,
+)
 from fidgpt.tags import ContextSize, ReplicateSize, ShardSize, TensorSize
 from fidgpt.train import Trainer
 
@@ -38,9 +44,21 @@ def use_mesh(
       tensor: processes that share each matrix product.
     """
     if fdl.get_callable(cfg.parallel) is not MeshParallel:
-        cfg.parallel = fdl.Config(MeshParallel, mesh=fdl.Config(Mesh))
+        cfg.parallel = fdl.Config(
+            MeshParallel, mesh=fdl.Config(Mesh), context=fdl.Config(GatheredContext)
+        )
     mesh = cfg.parallel.mesh
     mesh.replicate = ReplicateSize.new(replicate)
     mesh.shard = ShardSize.new(shard)
     mesh.context = ContextSize.new(context)
     mesh.tensor = TensorSize.new(tensor)
+
+
+def use_ulysses(cfg: fdl.Config[Trainer]) -> None:
+    """Split sequences by exchanging tokens for heads around attention, instead of gathering keys.
+
+    It takes effect with `use_mesh(context=...)`, which may come before or after it.
+    """
+    if fdl.get_callable(cfg.parallel) is not MeshParallel:
+        use_mesh(cfg)
+    cfg.parallel.context = fdl.Config(UlyssesContext)

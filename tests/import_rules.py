@@ -20,6 +20,7 @@ INSIDE = {
     **dict.fromkeys(ALONE | {"tags"}, frozenset()),
     **dict.fromkeys(LIBRARY, ROOT),
     "cost": ROOT | {"model"},
+    "parallel": ROOT | {"model"},
     "train": LIBRARY | ROOT,
     "graph": {"collection", "late"},
     "fiddlers": LIBRARY | {"train", "graph", "tags"},

@@ -76,12 +76,29 @@ class AttentionContext(TokenPositions):
         self.cache.layer(index)
         return replace(self, layer=index)
 
-    def columns(self, begin: int, end: int | None = None) -> "AttentionContext":
-        """Return the context of columns `begin` to `end`, without a cache."""
+    @property
+    def num_columns(self) -> int:
+        """Number of tokens of a whole row, some of which other processes may compute."""
+        return len(self)
+
+    def columns(self, begin: int, end: int, *, ahead: int = 0) -> "AttentionContext":
+        """Return the context of columns `begin` to `end`, without a cache.
+
+        Args:
+          begin: first column of the whole row.
+          end: the column after the last one.
+          ahead: return the tokens that come so many columns after these instead.
+        """
         parts = (self.positions, self.documents, self.tokens)
-        positions, documents, tokens = (None if x is None else x[:, begin:end] for x in parts)
+        positions, documents, tokens = (
+            None if x is None else x[:, begin + ahead : end + ahead] for x in parts
+        )
         assert positions is not None
         return AttentionContext(positions, documents, self.contiguous, tokens)
+
+    def own(self, x: Tensor) -> Tensor:
+        """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
+        return x
 
     def update_cache(
         self, owner: object, new: Sequence[Tensor], *, window: int | None = None
@@ -178,6 +195,18 @@ class ContextFactory(Protocol):
     """Makes the context of a batch of tokens."""
 
     def __call__(self, tokens: Tokens, /) -> AttentionContext: ...
+
+
+class Division(Protocol):
+    """Splits the tokens of sequences over processes."""
+
+    def __call__(self, ctx: AttentionContext, tokens: Tokens, /) -> AttentionContext:
+        """Return the context of this process's part of whole rows of tokens."""
+        ...
+
+    def own(self, x: Tensor, /) -> Tensor:
+        """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
+        ...
 
 
 def one_document(tokens: Tokens) -> AttentionContext:

@@ -1,6 +1,7 @@
 """Multi-token prediction: an auxiliary loss on tokens after the next one."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from typing import Protocol, runtime_checkable
 
@@ -185,8 +186,8 @@ class MultiTokenTransformer(Transformer):
         if ctx.contiguous or any(getattr(m, "counts_batch", False) for m in self.modules()):
             super().count_batch(tokens, ctx)
             return
-        for ahead in range(1, min(len(self.predictions), tokens.shape[1] - 2) + 1):
-            counted = self._counted(tokens, ctx, ahead)
+        for ahead in range(1, min(len(self.predictions), ctx.num_columns - 2) + 1):
+            counted = self._counted(len(tokens), ctx, ctx.num_columns - ahead - 1, ahead)
             self._report_loss(torch.zeros(()), 0, counted, ahead)
 
     def own_flops_per_token(self, seq_len: int) -> int:
@@ -194,26 +195,40 @@ class MultiTokenTransformer(Transformer):
         return len(self.predictions) * sum(declared_flops(self.unembedding, seq_len=seq_len))
 
     def _predict_ahead(self, features: Stream, tokens: Tokens, ctx: AttentionContext) -> None:
+        ctx = ctx if ctx.tokens is not None else replace(ctx, tokens=tokens)
         for ahead, prediction in enumerate(self.predictions, start=1):
-            count = tokens.shape[1] - ahead - 1  # tokens whose target is in the batch
+            count = ctx.num_columns - ahead - 1  # tokens whose target is in the batch
             if count < 1:
                 return
-            seen = tokens[:, ahead : ahead + count]
-            embedded = self.embedding(seen, ctx.columns(ahead, ahead + count))
-            features = prediction(features[:, :count], embedded, ctx.columns(0, count))
-            self._report(features, tokens, ctx, ahead)
+            here, seen = ctx.columns(0, count), ctx.columns(0, count, ahead=ahead)
+            assert seen.tokens is not None
+            embedded = self.embedding(seen.tokens, seen)
+            features = prediction(features[:, : len(here)], embedded, here)
+            self._report(features, ctx, count, ahead)
 
-    def _report(self, features: Tensor, tokens: Tensor, ctx: AttentionContext, ahead: int) -> None:
+    def _report(self, features: Tensor, ctx: AttentionContext, count: int, ahead: int) -> None:
         """Report the loss of one prediction, over the tokens that have a target."""
-        targets, counted = tokens[:, ahead + 1 :].flatten(), self._counted(tokens, ctx, ahead)
-        loss = self.loss(features.flatten(0, 1), self.unembedding, targets, counted)
-        self._report_loss(loss, len(targets), counted, ahead)
+        tokens = ctx.columns(0, count, ahead=ahead + 1).tokens
+        assert tokens is not None
+        counted = self._counted(len(tokens), ctx, count, ahead)
+        loss = self.loss(features.flatten(0, 1), self.unembedding, tokens.flatten(), counted)
+        self._report_loss(loss, tokens.numel(), counted, ahead)
 
-    def _counted(self, tokens: Tensor, ctx: AttentionContext, ahead: int) -> Tensor | None:
-        """Return which tokens have a target; None for all."""
+    def _counted(
+        self, rows: int, ctx: AttentionContext, count: int, ahead: int
+    ) -> Bool[Tensor, " tokens"] | None:
+        """Return which tokens have a target; None for all.
+
+        These are tokens whose following ones, up to the one that a prediction reads, are of the
+        same document. The predicted token may be in the next document, as for the model's own loss.
+        """
         if ctx.contiguous:
             return None
-        return _has_target(ctx.positions, ahead).expand(len(tokens), -1).flatten()
+        first, last, target = (
+            ctx.columns(0, count, ahead=distance).positions for distance in (0, ahead, ahead + 1)
+        )
+        has_target = (last == first + ahead) & (first >= 0) & (target >= 0)
+        return has_target.expand(rows, -1).flatten()
 
     def _report_loss(
         self, loss: Tensor, num_targets: int, counted: Tensor | None, ahead: int
@@ -221,13 +236,3 @@ class MultiTokenTransformer(Transformer):
         count = num_targets if counted is None else counted.sum()
         report_metric(f"mtp/{ahead}", loss, count=count)
         report_loss("mtp", loss * (self.weight / len(self.predictions)), count=count)
-
-
-def _has_target(positions: Int[Tensor, "rows seq"], ahead: int) -> Bool[Tensor, "rows count"]:
-    """Return whether the tokens that a prediction reads exist and belong to one document.
-
-    The predicted token may be in the next document, as for the model's own loss.
-    """
-    first = positions[:, : -ahead - 1]
-    in_a_row = positions[:, ahead:-1] == first + ahead
-    return in_a_row & (first >= 0) & (positions[:, ahead + 1 :] >= 0)

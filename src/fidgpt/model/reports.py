@@ -47,6 +47,12 @@ class Share(Protocol):
     of_targets: float
     num_processes: int
 
+    def sequence_totals(
+        self, counts: Sequence[Int64[Tensor, "..."]], /
+    ) -> Sequence[Int64[Tensor, "..."]]:
+        """Return counts of each sequence summed over the processes that share it."""
+        ...
+
     def totals(
         self, fixed: Sequence[int], counted: Sequence[Int64[Tensor, "..."]], /
     ) -> tuple[Sequence[int], Sequence[Int64[Tensor, "..."]]]:
@@ -101,8 +107,19 @@ class Reports:
     @property
     def counted(self) -> list[Int64[Tensor, "..."]]:
         """The counts that depend on the tokens of the pass."""
-        both = (count for one in self._chain() for count in (one.count, one.counts))
+        both = (
+            count
+            for one in self._chain()
+            for count in (one.count, None if one.is_of_sequences else one.counts)
+        )
         return [count for count in both if isinstance(count, Tensor)]
+
+    @property
+    def counted_by_sequence(self) -> list[Int64[Tensor, "..."]]:
+        """The counts of each sequence."""
+        return [
+            one.counts for one in self._chain() if one.is_of_sequences and one.counts is not None
+        ]
 
     @property
     def tallies(self) -> dict[Tallier, Tensor]:
@@ -118,20 +135,30 @@ class Reports:
         """Copy all reports to another collector."""
         for one in self._chain():
             other.last = _Report(
-                other.last, one.kind, one.name, one.value, one.part, one.count, one.counts
+                other.last,
+                one.kind,
+                one.name,
+                one.value,
+                one.part,
+                one.count,
+                one.counts,
+                one.is_of_sequences,
             )
 
     def _named(self, kind: str, share: Share | None) -> dict[str, list[Tensor]]:
-        fixed, counted = self.fixed, self.counted
+        fixed, counted, sequences = self.fixed, self.counted, self.counted_by_sequence
         if share is not None:
             fixed, counted = share.totals(fixed, counted)
-        totals, counts = iter(fixed), iter(counted)
+            sequences = share.sequence_totals(sequences)
+        totals, counts, of_sequences = iter(fixed), iter(counted), iter(sequences)
         named: dict[str, list[Tensor]] = {}
         for one in self._chain():
             total = None if one.count is None else next(totals if one.is_fixed else counts)
             value = one.value
             if one.counts is not None:
-                value = one.part.loss_of_batch(value, next(counts))
+                value = one.part.loss_of_batch(
+                    value, next(of_sequences if one.is_of_sequences else counts)
+                )
             if one.kind != kind:
                 continue
             if share is not None:
@@ -182,7 +209,13 @@ def report_loss(name: str, value: Float[Tensor, ""], *, count: Count = None) -> 
 
 
 def report_batch_loss(
-    part: BatchLoss, name: str, value: Tensor, *, counts: Int64[Tensor, "..."], count: int
+    part: BatchLoss,
+    name: str,
+    value: Tensor,
+    *,
+    counts: Int64[Tensor, "..."],
+    count: int,
+    by_sequence: bool = False,
 ) -> None:
     """Add a loss that `part` computes from counts over the whole batch; no-op without a collector.
 
@@ -192,10 +225,12 @@ def report_batch_loss(
       value: differentiable tensor; a mean over tokens.
       counts: counts of this pass, without gradient.
       count: number of tokens in the mean.
+      by_sequence: sum the counts over the processes that share the sequences of this pass, instead
+        of over the whole batch.
     """
     if _open.reports is not None:
         _open.reports.last = _Report(
-            _open.reports.last, "loss", name, value, part, count, counts.detach()
+            _open.reports.last, "loss", name, value, part, count, counts.detach(), by_sequence
         )
 
 
@@ -236,6 +271,7 @@ class _Report:
         part: Any = None,
         count: Count = None,
         counts: Tensor | None = None,
+        is_of_sequences: bool = False,
     ) -> None:
         self.before = before
         self.kind = kind
@@ -244,6 +280,7 @@ class _Report:
         self.part = part
         self.count = count
         self.counts = counts
+        self.is_of_sequences = is_of_sequences
 
     @property
     def is_fixed(self) -> bool:

@@ -10,7 +10,14 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper
-from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
+from fidgpt.model.context import (
+    AttentionContext,
+    ContextFactory,
+    Division,
+    Stream,
+    Tokens,
+    one_document,
+)
 from fidgpt.model.embedding import Embedding
 from fidgpt.ranges import require_probability, require_size
 
@@ -29,10 +36,17 @@ class LanguageModel(nn.Module):
     Attributes:
       unembedding: maps features [..., hidden] to logits [..., vocab].
       layout: makes the context of a batch.
+      division: splits the tokens of a batch over processes; None if each computes whole rows.
     """
 
     unembedding: nn.Module
     layout: ContextFactory
+    division: Division | None = None
+
+    def context_of(self, tokens: Tokens) -> AttentionContext:
+        """Return the context of those tokens of whole rows that this process computes."""
+        ctx = self.layout(tokens)
+        return ctx if self.division is None else self.division(ctx, tokens)
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the features of each token [batch, seq, hidden], the input of the unembedding.

@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -269,12 +269,21 @@ class DataParallel:
         """Return the mean of a tensor over the processes that compute different tokens."""
         return self.sum(value) / self.tokens.size
 
-    def sum(self, value: Tensor) -> Tensor:
-        """Return the sum of a tensor over the processes that compute different tokens."""
-        if self.tokens.size > 1:
+    def sum(self, value: Tensor, axis: Axis | None = None) -> Tensor:
+        """Return the sum of a tensor over processes; of an axis, or that compute other tokens."""
+        axis = self.tokens if axis is None else axis
+        if axis.size > 1:
             value = value.to(self.device, copy=True)
-            dist.all_reduce(value, group=self.tokens.group)
+            dist.all_reduce(value, group=axis.group)
         return value
+
+    def sum_all(self, values: Sequence[Tensor], axis: Axis | None = None) -> list[Tensor]:
+        """Return the sums of tensors of one type over processes, by one all-reduce."""
+        if not values:
+            return []
+        joined = self.sum(torch.cat([value.flatten() for value in values]), axis)
+        parts = joined.split([value.numel() for value in values])
+        return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
     def largest(self, number: int) -> int:
         """Return the largest of the processes' numbers."""

@@ -168,14 +168,17 @@ def _sums(
             if is_absent:  # but others may need its shard of the model
                 batch = batch.new_zeros(1, batch.shape[1])
             inputs, targets, counted = inputs_and_targets(batch)
-            features = model.features(inputs.to(parallel.device)).flatten(0, 1)
-            targets = targets.flatten()
+            inputs = inputs.to(parallel.device)
+            ctx = model.context_of(inputs)
+            features = model.features(ctx.own(inputs), ctx).flatten(0, 1)
+            targets = ctx.own(targets).flatten()
             losses = loss.token_losses(features, model.unembedding, targets.to(parallel.device))
             if is_absent:
                 continue
             losses = losses.cpu().double()
             if counted is not None:
-                losses, targets = losses[counted.flatten()], targets[counted.flatten()]
+                counted = ctx.own(counted).flatten()
+                losses, targets = losses[counted], targets[counted]
             totals += torch.stack(
                 [losses.sum(), torch.tensor(len(targets)), token_bytes[targets].sum()]
             )

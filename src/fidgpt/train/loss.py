@@ -305,9 +305,11 @@ class NextToken(nn.Module):
         """
         with collecting() as reports:
             inputs, targets, counted = inputs_and_targets(batch, all_counted=all_in_loss)
-            features = self.model.features(inputs).flatten(0, 1)
-            counted = None if counted is None else counted.flatten()
-            loss = self.loss(features, self.model.unembedding, targets.flatten(), counted)
+            ctx = self.model.context_of(inputs)
+            features = self.model.features(ctx.own(inputs), ctx).flatten(0, 1)
+            counted = None if counted is None else ctx.own(counted).flatten()
+            targets = ctx.own(targets).flatten()
+            loss = self.loss(features, self.model.unembedding, targets, counted)
             report_metric("loss", loss)
         loss = loss if share is None else loss * share.of_targets
         return sum(reports.losses_of(share).values(), loss)
@@ -315,7 +317,8 @@ class NextToken(nn.Module):
     def count(self, batch: Int64[Tensor, "rows window"]) -> None:
         """Report what losses must know of all micro-batches before the first backward pass."""
         inputs, _, _ = inputs_and_targets(batch, all_counted=False)
-        self.model.count_batch(inputs)
+        ctx = self.model.context_of(inputs)
+        self.model.count_batch(ctx.own(inputs), ctx)
 
 
 _IGNORED = -100  # a target that torch's losses ignore

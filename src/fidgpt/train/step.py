@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.data import all_in_loss, count_loss_targets
+from fidgpt.model.context import Division
 from fidgpt.model.reports import Reports, Share, Tallier, collecting
 from fidgpt.parallel import DataParallel
 from fidgpt.parallel.sharding import is_sharded
@@ -42,7 +43,11 @@ class MicroBatch(NamedTuple):
 
 
 def micro_batches(
-    batch: Int64[Tensor, "rows window"], *, size: int | None, device: torch.device
+    batch: Int64[Tensor, "rows window"],
+    *,
+    size: int | None,
+    device: torch.device,
+    division: Division | None = None,
 ) -> list[MicroBatch]:
     """Split a batch, and copy it to a device at once.
 
@@ -53,9 +58,14 @@ def micro_batches(
       batch: on the CPU, as streams make it, or on the device.
       size: rows of a micro-batch, at most; None for all of them.
       device: where they are computed.
+      division: of the tokens of each row over processes; None if each computes whole rows.
     """
     size = size or max(1, len(batch))
-    counts = [(count_loss_targets(part), all_in_loss(part)) for part in batch.split(size)]
+    own = batch if division is None else torch.cat([batch[:, :1], division.own(batch[:, 1:])], 1)
+    counts = [
+        (count_loss_targets(part), all_in_loss(rows))
+        for part, rows in zip(own.split(size), batch.split(size), strict=True)
+    ]
     if device.type == "cuda" and batch.device.type == "cpu":
         batch = batch.pin_memory()
     parts = batch.to(device, non_blocking=batch.is_pinned()).split(size)
@@ -104,7 +114,7 @@ class BatchShares:
                     objective.count(part.rows)
                 own = reports.counted
                 sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
-        self.counted = self._summed(sums)
+        self.counted = self.parallel.sum_all(sums)
 
     def totals(
         self, fixed: Sequence[int], counted: Sequence[Tensor], *, num_rows: int
@@ -115,16 +125,10 @@ class BatchShares:
             device = self.parallel.device
             rows = [torch.tensor(n * self.num_rows // max(1, num_rows)) for n in fixed]
             known = self.counted
-            sums = self._summed([one.to(device) for one in rows] + [*(() if known else counted)])
+            own = [*(one.to(device) for one in rows), *(() if known else counted)]
+            sums = self.parallel.sum_all(own)
             self._totals = sums[: len(fixed)], known or sums[len(fixed) :]
         return self._totals
-
-    def _summed(self, counts: Sequence[Tensor]) -> list[Tensor]:
-        if not counts:
-            return []
-        joined = self.parallel.sum(torch.cat([count.flatten() for count in counts]))
-        parts = joined.split([count.numel() for count in counts])
-        return [part.view_as(count) for part, count in zip(parts, counts, strict=True)]
 
 
 class PassShare:
@@ -135,6 +139,14 @@ class PassShare:
         self.num_processes = batch.parallel.tokens.size
         self._batch = batch
         self._num_rows = len(part.rows)
+        self._of_sequences: Sequence[Tensor] | None = None
+
+    def sequence_totals(self, counts: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the sums of these counts over the processes that share sequences."""
+        if self._of_sequences is None:
+            parallel = self._batch.parallel
+            self._of_sequences = parallel.sum_all(counts, axis=parallel.places.axes["context"])
+        return self._of_sequences
 
     def totals(
         self, fixed: Sequence[int], counted: Sequence[Tensor]
@@ -430,15 +442,8 @@ class StepReports:
 
     def _summed(self, parallel: DataParallel) -> list[tuple[Tallier, Tensor]]:
         """Return each module with its tally over all processes, by one all-reduce."""
-        if not self._tallies:
-            return []
-        tallies = list(self._tallies.values())
-        joined = parallel.sum(torch.cat([tally.flatten() for tally in tallies]))
-        summed = joined.split([tally.numel() for tally in tallies])
-        return [
-            (part, total.view_as(tally))
-            for (part, tally), total in zip(self._tallies.items(), summed, strict=True)
-        ]
+        sums = parallel.sum_all([*self._tallies.values()])
+        return [*zip(self._tallies, sums, strict=True)]
 
 
 class Stopwatch:

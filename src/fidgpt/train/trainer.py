@@ -292,7 +292,12 @@ class Trainer:
     def _backward(self, state: TrainState, batch: Tensor) -> updates.StepReports:
         """Accumulate the gradients of micro-batches, in float32; return what was reported."""
         step, parallel = updates.StepReports(), self.parallel
-        parts = updates.micro_batches(batch, size=self.micro_batch_size, device=parallel.device)
+        parts = updates.micro_batches(
+            batch,
+            size=self.micro_batch_size,
+            device=parallel.device,
+            division=state.replica.division,
+        )
         shares = updates.BatchShares(parts, parallel)
         if shares.accumulates:
             with state.clock.phase("forward"):

@@ -326,13 +326,22 @@ class SequenceBalancingLoss:
 
     def __call__(self, routing: Routing) -> None:
         """Report the loss of a routing whose scores are [..., seq, num_experts]."""
-        num_experts = routing.scores.shape[-1]
         chosen = routing.experts.flatten(-2)
-        counts = torch.zeros_like(routing.scores[..., 0, :])
-        counts = counts.scatter_add(-1, chosen, torch.ones_like(chosen, dtype=counts.dtype))
-        products = counts / chosen.shape[-1] * routing.shares.mean(dim=-2)
-        even = num_experts * products.sum(dim=-1)
-        report_loss("moe/sequence_balance", self.weight * even.mean(), count=routing.num_tokens)
+        counts = torch.zeros_like(routing.scores[..., 0, :], dtype=chosen.dtype)
+        report_batch_loss(
+            self,
+            "moe/sequence_balance",
+            routing.shares.mean(dim=-2),
+            counts=counts.scatter_add(-1, chosen, torch.ones_like(chosen)),
+            count=routing.num_tokens,
+            by_sequence=True,
+        )
+
+    def loss_of_batch(self, shares: Scores, counts: Int64[Tensor, "..."]) -> Float[Tensor, ""]:
+        """Return the loss of the mean shares of each sequence, and its load."""
+        products = counts / counts.sum(dim=-1, keepdim=True) * shares
+        even = shares.shape[-1] * products.sum(dim=-1)
+        return self.weight * even.mean()
 
 
 class RouterZLoss:

@@ -1,0 +1,366 @@
+"""Context parallelism: the tokens of each sequence are split over the processes of an axis.
+
+All of a model but attention computes on each token alone. Attention gets the keys and values of
+other processes by `AttentionContext.update_cache`, where generation gets those of earlier tokens.
+Masks, biases and rotations are functions of positions and documents, which every process has of
+all tokens, so they are the same as in one process.
+"""
+
+import functools
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from fidgpt.model.context import AttentionContext, TokenPositions, Tokens
+from fidgpt.model.kernels import Kernel, Keys, Mixed, Queries, Scoring, Values
+from fidgpt.model.masks import ScoreChange, Token
+from fidgpt.parallel.collectives import exchange, gather
+from fidgpt.parallel.mesh import Axis
+
+__all__ = ["GatheredContext", "UlyssesContext"]
+
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which columns of a sequence each process computes.
+
+    Attributes:
+      ranges: ascending ranges of columns, each from its first to after its last, of each process.
+    """
+
+    ranges: tuple[Ranges, ...]
+
+    @classmethod
+    def in_zigzag(cls, num_columns: int, size: int) -> "Split":
+        """Give each process one chunk from the begin and one from the end of a sequence.
+
+        Under a causal mask all processes then have the same number of pairs of query and key.
+        """
+        ends = [num_columns * chunk // (2 * size) for chunk in range(2 * size + 1)]
+        chunks = [*itertools.pairwise(ends)]
+        return cls(tuple((chunks[i], chunks[-1 - i]) for i in range(size)))
+
+    @classmethod
+    def in_order(cls, num_columns: int, size: int) -> "Split":
+        """Give each process one chunk."""
+        ends = [num_columns * chunk // size for chunk in range(size + 1)]
+        return cls(tuple((chunk,) for chunk in itertools.pairwise(ends)))
+
+    def between(self, begin: int, end: int) -> "Split":
+        """Return the split of columns from `begin` to `end`, counted from `begin`."""
+        return Split(
+            tuple(
+                tuple(
+                    (max(first, begin) - begin, min(last, end) - begin)
+                    for first, last in ranges
+                    if max(first, begin) < min(last, end)
+                )
+                for ranges in self.ranges
+            )
+        )
+
+    @property
+    def longest(self) -> int:
+        """The largest number of columns of a process."""
+        return max(sum(last - first for first, last in ranges) for ranges in self.ranges)
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """The columns of a split on a device.
+
+    Attributes:
+      own: those of this process, ascending.
+      gathered: those of all processes in turn, -1 where one has fewer than the longest.
+      order: where each column is among those gathered; None if they are in order.
+    """
+
+    own: Int64[Tensor, " own"]
+    gathered: Int64[Tensor, " keys"]
+    order: Int64[Tensor, " columns"] | None
+
+
+@functools.lru_cache(maxsize=256)
+def _columns(split: Split, index: int, device: torch.device) -> Columns:
+    each = [
+        torch.cat([torch.arange(0), *(torch.arange(*one) for one in ranges)])
+        for ranges in split.ranges
+    ]
+    padded = [F.pad(part, (0, split.longest - len(part)), value=-1) for part in each]
+    gathered, order = torch.cat(padded), None
+    if not torch.equal(gathered, torch.arange(len(gathered))):
+        places = gathered.argsort(stable=True)
+        order = places[gathered[places] >= 0].to(device)
+    return Columns(each[index].to(device), gathered.to(device), order)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SplitContext(AttentionContext):
+    """The context of one process's tokens, whose attention sees those of all processes.
+
+    Attributes:
+      whole: context of all tokens.
+      split: which of them each process computes.
+      axis: the processes.
+      mapping: the columns of the split.
+      keys: positions of the tokens of all processes in turn.
+    """
+
+    whole: AttentionContext
+    split: Split
+    axis: Axis
+    mapping: Columns
+    keys: TokenPositions
+
+    @classmethod
+    def of(cls, whole: AttentionContext, split: Split, axis: Axis) -> "SplitContext":
+        """Return the context of this process's tokens."""
+        mapping = _columns(split, axis.index, whole.positions.device)
+        parts = (whole.positions, whole.documents, whole.tokens)
+        positions, documents, tokens = (_selected(x, mapping.own) for x in parts)
+        assert positions is not None
+        gathered = mapping.gathered.clamp_min(0)
+        keys = TokenPositions(
+            whole.positions.index_select(1, gathered).masked_fill(mapping.gathered < 0, -1),
+            _selected(whole.documents, gathered),
+        )
+        return cls(
+            positions,
+            documents,
+            whole.contiguous,
+            tokens,
+            whole=whole,
+            split=split,
+            axis=axis,
+            mapping=mapping,
+            keys=keys,
+        )
+
+    @property
+    def num_columns(self) -> int:
+        """Number of tokens of a whole row."""
+        return len(self.whole)
+
+    def columns(self, begin: int, end: int, *, ahead: int = 0) -> "SplitContext":
+        """Return the context of this process's columns among those of a whole row."""
+        whole = self.whole.columns(begin, end, ahead=ahead)
+        return type(self).of(whole, self.split.between(begin, end), self.axis)
+
+    def own(self, x: Tensor) -> Tensor:
+        """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
+        return x.index_select(1, _columns(self.split, self.axis.index, x.device).own)
+
+    def update_cache(
+        self, owner: object, new: Sequence[Tensor], *, window: int | None = None
+    ) -> Sequence[Tensor]:
+        """Return the tensors of the tokens of all processes, in the order of `key_positions`."""
+        if len({part.shape[:-1] for part in new}) > 1:
+            return [self._gathered(part) for part in new]
+        joined = self._gathered(torch.cat([*new], dim=-1))  # one collective instead of several
+        return joined.split([part.shape[-1] for part in new], dim=-1)
+
+    def key_positions(self, window: int | None = None) -> TokenPositions:
+        """Return the positions of the tokens of all processes."""
+        return self.keys
+
+    def _gathered(self, part: Tensor) -> Tensor:
+        return gather(self.padded(part), self.axis, dim=-2)
+
+    def padded(self, part: Tensor) -> Tensor:
+        """Return a tensor [..., seq, size] with as many columns as the longest process has."""
+        missing = self.split.longest - part.shape[-2]
+        return F.pad(part, (0, 0, 0, missing)) if missing else part
+
+
+def _selected(x: Tensor | None, columns: Tensor) -> Tensor | None:
+    return None if x is None else x.index_select(1, columns)
+
+
+class UlyssesSplit(SplitContext):
+    """A context in which kernels that `UlyssesKernel` wraps see all tokens of some heads."""
+
+    def update_cache(
+        self, owner: object, new: Sequence[Tensor], *, window: int | None = None
+    ) -> Sequence[Tensor]:
+        """Return the tensors as they are for such kernels, and gathered for other owners."""
+        if isinstance(getattr(owner, "kernel", None), UlyssesKernel):
+            return new
+        return super().update_cache(owner, new, window=window)
+
+
+class UlyssesKernel:
+    """Computes a kernel on all tokens of some heads, instead of some tokens of all heads.
+
+    Query heads are split evenly. Key heads are repeated if there are fewer than processes.
+
+    Args:
+      kernel: computes attention.
+      axis: the processes.
+    """
+
+    def __init__(self, kernel: Kernel, axis: Axis) -> None:
+        self.kernel = kernel
+        self.axis = axis
+
+    def __deepcopy__(self, memo: object) -> "UlyssesKernel":
+        return self  # a process group cannot be copied
+
+    def __call__(self, query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
+        """Return the weighted values of this process's queries, for all heads."""
+        ctx = scoring.ctx
+        if not isinstance(ctx, UlyssesSplit):
+            return self.kernel(query, key, value, scoring)
+        size, heads = self.axis.size, query.shape[1]
+        repeats = math.lcm(key.shape[1], size) // key.shape[1]
+        key, value = (x.repeat_interleave(repeats, 1) if repeats > 1 else x for x in (key, value))
+        if key.shape[-1] == value.shape[-1]:
+            query, key, value = self._by_heads(ctx, query, key, value)
+        else:
+            query, key = self._by_heads(ctx, query, key)
+            (value,) = self._by_heads(ctx, value)
+        first = heads // size * self.axis.index
+        sinks = scoring.sinks
+        own = replace(
+            scoring,
+            ctx=ctx.whole,
+            changes=[OfHeads(change, first, heads) for change in scoring.changes],
+            sinks=None if sinks is None else sinks[first : first + heads // size],
+        )
+        return self._by_tokens(ctx, self.kernel(query, key, value, own))
+
+    def _by_heads(self, ctx: UlyssesSplit, *parts: Tensor) -> Sequence[Tensor]:
+        """Return all tokens of this process's heads; one collective for tensors of one size."""
+        split = [ctx.padded(part).unflatten(1, (self.axis.size, -1)) for part in parts]
+        sent = torch.cat(split, dim=2).movedim(1, 0)
+        received = exchange(sent, self.axis).movedim(0, 2).flatten(2, 3)
+        order = ctx.mapping.order
+        received = received if order is None else received.index_select(2, order)
+        return received.split([part.shape[2] for part in split], dim=1)
+
+    def _by_tokens(self, ctx: UlyssesSplit, mixed: Mixed) -> Mixed:
+        """Return all heads of this process's tokens."""
+        if ctx.mapping.order is not None:
+            mixed = mixed.index_select(2, ctx.mapping.gathered.clamp_min(0))
+        sent = mixed.unflatten(2, (self.axis.size, -1)).movedim(2, 0)
+        received = exchange(sent, self.axis).movedim(0, 1).flatten(1, 2)
+        return received[:, :, : len(ctx)]
+
+
+@dataclass(frozen=True)
+class OfHeads:
+    """A change of scores that is given some of the heads.
+
+    Attributes:
+      change: the change, which depends on the number of a head among all.
+      first: number of the first head.
+      num_heads: number of all heads.
+    """
+
+    change: ScoreChange
+    first: int
+    num_heads: int
+
+    def __call__(
+        self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
+    ) -> Tensor:
+        return self.change(
+            score, head=head + self.first, num_heads=self.num_heads, query=query, key=key
+        )
+
+
+class _Division:
+    """Splits contexts over the processes of an axis."""
+
+    def __init__(self, kind: type[SplitContext], split: Any, axis: Axis) -> None:
+        self._kind = kind
+        self._split = split
+        self._axis = axis
+
+    def __deepcopy__(self, memo: object) -> "_Division":
+        return self  # a process group cannot be copied
+
+    def __call__(self, ctx: AttentionContext, tokens: Tokens) -> SplitContext:
+        """Return the context of this process's part of whole rows of tokens."""
+        whole = ctx if ctx.tokens is not None else replace(ctx, tokens=tokens)
+        return self._kind.of(whole, self._split(len(ctx), self._axis.size), self._axis)
+
+    def own(self, x: Tensor) -> Tensor:
+        """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
+        split = self._split(x.shape[1], self._axis.size)
+        return x.index_select(1, _columns(split, self._axis.index, x.device).own)
+
+
+class GatheredContext:
+    """Context parallelism by gathering keys and values: each process has the queries of its tokens.
+
+    The backward pass sums the gradients of keys and values (reduce-scatter). As in the training of
+    Llama 3 (Grattafiori et al., 2024, arXiv:2407.21783, section 3.3.2), a process has one chunk
+    from the begin and one from the end of each sequence, so that causal masks leave all the same
+    work. Any attention works that calls `update_cache`, with any number of heads.
+    """
+
+    def check(self, model: nn.Module, *, size: int, seq_len: int) -> None:
+        """Raise ValueError if sequences cannot be split evenly."""
+        if seq_len % (2 * size):
+            raise ValueError(
+                f"{seq_len=} must be a multiple of {2 * size}, two chunks for each of the "
+                f"context={size} processes; change seq_len or the size of the axis."
+            )
+
+    def __call__(self, model: nn.Module, axis: Axis) -> None:
+        """Make a model compute this process's tokens."""
+        _divide(model, _Division(SplitContext, Split.in_zigzag, axis))
+
+
+class UlyssesContext:
+    """Context parallelism by exchanging tokens for heads around attention (DeepSpeed-Ulysses).
+
+    Queries, keys and values are sent by one all-to-all, so that each process has all tokens of some
+    heads, and results by another (Jacobs et al., 2023, arXiv:2309.14509). This communicates less
+    than gathering does if there are many processes, and kernels for plain causal attention apply;
+    the number of heads must be a multiple of that of processes. Attention that has no `kernel` is
+    computed as by `GatheredContext`.
+    """
+
+    def check(self, model: nn.Module, *, size: int, seq_len: int) -> None:
+        """Raise ValueError if sequences or heads cannot be split evenly."""
+        if seq_len % size:
+            raise ValueError(
+                f"{seq_len=} must be a multiple of the context={size} processes; change one of "
+                "them."
+            )
+        for name, module in _with_kernels(model):
+            heads = getattr(module, "num_heads", size)
+            if heads % size:
+                raise ValueError(
+                    f"num_heads={heads} of {name} must be a multiple of the context={size} "
+                    "processes among which Ulysses splits heads; use a size that divides it, or "
+                    "GatheredContext, which does not split heads."
+                )
+
+    def __call__(self, model: nn.Module, axis: Axis) -> None:
+        """Make a model compute this process's tokens."""
+        for _, module in _with_kernels(model):
+            if not isinstance(module.kernel, UlyssesKernel):
+                module.kernel = UlyssesKernel(module.kernel, axis)
+        _divide(model, _Division(UlyssesSplit, Split.in_order, axis))
+
+
+def _with_kernels(model: nn.Module) -> list[tuple[str, Any]]:
+    """Return the attentions whose kernel can be replaced, by path."""
+    named = [*model.named_modules()]
+    return [(name, module) for name, module in named if callable(getattr(module, "kernel", None))]
+
+
+def _divide(model: nn.Module, division: _Division) -> None:
+    setattr(model, "division", division)  # noqa: B010

@@ -1,0 +1,126 @@
+"""One step of small families on meshes: the script that each process runs, and its cases."""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import torch
+from small_models import shrunk
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from fidgpt import configs, data, fiddlers, train
+from fidgpt.compose.runs import build_trainer
+from fidgpt.parallel import DataParallel
+
+SEQ_LEN, ROWS = 24, 4
+END_OF_TEXT = 256  # of bytes
+
+Change = Callable[[fdl.Config], object]
+
+
+def base(*changes: Change) -> fdl.Config:
+    """`debug`, changed."""
+    cfg = configs.debug()
+    fiddlers.use_float32(cfg)
+    for change in changes:
+        change(cfg)
+    return cfg
+
+
+def accumulating(cfg: fdl.Config) -> None:
+    cfg.micro_batch_size = 1
+
+
+FAMILIES: dict[str, Callable[[], fdl.Config]] = {
+    "llama": partial(shrunk, "llama3_8b"),
+    "qwen3": partial(shrunk, "qwen3_8b"),
+    "gemma3": partial(shrunk, "gemma3_1b"),  # windows in five of six layers
+    "gpt2": partial(shrunk, "gpt2_124m"),  # learned positions, biases
+    "deepseek_v3": partial(shrunk, "deepseek_v3"),  # latent attention, YaRN, balanced sequences
+    "gpt_oss": partial(shrunk, "gpt_oss_20b"),  # sinks
+    "mixtral": partial(shrunk, "mixtral_8x7b"),
+    "lora": partial(base, fiddlers.use_lora),
+    "mtp": partial(base, partial(fiddlers.use_mtp, num_tokens=2)),
+    "packing": partial(base, fiddlers.use_document_mask),
+    "mixture": partial(
+        base, fiddlers.use_moe, fiddlers.use_mtp, fiddlers.use_document_mask, accumulating
+    ),
+    "alibi": partial(base, fiddlers.use_alibi, fiddlers.use_gqa, fiddlers.tie_embeddings),
+}
+gathered = partial(fiddlers.use_mesh, context=2)
+
+
+def ulysses(cfg: fdl.Config, **sizes: int) -> None:
+    fiddlers.use_mesh(cfg, **sizes)
+    fiddlers.use_ulysses(cfg)
+
+
+MESHES: dict[int, dict[str, Change]] = {
+    2: {"context": gathered, "ulysses": partial(ulysses, context=2)},
+    4: {
+        "shard x context": partial(fiddlers.use_mesh, shard=2, context=2),
+        "replicate x ulysses": partial(ulysses, replicate=2, context=2),
+    },
+}
+
+
+def batch() -> Tensor:
+    """Rows of some documents; the tokens that count in the loss are not alike in number."""
+    tokens = torch.randint(0, 256, (ROWS, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
+    tokens[0, [3, 15]] = tokens[2, 9] = END_OF_TEXT
+    for row, learned in enumerate((20, 25, 9, 14)):
+        tokens[row, learned:] = data.mask_loss(tokens[row, learned:])
+    return tokens
+
+
+def step(cfg: fdl.Config, *, joins: bool) -> dict[str, Any]:
+    """What one step gives: its metrics, and every gradient before they are clipped."""
+    cfg.seq_len, cfg.batch_size = SEQ_LEN, ROWS
+    trainer = build_trainer(cfg)
+    gradients: list[Tensor] = []
+
+    def keep(parameters: Iterable[nn.Parameter]) -> None:
+        gradients.extend(torch.zeros(0) if p.grad is None else whole(p.grad) for p in parameters)
+
+    trainer.gradient_transform = keep
+    with trainer.parallel if joins else contextlib.nullcontext():
+        state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
+        model, parallel = state.model, trainer.parallel
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if not whole(parameter).any():  # such as the other half of LoRA
+                    parameter.fill_(0.01)
+        rows = ROWS // parallel.data_size
+        own = batch()[parallel.data_rank * rows :][:rows]
+        row = trainer.update(state, own)
+        names = [name for name, _ in model.named_parameters()]
+        return {"row": row, "gradients": dict(zip(names, gradients, strict=True))}
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of a tensor, of which this process may hold a shard."""
+    tensor = tensor.detach()
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
+
+
+def main(path: Path, *chosen: str) -> None:
+    """Leave what every case gives on every mesh, and on one process."""
+    with DataParallel() as processes:
+        left: dict[str, Any] = {}
+        for number, family in enumerate(chosen or FAMILIES):
+            if number % processes.world_size == processes.rank:
+                left[family] = step(FAMILIES[family](), joins=False)
+            for name, mesh in MESHES[processes.world_size].items():
+                cfg = FAMILIES[family]()
+                mesh(cfg)
+                left[f"{family} on {name}"] = step(cfg, joins=True)
+        torch.save(left, path / f"rank{processes.rank}.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
