@@ -46,9 +46,10 @@ LAZY = {
     "train": {"fsspec", "lm_eval", "mlflow", "trackio", "wandb"},
 }
 
-# Without a public form; torch's manual teaches the second.
+# Without a public form; torch's manual teaches the last.
 PRIVATE = (
     "torch.distributed.distributed_c10d._set_pg_timeout",
+    "torch.distributed._functional_collectives",
     "torch.utils._python_dispatch.TorchDispatchMode",
 )
 parse = functools.cache(ast.parse)

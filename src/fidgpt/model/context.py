@@ -197,6 +197,7 @@ class ContextFactory(Protocol):
     def __call__(self, tokens: Tokens, /) -> AttentionContext: ...
 
 
+@runtime_checkable
 class Division(Protocol):
     """Splits the tokens of sequences over processes."""
 

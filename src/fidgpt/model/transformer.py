@@ -40,7 +40,7 @@ class LanguageModel(nn.Module):
     """
 
     unembedding: nn.Module
-    layout: ContextFactory
+    layout: ContextFactory = staticmethod(one_document)
     division: Division | None = None
 
     def context_of(self, tokens: Tokens) -> AttentionContext:

@@ -8,8 +8,8 @@ from torch import Tensor
 from fidgpt.parallel.mesh import Axis
 
 
-def gather(x: Tensor, axis: Axis, *, dim: int) -> Tensor:
-    """Concatenate the tensors of all processes along a dimension, counted from the last one.
+def gathered(x: Tensor, axis: Axis, dim: int) -> Tensor:
+    """Return the tensors of all processes side by side in a dimension below 0.
 
     The gradient of each tensor is summed over the processes, by a reduce-scatter.
     """
@@ -17,11 +17,11 @@ def gather(x: Tensor, axis: Axis, *, dim: int) -> Tensor:
     # torch 2.13 renames it, and warns about the old name.
     name = "all_gather_single_autograd"
     collective = getattr(functional, name, None) or functional.all_gather_tensor_autograd
-    gathered = collective(x.unsqueeze(0).contiguous(), 0, group_of(axis))
-    return gathered.movedim(0, dim - 1).flatten(dim - 1, dim)
+    parts = collective(x.unsqueeze(0).contiguous(), 0, group_of(axis))
+    return parts.movedim(0, dim - 1).flatten(dim - 1, dim)
 
 
-def exchange(x: Tensor, axis: Axis) -> Tensor:
+def exchanged(x: Tensor, axis: Axis) -> Tensor:
     """Send part i of a tensor to process i, and return what each process sent, in their order.
 
     Args:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fidgpt.model.context import AttentionContext, TokenPositions, Tokens
 from fidgpt.model.kernels import Kernel, Keys, Mixed, Queries, Scoring, Values
 from fidgpt.model.masks import ScoreChange, Token
-from fidgpt.parallel.collectives import exchange, gather
+from fidgpt.parallel.collectives import exchanged, gathered
 from fidgpt.parallel.mesh import Axis
 
 __all__ = ["GatheredContext", "UlyssesContext"]
@@ -174,7 +174,7 @@ class SplitContext(AttentionContext):
         return self.keys
 
     def _gathered(self, part: Tensor) -> Tensor:
-        return gather(self.padded(part), self.axis, dim=-2)
+        return gathered(self.padded(part), self.axis, -2)
 
     def padded(self, part: Tensor) -> Tensor:
         """Return a tensor [..., seq, size] with as many columns as the longest process has."""
@@ -242,7 +242,7 @@ class UlyssesKernel:
         """Return all tokens of this process's heads; one collective for tensors of one size."""
         split = [ctx.padded(part).unflatten(1, (self.axis.size, -1)) for part in parts]
         sent = torch.cat(split, dim=2).movedim(1, 0)
-        received = exchange(sent, self.axis).movedim(0, 2).flatten(2, 3)
+        received = exchanged(sent, self.axis).movedim(0, 2).flatten(2, 3)
         order = ctx.mapping.order
         received = received if order is None else received.index_select(2, order)
         return received.split([part.shape[2] for part in split], dim=1)
@@ -252,7 +252,7 @@ class UlyssesKernel:
         if ctx.mapping.order is not None:
             mixed = mixed.index_select(2, ctx.mapping.gathered.clamp_min(0))
         sent = mixed.unflatten(2, (self.axis.size, -1)).movedim(2, 0)
-        received = exchange(sent, self.axis).movedim(0, 1).flatten(1, 2)
+        received = exchanged(sent, self.axis).movedim(0, 1).flatten(1, 2)
         return received[:, :, : len(ctx)]
 
 
