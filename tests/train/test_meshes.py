@@ -34,7 +34,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What processes leave, which run once for the cases of every day and once for the others."""
 
     @functools.cache
-    def run(number: int, is_often: bool = True) -> Left:
+    def run(number: int, is_often: bool) -> Left:
         folder = tmp_path_factory.mktemp("ranks")
         families = [name for name in FAMILIES if (name in OFTEN[number]) == is_often]
         script = Path(__file__).parent.with_name("meshes.py")
@@ -42,7 +42,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Any:
         ranks = [torch.load(folder / f"rank{rank}.pt") for rank in range(number)]
         return {case: result for rank in reversed(ranks) for case, result in rank.items()}
 
-    return run
+    return lambda number, is_often=True: run(number, is_often)
 
 
 @pytest.mark.parametrize(("number", "mesh", "family"), CASES)
