@@ -34,6 +34,7 @@ SIZES = {
 # They change a mixture of experts, and so come after the one that makes it.
 OF_MIXTURES = [
     "use_expert_capacity",
+    "use_micro_batch_balancing",
     "use_expert_groups",
     "use_loss_free_balancing",
     "use_sequence_balancing",
