@@ -8,7 +8,7 @@ from fidgpt.configs.small import base
 from fidgpt.configs.windows import SLIDING, look_back
 from fidgpt.fiddlers import untie_embeddings
 from fidgpt.graph import find
-from fidgpt.model import RMSNorm
+from fidgpt.model import RMSNorm, rotary_dim_of
 from fidgpt.tags import HeadDim, NumKVHeads
 from fidgpt.train import Trainer
 
@@ -31,6 +31,7 @@ def decoder(
     layer_types: Sequence[str] | None = None,
     attention_bias: bool = False,
     mlp_bias: bool = False,
+    rotary_share: float = 1.0,
 ) -> fdl.Config[Trainer]:
     """A decoder like Llama: RoPE, pre-norm RMSNorm, SwiGLU, grouped-query attention.
 
@@ -52,6 +53,7 @@ def decoder(
         all of them.
       attention_bias: whether the projections of attention have biases.
       mlp_bias: whether the projections of MLPs have biases.
+      rotary_share: share of each head that RoPE rotates.
     """
     cfg = base()
     cfg.vocab_size, cfg.seq_len = vocab_size, seq_len
@@ -63,6 +65,10 @@ def decoder(
     attention.num_heads = None if num_heads * head_dim == hidden_dim else num_heads
     attention.num_kv_heads = NumKVHeads.new(num_heads if num_kv_heads is None else num_kv_heads)
     attention.rope.theta, attention.rope.scaling = theta, scaling
+    if rotary_share != 1.0:
+        attention.rope.rotary_dim = fdl.Config(
+            rotary_dim_of, head_dim=HeadDim.new(), share=rotary_share
+        )
     mlp = cfg.model.blocks[0].mlp
     mlp.ffn_dim = ffn_dim
     for part, has_bias in ((attention, attention_bias), (mlp, mlp_bias)):

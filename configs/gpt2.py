@@ -4,22 +4,19 @@ The text is that of `base`, and the tokenizer is trained on it, with up to GPT-2
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import fiddle as fdl
-from torch.nn import functional as F
 
+from fidgpt.configs.activations import activate
 from fidgpt.configs.hub import Family, Joined, Transposed
 from fidgpt.configs.small import base
-from fidgpt.fiddlers import untie_embeddings, use_gelu, use_layer_norm, use_learned_positions
+from fidgpt.fiddlers import untie_embeddings, use_layer_norm, use_learned_positions
 from fidgpt.fiddlers.patterns import repeated
-from fidgpt.graph import find, swapped
-from fidgpt.model import GELU, MLP, Activation, Attention, gelu
+from fidgpt.graph import find
+from fidgpt.model import GELU, MLP, Attention
 from fidgpt.train import Trainer
-
-_TANH = ("gelu_new", "gelu_pytorch_tanh")  # two names of one function
-_OTHERS: Mapping[str, Activation] = {"gelu": gelu, "relu": F.relu, "silu": F.silu}
 
 
 def gpt2(
@@ -44,19 +41,13 @@ def gpt2(
     Raises:
       ValueError: the activation is unknown.
     """
-    if activation not in (*_TANH, *_OTHERS):
-        raise ValueError(f"{activation=} is unknown; use {', '.join((*_TANH, *_OTHERS))}.")
     cfg = base()
     cfg.model.hidden_dim, cfg.model.num_layers = hidden_dim, num_layers
     cfg.vocab_size, cfg.seq_len = vocab_size, seq_len
     cfg.optimizer.lr = 6e-4
     use_learned_positions(cfg)
     use_layer_norm(cfg, eps=eps)
-    use_gelu(cfg)
-    if activation in _OTHERS:
-        mlp = swapped(cfg.model.blocks[0].mlp, MLP)
-        mlp.activation = _OTHERS[activation]
-        cfg.model.blocks[0].mlp = mlp
+    activate(cfg, activation)
     for part in find(cfg, Attention, GELU, MLP):
         part.bias = True
     cfg.model.blocks[0].attention.head_dim = hidden_dim // num_heads
@@ -87,12 +78,6 @@ def _is_scaled(model: Any) -> bool:
 def _is_scaled_by_layer(model: Any) -> bool:
     scales = [block.attention.scale for block in model.blocks]
     return len(scales) > 1 and math.isclose(scales[1] * 2, scales[0])
-
-
-def _activation(model: Any) -> str:
-    mlp = model.blocks[0].mlp
-    names = (name for name, function in _OTHERS.items() if function is mlp.activation)
-    return next(names, _TANH[0])
 
 
 _LAYER = "transformer.h.*"
@@ -129,7 +114,6 @@ HUB = Family(
     },
     fixed={"add_cross_attention": (False,)},
     readings={
-        "activation": _activation,
         "scaled": _is_scaled,
         "scaled_by_layer": _is_scaled_by_layer,
     },

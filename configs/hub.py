@@ -21,7 +21,11 @@ from fidgpt.model import LanguageModel
 __all__ = [
     "BIASES",
     "EXPERTS",
+    "GATED",
+    "MULTI_HEAD",
+    "QKV",
     "QK_NORMS",
+    "ROTARY",
     "SETTINGS",
     "TENSORS",
     "WINDOWS",
@@ -35,6 +39,8 @@ __all__ = [
     "Stacked",
     "Tensors",
     "Transposed",
+    "in_layers",
+    "joined",
 ]
 
 Tensors = Mapping[str, str | Form]
@@ -56,9 +62,11 @@ class Family:
         key is ignored.
       fixed: keys of config.json and their supported values, the default first.
       defaults: values of missing keys of config.json that differ from Llama's; for `layer_types`, a
-        pattern that repeats over the depth.
+        pattern that repeats over the depth. A function computes the value of a missing key, or of
+        one that is null, from the others.
       readings: how to read settings specific to this family from a model; see interop/hugging_face
         for the common ones.
+      aliases: keys that files may have in place of those of `settings`.
       constants: keys that are written with these values but not read, as they only concern
         training.
       ignored: patterns of names of other tensors in files, which are not read.
@@ -74,6 +82,7 @@ class Family:
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     ignored: Sequence[str] = ()
     whole_heads: bool = False
@@ -93,6 +102,11 @@ SETTINGS: Mapping[str, str] = {
     "tied": "tie_word_embeddings",
     "theta": "rope_theta",
     "scaling": "rope_scaling",
+}
+
+# Settings of families without grouped-query attention, in which heads fill the width.
+MULTI_HEAD: Mapping[str, str] = {
+    name: key for name, key in SETTINGS.items() if name not in ("num_kv_heads", "head_dim")
 }
 
 # Settings of families whose projections may have biases.
@@ -118,11 +132,30 @@ TENSORS: Mapping[str, str] = {
     "unembedding": "lm_head",
 }
 
+# Settings of families with a rotation of a part of each head.
+ROTARY: Mapping[str, str] = {"rotary_share": "partial_rotary_factor"}
+
 # Tensors of families that normalize queries and keys per head.
 QK_NORMS: Mapping[str, str] = {
     "blocks.*.attention.query_norm": f"{_LAYER}.self_attn.q_norm",
     "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.k_norm",
 }
+
+QKV = tuple(f"blocks.*.attention.{name}" for name in ("query", "key", "value"))
+GATED = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
+
+
+def in_layers(layer: str, names: Mapping[str, str]) -> dict[str, str]:
+    """Return the names of a layer's tensors by the paths of parameters, from those inside of it."""
+    return {f"blocks.*.{path}": f"{layer}.{name}" for path, name in names.items()}
+
+
+def joined(
+    paths: Sequence[str], name: str, *, of: int | Sequence[int], groups: int = 1
+) -> dict[str, Form]:
+    """Return the forms of parameters whose rows one tensor joins, in this order; see `Joined`."""
+    return {path: Joined(name, i, of, dim=0, groups=groups) for i, path in enumerate(paths)}
+
 
 # Tensors of mixtures of experts, with the names of Qwen and DeepSeek.
 EXPERTS: Tensors = {

@@ -18,6 +18,11 @@ from fidgpt.train import Trainer
 def olmo2(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     """A post-norm decoder with normalized queries and keys."""
     use_post_norm(cfg)
+    norm_across_heads(cfg, eps=eps)
+
+
+def norm_across_heads(cfg: fdl.Config[Trainer], *, eps: float) -> None:
+    """Normalize queries and keys of all heads as one vector."""
     for attention in find(cfg.model, Attention):
         attention.query_norm = _across_heads(attention.num_heads, eps)
         attention.key_norm = _across_heads(NumKVHeads.new(), eps)

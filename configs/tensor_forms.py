@@ -1,6 +1,6 @@
 """Mappings between fidgpt parameters and the tensors of a file, as pairs of views."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -71,21 +71,45 @@ class Stacked:
 
 @dataclass(frozen=True)
 class Joined:
-    """Part `index` of `of` equal, consecutive parts of a tensor along dimension `dim`."""
+    """A share of a tensor that joins several parameters along a dimension.
+
+    Attributes:
+      name: name of the file's tensor; `*` stands for the layer.
+      index: which of the shares.
+      of: number of equal shares, or the relative size of each: `(4, 1, 1)` if there are four times
+        as many queries as keys and as values.
+      dim: the dimension along which they are joined.
+      groups: how often all shares repeat; `num_heads` if each head has its own.
+    """
 
     name: str
     index: int
-    of: int
+    of: int | Sequence[int]
     dim: int = -1
+    groups: int = 1
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
-        """Yield the whole parameter as one piece."""
-        size = ours.shape[self.dim]
+        """Yield the whole parameter as one piece.
+
+        Raises:
+          ValueError: the parameter cannot be such a share.
+        """
+        shares = (1,) * self.of if isinstance(self.of, int) else tuple(self.of)
+        dim, share = self.dim % ours.dim(), shares[self.index]
+        unit, rest = divmod(ours.shape[dim], self.groups * share)
+        if rest:
+            raise ValueError(
+                f"{self.name}: {ours.shape[dim]} rows cannot be {self.groups} groups of {share} of "
+                f"{sum(shares)} shares."
+            )
+        shape = list(ours.shape)
+        shape[dim] = self.groups * sum(shares) * unit
+        start, size = sum(shares[: self.index]) * unit, share * unit
         yield Piece(
             self.name,
-            _scaled(ours, self.dim, self.of),
-            ours,
-            lambda theirs: theirs.narrow(self.dim, self.index * size, size),
+            tuple(shape),
+            ours.unflatten(dim, (self.groups, size)),
+            lambda theirs: theirs.unflatten(dim, (self.groups, -1)).narrow(dim + 1, start, size),
         )
 
 
@@ -99,7 +123,7 @@ class Interleaved:
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
         """Yield the whole parameter as one piece."""
-        shape = _scaled(ours, -1, self.of)
+        shape = (*ours.shape[:-1], ours.shape[-1] * self.of)
         yield Piece(self.name, shape, ours, lambda theirs: theirs[..., self.index :: self.of])
 
 
@@ -130,10 +154,3 @@ class Paired:
 
     def _halves_of_pairs(self, theirs: Tensor) -> Tensor:
         return self._turning(theirs).unflatten(1, (-1, 2)).transpose(1, 2)
-
-
-def _scaled(ours: Tensor, dim: int, factor: int) -> tuple[int, ...]:
-    """Return the shape of a tensor of which a parameter is one of `factor` parts along `dim`."""
-    shape = list(ours.shape)
-    shape[dim] *= factor
-    return tuple(shape)

@@ -1,6 +1,7 @@
 """Blocks: MLPs, norms and how they are arranged."""
 
 from collections.abc import Callable
+from typing import Any
 
 import fiddle as fdl
 from torch import nn
@@ -75,12 +76,12 @@ def use_weightless_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
 
 def use_pre_norm(cfg: fdl.Config[Trainer]) -> None:
     """Normalize the input of each branch (GPT-2)."""
-    swap_all(cfg.model, Block, by=Block)
+    _rearrange(cfg, Block)
 
 
 def use_post_norm(cfg: fdl.Config[Trainer]) -> None:
     """Normalize the output of each branch instead of its input (OLMo 2)."""
-    swap_all(cfg.model, Block, by=PostNormBlock)
+    _rearrange(cfg, PostNormBlock)
 
 
 def use_parallel_block(cfg: fdl.Config[Trainer]) -> None:
@@ -90,7 +91,7 @@ def use_parallel_block(cfg: fdl.Config[Trainer]) -> None:
 
 def use_sandwich_norm(cfg: fdl.Config[Trainer]) -> None:
     """Normalize the input and the output of each branch (Gemma 2)."""
-    for block in swap_all(cfg.model, Block, by=SandwichBlock):
+    for block in _rearrange(cfg, SandwichBlock):
         block.attention_out_norm = clone_part(block.attention_norm)
         block.mlp_out_norm = clone_part(block.mlp_norm)
 
@@ -101,12 +102,22 @@ def share_blocks(cfg: fdl.Config[Trainer]) -> None:
         model.sharing = fdl.Partial(Shared)
 
 
+def _rearrange(cfg: fdl.Config[Trainer], kind: type[Block]) -> list[Any]:
+    """Turn all blocks into those of another kind, with a norm for each branch."""
+    blocks: list[Any] = swap_all(cfg.model, Block, by=kind)
+    for block in blocks:
+        if block.mlp_norm is None:
+            block.mlp_norm = clone_part(block.attention_norm)
+    return blocks
+
+
 def _use_norm(
     cfg: fdl.Config[Trainer], norm: Callable[[type[fdl.Buildable]], fdl.Buildable]
 ) -> None:
     """Replace the norms of all blocks and the final norm by `norm(kind of node)`."""
     for block in find(cfg.model, Block):
         for key in _NORMS.intersection(parameter_names(block)):
-            setattr(block, key, norm(fdl.ArgFactory))
+            if getattr(block, key, None) is not None:  # a parallel block may have one norm
+                setattr(block, key, norm(fdl.ArgFactory))
     for model in find(cfg, Transformer):
         model.norm = norm(fdl.Config)

@@ -55,6 +55,15 @@ FAMILIES = {
     "deepseek_v2_lite": (),
     "deepseek_v3": (),
     "gpt_oss_20b": ("gpt_oss_120b",),
+    "phi3_mini": ("phi3_medium", "phi4"),
+    "gpt_neox_20b": (),
+    "pythia_70m": tuple(
+        f"pythia_{size}" for size in ("160m", "410m", "1b", "1_4b", "2_8b", "6_9b", "12b")
+    ),
+    "granite3_2b": ("granite3_8b",),
+    "olmoe_1b_7b": (),
+    "command_r": ("command_r_08_2024",),
+    "falcon_7b": ("falcon_40b",),
 }
 PARENTS = dict.fromkeys(FAMILIES, "base") | {
     size: first for first, others in FAMILIES.items() for size in others

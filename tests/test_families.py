@@ -35,6 +35,7 @@ FILES = {
     for name in (
         *("llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "olmo2", "smollm"),
         *("mixtral", "qwen3_moe", "deepseek2", "deepseek3", "gpt_oss"),
+        *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
     )
 }
 
@@ -302,6 +303,25 @@ PUBLISHED = {
     "deepseek_v3": 671_026_404_352,
     "gpt_oss_20b": 20_914_757_184,
     "gpt_oss_120b": 116_829_156_672,
+    "phi3_mini": 3_821_079_552,
+    "phi3_medium": 13_960_238_080,
+    "phi4": 14_659_507_200,
+    "gpt_neox_20b": 20_554_567_680,
+    "pythia_70m": 70_426_624,
+    "pythia_160m": 162_322_944,
+    "pythia_410m": 405_334_016,
+    "pythia_1b": 1_011_781_632,
+    "pythia_1_4b": 1_414_647_808,
+    "pythia_2_8b": 2_775_208_960,
+    "pythia_6_9b": 6_857_302_016,
+    "pythia_12b": 11_846_072_320,
+    "granite3_2b": 2_533_531_648,
+    "granite3_8b": 8_170_848_256,
+    "olmoe_1b_7b": 6_919_161_856,
+    "command_r": 34_980_831_232,
+    "command_r_08_2024": 32_296_476_672,
+    "falcon_7b": 6_921_720_704,
+    "falcon_40b": 41_303_293_952,
 }
 
 # Of mixtures, the parameters that one token is computed with, both tables among them.
@@ -314,6 +334,7 @@ ACTIVE = {
     "deepseek_v3": 37_552_282_624,
     "gpt_oss_20b": 4_187_440_704,
     "gpt_oss_120b": 5_711_982_912,
+    "olmoe_1b_7b": 1_282_017_280,
 }
 
 
@@ -355,10 +376,31 @@ TRANSFORMERS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
     "deepseek_v3": ("deepseek_v3", [], {}),
     "gpt_oss_20b": ("gpt_oss", [], {"num_hidden_layers": 24, "num_local_experts": 32}),
     "gpt_oss_120b": ("gpt_oss", [], {}),
+    "phi3_mini": ("phi3", [3072, 32, 32, 32, 8192, 32_064], {}),
+    "phi4": ("phi3", [5120, 40, 40, 10, 17_920, 100_352], {}),
+    "gpt_neox_20b": ("gpt_neox", [], {"hidden_act": "gelu_fast"}),
+    "pythia_12b": (
+        "gpt_neox",
+        [],
+        {"hidden_size": 5120, "num_hidden_layers": 36, "num_attention_heads": 40}
+        | {"intermediate_size": 20_480, "vocab_size": 50_688},
+    ),
+    "granite3_2b": ("granite", [2048, 40, 32, 8, 8192, 49_155], TIED),
+    "granite3_8b": ("granite", [4096, 40, 32, 8, 12_800, 49_155], TIED),
+    "olmoe_1b_7b": ("olmoe", [2048, 16, 16, 16, 1024, 50_304], {}),
+    "command_r": ("cohere", [], {}),
+    "command_r_08_2024": ("cohere", [8192, 40, 64, 8, 24_576, 256_000], {}),
+    "falcon_7b": ("falcon", [], {}),
+    "falcon_40b": (
+        "falcon",
+        [8192, 60, 128],
+        {"num_kv_heads": 8, "new_decoder_architecture": True},
+    ),
 }
 
 # Where transformers holds several of our parameters in one.
 JOINED = {"gpt2", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"}
+JOINED |= {"phi3", "gpt_neox", "olmoe", "falcon"}
 
 
 def built(name: str) -> nn.Module:

@@ -155,6 +155,30 @@ _TINY = {
         window=5,
         by_kind=True,
     ),
+    "phi3": llama("phi3", 1e4, "pad_token_id: 0, sliding_window: 5", window=5),
+    "gpt_neox": llama(
+        "gpt_neox",
+        1e4,
+        "layer_norm_eps: 0.001",
+        rope_parameters=rope(1e4, text="partial_rotary_factor: 0.5"),
+    ),
+    # Far from 1, and in no simple ratio.
+    "granite": llama(
+        "granite",
+        1e4,
+        """embedding_multiplier: 3.0, attention_multiplier: 0.4, residual_multiplier: 0.3,
+        logits_scaling: 5.0, tie_word_embeddings: true""",
+    ),
+    "olmoe": llama(
+        "olmoe",
+        1e4,
+        """intermediate_size: 40, num_experts: 6, num_experts_per_tok: 2, pad_token_id: 1,
+        eos_token_id: 2""",
+    ),
+    "cohere": llama("cohere", 5e5, "layer_norm_eps: 0.001, logit_scale: 0.3, eos_token_id: 2"),
+    "falcon": llama(
+        "falcon", 1e4, "layer_norm_epsilon: 0.001, tie_word_embeddings: true, bos_token_id: 1"
+    ),
 }
 _WINDOW, _BIASES = "use_sliding_window: true, sliding_window: 5", "attention_bias: true"
 # Further values of each key, several in one model if they are independent.
@@ -200,6 +224,26 @@ _VARIANTS = {
     # No layer has experts.
     "deepseek_v2_dense": _TINY["deepseek_v2"].changed("first_k_dense_replace: 3"),
     "deepseek_v3_biases": _TINY["deepseek_v3"].changed(_BIASES),
+    "phi3_partial": _TINY["phi3"].changed(
+        "num_attention_heads: 8",
+        window=5,
+        rope_parameters=rope(1e4, text="partial_rotary_factor: 0.75"),
+    ),
+    "gpt_neox_sequential": _TINY["gpt_neox"].changed(
+        "use_parallel_residual: false, hidden_act: gelu_new, attention_bias: false"
+    ),
+    "granite_biases": _TINY["granite"].changed(
+        f"{_BIASES}, mlp_bias: true, tie_word_embeddings: false", rope_parameters=_LLAMA3
+    ),
+    "olmoe_normalized": _TINY["olmoe"].changed(f"norm_topk_prob: true, {_BIASES}"),
+    "cohere_biases": _TINY["cohere"].changed(f"{_BIASES}, tie_word_embeddings: true"),
+    "falcon_grouped": _TINY["falcon"].changed(
+        "new_decoder_architecture: true, num_kv_heads: 2, bias: true, ffn_hidden_size: 100"
+    ),
+    "falcon_grouped_one_norm": _TINY["falcon"].changed(
+        "new_decoder_architecture: true, num_kv_heads: 2, num_ln_in_parallel_attn: 1"
+    ),
+    "falcon_biases": _TINY["falcon"].changed("bias: true, tie_word_embeddings: false"),
     "gemma2_capped_logits": _TINY["gemma2"].changed(
         f"attn_logit_softcapping: null, {_BIASES}", window=5
     ),

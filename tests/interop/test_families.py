@@ -164,7 +164,7 @@ def test_weights_come_back_bit_by_bit(pair: Pair, tmp_path: Path):
     from transformers import AutoModelForCausalLM
 
     seq_len = from_hf(str(pair.directory)).seq_len
-    save_hf(pair.ours, tmp_path, seq_len=seq_len)
+    save_hf(pair.ours, tmp_path, seq_len=seq_len, model_type=pair.recipe.family)
     theirs, ours = (tensors_in(path) for path in (pair.directory, tmp_path))
     assert ours.keys() == theirs.keys()
     for name, tensor in ours.items():
@@ -254,6 +254,7 @@ NAMED = (
     *("base", "gpt2_124m", "llama3_2_1b", "llama3_1_8b", "mistral_7b", "mixtral_8x7b"),
     *("qwen2_5_0_5b", "qwen2_5_7b", "qwen3_0_6b", "qwen3_30b_a3b", "gemma2_2b", "gemma3_270m"),
     *("gemma3_4b", "deepseek_v2_lite", "deepseek_v3", "olmo2_1b", "smollm3_3b", "gpt_oss_20b"),
+    *("phi3_mini", "pythia_70m", "granite3_2b", "olmoe_1b_7b", "command_r", "falcon_40b"),
 )
 REST = [name for name in configs.__all__ if name not in NAMED]
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fidgpt.configs.hub import Form, Interleaved, Joined, Paired, Same, Stacked, Transposed
 from fidgpt.data import DataError, TokenizerFile
-from fidgpt.fiddlers import unroll, use_gqa, use_lora, use_rope
+from fidgpt.fiddlers import unroll, use_alibi, use_gqa, use_lora
 from fidgpt.graph import ConfigError, bind
 from fidgpt.graph import build as build_graph
 from fidgpt.graph.storage.codec import find_name
@@ -33,6 +33,9 @@ FORMS: dict[str, tuple[Form, tuple[int, ...]]] = {
     "joined": (Joined("a", 1, of=3), (4, 6)),
     "joined rows": (Joined("a", 1, of=3, dim=0), (4, 6)),
     "joined and transposed": (Transposed(Joined("a", 2, of=3)), (4, 6)),
+    "joined unequally": (Joined("a", 1, of=(4, 2, 1), dim=0), (6, 5)),
+    "joined unequally, a vector": (Joined("a", 2, of=(4, 2, 1), dim=0), (3,)),
+    "joined in groups": (Joined("a", 1, of=(4, 2, 1), dim=0, groups=3), (6, 5)),
     "interleaved and transposed": (Transposed(Interleaved("a", 1, of=2)), (3, 4, 6)),
     "paired": (Paired("a", still=2, turning=4), (12, 5)),
     "all paired": (Paired("a", still=0, turning=4), (8,)),
@@ -67,6 +70,13 @@ def test_forms_put_shares_side_by_side_and_halves_into_pairs():
         mixed += written(Interleaved("a", index, of=2), part)["a"]
     assert torch.equal(joined, torch.tensor([[1.0, 1, 2, 2]] * 3))
     assert torch.equal(mixed, torch.tensor([[1.0, 2, 1, 2, 1, 2]] * 2))
+    rows = [torch.full((size,), float(i)) for i, size in enumerate((8, 4, 4), 1)]
+    for groups, expected in [(1, [1] * 8 + [2] * 4 + [3] * 4), (2, ([1] * 4 + [2, 2, 3, 3]) * 2)]:
+        forms = [Joined("a", i, of=(2, 1, 1), groups=groups) for i in range(3)]
+        total = sum(written(form, part)["a"] for form, part in zip(forms, rows, strict=True))
+        assert torch.equal(torch.as_tensor(total), torch.tensor(expected).float())
+    with pytest.raises(ValueError, match="a: 8 rows cannot be 3 groups of 2 of 4 shares"):
+        written(Joined("a", 0, of=(2, 1, 1), groups=3), rows[0])
     rows = torch.arange(1.0, 13.0)  # two heads: 2 rows that stay, 4 that turn
     theirs = written(Paired("a", still=2, turning=4), rows)["a"]
     assert theirs.tolist() == [1, 2, 3, 5, 4, 6, 7, 8, 9, 11, 10, 12]
@@ -295,7 +305,7 @@ def uneven(cfg: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (use_rope, r"Nearest is \w+:\n  \S"),
+        (use_alibi, r"Nearest is \w+:\n  \S"),
         (use_gqa, r"Nearest is \w+:\n  \S"),
         (uneven, r"blocks.1.attention.num_heads is 6, there 4"),
     ],

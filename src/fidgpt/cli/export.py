@@ -10,6 +10,11 @@ from fidgpt.cli.trained import load_trained, writing
 FLAGS = flags.FLAGS
 
 flags.DEFINE_float("shard_gb", 5.0, "Maximum size of a weights file in gigabytes.", 0.001)
+flags.DEFINE_string(
+    "model_type",
+    None,
+    "Family of the model in transformers, such as phi3, where several compute the same.",
+)
 
 
 def run() -> None:
@@ -43,6 +48,7 @@ def main(arguments: list[str]) -> None:
                 seq_len=trainer.seq_len,
                 tokenizer=tokenizer,
                 max_shard_size=int(FLAGS.shard_gb * 1e9),
+                model_type=FLAGS.model_type,
             )
         except SafetensorError as error:
             raise OSError(str(error)) from error

@@ -2,7 +2,7 @@
 
 Beside fidgpt's own names, those of dotted modules on PYTHONPATH, and those of installed packages
 that declare themselves in their `pyproject.toml`, whose modules `configs`, `fiddlers`, `tags` and
-`parts` are then known by name:
+`parts` are then known by name, and whose module `families` describes models of other families:
 
     [project.entry-points."fidgpt.project"]
     lab = "lab"
@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -221,8 +222,7 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
     """
     from fidgpt import configs, fiddlers, tags
 
-    names = sorted({point.value for point in entry_points(group=GROUP)})
-    packages = tuple(name for name in names if _is_importable(name))
+    packages = tuple(name for name in _declared_packages() if _is_importable(name))
     dotted = {name: find_dotted(path, "config") for name, path in _DOTTED_CONFIGS.items()}
     own_tags = {name: value for name, value in vars(tags).items() if is_tag(value)}
     return Catalogue(
@@ -234,10 +234,27 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
     )
 
 
+def project_modules(name: str) -> list[ModuleType]:
+    """Return the modules of a name, such as `families`, of all installed projects that have it.
+
+    Those that cannot be imported are left out; `own_catalogue` warns of them.
+    """
+    found: list[ModuleType] = []
+    for package in _declared_packages():
+        with suppress(ConfigError):
+            found += _module_in(package, name)
+    return found
+
+
+def _declared_packages() -> list[str]:
+    """Return the names of installed packages that declare themselves as projects."""
+    return sorted({point.value for point in entry_points(group=GROUP)})
+
+
 def _is_importable(package: str) -> bool:
     """Return whether an installed project can be imported; warn if it cannot."""
     try:
-        for name in ("configs", "fiddlers", "tags", "parts"):
+        for name in ("configs", "fiddlers", "tags", "parts", "families"):
             _module_in(package, name)
     except ConfigError as error:
         left_out = f"The project is left out: fix it, or uninstall {package}."

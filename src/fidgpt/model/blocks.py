@@ -104,12 +104,42 @@ class PostNormBlock(Block):
 
 
 class ParallelBlock(Block):
-    """Attention and MLP in parallel on one input (GPT-J; PaLM, section 2)."""
+    """Attention and MLP in parallel on one input (GPT-J; PaLM, section 2).
+
+    Args:
+      attention_norm: normalizes the input of attention.
+      attention: mixes tokens; called with the stream and its context.
+      mlp_norm: normalizes the input of the MLP; None for the input of attention (Cohere, Falcon).
+      mlp: computes on each token alone.
+      dropout: probability of dropping an element of the branches in training.
+      branch_scale: factor of the output of the branches.
+    """
+
+    def __init__(
+        self,
+        *,
+        attention_norm: nn.Module,
+        attention: Mixer,
+        mlp_norm: nn.Module | None,
+        mlp: nn.Module,
+        dropout: float = 0.0,
+        branch_scale: float = 1.0,
+    ) -> None:
+        super().__init__(
+            attention_norm=attention_norm,
+            attention=attention,
+            mlp_norm=nn.Identity() if mlp_norm is None else mlp_norm,
+            mlp=mlp,
+            dropout=dropout,
+            branch_scale=branch_scale,
+        )
+        self.has_one_norm = mlp_norm is None
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
-        attended = self.attention(self.attention_norm(x), ctx)
-        return x + self._branch(attended + self.mlp(self.mlp_norm(x)))
+        attended = self.attention(normed := self.attention_norm(x), ctx)
+        computed = self.mlp(self.mlp_norm(normed if self.has_one_norm else x))
+        return x + self._branch(attended + computed)
 
 
 class SandwichBlock(Block):

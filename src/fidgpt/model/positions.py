@@ -22,6 +22,7 @@ __all__ = [
     "RoPEScaling",
     "SinusoidalPositions",
     "YaRN",
+    "rotary_dim_of",
 ]
 
 
@@ -218,6 +219,17 @@ class Llama3Scaling:
         span = self.high_freq_factor - self.low_freq_factor
         kept = ((waves_that_fit - self.low_freq_factor) / span).clamp(0, 1)
         return frequencies * kept + frequencies / self.factor * (1 - kept)
+
+
+def rotary_dim_of(*, head_dim: int, share: float) -> int:
+    """Return how many leading dimensions of a head are a share of it, rounded down.
+
+    Raises:
+      ValueError: the share is not above 0 and at most 1.
+    """
+    if not 0 < share <= 1:
+        raise ValueError(f"{share=} of a head must be above 0 and at most 1.")
+    return int(head_dim * share)
 
 
 Heads = Float[Tensor, "batch heads seq head_dim"]

@@ -21,11 +21,11 @@ from fidgpt.graph import ConfigError, bind, build
 from fidgpt.interop.hugging_face import files
 from fidgpt.interop.hugging_face.files import CONFIG, Layout, TensorFiles, layout_of, tensors_of
 from fidgpt.interop.hugging_face.settings import (
-    FAMILIES,
     HubConfig,
     Settings,
     UnknownScaling,
     config_keys,
+    families,
     family_of,
     read_config,
     read_settings,
@@ -216,6 +216,7 @@ def save_hf(
     seq_len: int,
     tokenizer: Tokenizer | None = None,
     max_shard_size: int = 5_000_000_000,
+    model_type: str | None = None,
 ) -> str:
     """Write config.json, the weights and the tokenizer as transformers would.
 
@@ -229,6 +230,8 @@ def save_hf(
       seq_len: the longest sequence that the model is for, in tokens.
       tokenizer: its files are written too, and its end of text is named.
       max_shard_size: bytes; of one shard there is one file, of more an index too.
+      model_type: of the family, where several compute the same, such as llama and phi3; defaults
+        to the first one.
 
     Raises:
       ConfigError: the model is on the meta device, or no known family of the hub computes what it
@@ -243,7 +246,7 @@ def save_hf(
             f"{path} is not the config of a model on the hub, and would be lost; a run needs its "
             "own to resume: name another directory, such as one that does not exist yet."
         )
-    member, found = fitting_member(model, seq_len=seq_len)
+    member, found = fitting_member(model, seq_len=seq_len, model_type=model_type)
     family = member.family
     layout = layout_of(family, model, member.settings, merge=True)
     directory.mkdir(parents=True, exist_ok=True)
@@ -262,27 +265,32 @@ def save_hf(
     return family.architecture
 
 
-def fitting_member(model: LanguageModel, *, seq_len: int) -> tuple[Member, HubConfig]:
+def fitting_member(
+    model: LanguageModel, *, seq_len: int, model_type: str | None = None
+) -> tuple[Member, HubConfig]:
     """Return the first family of which the member in a config.json is the same model.
 
-    The member is built from the keys, so that what these cannot hold shows as a difference.
+    The member is built from the keys, so that what these cannot hold shows as a difference. With a
+    model_type, no other family is tried.
 
     Raises:
-      ConfigError: there is none; the nearest one is named, and in what it differs.
+      ConfigError: there is none; the nearest one is named, and in what it differs. Or the
+        model_type is unknown.
     """
+    tried = families().values() if model_type is None else [family_of(model_type)]
     misfits: list[tuple[bool, int, Family, list[str]]] = []
-    for family in FAMILIES:
+    for family in tried:
         try:
             settings = read_settings(family, model, seq_len=seq_len)
             found = config_keys(family, settings)
             member = _member(family, found)
+            built = member.built()
         except ConfigError as error:  # the keys of the family cannot describe it
             lines = str(error).splitlines()
             misfits.append((not isinstance(error, UnknownScaling), len(lines), family, lines))
             continue
         wrong = [
-            f"{one.path} is {one.ours}, there {one.theirs}"
-            for one in differences(model, member.built())
+            f"{one.path} is {one.ours}, there {one.theirs}" for one in differences(model, built)
         ]
         width, heads = settings["hidden_dim"], settings["num_heads"]
         if family.whole_heads and width % heads:  # which transformers' class would reject
@@ -295,6 +303,8 @@ def fitting_member(model: LanguageModel, *, seq_len: int) -> tuple[Member, HubCo
         "no family of the hub that fidgpt knows computes what this model computes. Nearest is "
         f"{family.architecture}"
     )
+    if model_type is not None:
+        message = f"{family.architecture} does not compute what this model computes"
     _require(message, wrong, most=_MAX_DIFFERENCES)
     raise AssertionError("a misfit has differences")
 

@@ -11,6 +11,8 @@ from typing import Any, get_origin
 import fiddle as fdl
 
 from fidgpt import model as library
+from fidgpt.compose.catalogue import project_modules
+from fidgpt.configs.activations import ACTIVATIONS
 from fidgpt.configs.hub import Family
 from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.graph import ConfigError, suggest
@@ -26,6 +28,7 @@ Settings = dict[str, Any]  # arguments of a family's config
 _MODULES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3"),
     *("deepseek2", "deepseek3", "olmo2", "smollm", "gpt_oss", "gpt2"),
+    *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
 )
 FAMILIES: tuple[Family, ...] = tuple(import_module(f"fidgpt.configs.{one}").HUB for one in _MODULES)
 
@@ -37,11 +40,37 @@ _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _MAY_BE_ZERO = {"eps", "route_scale", "first_dense", "num_full", "mscale", _SHARPNESS}
 _PER_LAYER = ("layer_types", "roped")
-_FIXED = {"partial_rotary_factor": (None, 1.0)}  # of every family
+_PARTIAL = "partial_rotary_factor"
+_FIXED = {_PARTIAL: (None, 1.0)}  # of every family that has no setting for it
+# Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
+_ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
+_ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
 
 
 class UnknownScaling(ConfigError):
     """A RoPE scaling that no config.json can express."""
+
+
+def families() -> dict[str, Family]:
+    """Return the families by model_type: fidgpt's own, and those of installed projects.
+
+    A project offers what its module `families` holds. One with a model_type of fidgpt's own
+    replaces it.
+
+    Raises:
+      ConfigError: two projects have a family of the same model_type.
+    """
+    projects: dict[str, tuple[str, Family]] = {}
+    for module in project_modules("families"):
+        for family in (one for one in vars(module).values() if isinstance(one, Family)):
+            other, known = projects.setdefault(family.model_type, (module.__name__, family))
+            if known is not family:
+                raise ConfigError(
+                    f"model_type={family.model_type!r} is a family of {other} and of "
+                    f"{module.__name__}; uninstall one of them."
+                )
+    own = {family.model_type: family for family in FAMILIES}
+    return own | {name: family for name, (_, family) in projects.items()}
 
 
 def family_of(model_type: str) -> Family:
@@ -50,7 +79,7 @@ def family_of(model_type: str) -> Family:
     Raises:
       ConfigError: it is unknown.
     """
-    known = {family.model_type: family for family in FAMILIES}
+    known = families()
     if model_type not in known:
         raise ConfigError(f"{model_type=} is not supported. {suggest(model_type, known)}")
     return known[model_type]
@@ -62,6 +91,8 @@ def read_config(directory: Path) -> HubConfig:
     RoPE is `rope_theta` and `rope_scaling`, a mapping with a `rope_type`, or None if unset; where
     layers with a window have another RoPE, `rope_local_base_freq` is its theta. The content of
     `text_config` is at the top. `layer_types` is there if the file has it in any form.
+
+    Other names of a key are replaced by that of the family.
 
     Raises:
       ConfigError: there is no such file, or it is not a config.
@@ -77,6 +108,8 @@ def read_config(directory: Path) -> HubConfig:
         found |= _rope(found)
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from None
+    if family := families().get(found["model_type"]):
+        found |= {key: found.pop(alias) for alias, key in family.aliases.items() if alias in found}
     every = found.get("sliding_window_pattern") or found.get("_sliding_window_pattern")
     if found["model_type"] == _GEMMA3 and isinstance(every, int) and not found.get("layer_types"):
         layers = found.get("num_hidden_layers")
@@ -94,10 +127,10 @@ def _rope(found: HubConfig) -> HubConfig:
     result: HubConfig = {"rope_scaling": None}
     if FULL in rope or SLIDING in rope:
         local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
-        if _rope_type(local) != "default":
+        if _rope_type(local) != "default" or local.get(_PARTIAL) not in (None, 1.0):
             raise ConfigError(
-                f"layers with a window have RoPE of the type {_rope_type(local)!r}, and fidgpt "
-                "does not scale it there."
+                f"layers with a window have RoPE of the type {_rope_type(local)!r}, with "
+                f"{_PARTIAL}={local.get(_PARTIAL)!r}; there fidgpt neither scales nor splits it."
             )
         scaling = rope | scaling
         if "rope_theta" in local:
@@ -105,10 +138,14 @@ def _rope(found: HubConfig) -> HubConfig:
     elif rope and found["model_type"] == _GEMMA3:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
-    if "rope_theta" in rope:
-        result["rope_theta"] = rope["rope_theta"]
+    if unknown := sorted({key for key, one in rope.items() if one is not None} - _ROPE_KEYS):
+        raise ConfigError(
+            f"its RoPE of type {_rope_type(rope)!r} has {', '.join(unknown)}, which fidgpt does "
+            "not know."
+        )
+    result |= {key: rope[key] for key in ("rope_theta", _PARTIAL) if key in rope}
     if rope or found.get("rope_parameters") == {}:
-        rest = {key: value for key, value in rope.items() if key not in ("rope_theta", "type")}
+        rest = {key: value for key, value in rope.items() if key not in {"type", *result}}
         length = {_LENGTH: found[_LENGTH]} if _LENGTH in found else {}
         result["rope_scaling"] = rest | length | {"rope_type": _rope_type(rope)}
     return result
@@ -144,9 +181,15 @@ def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
     if name == "scaling":
         rope = found.get("rope_scaling") or family.defaults.get("rope_scaling")
         return {name: _scaling(rope, seq_len=found.get("max_position_embeddings"))}
-    value = family.defaults.get(key, inspect.Parameter.empty)
-    if key in found:
+    value = default = family.defaults.get(key, inspect.Parameter.empty)
+    is_computed = callable(default) and default is not inspect.Parameter.empty
+    if key in found and not (is_computed and found[key] is None):
         value = found[key]
+    elif is_computed:
+        try:
+            value = default(found)
+        except (KeyError, TypeError) as error:
+            raise ConfigError(f"{key} is missing, and cannot be computed: {error}") from error
     if key in family.switches and not found.get(family.switches[key]):
         value = None
     hint = hints_of(family.config)[name]
@@ -176,8 +219,9 @@ def _checked(key: str, value: Any, hint: Any, *, may_be_zero: bool = False) -> A
 
 
 def _other_values(family: Family, found: HubConfig) -> Iterator[str]:
+    own = family.settings.values()
     for key, allowed in (_FIXED | dict(family.fixed)).items():
-        if key in found and found[key] not in allowed:
+        if key in found and found[key] not in allowed and key not in own:
             ours = " or ".join(repr(one) for one in allowed)
             yield f"{key} is {found[key]!r:.60}, and fidgpt's {family.model_type} computes {ours}"
 
@@ -358,6 +402,12 @@ def _dense_width(model: Any) -> int:
     return next(dense, None) or _expert_width(model)
 
 
+def _activation(model: Any) -> str | None:
+    """Return the name of the activation of plain MLPs."""
+    found = model.blocks[0].mlp.activation
+    return next((name for name, function in ACTIVATIONS.items() if function is found), None)
+
+
 def _score_cap(model: Any) -> float | None:
     scores = model.blocks[0].attention.scores
     return next((one.cap for one in scores if isinstance(one, library.Softcap)), None)
@@ -376,6 +426,13 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "tied": lambda model: model.unembedding.weight is model.embedding.weight,
     "theta": lambda model: float(_rope_of(model).theta),
     "scaling": lambda model: _rope_of(model).scaling,
+    "activation": _activation,
+    "embedding_scale": "embedding.scale",
+    "score_scale": "blocks.0.attention.scale",
+    "branch_scale": "blocks.0.branch_scale",
+    "logit_scale": "unembedding.scale",
+    "parallel": lambda model: isinstance(model.blocks[0], library.ParallelBlock),
+    "rotary_share": lambda model: _rope_of(model).rotary_dim / _rope_of(model).head_dim,
     "attention_bias": lambda model: model.blocks[0].attention.out.bias is not None,
     "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,
     "window": lambda model: next(filter(None, _each(model, "window")), None),

@@ -1,0 +1,63 @@
+"""Granite 3 (Granite Team, IBM, 2024): Llama with four multipliers, as in maximal update."""
+
+from functools import partial
+
+import fiddle as fdl
+
+from fidgpt.configs.decoder import decoder
+from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, Family
+from fidgpt.configs.variant import variant_of
+from fidgpt.train import Trainer
+
+
+@variant_of(decoder, eps=1e-6)
+def granite(
+    cfg: fdl.Config[Trainer],
+    *,
+    embedding_scale: float = 1.0,
+    score_scale: float = 1.0,
+    branch_scale: float = 1.0,
+    logit_divisor: float = 1.0,
+) -> None:
+    """A decoder with scaled embedding, scores and branches, and logits that are divided."""
+    (block,) = cfg.model.blocks
+    cfg.model.embedding.scale = embedding_scale
+    block.attention.scale, block.branch_scale = score_scale, branch_scale
+    cfg.model.unembedding.scale = 1.0 / logit_divisor
+
+
+HUB = Family(
+    model_type="granite",
+    architecture="GraniteForCausalLM",
+    config=granite,
+    settings={**SETTINGS, **BIASES, "logit_divisor": "logits_scaling"}
+    | {"embedding_scale": "embedding_multiplier", "score_scale": "attention_multiplier"}
+    | {"branch_scale": "residual_multiplier"},
+    tensors=TENSORS,
+    fixed={"hidden_act": ("silu",)},
+    readings={"logit_divisor": lambda model: round(1.0 / model.unembedding.scale, 12)},
+)
+
+
+_granite = partial(
+    granite,
+    num_layers=40,
+    num_heads=32,
+    num_kv_heads=8,
+    vocab_size=49_155,
+    seq_len=4096,
+    eps=1e-5,
+    tied=True,
+    embedding_scale=12.0,
+    branch_scale=0.22,
+)
+
+
+def granite3_2b() -> fdl.Config[Trainer]:
+    """2.5 billion parameters."""
+    return _granite(hidden_dim=2048, ffn_dim=8192, score_scale=1 / 64, logit_divisor=8.0)
+
+
+def granite3_8b() -> fdl.Config[Trainer]:
+    """8.2 billion parameters."""
+    return _granite(hidden_dim=4096, ffn_dim=12_800, score_scale=1 / 128, logit_divisor=16.0)
