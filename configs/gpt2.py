@@ -113,6 +113,12 @@ HUB = Family(
         "unembedding": "lm_head",
     },
     fixed={"add_cross_attention": (False,)},
+    aliases={
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions",
+    },
     readings={
         "scaled": _is_scaled,
         "scaled_by_layer": _is_scaled_by_layer,

@@ -47,6 +47,7 @@ HUB = Family(
     | {"eps": "layer_norm_eps", "theta": "rotary_emb_base", "rotary_share": "rotary_pct"}
     | {"parallel": "use_parallel_residual"},
     tensors=_tensors,
+    fixed={"head_dim": (None,)},
     aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
     ignored=("*.attention.bias", "*.attention.masked_bias"),  # masks in old files
     whole_heads=True,

@@ -66,7 +66,7 @@ class Family:
         one that is null, from the others.
       readings: how to read settings specific to this family from a model; see interop/hugging_face
         for the common ones.
-      aliases: keys that files may have in place of those of `settings`.
+      aliases: other names of keys of `settings`, in files or in `rope_parameters`.
       constants: keys that are written with these values but not read, as they only concern
         training.
       ignored: patterns of names of other tensors in files, which are not read.

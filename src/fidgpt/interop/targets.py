@@ -376,9 +376,13 @@ def _is_factory_for(hint: Any, part: fdl.Buildable) -> bool:
 
 
 def _fitting(part: fdl.Buildable, key: str | int, value: Any) -> Any:
-    """Return a value that fits a parameter's annotation; a default of None always does."""
+    """Return a value that fits a parameter's annotation; a default of None always does.
+
+    So does any None for what is not fidgpt's or torch's: many annotate `str` what may be None.
+    """
     default = fiddle.default_of(part, key)
-    if value is None and default is None:
+    is_foreign = not _package(fdl.get_callable(part).__module__, ("fidgpt", "torch"))
+    if value is None and (default is None or is_foreign):
         return None
     hint = hints.hint_of(part, key)
     value = as_asked(value, hint)

@@ -41,6 +41,7 @@ _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _MAY_BE_ZERO = {"eps", "route_scale", "first_dense", "num_full", "mscale", _SHARPNESS}
 _PER_LAYER = ("layer_types", "roped")
 _PARTIAL = "partial_rotary_factor"
+_IN_ROPE = {"rope_theta", _PARTIAL}
 _FIXED = {_PARTIAL: (None, 1.0)}  # of every family that has no setting for it
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
@@ -92,7 +93,8 @@ def read_config(directory: Path) -> HubConfig:
     layers with a window have another RoPE, `rope_local_base_freq` is its theta. The content of
     `text_config` is at the top. `layer_types` is there if the file has it in any form.
 
-    Other names of a key are replaced by that of the family.
+    A value under another name of a key is also there under that of the family. Beside a RoPE, as
+    transformers does, its theta is only read under the family's own name.
 
     Raises:
       ConfigError: there is no such file, or it is not a config.
@@ -104,12 +106,13 @@ def read_config(directory: Path) -> HubConfig:
         found |= text
     if not isinstance(found.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
+    family = families().get(found["model_type"])
+    aliases = {} if family is None else family.aliases
+    found |= {key: found[one] for one, key in aliases.items() if one in found.keys() - _IN_ROPE}
     try:
-        found |= _rope(found)
+        found |= {aliases.get(key, key): value for key, value in _rope(found).items()}
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from None
-    if family := families().get(found["model_type"]):
-        found |= {key: found.pop(alias) for alias, key in family.aliases.items() if alias in found}
     every = found.get("sliding_window_pattern") or found.get("_sliding_window_pattern")
     if found["model_type"] == _GEMMA3 and isinstance(every, int) and not found.get("layer_types"):
         layers = found.get("num_hidden_layers")
@@ -143,7 +146,7 @@ def _rope(found: HubConfig) -> HubConfig:
             f"its RoPE of type {_rope_type(rope)!r} has {', '.join(unknown)}, which fidgpt does "
             "not know."
         )
-    result |= {key: rope[key] for key in ("rope_theta", _PARTIAL) if key in rope}
+    result |= {key: rope[key] for key in _IN_ROPE if key in rope}
     if rope or found.get("rope_parameters") == {}:
         rest = {key: value for key, value in rope.items() if key not in {"type", *result}}
         length = {_LENGTH: found[_LENGTH]} if _LENGTH in found else {}
