@@ -30,6 +30,7 @@ TIED = {
     "gemma2_2b": True,
     "gemma3_270m": True,
     "olmo2_1b": False,
+    "falcon_7b": True,
     "smollm3_3b": True,
 }
 OWN = {"base", "debug", "gpt2_124m"}

@@ -1,0 +1,88 @@
+"""Families of an installed project: read, generated with, and written as fidgpt's own are."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from fidgpt.graph import ConfigError
+from fidgpt.interop import from_hf, save_hf
+from fidgpt.interop.hugging_face.settings import FAMILIES, families
+from fidgpt.model import LanguageModel, generation
+
+from .recipes import llama, rope
+from .test_families import random_model, random_tokens
+
+pytestmark = pytest.mark.xdist_group("transformers")
+
+DOCS = Path(__file__).parents[2] / "docs" / "models.md"
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """`install(name, text)`: a project with a module `families`."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def install(name: str, text: str) -> None:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
+        (tmp_path / name / "families.py").write_text(text)
+        about = tmp_path / f"{name}-1.0.dist-info"
+        about.mkdir()
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text(f"[fidgpt.project]\n{name} = {name}\n")
+
+    return install
+
+
+def documented() -> str:
+    """The family of the documentation."""
+    found = re.search(r"```python\n# lab/families.py\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    assert found and len([line for line in found[1].splitlines() if line.strip()]) < 30
+    return found[1]
+
+
+@torch.no_grad()
+def test_the_documented_family_works_in_both_directions(
+    install: Install, load: Callable[[Path], LanguageModel], tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    theirs = random_model(
+        llama(
+            "stablelm",
+            1e4,
+            "layer_norm_eps: 0.001, use_parallel_residual: false",
+            rope_parameters=rope(1e4, text="partial_rotary_factor: 0.5"),
+        )
+    )
+    theirs.save_pretrained(tmp_path / "theirs")
+    with pytest.raises(ConfigError, match="model_type='stablelm' is not supported"):
+        from_hf(str(tmp_path / "theirs"))
+    install("labone", documented())
+    ours, tokens = load(tmp_path / "theirs"), random_tokens()
+    assert (ours(tokens) - theirs(tokens).logits).abs().max() < 1e-5
+    assert save_hf(ours, tmp_path / "ours", seq_len=64) == "StableLmForCausalLM"
+    back = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    assert torch.equal(back(tokens).logits, theirs(tokens).logits)
+    expected = theirs.generate(tokens[:, :5], max_new_tokens=12, do_sample=False, eos_token_id=None)
+    greedy = generation.Sampling(seeds=[0, 0], temperature=0.0, top_k=None)
+    steps = generation.write(ours, tokens[:, :5].tolist(), num_tokens=12, context=48, choose=greedy)
+    assert [list(row) for row in zip(*steps, strict=True)] == expected[:, 5:].tolist()
+
+
+def test_a_family_of_a_project_replaces_one_of_fidgpt_and_two_projects_collide(
+    install: Install,
+) -> None:
+    install("labtwo", documented().replace('"stablelm"', '"llama"'))
+    own = families()
+    assert own["llama"].architecture == "StableLmForCausalLM"
+    assert [*own] == [family.model_type for family in FAMILIES]  # in the same order
+    install("labbroken", "1 / 0")  # is left out
+    assert families() == own
+    install("labthree", documented().replace('"stablelm"', '"llama"'))
+    with pytest.raises(ConfigError, match=r"'llama' is a family of labt\w+\.families and of lab"):
+        families()
