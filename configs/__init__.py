@@ -36,7 +36,7 @@ from fidgpt.configs.mistral import mistral_7b, mistral_7b_v0_3, mistral_nemo_12b
 from fidgpt.configs.mixtral import mixtral_8x7b, mixtral_8x22b
 from fidgpt.configs.olmo2 import olmo2_1b, olmo2_7b, olmo2_13b, olmo2_32b
 from fidgpt.configs.olmoe import olmoe_1b_7b
-from fidgpt.configs.phi3 import phi3_medium, phi3_mini, phi4
+from fidgpt.configs.phi3 import phi3_3_8b, phi3_14b, phi4_14b
 from fidgpt.configs.qwen2 import (
     qwen2_5_0_5b,
     qwen2_5_1_5b,
@@ -106,9 +106,9 @@ __all__ = [
     "olmo2_13b",
     "olmo2_32b",
     "olmoe_1b_7b",
-    "phi3_medium",
-    "phi3_mini",
-    "phi4",
+    "phi3_3_8b",
+    "phi3_14b",
+    "phi4_14b",
     "pythia_1_4b",
     "pythia_1b",
     "pythia_2_8b",

@@ -56,8 +56,12 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
     }
 
 
-def _norms(model: Any) -> int:
+def _num_norms(model: Any) -> int:
     return 1 if model.blocks[0].has_one_norm else 2
+
+
+def _is_grouped(model: Any) -> bool:
+    return _num_norms(model) == 2 or model.blocks[0].attention.num_kv_heads > 1
 
 
 HUB = Family(
@@ -74,10 +78,7 @@ HUB = Family(
         "ffn_hidden_size": lambda found: 4 * found["hidden_size"],
         "num_ln_in_parallel_attn": lambda found: 2 if found.get("new_decoder_architecture") else 1,
     },
-    readings={
-        "grouped": lambda model: _norms(model) == 2 or model.blocks[0].attention.num_kv_heads > 1,
-        "num_norms": _norms,
-    },
+    readings={"grouped": _is_grouped, "num_norms": _num_norms},
 )
 
 

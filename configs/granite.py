@@ -1,6 +1,7 @@
 """Granite 3 (Granite Team, IBM, 2024): Llama with four multipliers, as in maximal update."""
 
 from functools import partial
+from typing import Any
 
 import fiddle as fdl
 
@@ -26,6 +27,10 @@ def granite(
     cfg.model.unembedding.scale = 1.0 / logit_divisor
 
 
+def _logit_divisor(model: Any) -> float:
+    return round(1.0 / model.unembedding.scale, 12)
+
+
 HUB = Family(
     model_type="granite",
     architecture="GraniteForCausalLM",
@@ -35,7 +40,7 @@ HUB = Family(
     | {"branch_scale": "residual_multiplier"},
     tensors=TENSORS,
     fixed={"hidden_act": ("silu",)},
-    readings={"logit_divisor": lambda model: round(1.0 / model.unembedding.scale, 12)},
+    readings={"logit_divisor": _logit_divisor},
 )
 
 

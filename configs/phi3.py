@@ -33,19 +33,21 @@ HUB = Family(
 
 
 _phi3 = partial(decoder, vocab_size=32_064, seq_len=4096, window=2047)
-_medium = {"hidden_dim": 5120, "num_layers": 40, "num_heads": 40, "num_kv_heads": 10}
+_medium = partial(
+    _phi3, hidden_dim=5120, num_layers=40, num_heads=40, num_kv_heads=10, ffn_dim=17_920
+)
 
 
-def phi3_mini() -> fdl.Config[Trainer]:
-    """3.8 billion parameters."""
+def phi3_3_8b() -> fdl.Config[Trainer]:
+    """3.8 billion parameters: Phi-3 mini."""
     return _phi3(hidden_dim=3072, num_layers=32, num_heads=32, ffn_dim=8192)
 
 
-def phi3_medium() -> fdl.Config[Trainer]:
-    """14 billion parameters, with grouped-query attention."""
-    return _phi3(**_medium, ffn_dim=17_920)
+def phi3_14b() -> fdl.Config[Trainer]:
+    """14 billion parameters, with grouped-query attention: Phi-3 medium."""
+    return _medium()
 
 
-def phi4() -> fdl.Config[Trainer]:
+def phi4_14b() -> fdl.Config[Trainer]:
     """15 billion parameters: Phi-3 medium with a larger vocabulary and full attention."""
-    return decoder(**_medium, ffn_dim=17_920, vocab_size=100_352, seq_len=16_384, theta=250_000.0)
+    return _medium(vocab_size=100_352, seq_len=16_384, theta=250_000.0, window=None)

@@ -55,7 +55,7 @@ FAMILIES = {
     "deepseek_v2_lite": (),
     "deepseek_v3": (),
     "gpt_oss_20b": ("gpt_oss_120b",),
-    "phi3_mini": ("phi3_medium", "phi4"),
+    "phi3_3_8b": ("phi3_14b", "phi4_14b"),
     "gpt_neox_20b": (),
     "pythia_70m": tuple(
         f"pythia_{size}" for size in ("160m", "410m", "1b", "1_4b", "2_8b", "6_9b", "12b")

@@ -254,7 +254,7 @@ NAMED = (
     *("base", "gpt2_124m", "llama3_2_1b", "llama3_1_8b", "mistral_7b", "mixtral_8x7b"),
     *("qwen2_5_0_5b", "qwen2_5_7b", "qwen3_0_6b", "qwen3_30b_a3b", "gemma2_2b", "gemma3_270m"),
     *("gemma3_4b", "deepseek_v2_lite", "deepseek_v3", "olmo2_1b", "smollm3_3b", "gpt_oss_20b"),
-    *("phi3_mini", "pythia_70m", "granite3_2b", "olmoe_1b_7b", "command_r", "falcon_40b"),
+    *("phi3_3_8b", "pythia_70m", "granite3_2b", "olmoe_1b_7b", "command_r", "falcon_40b"),
 )
 REST = [name for name in configs.__all__ if name not in NAMED]
 
