@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
@@ -10,6 +11,7 @@ import pytest
 
 from fidgpt import model, optim, parallel, train
 from fidgpt.compose.composition import compose
+from fidgpt.data import BPETokenizer, TokenizerFile
 from fidgpt.graph import ConfigError, bind, build, check_and_bind, find
 from fidgpt.interop import Mapped, read_levanter
 
@@ -360,6 +362,25 @@ def test_texts_are_mapped(text: str, values: str, names: str) -> None:
     assert_mapped(f"data: {{{text}}}", values, unmapped, inside="data")
 
 
+def test_a_file_is_read_and_a_local_tokenizer_is_used(tmp_path: Path) -> None:
+    tokenizer = BPETokenizer(vocab_size=270).build(["to be or not to be " * 99])
+    tokenizer.save(tmp_path / "tokenizer.json")
+    size = tokenizer.vocab_size
+    (tmp_path / "wrong.json").write_text("{}")
+    path = tmp_path / "run.yaml"
+    for name, names in (("", []), ("tokenizer.json", []), ("wrong.json", ["data.tokenizer"])):
+        path.write_text(f"data: {{tokenizer: '{tmp_path / name}'}}")
+        mapped = read_levanter(path)
+        assert listed(mapped) == names
+        cfg = graph_of(mapped)
+        found = cfg.data.corpus.tokenizer
+        assert (fdl.get_callable(found) is TokenizerFile) == (not names)
+        if not names:
+            assert (found.path, cfg.vocab_size) == (f"{tmp_path}/tokenizer.json", size)
+    with pytest.raises(ConfigError, match=r"no\.yaml cannot be read"):
+        read_levanter(tmp_path / "no.yaml")
+
+
 def test_z_loss() -> None:
     loss = graph_of(read("z_loss_weight: 1e-4")).loss
     found = [term for term in loss.terms.values() if fdl.get_callable(term) is train.ZLoss]
@@ -423,6 +444,9 @@ def test_errors_are_named_all_at_once() -> None:
         ("- 1", "is not a mapping"),
         ("model: !!python/object:os.system {}", "is refused"),
         ("model: {type: [1]}", "must be a text"),
+        ("cache_dir: a\ntokenizer: gpt2", "is no training file: it has cache_dir, tokenizer, but"),
+        ("{}", "is no training file: it has nothing, but"),
+        ("{model: {type: llama}, hf_checkpoint: a}", "is no training file: it has hf_checkpoint"),
     ],
 )
 def test_files_that_make_no_sense_are_refused(text: str, message: str) -> None:
@@ -433,6 +457,7 @@ def test_files_that_make_no_sense_are_refused(text: str, message: str) -> None:
 @pytest.mark.slow
 def test_huge_entries_are_listed_in_short() -> None:
     rows = ["a0: &a0 [1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(60))]
+    rows.append("model: {type: llama}")
     mapped = read_levanter("\n".join([*rows, "deep: " + "[" * 5000 + "]" * 5000]))
     assert {"a60", "deep"} <= {*listed(mapped)}
     assert sum(map(len, mapped.unmapped)) < 10_000

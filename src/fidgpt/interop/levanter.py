@@ -3,8 +3,11 @@
 import re
 from dataclasses import dataclass
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
+from fidgpt.compose.sources import read_text
+from fidgpt.data import DataError, load_tokenizer
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.hints import fits
@@ -44,22 +47,40 @@ _DATA_NEUTRAL = {"shuffle": True, "enforce_eos": True, "stream": True, "stop_str
 _TRACKER_NEUTRAL = {"resume": "allow", "save_code": True, "save_xla_dumps": False}
 
 
-def read_levanter(text: str) -> Mapped:
+# What makes a file one of training, and one of evaluation or generation.
+_TRAINING = ("model", "optimizer", "trainer", "data", "train_seq_len", "z_loss_weight")
+_OTHER_MAINS = ("checkpoint_path", "hf_checkpoint", "engine")
+
+
+def read_levanter(text_or_path: str | Path) -> Mapped:
     """Return the directives for a Levanter training file, and its entries without an equivalent.
 
     Unset entries have Levanter's defaults as of 2025. Settings that Levanter files do not have stay
     as in `base` or `gpt2_124m`, such as the shape of the initial distribution.
 
+    Args:
+      text_or_path: contents of the file, or a Path to it.
+
     Raises:
       ConfigErrors: all invalid entries.
-      ConfigError: the text is not YAML of plain data.
+      ConfigError: the file cannot be read, is not YAML of plain data, or is not one of training.
     """
     plan = Plan()
-    with at("the Levanter file"):
+    is_text = isinstance(text_or_path, str)
+    name, text = ("the Levanter file", text_or_path) if is_text else read_text(str(text_or_path))
+    with at(name):
         document = read_yaml(text, schema="omegaconf", foreign=("!include",))
     if not isinstance(document, dict):
+        raise ConfigError(f"{name} is not a mapping with model:, optimizer: and trainer:.")
+    if not any(key in document for key in _TRAINING):
         raise ConfigError(
-            "the Levanter file is not a mapping with model:, optimizer: and trainer:."
+            f"{name} is no training file: it has {', '.join(map(str, document)) or 'nothing':.80}, "
+            "but neither model: nor optimizer:, trainer: or data:."
+        )
+    if found := [key for key in _OTHER_MAINS if key in document]:
+        raise ConfigError(
+            f"{name} is no training file: it has {', '.join(found)}, as files for evaluation and "
+            "generation have."
         )
     top = Section(plan, "", document, _TOP_NEUTRAL)
     _map_trainer(top.section("trainer", _TRAINER_NEUTRAL))
@@ -336,6 +357,7 @@ def _length(section: Section, key: str, value: float) -> int | float:
 
 
 _PLAIN_PATH = re.compile(r"(?![A-Za-z][A-Za-z0-9+.-]*://)[^{}*?\[\]]+")
+_TOKENIZER = "tokenizer.json"
 _OWN = "own"  # the name in `use_mixture` of the config's existing text
 
 
@@ -350,10 +372,30 @@ class _Text(NamedTuple):
 
 def _map_data(section: Section) -> None:
     """Map texts: local files and folders, or a hub dataset, which must be first in a mixture."""
+    _map_tokenizer(section)
     if "configs" in section.left:
         _map_mixture(section)
     elif text := _text(section):
         _use_text(section, text)
+
+
+def _map_tokenizer(section: Section) -> None:
+    """Map a tokenizer in a local file or folder; one on the hub has to be downloaded first."""
+    name = section.take("tokenizer", None, str)
+    if name is None:
+        return
+    path = Path(name).expanduser()
+    path = path / _TOKENIZER if path.suffix != ".json" else path
+    if not path.is_file():
+        reason = f"there is no local {_TOKENIZER}; download it, and use TokenizerFile"
+        section.unmap("tokenizer", name, reason)
+        return
+    try:
+        section.plan.wanted["vocab_size"] = load_tokenizer(path).vocab_size
+    except DataError as error:
+        section.unmap("tokenizer", name, str(error).splitlines()[0])
+        return
+    section.change("use:data.corpus.tokenizer=TokenizerFile", path=str(path))
 
 
 def _map_mixture(section: Section) -> None:
