@@ -111,14 +111,14 @@ def test_no_directive_repeats_what_holds_already() -> None:
 @pytest.mark.slow
 def test_defaults_are_those_of_levanter() -> None:
     assert_mapped(
-        "{}",
+        "trainer: {}",
         """model.hidden_dim = 4096; model.num_layers = 32; seq_len = 2048
         model.blocks[0].attention.head_dim = 128; model.blocks[0].mlp.ffn_dim = 11008
         num_steps = 400_000; batch_size = 512; schedule.warmup = 0.01
         optimizer.lr = 6e-4; optimizer.weight_decay = 0.1; max_grad_norm = 1.0
         precision() = Float32; checkpoints.temporary.minutes = 15.0""",
     )
-    cfg = graph_of(read("{}"))
+    cfg = graph_of(read("trainer: {}"))
     assert cfg.model.embedding.weight is not cfg.model.unembedding.weight
     small = read("model: {type: gpt2}")
     assert not [one for one in small.directives if one.startswith("set:model")]
