@@ -5,6 +5,7 @@ import itertools
 import json
 import math
 import sys
+import xml.etree.ElementTree
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,19 @@ def test_equal_runs_make_equal_files(
     assert first == second and first.startswith(start)
     if kind == "html":
         assert b"<td>fast</td>" in first and b"http://127" not in first
+
+
+def test_names_are_drawn_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    rows = [{"step": step, "loss": 1.0 / step, r"a\x1b]0;$\frac": 1.0} for step in range(1, 9)]
+    rows = [{key.replace(r"\x1b", "\x1b"): value for key, value in one.items()} for one in rows]
+    paths = [write_run(tmp_path / name, rows) for name in ("one$\\x$\x1b[2J", "two")]
+    out = tmp_path / "curves.svg"
+    monkeypatch.setattr(sys, "argv", ["plot", *paths, f"--out={out}"])
+    with flagsaver.flagsaver():
+        assert app.call(plot.main, app.parse_flags(sys.argv)[1:]) == 0
+    xml.etree.ElementTree.parse(out)
+    assert "\x1b" not in out.read_text()
 
 
 def test_axes_may_be_logarithmic_and_over_anything(runs: list[str], tmp_path: Path) -> None:

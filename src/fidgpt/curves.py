@@ -41,7 +41,12 @@ _STYLE: Any = {
     **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _GREY),
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 11},
     **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#dddddd", "grid.linewidth": 0.6},
-    **{"legend.frameon": False, "legend.fontsize": 9.5, "svg.hashsalt": "fidgpt"},
+    **{
+        "text.parse_math": False,
+        "legend.frameon": False,
+        "legend.fontsize": 9.5,
+        "svg.hashsalt": "fidgpt",
+    },
 }
 _CSS = (
     "body{font:15px system-ui,sans-serif;margin:2rem auto;max-width:80rem;color:#222}"
@@ -336,11 +341,15 @@ def save(
       OSError: it cannot be written; what was there before still is.
     """
     from matplotlib import rc_context
+    from matplotlib.text import Text
 
     kind = path.suffix[1:]
     svg = io.StringIO()
     with atomic_path(path) as draft, rc_context(_STYLE):
         undated = {"pdf": {"CreationDate": None}, "png": {}}.get(kind, {"Date": None})
+        for text in figure.findobj(Text):  # XML has no control characters, not even escaped
+            letters = (c if c.isprintable() or c == "\n" else "�" for c in text.get_text())
+            text.set_text("".join(letters))
         to, form = (svg, "svg") if kind == "html" else (draft, kind)
         figure.savefig(to, format=form, dpi=150, metadata=undated)
         if kind == "html":

@@ -1,16 +1,22 @@
 """Files that are written whole or not at all."""
 
 import contextlib
+import errno
 import fcntl
 import glob
+import io
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 MARK = ".fidgpt-draft-"
+_TRUSTED = "trusted.txt"  # in the cache directory
+LIST = "fidgpt-files.json"  # in a folder: the names of what fidgpt has written there
+LARGEST = 1 << 26  # bytes of a file that is read at once
 _LOCK = "lock"
 
 
@@ -70,13 +76,112 @@ def write_whole(path: Path, text: str) -> None:
     sync(path.resolve().parent)  # where a link leads to
 
 
+def open_regular(path: str | Path, *, pipe: bool = False) -> io.BufferedReader:
+    """Open a file for reading, but no device, which might have no end.
+
+    A pipe is refused too, unless `pipe` is set; without a writer it is then empty, instead of
+    waiting for one.
+
+    Raises:
+      OSError: it cannot be opened, or is no regular file; `strerror` is the reason.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
+    try:
+        mode = os.fstat(handle).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not (stat.S_ISREG(mode) or (pipe and stat.S_ISFIFO(mode))):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        os.set_blocking(handle, True)
+        return open(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_bytes(path: str | Path, *, most: int = LARGEST) -> bytes:
+    """Return what a regular file holds, or what its writer writes into a pipe.
+
+    Raises:
+      OSError: it cannot be read, is of another kind, or has more than `most` bytes.
+    """
+    with open_regular(path, pipe=True) as file:
+        return read_all(file, most=most)
+
+
+def read_all(file: IO[bytes], *, most: int = LARGEST) -> bytes:
+    """Return the rest of an open file; raise OSError if it has more than `most` bytes."""
+    found = file.read(most + 1)
+    if len(found) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
+    return found
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the data of a JSON text.
+
+    Raises:
+      ValueError: it is not JSON, or nested deeper than Python can read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def is_inside(name: object) -> bool:
+    """Return whether a name that a file gives can only be that of a file beneath a folder."""
+    if not isinstance(name, str) or not name or "\0" in name:
+        return False
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a file; an empty one if it cannot be read or holds none."""
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
+        content: Any = parse_json(read_bytes(path))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def trusted() -> set[str]:
+    """Return the lines that `trust` has recorded on this machine."""
+    with contextlib.suppress(OSError, ValueError):
+        return set(read_bytes(cache_directory() / _TRUSTED).decode().splitlines())
+    return set()
+
+
+def trust(lines: Iterable[str]) -> None:
+    """Record what a command of the user has named, such as a place that a run sends to."""
+    # Without a cache directory, every command must name it.
+    with contextlib.suppress(OSError, ValueError):
+        if new := sorted({*lines} - trusted()):
+            path = cache_directory() / _TRUSTED
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{line}\n" for line in new if line.isprintable())
+
+
+def list_own(directory: Path, names: Iterable[str], *, replaces: Iterable[str]) -> set[str]:
+    """Record the files that are about to be written into a folder; return those listed before.
+
+    Args:
+      directory: an existing folder.
+      names: of the files.
+      replaces: names of files that would be lost.
+
+    Raises:
+      FileExistsError: one of `replaces` is there and no call has listed it; `filename` is its path.
+    """
+    earlier = {*read_json(directory / LIST).get("files", ())}
+    for name in replaces:
+        if name not in earlier and os.path.lexists(directory / name):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(directory / name))
+    content = {"files": sorted({*earlier, *names})}
+    write_whole(directory / LIST, json.dumps(content, indent=1) + "\n")
+    return earlier
 
 
 def sync(path: Path) -> None:
@@ -92,7 +197,7 @@ def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal; computing it releases the GIL."""
     import hashlib  # late: completion needs none of it
 
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -121,6 +226,8 @@ def _begin(directory: Path) -> tuple[Path, int]:
 
 def _remove_left(draft: Path) -> None:
     with contextlib.suppress(OSError):  # it is another user's, or its writer has just ended
+        if not (draft / _LOCK).exists():  # its writer had not begun, or it is somebody's
+            return draft.rmdir()
         handle = _locked(draft, wait=False)
         if handle is not None:
             shutil.rmtree(draft, ignore_errors=True)

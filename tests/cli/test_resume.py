@@ -174,7 +174,7 @@ def test_a_lost_run_is_restored_from_its_copies(command: Command, tmp_path: Path
     shutil.rmtree(run)
     (copy / "step_00000003" / "manifest.json").unlink()
     done = command(train.main, *flags)
-    assert done.status == 2 and "would delete: name a folder" in done.err
+    assert done.status == 2 and f"is the mirror of {run}, up to step 2" in done.err
     assert f"--resume=file://{copy} --run_dir=" in done.err
     done = command(train.main, f"--resume=file://{copy}", f"--run_dir={again}")
     assert done.status == 0, done.err

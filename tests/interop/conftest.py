@@ -69,8 +69,8 @@ def load(build: Callable[[fdl.Config], LanguageModel]) -> Callable[[Path], Langu
 @pytest.fixture
 def directory(build: Callable[[fdl.Config], LanguageModel], tmp_path: Path) -> Path:
     """A small GPT-2 that we wrote, to damage."""
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "settings" / "config.json").write_text(json.dumps(GPT2))
     path = tmp_path / "gpt2"
-    path.mkdir()
-    (path / "config.json").write_text(json.dumps(GPT2))
-    save_hf(build(from_hf(str(path))), path, seq_len=24)
+    save_hf(build(from_hf(str(tmp_path / "settings"))), path, seq_len=24)
     return path

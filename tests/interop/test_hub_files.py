@@ -16,6 +16,7 @@ from torch import Tensor
 from fidgpt.configs.hub import Form, Interleaved, Joined, Paired, Same, Stacked, Transposed
 from fidgpt.data import DataError, TokenizerFile
 from fidgpt.fiddlers import unroll, use_alibi, use_gqa, use_lora
+from fidgpt.files import LIST
 from fidgpt.graph import ConfigError, bind
 from fidgpt.graph import build as build_graph
 from fidgpt.graph.storage.codec import find_name
@@ -137,7 +138,22 @@ def test_earlier_weights_are_removed(directory, load, tmp_path, sizes):
     named = {"model.safetensors"}
     if (out / INDEX).exists():
         named = {INDEX, *json.loads((out / INDEX).read_text())["weight_map"].values()}
-    assert {path.name for path in out.iterdir()} == {"config.json", *named}
+    assert {path.name for path in out.iterdir()} == {"config.json", LIST, *named}
+
+
+@pytest.mark.parametrize("name", ["config.json", "model-00001-of-00002.safetensors"])
+def test_files_that_no_export_has_written_stay(directory, load, tmp_path, name):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / name).write_text("theirs")
+    with pytest.raises(ConfigError, match=f"{name} would be lost, and no export has written it"):
+        save_hf(load(directory), out, seq_len=24)
+    assert [(one.name, one.read_text()) for one in out.iterdir()] == [(name, "theirs")]
+    (out / name).unlink()
+    save_hf(load(directory), out, seq_len=24)
+    (out / "model-00001-of-00002.safetensors").write_text("theirs")
+    with pytest.raises(ConfigError, match="would be lost"):
+        save_hf(load(directory), out, seq_len=24)
 
 
 def test_a_config_of_something_else_is_not_overwritten(directory, load, tmp_path):
@@ -193,6 +209,7 @@ def test_files_of_a_model_of_text_and_images_are_read(hub, build, load):
     cfg = from_hf(str(path))
     cfg.vocab_size = 97
     model = build(cfg)
+    (path / "config.json").unlink()
     save_hf(model, path, seq_len=24)
 
     def rename(tensors: dict[str, Tensor]) -> None:
@@ -220,6 +237,7 @@ def test_adapters_of_experts_are_added_to_their_weights(name, published, hub, bu
     model = build(cfg)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
+    (path / "config.json").unlink()
     save_hf(model, path, seq_len=16)
     plain, tokens = load(path), torch.arange(12)[None]
     assert not any(is_adapter(path, one) for path, one in plain.named_parameters())
@@ -231,6 +249,7 @@ def test_the_further_prediction_of_deepseek_v3_is_left_out(published, hub, build
     sizes = SMALL | sizes | {"num_key_value_heads": 4}
     path = hub(**published["deepseek_v3"] | sizes)
     model = build(from_hf(str(path)))
+    (path / "config.json").unlink()
     assert save_hf(model, path, seq_len=16) == "DeepseekV3ForCausalLM"
     kept = json.loads((path / "config.json").read_text())
     assert kept["num_nextn_predict_layers"] == 0
@@ -407,6 +426,7 @@ def saved(build: Callable[..., LanguageModel], path: Path, settings: dict[str, A
     path.mkdir(exist_ok=True)
     (path / "config.json").write_text(json.dumps(settings))
     model = build(from_hf(str(path)))
+    (path / "config.json").unlink()
     save_hf(model, path, seq_len=16)
     return model, safetensors.torch.load_file(path / "model.safetensors")
 

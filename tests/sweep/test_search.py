@@ -1,16 +1,20 @@
 """Searches: spaces, samplers, and points of small scripts: chosen, stopped, shared, recovered."""
 
 import io
+import math
+import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 pytest.importorskip("optuna")
 
+import optuna
 from optuna.distributions import CategoricalDistribution as OneOf
 from optuna.distributions import FloatDistribution as Continuous
 from optuna.distributions import IntDistribution as Whole
@@ -19,7 +23,16 @@ from rich.console import Console
 
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, LocalRunner, read_results
-from fidgpt.sweep.search import FILE, Distribution, Found, Search, Space, space
+from fidgpt.sweep.search import (
+    FILE,
+    Distribution,
+    Found,
+    SamplerPerTrial,
+    Search,
+    Space,
+    sampler_factory,
+    space,
+)
 
 from .test_local import interrupt_when
 
@@ -226,6 +239,48 @@ def test_a_truncated_journal_line_is_removed(toys: Toys, search: Make, tmp_path:
     found, _ = run(search(sampler="random:6"))
     assert statuses(found) == {"finished"} and len(found.results) == 6
     assert (tmp_path / FILE).read_bytes().endswith(b"}\n")
+
+
+@pytest.mark.slow
+def test_cmaes_finds_a_minimum_and_reads_no_pickle_of_a_study(tmp_path: Path) -> None:
+    spaces = [space("set:a=lin(-4,4)"), space("set:b=log(1e-4,1)"), space("set:c=range(1,99)")]
+    ranges: dict[str, Any] = {one.name: one.distribution for one in spaces}
+    make = sampler_factory("cmaes", spaces, parallel=False)
+
+    def value(trial: optuna.Trial) -> float:
+        a, b, c = (trial.params[name] for name in ranges)
+        return (a - 1) ** 2 + math.log10(b / 1e-2) ** 2 + ((c - 30) / 30) ** 2
+
+    study = optuna.create_study(sampler=SamplerPerTrial(make, seed=1))
+    bomb = pickle.dumps(Bomb(tmp_path / "ran")).hex()
+    for number in range(150):
+        trial = study.ask(ranges)
+        if number == 3:
+            study._storage.set_trial_system_attr(trial._trial_id, "cma:optimizer:0", bomb)
+        study.tell(trial, value(trial))
+    assert not (tmp_path / "ran").exists()
+    assert study.best_value < 1e-2
+    assert not any("optimizer" in key for one in study.trials[4:] for key in one.system_attrs)
+    assert all(1 <= one.params["set:c"] < 99 for one in study.trials)
+
+
+class Bomb:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self._path,)
+
+
+def test_a_search_replaces_no_files_of_others(search: Make, tmp_path: Path) -> None:
+    (tmp_path / "results.csv").write_text("theirs")
+    with pytest.raises(ConfigError, match=r"holds no sweep, and one would replace results\.csv"):
+        run(search(sampler="random:6"))
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
+        ("results.csv", "theirs")
+    ]
 
 
 def test_a_lock_does_not_outlive_its_process(search: Make, tmp_path: Path) -> None:

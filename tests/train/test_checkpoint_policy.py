@@ -1,6 +1,8 @@
 """Which checkpoints are saved and kept, on the disk and in a mirror."""
 
+import json
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from fidgpt.train import CheckpointError, Checkpoints, EveryMinutes, KeepBest, K
 from fidgpt.train.checkpoints import checkpoints as policy
 from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.checkpoints.manifest import BEST, REGULAR, Saved, find, read_manifest
+from fidgpt.train.checkpoints.mirror import CLAIM
 
 
 class Clock:
@@ -165,7 +168,8 @@ def save(saver: Checkpoints, run: Path, *steps: int) -> None:
 
 
 def there(storage: Any) -> list[str]:
-    return sorted(path.rpartition("/")[2] for path in storage.ls("/bucket/run", detail=False))
+    names = [path.rpartition("/")[2] for path in storage.ls("/bucket/run", detail=False)]
+    return sorted(name for name in names if name != CLAIM)
 
 
 def test_the_copies_follow_what_stays(tmp_path: Path, storage: Any) -> None:
@@ -239,13 +243,129 @@ def test_a_failed_copy_is_reported_and_retried(
 
 
 def test_a_new_run_deletes_no_copies_of_another(tmp_path: Path, storage: Any) -> None:
-    checkpoints().require_free_mirror()
-    save(checkpoints(), tmp_path, 5, 6)
-    with pytest.raises(CheckpointError, match=f"{URL} holds the checkpoints of a run up to step 6"):
-        checkpoints().require_free_mirror()
+    first, second = identified(tmp_path / "first", "1"), identified(tmp_path / "second", "2")
+    checkpoints().require_free_mirror(first)
+    save(checkpoints(), first, 5, 6)
+    with pytest.raises(CheckpointError, match=f"{URL} is the mirror of {first}, up to step 6") as e:
+        checkpoints().require_free_mirror(second)
+    assert f"{second} is another run" in str(e.value)
     assert there(storage) == ["step_00000005", "step_00000006"]
     with pytest.raises(CheckpointError, match=r"copied to nowhere://x \(ValueError: Protocol"):
-        checkpoints("nowhere://x").require_free_mirror()
+        checkpoints("nowhere://x").require_free_mirror(second)
+
+
+def test_a_folder_that_holds_something_else_is_refused_and_stays(
+    tmp_path: Path, storage: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run = tmp_path / "theirs", identified(tmp_path / "run", "1")
+    (folder / "step_00000007").mkdir(parents=True)
+    (folder / "step_00000007" / "thesis.txt").write_text("years of work")
+    saver = checkpoints(str(folder))
+    with pytest.raises(CheckpointError, match="holds other files .step_00000007.: name an empty"):
+        saver.require_free_mirror(run)
+    with pytest.raises(CheckpointError, match="holds other files"):
+        saver.fetch(run, step=None)
+    save(saver, run, 7, 8)
+    assert "holds other files" in capsys.readouterr().err
+    assert [one.name for one in folder.rglob("*")] == ["step_00000007", "thesis.txt"]
+
+
+def test_only_what_a_run_wrote_is_deleted_from_its_mirror(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, run = tmp_path / "copy", identified(tmp_path / "run", "1")
+    saver = checkpoints(str(folder))
+    save(saver, run, 1, 2)
+    (folder / "step_00000001" / "notes.txt").write_text("mine")
+    (folder / "step_00000004").mkdir()
+    (folder / "step_00000004" / "thesis.txt").write_text("mine too")
+    save(saver, run, 3, 4, 5)
+    assert [one.name for one in (folder / "step_00000001").iterdir()] == ["notes.txt"]
+    assert [one.name for one in (folder / "step_00000004").iterdir()] == ["thesis.txt"]
+    assert "step_00000004 holds files that this run did not write" in capsys.readouterr().err
+
+
+def test_two_runs_that_begin_at_once_cannot_share_a_mirror(tmp_path: Path) -> None:
+    folder = str(tmp_path / "copy")
+    runs = [identified(tmp_path / name, name) for name in ("first", "second", "third", "fourth")]
+    for run in runs:
+        checkpoints(folder).require_free_mirror(run)  # all find it free
+    barrier, refused = threading.Barrier(len(runs)), []
+
+    def claim(run: Path) -> None:
+        saver = checkpoints(folder)
+        barrier.wait()
+        try:
+            saver.claim_mirror(run, directory=run)
+        except CheckpointError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=claim, args=[run]) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [owner] = [run for run in runs if not any(f"{run} is another run" in one for one in refused)]
+    assert len(refused) == 3 and all(f"is the mirror of {owner}," in one for one in refused)
+
+
+def test_a_mirror_that_another_run_has_taken_over_is_left_alone(
+    tmp_path: Path, storage: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = identified(tmp_path / "first", "1"), identified(tmp_path / "second", "2")
+    saver = checkpoints()
+    save(saver, first, 1)
+    storage.pipe(f"/bucket/run/{CLAIM}", json.dumps({"run": "x", "directory": "b"}).encode())
+    save(saver, first, 2)
+    assert (
+        f"is the mirror of b, up to step 1, and {first} is another run" in capsys.readouterr().err
+    )
+    assert there(storage) == ["step_00000001"]
+    with pytest.raises(CheckpointError, match="is the mirror of b"):
+        checkpoints().fetch(second, step=None)
+
+
+@pytest.mark.parametrize("cut", [b"", b"{"])
+def test_a_claim_or_list_that_a_kill_cut_short(tmp_path: Path, storage: Any, cut: bytes) -> None:
+    run = identified(tmp_path / "run", "1")
+    storage.pipe(f"/bucket/run/{CLAIM}", cut)
+    checkpoints().claim_mirror(run, directory=run)
+    storage.pipe("/bucket/run/step_00000001/fidgpt-files.json", cut)
+    save(checkpoints(), run, 1)
+    assert there(storage) == ["step_00000001"]
+
+
+def test_a_run_that_was_lost_before_its_first_copy_begins_again(tmp_path: Path) -> None:
+    run = identified(tmp_path / "run", "1")
+    checkpoints().claim_mirror(run, directory=run)
+    shutil.rmtree(run)
+    again = identified(tmp_path / "run", "2")
+    checkpoints().require_free_mirror(again)
+    checkpoints().claim_mirror(again, directory=again)
+    save(checkpoints(), again, 1)
+    with pytest.raises(CheckpointError, match="is another run"):
+        checkpoints().claim_mirror(identified(tmp_path / "other", "1"), directory=tmp_path)
+
+
+def test_copies_of_older_versions_are_taken_over_by_their_run(tmp_path: Path, storage: Any) -> None:
+    run = identified(tmp_path / "run", "1")
+    save(checkpoints(), run, 1, 2)
+    for name in (CLAIM, "step_00000001/fidgpt-files.json", "step_00000002/fidgpt-files.json"):
+        storage.rm_file(f"/bucket/run/{name}")
+    with pytest.raises(CheckpointError, match="is the mirror of another run"):
+        checkpoints().fetch(identified(tmp_path / "other", "2"), step=None)
+    save(checkpoints(), run, 3)
+    assert there(storage) == ["step_00000002", "step_00000003"]
+
+
+def test_other_files_in_a_checkpoint_are_not_deleted_with_it(tmp_path: Path) -> None:
+    saver = Checkpoints(every=1, keep_last=1)
+    save(saver, tmp_path, 1)
+    (find(tmp_path)[1] / "notes.txt").write_text("mine")
+    (tmp_path / "checkpoints" / ".tmp-mine").mkdir()
+    save(saver, tmp_path, 2, 3)
+    names = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert names == [".tmp-mine", "kept-step_00000001", "step_00000003"]
 
 
 def identified(run: Path, name: str) -> Path:
@@ -276,10 +396,10 @@ def test_a_mirror_that_comes_later_deletes_no_copies_of_another(
     second = identified(tmp_path / "second", "second")
     Checkpoints(every=1, keep_last=1).save(second, step=1, state={}, **parts())
     for step in (None, 1, 6):
-        with pytest.raises(CheckpointError, match=f"{URL} holds the checkpoints of another run"):
+        with pytest.raises(CheckpointError, match=f"{URL} is the mirror of .*/first, up to step 6"):
             checkpoints().fetch(second, step=step)
     save(checkpoints(), second, 2)
-    assert "of another run than" in capsys.readouterr().err
+    assert f"{second} is another run" in capsys.readouterr().err
     assert there(storage) == ["step_00000005", "step_00000006"]
     checkpoints().fetch(tmp_path / "first", step=None)
 

@@ -42,7 +42,7 @@ from fidgpt.train import (
 )
 from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.facts import check_resumable
-from fidgpt.train.run_directory import StopSignals, resume_flag
+from fidgpt.train.run_directory import RUN_ID, StopSignals, resume_flag
 from fidgpt.train.trackers import console
 from fidgpt.train.trackers.trackers import Row, Trackers, read_rows
 
@@ -90,7 +90,9 @@ def test_a_run_directory_is_whole_or_absent(tmp_path):
         unspeakable.create()
     assert list(tmp_path.iterdir()) == []
     run.create(fill=lambda folder: (folder / "tokenizer.json").write_text("{}"))
-    assert sorted(path.name for path in run.path.iterdir()) == ["config.json", "tokenizer.json"]
+    assert sorted(path.name for path in run.path.iterdir()) == [
+        *("config.json", RUN_ID, "tokenizer.json")
+    ]
 
 
 def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
@@ -119,7 +121,7 @@ def test_what_cannot_be_kept_on_resume_ends_it_before_anything_is_written(tmp_pa
     with pytest.raises(RunError, match=rf"{name} cannot be read .*: move it away"):
         run.record_changes(step=3)
     assert (path / "config.json").read_text() == "one"
-    assert sorted(one.name for one in path.iterdir()) == sorted({*texts, name})
+    assert sorted(one.name for one in path.iterdir()) == sorted({*texts, RUN_ID, name})
 
 
 def test_metrics_keep_full_precision_and_drop_what_a_checkpoint_does_not_know(tmp_path):

@@ -6,6 +6,7 @@ import errno
 import gc
 import io
 import os
+import re
 import sys
 import time
 import traceback
@@ -39,6 +40,9 @@ flags.DEFINE_bool("debug", False, "Show where in the code an error was found.")
 flags.DEFINE_multi_string(
     "allow", [], "A package whose functions and classes a saved config may name."
 )
+flags.DEFINE_multi_string(
+    "trust", [], "A place that a saved config may send to or run code from; remembered here."
+)
 
 
 def run(main: Main) -> None:
@@ -52,22 +56,37 @@ def run(main: Main) -> None:
     atexit.register(gc.freeze)  # or Python collects garbage in all of torch before it ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = _Redacting(sys.stdout), _Redacting(sys.stderr)
+    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
     app.run(lambda arguments: sys.exit(call(main, arguments[1:])), flags_parser=parse_flags)
 
 
-class _Redacting:
-    """A stream without the secrets that a config names: whatever is printed has references."""
+class SafeStream:
+    """A stream without secrets that a config names, which are printed as references.
+
+    On a terminal, control characters become escapes, whatever a text holds. Left are line breaks,
+    colors, and how a progress display moves the cursor; nothing that sets a title, fills the
+    clipboard or asks the terminal for an answer.
+    """
+
+    _UNSAFE = re.compile(
+        r"\x1b(?!\[[\d;]*[mAK]|\[\?25[hl])|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f-\x9f]"
+        r"|[\u202a-\u202e\u2066-\u2069]"  # these reverse the order of letters
+    )
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        """Write a text; return its length."""
         secrets = sys.modules.get("fidgpt.graph.secrets")
-        self._stream.write(secrets.redacted(text) if secrets else text)
+        shown = secrets.redacted(text) if secrets else text
+        if self._stream.isatty():
+            shown = self._UNSAFE.sub(lambda found: ascii(found[0])[1:-1], shown)
+        self._stream.write(shown)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
+        """Write several texts."""
         for line in lines:
             self.write(line)
 
@@ -115,6 +134,10 @@ def _status(main: Main, arguments: list[str]) -> int:
 
             print_help(FLAGS)
             return 0
+        if FLAGS.trust or FLAGS.allow:
+            from fidgpt.files import trust
+
+            trust([*FLAGS.trust, *(f"--allow={one}" for one in FLAGS.allow)])
         return main(arguments) or 0
     except KeyboardInterrupt:
         fail("interrupted.")

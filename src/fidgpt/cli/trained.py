@@ -66,6 +66,7 @@ def load_trained(path: Path) -> "tuple[Trainer, Tokenizer]":
     from fidgpt.compose.catalogue import own_catalogue
     from fidgpt.compose.runs import build_trainer
     from fidgpt.compose.sources import load_run
+    from fidgpt.compose.trust import require_consent
     from fidgpt.graph import ConfigError
     from fidgpt.interop.hugging_face.files import is_hub_directory
     from fidgpt.interop.hugging_face.settings import read_config
@@ -85,7 +86,9 @@ def load_trained(path: Path) -> "tuple[Trainer, Tokenizer]":
         trainer.evaluators, restore = {}, interop.load_hf
     else:
         allowed = (*own_catalogue().packages, *FLAGS.allow)
-        trainer = build_trainer(load_run(path, allowed=allowed))
+        cfg = load_run(path, allowed=allowed)
+        require_consent(cfg, words=[], is_loaded=True, sends=False)
+        trainer = build_trainer(cfg)
         restore = functools.partial(_restore, trainer)
     tokenizer = data.load_tokenizer(path / "tokenizer.json")
     model.materialize(trainer.model, device=trainer.parallel.device, seed=0)

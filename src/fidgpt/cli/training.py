@@ -13,9 +13,10 @@ from fidgpt.cli.show import naming_directives, reported, warn
 from fidgpt.compose import report, runs, tuning
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
-from fidgpt.compose.directives import is_by_machine
+from fidgpt.compose.directives import is_by_machine, kind_of
 from fidgpt.compose.sources import load_run
-from fidgpt.graph import ConfigError, fingerprint
+from fidgpt.compose.trust import require_consent
+from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
 from fidgpt.train import Mirror, Trainer, device
@@ -44,6 +45,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     """Train what the directives made, or resume the run that had the config `old`."""
     with naming_directives(made):
         trainer = runs.build_trainer(made.resolved)
+        _require_consent(made.resolved, is_loaded=old is not None)
     changes, warnings = reported(made)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
     warn([*warnings, *unused_arguments(made.config), *report.unused_blocks(made)])
@@ -87,6 +89,19 @@ def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composi
         return made, runs.build_trainer(made.resolved)
     trainer.precision, trainer.tuning = choice.precision, None
     return made, trainer
+
+
+def _require_consent(cfg: fdl.Config | Resolved, *, is_loaded: bool) -> None:
+    """Print where a config that was loaded from a file sends what it makes, before it does.
+
+    Raises:
+      ConfigError: it names a place that needs the user's consent first.
+    """
+    words = [*FLAGS.config, FLAGS.resume or "", FLAGS.run_dir or ""]
+    kinds = map(kind_of, FLAGS.config)
+    is_loaded = is_loaded or any(one is not None and not one.portable for one in kinds)
+    for line in require_consent(cfg, words=words, is_loaded=is_loaded):
+        print(line, file=sys.stderr)
 
 
 def _pretend_machine() -> None:
@@ -137,6 +152,7 @@ def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
     path = Path(FLAGS.run_dir)
     mirror = getattr(getattr(cfg, "checkpoints", None), "mirror", None)
     if not path.exists() and isinstance(mirror, fdl.Buildable):
+        _require_consent(cfg, is_loaded=False)
         built = fdl.build(mirror)
         if isinstance(built, Mirror) and built.holds_run():
             built.restore_run(path)

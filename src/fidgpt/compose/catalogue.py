@@ -219,9 +219,18 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
 
     Args:
       allowed: more packages whose callables a file may name.
+
+    Raises:
+      ConfigError: one of those is a part of Python, with which a file could run any command.
     """
     from fidgpt import configs, fiddlers, tags
 
+    for name in allowed:
+        if name.partition(".")[0] in sys.stdlib_module_names:
+            raise ConfigError(
+                f"--allow={name:.80} would let a file run any command, since it is a module of "
+                "Python itself: put what the file needs into a package of your own."
+            )
     packages = tuple(name for name in _declared_packages() if _is_importable(name))
     dotted = {name: find_dotted(path, "config") for name, path in _DOTTED_CONFIGS.items()}
     own_tags = {name: value for name, value in vars(tags).items() if is_tag(value)}

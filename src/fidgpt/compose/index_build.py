@@ -166,7 +166,8 @@ def write(path: Path, index: Index) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as draft:
             draft.write_text(json.dumps(index), encoding="utf-8")
-        files = sorted(path.parent.glob("index-*.json"), key=lambda one: one.stat().st_mtime)
+        names = f"index-{'[0-9a-f]' * 8}.json"  # and no others of the user's
+        files = sorted(path.parent.glob(names), key=lambda one: one.stat().st_mtime)
         for old in files[:-_MOST_FILES]:
             old.unlink()
 

@@ -1,14 +1,13 @@
 """Configs read from files and runs, on this machine or in storage that fsspec knows."""
 
-import io
 import os
-import stat
 import sys
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
+from fidgpt.files import read_all, read_bytes
 from fidgpt.graph import ConfigError, attributed_to, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
@@ -46,8 +45,13 @@ def read_text(name: str) -> tuple[str, str]:
     if not name.strip():
         raise ConfigError("the name of a file is missing.")
     try:
-        files, path = _located(name)
-        text = io.TextIOWrapper(io.BytesIO(_read_bytes(files, path)), encoding="utf-8").read()
+        if is_url(name):
+            files, path = _located(name)
+            with files.open(path, "rb") as file:
+                content = read_all(file, most=_LARGEST)
+        else:
+            content = read_bytes(os.path.expanduser(name), most=_LARGEST)
+        text = content.decode().replace("\r\n", "\n")
     except Exception as error:  # every kind of storage has its own
         if isinstance(error, UnicodeDecodeError):
             reason = "it is not UTF-8 text"
@@ -58,23 +62,6 @@ def read_text(name: str) -> tuple[str, str]:
             reason = (reason.splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UnreadableFile(name, f"{reason}.") from error
     return name if is_url(name) else os.path.expanduser(name), text
-
-
-def _read_bytes(files: Any, path: str) -> bytes:
-    """Read a file of reasonable size; of a pipe, what its writer writes into it."""
-    is_local = "file" in files.protocol
-    if is_local and stat.S_ISFIFO(os.stat(path).st_mode):
-        # Without a writer it is empty; to open it would wait for one for ever otherwise.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-        os.set_blocking(descriptor, True)
-        opened = os.fdopen(descriptor, "rb")
-    else:
-        opened = files.open(path, "rb")
-    with opened as file:
-        content = file.read(_LARGEST + 1)
-    if len(content) > _LARGEST:
-        raise ValueError(f"it is larger than {_LARGEST >> 20} MiB, so it holds no config")
-    return content
 
 
 def _exists(name: str) -> bool:

@@ -89,7 +89,7 @@ class IndexedDirectory:
     def read_index(self) -> dict[str, Any]:
         """Return the index; raise DataError if it cannot be read or has another version."""
         try:
-            index: Any = json.loads((self.path / INDEX).read_text(encoding="utf-8"))
+            index: Any = files.parse_json(files.read_bytes(self.path / INDEX))
         except (OSError, ValueError) as error:
             raise self.damaged(f"its {INDEX} cannot be read ({error})") from error
         version = index.get("version") if isinstance(index, dict) else None

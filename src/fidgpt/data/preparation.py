@@ -19,7 +19,7 @@ from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
 from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter, corpus_files
 from fidgpt.data.sources import Source
 from fidgpt.data.tokenizers import ByteLevelTokenizer, Tokenizer, TokenizerSpec, load_tokenizer
-from fidgpt.files import cache_directory, sha256_of, write_whole
+from fidgpt.files import cache_directory, read_json, sha256_of, write_whole
 from fidgpt.ranges import require_size
 
 __all__ = ["Corpus", "CorpusDirectory", "CorpusTokenizer"]
@@ -227,7 +227,7 @@ class _Preparation:
     def _resume(self) -> "tuple[Survey, dict[str, Any]] | None":
         """Return the record of an earlier attempt; None if it is missing or unreadable."""
         try:
-            record: Any = json.loads((self._directory / RECORD).read_text(encoding="utf-8"))
+            record: Any = read_json(self._directory / RECORD)
             return Survey(**record["survey"]), record["splits"]
         except (OSError, ValueError, KeyError, TypeError):
             return None

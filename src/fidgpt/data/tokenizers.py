@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from fidgpt.data.encoding_process import disable_special_tokens, encode_batch
 from fidgpt.data.errors import DataError
-from fidgpt.files import read_json
+from fidgpt.files import parse_json, read_bytes, read_json
 from fidgpt.ranges import require_size
 
 __all__ = [
@@ -397,8 +397,8 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
     """Return the text of a tokenizer.json, and the parsed object."""
     try:
-        text = path.read_text(encoding="utf-8")
-        content: Any = json.loads(text)
+        text = read_bytes(path).decode()
+        content: Any = parse_json(text)
     except (OSError, ValueError) as error:
         raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
     if not isinstance(content, dict) or not isinstance(content.get("model"), dict):

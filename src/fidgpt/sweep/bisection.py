@@ -26,7 +26,7 @@ from fidgpt.sweep import objective as objectives
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import DryRuns, Point
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import ResultsTable
+from fidgpt.sweep.results import ResultsTable, claim
 from fidgpt.sweep.runners.jobs import Runner, jobs_of
 
 T = TypeVar("T")
@@ -217,7 +217,6 @@ class Bisection:
           Stopped: a signal stopped the runs.
         """
         jobs = jobs_of(points, self.directory, runs.allow_flags(self.allowed))
-        self.directory.mkdir(parents=True, exist_ok=True)
         table = ResultsTable(self.directory, jobs)
         todo = [job for job in jobs if table.row(job)["status"] not in ("finished", "diverged")]
         if todo:
@@ -260,7 +259,7 @@ class Bisection:
         self._measure, self._log, self._numbers = measure, log, itertools.count(1)
         self._values.clear()
         self._verdicts.clear()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        claim(self.directory)
         (self.directory / LOG).write_text("", encoding="utf-8")
         ends = [(), self.pieces]
         for pieces, run in zip(ends, (self.good, self.bad), strict=True):

@@ -10,7 +10,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.compose.runs import build_trainer
-from fidgpt.files import write_whole
+from fidgpt.files import read_json, write_whole
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.model.reports import collecting
 from fidgpt.train import Trainer
@@ -92,8 +92,8 @@ def write_objective(objective: Objective, directory: Path) -> None:
 def read_objective(directory: Path) -> Objective | None:
     """Return what the points of a sweep are compared by; None if that is not recorded."""
     try:
-        return objective_of(json.loads((directory / FILE).read_text("utf-8"))["objective"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return objective_of(read_json(directory / FILE)["objective"])
+    except (ValueError, KeyError, TypeError):
         return None
 
 

@@ -92,7 +92,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         directory = self.table.directory
-        directory.mkdir(parents=True, exist_ok=True)
+        results.claim(directory)
         if self._items is not None:
             warnings = results.changed_code(self.table)
             for line in [*warnings, *results.several_sweeps(directory, self._items)]:

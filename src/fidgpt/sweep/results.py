@@ -7,6 +7,8 @@ import hashlib
 import io
 import itertools
 import json
+import os
+import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +20,7 @@ from rich.text import Text
 
 import fidgpt
 from fidgpt.compose.directives import DEFAULT_CONFIG
-from fidgpt.files import wait_for_lock, write_whole
+from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
 from fidgpt.sweep.axes import Axis, Item
@@ -29,6 +31,8 @@ from fidgpt.train.summary_text import counted, duration, magnitude
 
 Result = dict[str, Any]
 TABLE, SHEET, LOCK, SWEEPS = "table.jsonl", "results.csv", ".table.lock", "sweeps.jsonl"
+_FORMULA = re.compile(r"[=@\t\r]|[+-](?!(\d*\.?\d+|\d+\.)(e[+-]?\d+)?$)")  # but no number
+_REPLACED = (SHEET, SWEEPS, "objective.json", "bisect.jsonl")
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
 _REQUIRED = {
@@ -49,6 +53,22 @@ def read_table(directory: Path) -> list[Result]:
     return [row for row in _rows(directory) if row is not None]
 
 
+def claim(directory: Path) -> None:
+    """Make the directory of a sweep or a search, or join one.
+
+    Raises:
+      ConfigError: it holds no sweep, but files that a sweep would replace.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if not any((directory / name).exists() for name in (LOCK, TABLE)):
+        if others := [name for name in _REPLACED if os.path.lexists(directory / name)]:
+            raise ConfigError(
+                f"{directory} holds no sweep, and one would replace {listed(others, most=3)} in "
+                "it: name another --run_dir, such as one that does not exist yet."
+            )
+        (directory / LOCK).touch()
+
+
 def num_damaged(directory: Path) -> int:
     """Return the number of invalid rows in a sweep's results."""
     return _rows(directory).count(None)
@@ -56,7 +76,7 @@ def num_damaged(directory: Path) -> int:
 
 def _rows(directory: Path) -> list[Result | None]:
     try:
-        text = (directory / TABLE).read_text(encoding="utf-8", errors="replace")
+        text = read_bytes(directory / TABLE).decode(errors="replace")
     except FileNotFoundError:
         return []
     return [_row(line) for line in text.split("\n") if line]
@@ -64,7 +84,7 @@ def _rows(directory: Path) -> list[Result | None]:
 
 def _row(line: str) -> Result | None:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError:
         return None
     return row if isinstance(row, dict) and row.keys() >= _REQUIRED else None
@@ -87,10 +107,15 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
 
 
 def csv_of(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as a text of comma-separated values."""
+    """Return rows as a text of comma-separated values, none of which a spreadsheet computes."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([_inert(cell) for cell in row] for row in rows)
     return text.getvalue()
+
+
+def _inert(cell: Any) -> Any:
+    """Return a cell with a quote before what would be a formula; numbers stay."""
+    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 @functools.cache
@@ -288,8 +313,8 @@ def several_sweeps(directory: Path, items: Sequence[Item] | None = None) -> list
 
 def _recorded(directory: Path) -> list[dict[str, list[str]]]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it only serves warnings
-        lines = (directory / SWEEPS).read_text(encoding="utf-8").splitlines()
-        return [{key: row[key] for key in ("directives", "axes")} for row in map(json.loads, lines)]
+        lines = read_bytes(directory / SWEEPS).decode().splitlines()
+        return [{key: row[key] for key in ("directives", "axes")} for row in map(parse_json, lines)]
     return []
 
 

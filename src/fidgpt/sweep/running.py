@@ -61,7 +61,7 @@ class Sweep:
         self.directory = Path(directory or Path("runs") / default_name(self._given))
         self.items = self._given
         if graphs:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            results.claim(self.directory)
             path = self.directory / f"base-{fingerprint(graphs[0])[:12]}.json"
             path.write_text(dump(graphs[0]), encoding="utf-8")
             self.items = [f"config_file:{path}", *rest]

@@ -17,7 +17,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
+from numpy.typing import NDArray
 from optuna import distributions, pruners, samplers
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -38,7 +40,7 @@ from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Result, Results, ResultsTable, results_table
+from fidgpt.sweep.results import Result, Results, ResultsTable, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import derive_seed
 
@@ -172,11 +174,7 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
         ),
         "random": lambda seed: samplers.RandomSampler(seed=seed),
         "grid": lambda _: samplers.GridSampler(grid_of(spaces), seed=0),
-        "cmaes": lambda seed: samplers.CmaEsSampler(
-            seed=seed,
-            independent_sampler=samplers.RandomSampler(seed=seed),
-            warn_independent_sampling=False,
-        ),
+        "cmaes": lambda seed: CmaEsSampler(spaces, seed=seed),
     }
     if name not in known:
         raise ConfigError(f"--search={name}: there is no such sampler. {suggest(name, known)}")
@@ -205,6 +203,90 @@ def grid_of(spaces: Sequence[Space]) -> dict[str, list[Any]]:
             )
         grid[one.name] = one.values
     return grid
+
+
+class CmaEsSampler(samplers.BaseSampler):
+    """CMA-ES (Hansen, arXiv:1604.00772) on the ranges of numbers; the rest is chosen at random.
+
+    Its state is computed from the finished trials. Optuna's own sampler stores it in the study as
+    a pickle, which would run code of whoever wrote the study.
+
+    Args:
+      spaces: what is chosen.
+      seed: of the next choice.
+    """
+
+    def __init__(self, spaces: Sequence[Space], *, seed: int) -> None:
+        self._ranges: dict[str, Any] = {
+            one.name: one.distribution for one in spaces if not _is_choice(one)
+        }
+        self._seed = seed
+        self._random = samplers.RandomSampler(seed=seed)
+
+    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
+        return self._ranges
+
+    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
+        import cmaes  # late: few searches use it
+
+        size = len(self._ranges)
+        optimizer = cmaes.CMA(
+            mean=np.full(size, 0.5),
+            sigma=1 / 6,  # of the unit cube, as in Optuna
+            bounds=np.tile([0.0, 1.0], (size, 1)),
+            seed=self._seed,
+            n_max_resampling=10 * size,
+        )
+        sign = -1 if study.direction == optuna.study.StudyDirection.MAXIMIZE else 1
+        known = [
+            (self._unit(one.params), sign * one.value)
+            for one in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+            if one.value is not None and self._holds(one.params)
+        ]
+        for first in range(
+            0, len(known) - optimizer.population_size + 1, optimizer.population_size
+        ):
+            optimizer.tell(known[first : first + optimizer.population_size])
+        point = zip(self._ranges.items(), optimizer.ask(), strict=True)
+        return {name: _from_unit(one, float(x)) for (name, one), x in point}
+
+    def sample_independent(
+        self, study: Any, trial: Any, param_name: str, param_distribution: Any
+    ) -> Any:
+        return self._random.sample_independent(study, trial, param_name, param_distribution)
+
+    def _holds(self, params: Mapping[str, Any]) -> bool:
+        """Return whether a trial, of whoever wrote the study, has a number of every range."""
+        values = ((params.get(name), one) for name, one in self._ranges.items())
+        return all(isinstance(v, int | float) and r.low <= v <= r.high for v, r in values)
+
+    def _unit(self, params: Mapping[str, Any]) -> NDArray[Any]:
+        """Return a point of the unit cube."""
+        bounds = {name: _bounds(one) for name, one in self._ranges.items()}
+        scaled = {name: _scale(one)(params[name]) for name, one in self._ranges.items()}
+        return np.array([(scaled[n] - low) / (high - low) for n, (low, high) in bounds.items()])
+
+
+def _is_choice(space: Space) -> bool:
+    return isinstance(space.distribution, distributions.CategoricalDistribution)
+
+
+def _scale(one: Any) -> Callable[[float], float]:
+    return math.log if one.log else float
+
+
+def _bounds(one: Any) -> tuple[float, float]:
+    return _scale(one)(one.low), _scale(one)(one.high)
+
+
+def _from_unit(one: Any, x: float) -> float | int:
+    """Return the value of a range for a number between 0 and 1."""
+    low, high = _bounds(one)
+    value = low + x * (high - low)
+    value = min(one.high, max(one.low, math.exp(value) if one.log else value))
+    if isinstance(one, distributions.IntDistribution):
+        return int(one.low + round((value - one.low) / one.step) * one.step)
+    return value
 
 
 class SamplerPerTrial(samplers.BaseSampler):
@@ -390,7 +472,7 @@ class Search:
             num_steps = self._job(first).point.cost.num_steps
         make = sampler_factory(self.sampler, self.spaces, parallel=parallel)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
-        self.directory.mkdir(parents=True, exist_ok=True)
+        claim(self.directory)
         study = optuna.create_study(
             storage=_open_journal(self.directory),
             study_name="search",

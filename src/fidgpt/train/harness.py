@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -399,6 +399,8 @@ class TaskEvaluation(Periodic):
     Raises:
       ValueError: there is no task, or a count is too small.
     """
+
+    RUNS: ClassVar[Mapping[str, str]] = {"tasks": "the task", "include_path": "the tasks"}
 
     tasks: Sequence[str]
     _: KW_ONLY

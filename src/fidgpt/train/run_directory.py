@@ -9,13 +9,14 @@ import shlex
 import shutil
 import signal
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from fidgpt.files import atomic_path, lock, sync, write_whole
+from fidgpt.files import atomic_path, lock, read_bytes, sync, trusted, write_whole
 
 __all__ = ["Outcome", "RunDirectory", "RunError"]
 
@@ -25,6 +26,7 @@ class RunError(ValueError):
 
 
 FLAGS_FILE = "flags.txt"
+RUN_ID = "run_id.txt"  # of the run, whatever its directory is called
 _CONFIG = "config.json"
 _JOURNAL = "changes.jsonl"
 _LOCK = ".lock"
@@ -36,13 +38,14 @@ def resume_flag(path: Path) -> str:
 
 
 def shell_words(path: Path, *words: str) -> str:
-    """Return arguments of a command on the run in `path`, after the flags that the run needs."""
-    file = path / FLAGS_FILE
-    try:
-        flags = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeError):  # few runs have flags
-        flags = []
-    return shlex.join([*flags, *words])
+    """Return arguments of a command on the run in `path`, after the flags that the run needs.
+
+    Flags that no command on this machine had, because the run began elsewhere, are left out.
+    """
+    flags: list[str] = []
+    with contextlib.suppress(OSError, UnicodeError):  # few runs have flags
+        flags = read_bytes(path / FLAGS_FILE).decode().splitlines()
+    return shlex.join([*trusted().intersection(flags), *words])
 
 
 def cannot_write(path: Path, error: Exception, *, run: Path, size: int = 0) -> str:
@@ -144,7 +147,7 @@ class RunDirectory:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(self.path) as draft:
                 draft.mkdir()
-                for name, text in self.texts.items():
+                for name, text in {RUN_ID: f"{uuid.uuid4().hex}\n", **self.texts}.items():
                     (draft / name).write_text(text, encoding="utf-8")
                 if fill is not None:
                     fill(draft)
@@ -220,7 +223,7 @@ class RunDirectory:
         """Return the text of a file of the folder; None if it is missing."""
         path = self.path / name
         try:
-            return path.read_text(encoding="utf-8") if os.path.lexists(path) else None
+            return read_bytes(path).decode() if os.path.lexists(path) else None
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or "not UTF-8 text"
             raise RunError(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from jaxtyping import Int64
@@ -361,7 +362,7 @@ class Trainer:
         if resume:
             self.checkpoints.fetch(run.path, step=resume_step)
         else:
-            self.checkpoints.require_free_mirror()
+            self.checkpoints.require_free_mirror(run.path)
         is_new = not resume or (resume_step is None and not manifest.find(run.path))
         self.parallel.shard(self.model, self.precision)
         materialize(self.model, device=self.parallel.device, seed=self.seed)
@@ -394,7 +395,12 @@ class Trainer:
 
     def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> None:
         """Make the directory of a new run, and lock it against other processes."""
-        run.create(fill=lambda folder: self.data.tokenizer.save(folder / "tokenizer.json"))
+
+        def fill(folder: Path) -> None:
+            self.data.tokenizer.save(folder / "tokenizer.json")
+            self.checkpoints.claim_mirror(folder, directory=run.path)
+
+        run.create(fill=fill)
         lock()
 
     def _rewind(self, run: RunDirectory, *, step: int, until_step: int | None) -> None:

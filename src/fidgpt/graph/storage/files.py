@@ -141,7 +141,9 @@ def _data_of(text: str) -> Any:
         return read_json(text)
     except ConfigError:
         raise
-    except (ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ConfigError("it is not JSON: it is nested too deeply.") from None
+    except ValueError as error:
         raise ConfigError(f"it is not JSON: {error}.") from None
 
 

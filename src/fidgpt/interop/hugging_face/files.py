@@ -5,7 +5,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from fidgpt.configs.hub import Family, Form, Piece, Same, Tensors
-from fidgpt.files import atomic_path, write_whole
+from fidgpt.files import (
+    atomic_path,
+    list_own,
+    open_regular,
+    parse_json,
+    read_bytes,
+    write_whole,
+)
 from fidgpt.graph import ConfigError
 from fidgpt.model import LoRALinear, StackedExperts, is_adapter
 
@@ -34,8 +41,8 @@ def read_json(path: Path) -> dict[str, Any]:
       ConfigError: the file cannot be read, or is not a JSON object.
     """
     try:
-        content: Any = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content: Any = parse_json(read_bytes(path))
+    except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     if not isinstance(content, dict):
         raise ConfigError(f"{path} cannot be read: it is not a JSON object.")
@@ -139,7 +146,7 @@ def _index(directory: Path) -> dict[str, str]:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        with path.open("rb"):  # for errors that safetensors does not report
+        with open_regular(path):  # for errors that safetensors does not report
             pass
         with safe_open(path, "pt") as file:
             yield file
@@ -369,13 +376,19 @@ def unknown_codes(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 @torch.no_grad()
-def write_weights(layout: Layout, directory: Path, *, max_shard_size: int) -> None:
-    """Write the shards, then their index, and remove previous weights.
+def write_weights(
+    layout: Layout, directory: Path, *, max_shard_size: int, others: Sequence[str] = ()
+) -> None:
+    """Write the shards, then their index, and remove the weights of an earlier export.
 
     Args:
       layout: layout of a model that is not on the meta device; it is copied shard by shard.
       directory: an existing directory.
       max_shard_size: maximum bytes per file, unless a single tensor is larger.
+      others: names of files that will be written beside them.
+
+    Raises:
+      ConfigError: there is such a file, or weights, that no export has written.
     """
     shards: list[list[str]] = [[]]
     size = 0
@@ -388,6 +401,14 @@ def write_weights(layout: Layout, directory: Path, *, max_shard_size: int) -> No
     count = len(shards)
     names = [f"model-{i + 1:05}-of-{count:05}.safetensors" for i in range(count)]
     names = [WEIGHTS] if count == 1 else names
+    there = [path.name for path in directory.iterdir() if _OURS.fullmatch(path.name)]
+    try:
+        listed = list_own(directory, [*names, INDEX, *others], replaces=[*there, *others])
+    except FileExistsError as error:
+        raise ConfigError(
+            f"{error.filename} would be lost, and no export has written it: name another "
+            "directory, such as one that does not exist yet."
+        ) from None
     for name, inside in zip(names, shards, strict=True):
         with atomic_path(directory / name) as draft:
             draft.touch()
@@ -399,6 +420,5 @@ def write_weights(layout: Layout, directory: Path, *, max_shard_size: int) -> No
         total = {"total_size": sum(map(layout.size, files))}
         write_json(directory / INDEX, {"metadata": total, "weight_map": files})
         names.append(INDEX)
-    for path in directory.iterdir():
-        if path.name not in names and _OURS.fullmatch(path.name):
-            path.unlink()
+    for name in listed.intersection(there).difference(names):
+        (directory / name).unlink(missing_ok=True)

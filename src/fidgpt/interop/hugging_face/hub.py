@@ -40,7 +40,7 @@ _MAX_LISTED = 12  # lines in a message
 _MAX_ALLOWED = 4  # paths that a message suggests for may_differ
 _MAX_DIFFERENCES = 6  # from the nearest family
 _FORMATS = ("BF16", "F16", "F32", "F64")
-_TOKENIZER = "tokenizer.json"
+_TOKENIZER, _TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
 _BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models without a head
 _TEXT_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))  # with images
 
@@ -235,22 +235,17 @@ def save_hf(
 
     Raises:
       ConfigError: the model is on the meta device, or no known family of the hub computes what it
-        does: then the nearest one and the differences are named. Or the directory has a
-        config.json of something else, such as a run's, which stays as it is.
+        does: then the nearest one and the differences are named. Or the directory has files of
+        these names that no export has written, such as a run's config; they stay as they are.
     """
     _require_memory(model)
     directory = Path(directory).expanduser()
-    path = directory / CONFIG
-    if path.exists() and not files.is_hub_directory(directory):
-        raise ConfigError(
-            f"{path} is not the config of a model on the hub, and would be lost; a run needs its "
-            "own to resume: name another directory, such as one that does not exist yet."
-        )
     member, found = fitting_member(model, seq_len=seq_len, model_type=model_type)
     family = member.family
     layout = layout_of(family, model, member.settings, merge=True)
     directory.mkdir(parents=True, exist_ok=True)
-    files.write_weights(layout, directory, max_shard_size=max_shard_size)
+    others = [CONFIG, *([_TOKENIZER, _TOKENIZER_SETTINGS] if tokenizer is not None else [])]
+    files.write_weights(layout, directory, max_shard_size=max_shard_size, others=others)
     if tokenizer is not None:
         _write_tokenizer(tokenizer, directory, seq_len=seq_len)
     about = {
@@ -261,7 +256,7 @@ def save_hf(
         "eos_token_id": None if tokenizer is None else tokenizer.end_of_text,
         "pad_token_id": None,
     }
-    files.write_json(path, about | found)
+    files.write_json(directory / CONFIG, about | found)
     return family.architecture
 
 
@@ -322,7 +317,7 @@ def _write_tokenizer(tokenizer: Tokenizer, directory: Path, *, seq_len: int) -> 
         "eos_token": texts.get(tokenizer.end_of_text),
         "clean_up_tokenization_spaces": False,
     }
-    files.write_json(directory / "tokenizer_config.json", settings)
+    files.write_json(directory / _TOKENIZER_SETTINGS, settings)
 
 
 # What every module has, and what changes no number that a model computes outside of training.

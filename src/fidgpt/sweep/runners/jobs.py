@@ -19,7 +19,7 @@ from typing import IO, Any, ClassVar, Literal, Protocol
 
 import torch
 
-from fidgpt.files import lock, write_whole
+from fidgpt.files import lock, parse_json, read_bytes, write_whole
 from fidgpt.sweep.objective import reported_by
 from fidgpt.sweep.points import Point
 from fidgpt.sweep.runners.remote import Tail, failure_reason
@@ -93,7 +93,7 @@ class Job:
 
     def _mark(self) -> Row | None:
         try:
-            mark = json.loads((self.directory / _MARK).read_text(encoding="utf-8"))
+            mark = parse_json(read_bytes(self.directory / _MARK))
         except (OSError, ValueError):
             return None
         return mark if isinstance(mark, dict) else None

@@ -4,7 +4,6 @@ It is sent to the nodes by value, so it imports little but the standard library,
 """
 
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, NamedTuple
 
-from fidgpt.files import lock
+from fidgpt.files import lock, open_regular, parse_json
 
 _MAX_WIDTH = 300
 # How a process reports the failure of another process of its run.
@@ -30,7 +29,7 @@ class Tail:
     def rows(self) -> list[dict[str, Any]]:
         """Return the new rows; lines that are damaged or incomplete are skipped."""
         try:
-            with self._path.open("rb") as file:
+            with open_regular(self._path) as file:
                 if file.seek(0, os.SEEK_END) < self._at:  # truncated by a run that resumed
                     self._at = 0
                 file.seek(self._at)
@@ -42,7 +41,7 @@ class Tail:
         rows: list[dict[str, Any]] = []
         for line in whole.splitlines():
             with contextlib.suppress(ValueError):
-                row = json.loads(line)
+                row = parse_json(line)
                 if isinstance(row, dict) and isinstance(row.get("step"), int):
                     rows.append(row)
         return rows

@@ -161,8 +161,8 @@ def has_ended(record: Mapping[str, Any]) -> bool:
 
 def _names_of_points(path: Path) -> dict[str, str]:
     """Return the newest task of each point, by fingerprint, of earlier processes."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    rows = map(json.loads, lines)
+    lines = files.read_bytes(path).splitlines() if path.exists() else []
+    rows = map(files.parse_json, lines)
     return {point: f"{row['name']}-{i}" for row in rows for i, point in enumerate(row["points"])}
 
 

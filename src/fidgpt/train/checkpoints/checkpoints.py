@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import json
 import math
 import operator
 import shutil
@@ -17,6 +16,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fidgpt.files import parse_json, read_bytes
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
@@ -408,10 +408,15 @@ class Checkpoints:
                     raise CheckpointError(f"{path} cannot be read: {error}.") from error
                 # The run has deleted it meanwhile, since there is a newer one.
 
-    def require_free_mirror(self) -> None:
-        """Check that a new run can use its mirror; all processes call this before any `save`."""
+    def require_free_mirror(self, directory: Path) -> None:
+        """Check that the new run `directory` can use its mirror; all processes call this."""
         if (mirror := self.mirror) is not None:
-            self._joined().on_main(mirror.require_free)
+            self._joined().on_main(lambda: mirror.require_free(directory))
+
+    def claim_mirror(self, draft: Path, *, directory: Path) -> None:
+        """Claim the mirror for the new run `directory`, whose files are in a folder already."""
+        if self.mirror is not None:
+            self.mirror.claim(draft, directory=directory)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
         """Copy a checkpoint from the mirror, if there is one and the run lacks the checkpoint.
@@ -613,4 +618,4 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -
 
 
 def _read(path: Path, name: str) -> Any:
-    return json.loads((path / name).read_bytes())
+    return parse_json(read_bytes(path / name))

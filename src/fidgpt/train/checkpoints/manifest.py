@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -11,13 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fidgpt.files import sha256_of, sync
+from fidgpt.files import is_inside, parse_json, read_bytes, sha256_of, sync
 from fidgpt.train.run_directory import resume_flag
 
 __all__ = ["CheckpointError"]
 
 TEMPORARY = ".tmp-"
 REPLACED = ".old-"
+_DRAFT = re.compile(r"\.tmp-(\.old-)?(abandoned-)?step_\d{8,}-(\d+|deleted)")
 
 
 class CheckpointError(ValueError):
@@ -60,9 +62,9 @@ def publish(temporary: Path, final: Path) -> None:
 def settle(folder: Path) -> None:
     """Remove what killed writers left in `folder`, and finish an interrupted replacement."""
     for path in list(folder.iterdir()):
-        if path.name.startswith(TEMPORARY):
+        if _DRAFT.fullmatch(path.name):
             shutil.rmtree(path)
-        elif path.name.startswith(REPLACED):
+        elif is_canonical(path.name.removeprefix(REPLACED)) and path.name.startswith(REPLACED):
             final = path.with_name(path.name.removeprefix(REPLACED))
             if final.exists():
                 discard(path)
@@ -71,7 +73,11 @@ def settle(folder: Path) -> None:
 
 
 def discard(path: Path) -> None:
-    """Delete a directory atomically."""
+    """Delete a checkpoint atomically; one with other files in it is kept as `kept-...`."""
+    if not all(name == MANIFEST or _section(name) in ALL for name in os.listdir(path)):
+        kept = (path.with_name(f"kept-{path.name.lstrip('.')}{n or ''}") for n in itertools.count())
+        os.rename(path, next(one for one in kept if not one.exists()))
+        return
     doomed = path.with_name(f"{TEMPORARY}{path.name}-deleted")
     os.rename(path, doomed)
     sync(path.parent)
@@ -129,18 +135,21 @@ def write_manifest(path: Path, *, step: int, files: Seals, notes: Mapping[str, A
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest of a checkpoint; empty if it cannot be read."""
     try:
-        return parsed((path / MANIFEST).read_bytes())
+        return parsed(read_bytes(path / MANIFEST))
     except OSError:
         return {}
 
 
 def parsed(written: bytes) -> dict[str, Any]:
-    """Parse the bytes of a manifest; empty if they are damaged."""
+    """Parse the bytes of a manifest; empty if they are damaged, or name files of other folders."""
     try:
-        read: Any = json.loads(written)
+        read: Any = parse_json(written)
     except ValueError:
         return {}
-    return read if isinstance(read, dict) else {}
+    files = read.get("files", {}) if isinstance(read, dict) else None
+    if not isinstance(files, dict) or not all(map(is_inside, files)):
+        return {}
+    return read
 
 
 class Saved(NamedTuple):
@@ -164,8 +173,8 @@ class Saved(NamedTuple):
 
 def files_of(path: Path, section: str, *, suffix: str = ".safetensors") -> list[Path]:
     """Return the files of a section of a good checkpoint, one for each process that wrote."""
-    written = json.loads((path / MANIFEST).read_bytes())
-    names = [name for name in written["files"] if name.endswith(suffix)]
+    written = parsed(read_bytes(path / MANIFEST)).get("files", {})
+    names = [name for name in written if name.endswith(suffix)]
     return [path / name for name in names if _section(name) == section]
 
 
@@ -234,8 +243,8 @@ def choose(
 def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:
     """Return why a checkpoint is refused, as the rest of a sentence; None for a good one."""
     try:
-        written = (path / MANIFEST).read_bytes()
-        manifest = json.loads(written)
+        written = read_bytes(path / MANIFEST)
+        manifest = parsed(written)
         if manifest["format"] > FORMAT:
             return f"has format {manifest['format']}, this fidgpt reads {FORMAT}: update fidgpt."
         if json_bytes(_signed(manifest)) != written:

@@ -1,72 +1,202 @@
 """Copies of checkpoints in other storage."""
 
 import contextlib
+import hashlib
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from fidgpt.files import LIST
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
-from fidgpt.train.run_directory import RunDirectory, RunError, print_stderr
+from fidgpt.train.run_directory import RUN_ID, RunDirectory, RunError, print_stderr
 
 __all__ = ["Mirror"]
 
-# Files that identify a run: written once at its start, with the time.
+# Files that identify a run that was begun before there was a RUN_ID.
 IDENTITY = ("command.txt", "environment.json")
+CLAIM = "fidgpt-mirror.json"  # in the folder: the run that it belongs to
 _RUN = "run"  # in the folder of a copy: the files of the run directory at that time
+_SOON = 1.0  # seconds in which a claim is written
 Retention = Callable[[Sequence[Saved]], set[int]]
 
 
+def run_of(files: Mapping[str, bytes]) -> str:
+    """Return the identity of a run, of which some files are given by name; "" if they have none."""
+    if own := files.get(RUN_ID):
+        return own.decode(errors="replace").strip()
+    known = [files[name] for name in IDENTITY if name in files]
+    return hashlib.sha256(b"\0".join(known)).hexdigest()[:16] if known else ""
+
+
+def _run_in(directory: Path) -> str:
+    paths = [directory / name for name in (RUN_ID, *IDENTITY)]
+    return run_of({path.name: path.read_bytes() for path in paths if path.is_file()})
+
+
 class _Storage:
-    """A folder of copies of checkpoints, which need not exist yet; raises the storage's errors."""
+    """A folder of copies of checkpoints, which need not exist yet; raises the storage's errors.
+
+    It belongs to the run that its claim names. Only what the run has listed is ever deleted.
+    """
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs  # late: few runs have a mirror
 
         found: tuple[Any, str] = url_to_fs(url)
+        self._url = url
         self._system, root = found
         self._root = root.rstrip("/")
-        begun: dict[int, set[str]] = {}
-        if self._system.exists(self._root):
-            self._system.invalidate_cache()  # others write there too
-            for name in self._names(self._root):
-                if manifest.is_canonical(name):
-                    step = int(name.removeprefix("step_"))
-                    begun[step] = self._names(self._folder(step))
-        self.complete = {step for step, names in begun.items() if manifest.MANIFEST in names}
-        self.cut_short = begun.keys() - self.complete
+        self._system.invalidate_cache()  # others write there too
+        self.names = self._names(self._root)
+        self._copies = {
+            int(name.removeprefix("step_")): self._names(f"{self._root}/{name}")
+            for name in self.names
+            if manifest.is_canonical(name)
+        }
+        self.complete = {step for step, names in self._copies.items() if manifest.MANIFEST in names}
+        self.cut_short = self._copies.keys() - self.complete
+
+    def owner(self) -> dict[str, Any]:
+        """Return what the claim holds: `run` and `directory`; empty without a claim.
+
+        Raises:
+            CheckpointError: it belongs to an unknown run.
+        """
+        path = f"{self._root}/{CLAIM}"
+        if not self._system.exists(path):
+            return {}
+        found = manifest.parsed(self._system.cat_file(path))
+        if not found:
+            time.sleep(_SOON)  # another process may be writing it
+            found = manifest.parsed(self._system.cat_file(path))
+        if found or self.names == {CLAIM}:  # a kill cut it short, before anything else was there
+            return found
+        raise CheckpointError(f"{self._url}/{CLAIM} is damaged: name another folder.")
+
+    def claim(self, directory: Path, *, as_directory: Path | None = None) -> None:
+        """Check that the folder belongs to the run `directory`, or claim it if it is free.
+
+        Args:
+            directory: of the run, which has its files already.
+            as_directory: the name that it will have.
+
+        Raises:
+            CheckpointError: it belongs to another run, or holds what no run has written.
+        """
+        mine = {"run": _run_in(directory), "directory": str((as_directory or directory).resolve())}
+        owner = self.owner()
+        if owner.get("run") == mine["run"]:
+            return
+        named = self.run_files(names={RUN_ID, *IDENTITY})
+        is_older = not owner and bool(self.complete) and run_of(named) == mine["run"]
+        if not is_older:
+            self.require_free(owner, mine["directory"])
+        content = manifest.json_bytes(mine)
+        self._system.makedirs(self._root, exist_ok=True)
+        self._begin(f"{self._root}/{CLAIM}", content, replace=CLAIM in self.names)
+        if (owner := self.owner()) != mine:  # storage that cannot create a file exclusively
+            raise self._refusal(owner, mine["directory"])
+        if is_older:  # copies of a version without lists
+            for step in self.complete:
+                named = [manifest.MANIFEST, *self.read_manifest(step).get("files", ())]
+                kept = [f"{_RUN}/{name}" for name in self._names(f"{self._folder(step)}/{_RUN}")]
+                self._list(step, [name for name in named if name in self._copies[step]] + kept)
+
+    def require_free(self, owner: Mapping[str, Any], directory: str) -> None:
+        """Check that the run `directory` may claim the folder, or claim it again after a loss.
+
+        Args:
+            owner: what the claim holds now.
+            directory: of the run; one that was lost before its first copy begins again there.
+
+        Raises:
+            CheckpointError: it belongs to another run, or holds what no run has written.
+        """
+        if self.complete or owner.get("directory", directory) != directory:
+            raise self._refusal(owner, directory)
+        own = {manifest.name_of(step) for step, names in self._copies.items() if LIST in names}
+        if others := sorted(self.names - {CLAIM} - own):
+            listed = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+            raise CheckpointError(
+                f"{self._url} holds other files ({listed}): name an empty folder, for this run "
+                "alone, with --config='fiddler:mirror_checkpoints(url=...)'."
+            )
+
+    def _refusal(self, owner: Mapping[str, Any], directory: str) -> CheckpointError:
+        newest = f", up to step {max(self.complete)}" if self.complete else ""
+        return CheckpointError(
+            f"{self._url} is the mirror of {owner.get('directory', 'another run')}{newest}, and "
+            f"{directory} is another run: name a folder for this run alone, with "
+            "--config='fiddler:mirror_checkpoints(url=...)', or resume that run: "
+            f"{shlex.quote(f'--resume={self._url}')} --run_dir=DIRECTORY"
+        )
+
+    def _begin(self, path: str, content: bytes, *, replace: bool = False) -> None:
+        """Create a file, in one step where storage can."""
+        try:
+            with self._system.open(path, "wb" if replace else "xb") as file:
+                file.write(content)
+        except FileExistsError:
+            return  # who reads it sees whose it is
+        except (NotImplementedError, ValueError):
+            self._system.pipe_file(path, content)
 
     def read_manifest(self, step: int) -> dict[str, Any]:
         """Return the manifest of a copy; empty if it is damaged."""
         return manifest.parsed(self._system.cat_file(f"{self._folder(step)}/{manifest.MANIFEST}"))
 
     def send(self, path: Path, step: int, *, run: Path) -> None:
-        """Copy the checkpoint at `path` with the files of its run, the manifest last."""
+        """Copy the checkpoint at `path` with the files of its run, the manifest last.
+
+        Raises:
+            CheckpointError: something else lies there.
+        """
         self.remove(step)
         target = self._folder(step)
-        self._system.makedirs(f"{target}/{_RUN}", exist_ok=True)
-        for file in sorted(run.iterdir()):
-            if file.is_file() and not file.name.startswith("."):
-                self._system.put_file(str(file), f"{target}/{_RUN}/{file.name}")
+        if self._system.exists(target) and self._names(target):
+            raise CheckpointError(f"{target} holds files that this run did not write")
         names = sorted(file.name for file in path.iterdir() if file.name != manifest.MANIFEST)
+        run_files = [
+            one.name
+            for one in sorted(run.iterdir())
+            if one.is_file() and not one.name.startswith(".")
+        ]
+        self._system.makedirs(f"{target}/{_RUN}", exist_ok=True)
+        self._list(step, [manifest.MANIFEST, *names, *(f"{_RUN}/{name}" for name in run_files)])
+        for name in run_files:
+            self._system.put_file(str(run / name), f"{target}/{_RUN}/{name}")
         for name in [*names, manifest.MANIFEST]:
             self._system.put_file(str(path / name), f"{target}/{name}")
 
+    def _list(self, step: int, names: Sequence[str]) -> None:
+        content = manifest.json_bytes({"files": {name: {} for name in names}})
+        self._system.pipe_file(f"{self._folder(step)}/{LIST}", content)
+        self._copies.setdefault(step, set()).add(LIST)
+
     def receive(self, step: int, folder: Path) -> None:
         """Copy the files of a checkpoint into a folder."""
-        for name in self._names(self._folder(step)) - {_RUN}:
+        for name in {manifest.MANIFEST, *self.read_manifest(step).get("files", ())}:
             self._system.get_file(f"{self._folder(step)}/{name}", str(folder / name))
 
     def remove(self, step: int) -> None:
-        """Delete a copy, the manifest first."""
+        """Delete the files of a copy that its list names, the manifest first, the list last."""
         target = self._folder(step)
-        if self._system.exists(f"{target}/{manifest.MANIFEST}"):
-            self._system.rm_file(f"{target}/{manifest.MANIFEST}")
-        if self._system.exists(target):
-            self._system.rm(target, recursive=True)
+        if LIST not in self._copies.get(step, ()):
+            return
+        # A list that a kill cut short was followed by nothing else.
+        listed = manifest.parsed(self._system.cat_file(f"{target}/{LIST}")).get("files", ())
+        for name in [*listed, LIST]:
+            if self._system.exists(f"{target}/{name}"):
+                self._system.rm_file(f"{target}/{name}")
+        for folder in (f"{target}/{_RUN}", target):
+            with contextlib.suppress(Exception):  # storage without folders, or it holds more
+                self._system.rmdir(folder)
+        self._copies.pop(step)
 
     def run_files(self, *, names: Collection[str] | None = None) -> dict[str, bytes]:
         """Return files of the run stored with the newest copy, all or some, by name."""
@@ -77,26 +207,21 @@ class _Storage:
         return {name: self._system.cat_file(f"{folder}/{name}") for name in found}
 
     def _names(self, folder: str) -> set[str]:
-        paths = self._system.ls(folder, detail=False)
+        try:
+            paths = self._system.ls(folder, detail=False)
+        except FileNotFoundError:
+            return set()
         return {path.rstrip("/").rpartition("/")[2] for path in paths}
 
     def _folder(self, step: int) -> str:
         return f"{self._root}/{manifest.name_of(step)}"
 
 
-def is_same_run(directory: Path, contents: Mapping[str, bytes]) -> bool:
-    """Return whether the run files stored with a copy belong to the run in a directory."""
-    here = {name: directory / name for name in IDENTITY}
-    return all(
-        contents.get(name) == (path.read_bytes() if path.is_file() else None)
-        for name, path in here.items()
-    )
-
-
 class Mirror:
     """Copies each finished checkpoint to a URL, and restores a run whose disk was lost.
 
-    A copy is complete or absent: its manifest is written last and deleted first. The files of the
+    The folder must be empty at first; a file in it then names the run that it belongs to. A copy is
+    complete or absent: its manifest is written last and deleted first. The files of the
     run directory are stored with it, so that a copy is enough to resume. The same retention rule
     applies on the disk and in the mirror, also to copies whose originals are lost. A failed copy is
     reported and retried with the next checkpoint; training continues. One process copies, so it
@@ -108,30 +233,37 @@ class Mirror:
     """
 
     REMOVED: ClassVar[Mapping[str, object]] = {"tell": None}
+    SENDS: ClassVar[Mapping[str, str]] = {"url": "checkpoints"}
 
     def __init__(self, url: str) -> None:
         if "://" not in url and not url.startswith(("/", "~")):
             raise ValueError(f"{url=} must be a URL, such as gs://bucket/run, or an absolute path.")
         self.url = url
-        self._is_own = False  # until it was checked
         # The arguments of a failed `update`.
         self._missed: tuple[Path, Retention, int] | None = None
 
-    def require_free(self) -> None:
-        """Check that a new run can have its copies there without deleting those of another.
+    def require_free(self, directory: Path) -> None:
+        """Check early that a new run can have its copies there, without claiming the folder.
 
         Raises:
-            CheckpointError: the storage cannot be reached, or holds checkpoints already.
+            CheckpointError: the storage cannot be reached, is not empty, or is another run's.
         """
         with self._naming("checkpoints cannot be copied to"):
-            there = _Storage(self.url).complete
-        if there:
-            raise CheckpointError(
-                f"{self.url} holds the checkpoints of a run up to step {max(there)}, which a new "
-                "run would delete: name a folder for this run alone, or resume that run: "
-                f"{shlex.quote(f'--resume={self.url}')} --run_dir=DIRECTORY"
-            )
-        self._is_own = True
+            storage = _Storage(self.url)
+            storage.require_free(storage.owner(), str(directory.resolve()))
+
+    def claim(self, draft: Path, *, directory: Path) -> None:
+        """Make the folder that of a new run.
+
+        Args:
+            draft: the folder with the files of the run.
+            directory: the name that it will have.
+
+        Raises:
+            CheckpointError: as `require_free`.
+        """
+        with self._naming("checkpoints cannot be copied to"):
+            _Storage(self.url).claim(draft, as_directory=directory)
 
     def update(self, directory: Path, *, retained: Retention, step: int) -> None:
         """Update the copies to match the run `directory`, now that `step` was saved.
@@ -242,30 +374,20 @@ class Mirror:
         except RunError:
             if not os.path.lexists(directory):  # else another process was faster
                 raise
-        if not is_same_run(directory, contents):
+        if _run_in(directory) != run_of(contents):
             raise CheckpointError(
                 f"{directory} exists already, and is not the run that was copied to {self.url}: "
                 "name another --run_dir."
             )
 
     def _own_copies(self, directory: Path) -> _Storage:
-        """Return the storage of the run `directory`.
+        """Return the storage of the run `directory`, whose claim is checked every time.
 
         Raises:
-            CheckpointError: it belongs to another run, and this one would delete its copies.
+            CheckpointError: it belongs to another run, or holds something else.
         """
         storage = _Storage(self.url)
-        self._is_own = (
-            self._is_own
-            or not storage.complete
-            or is_same_run(directory, storage.run_files(names=IDENTITY))
-        )
-        if not self._is_own:
-            raise CheckpointError(
-                f"{self.url} holds the checkpoints of another run than {directory}, up to step "
-                f"{max(storage.complete)}, which this one would delete: name a folder for this run "
-                "alone, with --config='fiddler:mirror_checkpoints(url=...)'."
-            )
+        storage.claim(directory)
         return storage
 
     @contextlib.contextmanager
@@ -283,4 +405,6 @@ class Mirror:
 
 
 def _line(error: Exception) -> str:
+    if isinstance(error, CheckpointError):
+        return str(error)
     return f"{type(error).__name__}: {error}".splitlines()[0][:200]

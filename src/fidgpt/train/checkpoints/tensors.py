@@ -12,6 +12,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fidgpt.files import parse_json
 from fidgpt.parallel.sharding import is_sharded
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.writing import Peers
@@ -310,7 +311,8 @@ def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> None:
         plain[name] = packed.clone() if storage in storages else packed
         storages.add(storage)
     offsets = {name: {OFFSETS: piece.offsets} for name, piece in pieces.items()}
-    metadata = {"format": "pt", SHARDING: json.dumps(offsets)} if "-of-" in path.name else None
+    # One entry only: safetensors writes several in random order.
+    metadata = {SHARDING: json.dumps(offsets, sort_keys=True)} if "-of-" in path.name else None
     path.touch()
     mode = path.stat().st_mode
     safetensors.torch.save_file(plain, path, metadata=metadata)
@@ -354,7 +356,7 @@ class Stored:
         self._pieces: dict[str, dict[tuple[int, ...], tuple[list[int], Path]]] = {}
         for file in files:
             with safe_open(file, "pt") as opened:
-                offsets = json.loads((opened.metadata() or {}).get(SHARDING, "{}"))
+                offsets = parse_json((opened.metadata() or {}).get(SHARDING, "{}"))
                 for name in opened.keys():  # noqa: SIM118 - it is not a mapping
                     piece = opened.get_slice(name)
                     shape = piece.get_shape()

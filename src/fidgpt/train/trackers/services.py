@@ -5,8 +5,8 @@ import os
 import re
 import shlex
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from fidgpt.train.trackers.trackers import (
     PATIENCE,
@@ -53,6 +53,7 @@ class MLflow(BackgroundTracker):
     title = "MLflow"
     extra = "mlflow"
     packages = ("mlflow", "sqlalchemy", "alembic")
+    SENDS: ClassVar[Mapping[str, str]] = {"tracking_uri": "metrics"}
 
     def __init__(self, *, experiment: str = "fidgpt", tracking_uri: str | None = None) -> None:
         super().__init__(destination=f"{tracking_uri}/{experiment}")
@@ -193,6 +194,7 @@ class Trackio(_Service):
     title = "Trackio"
     extra = "trackio"
     packages = ("trackio",)
+    SENDS: ClassVar[Mapping[str, str]] = {"space": "metrics"}
 
     def __init__(self, *, project: str = "fidgpt", space: str | None = None) -> None:
         super().__init__(destination=f"{space}/{project}")
@@ -233,6 +235,7 @@ class WandB(_Service):
     title = "Weights & Biases"
     extra = "wandb"
     packages = ("wandb",)
+    SENDS: ClassVar[Mapping[str, str]] = {"entity": "metrics"}
 
     def __init__(
         self,

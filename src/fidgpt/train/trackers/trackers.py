@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from fidgpt.files import atomic_path, sync, write_whole
+from fidgpt.files import atomic_path, read_bytes, read_json, sync, write_whole
 from fidgpt.train.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError, cannot_write, print_stderr
 
 __all__ = ["BackgroundTracker", "JSONLines", "Tracker"]
 
 Row = dict[str, Any]
+_LARGEST = 1 << 30  # bytes of a file of metrics
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
 _MACHINE_DEPENDENT = ("tokens_per_second", "utilisation", "memory")
@@ -103,7 +104,7 @@ def reproducible(row: Row) -> Row:
 
 def read_rows(path: Path) -> list[Row]:
     """Return the rows of a metrics file, without damaged lines, such as one cut by a kill."""
-    rows = map(_row, path.read_bytes().split(b"\n"))
+    rows = map(_row, read_bytes(path, most=_LARGEST).split(b"\n"))
     return [row for row in rows if row is not None]
 
 
@@ -117,7 +118,7 @@ def _row(line: bytes) -> Row | None:
     """Parse a line of a metrics file; None if it is damaged."""
     try:
         row: Any = json.loads(line, object_hook=_with_numbers)
-    except ValueError:  # not JSON, or not UTF-8
+    except (ValueError, RecursionError):  # not JSON, or not UTF-8
         return None
     return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
@@ -128,7 +129,8 @@ def _with_numbers(row: Row) -> Row:
 
 def _keep_until(path: Path, step: int) -> set[int]:
     """Drop the rows of later steps, move damaged lines aside, and return the steps that remain."""
-    *lines, _ = path.read_bytes().split(b"\n")  # the last one is empty, or cut by a kill
+    # The last line is empty, or cut by a kill.
+    *lines, _ = read_bytes(path, most=_LARGEST).split(b"\n")
     kept = [row for row in read_rows(path) if row["step"] <= step]
     if damaged := [number for number, line in enumerate(lines, 1) if _row(line) is None]:
         aside = path.with_suffix(f".damaged{path.suffix}")
@@ -157,9 +159,9 @@ class Journal:
         self._path = path
         self._writing = threading.Lock()  # a roll-back writes too, not only the tracker's thread
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = read_json(path)
             self.id, self.step = str(kept["id"]), int(kept["step"])
-        except (OSError, ValueError, KeyError, TypeError):  # none yet, or cut by a crash
+        except (ValueError, KeyError, TypeError):  # none yet, or cut by a crash
             self.id, self.step = _new_id(), 0
 
     def start_new(self, *, step: int) -> None:

@@ -1,0 +1,121 @@
+"""Reading and removing files that others may have put there."""
+
+import csv
+import io
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+from fidgpt import files
+from fidgpt.cli import app
+from fidgpt.compose.index_build import write
+from fidgpt.sweep.results import csv_of
+from fidgpt.train.checkpoints import manifest
+from fidgpt.train.checkpoints.tensors import Piece, write_pieces
+
+
+def test_only_regular_files_and_pipes_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"text")
+    os.mkfifo(tmp_path / "pipe")
+    assert files.read_bytes(tmp_path / "file") == b"text"
+    assert files.read_bytes(tmp_path / "pipe") == b""  # nobody writes into it
+    for path in ("/dev/zero", "/dev/tty", str(tmp_path)):
+        with pytest.raises(OSError):
+            files.read_bytes(path)
+    with pytest.raises(OSError, match="not a regular file"):
+        files.open_regular(tmp_path / "pipe")
+    with pytest.raises(OSError, match="larger than 0 MiB"):
+        files.read_bytes(tmp_path / "file", most=3)
+    before = len(os.listdir("/dev/fd"))
+    for _ in range(9):
+        with pytest.raises(OSError):
+            files.read_bytes("/dev/zero")
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # or the writer waits for one
+    writer = pipe.open("wb")
+    threading.Timer(0.05, lambda: (writer.write(b"late"), writer.close())).start()
+    assert files.read_bytes(pipe) == b"late"
+    os.close(reader)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "", "nul", "\udcff"])
+def test_what_is_no_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        files.parse_json(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["../x", "/etc/passwd", "a/../../x", "..", "", "a\0b", 5, None, ["x"]]
+)
+def test_names_of_files_elsewhere(name: object, tmp_path: Path) -> None:
+    assert not files.is_inside(name)
+    if isinstance(name, str):
+        body = {"format": 2, "step": 1, "files": {name: {"bytes": 1, "sha256": "x"}}}
+        assert manifest.parsed(json.dumps(body).encode()) == {}
+        folder = tmp_path / manifest.name_of(1)
+        folder.mkdir()
+        manifest.write_manifest(folder, step=1, files={name: {"bytes": 1}}, notes={})
+        assert manifest.damage(folder) == "is damaged: manifest.json cannot be parsed."
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;title\x07\x1b]52;c;aGk=\x07", r"\x1b]0;title\x07\x1b]52;c;aGk=\x07"),
+        ("\x9b31m \x1bP \x00 \x7f \u202e", r"\x9b31m \x1bP \x00 \x7f \u202e"),
+        ("\x1b[1;31mred\x1b[0m\r\x1b[2K\x1b[1A\x1b[?25l\n\t", None),
+    ],
+)
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_control_characters_reach_no_terminal(
+    text: str, shown: str | None, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(screen, "isatty", lambda: is_terminal)
+    print(text, end="", file=cast("Any", app.SafeStream(screen)))
+    assert screen.getvalue() == (shown if shown and is_terminal else text)
+
+
+@pytest.mark.parametrize("cell", ["=1+2", "+cmd", "-x", "@SUM(A1)", "\t=1", "-1+2", "+-1"])
+def test_a_spreadsheet_computes_no_cell(cell: str) -> None:
+    plain = [-1.5, "-1.5", "+2", "-1e-4", "set:a=-1", "a-b", None, -3]
+    [row] = csv.reader(io.StringIO(csv_of([[cell, *plain]])))
+    assert row == [f"'{cell}", "-1.5", "-1.5", "+2", "-1e-4", "set:a=-1", "a-b", "", "-3"]
+
+
+def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:
+    files_of = []
+    for number in range(8):  # safetensors orders several entries of metadata at random
+        path = tmp_path / str(number) / "model-00001-of-00002.safetensors"
+        path.parent.mkdir()
+        write_pieces(path, {name: Piece(torch.ones(2), [0]) for name in ("b", "a")})
+        files_of.append(path.read_bytes())
+    assert len({*files_of}) == 1
+
+
+def test_leftovers_of_others_stay(tmp_path: Path) -> None:
+    for name in (".fidgpt-draft-mine", "index-2024.json", "index-notes.json"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").write_text("years of work")
+    killed = tmp_path / f"{files.MARK}{'0' * 16}"
+    killed.mkdir()
+    files.remove_leftovers(tmp_path)
+    assert not killed.exists()
+    assert len([*tmp_path.rglob("thesis.txt")]) == 3
+
+
+def test_only_old_indexes_are_removed_from_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "index-2024-report.json").write_text("theirs")
+    for number in range(200):
+        write(tmp_path / f"index-{number:08x}.json", {})  # pyright: ignore[reportArgumentType]
+    assert (tmp_path / "index-2024-report.json").exists()
+    assert len([*tmp_path.iterdir()]) < 200
