@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fidgpt import model as lm
 from fidgpt.model.cache import Cache, StaticCache
+from fidgpt.model.generation import Sampling, write
 from fidgpt.model.mla import LatentAttention
 
 SEQ = 14
@@ -161,3 +162,78 @@ def test_tensors_of_any_shape_are_kept(make_cache):
         present = (small.key_positions().positions[0] >= 0).nonzero().squeeze(1)
         torch.testing.assert_close(kept[0][:, present], x[:, :end])
         torch.testing.assert_close(kept[1][:, present], x[:, :end, :3])
+
+
+class Recurrent(nn.Module):
+    """h_t = a_t * h_(t-1) + b_t of each channel, and a convolution over three tokens before it."""
+
+    def __init__(self, *, hidden_dim: int, head_dim: int = 0) -> None:
+        super().__init__()
+        self.taps = nn.Parameter(torch.empty(3, hidden_dim))
+        self.decay = lm.Linear(hidden_dim, hidden_dim)
+        self.value = lm.Linear(hidden_dim, hidden_dim)
+
+    def forward(self, x: Tensor, ctx: lm.AttentionContext) -> Tensor:
+        past, state = ctx.state(self) or (
+            x.new_zeros(len(x), 2, x.shape[2]),
+            x.new_zeros(x[:, 0].shape),
+        )
+        joined = torch.cat([past, x], dim=1)
+        ctx_positions = ctx.positions.unsqueeze(-1)
+        x = sum(
+            self.taps[back] * joined[:, 2 - back : joined.shape[1] - back] * (ctx_positions >= back)
+            for back in range(3)
+        )  # fmt: skip
+        kept = torch.sigmoid(self.decay(x)) * (ctx_positions > 0)
+        added = self.value(x) * (ctx_positions >= 0)
+        states = []
+        for column in range(x.shape[1]):
+            state = kept[:, column] * state + added[:, column]
+            states.append(state)
+        ctx.keep_state(self, [joined[:, -2:], state])
+        return torch.stack(states, dim=1)
+
+
+def recurrent_model() -> lm.Transformer:
+    blocks = [partial(small_block, Recurrent), partial(small_block, ATTENTIONS["window"])]
+    return filled(small_model(*blocks, num_layers=4, tied=False), seed=1).eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+@pytest.mark.parametrize("sizes", [[1] * SEQ, [6, 1, 1, 4, 1, 1]])
+def test_a_recurrent_state_goes_on_where_it_was(sizes, make_cache):
+    model, tokens = recurrent_model(), text()
+    tokens[0, 4] = tokens[1, 9] = 0
+    for layout in (lm.one_document, lm.PackedDocuments(end_of_text=0)):
+        cached = in_parts(model, layout(tokens), sizes, make_cache(capacity=SEQ))
+        torch.testing.assert_close(cached, model(tokens, layout(tokens)), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+def test_a_recurrent_model_generates_the_same_text_by_token_as_in_one_pass(make_cache):
+    model, cut = recurrent_model(), recurrent_model()
+    prompts = [[3, 4, 5, 6, 7], [8, 9]]  # of which the shorter one is padded
+    counts: list[int] = []
+    model.blocks[0].register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].shape[1]))
+
+    def texts(model: lm.Transformer, **options: Any) -> list[list[int | None]]:
+        choose = Sampling(seeds=[0, 0], temperature=0.0)
+        return list(
+            write(model, prompts, num_tokens=8, context=20, choose=choose, **options)
+        )  # fmt: skip
+
+    class Forgetful(Cache):
+        is_complete = False  # so that every token is computed from the whole text
+
+    by_token = texts(model, cache=make_cache)
+    assert counts == [5] + [1] * 7
+    assert by_token == texts(cut, cache=Forgetful)
+
+
+def test_a_state_has_the_memory_of_one_token():
+    model, tokens, cache = recurrent_model(), text(), Cache(capacity=1000)
+    in_parts(model, model.layout(tokens), [SEQ - 1, 1], cache)
+    states = 2 * 2 * 3 * 32 * 4  # layers, rows, two inputs and a state, width, bytes
+    keys = 2 * 2 * 2 * 3 * 32 * 4  # of the attentions, whose window is 3
+    assert cache.bytes() == states + keys + 8 * 3

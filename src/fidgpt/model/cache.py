@@ -1,4 +1,4 @@
-"""KV caches for generation."""
+"""Caches for generation: keys and values of attentions, and states of recurrent layers."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +11,10 @@ from fidgpt.ranges import require_size
 
 class Cache:
     """Keys and values, or other per-token tensors of the layers, of the tokens so far.
+
+    A recurrent layer keeps a state of fixed size in their place. Modules use the cache through
+    `AttentionContext`: `update_cache` for what grows by the token, `state` and `keep_state` for
+    what does not.
 
     Layers with a sliding window use a ring buffer of the window's size: the column of a token is
     its number modulo that size. A step reads only filled columns, so short texts are cheap.
@@ -74,6 +78,19 @@ class Cache:
             )
         self._length += count
         return before
+
+    def keep(self, kept: list[Tensor], state: Sequence[Tensor]) -> None:
+        """Replace a state of fixed size.
+
+        Args:
+          kept: the state before, empty at first; overwritten in place, as compiled steps need.
+          state: the new one; shapes and number formats are those of the first.
+        """
+        if not kept:
+            kept += [part.clone() for part in state]
+            return
+        for tensor, part in zip(kept, state, strict=True):
+            tensor.copy_(part)
 
     def extend(
         self,

@@ -120,6 +120,33 @@ class AttentionContext(TokenPositions):
         kept = self.cache.layer(self.layer).setdefault(owner, [])
         return self.cache.extend(kept, new, window=window, before=self._length_before())
 
+    def state(self, owner: object) -> Sequence[Tensor]:
+        """Return what a recurrent layer passed to `keep_state` after the tokens before these.
+
+        Empty at the beginning of a text and without a cache: the state is then the initial one.
+
+        Args:
+          owner: the module whose state it is; `self` of the caller.
+        """
+        if self.cache is None:
+            return []
+        return [one.clone() for one in self.cache.layer(self.layer).get(("state", owner), [])]
+
+    def keep_state(self, owner: object, state: Sequence[Tensor]) -> None:
+        """Keep the state of a recurrent layer after these tokens, for the pass that follows.
+
+        A state has a fixed size, unlike the keys and values of `update_cache`: one layer may use
+        both. Where a document begins (`positions` is 0), or at padding (`positions` is negative),
+        the layer has to start from the initial state itself. No-op without a cache.
+
+        Args:
+          owner: the module whose state it is; `self` of the caller.
+          state: tensors of the same shapes in every pass, such as [batch, size].
+        """
+        if self.cache is not None:
+            kept = self.cache.layer(self.layer).setdefault(("state", owner), [])
+            self.cache.keep(kept, state)
+
     def visible(
         self, mask: Mask = causal, *, window: int | None = None
     ) -> Bool[Tensor, "rows one queries keys"]:
