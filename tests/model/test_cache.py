@@ -179,13 +179,13 @@ class Recurrent(nn.Module):
             x.new_zeros(x[:, 0].shape),
         )
         joined = torch.cat([past, x], dim=1)
-        ctx_positions = ctx.positions.unsqueeze(-1)
-        x = sum(
-            self.taps[back] * joined[:, 2 - back : joined.shape[1] - back] * (ctx_positions >= back)
-            for back in range(3)
-        )  # fmt: skip
-        kept = torch.sigmoid(self.decay(x)) * (ctx_positions > 0)
-        added = self.value(x) * (ctx_positions >= 0)
+        positions = ctx.positions.unsqueeze(-1)
+        shifted = [joined[:, 2 - back : joined.shape[1] - back] for back in range(3)]
+        x = torch.stack(
+            [self.taps[back] * one * (positions >= back) for back, one in enumerate(shifted)]
+        ).sum(0)
+        kept = torch.sigmoid(self.decay(x)) * (positions > 0)
+        added = self.value(x) * (positions >= 0)
         states = []
         for column in range(x.shape[1]):
             state = kept[:, column] * state + added[:, column]
@@ -224,7 +224,9 @@ def test_a_recurrent_model_generates_the_same_text_by_token_as_in_one_pass(make_
         )  # fmt: skip
 
     class Forgetful(Cache):
-        is_complete = False  # so that every token is computed from the whole text
+        @property
+        def is_complete(self) -> bool:
+            return False  # so that every token is computed from the whole text
 
     by_token = texts(model, cache=make_cache)
     assert counts == [5] + [1] * 7

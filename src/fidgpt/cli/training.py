@@ -19,7 +19,7 @@ from fidgpt.compose.trust import require_consent
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
-from fidgpt.train import Mirror, Trainer, device
+from fidgpt.train import Mirror, Trainer, device, preflight
 from fidgpt.train.facts import check_resumable, facts_of
 from fidgpt.train.tuning import Choice
 
@@ -72,6 +72,8 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
             directory, resume=resume, resume_step=FLAGS.resume_step, until_step=FLAGS.until_step
         )
         return 128 + outcome.stopped_by if outcome.stopped_by else 0  # as a shell does for signals
+    preflight.check_components(trainer)
+    preflight.check_streams(trainer, prepared=False)
     if resume:
         check_resumable(trainer, directory, step=FLAGS.resume_step)
     from rich.console import Console  # late: a run without a terminal needs none of it

@@ -20,7 +20,7 @@ import torch
 from fidgpt import __version__, graph
 from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.configs import constraints as rules
-from fidgpt.cost import with_zeros
+from fidgpt.cost import with_zeros, without_memory
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.building import shown, shown_last
 from fidgpt.graph.outlines import rows
@@ -85,13 +85,14 @@ def try_model(trainer: Trainer) -> None:
     check_inits(trainer.model)
     if _runs_small(trainer):
         return
+    model = without_memory(trainer.model)  # which a module may change when it runs
     try:
-        trainer.model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+        model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a user's model
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its components do not "
-            f"fit together.\n  {_where(trainer.model, error)}{line:.200}\n  {_REMEDY}"
+            f"fit together.\n  {_where(model, error)}{line:.200}\n  {_REMEDY}"
         ) from error
 
 

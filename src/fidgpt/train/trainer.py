@@ -22,7 +22,7 @@ from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
-from fidgpt.train import device, run_directory
+from fidgpt.train import device, preflight, run_directory
 from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, manifest
@@ -332,9 +332,10 @@ class Trainer:
         return measured
 
     def prepare(self) -> None:
-        """Prepare the texts, and check early what would end the run later.
+        """Prepare the texts, and check early what would end the run later, or spoil it.
 
         Raises:
+          ComponentError: a custom component does not keep what its interface promises.
           RunError: a tracker lacks its package, or an observer does not support the device.
           MachineError: the model cannot compute on this machine.
           DataError: a text cannot be read, or its tokens are not in the model's vocabulary.
@@ -343,12 +344,14 @@ class Trainer:
         require_packages(self.trackers)
         require_devices(self.observers, self.parallel.device)
         require_machine(self.model, device=self.parallel.device)
+        preflight.check_components(self)
         show_progress = self.parallel.is_main
         self.data.prepare(show_progress=show_progress)
         self.parallel.require_same({"the text's checksum": self.data.checksum})
         check_vocab_size(self.data.tokenizer, vocab_size=self.vocab_size)
         for evaluator in self.evaluators.values():
             evaluator.prepare(show_progress=show_progress)
+        preflight.check_streams(self)
 
     def setup(
         self, run: RunDirectory, *, resume: bool = False, resume_step: int | None = None

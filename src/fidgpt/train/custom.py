@@ -1,0 +1,96 @@
+"""Custom components, whose class or function is neither fidgpt's nor torch's, and their source."""
+
+import functools
+import inspect
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from fidgpt.train.device import first_line
+
+_KNOWN = {"fidgpt", "torch", "numpy", "jaxtyping", "tokenizers", "safetensors"}
+INTERNAL = {*vars(nn.Module())}  # attributes that every module of torch has
+
+
+def is_custom(kind: object) -> bool:
+    """Return whether a class or function is neither fidgpt's, nor torch's, nor Python's."""
+    top = str(getattr(kind, "__module__", None) or "builtins").partition(".")[0]
+    return top not in _KNOWN and top not in sys.stdlib_module_names
+
+
+@functools.cache
+def custom_class(kind: type) -> type | None:
+    """Return the first custom class among a class and its bases."""
+    return next((base for base in kind.__mro__ if is_custom(base)), None)
+
+
+def custom_part(value: object) -> Any:
+    """Return the custom class or function that a component is, or that it holds; None if none is.
+
+    Followed are the attributes of fidgpt's and torch's own objects, and containers.
+    """
+    waiting, seen = [value], set[int]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, functools.partial):
+            waiting += [*one.keywords.values(), *one.args, one.func]
+        elif isinstance(one, type) or inspect.isroutine(one):
+            if is_custom(one) and not isinstance(one, type(len)):
+                return one
+        elif isinstance(one, list | tuple | dict):
+            waiting += list(one.values() if isinstance(one, dict) else one)[:100]
+        elif id(one) not in seen and not isinstance(one, Tensor):
+            seen.add(id(one))
+            if (custom := custom_class(type(one))) is not None:
+                return custom
+            if type(one).__module__.startswith(("fidgpt.", "torch.nn.")):
+                skipped = {*INTERNAL, "init"} - {"_modules"} if isinstance(one, nn.Module) else ()
+                own = getattr(one, "__dict__", {})
+                waiting += [held for name, held in own.items() if name not in skipped]
+    return None
+
+
+def _source(kind: Any, methods: Sequence[str]) -> str:
+    """Return the file and line of the first method that a class defines, or of a function."""
+    own = [vars(base) for base in getattr(kind, "__mro__", ()) if is_custom(base)]
+    defined = [base[name] for name in methods for base in own if name in base]
+    function = inspect.unwrap(defined[0] if defined else kind)
+    try:
+        file = inspect.getsourcefile(function) or ""
+        code = getattr(function, "__code__", None)
+        line = code.co_firstlineno if code else inspect.getsourcelines(function)[1]
+    except (OSError, TypeError):  # made without a file
+        return kind.__module__
+    path = Path(file)
+    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return f"{short}:{line}"
+
+
+def describe(path: str, part: object, custom: Any, *methods: str) -> str:
+    """Return `path (Class, file:line)` of a component that is, or holds, something custom.
+
+    Args:
+      path: in the model or the run.
+      part: the component.
+      custom: the custom class or function.
+      methods: whose line is shown, the first that the class defines; else that of the class.
+    """
+    where = _source(custom, methods)
+    if custom_class(type(part)) is custom or custom is part:
+        return f"{path} ({custom.__name__}, {where})"
+    return f"{path} ({type(part).__name__} with {custom.__name__}, {where})"
+
+
+def failure(error: Exception) -> str:
+    """Return what an exception says, and the innermost line of custom code that raised it."""
+    trace, where = error.__traceback__, ""
+    while trace is not None:
+        frame = trace.tb_frame
+        name = str(frame.f_globals.get("__name__", ""))
+        if name.partition(".")[0] not in _KNOWN | sys.stdlib_module_names:
+            where = f" in {Path(frame.f_code.co_filename).name}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}{where}: {first_line(error):.200}"

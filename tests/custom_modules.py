@@ -1,0 +1,485 @@
+"""Custom modules, wrong and right ones, and how they are put into a small config."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import fiddle as fdl
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fidgpt import configs, model, train
+from fidgpt.compose.runs import build_trainer
+from fidgpt.model import AttentionContext
+from fidgpt.train import preflight
+
+
+class Mixing(nn.Module):
+    """A base of mixers with a matrix before and one after."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__()
+        self.value = nn.Linear(hidden_dim, hidden_dim)
+        self.out = model.Linear(hidden_dim, hidden_dim)
+
+    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
+        value = self.value(x)
+        (value,) = ctx.update_cache(self, [value])
+        return self.out(self.mix(value, ctx)).to(x.dtype)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return averaged(value, ctx.visible())
+
+
+def averaged(value: Tensor, visible: Tensor) -> Tensor:
+    weight = visible.squeeze(1).to(value.dtype)
+    return weight / weight.sum(-1, keepdim=True).clamp(min=1) @ value
+
+
+class Uniform(Mixing):
+    """The mean of all tokens so far."""
+
+
+# What is wrong.
+
+
+class Future(Mixing):
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return value.mean(1, keepdim=True).expand_as(value) * (ctx.positions >= 0).unsqueeze(-1)
+
+
+class NextOnly(Mixing):
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return averaged(value, ctx.visible(model.Window(2)))
+
+
+class FarFuture(Mixing):
+    """A dilated convolution that is not causal."""
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        later = F.pad(value, (0, 0, 0, 30))[:, 30:]
+        return averaged(value, ctx.visible()) + later
+
+
+class BeyondMask(Mixing):
+    mask: ClassVar[Any] = model.Prefix(4)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return averaged(value, ctx.visible(model.Prefix(6)))
+
+
+class Documents(Mixing):
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        seq = value.shape[1]
+        causal = torch.ones(seq, seq, dtype=torch.bool, device=value.device).tril()
+        return averaged(value, causal & (ctx.positions >= 0).unsqueeze(1).unsqueeze(1))
+
+
+class Padding(Mixing):
+    """Masks by positions, which are equal for all padding, and forgets that it is negative."""
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        visible = ctx.positions.unsqueeze(-1) >= ctx.positions.unsqueeze(-2)
+        if ctx.documents is not None:
+            visible = visible & (ctx.documents.unsqueeze(-1) == ctx.documents.unsqueeze(-2))
+        return averaged(value, visible.unsqueeze(1))
+
+
+class Spreading(Mixing):
+    """A softmax over no key at all, which is NaN at padding."""
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        visible = ctx.visible().squeeze(1)
+        scores = torch.zeros_like(visible, dtype=value.dtype).masked_fill(~visible, -torch.inf)
+        return scores.softmax(-1) @ value
+
+
+class Transposed(Mixing):
+    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
+        return super().forward(x, ctx).sum(1, keepdim=True)
+
+
+class Wide(Mixing):
+    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
+        return super().forward(x, ctx).double()
+
+
+class Promoting(Mixing):
+    """Computes in float32, and returns it whatever it was given."""
+
+    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
+        return super().forward(x, ctx).float()
+
+
+class NotNarrow(Mixing):
+    """Fails in bfloat16."""
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return ctx.visible().squeeze(1).float() @ value
+
+
+class InPlace(Mixing):
+    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
+        return super().forward(x.mul_(2), ctx)
+
+
+class Random(Mixing):
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return F.dropout(super().mix(value, ctx), 0.5)
+
+
+class Remembering(Mixing):
+    """Keeps its state on itself."""
+
+    before: Any = 0.0
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        out = super().mix(value, ctx) + self.before
+        self.before = value.mean().item() if not value.is_meta else 0.0
+        return out
+
+
+class AcrossRows(Mixing):
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return averaged(value, ctx.visible()) - value.mean(0, keepdim=True)
+
+
+class PlainPositions(Mixing):
+    """Takes positions for one row; fails on padded rows of several."""
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        assert len(ctx.positions) == 1, "one row of positions"
+        return super().mix(value, ctx)
+
+
+class OutsideTensor(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.scale = torch.ones(hidden_dim)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return super().mix(value, ctx) * self.scale.to(value.device)
+
+
+class ListedModules(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.others = [nn.Linear(hidden_dim, hidden_dim)]
+
+
+class LostZeros(Mixing):
+    """Sets the output to zero in its constructor, as many do."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        nn.init.zeros_(self.out.weight)
+
+
+class LostNormal(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.apply(self.start)
+
+    def start(self, module: nn.Module) -> None:
+        if type(module) is nn.Linear:
+            nn.init.normal_(module.weight, std=0.5)
+
+
+class HalfFilled(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.rate = nn.Parameter(torch.zeros(hidden_dim))
+
+    def reset_parameters(self) -> None:
+        """Leave the rate to the constructor."""
+
+
+class Unused(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.spare = model.Linear(hidden_dim, hidden_dim)
+
+
+class Misdeclared(Mixing):
+    READS: ClassVar[Sequence[str]] = ("tomorrow",)
+
+
+class ShiftingMLP(nn.Module):
+    """Reads the token before, which an MLP does not get in generation."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__()
+        self.out = nn.Linear(hidden_dim, hidden_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + F.pad(x, (0, 0, 1, 0))[:, :-1])
+
+
+class BatchNorm(nn.Module):
+    """Normalizes over tokens."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__()
+        self.scale = model.Linear(hidden_dim, hidden_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True).add(1e-6))
+
+
+def leaky_kernel(query: Tensor, key: Tensor, value: Tensor, scoring: Any) -> Tensor:
+    """A kernel of a user's that forgets the mask."""
+    return F.scaled_dot_product_attention(query, key, value)
+
+
+class LeakyBlock(model.Block):
+    def forward(self, x: Tensor, ctx: AttentionContext | None = None) -> Tensor:
+        return super().forward(x, ctx) + x.mean(1, keepdim=True)
+
+
+class LeakyEmbedding(model.Embedding):
+    def forward(self, tokens: Tensor, ctx: AttentionContext | None = None) -> Tensor:
+        x = super().forward(tokens, ctx)
+        return x + F.pad(x, (0, 0, 0, 1))[:, 1:]
+
+
+class LeakyModel(model.Transformer):
+    def features(self, tokens: Tensor, ctx: AttentionContext | None = None) -> Tensor:
+        x = super().features(tokens, ctx)
+        return x + x.flip(1)
+
+
+# What is right.
+
+
+class Encoder(Mixing):
+    """Reads all of a document, in both directions."""
+
+    READS: ClassVar[Sequence[str]] = ("future",)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return averaged(value, ctx.visible(model.Prefix(10**9)))
+
+
+class PrefixMixer(Mixing):
+    def __init__(self, *, hidden_dim: int = 32, length: int = 5) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.mask = model.Prefix(length)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return averaged(value, ctx.visible(self.mask))
+
+
+class WindowMixer(Mixing):
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return averaged(value, ctx.visible(window=4))
+
+
+class Recurrent(Mixing):
+    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
+        (state,) = ctx.state(self) or [x.new_zeros(x[:, 0].shape)]
+        value, states = self.value(x), []
+        begins, real = ctx.positions.unsqueeze(-1) <= 0, ctx.positions.unsqueeze(-1) >= 0
+        for column in range(x.shape[1]):
+            state = torch.where(begins[:, column], 0.0, 0.9 * state) + value[:, column]
+            state = torch.where(real[:, column], state, 0.0)
+            states.append(state)
+        ctx.keep_state(self, [state])
+        return self.out(torch.stack(states, 1))
+
+
+class Convolution(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.taps = nn.Parameter(torch.empty(3, hidden_dim))
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.taps, std=0.3)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        positions = ctx.positions.unsqueeze(-1)
+        parts = [
+            self.taps[back] * F.pad(value, (0, 0, back, 0))[:, : value.shape[1]]
+            * (positions >= back)
+            for back in range(3)
+        ]  # fmt: skip
+        return torch.stack(parts).sum(0)
+
+
+class Spectral(Mixing):
+    """A long convolution by FFT, which rounds what it should not read."""
+
+    READS: ClassVar[Sequence[str]] = ("documents", "padding")
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        seq = value.shape[1]
+        decay = 0.9 ** torch.arange(seq, device=value.device, dtype=torch.float32)
+        size = 2 * seq
+        product = torch.fft.rfft(value.float(), size, dim=1) * torch.fft.rfft(decay, size)[:, None]
+        return torch.fft.irfft(product, size, dim=1)[:, :seq].to(value.dtype)
+
+
+class Sparse(Mixing):
+    """Experts that may get no token, and a frozen weight."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.experts = nn.ModuleList(nn.Linear(hidden_dim, hidden_dim) for _ in range(8))
+        self.frozen = nn.Linear(hidden_dim, hidden_dim)
+        self.frozen.requires_grad_(False)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        mixed = super().mix(value, ctx)
+        return torch.stack([mixed, self.experts[3](mixed)]).sum(0)
+
+
+class TrainOnly(Mixing):
+    """Has a part that only training uses, and draws random numbers there."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.noise = nn.Parameter(torch.empty(hidden_dim))
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.noise)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        mixed = super().mix(value, ctx)
+        return mixed + torch.randn_like(mixed) * self.noise if self.training else mixed
+
+
+class SharedWeights(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.gate = nn.Linear(hidden_dim, hidden_dim)
+        self.gate.weight = self.value.weight
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return super().mix(value * self.gate(value).sigmoid(), ctx)
+
+
+class ZeroStart(Mixing):
+    """Starts at zero by an init, keeps a table in a buffer, and lists a module that it holds."""
+
+    table: Tensor
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.out = model.Linear(hidden_dim, hidden_dim, init=model.Constant(0.0))
+        self.register_buffer("table", torch.empty(hidden_dim), persistent=False)
+        self.aliases = [self.out]
+
+    def reset_parameters(self) -> None:
+        self.table.fill_(2.0)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        return super().mix(value, ctx) * self.table
+
+
+class GatedUnit(nn.Module):
+    """An MLP of a user's."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__()
+        self.both, self.out = nn.Linear(hidden_dim, 64), nn.Linear(32, hidden_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(F.glu(self.both(x)))
+
+
+class TokenShift(ShiftingMLP):
+    READS: ClassVar[Sequence[str]] = ("past",)
+
+
+class MaxNorm(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x / x.abs().amax(-1, keepdim=True).clamp(min=1e-6)
+
+
+class HashEmbedding(model.Embedding):
+    """Adds a vector of each pair of tokens, from a table of its own."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__(weight)
+        self.pairs = nn.Embedding(61, weight.shape[1])
+
+    def forward(self, tokens: Tensor, ctx: AttentionContext | None = None) -> Tensor:
+        ctx = model.one_document(tokens) if ctx is None else ctx
+        before = F.pad(tokens, (1, 0))[:, :-1] * (ctx.positions > 0)
+        return super().forward(tokens, ctx) + self.pairs((before * 31 + tokens) % 61)
+
+
+class OwnBlock(nn.Module):
+    """A block that is none of fidgpt's."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__()
+        self.mixer, self.norm = Uniform(hidden_dim=hidden_dim), nn.LayerNorm(hidden_dim)
+
+    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
+        return x + self.mixer(self.norm(x), ctx)
+
+
+def own_mask(query: model.Token, key: model.Token) -> Tensor:
+    """Allow every second token before, and the token itself."""
+    distance = query.position - key.position
+    return (distance >= 0) & (distance % 2 == 0)
+
+
+class Counting(Mixing):
+    calls: ClassVar[list[int]] = []
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        self.calls.append(1)
+        return super().mix(value, ctx)
+
+
+# How they are put in place.
+
+
+def with_mixer(kind: Any) -> fdl.Config:
+    cfg = configs.debug()
+    cfg.seq_len = 128
+    cfg.model.blocks[0].attention = fdl.ArgFactory(kind, hidden_dim=32)
+    return cfg
+
+
+def with_part(path: str, kind: Any, **arguments: Any) -> fdl.Config:
+    cfg = configs.debug()
+    setattr(cfg.model.blocks[0], path, fdl.ArgFactory(kind, **arguments))
+    return cfg
+
+
+def with_attention(name: str, value: Any) -> fdl.Config:
+    cfg = configs.debug()
+    setattr(cfg.model.blocks[0].attention, name, value)
+    return cfg
+
+
+def with_block(kind: Any) -> fdl.Config:
+    cfg = configs.debug()
+    if issubclass(kind, model.Block):
+        fdl.update_callable(cfg.model.blocks[0], kind)
+    else:
+        cfg.model.blocks[0] = fdl.Partial(kind, hidden_dim=32)
+    return cfg
+
+
+def with_callable(path: str, kind: Any) -> fdl.Config:
+    cfg = configs.debug()
+    part = cfg
+    for name in path.split("."):
+        part = getattr(part, name)
+    fdl.update_callable(part, kind, drop_invalid_args=True)
+    return cfg
+
+
+def check(cfg: fdl.Config, **changes: Any) -> None:
+    """Check a run that computes in bfloat16."""
+    trainer = build_trainer(cfg)
+    trainer.precision = train.BFloat16()
+    for name, value in changes.items():
+        setattr(trainer, name, value)
+    state = torch.random.get_rng_state()
+    preflight.check_components(trainer)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(parameter.is_meta for parameter in trainer.model.parameters())
