@@ -50,7 +50,7 @@ class Run:
         made = build_trainer(self.cfg)
         if self.harm.factors:
             made.gradient_transform = self.harm
-        read = made.data.batch
+        read, begin = made.data.batch, len(self.harm.read)
 
         def batch(step: int, **share: int) -> Tensor:
             self.harm.read.append(step)
@@ -61,6 +61,7 @@ class Run:
         setup = made.setup
 
         def keep(*arguments: Any, **options: Any) -> TrainState:
+            del self.harm.read[begin:]  # by the checks before the run
             self.last = setup(*arguments, **options)
             return self.last
 

@@ -41,7 +41,7 @@ def plain(path: Path) -> dict[str, Any]:
     model = trainer.model
     assert isinstance(model, Transformer)
     return {
-        "tokens": torch.stack(seen),
+        "tokens": torch.stack(seen[-cfg.num_steps :]),  # the first are read by checks
         "whole": torch.stack([read(step) for step in range(cfg.num_steps)]),
         "table": model.embedding.weight.detach(),
         "refused": refused,
