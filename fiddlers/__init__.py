@@ -71,6 +71,7 @@ from fidgpt.fiddlers.optimizers import (
     use_layer_decay,
     use_lion,
     use_muon,
+    use_schedule_free,
     use_sgd,
 )
 from fidgpt.fiddlers.parallel import use_fsdp, use_hsdp, use_mesh, use_ulysses
@@ -214,6 +215,7 @@ __all__ = [
     "use_rope",
     "use_samples",
     "use_sandwich_norm",
+    "use_schedule_free",
     "use_selective_recompute",
     "use_sequence_balancing",
     "use_sgd",

@@ -5,6 +5,7 @@ from collections.abc import Callable, Collection
 import fiddle as fdl
 import torch
 
+from fidgpt.fiddlers.schedules import use_constant
 from fidgpt.graph import swapped
 from fidgpt.graph.fiddle import set_arguments
 from fidgpt.optim import (
@@ -14,6 +15,7 @@ from fidgpt.optim import (
     Muon,
     ParameterGroups,
     Rule,
+    ScheduleFreeAdamW,
     adamw,
     is_matrix,
     is_vector,
@@ -96,6 +98,20 @@ def use_adafactor(cfg: fdl.Config[Trainer], learning_rate: float | None = None) 
     """
     _use(cfg, Adafactor, keep=_QUANTITIES, learning_rate=learning_rate)
     _undo_muon_groups(cfg)
+
+
+def use_schedule_free(cfg: fdl.Config[Trainer], learning_rate: float | None = None) -> None:
+    """Use schedule-free AdamW, with a constant learning rate after the warm-up.
+
+    Evaluation, samples, checkpoints and exports use the averaged weights.
+
+    Args:
+      cfg: the graph to change.
+      learning_rate: AdamW's to 10 times that is advised; defaults to the current one.
+    """
+    _use(cfg, ScheduleFreeAdamW, keep=_OF_ADAMW, learning_rate=learning_rate)
+    _undo_muon_groups(cfg)
+    use_constant(cfg)
 
 
 def use_layer_decay(cfg: fdl.Config[Trainer], factor: float = 0.9) -> None:

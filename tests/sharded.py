@@ -53,6 +53,7 @@ CASES: dict[int, dict[str, Case]] = {
         "orthogonal": (fiddlers.use_muon,),  # works on whole matrices
         "rows_and_columns": (fiddlers.use_adafactor,),  # keeps sums over whole matrices
         "averaged": (fiddlers.use_ema,),  # an average that is put in between two evaluations
+        "schedule_free": (fiddlers.use_schedule_free,),  # as are its weights to evaluate
     },
     # Two copies of the model, each sharded over half of the processes.
     4: {
@@ -95,7 +96,7 @@ def trained(case: Case) -> dict[str, Any]:
             rows.append(trainer.update(state, batch))
             measure = trainer.evaluators["validation"]
             rows[-1] |= measure(state.replica, trainer.loss, parallel)
-            if state.average is not None:
+            if state.average is not None or isinstance(state.optimizer, train.EvaluationWeights):
                 with state.averaged():
                     measured = measure(state.replica, trainer.loss, parallel)
                 rows[-1] |= {f"average/{name}": value for name, value in measured.items()}

@@ -19,6 +19,7 @@ MADE = {
     "use_lion": optim.Lion,
     "use_sgd": torch.optim.SGD,
     "use_adafactor": torch.optim.Adafactor,
+    "use_schedule_free": optim.ScheduleFreeAdamW,
 }
 OTHER = [name for name in MADE if name != "use_adamw"]
 

@@ -20,6 +20,7 @@ from fidgpt.optim import (
     Muon,
     ParameterGroups,
     Rule,
+    ScheduleFreeAdamW,
     adamw,
     decay_matrices,
     is_hidden_matrix,
@@ -347,3 +348,47 @@ def test_a_rule_about_nothing_is_a_mistake() -> None:
     rules = [*DECAY, Rule("heads", match=ByName("haed"))]
     with pytest.raises(ValueError, match="no parameter matches the rule 'heads'"):
         ParameterGroups(rules)(model)
+
+
+def test_schedule_free_adamw_steps_as_in_its_paper() -> None:
+    weights = nn.Parameter(drawn(5, 3).double())
+    optimizer = ScheduleFreeAdamW([weights], lr=0.0, betas=(0.9, 0.95), eps=1e-6, weight_decay=0.3)
+    x = z = weights.detach().numpy().copy()
+    v, squares = np.zeros((5, 3)), 0.0
+    for t in range(1, 8):
+        lr = 0.1 * min(1.0, (t - 1) / 3)  # a warm-up, which begins at 0
+        gradient = np.random.default_rng(t).normal(size=(5, 3))
+        y = 0.1 * z + 0.9 * x
+        np.testing.assert_allclose(weights.detach().numpy(), y, rtol=1e-12)
+        optimizer.param_groups[0]["lr"] = lr
+        weights.grad = torch.from_numpy(gradient)
+        optimizer.step()
+        v = 0.95 * v + 0.05 * gradient**2
+        rate = lr * np.sqrt(1 - 0.95**t)
+        z = z - rate * (gradient / (np.sqrt(v) + 1e-6) + 0.3 * y)
+        squares += rate**2
+        c = rate**2 / squares if squares else 0.0
+        x = (1 - c) * x + c * z
+    optimizer.swap_weights()
+    np.testing.assert_allclose(weights.detach().numpy(), x, rtol=1e-12)
+    np.testing.assert_allclose(optimizer.state[weights]["z"].numpy(), z, rtol=1e-12)
+
+
+def test_weights_that_are_swapped_are_restored_bit_for_bit() -> None:
+    model = Stack()
+    optimizer = ScheduleFreeAdamW(model.parameters(), **SETTINGS)
+    optimizer.swap_weights()  # which are the same before the first step
+    train(model, optimizer)
+    trained = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer.swap_weights()
+    assert not any(map(torch.equal, trained, model.parameters()))
+    with pytest.raises(ValueError, match="call swap_weights first"):
+        optimizer.step()
+    optimizer.swap_weights()
+    assert all(map(torch.equal, trained, model.parameters()))
+    assert {key for state in optimizer.state.values() for key in state} == {"z", "mean_square"}
+
+
+def test_schedule_free_needs_a_first_beta() -> None:
+    with pytest.raises(ValueError, match=r"betas=\(0.0, 0.9\): the first must be above 0"):
+        ScheduleFreeAdamW([nn.Parameter(torch.zeros(1))], lr=0.1, betas=(0.0, 0.9))

@@ -2,5 +2,6 @@
 
 from fidgpt.optim.groups import *
 from fidgpt.optim.optimizers import *
+from fidgpt.optim.schedule_free import *
 from fidgpt.optim.schedules import *
 from fidgpt.schedule import *

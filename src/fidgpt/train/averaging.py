@@ -10,7 +10,24 @@ from torch import Tensor, nn
 from fidgpt.ranges import require_probability
 from fidgpt.train.step import group_by_mesh
 
-__all__ = ["Average", "Ema", "EmaDecaySqrt"]
+__all__ = ["Average", "Ema", "EmaDecaySqrt", "EvaluationWeights"]
+
+
+@runtime_checkable
+class EvaluationWeights(Protocol):
+    """An optimizer that trains other weights than it evaluates, as `ScheduleFreeAdamW` does.
+
+    The trainer evaluates, samples and saves with the weights to evaluate, so that a checkpoint's
+    model is ready to be used, and leaves them in the model at the end of a run.
+    """
+
+    def swap_weights(self) -> None:
+        """Swap the trained weights in the parameters with those to evaluate.
+
+        A second call restores the trained ones bit for bit, also if it follows `load_state_dict` of
+        a state that was saved between the two.
+        """
+        ...
 
 
 @runtime_checkable

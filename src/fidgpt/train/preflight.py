@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from fidgpt.data import EvaluationStream, StreamWrapper, TrainingStream
 from fidgpt.optim import Schedule
 from fidgpt.optim.groups import Grouping
+from fidgpt.train.averaging import EvaluationWeights
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import flatten
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
@@ -229,6 +230,11 @@ def _trial_steps(run: Components) -> Iterator[str]:
             "takes the same step whatever the groups' `lr`, which the schedule sets: read "
             "group['lr'] in step()."
         )
+    if isinstance(optimizer, EvaluationWeights):
+        for _ in range(2):
+            optimizer.swap_weights()
+        if any(map(_differ, after, _values(first))):
+            yield "changes the trained weights where swap_weights() is called twice."
     try:
         flatten(optimizer.state_dict(), root="state_dict")
     except CheckpointError as error:

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from fidgpt.data import BegunStage, TrainingStream
 from fidgpt.model.transformer import LanguageModel
-from fidgpt.train.averaging import Average
+from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, report
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunError
@@ -129,6 +129,8 @@ class TrainState:
           settings: those of the state that was saved.
         """
         self.step = step
+        if isinstance(self.optimizer, EvaluationWeights):
+            self.optimizer.swap_weights()  # checkpoints hold those to evaluate
         for group, before, now in zip(
             self.optimizer.param_groups, settings, self.settings, strict=True
         ):
@@ -139,10 +141,25 @@ class TrainState:
         self.precision.push_weights(self.model, self.replica)
 
     @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
-        """Give model and replica the averaged weights inside the block, if there are any."""
-        if self.average is None:
+    def evaluation_weights(self) -> Iterator[None]:
+        """Give model and replica the weights to evaluate inside the block, if they differ."""
+        if not isinstance(self.optimizer, EvaluationWeights):
             yield
+            return
+        self.optimizer.swap_weights()
+        try:
+            self.precision.push_weights(self.model, self.replica)
+            yield
+        finally:
+            self.optimizer.swap_weights()
+            self.precision.push_weights(self.model, self.replica)
+
+    @contextlib.contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Give model and replica the averaged weights inside the block, or those to evaluate."""
+        if self.average is None:
+            with self.evaluation_weights():
+                yield
             return
         self.average.exchange(self.model)
         try:

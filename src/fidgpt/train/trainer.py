@@ -24,7 +24,7 @@ from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
 from fidgpt.train import device, preflight, run_directory
 from fidgpt.train import step as updates
-from fidgpt.train.averaging import Average
+from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating
@@ -189,7 +189,10 @@ class Trainer:
                 self.parallel.on_main(rewind)
             else:
                 self.parallel.on_main(partial(self._create, run, lock=lock))
-            return self._loop(run, state, facts, until_step or self.num_steps)
+            outcome = self._loop(run, state, facts, until_step or self.num_steps)
+            if isinstance(state.optimizer, EvaluationWeights):
+                state.optimizer.swap_weights()  # which whoever uses the model next wants
+            return outcome
 
     def _loop(self, run: RunDirectory, state: TrainState, facts: Facts, until_step: int) -> Outcome:
         """Take the remaining steps, with evaluation, tracking and checkpoints between them."""
@@ -445,7 +448,10 @@ class Trainer:
         """
         step, num_steps = state.step, self.num_steps
         due = {k: e for k, e in self.evaluators.items() if e.due(step, num_steps=num_steps)}
-        row = self._measure(state, due)
+        row: Row = {}
+        if due:
+            with state.evaluation_weights():
+                row = self._measure(state, due)
         if due and state.average is not None:
             with state.averaged():
                 row |= self._measure(state, {f"{name}/averaged": due[name] for name in due})
@@ -498,16 +504,17 @@ class Trainer:
         with state.clock.phase("saving"):
             state.check_weights()
             self.parallel.on_main(run.sync)  # a checkpoint needs the rows before it
-            self.checkpoints.save(
-                run.path,
-                step=state.step,
-                model=state.model,
-                optimizer=state.optimizer,
-                stateful=state.stateful,
-                state=progress(self.data, state),
-                reasons=reasons,
-                row=row,
-            )
+            with state.evaluation_weights():
+                self.checkpoints.save(
+                    run.path,
+                    step=state.step,
+                    model=state.model,
+                    optimizer=state.optimizer,
+                    stateful=state.stateful,
+                    state=progress(self.data, state),
+                    reasons=reasons,
+                    row=row,
+                )
 
     def _roll_back(self, run: RunDirectory, state: TrainState, diverged: Diverged) -> None:
         """Restore the last good checkpoint before the step that diverged.
