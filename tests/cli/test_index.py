@@ -89,7 +89,7 @@ def test_which_components_fit() -> None:
     def fits(path: str) -> set[str]:
         return {*fitting(find_parameter(root, path).hint, parts)}
 
-    assert fits("optimizer") == {"Adafactor", "Lion", "Muon", "adamw"}
+    assert fits("optimizer") == {"Adafactor", "Lion", "Muon", "ScheduleFreeAdamW", "adamw"}
     assert fits("precision") == {"BFloat16", "Float16", "Float32", "native_precision"}
     assert "Attention" in fits("model.norm") and "adamw" not in fits("model.norm")
     assert not fits("model.blocks[0].attention.bias") and not fits("samples.prompts[0]")

@@ -262,7 +262,9 @@ class TestSetParts:
         assert {key: one.width for key, one in cfg.shapes.items()} == {"a": 2, "b, c": 3}
         message = refused(cfg, set_text, "shapes", "{a: Part(1)}", parts=PARTS)
         assert message == (
-            "shapes['a']: 'Part(1)' is not a Shape. Name a component that fits, such as Square."
+            "shapes['a']: 'Part(1)' is not a Shape. Name a component that fits, such as Square.\n"
+            "  Shape: What has an area.\n"
+            "  It is called as area(), and Part has no area."
         )
         message = refused(cfg, set_text, "shapes", "Square(2)", parts=PARTS)
         assert "Write {name: ...}. Name a component that fits, such as Square." in message

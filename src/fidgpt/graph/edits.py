@@ -462,7 +462,7 @@ def _read_unnamed(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
             return values.read_items(text, hint, read_item)
         if hints.can_be_typed(hint):
             raise
-        raise _Unfitting(ref, text, parts) from None
+        raise _Unfitting(ref, text, parts, function) from None
 
 
 def _takes_part(hint: Any, parts: Parts) -> bool:
@@ -496,9 +496,13 @@ def _function_in(text: str, hint: Any, parts: Parts) -> Callable[..., Any] | Non
 class _Unfitting(ConfigError):
     """A text is no part that a parameter takes."""
 
-    def __init__(self, ref: ParameterRef, text: str, parts: Parts) -> None:
+    def __init__(self, ref: ParameterRef, text: str, parts: Parts, function: Any = None) -> None:
         takes = hints.name_of(ref.hint)
-        super().__init__(f"{text.strip()!r:.60} is not a {takes}. {_which_fit(ref, text, parts)}")
+        lacks = ""
+        if _is_implementer(function, ref.hint):
+            lacks = hints.missing_methods(fdl.Config(function), ref.hint)
+        likely = _which_fit(ref, text, parts)
+        super().__init__(f"{text.strip()!r:.60} is not a {takes}. {likely}{lacks}")
 
 
 def _new_part(
@@ -518,7 +522,7 @@ def _new_part(
         part = kind(function)
         if hints.fits(part, ref.hint):
             return _with_arguments(root, ref, part, call, parts)
-    raise _Unfitting(ref, call.name, parts)
+    raise _Unfitting(ref, call.name, parts, function)
 
 
 def _is_implementer(function: Any, hint: Any) -> bool:

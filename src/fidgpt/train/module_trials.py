@@ -92,11 +92,15 @@ def _units(model: LanguageModel) -> Iterator[_Unit]:
 
 def model_errors(run: ModelRun) -> Iterator[str]:
     """Yield what the custom modules of a model do that they should not."""
-    units, tried = list(_units(run.model)), set[Any]()
+    units, tried, lossy = list(_units(run.model)), set[Any](), set[int]()
     held = {id(x) for x in (*run.model.parameters(), *run.model.buffers(), *run.model.modules())}
     for path, module in run.model.named_modules():
         if (custom := custom_class(type(module))) is not None:
-            yield from _lost_attributes(run, path, module, custom, held)
+            for text in _lost_attributes(run, module, held):
+                lossy.add(id(module))
+                if (custom, text) not in tried:  # of another layer
+                    tried.add((custom, text))
+                    yield f"{describe(path, module, custom, '__init__')} {text}"
     for unit in units:
         key = (unit.reads, _signature(unit.module))
         if key in tried:  # another layer of the same kind
@@ -106,6 +110,9 @@ def model_errors(run: ModelRun) -> Iterator[str]:
         yield from lost
         try:
             yield from Trial(run, unit).errors()
+        except _Failed as error:
+            if lossy.isdisjoint(map(id, unit.module.modules())):
+                yield f"{unit} {error}"
         except InitError as error:
             if not lost:
                 yield f"{unit} cannot be initialized: {error}"
@@ -131,9 +138,7 @@ def _signature(value: object, depth: int = 6) -> Any:
     return (type(value), _signature(getattr(value, "__dict__", {}), depth - 1))
 
 
-def _lost_attributes(
-    run: ModelRun, path: str, module: nn.Module, custom: type, held: set[int]
-) -> Iterator[str]:
+def _lost_attributes(run: ModelRun, module: nn.Module, held: set[int]) -> Iterator[str]:
     """Yield tensors and modules that a module keeps where torch does not see them."""
     for name, value in vars(module).items():
         if name in INTERNAL:
@@ -141,11 +146,10 @@ def _lost_attributes(
         values = value.values() if isinstance(value, dict) else value
         items = list(values) if isinstance(value, list | tuple | dict) else [value]
         unknown = [one for one in items if id(one) not in held]
-        where = describe(path, module, custom, "__init__")
         if any(isinstance(one, nn.Module | nn.Parameter) for one in unknown):
             kind = "Module" if any(isinstance(one, nn.Module) for one in unknown) else "Parameter"
             yield (
-                f"{where} keeps {kind.lower()}s in {name}, a {type(value).__name__}, where torch "
+                f"keeps {kind.lower()}s in {name}, a {type(value).__name__}, where torch "
                 f"does not see them: they are neither trained nor saved. Use nn.{kind}List or "
                 f"nn.{kind}Dict."
             )
@@ -154,7 +158,7 @@ def _lost_attributes(
             for one in unknown
         ):
             yield (
-                f"{where} keeps a tensor in {name}, outside of parameters and buffers: it has no "
+                f"keeps a tensor in {name}, outside of parameters and buffers: it has no "
                 "values, since models are built on the meta device, and is not moved to the "
                 f"device. Use register_buffer({name!r}, ..., persistent=False) and fill it in "
                 "reset_parameters(), or make it in forward()."
@@ -201,6 +205,10 @@ class _Untried(Exception):
 
 class _Broken(Exception):
     """What a unit does wrong; nothing else about it can be tried."""
+
+
+class _Failed(_Broken):
+    """A unit raised an exception, which may have the cause of another error."""
 
 
 # Changes of an output by rounding are below this share of those by what a token may read.
@@ -250,6 +258,8 @@ class Trial:
             self._check_output()
             yield from (f"{self.unit} {text}" for text in self._leaks())
             self._check_format()
+        except _Failed:
+            raise
         except _Broken as error:
             yield f"{self.unit} {error}"
             return
@@ -478,7 +488,7 @@ class Trial:
     def _call(
         self, ctx: AttentionContext, tokens: Tensor, x: Tensor, module: nn.Module | None = None
     ) -> Tensor:
-        """Call the module; _Broken if it fails."""
+        """Call the module; _Failed if it raises an exception."""
         module = self.module if module is None else module
         try:
             with torch.set_grad_enabled(x.requires_grad):
@@ -493,7 +503,7 @@ class Trial:
             rows = "rows of several documents" if ctx.documents is not None else "padded rows"
             what = "a small batch" if ctx.contiguous else f"a small batch of {rows}"
             what += "" if x.dtype == torch.float32 else f" in {x.dtype}"
-            raise _Broken(f"fails on {what}: {failure(error)}") from error
+            raise _Failed(f"fails on {what}: {failure(error)}") from error
 
     def _count(self) -> int:
         """Return the tokens of a small row: fewer for large modules."""

@@ -6,6 +6,7 @@ tried on copies, and optimizers on a stand-in for the model, so that no number o
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -65,6 +66,7 @@ def check_components(run: Components) -> None:
     errors = [*_interface_errors(run), *_schedule_errors(run)]
     with torch.random.fork_rng(devices=[]):
         errors += model_errors(run)
+        errors += _group_errors(run)
         errors += _optimizer_errors(run)
     _raise_all(errors)
 
@@ -182,8 +184,24 @@ class _StandIn(nn.Module):
         self.tiny = nn.ParameterList([nn.Parameter(one.to(device)) for one in values])
 
 
+def _group_errors(run: Components) -> Iterator[str]:
+    """Yield the trained parameters that custom groups leave out, or have twice."""
+    if (custom := custom_part(run.groups)) is None:
+        return
+    model = trainable_copy(run.model, run.trainable)
+    held = Counter(id(one) for group in run.groups(model) for one in group["params"])
+    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
+    wrong = [name for name, one in trained.items() if held[id(one)] != 1]
+    if wrong:
+        yield (
+            f"{describe('groups', run.groups, custom, '__call__')} lists {len(wrong)} trained "
+            f"parameters not once, the first is {wrong[0]}, {held[id(trained[wrong[0]])]} times: "
+            "each belongs to one group. Freeze what should not be trained."
+        )
+
+
 def _optimizer_errors(run: Components) -> Iterator[str]:
-    """Yield what a custom optimizer, or custom groups, do wrong on a stand-in for the model."""
+    """Yield what a custom optimizer does wrong on a stand-in for the model."""
     custom = custom_part(run.optimizer)
     if custom is None:
         return
