@@ -5,6 +5,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
 import pathlib
 import re
 from collections.abc import Iterator
@@ -13,7 +14,6 @@ from typing import Any, Literal
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, suggest, walk
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.errors import at, raise_all
@@ -21,6 +21,7 @@ from fidgpt.graph.paths import describe
 from fidgpt.graph.storage.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 from fidgpt.graph.values import as_asked, read_value
 from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
+from fidgpt.interop.hydra import read_composed
 
 _NAMES = ("_target_", "_component_")
 _SETTINGS: dict[str, tuple[Any, str]] = {
@@ -34,6 +35,7 @@ _MAX_ITEMS = 1_000_000  # in lists and dicts, where aliases count each time
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
 _MARK = re.compile(r"(\\*)\$\{")
 _REFERENCE = re.compile(r"(\\*)\$\{([^{}]*)(\}?)")
+_INNER = re.compile(r"(\\*)(\$\{[^{}]*)(\$\{[^{}]*\})")  # a reference in another one
 _MAX_LENGTH = 10_000  # characters; nested interpolations could grow exponentially
 _OWN = (
     *(f"fidgpt.{name}" for name in PACKAGES),
@@ -52,10 +54,12 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
 
     `${a.b}` is replaced by the value at that path of the file. If that is a call, both paths share
     one node, which is built once, and so do a YAML anchor and its aliases; Hydra would build one
-    for each. Resolvers such as `${oc.env:HOME}` are rejected.
+    for each. The resolvers `oc.env`, `oc.select` and `oc.decode` mean what they mean to OmegaConf;
+    others are rejected. A value `???` is an error. Files that the defaults list of a file names are
+    merged into it; see `read_composed`.
 
     Args:
-      text_or_path: contents of the file, or a Path to it.
+      text_or_path: contents of the file, or a Path to it, which a defaults list needs.
       allowed: additional packages whose callables the file may name, besides those exported by
         fidgpt and torch's modules and optimizers.
 
@@ -72,8 +76,7 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
         raise ConfigError(f"the file holds {root!r:.60}, not a mapping with a _target_.")
     if isinstance(root, dict) and "defaults" in root and not _is_call(root):
         raise ConfigError(
-            "defaults: refers to other files of a Hydra config, which is not supported; write the "
-            "whole config to one file first: python app.py --cfg job."
+            "defaults: names other files, which a text cannot find; pass the Path of the file."
         )
     try:
         reader = _Reader(root, allowed)
@@ -87,10 +90,10 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
 
 
 def _read_file(text_or_path: str | pathlib.Path) -> Any:
-    is_text = isinstance(text_or_path, str)
-    source, text = ("the YAML file", text_or_path) if is_text else read_text(str(text_or_path))
-    with at(source):
-        return read_yaml(text, schema="omegaconf")
+    if not isinstance(text_or_path, str):
+        return read_composed(pathlib.Path(text_or_path))
+    with at("the YAML file"):
+        return read_yaml(text_or_path, schema="omegaconf")
 
 
 class _References:
@@ -120,6 +123,11 @@ class _References:
         """
         if not isinstance(value, str) or "${" not in value:
             return value
+        while (inner := _INNER.search(value)) and not len(inner[1]) % 2:
+            found = _REFERENCE.sub(lambda match: self._text(holder, match), inner[3])
+            value = f"{value[: inner.start(3)]}{found}{value[inner.end(3) :]}"
+            if len(value) > _MAX_LENGTH:
+                break
         whole = _REFERENCE.fullmatch(value)
         if whole and not whole[1]:
             return self._target(holder, whole)
@@ -139,13 +147,9 @@ class _References:
 
     def _target(self, holder: Any, match: re.Match[str]) -> Any:
         path = match[2].strip()
-        steps = [step.strip("'\"") for step in re.findall(r"[^.\[\]]+", path)]
         if ":" in path:
-            raise ConfigError(
-                f"{match.string!r:.80} uses the resolver {path.partition(':')[0]!r:.40}, which "
-                "would run code; write its value instead."
-            )
-        if not match[3] or not steps:
+            return self._resolved_by(holder, match, *path.split(":", 1))
+        if not match[3] or not _steps(path):
             raise ConfigError(
                 f"{match.string!r:.80} is not a reference to a path; write ${{a.b}}, or \\${{ for "
                 "a literal ${{."
@@ -154,12 +158,46 @@ class _References:
             raise ConfigError(f"{match.string!r:.80} refers to itself.")
         self._open.append((id(holder), path))
         try:
-            value = self._start(holder, path)
-            for step in steps:
-                value = self.value(value, _entry(value, step))
+            return self._followed(holder, path)
         finally:
             self._open.pop()
+
+    def _followed(self, holder: Any, path: str) -> Any:
+        """Return the value at a path.
+
+        Raises:
+          ConfigError: there is none.
+        """
+        value = self._start(holder, path)
+        for step in _steps(path):
+            value = self.value(value, _entry(value, step))
         return value
+
+    def _resolved_by(self, holder: Any, match: re.Match[str], name: str, text: str) -> Any:
+        """Return what one of OmegaConf's own resolvers returns.
+
+        Raises:
+          ConfigError: the resolver is another one, or its argument has no value.
+        """
+        argument, comma, default = (one.strip().strip("'\"") for one in text.partition(","))
+        if name == "oc.decode":
+            return read_yaml(text.strip().strip("'\""), schema="omegaconf")
+        if name == "oc.env" and (argument in os.environ or comma):
+            found = os.environ.get(argument, default)
+            return None if found == "null" and argument not in os.environ else found
+        if name == "oc.env":
+            raise ConfigError(
+                f"{match.string!r:.80}: the environment has no variable {argument!r:.40}; set it."
+            )
+        if name == "oc.select":
+            try:
+                return self._followed(holder, argument)
+            except ConfigError:
+                return read_yaml(default, schema="omegaconf") if comma else None
+        raise ConfigError(
+            f"{match.string!r:.80} uses the resolver {name!r:.40}, which would run code; write its "
+            "value instead."
+        )
 
     def _start(self, holder: Any, path: str) -> Any:
         dots = len(path) - len(path.lstrip("."))
@@ -168,6 +206,10 @@ class _References:
                 raise ConfigError(f"${{{path:.60}}} leads above the top level of the file.")
             holder = self._holders[id(holder)]
         return holder if dots else self._root
+
+
+def _steps(path: str) -> list[str]:
+    return [step.strip("'\"") for step in re.findall(r"[^.\[\]]+", path)]
 
 
 def _entry(value: Any, step: str) -> Any:
