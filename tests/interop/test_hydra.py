@@ -96,7 +96,8 @@ def test_calls_of_several_files_become_one_graph(composed: Any, tmp_path: Path) 
         "{_target_: fidgpt.optim.WarmupCosine, num_steps: '${steps}', warmup_steps: '???'}"
     )
     found = composed("{defaults: [schedule: long], steps: 20, schedule: {warmup_steps: 2}}")
-    assert (fdl.build(found["schedule"]).num_steps, found["steps"]) == (20, 20)
+    schedule: Any = fdl.build(found["schedule"])
+    assert (schedule.num_steps, found["steps"]) == (20, 20)
     with pytest.raises(ConfigError, match=r"schedule.warmup_steps: \?\?\? marks a missing value"):
         composed("{defaults: [schedule: long], steps: 20}")
 

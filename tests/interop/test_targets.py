@@ -75,7 +75,8 @@ def test_null_is_passed_to_what_others_wrote(package: Any) -> None:
     for text in ("Checkpointer, folder: a, last: null", "Checkpointer, folder: null"):
         part = package(text)
         last = None if "last" in text else "recipe_state.pt"
-        assert fdl.build(part).last == last
+        made: Any = fdl.build(part)
+        assert made.last == last
     with pytest.raises(ConfigError, match=r"num_steps: must be int, not None"):
         read_targets("{_target_: fidgpt.optim.WarmupCosine, num_steps: null, warmup_steps: 1}")
 
