@@ -9,6 +9,7 @@ from torch import nn
 
 from fidgpt.data import ByteTokenizer, GrowingBatch
 from fidgpt.graph import ConfigError, Node, parts
+from fidgpt.graph.hints import computed
 from fidgpt.model import LearnedPositions
 from fidgpt.parallel import DataParallel, Mesh
 
@@ -31,7 +32,7 @@ def batch_divides_evenly(cfg: fdl.Config) -> None:
         return
     count, world_size = mesh.data_size, mesh.size
     over = f"{world_size=} processes" if count == world_size else f"{count} replicas and shards"
-    batch_size = getattr(cfg, "batch_size", None)
+    batch_size = computed(getattr(cfg, "batch_size", None))
     if isinstance(batch_size, int) and batch_size % count:
         raise ConfigError(
             f"{batch_size=} cannot be split evenly over {over}: choose a "

@@ -9,6 +9,7 @@ from fidgpt.data import end_of_text
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.fiddlers.texts import own_corpus
 from fidgpt.graph import ConfigError, find
+from fidgpt.graph.fiddle import raw_arguments
 from fidgpt.model import (
     ALiBi,
     Attention,
@@ -104,6 +105,8 @@ def forget_alibi(attention: Any) -> None:
     kept = _without(attention.scores, ALiBi)
     if len(kept) < len(attention.scores):
         attention.scores = kept
+    if "scores" in raw_arguments(attention) and not kept:
+        del attention.scores  # the default, as in a config that never had one
 
 
 def _without(scores: Sequence[Any], kind: type) -> list[Any]:

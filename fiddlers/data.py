@@ -19,9 +19,11 @@ from fidgpt.data import (
     best_fit,
     shuffle_and_concatenate,
 )
+from fidgpt.fiddlers.evaluation import follow_mixture
 from fidgpt.fiddlers.texts import OWN, own_corpus, text_like
 from fidgpt.graph import ConfigError, find, swapped
-from fidgpt.optim import NoDecay, Phases, fraction
+from fidgpt.graph.formulas import make_formula
+from fidgpt.optim import NoDecay, Phases, fraction, steps_for_tokens
 from fidgpt.tags import BatchSize, NumSteps, SeqLen
 from fidgpt.train import Trainer
 
@@ -66,6 +68,7 @@ def use_mixture(
     cfg.data = fdl.Config(
         Mixture, streams, batch_size=BatchSize.new(), weights=dict(first), stages=later
     )
+    follow_mixture(cfg)
 
 
 def use_packing(cfg: fdl.Config[Trainer], cache_dir: str | None = None) -> None:
@@ -130,6 +133,7 @@ def grow_batch(cfg: fdl.Config[Trainer], over: float | int = 0.25, multiple_of: 
     cfg.batch_growth = fdl.Partial(
         GrowingBatch, batch_size=BatchSize.new(), multiple_of=multiple_of, schedule=_rise(over)
     )
+    count_growth(cfg)
 
 
 def grow_seq_len(
@@ -145,6 +149,15 @@ def grow_seq_len(
     growth = fdl.Partial(GrowingSequence, seq_len=SeqLen.new(), schedule=_rise(over))
     growth.min_seq_len = min_seq_len or fdl.Config(fraction, of=SeqLen.new(), ratio=0.125)
     cfg.seq_len_growth = growth
+
+
+def count_growth(cfg: fdl.Config[Trainer]) -> None:
+    """Let a number of steps that follows from a number of tokens count the growth of batches."""
+    steps, growth = cfg.num_steps, cfg.batch_growth
+    is_counted = isinstance(steps, fdl.Config) and fdl.get_callable(steps) is steps_for_tokens
+    if is_counted and isinstance(growth, fdl.Buildable):
+        steps.growth = make_formula(cfg, "{batch_growth.schedule.warmup}")
+        steps.multiple_of = make_formula(cfg, "{batch_growth.multiple_of}")
 
 
 def _hundredth() -> fdl.Config[int]:

@@ -39,13 +39,24 @@ def use_validation(
 
 
 def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:
-    """Validate on each text of the mixture separately; apply it after `use_mixture`.
+    """Validate on each text of the mixture separately, whether it is mixed before or after this.
 
     Existing validations keep their settings.
     """
+    if not _split_validations(cfg, Validation, DomainValidation):
+        raise ConfigError("no evaluator is a Validation on a HeldOut stream.")
+
+
+def follow_mixture(cfg: fdl.Config[Trainer]) -> None:
+    """Let validations on each text of the mixture follow another mixture."""
+    _split_validations(cfg, DomainValidation)
+
+
+def _split_validations(cfg: fdl.Config[Trainer], *kinds: type) -> bool:
+    """Let evaluators of some kinds validate on each text separately; return whether any did."""
     found = False
     for name, evaluator in cfg.evaluators.items():
-        held_out = _held_out(evaluator)
+        held_out = _held_out(evaluator) if fdl.get_callable(evaluator) in kinds else None
         if held_out is not None and getattr(held_out.corpus, "validation_fraction", None) != 1:
             found = True
             part = swapped(evaluator, DomainValidation)
@@ -53,8 +64,7 @@ def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:
                 domain: _of(corpus, like=held_out) for domain, corpus in _corpora(cfg.data).items()
             }
             cfg.evaluators[name] = part
-    if not found:
-        raise ConfigError("no evaluator is a Validation on a HeldOut stream.")
+    return found
 
 
 def use_tasks(

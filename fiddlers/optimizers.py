@@ -6,7 +6,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.fiddlers.schedules import use_constant
-from fidgpt.graph import swapped
+from fidgpt.graph import ConfigError, swapped
 from fidgpt.graph.fiddle import set_arguments
 from fidgpt.optim import (
     Adafactor,
@@ -17,8 +17,10 @@ from fidgpt.optim import (
     Rule,
     ScheduleFreeAdamW,
     adamw,
+    decay_matrices,
     is_matrix,
     is_vector,
+    mup_groups,
     split_hidden_matrices,
 )
 from fidgpt.tags import LearningRate, WeightDecay
@@ -130,7 +132,20 @@ def use_layer_decay(cfg: fdl.Config[Trainer], factor: float = 0.9) -> None:
 
 
 def set_groups(cfg: fdl.Config[Trainer], groups: fdl.Buildable) -> None:
-    """Set the parameter groups, and split them for Muon if the current ones are split."""
+    """Set the parameter groups, and split them for Muon if the current ones are split.
+
+    Raises:
+      ConfigError: one of the old and the new groups is muP's, and the other is not the default.
+    """
+    now = set_arguments(cfg).get("groups")
+    if _is_split(cfg):
+        now = set_arguments(cfg.groups).get("groups")
+    kinds = [fdl.get_callable(one) for one in (now, groups) if isinstance(one, fdl.Buildable)]
+    if len({*kinds, decay_matrices}) > 2 and mup_groups in kinds:
+        raise ConfigError(
+            "use_mup and use_layer_decay both set the learning rate of each group of parameters: "
+            "remove one of them."
+        )
     if _is_split(cfg):
         cfg.groups.groups = groups
     else:

@@ -6,9 +6,10 @@ import fiddle as fdl
 
 from fidgpt.cost import count_parameters
 from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, TextFiles
+from fidgpt.fiddlers.data import count_growth
 from fidgpt.fiddlers.texts import own_corpus
-from fidgpt.graph import ConfigError, bind, build, find, swap_all, tagged
-from fidgpt.graph.fiddle import assign
+from fidgpt.graph import ConfigError, bind, build, find, swap_all
+from fidgpt.graph.edits import change_by
 from fidgpt.optim import steps_for_tokens
 from fidgpt.tags import BatchSize, LearningRate, SeqLen
 from fidgpt.train import Float32, Samples, Trainer
@@ -30,7 +31,7 @@ def train_for(
 ) -> None:
     """Train for a number of tokens, which determines the number of steps.
 
-    Growing batches and sequences count at their full size.
+    Batches that `grow_batch` makes smaller count as what they hold.
 
     Args:
       cfg: the graph to change.
@@ -53,14 +54,12 @@ def train_for(
         batch_size=BatchSize.new(),
         seq_len=SeqLen.new(),
     )
+    count_growth(cfg)
 
 
 def scale_learning_rate(cfg: fdl.Config[Trainer], factor: float = 0.5) -> None:
     """Multiply every learning rate by a factor."""
-    for part, key in tagged(cfg, LearningRate):
-        given = fdl.ordered_arguments(part)
-        if key in given:
-            assign(part, key, given[key] * factor)
+    change_by(cfg, LearningRate, "*", repr(factor))
 
 
 def use_float32(cfg: fdl.Config[Trainer]) -> None:

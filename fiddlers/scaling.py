@@ -1,13 +1,17 @@
 """Scaling of hyperparameters with the size of a model."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.fiddlers.attention import ATTENTIONS
+from fidgpt.fiddlers.data import count_growth
 from fidgpt.fiddlers.optimizers import set_groups
 from fidgpt.graph import ConfigError, find, parts
 from fidgpt.graph.fiddle import parameter_names, raw_arguments
+from fidgpt.graph.formulas import make_formula
 from fidgpt.model import (
     DepthScaled,
     MuP,
@@ -17,8 +21,14 @@ from fidgpt.model import (
     heads_that_fit,
     output_scale,
 )
-from fidgpt.optim import mup_groups
-from fidgpt.tags import HeadDim, HiddenDim, InitStd
+from fidgpt.optim import (
+    mup_groups,
+    optimal_batch_size,
+    optimal_learning_rate,
+    optimal_tokens,
+    steps_for_tokens,
+)
+from fidgpt.tags import BatchSize, HeadDim, HiddenDim, InitStd, SeqLen
 from fidgpt.train import Trainer
 
 
@@ -32,29 +42,42 @@ def scale_depth(cfg: fdl.Config[Trainer], factor: float = 2.0) -> None:
         model.num_layers = max(1, round(model.num_layers * factor))
 
 
-def make_depth(cfg: fdl.Config[Trainer], depth: int = 12) -> None:
-    """Set width, heads, tokens, batch size and learning rate from the depth.
+def make_depth(cfg: fdl.Config[Trainer], depth: int = 12, multiple_of: int = 8) -> None:
+    """Derive width, heads, tokens, batch size and learning rate from the depth.
 
-    The width is 64 times the depth, with heads of 64, and the run has 20 tokens for each parameter
-    of the layers (Hoffmann et al., 2022, arXiv:2203.15556). The floating-point operations C of the
-    run determine the tokens of a batch, 0.2920 C^0.3271, and the learning rate, 0.3118 C^-0.1250
-    (DeepSeek LLM, 2024, arXiv:2401.02954, section 3.1).
+    All of them follow `model.num_layers` and each other when the graph is bound, whatever is
+    changed later. The width is 64 times the depth, with heads of 64, and the run has 20 tokens for
+    each parameter of the layers (Hoffmann et al., 2022, arXiv:2203.15556). Its floating-point
+    operations determine the tokens of a batch and the learning rate (DeepSeek LLM, 2024,
+    arXiv:2401.02954, section 3.1).
+
+    Args:
+      cfg: the graph to change.
+      depth: number of layers.
+      multiple_of: batches are a multiple of this and of a power of two, so that they can be split
+        evenly over processes; set the number of processes if it does not divide 8.
     """
     if depth < 1:
         raise ConfigError(f"{depth=} must be 1 or more.")
-    width = 64 * depth
-    cfg.model.num_layers, cfg.model.hidden_dim = depth, width
+    if multiple_of < 1:
+        raise ConfigError(f"{multiple_of=} must be 1 or more sequences.")
+    cfg.model.num_layers = depth
+    cfg.model.hidden_dim = make_formula(cfg, "64 * {model.num_layers}")
     for attention in find(cfg.model, *ATTENTIONS):
         attention.head_dim = HeadDim.new(64)
     for node in parts(cfg.model):
-        _let_follow(node.value)
-    parameters = 12 * depth * width**2
-    tokens = 20 * parameters
-    operations = 6 * parameters * tokens
-    seq_len = cfg.seq_len
-    cfg.batch_size = max(1, round(0.2920 * operations**0.3271 / seq_len))
-    cfg.num_steps = max(1, round(tokens / (cfg.batch_size * seq_len)))
-    cfg.optimizer.lr = float(f"{0.3118 * operations**-0.1250:.2g}")
+        _let_follow(node.value, depth)
+    cfg.num_steps = fdl.Config(
+        steps_for_tokens,
+        tokens=_of_layers(cfg, optimal_tokens),
+        batch_size=BatchSize.new(),
+        seq_len=SeqLen.new(),
+    )
+    count_growth(cfg)
+    batch_size = _of_layers(cfg, optimal_batch_size)
+    batch_size.seq_len, batch_size.multiple_of = SeqLen.new(), multiple_of
+    cfg.batch_size = batch_size
+    cfg.optimizer.lr = _of_layers(cfg, optimal_learning_rate)
 
 
 def use_mup(cfg: fdl.Config[Trainer], base_dim: int = 256, base_head_dim: int = 64) -> None:
@@ -74,6 +97,14 @@ def use_mup(cfg: fdl.Config[Trainer], base_dim: int = 256, base_head_dim: int = 
         unembedding.scale = fdl.Config(output_scale, hidden_dim=HiddenDim.new(), base_dim=base_dim)
 
 
+def _of_layers(cfg: fdl.Config[Trainer], function: Callable[..., Any]) -> fdl.Config[Any]:
+    """Return a node that computes a number from depth and width of the model."""
+    node = fdl.Config(function)
+    node.num_layers = make_formula(cfg, "{model.num_layers}")
+    node.hidden_dim = make_formula(cfg, "{model.hidden_dim}")
+    return node
+
+
 def _start_by_width(cfg: fdl.Config[Trainer], base_dim: int) -> None:
     """Initialize the matrices of blocks by muP, from their current deviation."""
     std = cfg.model.embedding.weight.init.std
@@ -90,12 +121,15 @@ def _start_by_width(cfg: fdl.Config[Trainer], base_dim: int) -> None:
             part.out_init.init = start
 
 
-def _let_follow(part: fdl.Buildable) -> None:
+def _let_follow(part: fdl.Buildable, num_heads: int) -> None:
     """Unset sizes that were set for another width, so that they follow the width."""
     for name in {"num_heads", "num_kv_heads", "ffn_dim"} & raw_arguments(part).keys():
-        if name == "num_kv_heads" and isinstance(part.num_kv_heads, int):
+        size = getattr(part, name)
+        if not isinstance(size, int) or (name == "num_kv_heads" and num_heads % size == 0):
+            continue
+        if name == "num_kv_heads":
             part.num_kv_heads = fdl.Config(
                 heads_that_fit, hidden_dim=HiddenDim.new(), head_dim=HeadDim.new()
             )
-        elif isinstance(getattr(part, name), int):
+        else:
             setattr(part, name, None)

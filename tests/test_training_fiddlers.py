@@ -1,5 +1,6 @@
 """Fiddlers of losses, evaluators, optimizers, schedules, and the dials that move whole runs."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from small_models import start
 
 from fidgpt import configs, data, fiddlers, optim, tags, train
+from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, bind, build, fingerprint, set_tag
 from fidgpt.model import Transformer, materialize
@@ -300,26 +302,94 @@ def test_under_mup_updates_are_as_large_at_any_width() -> None:
     assert all(map(torch.equal, one.parameters(), other.parameters())), "at its base width"
 
 
+def numbers_of(cfg: fdl.Config) -> tuple[int, int, int, int, float]:
+    """Width, tokens of a batch, sequences of a batch, tokens of the run, and learning rate."""
+    bound = bind(cfg)
+    width, seq_len = build(bound.model.hidden_dim), bound.seq_len
+    batch, steps = (build(one) for one in (bound.batch_size, bound.num_steps))
+    rate = build(bound.optimizer.lr)
+    return width, batch * seq_len, batch, steps * batch * seq_len, rate
+
+
 @pytest.mark.slow
 def test_one_dial_moves_a_whole_run() -> None:
-    small, large = configs.base(), configs.base()
-    fiddlers.make_depth(small, depth=4)
-    fiddlers.make_depth(large, depth=12)
-    assert (small.model.hidden_dim, large.model.hidden_dim) == (256, 768)
-    model = build_trainer(large).model
+    cfg = configs.base()
+    fiddlers.make_depth(cfg, depth=12)
+    model = build_trainer(cfg).model
     assert isinstance(model, Transformer)
     attention = model.get_submodule("blocks.11.attention")
     assert (len(model.blocks), attention.num_heads) == (12, 12)
-    assert large.batch_size > small.batch_size and large.optimizer.lr < small.optimizer.lr
-    tokens = large.num_steps * large.batch_size * large.seq_len
-    assert tokens == pytest.approx(20 * 12 * 12 * 768**2, rel=0.01)
+    width, batch_tokens, _, tokens, rate = numbers_of(cfg)
+    assert width == 768 and tokens == pytest.approx(20 * 12 * 12 * 768**2, rel=0.01)
     # DeepSeek LLM (2024), section 3.1: C = 6 * 20 * N^2 operations.
     operations = 120 * (12 * 12 * 768**2) ** 2
-    assert large.optimizer.lr == pytest.approx(0.3118 * operations**-0.125, rel=0.05)
-    assert large.batch_size * 128 == pytest.approx(0.2920 * operations**0.3271, rel=0.01)
+    assert rate == pytest.approx(0.3118 * operations**-0.125, rel=0.05)
+    assert batch_tokens == pytest.approx(0.2920 * operations**0.3271, rel=1 / 16)
     for factor, num_layers in [(2.5, 30), (0.001, 1)]:
-        fiddlers.scale_depth(large, factor=factor)
-        assert large.model.num_layers == num_layers
+        fiddlers.scale_depth(cfg, factor=factor)
+        assert cfg.model.num_layers == num_layers
+        assert numbers_of(cfg)[0] == 64 * num_layers
+
+
+def test_what_the_dial_derives_does_not_depend_on_the_order() -> None:
+    dial, change = "fiddler:make_depth(depth=8)", "set:seq_len=2048"
+    plain, before, after = (
+        compose(directives, base=configs.base()).config
+        for directives in ([dial], [change, dial], [dial, change])
+    )
+    assert fingerprint(before) == fingerprint(after)
+    # A batch has about as many tokens as with short sequences, and a run as many.
+    assert numbers_of(after)[1] == pytest.approx(numbers_of(plain)[1], rel=1 / 8)
+    assert numbers_of(after)[3] == pytest.approx(numbers_of(plain)[3], rel=0.01)
+
+
+@pytest.mark.parametrize(("num_layers", "hidden_dim"), [(16, None), (8, 1024), (3, 96)])
+def test_what_the_dial_derives_follows_the_sizes_of_the_model(num_layers, hidden_dim) -> None:
+    cfg = configs.base()
+    fiddlers.make_depth(cfg, depth=8)
+    cfg.model.num_layers = num_layers
+    if hidden_dim:
+        cfg.model.hidden_dim = hidden_dim
+    sizes = {"num_layers": num_layers, "hidden_dim": hidden_dim or 64 * num_layers}
+    width, _, batch, tokens, rate = numbers_of(cfg)
+    assert width == sizes["hidden_dim"]
+    assert batch == optim.optimal_batch_size(**sizes, seq_len=128)
+    assert 0 <= tokens - optim.optimal_tokens(**sizes) < batch * 128
+    assert rate == optim.optimal_learning_rate(**sizes)
+
+
+@pytest.mark.parametrize("multiple_of", [8, 6, 64])
+def test_batches_of_the_dial_can_be_split(multiple_of: int) -> None:
+    for num_layers, seq_len in itertools.product((1, 3, 4, 12, 24, 37, 96), (128, 1024, 4096)):
+        sizes = {"num_layers": num_layers, "hidden_dim": 64 * num_layers, "seq_len": seq_len}
+        batch = optim.optimal_batch_size(**sizes, multiple_of=multiple_of)
+        units, rest = divmod(batch, multiple_of)
+        assert rest == 0
+        assert units // (units & -units) < 16, "an odd number below 16, times a power of two"
+
+
+def test_a_computed_batch_that_processes_cannot_split_is_refused(monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    cfg = configs.base()
+    fiddlers.make_depth(cfg, depth=4)
+    with pytest.raises(ConfigError, match="cannot be split evenly over world_size=6 processes"):
+        build_trainer(cfg)
+    fiddlers.make_depth(cfg, depth=4, multiple_of=6)
+    assert build_trainer(cfg).batch_size % 6 == 0
+
+
+@pytest.mark.parametrize("over", [0.25, 1.0, 100, 500])
+@pytest.mark.parametrize("multiple_of", [1, 3])
+@pytest.mark.parametrize("first", ["fiddler:train_for(tokens=1000003)", "set:batch_size=24"])
+def test_a_run_of_so_many_tokens_counts_growing_batches(first, over, multiple_of) -> None:
+    growth = f"fiddler:grow_batch(over={over}, multiple_of={multiple_of})"
+    directives = ["fiddler:train_for(tokens=1000003)", "set:batch_size=24", growth]
+    directives.append("fiddler:grow_seq_len")
+    cfg = compose(sorted(directives, key=first.__ne__), base=configs.base()).config
+    assert fingerprint(cfg) == fingerprint(compose(directives[::-1], base=configs.base()).config)
+    trainer = built(cfg)
+    counted = [trainer.data.full_batches(trainer.num_steps - n) * 24 * 128 for n in (1, 0)]
+    assert counted[0] < 1_000_003 <= counted[1]
 
 
 def test_a_run_of_so_many_tokens_keeps_them_whatever_a_batch_holds() -> None:

@@ -1,5 +1,6 @@
 """What is reported of directives: changes, no-ops, overridden values, and the errors they cause."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from fidgpt.cli import train
 from fidgpt.compose import report
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.messages import directive_error
-from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, dump_patch
+from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump_patch
 
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 must be a multiple of "
 WIDTH = "model.blocks[0].attention.hidden_dim"  # which inherits it
@@ -100,8 +101,6 @@ class TestOverruled:
             # First a whole is set, then a piece of it.
             ["use:model.norm=LayerNorm", "set:model.norm.eps=1e-3"],
             ["fiddler:unroll", "set:model.blocks[1].attention.num_kv_heads=1"],
-            # Another component stands where the first one set something.
-            ["set:model.norm.eps=1e-3", "fiddler:use_layer_norm", "set:seed=4"],
             ["fiddler:unroll", "set:model.blocks[1].mlp.ffn_dim=64", "fiddler:scale_depth(2)"],
             ["set:seed=3", "set:seed=3"],
         ],
@@ -118,6 +117,143 @@ class TestOverruled:
         file = tmp_path / "seed.patch"  # which contains the value that it replaces
         file.write_text(dump_patch((debug("set:seed=3").config, debug("set:seed=4").config)))
         assert not [*report.overridden(debug("set:seed=3", f"patch:{file}"))]
+
+
+class TestRemoved:
+    @pytest.mark.parametrize(
+        ("path", "directives"),
+        [
+            ("model.norm.eps", ["set:model.norm.eps=1e-3", "fiddler:use_layer_norm"]),
+            ("model.blocks[0].attention.num_kv_heads", ["fiddler:use_gqa(1)", "fiddler:use_mla"]),
+        ],
+    )
+    def test_a_value_that_went_with_its_component(self, path: str, directives: list[str]) -> None:
+        (line,) = report.report(debug(*directives)).warnings
+        assert line == (
+            f"{directives[1]} (directive 3) removes {path} as set by {directives[0]} (directive 2)."
+        )
+
+    @pytest.mark.parametrize(
+        "directives",
+        [
+            ["set:schedule.warmup_steps=7", "fiddler:use_linear"],
+            ["fiddler:use_linear", "set:schedule.warmup_steps=7"],
+            ["set:model.blocks[0].mlp.ffn_dim=64", "fiddler:use_moe"],
+            ["set:model.blocks[0].dropout=0.1", "fiddler:unroll"],
+            ["fiddler:use_tensorboard", "fiddler:use_wandb"],
+            ["set:model.norm.eps=1e-3", "use:model.norm=OffsetRMSNorm"],
+            ["set:optimizer.betas=(0.9, 0.99)", "fiddler:use_muon"],
+        ],
+    )
+    def test_a_value_that_is_kept(self, directives: list[str]) -> None:
+        assert report.report(debug(*directives)).warnings == []
+
+
+class TestOutdated:
+    @pytest.mark.parametrize(
+        ("first", "path", "later"),
+        [
+            ("unroll", "model.num_layers", "set:model.num_layers=4"),
+            ("unroll", "model.num_layers", "set:model.num_layers*=2"),
+            ("unroll", "model.num_layers", "fiddler:scale_depth(2)"),
+            ("train_for(tokens_per_parameter=20)", "model.hidden_dim", "tag:HiddenDim=64"),
+            ("use_mup", "model.embedding.weight.init.std", "set:**.weight.init.std=0.3"),
+        ],
+    )
+    def test_code_that_used_a_value_which_changes_later(
+        self, first: str, path: str, later: str
+    ) -> None:
+        made = debug(f"fiddler:{first}", later)
+        with pytest.raises(ConfigErrors) as caught:
+            report.report(made)
+        (message,) = caught.value.messages
+        assert message.startswith("directives 2 and 3 conflict:")
+        assert message.endswith(
+            f"fiddler:{first} depends on {path}, which {later} changes later. "
+            f"Put fiddler:{first} after it."
+        )
+        report.report(debug(later, f"fiddler:{first}"))
+        with pytest.raises(ConfigErrors, match="conflict"), report.naming_directives(made):
+            raise ConfigError("another")
+
+    @pytest.mark.parametrize(
+        "directives",
+        [
+            ["fiddler:unroll", "set:model.blocks[0].dropout=0.1", "set:seed=3"],
+            ["fiddler:unroll", "set:model.blocks[0].attention.window=8"],
+            ["fiddler:unroll(every=2)", "set:model.num_layers=8"],
+            ["fiddler:make_depth(2)", "set:model.num_layers=3", "set:seq_len=64"],
+            ["fiddler:train_for", "set:batch_size=32", "fiddler:grow_batch"],
+            ["fiddler:untie_embeddings", "set:model.embedding.weight.init.std=0.1"],
+            ["fiddler:use_mup", "tag:InitStd=0.3"],
+            ["fiddler:scale_depth", "set:model.num_layers=3"],
+            ["fiddler:smoke_test", "set:batch_size=4", "set:num_steps=20"],
+            ["fiddler:use_linear", "set:schedule.warmup=3", "set:num_steps=20"],
+        ],
+    )
+    def test_code_that_did_not(self, directives: list[str]) -> None:
+        assert not [*report.outdated(debug(*directives))]
+
+
+def test_a_fiddler_that_an_earlier_one_prevents_names_it() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        debug("set:seed=3", "fiddler:use_mla", "set:seed=4", "fiddler:use_gqa")
+    message = str(caught.value)
+    assert message.endswith("It applies without fiddler:use_mla (directive 3).")
+    with pytest.raises(ConfigErrors) as caught:
+        debug("set:seed=3", "fiddler:use_shared_expert")
+    assert "applies without" not in str(caught.value)
+
+
+INIT = "model.unembedding.weight.init"
+
+
+@pytest.mark.parametrize("write", [f"set:{INIT}.std=0.3", f"set:{INIT}.std*=2", f"del:{INIT}.std"])
+def test_a_change_counts_and_names_all_the_places_that_it_reaches(write: str) -> None:
+    made = debug("untie:model.unembedding.weight", write)
+    done = report.report(made)
+    assert done.changes == [
+        f"untie:model.unembedding.weight: 1 value; {INIT} inside stays shared",
+        f"{write}: 1 value in 5 places",
+    ]
+    assert done.warnings == [
+        f"{write} (directive 3) also changes model.embedding.weight.init.std, "
+        "model.blocks[0].attention.init.std and 2 more: 5 places share one component. "
+        f"untie:{INIT} before it gives this one its own."
+    ]
+    (line,) = [str(one) for one in diff(debug(*made.directives[1:2]).config, made.config)] or [""]
+    assert write.startswith("del:") == (line == "")  # the default, which it was before
+    assert not line or re.search(r"init.std: 0.02 -> 0.\d+, shared by 5 places$", line)
+    why = made.why(f"{INIT}.std")
+    assert "shared with model.embedding.weight.init.std, model.blocks[0].attention.init" in why
+    done = report.report(debug("untie:model.unembedding.weight", f"untie:{INIT}", write))
+    assert done.warnings == [] and done.changes[1:] == [
+        f"untie:{INIT}: 1 value",
+        f"{write}: 1 value",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("write", "reached"),
+    [
+        ("set:model.blocks[1].attention.rope.theta=5", "model.blocks[0].attention.rope.theta"),
+        ("set:model.blocks[0:1].attention.rope.theta=5", "model.blocks[1].attention.rope.theta"),
+        ("set:model.blocks[*].attention.rope.theta=5", ""),
+        ("set:**.theta=5", ""),
+        ("set::RoPE.theta=5", ""),
+        ("tag:Theta=5", ""),
+        ("set:@Theta=5", ""),
+    ],
+)
+def test_a_selector_names_the_places_that_it_matches(write: str, reached: str) -> None:
+    warnings = [*report.reaching_out(debug("fiddler:unroll", write))]
+    assert len(warnings) == bool(reached)
+    assert all(f" also changes {reached}: 2 places share" in line for line in warnings)
+
+
+def test_an_error_about_a_shared_component_knows_the_path_that_was_written() -> None:
+    (message,) = errors_of("untie:model.unembedding.weight", f"set:{INIT}.std=-1")
+    assert f"{INIT}.std is the same as model.embedding.weight.init.std" in message
 
 
 @pytest.mark.parametrize(
@@ -254,7 +390,8 @@ def test_more_blocks_than_layers(command: Callable[..., Any]) -> None:
     for layers in ("2", "{batch_size}"):
         (line,) = report.unused_blocks(debug(*unrolled, f"set:model.num_layers={layers}"))
         assert line.startswith("only the first 2 of the 4 blocks of a model make layers")
-    flags = [f"--config={one}" for one in ["config:debug", *unrolled, "set:model.num_layers=2"]]
+    (line,) = report.unused_blocks(debug("fiddler:unroll(every=4)"))
+    flags = ["--config=config:debug", "--config=fiddler:unroll(every=4)"]
     for how in ("--print", "--dry_run"):
         status, _, err = command(train.main, *flags, how)
         assert status == 0 and f"warning: {line}" in err

@@ -4,6 +4,7 @@ import functools
 import json
 import random
 from collections.abc import Callable, Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +295,7 @@ def a_row(*, length: int = 64) -> list[int]:
 
 @pytest.mark.parametrize("spm_rate", [0.0, 1.0])
 def test_the_text_can_be_put_together_again(spm_rate: float) -> None:
-    """But for the tokens that made room; where the sequence cuts it off, an end of text follows."""
+    """Where the sequence cuts it off, less of it fits, and an end of text follows."""
     rows = [a_row()] * 100
     for row in changed(rows, rate=1.0, spm_rate=spm_rate).tolist():
         form, text = undone(row[:-1])
@@ -303,14 +304,33 @@ def test_the_text_can_be_put_together_again(spm_rate: float) -> None:
         assert form == "suffix first" or spm_rate == 0.0
 
 
-def test_texts_of_a_row_are_changed_each_on_its_own_and_keep_their_places() -> None:
-    texts = [a_row(length=length) for length in (30, 15, 40)]
-    row = [token for text in texts for token in (*text, MIDDLE_END)]
-    for new in changed([row] * 50, rate=1.0).tolist():
-        assert [n for n, token in enumerate(new) if token == MIDDLE_END] == [30, 46, 87]
-        assert undone(new[:30])[1] == a_row(length=27)
-        assert new[31:46] == a_row(length=15)  # too short
-        assert undone(new[47:87])[1] == a_row(length=37)
+def test_whole_texts_of_a_row_keep_all_their_tokens() -> None:
+    lengths = (30, 15, 40)
+    row = [token for n in lengths for token in (*a_row(length=n), MIDDLE_END)]
+    padded = [*row, *[~MIDDLE_END] * 6]  # as best_fit does
+    for new in changed([padded] * 50, rate=1.0).tolist():
+        assert len(new) == len(padded) and new.count(MIDDLE_END) == 3 and ~MIDDLE_END not in new
+        texts = [[*one] for is_end, one in groupby(new, MIDDLE_END.__eq__) if not is_end]
+        assert [undone(text)[1] for text in texts] == [a_row(length=n) for n in lengths]
+    for new in changed([row] * 50, rate=1.0).tolist():  # the sequence cuts off the last one
+        assert undone(new[:33])[1] == a_row(length=30)
+        assert new[33:50] == [MIDDLE_END, *a_row(length=15), MIDDLE_END]
+        assert undone(new[50:-1])[1] == a_row(length=34) and new[-1] == MIDDLE_END
+
+
+@pytest.mark.parametrize("rate", [0.3, 1.0])
+def test_a_sequence_loses_tokens_at_its_end_only(rate: float) -> None:
+    """Whatever texts it has: their tokens before the end are those that were there, in order."""
+    chance = random.Random(int(10 * rate))
+    for number in range(100):
+        lengths = [chance.randint(0, 60) for _ in range(6)]
+        row = [token for n in lengths for token in (*a_row(length=n), MIDDLE_END)][:150]
+        (new,) = changed([row], rate=rate, first=number).tolist()
+        texts = [[*one] for is_end, one in groupby(new, MIDDLE_END.__eq__) if not is_end]
+        assert len(new) == len(row)
+        kept = [token for text in texts for token in undone(text)[1]]
+        assert kept == [token for token in row if token != MIDDLE_END][: len(kept)]
+        assert len(row) - len(kept) <= 4 * len(lengths) + 1
 
 
 @pytest.mark.slow
@@ -333,9 +353,9 @@ def test_chance_has_the_rates() -> None:
 
 def test_a_rate_of_zero_changes_nothing_and_masked_tokens_stay_masked() -> None:
     assert (changed([a_row()] * 20, rate=0.0) == [a_row()] * 20).all()
-    row = [MIDDLE_END, ~97, *a_row(length=40), MIDDLE_END, ~MIDDLE_END, ~MIDDLE_END, ~MIDDLE_END]
+    row = [MIDDLE_END, ~97, *a_row(length=40), MIDDLE_END, *[~MIDDLE_END] * 5]
     for new in changed([row] * 20, rate=1.0).tolist():
-        assert new[-4:] == row[-4:]
+        assert new[-3:] == row[-6:-3]
         assert new.count(~97) == 1
 
 

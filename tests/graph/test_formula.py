@@ -5,7 +5,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, bind, build, check, edits, fingerprint
+from fidgpt.graph import ConfigError, bind, build, check, clone, diff, edits, fingerprint
 from fidgpt.graph.formulas import formula, make_formula, means_formula
 
 from .edited import message_of
@@ -156,3 +156,11 @@ def test_the_root_inherits_no_tag_of_its_own() -> None:
     root = fdl.Config(Outer, width=Width.new(3))
     with pytest.raises(ConfigError, match="cannot depend on itself"):
         edits.set_text(root, "width", "{@Width} + 1")
+
+
+def test_a_computed_number_that_a_formula_names_is_compared_in_its_own_place() -> None:
+    before = fdl.Config(Outer, width=3, depth=4)
+    after = clone(before)
+    after.width = make_formula(after, "{depth} * 2")
+    after.rate = make_formula(after, "{width} + 1")
+    assert [(one.sign, one.path) for one in diff(before, after)] == [("+", "rate"), ("+", "width")]

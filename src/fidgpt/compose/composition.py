@@ -1,6 +1,8 @@
 """Composition: directives applied in order to a config, with what each of them changed."""
 
+import contextlib
 import functools
+import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +13,7 @@ import fiddle as fdl
 from fidgpt import graph
 from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
-from fidgpt.compose.messages import Written, directive_error
+from fidgpt.compose.messages import Written, directive_error, label
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import MissingEntry
@@ -131,7 +133,8 @@ class Composition:
         def rerun(change: Callable[[Any], Any]) -> Any:
             changed = graph.clone(before)
             change(changed)
-            return code(changed)
+            with contextlib.redirect_stderr(io.StringIO()):  # what it prints is known
+                return code(changed)
 
         found = functools.partial(edits_between, before, after)
         self.effects.append(Effect(number, text, meant, found, rerun))
@@ -167,7 +170,7 @@ def compose(
             with graph.attributed_to(_source(number, text)):
                 made.apply(number, text)
         except ConfigError as error:
-            message = f"{error}{_remedy(made, error, text)}"
+            message = f"{error}{_remedy(made, error, text)}{_obstacle(made, base, text)}"
             errors.append((directive_error(number, text, message), error))
             if made.config is None:  # all that follow would fail for this reason alone
                 break
@@ -275,3 +278,21 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
         return ""
     entry = "[...]" if isinstance(container, list) else "{'name': ...}"
     return f"\nTo add one, write set:{error.place}+={entry}"
+
+
+def _obstacle(made: Composition, base: fdl.Config | None, text: str) -> str:
+    """Return which earlier directive is why code cannot be applied; "" if none alone is."""
+    kind = registry.kind_of(text)
+    if kind is None or kind.role != "code" or made.config is None:
+        return ""
+    earlier = [one for one in made.effects if one.kind.role != "base"]
+    for obstacle in reversed(earlier):
+        others = [one.text for one in made.effects if one is not obstacle]
+        tried = Composition(made.catalogue, base)
+        with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
+            for number, one in enumerate([*others, text]):
+                tried.apply(number, one)
+            return (
+                f"\nIt applies without {obstacle.text} ({label(obstacle.number, obstacle.text)})."
+            )
+    return ""

@@ -108,8 +108,9 @@ class FillInTheMiddle:
     Prefix, suffix, middle become `PRE prefix SUF suffix MID middle` (PSM) or `PRE SUF suffix MID
     prefix middle` (SPM), followed by an end of text (Bavarian et al. 2022, arXiv:2207.14255: the
     transformation of section 3 at the level of contexts, section 4.4, and SPM as in its appendix
-    D). Texts are delimited by end-of-text tokens. They keep their length: their last three tokens,
-    or four if the sequence truncates the text, are dropped to make room for the special tokens.
+    D). Texts are delimited by end-of-text tokens and keep all of their tokens. The special tokens
+    move what follows; what then exceeds the sequence is cut off at its end, as the sequence cuts
+    texts anyway. Of a text that is cut, what fits is transformed, with an end of text after it.
     Cuts are between tokens. Texts of fewer than 16 tokens are unchanged. Random numbers depend on
     the seed and the number of the sequence.
 
@@ -142,7 +143,7 @@ class FillInTheMiddle:
     def identity(self) -> str:
         """Return the rates and the special tokens."""
         tokens = f"{self.prefix!r} {self.suffix!r} {self.middle!r}"
-        return f"fill in the middle {self.rate} {self.spm_rate} {tokens}"
+        return f"fill in the middle, whole texts {self.rate} {self.spm_rate} {tokens}"
 
     def __call__(
         self,
@@ -156,18 +157,22 @@ class FillInTheMiddle:
         special = self._special(tokenizer)
         changed = rows.copy()
         for row, index in zip(changed, indices.tolist(), strict=True):
-            ends = np.flatnonzero(token_ids(row) == tokenizer.end_of_text)
-            begins = [0, *(ends + 1).tolist()]
-            stops = [*ends.tolist(), len(row)]
-            drawn = _uniform(seed, index, count=len(begins))
-            for begin, stop, numbers in zip(begins, stops, drawn, strict=True):
-                if stop - begin < _MIN_TOKENS or numbers[0] >= self.rate:
-                    continue
-                if stop == len(row):
-                    stop -= 1
-                    row[stop] = tokenizer.end_of_text
-                text = row[begin:stop]
-                text[:] = self._moved(text[: -len(special)].copy(), special, numbers)
+            ends = np.flatnonzero(token_ids(row) == tokenizer.end_of_text) + 1
+            texts = [text for text in np.split(row.copy(), ends) if len(text)]
+            drawn, filled = _uniform(seed, index, count=len(texts)), 0
+            for text, numbers in zip(texts, drawn, strict=True):
+                end_of_text = [tokenizer.end_of_text]
+                is_whole = bool(token_ids(text[-1:])[0] == tokenizer.end_of_text)
+                if is_whole:
+                    text, end_of_text = text[:-1], text[-1:]
+                room = len(row) - filled
+                fits = min(len(text), room - len(special) - 1)
+                if len(text) >= _MIN_TOKENS and numbers[0] < self.rate and fits > 0:
+                    text, is_whole = self._moved(text[:fits], special, numbers), True
+                if is_whole:
+                    text = np.concatenate([text, end_of_text])
+                row[filled : filled + len(text)] = text[:room]
+                filled = min(filled + len(text), len(row))
         return changed
 
     def _moved(

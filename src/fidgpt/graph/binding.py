@@ -238,6 +238,11 @@ class Resolved:
         return self._bindings.get(id(part), _NO_BINDINGS)
 
     @cached_property
+    def node_of(self) -> dict[int, Node]:
+        """Every node by the identity of its value."""
+        return {id(node.value): node for node in self.nodes}
+
+    @cached_property
     def _bindings(self) -> dict[int, dict[fiddle.Key, Binding]]:
         found: dict[int, dict[fiddle.Key, Binding]] = {}
         for one in self.inherited:

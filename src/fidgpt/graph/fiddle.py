@@ -66,6 +66,11 @@ def parameter_names(part: fdl.Buildable) -> tuple[str, ...]:
     return part.__signature_info__.valid_param_names
 
 
+def aliases_of(part: fdl.Buildable) -> Mapping[str, str]:
+    """Return the parameters that paths may call by other names, by these names."""
+    return getattr(part.__fn_or_cls__, "ALIASES", {})
+
+
 def first_variadic(part: fdl.Buildable) -> int | None:
     """Return the index of the first element of `*args`; None for a callable without."""
     return part.__signature_info__.var_positional_start

@@ -161,6 +161,14 @@ def _number_at(root: Any, path: str) -> Any:
     return value
 
 
+def is_at(root: Any, name: str, value: Any) -> bool:
+    """Whether a name in a formula is the path of a value in a bound graph."""
+    try:
+        return paths.find_parameter(root, name).value is value
+    except ConfigError:  # a tag, or the value before a change
+        return False
+
+
 def wrong_formulas(found: list[walk.Node]) -> Iterator[ConfigError]:
     """Yield what is wrong with the results of formulas whose inputs are all known by now."""
     results: dict[int, Any] = {}

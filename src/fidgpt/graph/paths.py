@@ -260,10 +260,15 @@ def inside(ref: ParameterRef, key: fiddle.Key) -> ParameterRef | None:
 
 
 def own_key(part: fdl.Buildable, key: fiddle.Key) -> fiddle.Key | None:
-    """Return the key under which a node holds an argument; None if it takes no such argument."""
+    """Return the key under which a node holds an argument; None if it takes no such argument.
+
+    A constructor may know arguments by other names too, which it declares as `ALIASES`.
+    """
     if isinstance(key, str) and key in (fiddle.named_defaults(part) or ()):
         return key
     parameter = fiddle.parameter_of(part, key)
+    if parameter is None and (alias := fiddle.aliases_of(part).get(str(key))):
+        return alias
     if parameter is None or (isinstance(key, int) and key not in fiddle.all_arguments(part)):
         return None
     if isinstance(key, str) and parameter.kind is parameter.POSITIONAL_ONLY:

@@ -17,7 +17,7 @@ from fiddle import history
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import binding, errors, fiddle, formulas, hints, outlines, paths
-from fidgpt.graph.walk import join, parts, step_to, title
+from fidgpt.graph.walk import join, parts, places, step_from, step_to, title
 
 _WRITTEN = re.compile(
     r"(?:(?P<run>.+?): )??(?P<kind>directive|fiddler) (?P<number>\d+): (?P<text>.+)", re.DOTALL
@@ -248,6 +248,22 @@ def provenance_of(root: Any, path: str) -> Provenance:
     return _explain(resolved, paths.find_parameter(resolved.root, path))
 
 
+def places_of(resolved: "binding.Resolved", path: str) -> list[str]:
+    """Return all paths of the parameter or item at a path, the nearest to that one first.
+
+    There are several inside a shared part.
+
+    Raises:
+      ConfigError: there is no such parameter.
+    """
+    ref = paths.find_parameter(resolved.root, path)
+    node = resolved.node_of.get(id(ref.container))
+    if node is None or hints.is_quantity(ref.container):
+        return [ref.path]
+    step = step_from(ref.container, ref.key)
+    return list(dict.fromkeys([ref.path, *places(node, step)]))
+
+
 def assignments_at(ref: paths.ParameterRef) -> list[Assignment]:
     """Return the assignments to a parameter or item itself, newest first."""
     return assignments_of(*ref.owner) if ref.owner else []
@@ -327,8 +343,12 @@ def why_text(root: Any, path: str) -> str:
     Raises:
       ConfigError, ConfigErrors: as `provenance_of` does.
     """
-    found = provenance_of(root, path)
-    lines = [f"{found.path} = {_value_text(found)}", *(f"  {line}" for line in _chain(found))]
+    resolved = binding.Resolved.of(root)
+    found = provenance_of(resolved, path)
+    others = [one for one in places_of(resolved, found.path) if one != found.path]
+    shared = [f"shared with {errors.listed(others, most=3)}"] if others else []
+    chain = [*shared, *_chain(found)]
+    lines = [f"{found.path} = {_value_text(found)}", *(f"  {line}" for line in chain)]
     doc = found.doc or (found.source.doc if found.source else "")
     return "\n".join([*lines, *([f"  {doc}"] if doc else [])]) + "\n"
 

@@ -63,6 +63,20 @@ class Node:
         return isinstance(self.value, fdl.Buildable) and len(self.parents) > 1
 
 
+def places(node: Node, step: str) -> list[str]:
+    """Return the paths of one parameter or item, of which there are several inside a shared part.
+
+    Args:
+      node: what holds it.
+      step: the step from there.
+    """
+    inside, around = step, node
+    while len(around.parents) == 1:
+        around, outer = around.parents[0]
+        inside = outer + inside
+    return [join(path, inside) for path in around.paths] or [inside.removeprefix(".")]
+
+
 def is_node(value: Any) -> bool:
     """Whether a value has an identity in the graph, rather than being a leaf."""
     return IS_NODE[type(value)]

@@ -3,8 +3,10 @@
 import bisect
 import itertools
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
 
 from fidgpt.ranges import require_not_negative, require_positive
 
@@ -38,20 +40,50 @@ def fraction(*, of: int, ratio: float) -> int:
     return max(1, round(of * ratio))
 
 
-def steps_for_tokens(*, tokens: int, batch_size: int, seq_len: int) -> int:
+Length = int | float
+"""A number of steps, or, if a float up to 1, a fraction."""
+
+
+def steps_for_tokens(
+    *, tokens: int, batch_size: int, seq_len: int, growth: Length = 0, multiple_of: int = 1
+) -> int:
     """Return the number of optimizer steps for a number of tokens, rounded up.
 
     Args:
       tokens: tokens of the run.
-      batch_size: sequences per step.
-      seq_len: tokens per sequence.
+      batch_size: sequences per step, once batches have grown.
+      seq_len: tokens per sequence; growing sequences leave the tokens of a batch as they are.
+      growth: length of the linear growth of batches, in steps or as a fraction of the run.
+      multiple_of: granularity of growing batches, as in `GrowingBatch`.
 
     Raises:
       ValueError: an argument is below 1.
     """
-    if min(tokens, batch_size, seq_len) < 1:
-        raise ValueError(f"{tokens=}, {batch_size=} and {seq_len=} must each be 1 or more.")
-    return -(-tokens // (batch_size * seq_len))
+    if min(tokens, batch_size, seq_len, multiple_of) < 1:
+        raise ValueError(
+            f"{tokens=}, {batch_size=}, {seq_len=} and {multiple_of=} must each be 1 or more."
+        )
+    wanted = -(-tokens // seq_len)  # sequences
+
+    def is_enough(steps: int) -> bool:
+        rising = in_steps("growth", growth, of=steps)
+        rates = np.arange(1, min(rising, steps) + 1) / max(1, rising)
+        units = np.maximum(1, (rates * batch_size / multiple_of + 1e-9).astype(np.int64))
+        grown = np.minimum(units * multiple_of, batch_size).sum()
+        return int(grown) + max(0, steps - rising) * batch_size >= wanted
+
+    most = -(-wanted // batch_size)
+    least = most - 1
+    while not is_enough(most):
+        least, most = most, 2 * most
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (least, middle) if is_enough(middle) else (middle, most)
+    return most
+
+
+# Fingerprints of configs without growing batches stay.
+vars(steps_for_tokens)["ADDED"] = {"growth": 0, "multiple_of": 1}
 
 
 class Constant:
@@ -64,16 +96,14 @@ class Constant:
       ValueError: warmup_steps is negative.
     """
 
+    ALIASES: ClassVar[Mapping[str, str]] = {"warmup": "warmup_steps"}
+
     def __init__(self, *, warmup_steps: int = 0) -> None:
         require_not_negative("warmup_steps", warmup_steps)
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
         return min(1.0, (step + 1) / max(1, self.warmup_steps))
-
-
-Length = int | float
-"""A number of steps, or, if a float up to 1, a fraction."""
 
 
 def in_steps(name: str, length: Length, *, of: int) -> int:
@@ -283,6 +313,13 @@ class Phases:
         and `cycle_length` are set.
     """
 
+    # What the other schedules call them, so that paths do not depend on which one is used.
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        "warmup_steps": "warmup",
+        "decay_steps": "decay",
+        "min_ratio": "min_lr_ratio",
+    }
+
     def __init__(
         self,
         *,
@@ -341,6 +378,9 @@ class _Cycle(NamedTuple):
     begin: float
 
 
+_AS_STEPS = {"warmup": "warmup_steps", "min_lr_ratio": "min_ratio"}
+
+
 class WarmupCosine(Phases):
     """Linear warm-up, then cosine decay to `min_ratio` (Loshchilov and Hutter, 2017).
 
@@ -352,6 +392,8 @@ class WarmupCosine(Phases):
     Raises:
       ValueError: the warm-up is longer than the run, or `min_ratio` is not from 0 to 1.
     """
+
+    ALIASES = _AS_STEPS
 
     def __init__(self, *, num_steps: int, warmup_steps: int, min_ratio: float = 0.1) -> None:
         _require_share("min_ratio", min_ratio)
@@ -373,6 +415,8 @@ class WarmupStableDecay(Phases):
     Raises:
       ValueError: warm-up and decay are longer than the run, or `min_ratio` is not from 0 to 1.
     """
+
+    ALIASES = _AS_STEPS | {"decay": "decay_steps"}
 
     def __init__(
         self, *, num_steps: int, warmup_steps: int, decay_steps: int, min_ratio: float = 0.0

@@ -1,5 +1,6 @@
 """Points of a sweep: composed, checked, named, and compared with what their axes chose."""
 
+import contextlib
 import functools
 import itertools
 from collections import Counter
@@ -11,6 +12,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.collection import gc_paused
+from fidgpt.compose import report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, takes_numbers
@@ -184,12 +186,16 @@ class Maker:
             _subject(one): 0 for one in _varied(itertools.chain(*(a.choices for a in self.axes)))
         }
         mistakes: dict[tuple[str, str], str] = {}
+        outside: dict[str, None] = {}
         for at in range(max((_num_effects(axis) for axis in axes), default=0)):
             chosen = [(axis, axis.choices[min(at, len(axis.choices) - 1)]) for axis in axes]
             sample = [(one, axis.text) for axis, choice in chosen for one in choice.directives]
             made = compose([directive for directive, _ in sample], self._catalogue)
             inherited = Counter(one.binding.path for one in resolve(made.config))
             edits = {one.number: _edits(one) for one in made.effects}
+            with contextlib.suppress(ConfigError):
+                mistakes |= {("", line): line for line in report.outdated(made)}
+            outside |= dict.fromkeys(report.reaching_out(made))
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):
                 mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)
@@ -203,7 +209,8 @@ class Maker:
                         )
                 if text:
                     before.append((text, mine))
-                    moved = sum(1 + inherited[edit.path] for edit in mine)
+                    moved = report.num_places(made, mine)
+                    moved += sum(inherited[edit.path] for edit in mine)
                     counts[_subject(directive)] = max(counts[_subject(directive)], moved)
         lines = [
             f"{one} changes {counted(count, 'parameter')}"
@@ -212,7 +219,7 @@ class Maker:
             for one, count in counts.items()
             if not is_base(one)
         ]
-        return list(mistakes.values()), lines
+        return list(mistakes.values()), [*lines, *outside]
 
 
 def _varied(chosen: Iterable[Choice]) -> tuple[str, ...]:

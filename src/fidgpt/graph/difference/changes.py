@@ -71,16 +71,25 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ValueChanged(Change):
-    """A plain value that is another or gone. `inherited_by` has the paths of who inherits it."""
+    """A plain value that is another or gone.
+
+    Attributes:
+      inherited_by: the paths of the parameters that inherit it.
+      num_places: how many paths it has, because a part that holds it is shared.
+    """
 
     inherited_by: tuple[str, ...] = ()
+    num_places: int = 1
 
     @property
     def detail(self) -> str:
+        text = f"{self.old} -> {self.new}"
+        if self.num_places > 1:
+            text += f", shared by {self.num_places} places"
         if not self.inherited_by:
-            return f"{self.old} -> {self.new}"
+            return text
         noun = "parameter" if len(self.inherited_by) == 1 else "parameters"
-        return f"{self.old} -> {self.new}, inherited by {len(self.inherited_by)} {noun}"
+        return f"{text}, inherited by {len(self.inherited_by)} {noun}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,16 @@ from fidgpt.graph.binding import Resolved
 from fidgpt.graph.difference import changes
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.storage.bound import Argument, BoundGraph, value_key
-from fidgpt.graph.walk import IS_NODE, IS_PART, is_shared_object, join, nodes, step_from, step_to
+from fidgpt.graph.walk import (
+    IS_NODE,
+    IS_PART,
+    is_shared_object,
+    join,
+    nodes,
+    places,
+    step_from,
+    step_to,
+)
 
 PlaceKey = tuple[int, str]  # the identity of a node, and the step to what it holds
 Keys = Sequence[Sequence[Hashable]]  # of each item, the strictest key first
@@ -310,7 +319,8 @@ class Comparison:
             gone, found = (
                 heirs.get(place, ()) for heirs, place in zip(self._heirs, edge.places, strict=True)
             )
-            return changes.ValueChanged(old, new, tuple(one.path for one in found or gone))
+            heirs = tuple(one.path for one in found or gone)
+            return changes.ValueChanged(old, new, heirs, self._num_places(edge))
         if IS_PART[type(was)] and IS_PART[type(now)]:
             self._report(self.old, was)
             is_equal = self.old.content[id(was)] == self.new.content[id(now)]
@@ -327,6 +337,14 @@ class Comparison:
         if lives_elsewhere:
             return changes.SharingChanged(old, new)
         return (changes.PartAdded if has else changes.PartRemoved)(old, new)
+
+    def _num_places(self, edge: Edge) -> int:
+        """Return how many paths a value has in the new graph, or else in the old one."""
+        which = 0 if edge.steps[1] is None else 1
+        graph, holder, step = (self.old, self.new)[which], edge.holders[which], edge.steps[which]
+        if holder is None or step is None or hints.is_quantity(holder):
+            return 1
+        return len(places(graph.node_of[id(holder)], step))
 
     @cached_property
     def _heirs(self) -> list[dict[PlaceKey | None, list[Any]]]:

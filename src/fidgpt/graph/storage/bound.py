@@ -240,12 +240,19 @@ class BoundGraph:
                         codec.encode(value, lambda part: None)
 
     def _look_up_formulas(self, resolved: Resolved) -> None:
-        """Find the arguments that formulas have in the bound copy of the graph."""
+        """Find the arguments that formulas have in the bound copy of the graph.
+
+        Nodes that they look up by path are left out: they are held, and compared, in their places.
+        """
         found = [node.value for node in resolved.nodes if formulas.is_formula(node.value)]
         originals = {id(resolved.copies[id(n.value)]): n.value for n in resolved.nodes if found}
         for value in found:
             known = fiddle.set_arguments(resolved.copies[id(value)])
-            values = {name: originals.get(id(v), v) for name, v in known["values"].items()}
+            values = {
+                name: originals.get(id(one), one)
+                for name, one in known["values"].items()
+                if not (IS_PART[type(one)] and formulas.is_at(resolved.bound, name, one))
+            }
             self._formulas[id(value)] = known | {"values": values}
 
     def _find_held(self, value: Any) -> list[tuple[str, Any]]:
