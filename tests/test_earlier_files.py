@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import fiddle as fdl
 import pytest
 import torch
 from forked import Python
@@ -145,3 +146,81 @@ def metrics_of(folder: Path) -> dict[str, str]:
 def statuses(folder: Path) -> list[tuple[str, str]]:
     """The name and status of each point of a sweep."""
     return [(row["name"], row["status"]) for row in rows(folder / "table.jsonl")]
+
+
+def gpt_oss(*, first: dict[str, Any] | None, second: dict[str, Any] | None) -> str:
+    """A file of an alternating pattern, with wrappers of former versions around its blocks."""
+    document = json.loads((EARLIER / "configs" / "gpt_oss.json").read_text(encoding="utf-8"))
+    del document["fingerprint"]
+    entries = document["parts"]
+    entries["model.blocks[1].block"] = entries["model.blocks[1]"]  # only the other one had one
+    for i, around in enumerate((first, second)):
+        path = f"model.blocks[{i}]"
+        block = {"part": f"{path}.block"}
+        if around is None:
+            del entries[path]
+            entries["model"]["set"]["blocks"][i] = block
+        else:
+            entries[path] = around | {"set": {"block": block} | around["set"]}
+    return json.dumps(document)
+
+
+def wrapper(name: str, **values: Any) -> dict[str, Any]:
+    return {"Config": f"fidgpt.model:{name}", "set": values}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "every"),
+    [
+        (wrapper("Recompute"), wrapper("Recompute"), 1),
+        (wrapper("Recompute"), None, 2),
+        (wrapper("Compile", mode="default"), wrapper("Compile", mode="default"), None),
+    ],
+)
+def test_wrappers_that_can_stand_beside_their_blocks_do(first, second, every) -> None:
+    model = graph.load(gpt_oss(first=first, second=second)).model
+    kept = model.compile if every is None else model.recompute
+    assert every is None or kept.every == every
+    assert every is not None or kept.mode == "default"
+    assert [fdl.get_callable(block).__name__ for block in model.blocks] == ["Block", "Block"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        (None, wrapper("Recompute"), r"recompute was around model.blocks\[1\] only, of the items "),
+        (wrapper("Compile"), None, r"compile was around model.blocks\[0\] only, of the items of "),
+        (wrapper("Float8"), None, r"float8 was around model.blocks\[0\] only, of the items of "),
+        (
+            wrapper("Compile", mode="default"),
+            wrapper("Compile", mode="reduce-overhead"),
+            r"compile of model differed between model.blocks\[0\], model.blocks\[1\]; today it is ",
+        ),
+        (
+            wrapper("Recompute", keep={"name": "fidgpt.model:keep_products"}),
+            wrapper("Recompute"),
+            "recompute of model differed between ",
+        ),
+    ],
+)
+def test_wrappers_that_cannot_are_refused_by_their_places(first, second, message) -> None:
+    with pytest.raises(graph.ConfigError, match=message):
+        graph.load(gpt_oss(first=first, second=second))
+
+
+def test_wrappers_where_there_can_be_none_today_are_refused() -> None:
+    document = json.loads(gpt_oss(first=None, second=None))
+    entries = document["parts"]
+    place = "model.blocks[0].block"
+    entries[place]["set"]["mlp"] = {"part": "model.wrapped"}
+    entries["model.wrapped"] = wrapper("Recompute", block={"part": f"{place}.mlp"})
+    with pytest.raises(graph.ConfigError, match=r"mlp was inside of Recompute, which only "):
+        graph.load(json.dumps(document))
+    entries["model"]["set"]["first_blocks"] = [{"part": "model.more"}]  # which has no wrapper
+    entries["model.more"] = {"Partial": "fidgpt.model:Block", "set": {}}
+    del entries["model.wrapped"]
+    entries[place]["set"]["mlp"] = {"part": f"{place}.mlp"}
+    entries["model.blocks[0]"] = wrapper("Recompute", block={"part": place})
+    entries["model"]["set"]["blocks"][0] = {"part": "model.blocks[0]"}
+    with pytest.raises(graph.ConfigError, match="only, of the items of model.(.*first_blocks)"):
+        graph.load(json.dumps(document))
