@@ -369,13 +369,13 @@ def test_batches_of_the_dial_can_be_split(multiple_of: int) -> None:
 
 
 def test_a_computed_batch_that_processes_cannot_split_is_refused(monkeypatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "6")
+    monkeypatch.setenv("WORLD_SIZE", "7")
     cfg = configs.base()
     fiddlers.make_depth(cfg, depth=4)
-    with pytest.raises(ConfigError, match="cannot be split evenly over world_size=6 processes"):
+    with pytest.raises(ConfigError, match="cannot be split evenly over world_size=7 processes"):
         build_trainer(cfg)
-    fiddlers.make_depth(cfg, depth=4, multiple_of=6)
-    assert build_trainer(cfg).batch_size % 6 == 0
+    fiddlers.make_depth(cfg, depth=4, multiple_of=7)
+    assert build_trainer(cfg).batch_size % 7 == 0
 
 
 @pytest.mark.parametrize("over", [0.25, 1.0, 100, 500])
