@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fidgpt.interop.hugging_face import from_hf, load_hf, save_hf
     from fidgpt.interop.levanter import Mapped, read_levanter
     from fidgpt.interop.targets import read_targets, write_targets
+    from fidgpt.interop.torchtitan import read_torchtitan
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -17,6 +18,7 @@ else:
             "hugging_face": ("from_hf", "load_hf", "save_hf"),
             "levanter": ("Mapped", "read_levanter"),
             "targets": ("read_targets", "write_targets"),
+            "torchtitan": ("read_torchtitan",),
         },
     )
 
@@ -27,6 +29,7 @@ __all__ = [
     "load_hf",
     "read_levanter",
     "read_targets",
+    "read_torchtitan",
     "save_hf",
     "write_targets",
 ]

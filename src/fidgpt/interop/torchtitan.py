@@ -1,0 +1,277 @@
+"""Conversion of torchtitan's training configs, TOML files or dataclasses, to directives."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fidgpt.compose.sources import read_text
+from fidgpt.graph import ConfigError, suggest
+from fidgpt.interop.directives_from import bring_about
+from fidgpt.interop.levanter import Mapped
+from fidgpt.interop.levanter_model import BLOCK, Plan, Section
+
+_SCALING = f"{BLOCK}.attention.rope.scaling"
+# The sizes of the model for tests.
+_DEBUG = {
+    **{"vocab_size": 2048, "model.hidden_dim": 256, "model.num_layers": 6},
+    **{f"{BLOCK}.attention.head_dim": 16, f"{BLOCK}.attention.num_kv_heads": 16},
+    f"{BLOCK}.mlp.ffn_dim": 768,
+}
+# The named config of each model and flavor, and values in which it differs.
+_MODELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "llama3": {
+        "debugmodel": ("llama3_8b", _DEBUG),
+        **{size: (f"llama3_{size.lower()}", {}) for size in ("8B", "70B")},
+        "405B": ("llama3_1_405b", {_SCALING: None}),
+    },
+    "qwen3": {
+        size: (f"qwen3_{size.lower().replace('.', '_').replace('-', '_')}", {})
+        for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
+    },
+    "deepseek_v3": {"16B": ("deepseek_v2_lite", {}), "671B": ("deepseek_v3", {})},
+    "gpt_oss": {size: (f"gpt_oss_{size}", {}) for size in ("20b", "120b")},
+}
+_FORMATS = {"bfloat16": "use:precision=BFloat16", "float32": "use:precision=Float32"}
+_SHAPES = {"linear": "use_linear", "cosine": "use_cosine", "sqrt": "use_linear"}
+
+# Entries that change nothing at these values where they are not read; null never does.
+_NEUTRAL: dict[str, dict[str, Any]] = {
+    "metrics": {"log_freq": 10, "save_tb_folder": "tb", "disable_color_printing": False},
+    "training": {"dtype": "float32", "mixed_precision_reduce": "float32"},
+    "parallelism": {
+        **dict.fromkeys(("tensor_parallel_degree", "pipeline_parallel_degree"), 1),
+        **dict.fromkeys(("context_parallel_degree", "expert_parallel_degree"), 1),
+        **dict.fromkeys(("enable_async_tensor_parallel",), False),
+        "fsdp_reshard_after_forward": "default",
+    },
+    "checkpoint": {"folder": "checkpoint", "async_mode": "disabled", "export_dtype": "float32"},
+    "compile": {"backend": "inductor"},
+    "profiling": {"save_traces_folder": "profile_trace", "enable_memory_snapshot": False},
+}
+_NEUTRAL["checkpoint"] |= {"last_save_model_only": True}
+_NEUTRAL["profiling"] |= {"save_memory_snapshot_folder": "memory_snapshot"}
+
+
+def read_torchtitan(config: str | Path | Any) -> Mapped:
+    """Return the directives for a torchtitan run, and its entries without an equivalent.
+
+    Unset entries have torchtitan's defaults as of 2026. The model is that of a named config.
+
+    Args:
+      config: a TOML file of before 2026, as a text or a Path to it; or what a function in a
+        `config_registry.py` returns.
+
+    Raises:
+      ConfigErrors: all invalid entries.
+      ConfigError: the file cannot be read, is not TOML, or names no model.
+    """
+    plan = Plan()
+    name = "the torchtitan config"
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        tree = _tree_of(config)
+    else:
+        name, text = (name, config) if isinstance(config, str) else read_text(str(config))
+        try:
+            tree = tomllib.loads(text)
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
+            raise ConfigError(f"{name} is not TOML: {error}.") from error
+    if not isinstance(tree.get("model"), dict):
+        raise ConfigError(f"{name} is no training config: it has no model with name and flavor.")
+    top = Section(plan, "", tree)
+    sections = {key: top.section(key, _NEUTRAL.get(key)) for key in [*top.left]}
+    empty = {key: top.section(key) for key in _SECTIONS if key not in sections}
+    sections |= empty
+    _map_model(sections["model"])
+    _map_training(sections)
+    _map_optimizer(sections["optimizer"])
+    _map_schedule(sections["lr_scheduler"])
+    _map_hardware(sections)
+    _map_records(sections)
+    sections["job"].left.clear()  # a folder and a description
+    plan.close()
+    directives = bring_about([plan.config, *plan.changes], [*plan.wanted.items()])
+    return Mapped([*directives, *plan.last], plan.unmapped)
+
+
+_SECTIONS = (
+    *("job", "model", "training", "optimizer", "lr_scheduler", "parallelism", "compile"),
+    *("activation_checkpoint", "checkpoint", "validation", "metrics", "profiling", "debug"),
+)
+
+
+def _map_model(section: Section) -> None:
+    name, flavor = section.take("name", "llama3"), section.take("flavor", "debugmodel")
+    flavors = _MODELS.get(name)
+    if flavors is None:
+        section.error("name", name, f"a model that fidgpt has. {suggest(name, _MODELS)}"[:-1])
+    elif flavor not in flavors:
+        section.error("flavor", flavor, f"one that fidgpt has. {suggest(flavor, flavors)}"[:-1])
+    else:
+        config, values = flavors[flavor]
+        section.plan.config = f"config:{config}"
+        section.plan.wanted.update(values)
+    converters = section.left.pop("converters", None) or []
+    if converters == ["float8"]:
+        section.plan.last.append("fiddler:use_float8")
+    elif converters:
+        section.unmap("converters", converters, "only float8 is known")
+    section.drop(("hf_assets_path", "tokenizer_path"), "set a tokenizer")
+
+
+def _map_training(sections: dict[str, Section]) -> None:
+    section, plan = sections["training"], sections["training"].plan
+    key = "batch_size" if "batch_size" in section.left else "local_batch_size"
+    local, whole = section.take(key, 8), section.take("global_batch_size", -1)
+    replicas = sections["parallelism"].left.get("data_parallel_replicate_degree", 1)
+    shards = sections["parallelism"].left.get("data_parallel_shard_degree", -1)
+    plan.wanted["micro_batch_size"] = local
+    plan.wanted["batch_size"] = whole
+    if whole == -1:
+        plan.wanted["batch_size"] = local * max(replicas, 1) * max(shards, 1)
+        if shards == -1:
+            section.unmap(key, local, "multiply batch_size by the number of devices")
+    section.want(
+        {
+            "seq_len": (2048, "seq_len"),
+            "steps": (10_000, "num_steps"),
+            "max_norm": (1.0, "max_grad_norm"),
+        }
+    )
+    form = section.take("mixed_precision_param", "bfloat16")
+    if form in _FORMATS:
+        section.change(_FORMATS[form])
+    else:
+        section.error("mixed_precision_param", form, "bfloat16 or float32")
+    section.drop(("dataset", "dataset_path"), "set a text")
+    holders = (section, sections["debug"])
+    seed = next((one.left.pop("seed") for one in holders if "seed" in one.left), None)
+    if seed is not None:
+        plan.wanted["seed"] = seed
+
+
+def _map_optimizer(section: Section) -> None:
+    name = section.take("name", "AdamW")
+    if name != "AdamW":
+        section.unmap("name", name, "AdamW is used")
+    section.drop(("implementation",))
+    section.want({"lr": (8e-4, "optimizer.lr"), "eps": (1e-8, "optimizer.eps")})
+    section.want({"weight_decay": (0.1, "optimizer.weight_decay")})
+    betas = section.left.pop("betas", None) or (0.9, 0.95)
+    betas = section.take("beta1", float(betas[0])), section.take("beta2", float(betas[1]))
+    section.plan.wanted["optimizer.betas"] = betas
+    decay = section.plan.wanted["optimizer.weight_decay"]
+    section.unmap("weight_decay", decay, "in torchtitan vectors decay too")
+
+
+def _map_schedule(section: Section) -> None:
+    """Map warm-up, a constant rate and a decay, which is all of the rest without a ratio."""
+    steps = section.plan.wanted["num_steps"]
+    warmup = section.take("warmup_steps", 200)
+    ratio = section.take("decay_ratio", None, float)
+    shape = section.take("decay_type", "linear")
+    if shape not in _SHAPES:
+        section.unmap("decay_type", shape, "the decay is linear")
+    floor = section.take("min_lr_factor", 0.0)
+    section.change(f"fiddler:{_SHAPES.get(shape, 'use_linear')}", min_lr_ratio=floor)
+    if shape == "sqrt":
+        section.change("use:schedule.shape=SqrtDecay")
+    if warmup > steps:
+        section.unmap("warmup_steps", warmup, "the warm-up takes all steps")
+    section.change("fiddler:set_warmup", warmup=min(warmup, steps))
+    if ratio is not None:
+        section.plan.wanted["schedule.decay"] = min(round(steps * ratio), max(steps - warmup, 0))
+
+
+def _map_hardware(sections: dict[str, Section]) -> None:
+    parallel, compiled = sections["parallelism"], sections["compile"]
+    parallel.drop(("data_parallel_replicate_degree",))
+    if parallel.take("data_parallel_shard_degree", -1) != 1:
+        parallel.change("fiddler:use_fsdp")
+    for key in [key for key in parallel.left if key.startswith("pipeline_parallel_sch")]:
+        if parallel.left.get("pipeline_parallel_degree", 1) == 1:
+            parallel.drop((key,))
+    parts = compiled.left.pop("components", None) or ["model"]
+    if compiled.take("enable", False):
+        if "model" in parts:
+            compiled.plan.last.append("fiddler:use_compile")
+    elif compiled.left.get("backend"):
+        compiled.drop(("backend",))
+    recompute = sections["activation_checkpoint"]
+    mode = recompute.take("mode", "selective")
+    if mode == "full":
+        recompute.plan.last.append("fiddler:use_recompute")
+    elif mode == "selective":
+        recompute.unmap("mode", mode, "use_recompute recomputes whole blocks")
+    recompute.drop(("selective_ac_option", "early_stop"))
+
+
+def _map_records(sections: dict[str, Section]) -> None:
+    """Map checkpoints, validation, trackers and the profiler."""
+    saved = sections["checkpoint"]
+    interval, keep = saved.take("interval", 500), saved.take("keep_latest_k", 10)
+    is_saved = saved.take("enable", saved.take("enable_checkpoint", False))
+    saved.plan.wanted["checkpoints.every"] = interval if is_saved else None
+    if is_saved and keep:
+        saved.plan.wanted["checkpoints.keep_last"] = keep
+    validation = sections["validation"]
+    every, batches = validation.take("freq", 10), validation.take("steps", -1)
+    if validation.take("enable", False):
+        validation.plan.wanted["evaluators.validation.every"] = every
+        validation.plan.wanted["evaluators.validation.data.num_batches"] = (
+            None if batches == -1 else batches
+        )
+        validation.drop(("dataset", "dataset_path"), "set a text")
+    else:
+        validation.left.clear()
+    metrics, profiling = sections["metrics"], sections["profiling"]
+    if metrics.take("enable_tensorboard", False):
+        metrics.change("fiddler:use_tensorboard")
+    if metrics.take("enable_wandb", False):
+        metrics.change("fiddler:use_wandb")
+    frequency = profiling.take("profile_freq", 10)
+    if profiling.take("enable_profiling", False):
+        profiling.change("fiddler:use_profiler", begin=max(frequency - 1, 1), num_steps=1)
+
+
+def _tree_of(config: Any) -> dict[str, Any]:
+    """Return a dataclass of 2026 in the form of the TOML files, without what is at its default."""
+    found = _changed(config)
+    spec, optimizer = getattr(config, "model_spec", None), getattr(config, "optimizer", None)
+    tree: dict[str, Any] = {
+        {"validator": "validation", "profiler": "profiling"}.get(key, key): value
+        for key, value in found.items()
+        if key not in ("model_spec", "optimizer", "dataloader", "hf_assets_path", "dump_folder")
+    }
+    tree["model"] = {"name": getattr(spec, "name", None), "flavor": getattr(spec, "flavor", None)}
+    if "hf_assets_path" in found:
+        tree["model"]["hf_assets_path"] = found["hf_assets_path"]
+    groups = getattr(optimizer, "param_groups", None) or ()
+    if len(groups) == 1:
+        tree["optimizer"] = {"name": groups[0].optimizer_name, **groups[0].optimizer_kwargs}
+    elif groups:
+        names = ", ".join(group.pattern for group in groups)
+        tree["optimizer"] = {"param_groups": names}
+    loader = found.get("dataloader")
+    if isinstance(loader, dict):
+        tree.setdefault("training", {}).update(loader)
+    kept = type(getattr(config, "activation_checkpoint", None)).__qualname__
+    modes = {"FullAC": "full", "SelectiveAC": "selective", "NoneType": "none"}
+    if (mode := modes.get(kept.partition(".")[0])) is not None:
+        tree["activation_checkpoint"] = {"mode": mode}
+    return tree
+
+
+def _changed(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass that differ from their defaults, dataclasses as dicts."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(value):
+        one, default = getattr(value, field.name), field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        if dataclasses.is_dataclass(one) and not isinstance(one, type):
+            if inner := _changed(one):
+                found[field.name] = inner
+        elif one is not None and (default is dataclasses.MISSING or one != default):
+            found[field.name] = list(one) if isinstance(one, tuple) else one
+    return found

@@ -1,0 +1,206 @@
+"""torchtitan's TOML files and dataclasses become directives, and the rest is listed."""
+
+import dataclasses
+import inspect
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fidgpt import model, optim
+from fidgpt.compose.composition import compose
+from fidgpt.graph import ConfigError, check_and_bind
+from fidgpt.interop import Mapped, read_torchtitan
+from fidgpt.train import BFloat16, Float32
+
+QWEN = """
+    [job]
+    description = "a small run"
+    [model]
+    name = "qwen3"
+    flavor = "0.6B"
+    converters = ["float8"]
+    [optimizer]
+    lr = 1e-3
+    eps = 1e-9
+    beta2 = 0.98
+    weight_decay = 0.2
+    [lr_scheduler]
+    warmup_steps = 50
+    decay_ratio = 0.3
+    decay_type = "sqrt"
+    min_lr_factor = 0.05
+    [training]
+    local_batch_size = 4
+    global_batch_size = 64
+    seq_len = 512
+    max_norm = 0.5
+    steps = 600
+    mixed_precision_param = "float32"
+    seed = 3
+    [activation_checkpoint]
+    mode = "full"
+    [compile]
+    enable = true
+    [checkpoint]
+    enable = true
+    interval = 100
+    keep_latest_k = 3
+    [validation]
+    enable = true
+    freq = 20
+    steps = 5
+"""
+
+
+def graph_of(mapped: Mapped) -> Any:
+    return check_and_bind(compose(mapped.directives).config)
+
+
+def listed(mapped: Mapped) -> set[str]:
+    return {one.partition(":")[0] for one in mapped.unmapped}
+
+
+def test_a_file_is_mapped_value_by_value(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(inspect.cleandoc(QWEN))
+    mapped = read_torchtitan(path)
+    assert listed(mapped) == {"optimizer.weight_decay"}
+    assert mapped.directives[0] == "config:qwen3_0_6b"
+    cfg = graph_of(mapped)
+    assert (cfg.batch_size, cfg.micro_batch_size, cfg.seq_len, cfg.num_steps) == (64, 4, 512, 600)
+    assert (cfg.max_grad_norm, cfg.seed) == (0.5, 3)
+    adamw = cfg.optimizer
+    assert (adamw.lr, adamw.eps, adamw.weight_decay) == (1e-3, 1e-9, 0.2)
+    assert tuple(adamw.betas) == (0.9, 0.98)
+    schedule = cfg.schedule
+    assert (schedule.warmup, schedule.decay, schedule.min_lr_ratio) == (50, 180, 0.05)
+    assert schedule.shape.__fn_or_cls__ is optim.SqrtDecay
+    assert cfg.precision.__fn_or_cls__ is Float32
+    assert (cfg.checkpoints.every, cfg.checkpoints.keep_last) == (100, 3)
+    validation = cfg.evaluators["validation"]
+    assert (validation.every, validation.data.num_batches) == (20, 5)
+    wrappers = [cfg.model.recompute, cfg.model.compile, cfg.model.float8]
+    kinds = [one.__fn_or_cls__ for one in wrappers]
+    assert kinds == [model.Recompute, model.Compile, model.Float8]
+
+
+def test_the_rate_is_that_of_torchtitan() -> None:
+    """Warm-up over 2 of 10 steps, a stable phase, and a decay over the last 4, as published."""
+    text = "model = {name = 'llama3'}\ntraining = {steps = 10}\n"
+    text += "lr_scheduler = {warmup_steps = 2, decay_ratio = 0.4, decay_type = 'linear'}"
+    schedule: Any = graph_of(read_torchtitan(text)).schedule
+    assert (schedule.warmup, schedule.decay) == (2, 4)
+    rest: Any = graph_of(read_torchtitan(text.replace(", decay_ratio = 0.4", ""))).schedule
+    assert rest.decay is None  # all steps after the warm-up
+
+
+def test_defaults_are_those_of_torchtitan_and_the_rest_is_listed() -> None:
+    mapped = read_torchtitan(
+        """
+        [model]
+        name = "llama3"
+        flavor = "debugmodel"
+        hf_assets_path = "assets"
+        converters = ["mx"]
+        [optimizer]
+        name = "Adam"
+        [training]
+        dataset = "c4"
+        [parallelism]
+        data_parallel_replicate_degree = 2
+        tensor_parallel_degree = 4
+        pipeline_parallel_schedule = "1F1B"
+        [brand_new]
+        deep = 1
+        """
+    )
+    assert listed(mapped) == {
+        *("model.converters", "model.hf_assets_path", "optimizer.name", "optimizer.weight_decay"),
+        *("training.dataset", "training.local_batch_size", "activation_checkpoint.mode"),
+        *("parallelism.tensor_parallel_degree", "brand_new.deep"),
+    }
+    cfg = graph_of(mapped)
+    assert (cfg.batch_size, cfg.micro_batch_size, cfg.num_steps) == (16, 8, 10_000)
+    assert (cfg.model.hidden_dim, cfg.model.num_layers, cfg.vocab_size) == (256, 6, 2048)
+    assert (cfg.optimizer.lr, cfg.max_grad_norm, cfg.checkpoints.every) == (8e-4, 1.0, None)
+    assert cfg.precision.__fn_or_cls__ is BFloat16
+
+
+@dataclass
+class Spec:
+    name: str = "qwen3"
+    flavor: str = "0.6B"
+
+
+@dataclass
+class Group:
+    pattern: str = ".*"
+    optimizer_name: str = "AdamW"
+    optimizer_kwargs: dict[str, Any] = field(
+        default_factory=lambda: {"lr": 5e-4, "betas": (0.8, 0.9), "eps": 1e-8}
+    )
+
+
+@dataclass
+class Optimizer:
+    param_groups: list[Group] = field(default_factory=lambda: [Group()])
+
+
+@dataclass
+class Training:
+    local_batch_size: int = 8
+    steps: int = 10_000
+    seq_len: int = 2048
+    gc_freq: int = 50
+
+
+class FullAC:
+    @dataclass
+    class Config:
+        """Recomputes all blocks."""
+
+        early_stop: bool = False
+
+
+@dataclass
+class Run:
+    """In the form of what torchtitan's registries return since 2026."""
+
+    model_spec: Spec = field(default_factory=Spec)
+    optimizer: Optimizer = field(default_factory=Optimizer)
+    training: Training = field(default_factory=Training)
+    activation_checkpoint: Any = field(default_factory=FullAC.Config)
+    dump_folder: str = "out"
+
+
+def test_a_dataclass_is_read_as_a_file_is() -> None:
+    run = Run(training=Training(steps=300, seq_len=64))
+    mapped = read_torchtitan(run)
+    assert listed(mapped) == {"training.local_batch_size", "optimizer.weight_decay"}
+    cfg = graph_of(mapped)
+    assert (cfg.num_steps, cfg.seq_len, cfg.optimizer.lr) == (300, 64, 5e-4)
+    assert tuple(cfg.optimizer.betas) == (0.8, 0.9)
+    assert cfg.model.recompute is not None
+    changed = dataclasses.replace(run, training=Training(gc_freq=7), activation_checkpoint=None)
+    mapped = read_torchtitan(changed)
+    assert {"training.gc_freq"} <= listed(mapped)
+    assert graph_of(mapped).model.recompute is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a = ", "the torchtitan config is not TOML"),
+        ("[training]\nsteps = 1", "is no training config: it has no model"),
+        ("model = {name = 'flux'}", "model.name is flux, but must be a model that fidgpt has"),
+        ("model = {name = 'llama3', flavor = '9B'}", "model.flavor is 9B, but must be one that"),
+        ("model = {}\ntraining = {steps = 'x'}", "training.steps is x, but must be a whole number"),
+        ("model = {}\ntraining = 5", "training is 5, but must be a mapping"),
+        ("model = {}\ntraining = {mixed_precision_param = 'int8'}", "bfloat16 or float32"),
+    ],
+)
+def test_wrong_files_are_refused(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_torchtitan(text)
