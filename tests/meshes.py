@@ -64,6 +64,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
         fiddlers.use_recompute,
         accumulating,
     ),
+    "compiled": partial(base, fiddlers.use_compile, fiddlers.use_document_mask),
     # Fewer heads of keys than processes, and what depends on the number of a head.
     "alibi": partial(base, fiddlers.use_alibi, fiddlers.use_gqa, fiddlers.use_sinks),
     "prefix": partial(
