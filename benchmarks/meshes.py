@@ -62,9 +62,9 @@ MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
 }
 
 
-def directives(model: str, sizes: dict[str, int], change: str) -> list[str]:
+def directives(model: str, sizes: dict[str, int], change: str, *, steps: int) -> list[str]:
     """Return the values of --config for a model on a mesh."""
-    chosen = [*COMMON, *MODELS[model]]
+    chosen = [*COMMON, *MODELS[model], f"set:num_steps={steps}"]
     if sizes:
         arguments = ", ".join(f"{name}={size}" for name, size in sizes.items())
         chosen.append(f"fiddler:use_mesh({arguments})")
@@ -101,7 +101,7 @@ def work(path: Path, *, steps: int) -> None:
 
     with DataParallel() as processes:
         left = [
-            {model: train(directives(model, *mesh), steps=steps) for model in MODELS}
+            {model: train(directives(model, *mesh, steps=steps), steps=steps) for model in MODELS}
             for mesh in MESHES[processes.world_size]
         ]
         if processes.is_main:

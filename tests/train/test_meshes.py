@@ -1,6 +1,8 @@
 """Gradients on meshes of processes are those of one process."""
 
 import functools
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from meshes import FAMILIES, MESHES, NUM_LAYERS, SEQ_LENS
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigErrors
-from fidgpt.parallel import UlyssesContext
+from fidgpt.parallel import MeshParallel, UlyssesContext
 from fidgpt.parallel.context import Split
+from fidgpt.train.device import machine_named
+from fidgpt.train.facts import facts_of
 from fidgpt.train.trackers.trackers import read_rows
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("meshes")]
@@ -93,6 +97,28 @@ def test_two_processes_compute_sequences_that_one_could_not_hold(left) -> None:
     assert left(2)[f"{long} on ulysses"] < 1.06 * left(2)[f"{short}"] < 0.6 * left(2)[f"{long}"]
 
 
+def test_the_summary_knows_that_sequences_are_shared(cfg: fdl.Config) -> None:
+    def activations(context: int) -> int:
+        fiddlers.use_mesh(cfg, shard=-1, context=context)
+        machine = machine_named("h100x8", torch.bfloat16)
+        measured = facts_of(build_trainer(cfg), machine).memory.activations
+        assert measured is not None
+        return measured.kept
+
+    cfg.batch_size, cfg.seq_len = 8, 1024  # of which each device has one sequence, or half of two
+    cfg.micro_batch_size = 1
+    assert activations(2) == pytest.approx(activations(1) / 2, rel=0.05)
+
+
+@pytest.mark.long
+def test_losses_are_alike_on_many_meshes() -> None:
+    script = Path(__file__).parents[2] / "benchmarks" / "meshes.py"
+    command = [sys.executable, script, "--steps=4", "--processes", "2", "4"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 18, done.stdout
+
+
 def test_a_run_starts_on_one_mesh_and_ends_on_another(tmp_path: Path) -> None:
     command = ["-m", "fidgpt.cli.train"]
     debug = ["--config=config:debug", "--config=fiddler:use_float32"]
@@ -123,7 +149,9 @@ def test_sequences_and_heads_that_cannot_be_split_are_refused(cfg: fdl.Config) -
         build_trainer(cfg)
     fiddlers.use_mesh(cfg, context=2)  # Ulysses stays
     cfg.seq_len = 32
-    assert isinstance(build_trainer(cfg).parallel.parts["context"], UlyssesContext)
+    parallel = build_trainer(cfg).parallel
+    assert isinstance(parallel, MeshParallel)
+    assert isinstance(parallel.parts["context"], UlyssesContext)
 
 
 @pytest.mark.parametrize("seq", [8, 9, 21, 100])

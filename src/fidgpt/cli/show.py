@@ -132,12 +132,14 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
             if name
             else device.machine_at_hand(trainer.parallel, dtype)
         )
+        count = trainer.parallel.layout(machine.world_size).data_size
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if trainer.batch_size % machine.world_size:
+    if trainer.batch_size % count:
+        parts = "replicas and shards on" if count < machine.world_size else "devices of"
         raise ConfigError(
-            f"batch_size={trainer.batch_size} cannot be split evenly over the {machine.world_size} "
-            f"devices of {name}: choose a multiple of {machine.world_size}."
+            f"batch_size={trainer.batch_size} cannot be split evenly over the {count} {parts} "
+            f"{name}: choose a multiple of {count}."
         )
     return summary_text(summary_of(trainer, machine), color=color)
 

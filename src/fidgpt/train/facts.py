@@ -263,7 +263,12 @@ def facts_of(
     named = model.named_parameters()
     mesh = recipe.parallel.layout(machine.world_size)
     num_sequences = -(-recipe.batch_size // mesh.data_size)
-    memory = footprint(recipe, num_sequences=num_sequences, device=machine.device)
+    memory = footprint(
+        recipe,
+        num_sequences=num_sequences,
+        seq_len=-(-seq_len // mesh.context),
+        device=machine.device,
+    )
     return Facts(
         parameters=cost.count_parameters(model),
         trained_parameters=sum(p.numel() for name, p in named if trainable(name, p)),
@@ -391,15 +396,18 @@ def _ranges(numbers: list[int]) -> str:
     return texts[0] if len(numbers) == 1 else f"{{{','.join(texts)}}}"
 
 
-def footprint(recipe: Recipe, *, num_sequences: int, device: torch.device) -> Footprint:
+def footprint(
+    recipe: Recipe, *, num_sequences: int, device: torch.device, seq_len: int | None = None
+) -> Footprint:
     """Take a step with a copy of the model, and add up what it would need.
 
     Args:
       recipe: of the run.
       num_sequences: sequences of a step on this device.
       device: where the model would train.
+      seq_len: tokens of each that this device computes; None for all.
     """
-    model, precision, seq_len = recipe.model, recipe.precision, recipe.seq_len
+    model, precision, seq_len = recipe.model, recipe.precision, seq_len or recipe.seq_len
     at_once = min(recipe.micro_batch_size or num_sequences, num_sequences)
     zeros = cost.with_zeros(model, num_tokens=at_once * seq_len, device=device)
     twin = zeros or cost.without_memory(model)
