@@ -96,6 +96,10 @@ def _printed(made: Composition, form: str) -> str:
             from fidgpt.graph.codegen import python
 
             return python(made.config)
+        case "schema":
+            from fidgpt.compose.schema import schema_text
+
+            return schema_text(made.resolved, made.catalogue)
         case "base":
             first = reproduction.base_of(made)
             base = compose([first], made.catalogue).config

@@ -81,7 +81,7 @@ def read_value(text: str, hint: Any) -> Any:
 
 def _readings(text: str, hint: Any) -> list[Any]:
     """What a text may mean, the likeliest first."""
-    members, choices, word = hints.members_of(hint), _choices(hint), text.strip()
+    members, choices, word = hints.members_of(hint), choices_of(hint), text.strip()
     if word in choices:
         return [choices[word]]
     kind, _, name = word.rpartition(".")  # as in Python code: Color.RED
@@ -143,7 +143,7 @@ def as_asked(value: Any, hint: Any) -> Any:
     return value
 
 
-def _choices(hint: Any) -> dict[str, Any]:
+def choices_of(hint: Any) -> dict[str, Any]:
     """The names that enums, Literals and dtypes among the members of a hint offer."""
     choices: dict[str, Any] = {}
     for member in hints.members_of(hint):
@@ -164,7 +164,7 @@ def _no_such_value(text: str, hint: Any) -> str:
     if not text.strip():
         return f"nothing follows the '='; it takes {article}{name}."
     message = f"{text!r:.60} is not {article}{name}."
-    if choices := _choices(hint):
+    if choices := choices_of(hint):
         return f"{message} {suggest(text, choices)}"
     element = hints.element_hint(hint, 0)
     if not hints.is_unknown(element) and hints.fits(text, element):
