@@ -10,6 +10,7 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
+from torch import Tensor, nn
 
 from fidgpt import configs, fiddlers, tags
 from fidgpt.compose import index
@@ -100,10 +101,43 @@ def test_which_components_fit() -> None:
     mixers = fits("model.blocks[0].attention")
     assert {"Attention", "LatentAttention"} <= mixers
     assert not {"Linear", "Embedding", "Transformer", "MoE", "RMSNorm"} & mixers
+    assert not {"Block", "ParallelBlock", "PostNormBlock"} & mixers  # which hold one
     # A function takes as many arguments.
     kernels = fits("model.blocks[0].attention.kernel")
     assert {"blockwise", "eager", "fastest", "flex", "sdpa"} <= kernels
     assert not {"Linear", "Attention", "causal"} & kernels
+    # A function of known types, or an object that is called like one.
+    selecting = {"ByName", "is_adapter", "is_hidden_matrix", "is_matrix", "is_table", "is_vector"}
+    assert fits("trainable") >= selecting and len(fits("trainable")) < 9
+    assert {"ParameterGroups", "decay_matrices", "mup_groups"} <= fits("groups")
+    assert fits("weights") == {"initial_weights"}
+
+
+def matches_name(name: str, parameter: Tensor, *, ending: str) -> bool:
+    """A function of a user's."""
+    return name.endswith(ending) and parameter.dim() > 1
+
+
+class Matches:
+    """A class of a user's."""
+
+    def __call__(self, name: str, parameter: nn.Parameter) -> bool:
+        return bool(name) and parameter.dim() > 1
+
+
+def test_functions_and_classes_of_a_project_fit() -> None:
+    def of_a_number(name: int, parameter: Tensor) -> bool:
+        return bool(name) and parameter.dim() > 1
+
+    def to_a_number(name: str, parameter: Tensor) -> int:
+        return len(name) + parameter.dim()
+
+    def of_one(name: str) -> bool:
+        return bool(name)
+
+    hint = find_parameter(configs.base(), "trainable").hint
+    own = {"a": matches_name, "b": Matches, "c": of_a_number, "d": to_a_number, "e": of_one}
+    assert fitting(hint, own) == ["a", "b"]
 
 
 class TestKept:

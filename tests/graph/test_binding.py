@@ -1,11 +1,25 @@
 """`bind`: unset parameters inherit from the nearest enclosing node, as names in Python do."""
 
+import copy
+import pickle
 from typing import Any
 
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigErrors, bind, build, dump, edits, outline, resolve
+from fidgpt.graph import (
+    ConfigError,
+    ConfigErrors,
+    bind,
+    build,
+    clone,
+    dump,
+    edits,
+    find_parameter,
+    fingerprint,
+    outline,
+    resolve,
+)
 
 from . import parts
 from .parts import Depth, InnerWidth, Outer, Part, Rate, Width, pair, positional, product, scaled
@@ -125,11 +139,31 @@ def test_the_graph_itself_is_left_alone() -> None:
     cfg = outer([part()])
     before, held = outline(cfg), cfg.child
     bound = bind(cfg)
-    bound.child[0].width = 99
     bound.child.append(1)
-    assert outline(cfg) == before
+    copied = clone(bound)
+    copied.child[0].width = 99
+    assert outline(cfg) == before and bound.child[0].width != 99
     assert cfg.child is held
     assert len(held) == 1
+
+
+def test_a_bound_graph_refuses_changes_and_says_where_to_make_them() -> None:
+    cfg = outer([part()])
+    bound = bind(cfg)
+    path = r"^child\[0\].width cannot change, because this graph is bound"
+    remedy = "It inherits its value from width: set that. Change the graph that was bound"
+    with pytest.raises(ConfigError, match=f"{path}. {remedy}"):
+        bound.child[0].width = 99
+    with pytest.raises(ConfigError, match=f"{path}.*change a copy, as graph.clone makes it"):
+        del bound.child[0].width
+    with pytest.raises(ConfigError, match="^width cannot change, .* is bound. Change the graph"):
+        find_parameter(bound, "width").set(5)
+    assert bound.child[0].width == bound.width and fingerprint(bound) == fingerprint(cfg)
+    for copied in (clone(bound), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound))):
+        copied.child[0].width = 99
+        assert bind(copied).child[0].width == 99
+    cfg.width = 7
+    assert bind(cfg).child[0].width == 7
 
 
 def test_shared_nodes_stay_shared() -> None:

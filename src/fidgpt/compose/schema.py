@@ -13,9 +13,9 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import DIRECTIVES
-from fidgpt.compose.index_build import builds, fitting
 from fidgpt.graph import Resolved, fiddle, hints, title
 from fidgpt.graph.docs import doc_of
+from fidgpt.graph.fitting import builds, fitting
 from fidgpt.graph.values import choices_of
 
 Schema = dict[str, Any]

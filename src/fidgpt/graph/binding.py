@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import fiddle as fdl
@@ -192,7 +192,8 @@ def bind(root: Any) -> Any:
     enclosing scope binds it to. A value that is itself a node is computed in the scope of the
     argument that sets it. Where no node sets the tag, the parameter's default applies. Formulas get
     the values that they name. Binding twice changes nothing, and a node of a bound graph stands for
-    itself: `bind(cfg).model` can be saved and compared alone.
+    itself: `bind(cfg).model` can be saved and compared alone. Its nodes refuse changes, which would
+    not reach what inherits: change `root`, or a copy.
 
     Raises:
       ConfigErrors: tags that no node sets, or that have two values: for a shared node, by two
@@ -275,7 +276,20 @@ class Resolved:
             look_up_names(bound, parts(bound))
         elif any(is_node(one.binding.value) for one in self.inherited):
             nodes(bound)  # raises if a value contains itself
+        for node in self.nodes:
+            if IS_PART[type(node.value)]:
+                fiddle.freeze(copies[id(node.value)], partial(self._refused, node))
         return copies
+
+    def _refused(self, node: Node, key: fiddle.Key) -> ConfigError:
+        """Return the error for an attempt to change the bound copy of a node."""
+        path, source = join(node.path, step_to(key)), self.inherited_by(node.value).get(key)
+        inherits = f" It inherits its value from {source.path}: set that." if source else ""
+        return ConfigError(
+            f"{path} cannot change, because this graph is bound.{inherits} Change the graph that "
+            "was bound, and bind it again; or change a copy, as graph.clone makes it.",
+            place=path,
+        )
 
 
 def _inherit(part: fdl.Buildable, one: Inherited, value: Any) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import traceback
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -157,6 +157,34 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
         zip(history, map(list.copy, history.values()), strict=True)
     )
     return new
+
+
+class _FrozenArguments(dict[Key, Any]):
+    """The arguments of a node that refuses changes; a copy of it takes them.
+
+    Args:
+      arguments: by key.
+      refuse: returns the error for an attempt to change a parameter.
+    """
+
+    def __init__(self, arguments: dict[Key, Any], refuse: Callable[[Key], Exception]) -> None:
+        super().__init__(arguments)
+        self._refuse = refuse
+
+    def __setitem__(self, key: Key, value: Any) -> None:
+        raise self._refuse(key)
+
+    def __delitem__(self, key: Key) -> None:
+        raise self._refuse(key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
+
+
+def freeze(part: fdl.Buildable, refuse: Callable[[Key], Exception]) -> None:
+    """Let a node refuse every change of its arguments with the error that `refuse` returns."""
+    frozen = _FrozenArguments(part.__arguments__, refuse)
+    vars(part)["__arguments__"] = frozen  # bypasses Fiddle's own __setattr__
 
 
 def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:

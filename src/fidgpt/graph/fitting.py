@@ -9,6 +9,9 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import hints
+from fidgpt.graph.fiddle import VARIADIC
+
+_POSITIONAL = inspect.Parameter.POSITIONAL_ONLY
 
 
 def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:
@@ -27,7 +30,11 @@ def fitting(hint: Any, components: Mapping[str, Any]) -> list[str]:
 
 def _fits(made: Any, hint: Any) -> bool:
     if typing.get_origin(hint) is collections.abc.Callable:
+        if _is_called_as(made, hint):
+            return True
         asked, hint = typing.get_args(hint) or (None, Any)
+        if hint is None or hint is type(None):
+            return False
         try:
             if isinstance(asked, list) and asked:  # without any, a partial holds all it needs
                 inspect.signature(made).bind(*asked)
@@ -38,6 +45,9 @@ def _fits(made: Any, hint: Any) -> bool:
     if hints.is_unknown(hint) or hint in (bool, str, type(None)):
         return False
     if hints.is_protocol(hint):
+        taken = hints.hints_of(made)
+        if inspect.isclass(made) and any(taken.get(name) is hint for name in _required(made)):
+            return False  # it holds one, as a block does an attention
         methods = {name: _required(one)[1:] for name, one in hints.methods_of(hint).items()}
         if inspect.isfunction(made) and methods == {"__call__": _required(made)}:
             return True
@@ -46,11 +56,40 @@ def _fits(made: Any, hint: Any) -> bool:
         has_methods = own.keys() == methods.keys() and all(map(inspect.isfunction, own.values()))
         is_alike = has_methods and methods == {n: _required(one)[1:] for n, one in own.items()}
         return is_alike and hints.fits(fdl.Config(returned), hint)
-    if hints.is_protocol(returned) or typing.get_origin(hint):  # a list of components is not one
+    if (
+        returned is type(None) or hints.is_protocol(returned) or typing.get_origin(hint)
+    ):  # a list of components is not one
         return False
     if inspect.isclass(returned) and inspect.isclass(hint) and not typing.is_typeddict(hint):
         return issubclass(returned, hint)
     return returned is hint if typing.is_typeddict(hint) else hints.fits(fdl.Config(made), hint)
+
+
+def _is_called_as(made: Any, hint: Any) -> bool:
+    """Whether a function, or instances of a class, are called as a Callable of known types is.
+
+    What else may be named is for a config to set.
+    """
+    asked, result = typing.get_args(hint) or (None, Any)
+    call = made if inspect.isroutine(made) else vars(made).get("__call__")
+    if not isinstance(asked, list) or not asked or hints.is_unknown(result) or call is None:
+        return False
+    names = list(inspect.signature(call).parameters)[call is not made :]
+    own, parameters = hints.hints_of(call), inspect.signature(call).parameters
+    result = type(None) if result is None else result
+    unnamed = [one for one in names[len(asked) :] if parameters[one].kind is _POSITIONAL]
+    if len(names) < len(asked) or unnamed or own.get("return", Any) != result:
+        return False
+    pairs = zip(names, asked, strict=False)
+    return all(_takes(parameters[name], own.get(name, Any), one) for name, one in pairs)
+
+
+def _takes(parameter: inspect.Parameter, own: Any, asked: Any) -> bool:
+    """Whether a parameter takes what is asked of it: a Tensor of any shape takes a Parameter."""
+    own, asked = (getattr(one, "array_type", one) for one in (own, asked))
+    is_narrower = inspect.isclass(own) and inspect.isclass(asked) and issubclass(asked, own)
+    is_named = parameter.kind in (parameter.KEYWORD_ONLY, *VARIADIC)
+    return not is_named and (own == asked or is_narrower)
 
 
 def _required(function: Callable[..., Any]) -> list[str]:
@@ -60,8 +99,7 @@ def _required(function: Callable[..., Any]) -> list[str]:
 
 
 def builds(made: Any) -> bool:
-    """Whether a call makes something that a graph could hold."""
+    """Whether a graph could hold a call, or the function itself."""
     if inspect.isclass(made):
         return not (inspect.isabstract(made) or issubclass(made, dict))
-    returned = hints.hints_of(made).get("return", Any)
-    return not hints.is_unknown(returned) and returned not in (None, type(None))
+    return not hints.is_unknown(hints.hints_of(made).get("return", Any))
