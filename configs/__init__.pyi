@@ -62,6 +62,7 @@ import fidgpt.model.moe.layer
 import fidgpt.model.norm
 import fidgpt.model.positions
 import fidgpt.model.transformer
+import fidgpt.model.wrappers
 import fidgpt.optim.schedules
 import fidgpt.parallel.data_parallel
 import fidgpt.schedule
@@ -78,6 +79,7 @@ import fidgpt.train.step
 import fidgpt.train.trackers.console
 import fidgpt.train.trackers.trackers
 import fidgpt.train.trainer
+import fidgpt.train.tuning
 import pathlib
 import torch
 import torch.nn.modules.module
@@ -96,6 +98,7 @@ _7 = TypeVar("_7")
 _8 = TypeVar("_8")
 _9 = TypeVar("_9")
 _10 = TypeVar("_10")
+_11 = TypeVar("_11")
 
 class AcrossHeadsArgFactory(fiddle.ArgFactory[fidgpt.model.norm.AcrossHeads], Generic[_0]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
@@ -126,6 +129,11 @@ class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], G
     dropout: Value[builtins.float, builtins.float]
     init: Value[_1, fidgpt.model.init.Init]
     out_init: Value[_2, fidgpt.model.init.Init | None]
+    ...
+
+class BFloat16Config(fiddle.Config[fidgpt.train.precision.BFloat16]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     ...
 
 class BPETokenizerConfig(fiddle.Config[fidgpt.data.tokenizers.BPETokenizer]):
@@ -172,6 +180,13 @@ class ClampedSwiGLUConfig(fiddle.Config[fidgpt.model.moe.experts.ClampedSwiGLU])
     limit: Value[builtins.float, builtins.float]
     ...
 
+class CompileConfig(fiddle.Config[fidgpt.model.wrappers.Compile]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    mode: Value[builtins.str, builtins.str | None]
+    backend: Value[builtins.str, builtins.str]
+    ...
+
 class ConsoleConfig(fiddle.Config[fidgpt.train.trackers.console.Console]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -214,6 +229,12 @@ class EmbeddingConfig(fiddle.Config[fidgpt.model.embedding.Embedding], Generic[_
     weight: Value[_0, torch.nn.parameter.Parameter]
     positions: Value[_2, torch.nn.modules.module.Module | None]
     scale: Value[_1, builtins.float]
+    ...
+
+class Float32Config(fiddle.Config[fidgpt.train.precision.Float32]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    products: Value[builtins.str, builtins.str | None]
     ...
 
 class GELUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GELU], Generic[_0, _1]):
@@ -350,6 +371,18 @@ class LoadBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.LoadB
     weight: Value[builtins.float, builtins.float]
     ...
 
+class MLPArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.MLP], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    activation: Value[typing.Any, collections.abc.Callable[..., typing.Any]]
+    ffn_dim: Value[builtins.int, builtins.int | None]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    init: Value[_0, fidgpt.model.init.Init]
+    out_init: Value[_1, fidgpt.model.init.Init | None]
+    ...
+
 class MoEArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.MoE], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -379,6 +412,17 @@ class OffsetRMSNormConfig(fiddle.Config[fidgpt.model.norm.OffsetRMSNorm]):
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
     eps: Value[builtins.float, builtins.float]
+    ...
+
+class ParallelBlockPartial(fiddle.Partial[fidgpt.model.blocks.ParallelBlock], Generic[_0, _1, _2, _3]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    attention_norm: Value[_0, torch.nn.modules.module.Module]
+    attention: Value[_1, fidgpt.model.blocks.Mixer]
+    mlp_norm: Value[_3, torch.nn.modules.module.Module | None]
+    mlp: Value[_2, torch.nn.modules.module.Module]
+    dropout: Value[builtins.float, builtins.float]
+    branch_scale: Value[builtins.float, builtins.float]
     ...
 
 class PostNormBlockPartial(fiddle.Partial[fidgpt.model.blocks.PostNormBlock], Generic[_0, _1, _2, _3]):
@@ -413,12 +457,12 @@ class RMSNormPartial(fiddle.Partial[fidgpt.model.norm.RMSNorm]):
     eps: Value[builtins.float, builtins.float]
     ...
 
-class RoPEConfig(fiddle.Config[fidgpt.model.positions.RoPE], Generic[_0]):
+class RoPEConfig(fiddle.Config[fidgpt.model.positions.RoPE], Generic[_0, _1]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     head_dim: Value[builtins.int, builtins.int]
     theta: Value[builtins.float, builtins.float]
-    rotary_dim: Value[builtins.int, builtins.int | None]
+    rotary_dim: Value[_1, builtins.int | None]
     scaling: Value[_0, fidgpt.model.positions.RoPEScaling | None]
     ...
 
@@ -525,7 +569,7 @@ class TokenStreamConfig(fiddle.Config[fidgpt.data.streams.TokenStream], Generic[
     transforms: Value[typing.Any, collections.abc.Sequence[fidgpt.data.transforms.Transform | fiddle.Buildable[typing.Any]]]
     ...
 
-class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10]):
+class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     vocab_size: Value[builtins.int, builtins.int]
@@ -559,6 +603,7 @@ class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_
     batch_growth: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
     seq_len_growth: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
     prefetch: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
+    tuning: Value[_11, fidgpt.train.tuning.Tuning | None]
     ...
 
 class TransformerConfig(fiddle.Config[fidgpt.model.transformer.Transformer], Generic[_0, _1, _2, _3, _4]):
@@ -577,6 +622,14 @@ class TransformerConfig(fiddle.Config[fidgpt.model.transformer.Transformer], Gen
     float8: Value[typing.Any, fidgpt.model.blocks.BlockWrapper | None]
     recompute: Value[typing.Any, fidgpt.model.blocks.BlockWrapper | None]
     compile: Value[typing.Any, fidgpt.model.blocks.BlockWrapper | None]
+    ...
+
+class TuningConfig(fiddle.Config[fidgpt.train.tuning.Tuning], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    precisions: Value[_0, collections.abc.Sequence[fidgpt.train.precision.Precision | fiddle.Buildable[typing.Any]]]
+    compile: Value[_1, fidgpt.model.blocks.BlockWrapper | None]
+    min_gain: Value[builtins.float, builtins.float]
     ...
 
 class UnembeddingConfig(fiddle.Config[fidgpt.model.embedding.Unembedding], Generic[_0]):
@@ -649,6 +702,13 @@ class root_of_widthConfig(fiddle.Config[builtins.float]):
     hidden_dim: Value[builtins.int, builtins.int]
     ...
 
+class rotary_dim_ofConfig(fiddle.Config[builtins.int]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    head_dim: Value[builtins.int, builtins.int]
+    share: Value[builtins.float, builtins.float]
+    ...
+
 class token_tableConfig(fiddle.Config[torch.nn.parameter.Parameter], Generic[_0]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -665,169 +725,216 @@ class width_of_headsConfig(fiddle.Config[builtins.int]):
     num_heads: Value[builtins.int, builtins.int | None]
     ...
 
-_token_tableConfig0 = token_tableConfig[NormalConfig]
-_EmbeddingConfig1 = EmbeddingConfig[_token_tableConfig0, builtins.float, typing.Any]
-_RMSNormArgFactory2 = RMSNormArgFactory[builtins.int]
-_RoPEConfig3 = RoPEConfig[typing.Any]
-_DepthScaledConfig4 = DepthScaledConfig[NormalConfig]
-_AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig4, typing.Any, typing.Any, typing.Any, typing.Any]
-_SwiGLUArgFactory6 = SwiGLUArgFactory[NormalConfig, _DepthScaledConfig4]
-_BlockPartial7 = BlockPartial[_RMSNormArgFactory2, _AttentionArgFactory5, _RMSNormArgFactory2, _SwiGLUArgFactory6]
-_Items8 = Items[_BlockPartial7]
-_UnembeddingConfig9 = UnembeddingConfig[_token_tableConfig0]
-_TransformerConfig10 = TransformerConfig[_EmbeddingConfig1, _Items8, RMSNormConfig, _UnembeddingConfig9, typing.Any]
-_CorpusConfig11 = CorpusConfig[StandardLibraryConfig, BPETokenizerConfig]
-_TokenStreamConfig12 = TokenStreamConfig[_CorpusConfig11]
-_WarmupCosineConfig13 = WarmupCosineConfig[fractionConfig]
-_HeldOutConfig14 = HeldOutConfig[_CorpusConfig11]
-_ValidationConfig15 = ValidationConfig[_HeldOutConfig14]
-_Entries16 = Entries[_ValidationConfig15]
-_Items17 = Items[typing.Any]
-_TrainerConfig18 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_CorpusConfig19 = CorpusConfig[StandardLibraryConfig, ByteTokenizerConfig]
-_TokenStreamConfig20 = TokenStreamConfig[_CorpusConfig19]
-_HeldOutConfig21 = HeldOutConfig[_CorpusConfig19]
-_ValidationConfig22 = ValidationConfig[_HeldOutConfig21]
-_Entries23 = Entries[_ValidationConfig22]
-_TrainerConfig24 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig20, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries23, _Items17, SamplesConfig]
-_RoPEConfig25 = RoPEConfig[YaRNConfig]
-_LatentAttentionArgFactory26 = LatentAttentionArgFactory[_RoPEConfig25, RMSNormPartial, NormalConfig, _DepthScaledConfig4]
-_SoftmaxRouterArgFactory27 = SoftmaxRouterArgFactory[NormalConfig]
-_GatedExpertsArgFactory28 = GatedExpertsArgFactory[NormalConfig, _DepthScaledConfig4, typing.Any]
-_Items29 = Items[SequenceBalancingLossArgFactory]
-_MoEArgFactory30 = MoEArgFactory[_SoftmaxRouterArgFactory27, _GatedExpertsArgFactory28, _SwiGLUArgFactory6, _Items29]
-_BlockPartial31 = BlockPartial[_RMSNormArgFactory2, _LatentAttentionArgFactory26, _RMSNormArgFactory2, _MoEArgFactory30]
-_Items32 = Items[_BlockPartial31]
-_BlockPartial33 = BlockPartial[_RMSNormArgFactory2, _LatentAttentionArgFactory26, _RMSNormArgFactory2, _SwiGLUArgFactory6]
-_Items34 = Items[_BlockPartial33]
-_TransformerConfig35 = TransformerConfig[_EmbeddingConfig1, _Items32, RMSNormConfig, _UnembeddingConfig9, _Items34]
-_TrainerConfig36 = TrainerConfig[_TransformerConfig35, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_SigmoidRouterArgFactory37 = SigmoidRouterArgFactory[GroupLimitConfig, SelectionBiasArgFactory, NormalConfig]
-_MoEArgFactory38 = MoEArgFactory[_SigmoidRouterArgFactory37, _GatedExpertsArgFactory28, _SwiGLUArgFactory6, _Items29]
-_BlockPartial39 = BlockPartial[_RMSNormArgFactory2, _LatentAttentionArgFactory26, _RMSNormArgFactory2, _MoEArgFactory38]
-_Items40 = Items[_BlockPartial39]
-_TransformerConfig41 = TransformerConfig[_EmbeddingConfig1, _Items40, RMSNormConfig, _UnembeddingConfig9, _Items34]
-_TrainerConfig42 = TrainerConfig[_TransformerConfig41, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_EmbeddingConfig43 = EmbeddingConfig[_token_tableConfig0, root_of_widthConfig, typing.Any]
-_Items44 = Items[SoftcapConfig]
-_AttentionArgFactory45 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig4, _Items44, typing.Any, typing.Any, typing.Any]
-_GeGLUArgFactory46 = GeGLUArgFactory[NormalConfig, _DepthScaledConfig4]
-_SandwichBlockPartial47 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory45, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory46, OffsetRMSNormArgFactory]
-_Items48 = Items[_SandwichBlockPartial47]
-_TransformerConfig49 = TransformerConfig[_EmbeddingConfig43, _Items48, OffsetRMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig50 = TrainerConfig[_TransformerConfig49, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_AttentionArgFactory51 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig4, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any]
-_SandwichBlockPartial52 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory51, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory46, OffsetRMSNormArgFactory]
-_Items53 = Items[_SandwichBlockPartial52]
-_TransformerConfig54 = TransformerConfig[_EmbeddingConfig43, _Items53, OffsetRMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig55 = TrainerConfig[_TransformerConfig54, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_LearnedPositionsConfig56 = LearnedPositionsConfig[NormalConfig]
-_EmbeddingConfig57 = EmbeddingConfig[_token_tableConfig0, builtins.float, _LearnedPositionsConfig56]
-_AttentionArgFactory58 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig4, typing.Any, typing.Any, typing.Any, typing.Any]
-_GELUArgFactory59 = GELUArgFactory[NormalConfig, _DepthScaledConfig4]
-_BlockPartial60 = BlockPartial[LayerNormArgFactory, _AttentionArgFactory58, LayerNormArgFactory, _GELUArgFactory59]
-_Items61 = Items[_BlockPartial60]
-_TransformerConfig62 = TransformerConfig[_EmbeddingConfig57, _Items61, LayerNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig63 = TrainerConfig[_TransformerConfig62, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_AttentionArgFactory64 = AttentionArgFactory[_RoPEConfig25, NormalConfig, _DepthScaledConfig4, typing.Any, typing.Any, typing.Any, attention_sinksPartial]
-_GatedExpertsArgFactory65 = GatedExpertsArgFactory[NormalConfig, _DepthScaledConfig4, ClampedSwiGLUConfig]
-_MoEArgFactory66 = MoEArgFactory[_SoftmaxRouterArgFactory27, _GatedExpertsArgFactory65, typing.Any, _Items17]
-_BlockPartial67 = BlockPartial[_RMSNormArgFactory2, _AttentionArgFactory64, _RMSNormArgFactory2, _MoEArgFactory66]
-_Items68 = Items[_BlockPartial67]
-_TransformerConfig69 = TransformerConfig[_EmbeddingConfig1, _Items68, RMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig70 = TrainerConfig[_TransformerConfig69, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_RoPEConfig71 = RoPEConfig[Llama3ScalingConfig]
-_AttentionArgFactory72 = AttentionArgFactory[_RoPEConfig71, NormalConfig, _DepthScaledConfig4, typing.Any, typing.Any, typing.Any, typing.Any]
-_BlockPartial73 = BlockPartial[_RMSNormArgFactory2, _AttentionArgFactory72, _RMSNormArgFactory2, _SwiGLUArgFactory6]
-_Items74 = Items[_BlockPartial73]
-_TransformerConfig75 = TransformerConfig[_EmbeddingConfig1, _Items74, RMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig76 = TrainerConfig[_TransformerConfig75, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_MoEArgFactory77 = MoEArgFactory[_SoftmaxRouterArgFactory27, _GatedExpertsArgFactory28, typing.Any, _Items17]
-_BlockPartial78 = BlockPartial[_RMSNormArgFactory2, _AttentionArgFactory5, _RMSNormArgFactory2, _MoEArgFactory77]
-_Items79 = Items[_BlockPartial78]
-_TransformerConfig80 = TransformerConfig[_EmbeddingConfig1, _Items79, RMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig81 = TrainerConfig[_TransformerConfig80, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_AcrossHeadsArgFactory82 = AcrossHeadsArgFactory[_RMSNormArgFactory2]
-_RMSNormArgFactory83 = RMSNormArgFactory[width_of_headsConfig]
-_AcrossHeadsArgFactory84 = AcrossHeadsArgFactory[_RMSNormArgFactory83]
-_AttentionArgFactory85 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig4, typing.Any, _AcrossHeadsArgFactory82, _AcrossHeadsArgFactory84, typing.Any]
-_PostNormBlockPartial86 = PostNormBlockPartial[_RMSNormArgFactory2, _AttentionArgFactory85, _RMSNormArgFactory2, _SwiGLUArgFactory6]
-_Items87 = Items[_PostNormBlockPartial86]
-_TransformerConfig88 = TransformerConfig[_EmbeddingConfig1, _Items87, RMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig89 = TrainerConfig[_TransformerConfig88, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_AttentionArgFactory90 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig4, typing.Any, _RMSNormArgFactory2, _RMSNormArgFactory2, typing.Any]
-_BlockPartial91 = BlockPartial[_RMSNormArgFactory2, _AttentionArgFactory90, _RMSNormArgFactory2, _SwiGLUArgFactory6]
-_Items92 = Items[_BlockPartial91]
-_TransformerConfig93 = TransformerConfig[_EmbeddingConfig1, _Items92, RMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig94 = TrainerConfig[_TransformerConfig93, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_BlockPartial95 = BlockPartial[_RMSNormArgFactory2, _AttentionArgFactory90, _RMSNormArgFactory2, _MoEArgFactory77]
-_Items96 = Items[_BlockPartial95]
-_TransformerConfig97 = TransformerConfig[_EmbeddingConfig1, _Items96, RMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig98 = TrainerConfig[_TransformerConfig97, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
-_BlockPartial99 = BlockPartial[_RMSNormArgFactory2, _AttentionArgFactory58, _RMSNormArgFactory2, _SwiGLUArgFactory6]
-_Items100 = Items[_BlockPartial99]
-_TransformerConfig101 = TransformerConfig[_EmbeddingConfig1, _Items100, RMSNormConfig, _UnembeddingConfig9, typing.Any]
-_TrainerConfig102 = TrainerConfig[_TransformerConfig101, _TokenStreamConfig12, adamwPartial, _WarmupCosineConfig13, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries16, _Items17, SamplesConfig]
+_token_tableConfig1 = token_tableConfig[NormalConfig]
+_EmbeddingConfig1 = EmbeddingConfig[_token_tableConfig1, builtins.float, typing.Any]
+_RMSNormArgFactory1 = RMSNormArgFactory[builtins.int]
+_RoPEConfig1 = RoPEConfig[typing.Any, builtins.int]
+_DepthScaledConfig1 = DepthScaledConfig[NormalConfig]
+_AttentionArgFactory1 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_SwiGLUArgFactory1 = SwiGLUArgFactory[NormalConfig, _DepthScaledConfig1]
+_BlockPartial1 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items1 = Items[_BlockPartial1]
+_UnembeddingConfig1 = UnembeddingConfig[_token_tableConfig1]
+_TransformerConfig1 = TransformerConfig[_EmbeddingConfig1, _Items1, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_CorpusConfig1 = CorpusConfig[StandardLibraryConfig, BPETokenizerConfig]
+_TokenStreamConfig1 = TokenStreamConfig[_CorpusConfig1]
+_WarmupCosineConfig1 = WarmupCosineConfig[fractionConfig]
+_HeldOutConfig1 = HeldOutConfig[_CorpusConfig1]
+_ValidationConfig1 = ValidationConfig[_HeldOutConfig1]
+_Entries1 = Entries[_ValidationConfig1]
+_Items2 = Items[typing.Any]
+_TuningConfig1 = TuningConfig[_Items2, CompileConfig]
+_TrainerConfig1 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_ParallelBlockPartial1 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _SwiGLUArgFactory1, typing.Any]
+_Items3 = Items[_ParallelBlockPartial1]
+_TransformerConfig2 = TransformerConfig[_EmbeddingConfig1, _Items3, LayerNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig2 = TrainerConfig[_TransformerConfig2, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_CorpusConfig2 = CorpusConfig[StandardLibraryConfig, ByteTokenizerConfig]
+_TokenStreamConfig2 = TokenStreamConfig[_CorpusConfig2]
+_HeldOutConfig2 = HeldOutConfig[_CorpusConfig2]
+_ValidationConfig2 = ValidationConfig[_HeldOutConfig2]
+_Entries2 = Entries[_ValidationConfig2]
+_TrainerConfig3 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig2, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries2, _Items2, SamplesConfig, _TuningConfig1]
+_RoPEConfig2 = RoPEConfig[YaRNConfig, builtins.int]
+_LatentAttentionArgFactory1 = LatentAttentionArgFactory[_RoPEConfig2, RMSNormPartial, NormalConfig, _DepthScaledConfig1]
+_SoftmaxRouterArgFactory1 = SoftmaxRouterArgFactory[NormalConfig]
+_GatedExpertsArgFactory1 = GatedExpertsArgFactory[NormalConfig, _DepthScaledConfig1, typing.Any]
+_Items4 = Items[SequenceBalancingLossArgFactory]
+_MoEArgFactory1 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, _SwiGLUArgFactory1, _Items4]
+_BlockPartial2 = BlockPartial[_RMSNormArgFactory1, _LatentAttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory1]
+_Items5 = Items[_BlockPartial2]
+_BlockPartial3 = BlockPartial[_RMSNormArgFactory1, _LatentAttentionArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items6 = Items[_BlockPartial3]
+_TransformerConfig3 = TransformerConfig[_EmbeddingConfig1, _Items5, RMSNormConfig, _UnembeddingConfig1, _Items6]
+_TrainerConfig4 = TrainerConfig[_TransformerConfig3, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_SigmoidRouterArgFactory1 = SigmoidRouterArgFactory[GroupLimitConfig, SelectionBiasArgFactory, NormalConfig]
+_MoEArgFactory2 = MoEArgFactory[_SigmoidRouterArgFactory1, _GatedExpertsArgFactory1, _SwiGLUArgFactory1, _Items4]
+_BlockPartial4 = BlockPartial[_RMSNormArgFactory1, _LatentAttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory2]
+_Items7 = Items[_BlockPartial4]
+_TransformerConfig4 = TransformerConfig[_EmbeddingConfig1, _Items7, RMSNormConfig, _UnembeddingConfig1, _Items6]
+_TrainerConfig5 = TrainerConfig[_TransformerConfig4, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_MLPArgFactory1 = MLPArgFactory[NormalConfig, _DepthScaledConfig1]
+_ParallelBlockPartial2 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _MLPArgFactory1, typing.Any]
+_Items8 = Items[_ParallelBlockPartial2]
+_TransformerConfig5 = TransformerConfig[_EmbeddingConfig1, _Items8, LayerNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig6 = TrainerConfig[_TransformerConfig5, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_ParallelBlockPartial3 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _MLPArgFactory1, LayerNormArgFactory]
+_Items9 = Items[_ParallelBlockPartial3]
+_TransformerConfig6 = TransformerConfig[_EmbeddingConfig1, _Items9, LayerNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig7 = TrainerConfig[_TransformerConfig6, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_EmbeddingConfig2 = EmbeddingConfig[_token_tableConfig1, root_of_widthConfig, typing.Any]
+_Items10 = Items[SoftcapConfig]
+_AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any]
+_GeGLUArgFactory1 = GeGLUArgFactory[NormalConfig, _DepthScaledConfig1]
+_SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
+_Items11 = Items[_SandwichBlockPartial1]
+_TransformerConfig7 = TransformerConfig[_EmbeddingConfig2, _Items11, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any]
+_SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
+_Items12 = Items[_SandwichBlockPartial2]
+_TransformerConfig8 = TransformerConfig[_EmbeddingConfig2, _Items12, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_LearnedPositionsConfig1 = LearnedPositionsConfig[NormalConfig]
+_EmbeddingConfig3 = EmbeddingConfig[_token_tableConfig1, builtins.float, _LearnedPositionsConfig1]
+_AttentionArgFactory4 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_GELUArgFactory1 = GELUArgFactory[NormalConfig, _DepthScaledConfig1]
+_BlockPartial5 = BlockPartial[LayerNormArgFactory, _AttentionArgFactory4, LayerNormArgFactory, _GELUArgFactory1]
+_Items13 = Items[_BlockPartial5]
+_TransformerConfig9 = TransformerConfig[_EmbeddingConfig3, _Items13, LayerNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig10 = TrainerConfig[_TransformerConfig9, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_RoPEConfig3 = RoPEConfig[typing.Any, rotary_dim_ofConfig]
+_AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_ParallelBlockPartial4 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _GELUArgFactory1, LayerNormArgFactory]
+_Items14 = Items[_ParallelBlockPartial4]
+_TransformerConfig10 = TransformerConfig[_EmbeddingConfig1, _Items14, LayerNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig11 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_AttentionArgFactory6 = AttentionArgFactory[_RoPEConfig2, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, attention_sinksPartial]
+_GatedExpertsArgFactory2 = GatedExpertsArgFactory[NormalConfig, _DepthScaledConfig1, ClampedSwiGLUConfig]
+_MoEArgFactory3 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory2, typing.Any, _Items2]
+_BlockPartial6 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory6, _RMSNormArgFactory1, _MoEArgFactory3]
+_Items15 = Items[_BlockPartial6]
+_TransformerConfig11 = TransformerConfig[_EmbeddingConfig1, _Items15, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig12 = TrainerConfig[_TransformerConfig11, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_RoPEConfig4 = RoPEConfig[Llama3ScalingConfig, builtins.int]
+_AttentionArgFactory7 = AttentionArgFactory[_RoPEConfig4, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_BlockPartial7 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory7, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items16 = Items[_BlockPartial7]
+_TransformerConfig12 = TransformerConfig[_EmbeddingConfig1, _Items16, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig13 = TrainerConfig[_TransformerConfig12, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_MoEArgFactory4 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, typing.Any, _Items2]
+_BlockPartial8 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory4]
+_Items17 = Items[_BlockPartial8]
+_TransformerConfig13 = TransformerConfig[_EmbeddingConfig1, _Items17, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig14 = TrainerConfig[_TransformerConfig13, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_AcrossHeadsArgFactory1 = AcrossHeadsArgFactory[_RMSNormArgFactory1]
+_RMSNormArgFactory2 = RMSNormArgFactory[width_of_headsConfig]
+_AcrossHeadsArgFactory2 = AcrossHeadsArgFactory[_RMSNormArgFactory2]
+_AttentionArgFactory8 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _AcrossHeadsArgFactory1, _AcrossHeadsArgFactory2, typing.Any]
+_PostNormBlockPartial1 = PostNormBlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items18 = Items[_PostNormBlockPartial1]
+_TransformerConfig14 = TransformerConfig[_EmbeddingConfig1, _Items18, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig15 = TrainerConfig[_TransformerConfig14, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_BlockPartial9 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _MoEArgFactory4]
+_Items19 = Items[_BlockPartial9]
+_TransformerConfig15 = TransformerConfig[_EmbeddingConfig1, _Items19, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig16 = TrainerConfig[_TransformerConfig15, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_ParallelBlockPartial5 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _MLPArgFactory1, LayerNormArgFactory]
+_Items20 = Items[_ParallelBlockPartial5]
+_TransformerConfig16 = TransformerConfig[_EmbeddingConfig1, _Items20, LayerNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig17 = TrainerConfig[_TransformerConfig16, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_AttentionArgFactory9 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _RMSNormArgFactory1, _RMSNormArgFactory1, typing.Any]
+_BlockPartial10 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items21 = Items[_BlockPartial10]
+_TransformerConfig17 = TransformerConfig[_EmbeddingConfig1, _Items21, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig18 = TrainerConfig[_TransformerConfig17, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_BlockPartial11 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _MoEArgFactory4]
+_Items22 = Items[_BlockPartial11]
+_TransformerConfig18 = TransformerConfig[_EmbeddingConfig1, _Items22, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig19 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
+_BlockPartial12 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory4, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items23 = Items[_BlockPartial12]
+_TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items23, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig20 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, _TuningConfig1]
 
 'Named configs: each function returns the whole graph of a run.'
-__all__ = ['base', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_oss_20b', 'gpt_oss_120b', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
-def base() -> _TrainerConfig18: ...
-def debug() -> _TrainerConfig24: ...
-def deepseek_v2_lite() -> _TrainerConfig36: ...
-def deepseek_v3() -> _TrainerConfig42: ...
-def gemma2_2b() -> _TrainerConfig50: ...
-def gemma2_9b() -> _TrainerConfig50: ...
-def gemma2_27b() -> _TrainerConfig50: ...
-def gemma3_1b() -> _TrainerConfig55: ...
-def gemma3_4b() -> _TrainerConfig55: ...
-def gemma3_12b() -> _TrainerConfig55: ...
-def gemma3_27b() -> _TrainerConfig55: ...
-def gemma3_270m() -> _TrainerConfig55: ...
-def gpt2_124m() -> _TrainerConfig63: ...
-def gpt2_355m() -> _TrainerConfig63: ...
-def gpt2_774m() -> _TrainerConfig63: ...
-def gpt2_1558m() -> _TrainerConfig63: ...
-def gpt_oss_20b() -> _TrainerConfig70: ...
-def gpt_oss_120b() -> _TrainerConfig70: ...
-def llama2_7b() -> _TrainerConfig18: ...
-def llama2_13b() -> _TrainerConfig18: ...
-def llama2_70b() -> _TrainerConfig18: ...
-def llama3_1_8b() -> _TrainerConfig76: ...
-def llama3_1_70b() -> _TrainerConfig76: ...
-def llama3_1_405b() -> _TrainerConfig76: ...
-def llama3_2_1b() -> _TrainerConfig76: ...
-def llama3_2_3b() -> _TrainerConfig76: ...
-def llama3_8b() -> _TrainerConfig18: ...
-def llama3_70b() -> _TrainerConfig18: ...
-def mistral_7b() -> _TrainerConfig18: ...
-def mistral_7b_v0_3() -> _TrainerConfig18: ...
-def mistral_nemo_12b() -> _TrainerConfig18: ...
-def mistral_small_24b() -> _TrainerConfig18: ...
-def mixtral_8x7b() -> _TrainerConfig81: ...
-def mixtral_8x22b() -> _TrainerConfig81: ...
-def olmo2_1b() -> _TrainerConfig89: ...
-def olmo2_7b() -> _TrainerConfig89: ...
-def olmo2_13b() -> _TrainerConfig89: ...
-def olmo2_32b() -> _TrainerConfig89: ...
-def qwen2_5_0_5b() -> _TrainerConfig18: ...
-def qwen2_5_1_5b() -> _TrainerConfig18: ...
-def qwen2_5_3b() -> _TrainerConfig18: ...
-def qwen2_5_7b() -> _TrainerConfig18: ...
-def qwen2_5_14b() -> _TrainerConfig18: ...
-def qwen2_5_32b() -> _TrainerConfig18: ...
-def qwen2_5_72b() -> _TrainerConfig18: ...
-def qwen3_0_6b() -> _TrainerConfig94: ...
-def qwen3_1_7b() -> _TrainerConfig94: ...
-def qwen3_4b() -> _TrainerConfig94: ...
-def qwen3_8b() -> _TrainerConfig94: ...
-def qwen3_14b() -> _TrainerConfig94: ...
-def qwen3_30b_a3b() -> _TrainerConfig98: ...
-def qwen3_32b() -> _TrainerConfig94: ...
-def qwen3_235b_a22b() -> _TrainerConfig98: ...
-def smollm2_1_7b() -> _TrainerConfig18: ...
-def smollm2_135m() -> _TrainerConfig18: ...
-def smollm2_360m() -> _TrainerConfig18: ...
-def smollm3_3b() -> _TrainerConfig102: ...
-def smollm_1_7b() -> _TrainerConfig18: ...
-def smollm_135m() -> _TrainerConfig18: ...
-def smollm_360m() -> _TrainerConfig18: ...
+__all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
+def base() -> _TrainerConfig1: ...
+def command_r() -> _TrainerConfig2: ...
+def command_r_08_2024() -> _TrainerConfig2: ...
+def debug() -> _TrainerConfig3: ...
+def deepseek_v2_lite() -> _TrainerConfig4: ...
+def deepseek_v3() -> _TrainerConfig5: ...
+def falcon_7b() -> _TrainerConfig6: ...
+def falcon_40b() -> _TrainerConfig7: ...
+def gemma2_2b() -> _TrainerConfig8: ...
+def gemma2_9b() -> _TrainerConfig8: ...
+def gemma2_27b() -> _TrainerConfig8: ...
+def gemma3_1b() -> _TrainerConfig9: ...
+def gemma3_4b() -> _TrainerConfig9: ...
+def gemma3_12b() -> _TrainerConfig9: ...
+def gemma3_27b() -> _TrainerConfig9: ...
+def gemma3_270m() -> _TrainerConfig9: ...
+def gpt2_124m() -> _TrainerConfig10: ...
+def gpt2_355m() -> _TrainerConfig10: ...
+def gpt2_774m() -> _TrainerConfig10: ...
+def gpt2_1558m() -> _TrainerConfig10: ...
+def gpt_neox_20b() -> _TrainerConfig11: ...
+def gpt_oss_20b() -> _TrainerConfig12: ...
+def gpt_oss_120b() -> _TrainerConfig12: ...
+def granite3_2b() -> _TrainerConfig1: ...
+def granite3_8b() -> _TrainerConfig1: ...
+def llama2_7b() -> _TrainerConfig1: ...
+def llama2_13b() -> _TrainerConfig1: ...
+def llama2_70b() -> _TrainerConfig1: ...
+def llama3_1_8b() -> _TrainerConfig13: ...
+def llama3_1_70b() -> _TrainerConfig13: ...
+def llama3_1_405b() -> _TrainerConfig13: ...
+def llama3_2_1b() -> _TrainerConfig13: ...
+def llama3_2_3b() -> _TrainerConfig13: ...
+def llama3_8b() -> _TrainerConfig1: ...
+def llama3_70b() -> _TrainerConfig1: ...
+def mistral_7b() -> _TrainerConfig1: ...
+def mistral_7b_v0_3() -> _TrainerConfig1: ...
+def mistral_nemo_12b() -> _TrainerConfig1: ...
+def mistral_small_24b() -> _TrainerConfig1: ...
+def mixtral_8x7b() -> _TrainerConfig14: ...
+def mixtral_8x22b() -> _TrainerConfig14: ...
+def olmo2_1b() -> _TrainerConfig15: ...
+def olmo2_7b() -> _TrainerConfig15: ...
+def olmo2_13b() -> _TrainerConfig15: ...
+def olmo2_32b() -> _TrainerConfig15: ...
+def olmoe_1b_7b() -> _TrainerConfig16: ...
+def phi3_3_8b() -> _TrainerConfig1: ...
+def phi3_14b() -> _TrainerConfig1: ...
+def phi4_14b() -> _TrainerConfig1: ...
+def pythia_1_4b() -> _TrainerConfig17: ...
+def pythia_1b() -> _TrainerConfig17: ...
+def pythia_2_8b() -> _TrainerConfig17: ...
+def pythia_6_9b() -> _TrainerConfig17: ...
+def pythia_12b() -> _TrainerConfig17: ...
+def pythia_70m() -> _TrainerConfig17: ...
+def pythia_160m() -> _TrainerConfig17: ...
+def pythia_410m() -> _TrainerConfig17: ...
+def qwen2_5_0_5b() -> _TrainerConfig1: ...
+def qwen2_5_1_5b() -> _TrainerConfig1: ...
+def qwen2_5_3b() -> _TrainerConfig1: ...
+def qwen2_5_7b() -> _TrainerConfig1: ...
+def qwen2_5_14b() -> _TrainerConfig1: ...
+def qwen2_5_32b() -> _TrainerConfig1: ...
+def qwen2_5_72b() -> _TrainerConfig1: ...
+def qwen3_0_6b() -> _TrainerConfig18: ...
+def qwen3_1_7b() -> _TrainerConfig18: ...
+def qwen3_4b() -> _TrainerConfig18: ...
+def qwen3_8b() -> _TrainerConfig18: ...
+def qwen3_14b() -> _TrainerConfig18: ...
+def qwen3_30b_a3b() -> _TrainerConfig19: ...
+def qwen3_32b() -> _TrainerConfig18: ...
+def qwen3_235b_a22b() -> _TrainerConfig19: ...
+def smollm2_1_7b() -> _TrainerConfig1: ...
+def smollm2_135m() -> _TrainerConfig1: ...
+def smollm2_360m() -> _TrainerConfig1: ...
+def smollm3_3b() -> _TrainerConfig20: ...
+def smollm_1_7b() -> _TrainerConfig1: ...
+def smollm_135m() -> _TrainerConfig1: ...
+def smollm_360m() -> _TrainerConfig1: ...

@@ -298,7 +298,8 @@ def _short(one: _Type, aliases: dict[str, str]) -> str:
     if not one.arguments:
         return str(one)
     text = f"{one.name}[{', '.join(_short(inner, aliases) for inner in one.arguments)}]"
-    return aliases.setdefault(text, f"_{one.name}{len(aliases)}")
+    number = sum(known.startswith(f"{one.name}[") for known in aliases) + 1
+    return aliases.setdefault(text, f"_{one.name}{number}")
 
 
 def _parameters(function: Callable[..., Any], nodes: _Nodes) -> str:
