@@ -122,4 +122,4 @@ def test_fields_that_change_logits_are_followed_or_refused(name: str, tmp_path: 
         if not (ours(tokens) - logits).abs().max() < 1e-5:
             wrong.append(str(change))
     assert not wrong
-    assert len(matter) >= 5  # or nothing was tried
+    assert len(matter) >= 2  # or nothing was tried; without RoPE and biases there is little else
