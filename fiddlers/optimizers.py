@@ -5,7 +5,6 @@ from collections.abc import Callable, Collection
 import fiddle as fdl
 import torch
 
-from fidgpt.fiddlers.schedules import use_constant
 from fidgpt.graph import ConfigError, swapped
 from fidgpt.graph.fiddle import set_arguments
 from fidgpt.optim import (
@@ -103,9 +102,10 @@ def use_adafactor(cfg: fdl.Config[Trainer], learning_rate: float | None = None) 
 
 
 def use_schedule_free(cfg: fdl.Config[Trainer], learning_rate: float | None = None) -> None:
-    """Use schedule-free AdamW, with a constant learning rate after the warm-up.
+    """Use schedule-free AdamW, which averages weights in place of a decay of the learning rate.
 
-    Evaluation, samples, checkpoints and exports use the averaged weights.
+    Combine it with `use_constant`, since this keeps the schedule. Evaluation, samples, checkpoints
+    and exports use the averaged weights.
 
     Args:
       cfg: the graph to change.
@@ -113,7 +113,6 @@ def use_schedule_free(cfg: fdl.Config[Trainer], learning_rate: float | None = No
     """
     _use(cfg, ScheduleFreeAdamW, keep=_OF_ADAMW, learning_rate=learning_rate)
     _undo_muon_groups(cfg)
-    use_constant(cfg)
 
 
 def use_layer_decay(cfg: fdl.Config[Trainer], factor: float = 0.9) -> None:

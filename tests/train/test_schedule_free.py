@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 def schedule_free(cfg: fdl.Config) -> None:
     """Use schedule-free AdamW with evaluation at every second step."""
     fiddlers.use_schedule_free(cfg, learning_rate=0.01)
+    fiddlers.use_constant(cfg)
     cfg.evaluators["validation"].every = 2
 
 
