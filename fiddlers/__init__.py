@@ -74,7 +74,13 @@ from fidgpt.fiddlers.optimizers import (
     use_schedule_free,
     use_sgd,
 )
-from fidgpt.fiddlers.parallel import use_fsdp, use_hsdp, use_mesh, use_ulysses
+from fidgpt.fiddlers.parallel import (
+    use_fsdp,
+    use_hsdp,
+    use_mesh,
+    use_sequence_parallel,
+    use_ulysses,
+)
 from fidgpt.fiddlers.patterns import unroll
 from fidgpt.fiddlers.positions import (
     use_alibi,
@@ -218,6 +224,7 @@ __all__ = [
     "use_schedule_free",
     "use_selective_recompute",
     "use_sequence_balancing",
+    "use_sequence_parallel",
     "use_sgd",
     "use_shared_expert",
     "use_sigmoid_router",

@@ -7,6 +7,8 @@ from fidgpt.parallel import (
     GatheredContext,
     Mesh,
     MeshParallel,
+    SequenceParallel,
+    TensorParallel,
     UlyssesContext,
 )
 from fidgpt.tags import ContextSize, ReplicateSize, ShardSize, TensorSize
@@ -45,7 +47,10 @@ def use_mesh(
     """
     if fdl.get_callable(cfg.parallel) is not MeshParallel:
         cfg.parallel = fdl.Config(
-            MeshParallel, mesh=fdl.Config(Mesh), context=fdl.Config(GatheredContext)
+            MeshParallel,
+            mesh=fdl.Config(Mesh),
+            tensor=fdl.Config(TensorParallel),
+            context=fdl.Config(GatheredContext),
         )
     mesh = cfg.parallel.mesh
     mesh.replicate = ReplicateSize.new(replicate)
@@ -62,3 +67,13 @@ def use_ulysses(cfg: fdl.Config[Trainer]) -> None:
     if fdl.get_callable(cfg.parallel) is not MeshParallel:
         use_mesh(cfg)
     cfg.parallel.context = fdl.Config(UlyssesContext)
+
+
+def use_sequence_parallel(cfg: fdl.Config[Trainer]) -> None:
+    """Split the stream between matrix products along the sequence, over the processes of `tensor`.
+
+    It takes effect with `use_mesh(tensor=...)`, which may come before or after it.
+    """
+    if fdl.get_callable(cfg.parallel) is not MeshParallel:
+        use_mesh(cfg)
+    cfg.parallel.tensor = fdl.Config(SequenceParallel)

@@ -10,6 +10,7 @@ from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Keys, Queries, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
+from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_factor, require_probability, require_size
 
 __all__ = ["Attention", "heads_that_fit"]
@@ -87,6 +88,8 @@ class Attention(nn.Module):
         the window is below 1.
     """
 
+    split_place = (0, 1)  # which part of the heads this process computes, of how many
+
     def __init__(
         self,
         *,
@@ -157,6 +160,7 @@ class Attention(nn.Module):
             changes=self.scores,
             sinks=self.sinks,
             dropout=self.dropout if self.training else 0.0,
+            split_place=self.split_place,
         )
         mixed = self.kernel(query, key, value, scoring)
         return self.out(mixed.transpose(1, 2).flatten(2))
@@ -169,6 +173,22 @@ class Attention(nn.Module):
         """
         seen = seq_len if self.window is None else min(seq_len, self.window)
         return 4 * seen * self.num_heads * self.head_dim
+
+    def own_split(self) -> Split:
+        """Return how heads may be divided over processes."""
+        keys = Columns(self.num_kv_heads, repeats=True)
+        return Split(
+            {
+                "query": Columns(self.num_heads),
+                "key": keys,
+                "value": keys,
+                "value_embedding": keys,
+                "query_norm": OnHeads(self.num_heads),
+                "key_norm": OnHeads(self.num_kv_heads, repeats=True),
+                "sinks": Columns(self.num_heads),
+                "out": Rows(self.num_heads),
+            }
+        )
 
     def projections(self, x: Stream) -> Sequence[Tensor]:
         """Return queries, keys and values, each [batch, seq, number of its heads * head_dim]."""

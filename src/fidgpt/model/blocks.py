@@ -62,6 +62,8 @@ class Block(nn.Module):
       ValueError: dropout is not in [0, 1), or branch_scale is 0 or not finite.
     """
 
+    ELEMENTWISE_STREAM: ClassVar[bool] = True  # between its children, tokens do not meet
+
     def __init__(
         self,
         *,

@@ -1,6 +1,8 @@
 """The embedding table, and the embedding and unembedding modules that use it."""
 
 import math
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from fidgpt.model import cpu
 from fidgpt.model.context import AttentionContext, Stream, Tokens, one_document
 from fidgpt.model.cpu.backward import NarrowEmbedding
 from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
+from fidgpt.placement import Columns, Dims, Once, Split
 from fidgpt.ranges import require_factor, require_positive, require_size
 
 __all__ = ["Embedding", "Unembedding", "ValueEmbedding", "root_of_width", "token_table"]
@@ -50,6 +53,8 @@ class Embedding(nn.Module):
       ValueError: the scale is 0 or not finite.
     """
 
+    first_row: int | None = None  # of the part of the table that this process holds
+
     def __init__(
         self, weight: nn.Parameter, *, positions: nn.Module | None = None, scale: float = 1.0
     ) -> None:
@@ -59,9 +64,22 @@ class Embedding(nn.Module):
         self.positions = positions
         self.scale = scale
 
+    def own_split(self) -> Split:
+        """Return how the rows of the table may be divided over processes."""
+        return Split({"weight": Columns(len(self.weight), uneven=True), "positions": Once()})
+
     def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
-        """Return the vectors of tokens; without a context, positions count from 0."""
-        x = _look_up(tokens, self.weight)
+        """Return the vectors of tokens; without a context, positions count from 0.
+
+        Of a divided table, tokens in other parts have vectors of zeros.
+        """
+        if self.first_row is None:
+            x = _look_up(tokens, self.weight)
+        else:
+            rows = tokens - self.first_row
+            elsewhere = (rows < 0) | (rows >= len(self.weight))
+            x = _look_up(rows.masked_fill(elsewhere, 0), self.weight)
+            x = x.masked_fill(elsewhere.unsqueeze(-1), 0.0)
         if self.scale != 1.0:
             x = x * self.scale
         if self.positions is None:
@@ -87,6 +105,8 @@ class ValueEmbedding(nn.Module):
     Raises:
       ValueError: a size is below 1.
     """
+
+    SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"weight": 1}}
 
     def __init__(
         self,
@@ -152,6 +172,10 @@ class Unembedding(nn.Module):
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits
+
+    def own_split(self) -> Split:
+        """Return how the rows of the table may be divided over processes."""
+        return Split({"weight": Columns(len(self.weight), uneven=True)}, gathers=True)
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return the forward operations of the product per token; a multiply-add is two."""

@@ -47,6 +47,7 @@ class Scoring:
       changes: modifications of the scores, in order.
       sinks: the sink score of each head; None for none.
       dropout: probability of dropping a weight.
+      split_place: which part of the heads this process computes, of how many.
     """
 
     ctx: AttentionContext
@@ -56,6 +57,7 @@ class Scoring:
     changes: Sequence[ScoreChange] = ()
     sinks: Float[Tensor, " heads"] | None = None
     dropout: float = 0.0
+    split_place: tuple[int, int] = (0, 1)
 
     @property
     def is_softmax(self) -> bool:
@@ -99,13 +101,15 @@ def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     grouped = (query * scoring.scale).unflatten(1, (kv_heads, heads // kv_heads))
     scores = (grouped @ key.unsqueeze(2).mT).flatten(1, 2)
     if scoring.changes:
-        numbers = torch.arange(heads, device=query.device).view(-1, 1, 1)
+        place, parts = scoring.split_place
+        numbers = torch.arange(heads, device=query.device).view(-1, 1, 1) + place * heads
         query_at, key_at = (
             scoring.ctx.along(-2),
             scoring.ctx.key_positions(scoring.window).along(-1),
         )
+        every = {"num_heads": heads * parts, "query": query_at, "key": key_at}
         for change in scoring.changes:
-            scores = change(scores, head=numbers, num_heads=heads, query=query_at, key=key_at)
+            scores = change(scores, head=numbers, **every)
     if not scoring.sees_all:
         scores = scores.masked_fill(~scoring.visible(), torch.finfo(scores.dtype).min)
     weights = _softmax(scores, scoring.sinks).to(value.dtype)
@@ -191,11 +195,13 @@ def _block_mask(scoring: Scoring, device: torch.device) -> BlockMask:
 def _score_mod(scoring: Scoring, num_heads: int) -> Callable[..., Tensor] | None:
     """Return all score changes as one FlexAttention score_mod; None if there are none."""
     queries, keys = scoring.ctx, scoring.ctx.key_positions(scoring.window)
+    place, parts = scoring.split_place
+    first, all_heads = place * num_heads, parts * num_heads
 
     def change(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         query_at, key_at = queries.at(batch, query), keys.at(batch, key)
         for one in scoring.changes:
-            score = one(score, head=head, num_heads=num_heads, query=query_at, key=key_at)
+            score = one(score, head=head + first, num_heads=all_heads, query=query_at, key=key_at)
         return score
 
     return change if scoring.changes else None

@@ -1,7 +1,8 @@
 """Linear layers: plain and low-rank."""
 
 import functools
-from typing import Protocol, TypeVar, runtime_checkable
+from collections.abc import Mapping
+from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -9,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, empty, nn
 
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
+from fidgpt.placement import LINEAR_DIMS, Dims
 from fidgpt.ranges import require_positive, require_probability, require_size
 
 __all__ = ["Linear", "LinearFactory", "LoRALinear", "MachineError", "is_adapter"]
@@ -29,6 +31,8 @@ class LinearFactory(Protocol):
 
 class Linear(nn.Linear):
     """`y = x W^T + b`, with the weight initialized by `init` and the bias to zero."""
+
+    SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = LINEAR_DIMS
 
     def __init__(
         self, in_features: int, out_features: int, *, bias: bool = False, init: Init = GPT2_NORMAL
@@ -70,6 +74,11 @@ class LoRALinear(Linear):
     Raises:
       ValueError: the rank is below 1, or dropout is not in [0, 1).
     """
+
+    SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {
+        "columns": {**LINEAR_DIMS["columns"], "lora_b": 0},
+        "rows": {**LINEAR_DIMS["rows"], "lora_a": 1},
+    }
 
     def __init__(
         self,

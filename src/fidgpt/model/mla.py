@@ -15,6 +15,7 @@ from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.positions import RoPE, YaRN
+from fidgpt.placement import Columns, Rows, Split
 from fidgpt.ranges import require_factor, require_probability, require_size
 
 __all__ = ["LatentAttention", "latent_rank", "rotary_share", "yarn_scale"]
@@ -93,6 +94,8 @@ class LatentAttention(nn.Module):
         the RoPE has another size.
     """
 
+    split_place = (0, 1)  # which part of the heads this process computes, of how many
+
     def __init__(
         self,
         *,
@@ -169,6 +172,7 @@ class LatentAttention(nn.Module):
             changes=self.scores,
             sinks=self.sinks,
             dropout=self.dropout if self.training else 0.0,
+            split_place=self.split_place,
         )
         weight = self._absorbable(queries=query.shape[2], keys=latent.shape[1])
         if weight is None:
@@ -182,6 +186,12 @@ class LatentAttention(nn.Module):
         seen = seq_len if self.window is None else min(seq_len, self.window)
         return 2 * seen * self.num_heads * self._dims_per_pair
 
+    def own_split(self) -> Split:
+        """Return how heads may be divided over processes, each of which has all latents."""
+        heads = Columns(self.num_heads)
+        parts = {"query": heads, "kv_up": heads, "sinks": heads, "out": Rows(self.num_heads)}
+        return Split(parts)
+
     @property
     def _dims_per_pair(self) -> int:
         """Multiply-adds of a head for one query and one key."""
@@ -192,7 +202,11 @@ class LatentAttention(nn.Module):
         narrow = x
         if self.query_down is not None and self.query_norm is not None:
             narrow = self.query_norm(self.query_down(x))
-        query = self.query(narrow).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        query = (
+            self.query(narrow)
+            .unflatten(-1, (-1, self.head_dim + self.rope_head_dim))
+            .transpose(1, 2)
+        )
         latent, key = self.kv_down(x).split([self.kv_rank, self.rope_head_dim], dim=-1)
         if self.rope is not None:
             still, turning = query.split([self.head_dim, self.rope_head_dim], dim=-1)
@@ -203,9 +217,10 @@ class LatentAttention(nn.Module):
     def _plain(self, query: Queries, known: Latents, scoring: Scoring) -> Mixed:
         """Compute attention with the keys and values of every head."""
         latent, shared = known.split([self.kv_rank, self.rope_head_dim], dim=-1)
-        made = self.kv_up(latent).unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+        sizes = (-1, self.head_dim + self.value_head_dim)
+        made = self.kv_up(latent).unflatten(-1, sizes).transpose(1, 2)
         key, value = made.split([self.head_dim, self.value_head_dim], dim=-1)
-        shared = shared.unsqueeze(1).expand(-1, self.num_heads, -1, -1)
+        shared = shared.unsqueeze(1).expand(-1, made.shape[1], -1, -1)
         return self.kernel(query, torch.cat([key, shared], dim=-1), value, scoring)
 
     def _absorbed(
@@ -213,7 +228,7 @@ class LatentAttention(nn.Module):
     ) -> Mixed:
         """Compute `(q W) c` for `q (W c)`, with the latents as one key head for all queries."""
         sizes = [self.head_dim, self.value_head_dim]
-        key_up, value_up = weight.unflatten(0, (self.num_heads, -1)).split(sizes, dim=1)
+        key_up, value_up = weight.unflatten(0, (-1, sum(sizes))).split(sizes, dim=1)
         still, turned = query.split([self.head_dim, self.rope_head_dim], dim=-1)
         absorbed = torch.cat([still @ key_up, turned], dim=-1)
         # The values contain the shared key, whose result is dropped: kernels are faster with keys

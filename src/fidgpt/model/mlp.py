@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, LinearFactory
+from fidgpt.placement import Columns, Rows, Split
 from fidgpt.ranges import require_size
 
 __all__ = [
@@ -89,6 +90,7 @@ class _FeedForward(nn.Module):
         require_size("ffn_dim", ffn_dim)
         if ffn_dim is None:
             ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if self.gated else 4 * hidden_dim
+        self.ffn_dim = ffn_dim
         self.gate = linear(hidden_dim, ffn_dim, bias=bias, init=init) if self.gated else None
         self.up = linear(hidden_dim, ffn_dim, bias=bias, init=init)
         self.down = linear(ffn_dim, hidden_dim, bias=bias, init=out_init or init)
@@ -97,6 +99,11 @@ class _FeedForward(nn.Module):
         if self.gate is None:
             return self.down(self.activation(self.up(x)))
         return self.down(self.activation(self.gate(x)) * self.up(x))
+
+    def own_split(self) -> Split:
+        """Return how the intermediate width may be divided over processes."""
+        wide = Columns(self.ffn_dim)
+        return Split({"gate": wide, "up": wide, "down": Rows(self.ffn_dim)})
 
 
 class GELU(_FeedForward):

@@ -1,6 +1,6 @@
 """Norms."""
 
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,8 @@ class RMSNorm(nn.Module):
     Raises:
       ValueError: eps is negative or infinite.
     """
+
+    ELEMENTWISE: ClassVar[bool] = True  # treats each vector by itself
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
         super().__init__()
@@ -81,6 +83,8 @@ class WeightlessRMSNorm(nn.Module):
     Raises:
       ValueError: eps is negative or infinite.
     """
+
+    ELEMENTWISE: ClassVar[bool] = True  # treats each vector by itself
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
         super().__init__()

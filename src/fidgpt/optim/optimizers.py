@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fidgpt.placement import Placement, placement_of
 from fidgpt.ranges import require_not_negative
 
 __all__ = ["Adafactor", "Lion", "Muon", "adamw"]
@@ -115,10 +116,11 @@ _adafactor_step = inspect.unwrap(torch.optim.Adafactor.step)
 
 
 class Adafactor(torch.optim.Adafactor):
-    """torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235), with support for DTensors.
+    """torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235), for divided weights too.
 
-    Row and column statistics are those of the full matrix: sharded parameters are gathered one at a
-    time for their update, and every process holds the full optimizer state.
+    Row and column statistics are those of the full matrix: parameters that are divided over
+    processes are gathered one at a time for their update, and every process holds the full
+    optimizer state.
 
     Raises:
       ValueError: a rate, decay or bound is out of range or not finite.
@@ -153,32 +155,60 @@ class Adafactor(torch.optim.Adafactor):
             (group, parameter)
             for group in groups
             for parameter in group["params"]
-            if parameter.grad is not None and hasattr(parameter, "device_mesh")
+            if parameter.grad is not None and _is_divided(parameter)
         ]
         if not sharded:
             return _adafactor_step(self, closure)
         loss = loss_of(closure)
         try:
             for group, parameter in sharded:
-                whole = _whole(parameter)
-                whole.grad = _whole(parameter.grad)
+                whole = _whole(parameter, parameter)
+                whole.grad = _whole(parameter.grad, parameter)
                 self.param_groups = [group | {"params": [whole]}]
                 own = state[parameter]
                 for name, value in own.items():  # loaded from a checkpoint, it is sharded
-                    own[name] = _whole(value)
+                    own[name] = _whole(value, parameter)
                 self.state = defaultdict(dict, {whole: own})
                 _adafactor_step(self)
                 _put_back(whole, parameter)
+            self.state = state
+            self.param_groups = [
+                group | {"params": [p for p in group["params"] if not _is_divided(p)]}
+                for group in groups
+            ]
+            _adafactor_step(self)
         finally:
             self.param_groups, self.state = groups, state
         return loss
 
 
-def _whole(tensor: Tensor) -> Tensor:
-    return getattr(tensor, "full_tensor", lambda: tensor)()
+def _is_divided(parameter: Tensor) -> bool:
+    """Return whether this process may hold a part of a parameter only."""
+    return hasattr(parameter, "device_mesh") or _is_part(parameter)
 
 
-def _put_back(whole: Tensor, parameter: Any) -> None:
+def _is_part(parameter: Tensor) -> bool:
+    placement, shape = placement_of(parameter), tuple(parameter.shape)
+    return placement is not None and placement.whole_shape(shape) != shape
+
+
+def _whole(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """Return a whole tensor: a parameter, or a gradient or state that may be divided alike."""
+    if hasattr(tensor, "full_tensor"):
+        tensor = tensor.full_tensor()  # pyright: ignore[reportAttributeAccessIssue]
+    placement = placement_of(parameter)
+    if placement is None or not _is_part(parameter) or tensor.shape != parameter.shape:
+        return tensor
+    return placement.gather(tensor)
+
+
+def _put_back(whole: Tensor, parameter: Any, placement: Placement | None = None) -> None:
+    """Copy this process's part of a whole tensor into a parameter, or into its state."""
+    if (placement := placement or placement_of(parameter)) is not None:
+        whole = placement.cut(whole)
+    if not hasattr(parameter, "device_mesh"):
+        parameter.copy_(whole)
+        return
     # Imported here because it takes longer than the rest of a command's start.
     from torch.distributed.tensor import distribute_tensor
 
@@ -315,7 +345,29 @@ class Muon(Optimizer):
 
     def _step_matrices(self, group: Group) -> None:
         """Update a group by torch's Muon, with stacks of matrices unbound."""
-        matrices = [one for p in group["params"] if p.grad is not None for one in self._unbound(p)]
+        trained = [p for p in group["params"] if p.grad is not None]
+        parts = [p for p in trained if _is_part(p)]
+        for parameter in parts:
+            self._step_whole(group, parameter)
+        self._step_own(group, [p for p in trained if not _is_part(p)])
+
+    def _step_whole(self, group: Group, parameter: Tensor) -> None:
+        """Update a parameter of which this process has a part, as a whole."""
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+        whole = torch.nn.Parameter(_whole(parameter, parameter))
+        whole.grad = _whole(parameter.grad, parameter)
+        momentum = _whole(state["momentum_buffer"], parameter)
+        self.state[whole] = {"momentum_buffer": momentum}
+        self._step_own(group, [whole])
+        del self.state[whole]
+        _put_back(whole, parameter)
+        _put_back(momentum, state["momentum_buffer"], placement_of(parameter))
+
+    def _step_own(self, group: Group, parameters: Sequence[Tensor]) -> None:
+        """Update parameters of which this process has all matrices."""
+        matrices = [one for p in parameters for one in self._unbound(p)]
         self._muon.param_groups = [group | {"params": [matrix for matrix, _ in matrices]}]
         self._muon.state.clear()
         self._muon.state.update(

@@ -4,6 +4,7 @@ from fidgpt.parallel.context import GatheredContext, UlyssesContext
 from fidgpt.parallel.data_parallel import Computation, DataParallel, ParallelError
 from fidgpt.parallel.mesh import Axis, Mesh
 from fidgpt.parallel.mesh_parallel import AxisPart, FullyShardedDataParallel, MeshParallel
+from fidgpt.parallel.tensor import SequenceParallel, TensorParallel
 
 __all__ = [
     "Axis",
@@ -15,5 +16,7 @@ __all__ = [
     "Mesh",
     "MeshParallel",
     "ParallelError",
+    "SequenceParallel",
+    "TensorParallel",
     "UlyssesContext",
 ]

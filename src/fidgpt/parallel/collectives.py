@@ -1,24 +1,58 @@
-"""Collectives through which gradients flow, on plain local tensors of an axis of the mesh."""
+"""Collectives over an axis of the mesh, with their gradients.
+
+Whether a tensor is the same on all processes, a part or a summand decides the gradient:
+
+| | forward | backward |
+|---|---|---|
+| `copied` | whole to whole | gradients are summands: summed |
+| `summed` | summands to whole | gradients are whole: as they are |
+| `gathered` | parts to whole | gradients are summands: summed and split |
+| `scattered` | summands to parts of the sum | gradients are parts: gathered |
+| `joined` | parts to whole | gradients are whole: split |
+| `sliced` | whole to parts | gradients are parts: gathered |
+| `exchanged` | parts to other parts | the same way back |
+"""
 
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from fidgpt.parallel.mesh import Axis
 
 
-def gathered(x: Tensor, axis: Axis, dim: int) -> Tensor:
-    """Return the tensors of all processes side by side in a dimension below 0.
-
-    The gradient of each tensor is summed over the processes, by a reduce-scatter.
-    """
+def all_sum(x: Tensor, axis: Axis) -> Tensor:
+    """Return the sum over an axis, which is the same on all of its processes, bit for bit."""
     functional = _functional()
+    return functional.wait_tensor(functional.all_reduce(x.contiguous(), "sum", group_of(axis)))
+
+
+def all_max(x: Tensor, axis: Axis) -> Tensor:
+    """Return the elementwise maximum over an axis."""
+    functional = _functional()
+    return functional.wait_tensor(functional.all_reduce(x.contiguous(), "max", group_of(axis)))
+
+
+def all_gather(x: Tensor, axis: Axis, dim: int) -> Tensor:
+    """Return the tensors of all processes, which have one shape, side by side in `dim`."""
+    functional, parts = _functional(), x.movedim(dim, 0).contiguous()
     # torch 2.13 renames it, and warns about the old name.
-    name = "all_gather_single_autograd"
-    collective = getattr(functional, name, None) or functional.all_gather_tensor_autograd
-    parts = collective(x.unsqueeze(0).contiguous(), 0, group_of(axis))
-    return parts.movedim(0, dim - 1).flatten(dim - 1, dim)
+    collective = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+    return functional.wait_tensor(collective(parts, 0, group_of(axis))).movedim(0, dim)
+
+
+def sum_scatter(x: Tensor, axis: Axis, dim: int) -> Tensor:
+    """Return this process's part in `dim` of the sum over an axis."""
+    functional, whole = _functional(), x.movedim(dim, 0).contiguous()
+    name = "reduce_scatter_single"  # renamed likewise
+    collective = getattr(functional, name, None) or functional.reduce_scatter_tensor
+    return functional.wait_tensor(collective(whole, "sum", 0, group_of(axis))).movedim(0, dim)
+
+
+def own_part(x: Tensor, axis: Axis, dim: int) -> Tensor:
+    """Return this process's part of a whole tensor, of equal parts in `dim`."""
+    return x.chunk(axis.size, dim)[axis.index]
 
 
 def exchanged(x: Tensor, axis: Axis) -> Tensor:
@@ -43,3 +77,98 @@ def _functional() -> Any:
     from torch.distributed import _functional_collectives
 
     return _functional_collectives
+
+
+class _Copied(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
+        ctx.axis = axis
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return all_sum(outer[0], ctx.axis), None
+
+
+class _Summed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
+        return all_sum(x, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return outer[0], None
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
+        ctx.axis, ctx.dim = axis, dim
+        return all_gather(x, axis, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return sum_scatter(outer[0], ctx.axis, ctx.dim), None, None
+
+
+class _Scattered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
+        ctx.axis, ctx.dim = axis, dim
+        return sum_scatter(x, axis, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return all_gather(outer[0], ctx.axis, ctx.dim), None, None
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
+        ctx.axis, ctx.dim = axis, dim
+        return all_gather(x, axis, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return own_part(outer[0], ctx.axis, ctx.dim), None, None
+
+
+class _Sliced(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
+        ctx.axis, ctx.dim = axis, dim
+        return own_part(x, axis, dim).contiguous()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return all_gather(outer[0], ctx.axis, ctx.dim), None, None
+
+
+def copied(x: Tensor, axis: Axis) -> Tensor:
+    """Return a whole tensor, which enters a computation that is divided over an axis."""
+    return _Copied.apply(x, axis)
+
+
+def summed(x: Tensor, axis: Axis) -> Tensor:
+    """Return the sum of what a divided computation gives."""
+    return _Summed.apply(x, axis)
+
+
+def gathered(x: Tensor, axis: Axis, dim: int) -> Tensor:
+    """Return a whole tensor from parts, which enters a divided computation."""
+    return _Gathered.apply(x, axis, dim)
+
+
+def scattered(x: Tensor, axis: Axis, dim: int) -> Tensor:
+    """Return this process's part of the sum of what a divided computation gives."""
+    return _Scattered.apply(x, axis, dim)
+
+
+def joined(x: Tensor, axis: Axis, dim: int) -> Tensor:
+    """Return a whole tensor from parts, which enters a computation that all processes repeat."""
+    return _Joined.apply(x, axis, dim)
+
+
+def sliced(x: Tensor, axis: Axis, dim: int) -> Tensor:
+    """Return this process's part of what all processes have computed."""
+    return _Sliced.apply(x, axis, dim)

@@ -20,9 +20,8 @@ from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, TokenPositions, Tokens
 from fidgpt.model.kernels import Kernel, Keys, Mixed, Queries, Scoring, Values
-from fidgpt.model.masks import ScoreChange, Token
 from fidgpt.parallel.collectives import exchanged, gathered
-from fidgpt.parallel.mesh import Axis
+from fidgpt.parallel.mesh import Axis, Mesh
 
 __all__ = ["GatheredContext", "UlyssesContext"]
 
@@ -230,10 +229,11 @@ class UlyssesKernel:
             (value,) = self._by_heads(ctx, value)
         first = heads // size * self.axis.index
         sinks = scoring.sinks
+        place, parts = scoring.split_place
         own = replace(
             scoring,
             ctx=ctx.whole,
-            changes=[OfHeads(change, first, heads) for change in scoring.changes],
+            split_place=(place * size + self.axis.index, parts * size),
             sinks=None if sinks is None else sinks[first : first + heads // size],
         )
         return self._by_tokens(ctx, self.kernel(query, key, value, own))
@@ -254,28 +254,6 @@ class UlyssesKernel:
         sent = mixed.unflatten(2, (self.axis.size, -1)).movedim(2, 0)
         received = exchanged(sent, self.axis).movedim(0, 1).flatten(1, 2)
         return received[:, :, : len(ctx)]
-
-
-@dataclass(frozen=True)
-class OfHeads:
-    """A change of scores that is given some of the heads.
-
-    Attributes:
-      change: the change, which depends on the number of a head among all.
-      first: number of the first head.
-      num_heads: number of all heads.
-    """
-
-    change: ScoreChange
-    first: int
-    num_heads: int
-
-    def __call__(
-        self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
-    ) -> Tensor:
-        return self.change(
-            score, head=head + self.first, num_heads=self.num_heads, query=query, key=key
-        )
 
 
 class _Division:
@@ -309,8 +287,9 @@ class GatheredContext:
     work. Any attention works that calls `update_cache`, with any number of heads.
     """
 
-    def check(self, model: nn.Module, *, size: int, seq_len: int) -> None:
+    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
         """Raise ValueError if sequences cannot be split evenly."""
+        size = mesh.context
         if seq_len % (2 * size):
             raise ValueError(
                 f"{seq_len=} must be a multiple of {2 * size}, two chunks for each of the "
@@ -332,18 +311,20 @@ class UlyssesContext:
     computed as by `GatheredContext`.
     """
 
-    def check(self, model: nn.Module, *, size: int, seq_len: int) -> None:
+    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
         """Raise ValueError if sequences or heads cannot be split evenly."""
+        size, parts = mesh.context, mesh.context * max(mesh.tensor, 1)
         if seq_len % size:
             raise ValueError(
                 f"{seq_len=} must be a multiple of the context={size} processes; change one of "
                 "them."
             )
         for name, module in _with_kernels(model):
-            heads = getattr(module, "num_heads", size)
-            if heads % size:
+            heads = getattr(module, "num_heads", parts)
+            if heads % parts:
+                by = f"context={size}" + (f" * tensor={mesh.tensor}" if parts > size else "")
                 raise ValueError(
-                    f"num_heads={heads} of {name} must be a multiple of the context={size} "
+                    f"num_heads={heads} of {name} must be a multiple of the {by} "
                     "processes among which Ulysses splits heads; use a size that divides it, or "
                     "GatheredContext, which does not split heads."
                 )

@@ -116,6 +116,9 @@ class Axis:
     index: int = 0
     group: dist.ProcessGroup | None = None
 
+    def __deepcopy__(self, memo: object) -> Axis:
+        return self  # groups cannot be copied
+
 
 @dataclass(frozen=True, eq=False)
 class Places:

@@ -15,8 +15,8 @@ __all__ = ["AxisPart", "FullyShardedDataParallel", "MeshParallel"]
 class AxisPart(Protocol):
     """Divides a model along one axis of a mesh, such as `tensor`."""
 
-    def check(self, model: nn.Module, *, size: int, seq_len: int) -> None:
-        """Raise ValueError if `size` processes cannot divide the model or sequences of `seq_len`.
+    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
+        """Raise ValueError if the mesh cannot divide the model, or sequences of `seq_len` tokens.
 
         Called when the config is built, on one process, with the whole model on the meta device.
         """
@@ -109,8 +109,8 @@ class MeshParallel(DataParallel):
     def check(self, model: nn.Module, *, seq_len: int) -> None:
         """Raise ValueError if a part cannot divide the model, or sequences of `seq_len` tokens."""
         for name, part in self.parts.items():
-            if part is not None and (size := self.mesh.sizes[name]) > 1:
-                part.check(model, size=size, seq_len=seq_len)
+            if part is not None and self.mesh.sizes[name] > 1:
+                part.check(model, mesh=self.mesh, seq_len=seq_len)
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
         """Give a model on the meta device this process's part of the weights."""

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from fidgpt.parallel.placement import placed_like
 from fidgpt.ranges import require_probability
 from fidgpt.train.step import group_by_mesh
 
@@ -70,7 +71,7 @@ class _Averaged:
     @torch.no_grad()
     def begin(self, model: nn.Module) -> None:
         self._weights = {
-            name: parameter.detach().clone()
+            name: placed_like(parameter.detach().clone(), parameter)
             for name, parameter in model.named_parameters()
             if parameter.requires_grad
         }

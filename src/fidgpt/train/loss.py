@@ -1,5 +1,6 @@
 """Losses of next-token prediction, and the terms added to them."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,9 +14,77 @@ from fidgpt.data import inputs_and_targets
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.reports import Share, collecting, report_loss, report_metric
 from fidgpt.model.transformer import LanguageModel
+from fidgpt.parallel.tensor import SplitVocabulary
 from fidgpt.ranges import require_not_negative, require_probability
 
-__all__ = ["CrossEntropy", "FusedCrossEntropy", "LossTerm", "SmoothedLabels", "ZLoss"]
+__all__ = ["CrossEntropy", "FusedCrossEntropy", "LogitRows", "LossTerm", "SmoothedLabels", "ZLoss"]
+
+
+class LogitRows:
+    """The logits of a chunk of tokens; maybe only those of a part of the vocabulary.
+
+    Args:
+      logits: of the rows; left unchanged.
+      targets: the target of each row.
+      vocabulary: the part of the vocabulary that this process has; None for all of it.
+
+    Attributes:
+      vocab_size: of the whole vocabulary.
+    """
+
+    def __init__(
+        self,
+        logits: Float[Tensor, "chunk vocab"],
+        targets: Int64[Tensor, " chunk"],
+        vocabulary: SplitVocabulary | None = None,
+    ) -> None:
+        self.logits = logits
+        self.vocab_size = logits.shape[-1] if vocabulary is None else vocabulary.size
+        self._vocabulary = vocabulary
+        self._rows = torch.arange(len(targets), device=targets.device)
+        self._columns, self._is_here = targets, None
+        if vocabulary is not None:
+            columns, last = targets - vocabulary.begin, logits.shape[-1] - 1
+            self._columns = columns.clamp(0, last)
+            self._is_here = self._columns == columns
+
+    def sum(self, x: Float[Tensor, "chunk vocab"]) -> Float[Tensor, " chunk"]:
+        """Return the sum of each row over the whole vocabulary, in float32."""
+        total = x.sum(-1, dtype=torch.float32)
+        return total if self._vocabulary is None else self._vocabulary.sum(total)
+
+    def probabilities(self) -> Float[Tensor, "chunk vocab"]:
+        """Return the softmax of the logits."""
+        if self._vocabulary is None:
+            return self.logits.softmax(dim=-1)
+        powers, _ = self._powers(self._vocabulary)
+        return (powers / self.sum(powers).unsqueeze(-1)).to(self.logits.dtype)
+
+    def normalizers(self) -> Float[Tensor, " chunk"]:
+        """Return the logarithm of each row's sum of exponentiated logits, in float32."""
+        if self._vocabulary is None:
+            return self.logits.float().logsumexp(-1)
+        powers, largest = self._powers(self._vocabulary)
+        return self.sum(powers).log() + largest
+
+    def _powers(self, vocabulary: SplitVocabulary) -> tuple[Tensor, Tensor]:
+        """Return the exponentials of the logits minus the largest of each row, and that."""
+        wide = self.logits.float()
+        largest = vocabulary.max(wide.amax(-1))
+        return (wide - largest.unsqueeze(-1)).exp(), largest
+
+    def at_targets(self, x: Float[Tensor, "chunk vocab"]) -> Float[Tensor, " chunk"]:
+        """Return the element of each row that belongs to its target."""
+        chosen = x[self._rows, self._columns]
+        if self._vocabulary is None or self._is_here is None:
+            return chosen
+        return self._vocabulary.sum(chosen * self._is_here)
+
+    def add_at_targets(self, x: Float[Tensor, "chunk vocab"], amount: float) -> None:
+        """Add a number to the element of each row that belongs to its target, in place."""
+        x[self._rows, self._columns] += (
+            amount if self._is_here is None else amount * self._is_here.to(x.dtype)
+        )
 
 
 @runtime_checkable
@@ -24,8 +93,7 @@ class LossTerm(Protocol):
 
     def __call__(
         self,
-        logits: Float[Tensor, "chunk vocab"],
-        targets: Int64[Tensor, " chunk"],
+        rows: LogitRows,
         probabilities: Float[Tensor, "chunk vocab"],
         gradients: Float[Tensor, "chunk vocab"],
         /,
@@ -33,8 +101,7 @@ class LossTerm(Protocol):
         """Return each row's term in float32, and add its derivatives to `gradients`.
 
         Args:
-          logits: of the rows; left unchanged.
-          targets: the target of each row.
+          rows: logits and targets.
           probabilities: softmax of the logits; left unchanged.
           gradients: of the sum of all losses by the logits, updated in place.
         """
@@ -58,11 +125,11 @@ class ZLoss:
         self.weight = weight
 
     def __call__(
-        self, logits: Tensor, targets: Tensor, probabilities: Tensor, gradients: Tensor
+        self, rows: LogitRows, probabilities: Tensor, gradients: Tensor
     ) -> Float[Tensor, " chunk"]:
         """Return the weighted squares; their derivative is 2 weight log(Z) softmax(logits)."""
-        normalizers = logits.float().logsumexp(-1)
-        pull = (2 * self.weight * normalizers).to(logits.dtype).unsqueeze(-1)
+        normalizers = rows.normalizers()
+        pull = (2 * self.weight * normalizers).to(gradients.dtype).unsqueeze(-1)
         gradients.addcmul_(probabilities, pull)
         return self.weight * normalizers.square()
 
@@ -86,14 +153,13 @@ class SmoothedLabels:
         self.amount = amount
 
     def __call__(
-        self, logits: Tensor, targets: Tensor, probabilities: Tensor, gradients: Tensor
+        self, rows: LogitRows, probabilities: Tensor, gradients: Tensor
     ) -> Float[Tensor, " chunk"]:
         """Return the difference to the plain loss, which may be negative."""
-        rows = torch.arange(len(targets), device=targets.device)
-        gradients -= self.amount / logits.shape[-1]
-        gradients[rows, targets] += self.amount
-        means = logits.mean(-1, dtype=torch.float32)
-        return self.amount * (logits[rows, targets].float() - means)
+        gradients -= self.amount / rows.vocab_size
+        rows.add_at_targets(gradients, self.amount)
+        means = rows.sum(rows.logits) / rows.vocab_size
+        return self.amount * (rows.at_targets(rows.logits).float() - means)
 
 
 # Every chunk reads and writes the float32 sum of the table's gradients. That costs a CPU nothing
@@ -205,8 +271,8 @@ class _Chunked(torch.autograd.Function):
         for x, y, x_gradient, weight in [*zip(*chunks, weights, strict=True)][:last]:
             x = x.detach().requires_grad_()
             with torch.enable_grad():
-                logits = unembedding(x)
-            losses, logit_gradients = _scored(logits.detach(), y, terms)
+                logits, vocabulary = _own_logits(unembedding, x)
+            losses, logit_gradients = _scored(LogitRows(logits.detach(), y, vocabulary), terms)
             if weight is not None:  # 0 for rows that are not counted
                 losses *= weight
                 logit_gradients *= weight.unsqueeze(-1)
@@ -257,10 +323,15 @@ class _WithGradients(torch.autograd.Function):
         return gradients, None
 
 
+def _own_logits(unembedding: nn.Module, x: Tensor) -> tuple[Tensor, SplitVocabulary | None]:
+    """Return the logits that this process computes, and the part of the vocabulary they are of."""
+    vocabulary: SplitVocabulary | None = getattr(unembedding, "vocabulary", None)
+    with contextlib.nullcontext() if vocabulary is None else vocabulary.local():
+        return unembedding(x), vocabulary
+
+
 def _scored(
-    logits: Float[Tensor, "chunk vocab"],
-    targets: Int64[Tensor, " chunk"],
-    terms: Sequence[LossTerm],
+    rows: LogitRows, terms: Sequence[LossTerm]
 ) -> tuple[Float[Tensor, "losses chunk"], Float[Tensor, "chunk vocab"]]:
     """Return the losses of each row, then its terms, and the gradient of the sum of all.
 
@@ -268,13 +339,12 @@ def _scored(
     from a rounded probability, with an unbiased error of a few thousandths of a nat per token; a
     rounded log-probability would err ten times as much.
     """
-    probabilities = logits.softmax(dim=-1)
-    rows = torch.arange(len(targets), device=targets.device)
-    chosen = probabilities[rows, targets]
+    probabilities = rows.probabilities()
+    chosen = rows.at_targets(probabilities)
     losses = -chosen.float().clamp_min(torch.finfo(torch.float32).tiny).log()
     gradients = probabilities.clone() if terms else probabilities
-    gradients[rows, targets] = chosen - 1
-    added = [term(logits, targets, probabilities, gradients) for term in terms]
+    rows.add_at_targets(gradients, -1.0)
+    added = [term(rows, probabilities, gradients) for term in terms]
     return torch.stack([losses, *added]), gradients
 
 
@@ -355,7 +425,9 @@ class FusedCrossEntropy(CrossEntropy):
     def _with_gradients(
         self, features: Tensor, unembedding: nn.Module, targets: Tensor, counted: Tensor | None
     ) -> Float[Tensor, ""]:
-        if self.terms or type(unembedding) is not Unembedding or unembedding.softcap is not None:
+        is_whole = not self.terms and not hasattr(unembedding, "vocabulary")
+        is_plain = type(unembedding) is Unembedding and unembedding.softcap is None
+        if type(unembedding) is not Unembedding or not (is_whole and is_plain):
             return super()._with_gradients(features, unembedding, targets, counted)
         if unembedding.scale != 1.0:
             features = features * unembedding.scale

@@ -16,6 +16,7 @@ from fidgpt.data import all_in_loss, count_loss_targets
 from fidgpt.model.context import Division
 from fidgpt.model.reports import Reports, Share, Tallier, collecting
 from fidgpt.parallel import DataParallel
+from fidgpt.parallel.placement import norms_of_wholes, part_of
 from fidgpt.parallel.sharding import is_sharded
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
@@ -204,7 +205,8 @@ class GradientNorms:
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self._parameters = [p for p in parameters if p.grad is not None]
-        self._norms = norms_of([p.grad for p in self._parameters if p.grad is not None])
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        self._norms = norms_of(gradients, self._parameters)
         self.total = torch.linalg.vector_norm(self._norms)
 
     def clip(self, max_norm: float | None) -> None:
@@ -235,8 +237,15 @@ class GradientNorms:
 
 
 @torch.no_grad()
-def norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " tensors"]:
-    """Return the Euclidean norm of each tensor; of a sharded one, over all its shards."""
+def norms_of(
+    tensors: Sequence[Tensor], parameters: Sequence[nn.Parameter] | None = None
+) -> Float[Tensor, " tensors"]:
+    """Return the Euclidean norm of each whole tensor, of which this process may hold a part.
+
+    Args:
+      tensors: of the parameters, as gradients, or the parameters themselves.
+      parameters: to which they belong; defaults to the tensors.
+    """
     if not tensors:
         return torch.zeros(0)
     norms: list[Any] = [None] * len(tensors)
@@ -250,7 +259,7 @@ def norms_of(tensors: Sequence[Tensor]) -> Float[Tensor, " tensors"]:
             each = joined.full_tensor().unbind()
         for index, norm in zip(indices, each, strict=True):
             norms[index] = norm
-    return torch.stack(norms)
+    return norms_of_wholes(torch.stack(norms), tensors if parameters is None else parameters)
 
 
 def group_by_mesh(tensors: Sequence[Tensor]) -> list[list[int]]:
@@ -318,11 +327,24 @@ def _require_number(name: str, groups: Sequence[Group]) -> None:
 
 
 def make_optimizer(make: Callable[..., Optimizer], groups: Sequence[Group]) -> Optimizer:
-    """Make the optimizer of parameter groups; RunError if it refuses its arguments."""
+    """Make the optimizer of parameter groups.
+
+    Raises:
+      RunError: it refuses its arguments, or needs whole matrices, of which there are parts here.
+    """
     try:
-        return make(groups)
+        optimizer = make(groups)
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
+    has_parts = any(part_of(p) is not None for group in groups for p in group["params"])
+    if has_parts and type(optimizer) in (torch.optim.Muon, torch.optim.Adafactor):
+        name = type(optimizer).__name__
+        raise RunError(
+            f"torch.optim.{name} needs whole matrices, which tensor parallelism divides: use "
+            f"fidgpt's {name} (fiddler:use_{name.lower()}), which gathers them, or a mesh with "
+            "tensor=1."
+        )
+    return optimizer
 
 
 def step_optimizer(optimizer: Optimizer) -> None:
@@ -374,9 +396,10 @@ class StepMeters:
         yield measured
         for name, group, old in zip(_names(groups), groups, before, strict=True):
             parameters: list[nn.Parameter] = group["params"]
-            weights = torch.linalg.vector_norm(norms_of(old)).item()
+            weights = torch.linalg.vector_norm(norms_of(old, parameters)).item()
             with torch.no_grad():
-                moved = norms_of([p - o for p, o in zip(parameters, old, strict=True)])
+                steps = [p - o for p, o in zip(parameters, old, strict=True)]
+                moved = norms_of(steps, parameters)
             measured[f"grad_norm/{name}"] = norms.over(parameters).item()
             # Weights that are all zero have no norm to compare with.
             update = torch.linalg.vector_norm(moved).item()

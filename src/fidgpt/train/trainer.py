@@ -21,6 +21,7 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
+from fidgpt.parallel.placement import reduce_gradients
 from fidgpt.ranges import require_size
 from fidgpt.train import device, preflight, run_directory
 from fidgpt.train import step as updates
@@ -268,6 +269,7 @@ class Trainer:
         reports = self._backward(state, batch)
         with state.clock.phase("optimizer"):
             self.precision.pull_gradients(state.model, state.replica)
+            reduce_gradients(state.model.parameters())
             if state.scaling is not None:
                 state.scaling.unscale(state.model.parameters())
             if self.gradient_transform is not None:

@@ -1,8 +1,8 @@
 """Experts with stacked weights, and the dispatch of tokens to them."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -14,6 +14,8 @@ from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import declared_flops, require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
 from fidgpt.model.reports import report_metric
+from fidgpt.placement import Columns, Dims, Once, Split
+from fidgpt.placement import Rows as SplitRows
 from fidgpt.ranges import require_size
 
 __all__ = [
@@ -157,6 +159,8 @@ class StackedLoRA(nn.Module):
       ValueError: the rank is below 1, or dropout is not in [0, 1).
     """
 
+    SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"lora_b": 1}, "rows": {"lora_a": 2}}
+
     def __init__(
         self,
         num_experts: int,
@@ -217,6 +221,18 @@ class StackedExperts(Experts):
     """Experts with stacked matrices, [num_experts, outside, inside], and their adapters."""
 
     adapters: nn.ModuleDict
+
+    def own_split(self) -> Split:
+        """Return how the intermediate width of every expert may be divided over processes."""
+        width = self.get_parameter("up").shape[1]
+        wide, narrow = Columns(width, dim=1), SplitRows(width, dim=2)
+        columns = [f"{prefix}{name}" for name in ("gate", "up") for prefix in ("", "adapters.")]
+        biases = ["gate_bias", "up_bias"]
+        return Split(
+            dict.fromkeys([*columns, *biases], wide)
+            | dict.fromkeys(["down", "adapters.down"], narrow)
+            | {"down_bias": Once()}
+        )
 
     def merged_weight(self, name: str) -> Matrices:
         """Return the equivalent matrices without their adapter, ignoring dropout."""

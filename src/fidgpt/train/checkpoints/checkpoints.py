@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.files import parse_json, read_bytes
+from fidgpt.parallel.placement import whole_shape
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
@@ -587,7 +588,7 @@ def _memories(path: Path, stateful: Mapping[str, Stateful], warn: Warn | None) -
         alike = {
             name: one
             for name, one in own.items()
-            if name in stored.kinds and tuple(one.shape) == stored.kinds[name].shape
+            if name in stored.kinds and whole_shape(one) == stored.kinds[name].shape
         }
         memory = {
             name: tensors.empty(kind, like=alike.get(name)) for name, kind in stored.kinds.items()

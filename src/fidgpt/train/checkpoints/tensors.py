@@ -13,11 +13,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.files import parse_json
+from fidgpt.parallel.placement import Block, block_of, is_divided, placed_like, whole_shape
 from fidgpt.parallel.sharding import is_sharded
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.writing import Peers
-
-# torch.distributed.checkpoint is imported where it is used: it is slow to import.
 
 
 def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
@@ -88,13 +87,13 @@ def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 def _strides(tensor: Tensor) -> dict[str, list[int]]:
     # Fused optimizers walk a parameter and its state side by side in memory, so the state of a
     # transposed parameter must come back transposed. A stride of 0 (expanded) is not worth keeping.
-    if is_sharded(tensor) or tensor.is_contiguous() or 0 in tensor.stride():
+    if is_divided(tensor) or tensor.is_contiguous() or 0 in tensor.stride():
         return {}
     return {"stride": list(tensor.stride())}
 
 
 def _laid_out(tensor: Tensor, stride: list[int] | None) -> Tensor:
-    if stride is None or is_sharded(tensor):
+    if stride is None or is_divided(tensor):
         return tensor
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
 
@@ -148,12 +147,17 @@ def misfits(saved: Mapping[str, Any], model: Mapping[str, Tensor]) -> list[str]:
 def _kind(tensor: Any) -> str:
     if tensor is None:
         return "absent"
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    shape = tensor.shape if isinstance(tensor, Kind) else whole_shape(tensor)
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(shape)}"
 
 
 def optimizer_parts(optimizer: Optimizer, model: nn.Module) -> tuple[Any, dict[str, Tensor]]:
     """Return the state of an optimizer as JSON and tensors, with the names of its parameters."""
     state, tensors = flatten(optimizer.state_dict(), root=type(optimizer).__name__)
+    for name, tensor in tensors.items():
+        like = _parameter_of(name, optimizer)
+        if like is not None and tensor.shape == like.shape:
+            placed_like(tensor, like)
     return _identity(optimizer, model) | {"state_dict": state}, tensors
 
 
@@ -179,22 +183,25 @@ def optimizer_targets(kinds: Mapping[str, Any], optimizer: Optimizer) -> dict[st
         kinds: dtypes and shapes by the names of `optimizer_parts`.
         optimizer: whose state it is.
     """
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    targets = {}
-    for name, kind in kinds.items():
-        _, section, *place = name.split(".")
-        of_parameter = section == "state" and place and place[0].isdigit()
-        like = parameters[int(place[0])] if of_parameter else None
-        targets[name] = empty(kind, like=like)
-    return targets
+    return {name: empty(kind, like=_parameter_of(name, optimizer)) for name, kind in kinds.items()}
+
+
+def _parameter_of(name: str, optimizer: Optimizer) -> Tensor | None:
+    """Return the parameter to which a tensor of `optimizer_parts` belongs, by its name."""
+    _, section, *place = name.split(".")
+    if section != "state" or not place or not place[0].isdigit():
+        return None
+    return [p for group in optimizer.param_groups for p in group["params"]][int(place[0])]
 
 
 def empty(kind: Any, *, like: Tensor | None) -> Tensor:
-    """Allocate a tensor, sharded like another one of its shape, else whole on every process."""
-    if like is None or not is_sharded(like) or not kind.shape:
+    """Allocate a tensor, divided like another one of its shape, else whole on every process."""
+    if like is None or not is_divided(like) or not kind.shape:
         return torch.empty(kind.shape, dtype=kind.dtype)
-    if tuple(like.shape) == tuple(kind.shape):
-        return torch.empty_like(like, dtype=kind.dtype).detach()
+    if whole_shape(like) == tuple(kind.shape):
+        return placed_like(torch.empty_like(like, dtype=kind.dtype).detach(), like)
+    if not is_sharded(like):
+        return torch.empty(kind.shape, dtype=kind.dtype)
     from torch.distributed.tensor import Replicate, empty  # late: one process needs none of it
 
     mesh = like.device_mesh  # pyright: ignore[reportAttributeAccessIssue]
@@ -214,11 +221,16 @@ def load_optimizer(saved: Any, tensors: Mapping[str, Tensor], optimizer: Optimiz
     _undo_casts(optimizer, state_dict)
     _, restored = flatten(optimizer.state_dict(), root=saved["class"])
     for name, tensor in tensors.items():
-        if _kind(restored.get(name)) != _kind(tensor):
+        if _raw(restored.get(name)) != _raw(tensor):
             raise CheckpointError(
                 f"load_state_dict of {saved['class']} turns {name} from {_kind(tensor)} into "
                 f"{_kind(restored.get(name))}, so this optimizer cannot be resumed exactly"
             )
+
+
+def _raw(tensor: Tensor | None) -> Any:
+    """Return dtype and shape of what this process holds."""
+    return None if tensor is None else (tensor.dtype, tensor.shape)
 
 
 def _identity(optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
@@ -269,35 +281,30 @@ class Piece(NamedTuple):
 
 
 Files = dict[str, dict[str, Piece]]
+Key = tuple[str, str, tuple[int, ...]]  # of a piece: section, name, and where it begins
 
 
 def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Peers) -> Files:
     """Return the pieces of each file that this process writes, by the tensor's name.
 
-    A section on one process becomes `model.safetensors`; one that is sharded over several, a file
-    for each, `model-00001-of-00004.safetensors`. Replicated tensors are written once.
+    A section on one process becomes `model.safetensors`; one that is divided over several, a file
+    for each, `model-00001-of-00004.safetensors`. What several processes hold is written once, by
+    the first of them.
     """
-    from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-
-    flat = {
-        f"{section}/{name}": tensor.detach()
-        for section, tensors in sections.items()
-        for name, tensor in tensors.items()
-    }
-    planner = DefaultSavePlanner(
-        flatten_state_dict=False, flatten_sharded_tensors=False, dedup_save_to_lowest_rank=True
-    )
-    planner.set_up_planner(flat, is_coordinator=peers.is_main)
-    # Every process computes the whole plan, which is small, and takes its part of it.
-    plans, _ = planner.create_global_plan(peers.all(planner.create_local_plan()))
-    names = _names(sections, plans, peers.rank)
+    own: dict[Key, Piece] = {}
+    for section, tensors in sections.items():
+        for name, tensor in tensors.items():
+            if (block := block_of(tensor)) is not None:
+                own[section, name, block.begin] = Piece(block.tensor.detach(), [*block.begin])
+    writers: dict[Key, int] = {}
+    for rank, keys in enumerate(peers.all([*own])):
+        for key in keys:
+            writers.setdefault(key, rank)
+    names = _names(sections, writers, peers.rank)
     files: Files = {file: {} for file in names.values()}
-    for item in plans[peers.rank].items:
-        section, _, name = item.index.fqn.partition("/")
-        offsets = list(item.tensor_data.chunk.offsets) if item.tensor_data else []
-        tensor = planner.resolve_data(item)
-        assert isinstance(tensor, Tensor)  # sections hold nothing else
-        files[names[section]][name] = Piece(tensor, offsets)
+    for (section, name, begin), piece in own.items():
+        if writers[section, name, begin] == peers.rank:
+            files[names[section]][name] = piece
     return files
 
 
@@ -319,15 +326,12 @@ def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> None:
     path.chmod(mode)  # save_file ignores the umask
 
 
-def _names(sections: Mapping[str, object], plans: list[Any], rank: int) -> dict[str, str]:
+def _names(sections: Mapping[str, object], writers: Mapping[Key, int], rank: int) -> dict[str, str]:
     """Return the file of each section that this process writes a part of."""
     names = {}
     for section in sections:
-        holders = [
-            number
-            for number, plan in enumerate(plans)
-            if any(item.index.fqn.startswith(f"{section}/") for item in plan.items)
-        ] or [0]  # a section may be empty, as the state of plain SGD is
+        # A section may be empty, as the state of plain SGD is.
+        holders = sorted({one for key, one in writers.items() if key[0] == section}) or [0]
         if rank in holders:
             place = f"-{holders.index(rank) + 1:05d}-of-{len(holders):05d}"
             names[section] = f"{section}{place if len(holders) > 1 else ''}.safetensors"
@@ -367,39 +371,38 @@ class Stored:
                     self.kinds[name] = Kind(dtype, tuple(map(max, known.shape, end)))
                     self._pieces.setdefault(name, {})[tuple(begin)] = shape, file
 
+    @torch.no_grad()
     def read_into(self, targets: Mapping[str, Tensor]) -> None:
-        """Fill tensors of this process, sharded ones with their own part, bit for bit."""
-        from torch.distributed.checkpoint import metadata
-        from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-
-        table: dict[str, Any] = {
-            name: metadata.TensorStorageMetadata(
-                metadata.TensorProperties(dtype=self.kinds[name].dtype),
-                torch.Size(self.kinds[name].shape),
-                [
-                    metadata.ChunkStorageMetadata(torch.Size(begin), torch.Size(shape))
-                    for begin, (shape, _) in pieces.items()
-                ],
-            )
-            for name, pieces in self._pieces.items()
-        }
-        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
-        inert = {name: tensor.detach() for name, tensor in targets.items()}
-        planner.set_up_planner(inert, metadata.Metadata(table))
-        by_file: dict[Path, list[Any]] = {}
-        for item in planner.create_local_plan().items:
-            _, file = self._pieces[item.storage_index.fqn][tuple(item.storage_index.offset or ())]
-            by_file.setdefault(file, []).append(item)
+        """Fill tensors of this process, divided ones with their own part, bit for bit."""
+        by_file: dict[Path, list[tuple[str, Block, tuple[int, ...]]]] = {}
+        for name, target in targets.items():
+            block = block_of(target)
+            if block is None:  # another process has it
+                getattr(target, "to_local", lambda: target)().zero_()  # noqa: B023
+                continue
+            for begin, (shape, file) in self._pieces[name].items():
+                if all(low < high for low, high in _overlap(block, begin, shape)):
+                    by_file.setdefault(file, []).append((name, block, begin))
         for file, items in by_file.items():
             with safe_open(file, "pt") as opened:
-                for item in items:
-                    planner.resolve_tensor(item).copy_(_read(opened, item))
+                for name, block, begin in items:
+                    shape, _ = self._pieces[name][begin]
+                    _copy(opened, name, block, begin, shape)
 
 
-def _read(opened: safe_open, item: Any) -> Tensor:
-    name = item.storage_index.fqn
-    piece = opened.get_slice(name)
-    if list(item.lengths) == piece.get_shape():
-        return opened.get_tensor(name)
-    bounds = zip(item.storage_offsets, item.lengths, strict=True)
-    return piece[tuple(slice(begin, begin + count) for begin, count in bounds)]
+def _overlap(block: Block, begin: Sequence[int], shape: Sequence[int]) -> list[tuple[int, int]]:
+    """Return the bounds of what a block and a stored piece share, in each dimension."""
+    sides = zip(block.begin, block.tensor.shape, begin, shape, strict=True)
+    return [(max(own, low), min(own + n, low + size)) for own, n, low, size in sides]
+
+
+def _copy(
+    opened: safe_open, name: str, block: Block, begin: Sequence[int], shape: Sequence[int]
+) -> None:
+    """Copy what a block and a stored piece share."""
+    bounds = _overlap(block, begin, shape)
+    there = [slice(a - low, b - low) for (a, b), low in zip(bounds, begin, strict=True)]
+    here = [slice(a - own, b - own) for (a, b), own in zip(bounds, block.begin, strict=True)]
+    is_whole = [b - a for a, b in bounds] == [*shape]
+    values = opened.get_tensor(name) if is_whole else opened.get_slice(name)[tuple(there)]
+    block.tensor[tuple(here)].copy_(values)

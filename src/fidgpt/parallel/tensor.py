@@ -1,0 +1,417 @@
+"""Tensor parallelism: matrix products divided over processes, as components declare it.
+
+Three rules (Megatron-LM, Shoeybi et al., 2019, arXiv:1909.08053) give everything from what a
+component declares by `own_split` (see `fidgpt.placement`):
+
+1. What enters a divided component is whole, and its gradient is summed; what leaves it is summed.
+2. A whole parameter inside of it has a gradient that is summed (`reduce_gradients`).
+3. What is outside computes the same on all processes.
+
+With `SequenceParallel`, the stream between the divided components of a block is split along the
+sequence (Korthikanti et al., 2022, arXiv:2205.05198, section 4.2.2): what enters is gathered, what
+leaves is summed and split, and the gradients of norms between them are summed too. Other components
+get the whole sequence. Evaluation and generation, whose sequences have any length, use rule 1.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from fidgpt.parallel import collectives
+from fidgpt.parallel.collectives import copied, gathered, joined, scattered, sliced, summed
+from fidgpt.parallel.mesh import Axis, Mesh
+from fidgpt.parallel.placement import Part, gather_uneven
+from fidgpt.placement import LINEAR_DIMS, Columns, Dims, Divisible, Once, OnHeads, Rows
+
+__all__ = ["SequenceParallel", "SplitVocabulary", "TensorParallel", "undivided"]
+
+
+Place = tuple[nn.Module, str]  # of a parameter: the module that holds it, and its name there
+_SEQUENCE = 1  # the dimension of a stream [batch, seq, hidden]
+
+
+class _Cut(NamedTuple):
+    """How a parameter is divided: along a dimension, or counted on one process if that is None."""
+
+    dim: int | None
+    units: int = 1
+    repeats: bool = False
+    uneven: bool = False
+
+
+class TensorParallel:
+    """Divides matrix products over the processes of the axis `tensor`."""
+
+    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
+        """Raise ValueError unless `mesh.tensor` divides the heads and widths of the model."""
+        size = mesh.tensor
+        wrong: dict[str, None] = {}
+        for path, component in _divided(model).items():
+            for name, entry in component.own_split().parts.items():
+                if isinstance(entry, Once) or _child(component, name) is None:
+                    continue
+                if not _divides(size, entry):
+                    kind = type(component).__name__
+                    wrong[f"the {entry.units} units of {path}.{name} ({kind})"] = None
+        if wrong:
+            listed = [*wrong]
+            more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+            raise ValueError(
+                f"{size} processes of the axis tensor cannot share {', '.join(listed[:3])}{more} "
+                "evenly: choose a size that divides the numbers of heads and the widths of MLPs."
+            )
+
+    def __call__(self, model: nn.Module, axis: Axis) -> None:
+        """Replace the parameters of divided components by parts, and add hooks at their borders."""
+        self._apply(model, axis, blocks=[])
+
+    def _apply(self, model: nn.Module, axis: Axis, *, blocks: Sequence[nn.Module]) -> None:
+        """Divide a model; the streams inside of `blocks` are split along the sequence."""
+        components = _divided(model)
+        on_parts = {child for block in blocks for child in block.children()}
+        partial_sums = [*components.values(), *filter(is_elementwise, on_parts)]
+        inside = {id(p) for one in partial_sums for p in one.parameters()}
+        inside |= {id(p) for block in blocks for p in block.parameters(recurse=False)}
+        cuts = {
+            place: cut for one in components.values() for place, cut in (_cuts(one) or {}).items()
+        }
+        made: dict[int, nn.Parameter] = {}
+        for module in model.modules():
+            for name, whole in module._parameters.items():
+                if whole is not None:
+                    part = made.get(id(whole))
+                    if part is None:
+                        cut, is_summand = cuts.get((module, name)), id(whole) in inside
+                        part = made[id(whole)] = _part(whole, cut, axis, is_summand)
+                    module._parameters[name] = part
+        for component in components.values():
+            _divide(component, axis, on_part=component in on_parts)
+        for child in on_parts - {*components.values()}:
+            if not is_elementwise(child):
+                child.register_forward_pre_hook(partial(_enter_whole, axis))
+                child.register_forward_hook(partial(_leave_whole, axis))
+
+
+def _divide(component: Any, axis: Axis, *, on_part: bool) -> None:
+    """Add the hooks of a component, and tell it which part it computes."""
+    split = component.own_split()
+    for name, entry in split.parts.items():
+        child = _child(component, name)
+        if not isinstance(child, nn.Module):
+            continue
+        if isinstance(entry, Once):
+            child.register_forward_hook(partial(_once, axis))
+        if isinstance(entry, OnHeads) and not is_elementwise(child):
+            part = Part(axis, -2, entry.units, _num_parts(axis.size, entry))
+            child.register_forward_pre_hook(partial(_gather_heads, part))
+            child.register_forward_hook(partial(_own_heads, part))
+    if hasattr(component, "split_place"):
+        component.split_place = (axis.index, axis.size)
+    if hasattr(component, "first_row"):
+        component.first_row = component.weight.placement.begin
+    component.register_forward_pre_hook(partial(_enter, axis, on_part))
+    if split.gathers:
+        component.vocabulary = SplitVocabulary(component.weight.placement)
+        component.register_forward_hook(component.vocabulary.leave)
+    else:
+        component.register_forward_hook(partial(_leave, axis, on_part))
+
+
+class SplitVocabulary:
+    """The logits of a divided unembedding: this process has those of some tokens.
+
+    Args:
+      part: the place of the table's part.
+    """
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self.size = part.size
+        self._is_local = False
+
+    def __deepcopy__(self, memo: object) -> "SplitVocabulary":
+        return self
+
+    @property
+    def begin(self) -> int:
+        """The first token whose logits this process has."""
+        return self.part.begin
+
+    @contextmanager
+    def local(self) -> Iterator[None]:
+        """Context in which the unembedding returns this process's logits only."""
+        self._is_local = True
+        try:
+            yield
+        finally:
+            self._is_local = False
+
+    def leave(self, module: nn.Module, args: object, out: Tensor) -> Tensor:
+        """Gather the logits of all tokens, unless `local`; a forward hook."""
+        return out if self._is_local else _JoinedLogits.apply(out, self.part)
+
+    def sum(self, x: Tensor) -> Tensor:
+        """Return the sum over all processes."""
+        return collectives.all_sum(x, self.part.axis)
+
+    def max(self, x: Tensor) -> Tensor:
+        """Return the elementwise maximum over all processes."""
+        return collectives.all_max(x, self.part.axis)
+
+
+class _JoinedLogits(torch.autograd.Function):
+    """Logits of all tokens; the parts may differ in size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: Part) -> Tensor:
+        ctx.part, ctx.count = part, x.shape[-1]
+        return gather_uneven(x, part, -1)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return outer[0].narrow(-1, ctx.part.begin, ctx.count), None
+
+
+# Hooks. A stream is split along the sequence in training only, where lengths are known to fit.
+
+
+def _enter(axis: Axis, on_part: bool, module: nn.Module, args: tuple[Any, ...]) -> Any:
+    x = args[0]
+    if not x.is_floating_point():
+        return None
+    x = gathered(x, axis, _SEQUENCE) if on_part and module.training else copied(x, axis)
+    return x, *args[1:]
+
+
+def _leave(axis: Axis, on_part: bool, module: nn.Module, args: object, out: Tensor) -> Tensor:
+    if on_part and module.training:
+        return scattered(out, axis, _SEQUENCE)
+    return summed(out, axis)
+
+
+def _enter_whole(axis: Axis, module: nn.Module, args: tuple[Any, ...]) -> Any:
+    return (joined(args[0], axis, _SEQUENCE), *args[1:]) if module.training else None
+
+
+def _leave_whole(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
+    return sliced(out, axis, _SEQUENCE) if module.training else out
+
+
+def _begin_parts(axis: Axis, module: nn.Module, args: tuple[Any, ...]) -> Any:
+    if not module.training:
+        return None
+    if (length := args[0].shape[_SEQUENCE]) % axis.size:
+        raise ValueError(
+            f"sequences of {length} tokens cannot be split evenly over the {axis.size} processes "
+            "of the axis tensor: use lengths that are multiples of it, or TensorParallel."
+        )
+    return sliced(args[0], axis, _SEQUENCE), *args[1:]
+
+
+def _end_parts(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
+    return joined(out, axis, _SEQUENCE) if module.training else out
+
+
+def _once(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
+    return out * 0.0 if axis.index else out
+
+
+def _gather_heads(part: Part, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    heads = gathered(args[0], part.axis, -2)
+    size = heads.shape[-2] // part.axis.size
+    return (heads.unflatten(-2, (-1, size))[..., :: part.copies, :, :].flatten(-3, -2),)
+
+
+def _own_heads(part: Part, module: nn.Module, args: object, out: Tensor) -> Tensor:
+    return part.cut(out)
+
+
+ELEMENTWISE_MODULES = (nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout)
+
+
+def is_elementwise(module: nn.Module) -> bool:
+    """Return whether a module treats each vector of the last dimension by itself."""
+    return getattr(module, "ELEMENTWISE", False) or type(module) in ELEMENTWISE_MODULES
+
+
+def undivided(model: nn.Module) -> list[str]:
+    """Return the paths of modules with matrices of their own that every process computes whole."""
+    components = _divided(model).values()
+    inside = {part for component in components for part in component.modules()}
+    return [
+        path
+        for path, module in model.named_modules()
+        if module not in inside and any(p.dim() > 1 for p in module.parameters(recurse=False))
+    ]
+
+
+def _divided(model: nn.Module) -> dict[str, Any]:
+    """Return the components that can be divided by their path, outermost ones only.
+
+    Not divided are components with a child that does not declare its dimensions, and those that
+    share a parameter with a module that would divide it in another way, or not at all.
+    """
+    found: dict[str, Any] = {}
+    for path, module in model.named_modules():
+        is_inner = any(path.startswith(f"{outer}.") for outer in found)
+        if _declares(module) and not is_inner and _cuts(module) is not None:
+            found[path] = module
+    while True:
+        cuts: dict[Place, _Cut] = {}
+        for component in found.values():
+            cuts |= _cuts(component) or {}
+        uses: dict[int, set[Any]] = {}
+        for module in model.modules():
+            for name, parameter in module._parameters.items():
+                uses.setdefault(id(parameter), set()).add(cuts.get((module, name)))
+        refused = [
+            path
+            for path, component in found.items()
+            if any(
+                len(uses[id(module._parameters[name])]) > 1
+                for module, name in _cuts(component) or ()
+            )
+        ]
+        if not refused:
+            return found
+        for path in refused:
+            del found[path]
+
+
+def _declares(module: nn.Module) -> bool:
+    """Return whether a module declares its split, and not only a base with another forward."""
+    if not isinstance(module, Divisible):
+        return False
+    order = type(module).__mro__
+    at = {name: next(i for i, k in enumerate(order) if name in vars(k)) for name in _METHODS}
+    return at["own_split"] <= at["forward"]
+
+
+_METHODS = ("own_split", "forward")
+
+
+def _cuts(component: Any) -> dict[Place, _Cut] | None:
+    """Return how the parameters of a component are cut; None if a child does not declare it."""
+    cuts: dict[Place, _Cut] = {}
+    for name, entry in component.own_split().parts.items():
+        child = _child(component, name)
+        if child is None or isinstance(entry, OnHeads):
+            continue
+        cut = _Cut(None) if isinstance(entry, Once) else _Cut(entry.dim, entry.units)
+        if isinstance(entry, Columns):
+            cut = cut._replace(repeats=entry.repeats, uneven=entry.uneven)
+        if isinstance(child, nn.Parameter):
+            holder, _, last = name.rpartition(".")
+            cuts[component.get_submodule(holder), last] = cut
+        elif not isinstance(entry, Once):
+            dims = _dims(child, entry)
+            if dims is None:
+                return None
+            for own, dim in dims.items():
+                if child._parameters.get(own) is not None:
+                    cuts[child, own] = cut._replace(dim=dim)
+    return cuts
+
+
+def _dims(module: nn.Module, entry: Columns | Rows) -> Dims | None:
+    """Return the dimension in which each parameter of a module is split."""
+    kind = "columns" if isinstance(entry, Columns) else "rows"
+    declared: Mapping[str, Dims] | None = getattr(module, "SPLIT_DIMS", None)
+    if declared is None and type(module) is nn.Linear:
+        declared = LINEAR_DIMS
+    return None if declared is None else declared.get(kind)
+
+
+def _child(component: nn.Module, name: str) -> nn.Module | nn.Parameter | None:
+    """Return a child module or parameter by its path; None if there is none."""
+    holder, _, last = name.rpartition(".")
+    modules = dict(component.named_modules())
+    own = dict(modules[holder].named_parameters(recurse=False)) if holder in modules else {}
+    return modules.get(name) or own.get(last)
+
+
+def _divides(size: int, entry: Columns | Rows | OnHeads) -> bool:
+    units = entry.units
+    if isinstance(entry, Columns) and entry.uneven:
+        return (size - 1) * -(-units // size) < units  # none is without
+    if not isinstance(entry, Rows) and entry.repeats and size % units == 0:
+        return True
+    return units % size == 0
+
+
+def _num_parts(size: int, entry: Columns | Rows | OnHeads | _Cut) -> int:
+    return entry.units if getattr(entry, "repeats", False) and entry.units < size else size
+
+
+def _part(whole: nn.Parameter, cut: _Cut | None, axis: Axis, is_partial: bool) -> nn.Parameter:
+    """Return this process's part of a parameter on the meta device."""
+    if cut is None and not is_partial:
+        return whole
+    if cut is None:
+        place = Part(axis, is_partial=True)
+    elif cut.dim is None:
+        place = Part(axis, is_once=True)
+    else:
+        place = Part(axis, cut.dim, whole.shape[cut.dim], _num_parts(axis.size, cut))
+    shape = place.part_shape(whole.shape)
+    part = nn.Parameter(whole.new_empty(shape), whole.requires_grad)
+    vars(part).update(vars(whole))  # such as its init
+    vars(part)["placement"] = place
+    return part
+
+
+class SequenceParallel(TensorParallel):
+    """Tensor parallelism that also splits the stream between components along the sequence."""
+
+    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
+        """Raise ValueError unless the mesh divides heads, widths and sequences."""
+        super().check(model, mesh=mesh, seq_len=seq_len)
+        _stream_blocks(model)
+        if seq_len % (size := mesh.tensor * max(mesh.context, 1)):
+            raise ValueError(
+                f"{seq_len=} cannot be split evenly over the {size} processes of the axes context "
+                f"and tensor: choose a multiple of {size}, or leave out sequence parallelism."
+            )
+
+    def __call__(self, model: nn.Module, axis: Axis) -> None:
+        """Divide the model, and the streams inside of its blocks."""
+        blocks = _stream_blocks(model)
+        self._apply(model, axis, blocks=[*dict.fromkeys(blocks)])
+        repeat = len({*blocks}) < len(blocks)
+        for run in [[block] for block in dict.fromkeys(blocks)] if repeat else _runs(model, blocks):
+            run[0].register_forward_pre_hook(partial(_begin_parts, axis))
+            run[-1].register_forward_hook(partial(_end_parts, axis))
+
+
+def _stream_blocks(model: nn.Module) -> list[nn.Module]:
+    """Return the layers of a model in which tokens meet inside of children only.
+
+    Raises:
+      ValueError: another module has such a layer too, whose sequences have other lengths.
+    """
+    layers = getattr(model, "blocks", ())
+    blocks = [block for block in layers if getattr(block, "ELEMENTWISE_STREAM", False)]
+    elsewhere = {
+        part for child in model.children() if child is not layers for part in child.modules()
+    }
+    if elsewhere & {*blocks}:
+        raise ValueError(
+            "sequence parallelism cannot split a block that the model uses outside of its layers "
+            "too, such as one shared with token predictions: use TensorParallel."
+        )
+    return blocks
+
+
+def _runs(model: Any, blocks: Sequence[nn.Module]) -> list[list[nn.Module]]:
+    """Return the consecutive blocks between which streams stay split."""
+    runs: list[list[nn.Module]] = [[]]
+    for layer in model.blocks:
+        if layer in blocks:
+            runs[-1].append(layer)
+        else:
+            runs.append([])
+    return [run for run in runs if run]
