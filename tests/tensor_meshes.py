@@ -112,6 +112,15 @@ def spread(tensor: Tensor, generator: torch.Generator | None) -> None:
         tensor += 0.5
 
 
+@torch.no_grad()
+def load(model: nn.Module) -> None:
+    """Copy whole tensors into a model, as those of another run."""
+    for number, parameter in enumerate(model.parameters()):
+        values = torch.empty(parameter.shape)
+        spread(values, torch.Generator().manual_seed(number))
+        parameter.copy_(values)
+
+
 def gradients(family: str, change: Fiddler | None = None) -> dict[str, Any]:
     """What two steps of training give: rows of metrics, and the first step's whole gradients."""
     cfg = FAMILIES[family]()
@@ -121,6 +130,8 @@ def gradients(family: str, change: Fiddler | None = None) -> dict[str, Any]:
     trainer = build_trainer(cfg)
     for parameter in trainer.model.parameters():
         parameter.init = spread  # pyright: ignore[reportAttributeAccessIssue]
+    if family == "qwen3":
+        trainer.weights = load
     kept: dict[str, Tensor] = {}
 
     def keep(parameters: Iterable[nn.Parameter]) -> None:

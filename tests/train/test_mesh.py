@@ -3,15 +3,20 @@
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import fiddle as fdl
 import pytest
+import torch
+from small_models import small_block, small_model
+from torch import Tensor, nn
 
-from fidgpt import configs, fiddlers, graph, tags
+from fidgpt import configs, fiddlers, graph, model, tags
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError
 from fidgpt.parallel import Mesh, MeshParallel, ParallelError
+from fidgpt.parallel.tensor import undivided
 
 
 def test_an_axis_takes_the_processes_that_are_left() -> None:
@@ -69,6 +74,58 @@ def test_processes_that_do_not_fill_the_mesh_are_refused(
         build_trainer(cfg)
     with pytest.raises(ParallelError, match="the run has 1: start 4 with torchrun"):
         MeshParallel(Mesh(shard=4)).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ({"tensor": 3}, "3 processes of the axis tensor cannot share .*attention"),
+        ({"tensor": 8}, "the 4 units of blocks.0.attention.query"),
+        ({"tensor": 2, "context": 8}, "seq_len=24 cannot be split evenly over the 16 processes"),
+    ],
+)
+def test_sizes_that_do_not_divide_the_model_are_refused(
+    cfg: fdl.Config, sizes: dict[str, int], message: str
+) -> None:
+    cfg.model.blocks[0].attention.head_dim = 8
+    cfg.seq_len = 24
+    fiddlers.use_sequence_parallel(cfg)
+    fiddlers.use_mesh(cfg, **sizes)
+    with pytest.raises(ConfigError, match=message):
+        build_trainer(cfg)
+
+
+def test_an_axis_without_a_part_is_refused() -> None:
+    with pytest.raises(ValueError, match="mesh.tensor=2 needs a part .* tensor is None"):
+        MeshParallel(Mesh(tensor=2))
+
+
+class Own(nn.Module):
+    """A component that declares nothing."""
+
+    def __init__(self, *, hidden_dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(hidden_dim, hidden_dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+class Changed(model.SwiGLU):
+    """A component that inherits a declaration, and computes something else."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).flip(-1)
+
+
+def test_components_without_a_declaration_are_not_divided() -> None:
+    with torch.device("meta"):
+        blocks = [partial(small_block, mlp=kind) for kind in (Own, Changed, model.SwiGLU)]
+        whole = small_model(*blocks, num_layers=3)
+    assert undivided(whole) == [
+        "blocks.0.mlp",
+        *(f"blocks.1.mlp.{n}" for n in ("gate", "up", "down")),
+    ]
 
 
 @pytest.mark.slow

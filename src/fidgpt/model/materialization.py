@@ -68,7 +68,7 @@ def initialize(model: nn.Module, *, seed: int) -> None:
             generator = torch.Generator().manual_seed(_seed(seed, name))
             values = _whole(parameter)
             init(values, generator)
-            _keep(parameter, values)
+            keep(parameter, values)
 
 
 def check_inits(model: nn.Module) -> None:
@@ -150,7 +150,7 @@ def _unsharded(module: nn.Module) -> Iterator[None]:
         own[name] = full[number]
     yield
     for own, name, number in places:
-        _keep(shards[number], full[number])
+        keep(shards[number], full[number])
         own[name] = shards[number]
 
 
@@ -170,7 +170,7 @@ def _whole(parameter: Tensor) -> Tensor:
     return torch.empty(shape, dtype=parameter.dtype, device="cpu")
 
 
-def _keep(parameter: Tensor, values: Tensor) -> None:
+def keep(parameter: Tensor, values: Tensor) -> None:
     """Copy full values into a parameter, which may be divided, and then sharded."""
     if (placement := placement_of(parameter)) is not None:
         values = placement.cut(values)

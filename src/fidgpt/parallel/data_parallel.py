@@ -232,7 +232,7 @@ class DataParallel:
         return model if self.places.fsdp is not None else precision.replica(model)
 
     @contextlib.contextmanager
-    def filling(self) -> Iterator[None]:
+    def filling(self, model: nn.Module) -> Iterator[None]:
         """Context in which full tensors may be copied into the parameters of a model."""
         if self.places.fsdp is None:
             yield

@@ -1,5 +1,7 @@
 """Parallelism over a mesh of processes, whose axes are computed by parts."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -7,6 +9,7 @@ from torch import nn
 
 from fidgpt.parallel.data_parallel import Computation, DataParallel
 from fidgpt.parallel.mesh import Axis, Mesh
+from fidgpt.parallel.placement import wholes
 
 __all__ = ["AxisPart", "FullyShardedDataParallel", "MeshParallel"]
 
@@ -111,6 +114,15 @@ class MeshParallel(DataParallel):
         for name, part in self.parts.items():
             if part is not None and self.mesh.sizes[name] > 1:
                 part.check(model, mesh=self.mesh, seq_len=seq_len)
+
+    @contextlib.contextmanager
+    def filling(self, model: nn.Module) -> Iterator[None]:
+        """Context in which full tensors may be copied into the parameters of a model.
+
+        Parameters that are divided along an axis are whole in it, in main memory.
+        """
+        with wholes(model), super().filling(model):
+            yield
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
         """Give a model on the meta device this process's part of the weights."""

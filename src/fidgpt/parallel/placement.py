@@ -4,7 +4,8 @@ The weights of a model divided along `tensor` are plain tensors; the attribute `
 parameter is all that tells a part from a whole. FSDP may shard the part again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fidgpt.model.materialization import keep
 from fidgpt.parallel.collectives import all_gather, all_sum
 from fidgpt.parallel.mesh import Axis
 from fidgpt.parallel.sharding import is_sharded
@@ -174,6 +176,29 @@ def whole_of(tensor: Any, parameter: object) -> Tensor:
     """
     part, tensor = part_of(parameter), tensor.full_tensor() if is_sharded(tensor) else tensor
     return tensor if part is None else part.gather(tensor)
+
+
+@contextmanager
+def wholes(model: nn.Module) -> Iterator[None]:
+    """Give a model whole parameters in main memory inside the block, and parts of them after it."""
+    held = [module._parameters for module in model.modules()]
+    places = [
+        (own, name, p)
+        for own in held
+        for name, p in own.items()
+        if p is not None and part_of(p) is not None
+    ]
+    made = {p: nn.Parameter(whole_of(p.detach(), p).cpu(), p.requires_grad) for _, _, p in places}
+    for own, name, parameter in places:
+        own[name] = made[parameter]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, whole in made.items():
+                keep(parameter, whole.detach())
+        for own, name, parameter in places:
+            own[name] = parameter
 
 
 @torch.no_grad()

@@ -375,7 +375,7 @@ class Trainer:
         self.parallel.shard(self.model, self.precision)
         materialize(self.model, device=self.parallel.device, seed=self.seed)
         if is_new and self.weights is not None:
-            with self.parallel.filling():
+            with self.parallel.filling(self.model):
                 self.weights(self.model)
         train_only(self.model, self.trainable)
         state = self.init_state()
