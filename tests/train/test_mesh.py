@@ -9,7 +9,7 @@ from pathlib import Path
 import fiddle as fdl
 import pytest
 import torch
-from small_models import small_block, small_model
+from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
 
 from fidgpt import configs, fiddlers, graph, model, tags
@@ -79,8 +79,8 @@ def test_processes_that_do_not_fill_the_mesh_are_refused(
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ({"tensor": 3}, "3 processes of the axis tensor cannot share .*attention"),
-        ({"tensor": 8}, "the 4 units of blocks.0.attention.query"),
+        ({"tensor": 3}, "tensor=3 .* 4 of blocks.*.attention.query.* such as 2, 4,"),
+        ({"tensor": 8}, "tensor=8 processes cannot share"),
         ({"tensor": 2, "context": 8}, "seq_len=24 cannot be split evenly over the 16 processes"),
     ],
 )
@@ -126,6 +126,12 @@ def test_components_without_a_declaration_are_not_divided() -> None:
         "blocks.0.mlp",
         *(f"blocks.1.mlp.{n}" for n in ("gate", "up", "down")),
     ]
+
+
+@pytest.mark.parametrize("name", ["gpt2_124m", "olmo2_7b", "gpt_oss_20b", "deepseek_v3"])
+def test_every_family_is_divided_but_for_its_routers(name: str) -> None:
+    whole = build_trainer(shrunk(name)).model
+    assert not [path for path in undivided(whole) if not path.endswith(".router")]
 
 
 @pytest.mark.slow

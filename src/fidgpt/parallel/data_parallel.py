@@ -146,6 +146,14 @@ class DataParallel:
     def check(self, model: nn.Module, *, seq_len: int) -> None:
         """Raise ValueError if the model, or sequences of `seq_len` tokens, cannot be divided."""
 
+    def part_of_weights(self, model: nn.Module) -> float:
+        """Return the fraction of a whole model's parameters that FSDP would shard."""
+        return 1.0
+
+    def undivided(self, model: nn.Module) -> list[str]:
+        """Return paths of modules that processes compute whole, though they divide the others."""
+        return []
+
     @property
     def data_rank(self) -> int:
         """Which rows of a batch this process reads, from 0 to `data_size` - 1."""

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import nn
 
+from fidgpt.parallel import tensor as matrices
 from fidgpt.parallel.data_parallel import Computation, DataParallel
 from fidgpt.parallel.mesh import Axis, Mesh
 from fidgpt.parallel.placement import wholes
@@ -114,6 +115,18 @@ class MeshParallel(DataParallel):
         for name, part in self.parts.items():
             if part is not None and self.mesh.sizes[name] > 1:
                 part.check(model, mesh=self.mesh, seq_len=seq_len)
+
+    def part_of_weights(self, model: nn.Module) -> float:
+        """Return the fraction of a whole model's parameters that FSDP would shard."""
+        return matrices.part_of_weights(model, self.mesh.tensor) if self._divides_matrices else 1.0
+
+    def undivided(self, model: nn.Module) -> list[str]:
+        """Return paths of modules that processes compute whole, though they divide the others."""
+        return matrices.undivided(model) if self._divides_matrices else []
+
+    @property
+    def _divides_matrices(self) -> bool:
+        return self.mesh.tensor > 1 and isinstance(self.parts["tensor"], matrices.TensorParallel)
 
     @contextlib.contextmanager
     def filling(self, model: nn.Module) -> Iterator[None]:

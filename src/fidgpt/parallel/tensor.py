@@ -13,6 +13,7 @@ leaves is summed and split, and the gradients of norms between them are summed t
 get the whole sequence. Evaluation and generation, whose sequences have any length, use rule 1.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -50,19 +51,24 @@ class TensorParallel:
         """Raise ValueError unless `mesh.tensor` divides the heads and widths of the model."""
         size = mesh.tensor
         wrong: dict[str, None] = {}
+        units: set[Columns | Rows | OnHeads] = set()
         for path, component in _divided(model).items():
             for name, entry in component.own_split().parts.items():
                 if isinstance(entry, Once) or _child(component, name) is None:
                     continue
+                units.add(entry)
                 if not _divides(size, entry):
-                    kind = type(component).__name__
-                    wrong[f"the {entry.units} units of {path}.{name} ({kind})"] = None
+                    place = re.sub(r"(?<=\.)\d+(?=\.)", "*", path)
+                    wrong[f"{entry.units} of {place}.{name}"] = None
         if wrong:
             listed = [*wrong]
-            more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
+            more = f", and {len(listed) - 3} more" if len(listed) > 3 else ""
+            fits = [n for n in range(2, 129) if all(_divides(n, entry) for entry in units)]
+            choice = f", such as {', '.join(map(str, fits[:4]))}" if fits else ""
             raise ValueError(
-                f"{size} processes of the axis tensor cannot share {', '.join(listed[:3])}{more} "
-                "evenly: choose a size that divides the numbers of heads and the widths of MLPs."
+                f"tensor={size} processes cannot share heads or columns evenly: "
+                f"{', '.join(listed[:3])}{more}. Choose another size for the axis tensor{choice}, "
+                "or other numbers of heads and widths of MLPs."
             )
 
     def __call__(self, model: nn.Module, axis: Axis) -> None:
@@ -247,6 +253,17 @@ def undivided(model: nn.Module) -> list[str]:
         for path, module in model.named_modules()
         if module not in inside and any(p.dim() > 1 for p in module.parameters(recurse=False))
     ]
+
+
+def part_of_weights(model: nn.Module, size: int) -> float:
+    """Return the fraction of the parameters of a whole model that a process holds."""
+    cuts: dict[int, _Cut] = {}
+    for component in _divided(model).values():
+        for (module, name), cut in (_cuts(component) or {}).items():
+            cuts[id(module._parameters[name])] = cut
+    numbers = {id(p): p.numel() for p in model.parameters()}
+    parts = {key: _num_parts(size, cuts[key]) for key in cuts if cuts[key].dim is not None}
+    return sum(n / parts.get(key, 1) for key, n in numbers.items()) / sum(numbers.values())
 
 
 def _divided(model: nn.Module) -> dict[str, Any]:

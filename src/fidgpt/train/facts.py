@@ -39,6 +39,11 @@ Trainable = Callable[[str, nn.Parameter], bool]
 T = TypeVar("T")
 
 
+def without_layer(path: str) -> str:
+    """Return the path of a module or parameter with `*` for the number of its layer."""
+    return _LAYER.sub("*", path, count=1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Footprint:
     """Bytes on one device.
@@ -65,20 +70,26 @@ class Footprint:
     num_sequences: int
     is_split: bool
 
-    def sharded(self, num_shards: int) -> "Footprint":
-        """Return the footprint of a model sharded over devices, without what they gather."""
-        if num_shards == 1:
+    def sharded(self, num_shards: int, *, part: float = 1.0) -> "Footprint":
+        """Return the footprint of a model sharded over devices, without what they gather.
+
+        Args:
+          num_shards: devices among which what each would hold is sharded.
+          part: fraction of the weights that they hold together, of a model divided along `tensor`.
+        """
+        if num_shards == 1 and part == 1:
             return self
 
         def share(count: int | None) -> int | None:
-            return None if count is None else count // num_shards
+            return None if count is None else int(count * part) // num_shards
 
+        is_whole = num_shards == 1  # a sharded model needs no copy
         return replace(
             self,
-            weights=self.weights // num_shards,
-            copy=0,
-            gradients=self.full_gradients // num_shards,
-            full_gradients=self.full_gradients // num_shards,
+            weights=share(self.weights),
+            copy=share(self.copy) if is_whole else 0,
+            gradients=share(self.gradients if is_whole else self.full_gradients),
+            full_gradients=share(self.full_gradients),
             optimizer=share(self.optimizer),
             average=share(self.average),
         )
@@ -136,6 +147,7 @@ class Facts:
       memory: what each device needs.
       memory_there: bytes that each device has; None if unknown.
       weights: what initializes the model; None if its weights are random.
+      undivided: modules with matrices that every process of the axis `tensor` computes whole.
       evaluators: names of the evaluators.
     """
 
@@ -153,6 +165,7 @@ class Facts:
     memory: Footprint
     memory_there: int | None = None
     weights: str | None = None
+    undivided: tuple[str, ...] = ()
     evaluators: tuple[str, ...] = ()
 
 
@@ -281,10 +294,13 @@ def facts_of(
         world_size=machine.world_size,
         precision=str(recipe.precision.dtype).removeprefix("torch."),
         peak_flops=machine.peak_flops,
-        memory=memory.sharded(mesh.num_shards if mesh.shard > 1 else 1),
+        memory=memory.sharded(
+            mesh.num_shards if mesh.shard > 1 else 1, part=recipe.parallel.part_of_weights(model)
+        ),
         memory_there=machine.memory,
         weights=None if recipe.weights is None else call_text(recipe.weights),
         evaluators=tuple(recipe.evaluators),
+        undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
     )
 
 
@@ -382,7 +398,7 @@ def _layers_by_pattern(names: Iterable[str]) -> dict[str, set[int]]:
     found: defaultdict[str, set[int]] = defaultdict(set)
     for name in names:
         number = _LAYER.search(name)
-        found[_LAYER.sub("*", name, count=1)] |= {int(number[0])} if number else set()
+        found[without_layer(name)] |= {int(number[0])} if number else set()
     return found
 
 

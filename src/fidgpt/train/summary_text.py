@@ -97,6 +97,7 @@ def _model(summary: Summary) -> Rows:
         ("token embeddings", f"{count.embedding:,}; {count.without_embedding:,} elsewhere"),
         ("shared", _shared(facts)),
         ("KV cache", cached),
+        *_undivided(facts),
         *([("starts from", facts.weights)] if facts.weights else []),
     ]
 
@@ -208,6 +209,7 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
     rows = [
         ("parameters", f"{count.total:,}{parts}"),
         ("shared parameters", _shared(facts)),
+        *_undivided(facts),
         ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
         ("tokens", tokens_text(facts)),
         ("device", _device_text(facts)),
@@ -219,6 +221,11 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
     elif facts.weights:
         rows.append(("starts from", facts.weights))
     return _table_of(rows)
+
+
+def _undivided(facts: Facts) -> list[tuple[str, str]]:
+    """Return a row for what tensor parallelism does not divide, if there is something."""
+    return [("computed whole", ", ".join(facts.undivided))] if facts.undivided else []
 
 
 def _shared(facts: Facts) -> str:

@@ -222,7 +222,7 @@ class StackedExperts(Experts):
 
     adapters: nn.ModuleDict
 
-    def own_split(self) -> Split:
+    def _split(self) -> Split:
         """Return how the intermediate width of every expert may be divided over processes."""
         width = self.get_parameter("up").shape[1]
         wide, narrow = Columns(width, dim=1), SplitRows(width, dim=2)
@@ -340,6 +340,10 @@ class PlainExperts(StackedExperts):
         inside = self.activation(self._linear(rows, "up", groups))
         return self._linear(inside, "down", groups)
 
+    def own_split(self) -> Split:
+        """Return how the intermediate width of every expert may be divided over processes."""
+        return self._split()
+
 
 class GatedExperts(StackedExperts):
     """Experts that compute `down(gating(gate(x), up(x)))`.
@@ -383,6 +387,10 @@ class GatedExperts(StackedExperts):
     def forward(self, rows: Rows, groups: Groups) -> Rows:
         gate, up = (self._linear(rows, name, groups) for name in ("gate", "up"))
         return self._linear(self.gating(gate, up), "down", groups)
+
+    def own_split(self) -> Split:
+        """Return how the intermediate width of every expert may be divided over processes."""
+        return self._split()
 
 
 class SeparateExperts(Experts):
