@@ -353,11 +353,12 @@ class Muon(Optimizer):
 
     def _step_whole(self, group: Group, parameter: Tensor) -> None:
         """Update a parameter of which this process has a part, as a whole."""
-        state = self.state[parameter]
+        state, gradient = self.state[parameter], parameter.grad
+        assert gradient is not None
         if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+            state["momentum_buffer"] = torch.zeros_like(gradient)
         whole = torch.nn.Parameter(_whole(parameter, parameter))
-        whole.grad = _whole(parameter.grad, parameter)
+        whole.grad = _whole(gradient, parameter)
         momentum = _whole(state["momentum_buffer"], parameter)
         self.state[whole] = {"momentum_buffer": momentum}
         self._step_own(group, [whole])
