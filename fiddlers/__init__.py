@@ -1,6 +1,6 @@
 """Fiddlers: functions that each change one aspect of a config graph in place."""
 
-from fidgpt.fiddlers.adapters import use_lora
+from fidgpt.fiddlers.adapters import freeze, use_lora
 from fidgpt.fiddlers.attention import (
     use_document_mask,
     use_gqa,
@@ -133,6 +133,7 @@ from fidgpt.fiddlers.trackers import use_mlflow, use_tensorboard, use_trackio, u
 
 __all__ = [
     "for_hardware",
+    "freeze",
     "grow_batch",
     "grow_seq_len",
     "initialize_from",

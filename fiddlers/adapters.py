@@ -1,10 +1,14 @@
-"""Low-rank adapters."""
+"""What is trained: low-rank adapters alone, or all but some components."""
+
+import re
+from collections.abc import Iterator
 
 import fiddle as fdl
 
-from fidgpt.graph import parts
+from fidgpt.graph import ConfigError, find, find_parameters, parts
 from fidgpt.graph.fiddle import parameter_names
 from fidgpt.model import LoRALinear, StackedLoRA, is_adapter
+from fidgpt.optim import AllBut
 from fidgpt.tags import Rank
 from fidgpt.train import Trainer
 
@@ -23,4 +27,43 @@ def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None
         for name, maker in (("linear", LoRALinear), ("adapter", StackedLoRA)):
             if name in parameter_names(node.value):
                 setattr(node.value, name, fdl.Partial(maker, rank=Rank.new(rank), alpha=alpha))
-    cfg.trainable = is_adapter
+    frozen = find(cfg.trainable, AllBut) if isinstance(cfg.trainable, fdl.Buildable) else []
+    if frozen:
+        frozen[0].among = is_adapter
+    else:
+        cfg.trainable = is_adapter
+
+
+def freeze(cfg: fdl.Config[Trainer], path: str) -> None:
+    """Do not train the parameters of a component of the model, such as `model.embedding`.
+
+    A path or selector may match several: `model.blocks[*].mlp`. What shares a frozen parameter, as
+    tied embeddings do, has it frozen too.
+
+    Args:
+      cfg: the graph to change.
+      path: of the component, or a selector of several.
+    """
+    found = [one for ref in find_parameters(cfg, path) for one in _modules(cfg, ref.path)]
+    now = cfg.trainable
+    if isinstance(now, fdl.Buildable) and fdl.get_callable(now) is AllBut:
+        now.modules = list(dict.fromkeys([*now.modules, *found]))
+    else:
+        cfg.trainable = fdl.Config(AllBut, modules=list(dict.fromkeys(found)), among=now)
+
+
+def _modules(cfg: fdl.Config[Trainer], path: str) -> Iterator[str]:
+    """Yield the names in the built model of what is at a path: blocks repeat over its layers."""
+    if not path.startswith("model."):
+        raise ConfigError(f"{path} is not in the model: give a path such as model.embedding.")
+    name = path.removeprefix("model.")
+    block = re.match(r"(first_blocks|blocks)(?:\[(\d+)\])?(?=[.]|$)", name)
+    if block is None:
+        yield name
+        return
+    num_first, num_blocks = len(cfg.model.first_blocks or ()), len(cfg.model.blocks)
+    is_first, rest = block[1] == "first_blocks", name[block.end() :]
+    every = range(num_first if is_first else num_blocks)
+    for index in every if block[2] is None else [int(block[2])]:
+        layers = str(index) if is_first else f"{num_first + index}::{num_blocks}"
+        yield f"blocks[{layers}]{rest}"

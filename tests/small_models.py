@@ -42,6 +42,7 @@ OF_MIXTURES = [
     "use_sigmoid_router",
 ]
 ARGUMENTS: dict[str, dict[str, Any]] = {
+    "freeze": {"path": "model.embedding"},
     "initialize_from": {"path": str(Path(__file__))},
     "mirror_checkpoints": {"url": "memory://runs/this"},
     "use_hub_text": {"path": "some/texts"},

@@ -133,7 +133,7 @@ def try_optimizer(trainer: Trainer) -> None:
     """
     model = trainer.model
     if trainer.trainable is not None:
-        model = trainable_copy(model, trainer.trainable)
+        model = _made("trainable", lambda one: trainable_copy(one, trainer.trainable), model)
     groups = _made("groups", trainer.groups, model)
     optimizer = _made("optimizer", trainer.optimizer, groups) if groups else None
     for group in optimizer.param_groups if optimizer is not None else ():

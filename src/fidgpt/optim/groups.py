@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -11,6 +12,7 @@ from torch import nn
 from fidgpt.ranges import require_not_negative, require_size
 
 __all__ = [
+    "AllBut",
     "ByName",
     "LayerDecay",
     "ParameterGroups",
@@ -78,12 +80,78 @@ class ByName:
         return re.search(self.pattern, name) is not None
 
 
+class AllBut:
+    """Selects all parameters except those of some modules, which are frozen.
+
+    Args:
+      modules: their names, such as `embedding`, `blocks[3]`, or `blocks[1::2].mlp` for every
+        second layer from the second one on.
+      among: selects those that may be trained at all; None for all.
+
+    Raises:
+      ValueError: a name is not of this form.
+    """
+
+    def __init__(self, modules: Sequence[str], among: Predicate | None = None) -> None:
+        self.modules = list(modules)
+        self.among = among
+        self._patterns = {one: self._pattern(one) for one in self.modules}
+
+    @staticmethod
+    def _pattern(module: str) -> tuple[re.Pattern[str], list[range]]:
+        pieces = re.split(r"\[([^\]]*)\]", module)
+        layers: list[range] = []
+        for index in pieces[1::2]:
+            found = re.fullmatch(r"(\d+)(?:::([1-9]\d*))?", index)
+            if found is None:
+                raise ValueError(
+                    f"modules={[module]!r} names no modules: write blocks[3], or blocks[1::2] for "
+                    "every second layer."
+                )
+            first, step = int(found[1]), int(found[2] or 1)
+            layers.append(range(first, sys.maxsize if found[2] else first + 1, step))
+        text = r"\.(\d+)".join(map(re.escape, pieces[::2]))
+        return re.compile(rf"{text}(?:\.|$)"), layers
+
+    def frozen_by(self, name: str) -> list[str]:
+        """Return which of the modules hold a parameter of a name."""
+        held = []
+        for module, (pattern, layers) in self._patterns.items():
+            found = pattern.match(name)
+            numbers = map(int, found.groups()) if found else ()
+            if found and all(n in one for n, one in zip(numbers, layers, strict=True)):
+                held.append(module)
+        return held
+
+    def __call__(self, name: str, parameter: nn.Parameter) -> bool:
+        is_one = self.among is None or self.among(name, parameter)
+        return is_one and not self.frozen_by(name)
+
+
 def train_only(model: nn.Module, trainable: Predicate | None) -> None:
-    """Set `requires_grad` of the selected parameters only; None changes nothing."""
+    """Set `requires_grad` of the selected parameters only; None changes nothing.
+
+    A parameter with several names, as of tied weights, is selected by its first one; `AllBut`
+    freezes it if it freezes any of them.
+
+    Raises:
+      ValueError: no parameter is left, or a module to be frozen has none.
+    """
     if trainable is None:
         return
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(trainable(name, parameter))
+    if isinstance(trainable, AllBut):
+        frozen: set[str] = set()
+        for name, parameter in model.named_parameters(remove_duplicate=False):
+            if held := trainable.frozen_by(name):
+                frozen.update(held)
+                parameter.requires_grad_(False)
+        for module in trainable.modules:
+            if module not in frozen:
+                raise ValueError(f"modules: {module} has no parameters to freeze; leave it out.")
+    if not any(one.requires_grad for one in model.parameters()):
+        raise ValueError("trainable selects no parameter of the model: nothing would be trained.")
 
 
 Grouping = Callable[[nn.Module], list[dict[str, Any]]]

@@ -272,8 +272,7 @@ def facts_of(
         measured = measured_flops(model, seq_len=seq_len) or {}
     forward = cost.flops_per_token(model, seq_len=seq_len) + sum(measured.values())
     tokens_per_step = recipe.batch_size * seq_len
-    trainable = recipe.trainable or (lambda name, parameter: parameter.requires_grad)
-    named = model.named_parameters()
+    trained = trainable_copy(model, recipe.trainable).parameters()
     mesh = recipe.parallel.layout(machine.world_size)
     num_sequences = -(-recipe.batch_size // mesh.data_size)
     memory = footprint(
@@ -284,7 +283,7 @@ def facts_of(
     )
     return Facts(
         parameters=cost.count_parameters(model),
-        trained_parameters=sum(p.numel() for name, p in named if trainable(name, p)),
+        trained_parameters=sum(one.numel() for one in trained if one.requires_grad),
         shared=cost.shared_parameters(model),
         flops_per_token=cost.TRAINING_PASSES * forward,
         tokens=round(recipe.data.full_batches(recipe.num_steps) * tokens_per_step),
