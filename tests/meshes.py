@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from fidgpt import configs, data, fiddlers, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import NTKScaling, Prefix
+from fidgpt.model.init import ZEROS, Constant
 from fidgpt.parallel import DataParallel
 
 SEQ_LEN, ROWS = 24, 4
@@ -110,6 +111,9 @@ def step(cfg: fdl.Config, *, joins: bool) -> dict[str, Any]:
     """What one step gives: its metrics, and every gradient before they are clipped."""
     cfg.seq_len, cfg.batch_size = SEQ_LEN, ROWS
     trainer = build_trainer(cfg)
+    for parameter in trainer.model.parameters():
+        if vars(parameter).get("init") == ZEROS:  # as that of one half of LoRA, without gradients
+            vars(parameter)["init"] = Constant(0.01)
     gradients: list[Tensor] = []
 
     def keep(parameters: Iterable[nn.Parameter]) -> None:
@@ -119,10 +123,6 @@ def step(cfg: fdl.Config, *, joins: bool) -> dict[str, Any]:
     with trainer.parallel if joins else contextlib.nullcontext():
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
         model, parallel = state.model, trainer.parallel
-        with torch.no_grad():
-            for parameter in model.parameters():
-                if not whole(parameter).any():  # such as the other half of LoRA
-                    parameter.fill_(0.01)
         rows = ROWS // parallel.data_size
         own = batch()[parallel.data_rank * rows :][:rows]
         row = trainer.update(state, own)

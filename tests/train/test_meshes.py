@@ -43,7 +43,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Any:
         folder = tmp_path_factory.mktemp("ranks")
         families = [name for name in FAMILIES if (name in OFTEN[number]) == is_often]
         script = Path(__file__).parent.with_name("meshes.py")
-        run_ranks(number, script, folder, *families, folder=folder)
+        run_ranks(number, script, folder, *families, folder=folder, seconds=900)
         ranks = [torch.load(folder / f"rank{rank}.pt") for rank in range(number)]
         return {case: result for rank in reversed(ranks) for case, result in rank.items()}
 
