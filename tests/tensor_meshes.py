@@ -100,6 +100,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "mtp": lambda: base(fiddlers.use_mtp),
     "packing": lambda: base(fiddlers.use_packing, fiddlers.use_document_mask),
     "everything": lambda: base(everything),
+    "dropout": lambda: base(dropping),
     "muon": lambda: base(fiddlers.use_moe, fiddlers.use_muon),
     "adafactor": lambda: base(fiddlers.use_adafactor, use_all_biases),
 }
@@ -219,6 +220,12 @@ def whole_state(state: TrainState) -> dict[str, Tensor]:
 
 def whole_weights(state: TrainState) -> dict[str, Tensor]:
     return {n: whole_of(p.detach(), p).clone() for n, p in state.model.named_parameters()}
+
+
+def dropping(cfg: fdl.Config) -> None:
+    """Drop elements of embeddings, of attention weights and of branches."""
+    cfg.model.dropout = cfg.model.blocks[0].dropout = 0.2
+    cfg.model.blocks[0].attention.dropout = 0.2
 
 
 OPTIMIZERS: dict[str, Fiddler] = {

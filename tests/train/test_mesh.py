@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from fidgpt import configs, fiddlers, graph, model, tags
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError
-from fidgpt.parallel import Mesh, MeshParallel, ParallelError
-from fidgpt.parallel.tensor import undivided
+from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError
+from fidgpt.parallel.tensor import draw_apart, undivided
 
 
 def test_an_axis_takes_the_processes_that_are_left() -> None:
@@ -132,6 +132,26 @@ def test_components_without_a_declaration_are_not_divided() -> None:
 def test_every_family_is_divided_but_for_its_routers(name: str) -> None:
     whole = build_trainer(shrunk(name)).model
     assert not [path for path in undivided(whole) if not path.endswith(".router")]
+
+
+class Dropping(nn.Module):
+    """Drops half of its input."""
+
+    dropout = 0.5
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, self.dropout)
+
+
+def test_processes_draw_apart_inside_a_component_and_alike_after_it() -> None:
+    drawn = []
+    for index in range(2):
+        module = Dropping()
+        draw_apart(module, Axis(2, index))
+        torch.manual_seed(0)
+        drawn.append((module(torch.ones(64)), torch.rand(4)))
+    (first, after), (second, after_second) = drawn
+    assert not torch.equal(first, second) and torch.equal(after, after_second)
 
 
 @pytest.mark.slow

@@ -16,9 +16,10 @@ SCRIPT = Path(meshes.__file__)
 BOUND = 1e-5  # of a gradient's largest element, in float32
 
 # Every family in the form that divides most, and each other mesh on what is hardest for it.
+APART = {*meshes.OPTIMIZERS, "dropout"}
 USUAL = {
     2: [
-        *(f"{family}/sequence" for family in meshes.FAMILIES if family not in meshes.OPTIMIZERS),
+        *(f"{family}/sequence" for family in meshes.FAMILIES if family not in APART),
         *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
     ],
@@ -28,7 +29,12 @@ USUAL = {
     ],
 }
 ALL = {
-    number: [f"{family}/{mesh}" for family in meshes.FAMILIES for mesh in meshes.MESHES[number]]
+    number: [
+        f"{family}/{mesh}"
+        for family in meshes.FAMILIES
+        if family != "dropout"
+        for mesh in meshes.MESHES[number]
+    ]
     for number in meshes.MESHES
 }
 
@@ -83,6 +89,16 @@ def test_every_gradient_is_that_of_one_process(number: int, tmp_path: Path) -> N
 @pytest.mark.parametrize("number", ALL)
 def test_every_gradient_of_every_family_on_every_mesh(number: int, tmp_path: Path) -> None:
     check(number, ALL[number], tmp_path)
+
+
+def test_processes_drop_different_elements_and_stay_alike(tmp_path: Path) -> None:
+    cases = ["dropout/tensor", "dropout/sequence"]
+    run_ranks(2, SCRIPT, tmp_path, *cases, folder=tmp_path)
+    first, second = (torch.load(tmp_path / f"rank{r}.pt", weights_only=False) for r in range(2))
+    for case in cases:
+        assert first[case]["rows"] == second[case]["rows"] != alone("dropout")["rows"]
+        for name, weight in first[case]["end"].items():
+            assert torch.equal(second[case]["end"][name], weight), name
 
 
 def test_a_missing_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,6 +96,7 @@ class TensorParallel:
                     module._parameters[name] = part
         for component in components.values():
             _divide(component, axis, on_part=component in on_parts)
+            draw_apart(component, axis)
         for child in on_parts - {*components.values()}:
             if not is_elementwise(child):
                 child.register_forward_pre_hook(partial(_enter_whole, axis))
@@ -220,6 +221,37 @@ def _begin_parts(axis: Axis, module: nn.Module, args: tuple[Any, ...]) -> Any:
 
 def _end_parts(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
     return joined(out, axis, _SEQUENCE) if module.training else out
+
+
+def draw_apart(inside: nn.Module, axis: Axis) -> None:
+    """Let processes draw different random numbers inside a module, and the same ones after it.
+
+    They drop elements of different heads or tokens there.
+    """
+    if not _drops(inside):
+        return
+    states: list[list[tuple[torch.Generator, Tensor]]] = []
+
+    def enter(module: nn.Module, args: tuple[Any, ...]) -> None:
+        seed = int(torch.randint(2**62, ()))  # of the CPU, so that no device is waited for
+        generators = [torch.default_generator]
+        if args[0].is_cuda:
+            generators.append(torch.cuda.default_generators[args[0].device.index])
+        states.append([(one, one.get_state()) for one in generators])
+        for one in generators:
+            one.manual_seed(seed + axis.index)
+
+    def leave(module: nn.Module, args: object, out: object) -> None:
+        for generator, state in states.pop():
+            generator.set_state(state)
+
+    inside.register_forward_pre_hook(enter)
+    inside.register_forward_hook(leave)
+
+
+def _drops(module: nn.Module) -> bool:
+    """Return whether a module drops elements at random."""
+    return any(getattr(one, "dropout", 0.0) for one in module.modules())
 
 
 def _once(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
@@ -396,12 +428,16 @@ class SequenceParallel(TensorParallel):
 
     def __call__(self, model: nn.Module, axis: Axis) -> None:
         """Divide the model, and the streams inside of its blocks."""
-        blocks = _stream_blocks(model)
+        blocks, divided = _stream_blocks(model), {*_divided(model).values()}
         self._apply(model, axis, blocks=[*dict.fromkeys(blocks)])
         repeat = len({*blocks}) < len(blocks)
         for run in [[block] for block in dict.fromkeys(blocks)] if repeat else _runs(model, blocks):
             run[0].register_forward_pre_hook(partial(_begin_parts, axis))
             run[-1].register_forward_hook(partial(_end_parts, axis))
+            for block in run:
+                whole = [x for x in block.children() if x not in divided and not is_elementwise(x)]
+                if not any(map(_drops, whole)):  # else these would differ
+                    draw_apart(block, axis)
 
 
 def _stream_blocks(model: nn.Module) -> list[nn.Module]:
