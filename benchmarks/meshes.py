@@ -40,6 +40,7 @@ MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
         ({"shard": 2}, ""),
         ({"context": 2}, ""),
         ({"context": 2}, ULYSSES),
+        ({"tensor": 2}, ""),
     ],
     4: [
         ({"replicate": 4}, ""),
@@ -51,6 +52,10 @@ MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
         ({"shard": 2, "context": 2}, ""),
         ({"shard": 2, "context": 2}, ULYSSES),
         ({"shard": 2, "context": 2}, MICRO_BATCHES),
+        ({"tensor": 4}, ""),
+        ({"shard": 2, "tensor": 2}, ""),
+        ({"context": 2, "tensor": 2}, ""),
+        ({"context": 2, "tensor": 2}, ULYSSES),
     ],
     8: [
         ({"shard": 8}, ""),
@@ -58,6 +63,7 @@ MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
         ({"shard": 2, "context": 4}, ""),
         ({"replicate": 2, "context": 4}, ULYSSES),
         ({"replicate": 2, "shard": 2, "context": 2}, ""),
+        ({"shard": 2, "context": 2, "tensor": 2}, ""),
     ],
 }
 
