@@ -85,7 +85,7 @@ def use_sliding_window(cfg: fdl.Config[Trainer], window: int = 1024, every: int 
     if every < 0:
         raise ConfigError(f"{every=} must be 1 or more, or 0 for a window in all layers.")
     for model in find(cfg, Transformer):
-        model.blocks = repeated(model.blocks, max(every, 1))
+        model.blocks = repeated(model.blocks, max(every, 1), num_layers=model.num_layers)
         numbered = [*enumerate(model.first_blocks), *enumerate(model.blocks)]
         for index, block in numbered:
             sees_all = every > 0 and (index + 1) % every == 0

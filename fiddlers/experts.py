@@ -77,7 +77,9 @@ def use_moe(
     for model in find(cfg.model, Transformer):
         first, pattern = list(model.first_blocks), list(model.blocks)
         dense = [clone_part(_at(layer, first, pattern)) for layer in range(first_dense)]
-        blocks = pattern if every == 1 else repeated(pattern, every)
+        blocks = pattern
+        if every > 1:
+            blocks = repeated(pattern, every, num_layers=model.num_layers)
         mixed = blocks[every - 1 :: every]
         for block in [*dense, *(block for i, block in enumerate(blocks) if (i + 1) % every)]:
             _use_mlps(block)

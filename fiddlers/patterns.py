@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import fiddle as fdl
 
@@ -41,16 +42,26 @@ def _every_layer(model: fdl.Buildable[Transformer]) -> list[fdl.Buildable]:
     return [clone_part(block) for block in [*first, *rest]]
 
 
-def repeated(blocks: Sequence[fdl.Buildable], every: int) -> list[fdl.Buildable]:
+def repeated(
+    blocks: Sequence[fdl.Buildable], every: int, *, num_layers: Any = None
+) -> list[fdl.Buildable]:
     """Return the pattern repeated so that each `every`-th block is each `every`-th layer.
 
     Every entry is a node of its own, which can be changed alone. Components that layers share, such
     as a RoPE, stay shared.
 
+    Args:
+      blocks: the pattern.
+      every: how often a layer differs.
+      num_layers: layers of the model; if the pattern has that many entries, of which `every` is no
+        multiple, it was unrolled, and gets no more.
+
     Raises:
       ConfigError: the pattern would be longer than any model.
     """
     length = math.lcm(len(blocks), every)
+    if length > every and len(blocks) == num_layers:
+        length = len(blocks)
     require_depth(length)
     return [clone_part(blocks[i % len(blocks)]) for i in range(length)]
 

@@ -239,6 +239,18 @@ def test_the_order_of_fiddlers_does_not_matter_or_is_reported(config: str, mixtu
     assert not differ, "\n".join(map(": ".join, differ.items()))
 
 
+@pytest.mark.parametrize("change", ["use_sliding_window", "use_moe"])
+@pytest.mark.parametrize("every", [2, 3])
+def test_unrolled_layers_are_as_many_as_before(change: str, every: int) -> None:
+    cfgs = [configs.base(), configs.base()]
+    for cfg, order in zip(cfgs, [(1, 0), (0, 1)], strict=True):
+        cfg.model.num_layers = 5
+        steps = [fiddlers.unroll, functools.partial(getattr(fiddlers, change), every=every)]
+        for i in order:
+            steps[i](cfg)
+    assert fingerprint(cfgs[0]) == fingerprint(cfgs[1]) and len(cfgs[0].model.blocks) == 5
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("config", ["base", "mixtral_8x7b", "deepseek_v3", "gpt_oss_20b"])
 def test_no_two_fiddlers_differ_in_silence(config: str) -> None:
