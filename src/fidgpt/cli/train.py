@@ -7,6 +7,12 @@ from fidgpt.cli.flags import FLAGS, answered
 from fidgpt.collection import gc_paused
 
 flags.DEFINE_bool("dry_run", False, "Build the model and count it, without training.")
+flags.DEFINE_bool(
+    "check_parallel",
+    False,
+    "Compare one step of a small copy of the config on its mesh, here on CPUs, with one process: "
+    "the loss and every parameter's gradient.",
+)
 flags.DEFINE_string(
     "resume", None, "Directory of a run to resume, or a copy of one to restore into --run_dir."
 )
@@ -57,6 +63,8 @@ def main(arguments: list[str]) -> int | None:
             made, old = compose([], catalogue, base=begun), begun
         if show.is_asked():
             return show.show(made)
+    if FLAGS.check_parallel:
+        return training.check_parallel(made)
     return training.run(made, old)
 
 

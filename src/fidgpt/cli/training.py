@@ -10,7 +10,7 @@ import fiddle as fdl
 
 from fidgpt.cli.flags import FLAGS
 from fidgpt.cli.show import naming_directives, reported, warn
-from fidgpt.compose import report, runs, tuning
+from fidgpt.compose import report, runs, shrinking, tuning
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.directives import is_by_machine, kind_of
@@ -19,7 +19,7 @@ from fidgpt.compose.trust import require_consent
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
-from fidgpt.train import Mirror, Trainer, device, preflight
+from fidgpt.train import Mirror, Trainer, device, mesh_check, preflight
 from fidgpt.train.facts import check_resumable, facts_of
 from fidgpt.train.tuning import Choice
 
@@ -82,6 +82,34 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
 
     Console(highlight=False).print(facts_table(directory, facts_of(trainer), step=0))
     return None
+
+
+def check_parallel(made: Composition) -> int:
+    """Compare a step of a small copy on its mesh with one process; return the exit status.
+
+    Raises:
+      ConfigError: the mesh is a single process.
+      RanksError: the processes of the mesh fail.
+    """
+    with naming_directives(made):
+        whole = shrinking.mesh_of(runs.build_trainer(made.resolved).parallel)
+    if whole.size == 1:
+        raise ConfigError(
+            "--check_parallel compares a mesh with one process, and this mesh is one process: add "
+            "--config='fiddler:use_mesh(shard=2, tensor=2)', for example."
+        )
+    mesh = shrinking.shrink_mesh(whole)
+    small, left = shrinking.shrink(made.config, mesh=mesh, build=runs.build_trainer)
+    print(f"One step of a small copy of this config, with {mesh}, in {mesh.size} processes.")
+    if mesh != whole:
+        print(f"They stand for {whole}: more than {shrinking.MOST_PROCESSES} are too many here.")
+    if left:
+        print(f"As large as in the run, or the config does not build: {', '.join(left)}.")
+    print(flush=True)  # before processes are forked, which would print it too
+    alone, shared = runs.build_trainer(small), runs.build_trainer(small)
+    comparison = mesh_check.check_mesh(alone, shared, num_processes=mesh.size)
+    print(mesh_check.comparison_text(comparison), end="")
+    return int(bool(comparison.bad))
 
 
 def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
@@ -191,5 +219,7 @@ def _contradictions() -> Iterator[str]:
         )
     if FLAGS["diff_form"].present and FLAGS.diff is None:
         yield "--diff_form sets how --diff is shown: name with --diff what to compare."
+    if FLAGS.check_parallel and "RANK" in os.environ:
+        yield "--check_parallel starts its own processes: run it without torchrun."
     if FLAGS.resume_step is not None and not FLAGS.resume:
         yield "--resume_step sets where to resume: it needs --resume=RUN_DIRECTORY."

@@ -84,6 +84,10 @@ class Mesh:
         """Number of processes over which a weight is sharded: those of a sequence take part."""
         return self.shard * self.context
 
+    def __str__(self) -> str:
+        sizes = [f"{name}={size}" for name, size in self.sizes.items() if size != 1]
+        return ", ".join(sizes) or "size 1"
+
     def over(self, world_size: int) -> Mesh:
         """Return the mesh of so many processes, with the size of every axis.
 
@@ -92,10 +96,9 @@ class Mesh:
         """
         rest, left = divmod(world_size, self.size)
         if left or (rest != 1 and not self._open):
-            sizes = ", ".join(f"{name}={size}" for name, size in self.sizes.items() if size != 1)
             many = f"a multiple of {self.size}" if self._open else str(self.size)
             raise ValueError(
-                f"the mesh of {sizes or 'size 1'} takes {many} processes, and the run has "
+                f"the mesh of {self} takes {many} processes, and the run has "
                 f"{world_size}: start {many} with torchrun, or change a size; one of them may be "
                 "-1, for the processes that are left."
             )

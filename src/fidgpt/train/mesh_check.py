@@ -1,0 +1,353 @@
+"""A check that a run computes on its mesh what one process would: the loss and every gradient.
+
+Errors of parallelism are silent: with a sum left out, the loss is that of one process and gradients
+are not. So one step is taken on one process and on the mesh, from the same weights and tokens, and
+each parameter's gradient is gathered whole and compared.
+"""
+
+import contextlib
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from fidgpt.data import mask_loss
+from fidgpt.parallel.counting import KINDS, OUTSIDE, CollectiveCounts, counting
+from fidgpt.parallel.mesh import Mesh
+from fidgpt.parallel.placement import whole_of
+from fidgpt.parallel.ranks import run_ranks
+from fidgpt.train.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from fidgpt.train.trainer import Trainer
+
+__all__ = [
+    "Comparison",
+    "Difference",
+    "Step",
+    "check_mesh",
+    "compare",
+    "comparison_text",
+    "take_step",
+]
+
+# Sums of float32 in another order differ by about 1e-6 over a dozen layers; an error of parallelism
+# is at least one summand of a few, or one row or token of a few dozens.
+BOUND = 2e-5
+# Share of the norm of all gradients, below which a gradient is rounding and not compared to itself,
+# such as that of a bias of keys, which softmax ignores.
+_TINY = 1e-3
+_ALIGNED = 0.999  # least cosine at which a gradient counts as a multiple of the right one
+
+
+@dataclass
+class Step:
+    """What one step of training gives.
+
+    Attributes:
+      loss: the mean over all counted targets.
+      gradients: whole ones by the parameter's path, before they are clipped.
+      outputs: sum of squares of what each part of a block returned, by path in order, on all
+        processes.
+      counts: collectives of this process.
+    """
+
+    loss: float
+    gradients: dict[str, Tensor]
+    outputs: dict[str, float]
+    counts: CollectiveCounts
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How a value on the mesh differs from that of one process.
+
+    Attributes:
+      path: of the parameter, or `loss`.
+      error: norm of the difference, relative to the norm in one process.
+      ratio: of the norm on the mesh to that in one process; inf or nan where that is zero.
+      cosine: of the angle between both.
+    """
+
+    path: str
+    error: float
+    ratio: float = 1.0
+    cosine: float = 1.0
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it is more than rounding."""
+        return not self.error <= BOUND  # NaN is bad
+
+    def meaning(self, sizes: Mapping[str, int]) -> str:
+        """Return what may have caused it, from the sizes of the mesh's axes."""
+        if not self.is_bad:
+            return ""
+        if self.ratio == 0:
+            return "no gradient on the mesh"
+        if not math.isfinite(self.ratio):
+            return "a gradient on the mesh only" if self.error == math.inf else "not finite"
+        if self.cosine < _ALIGNED:
+            return "not a multiple: a summand is missing, or inputs differ"
+        for inverse in (False, True):
+            for size, axes in _products(sizes).items():
+                target = 1 / size if inverse else size
+                if size > 1 and abs(self.ratio / target - 1) < 0.01:
+                    named = " or ".join(axes)
+                    if inverse:
+                        return f"1/{size}: a sum over {named} is missing, or it is a mean"
+                    return f"{size}: summed twice over {named}, or not averaged"
+        return "a multiple of no axis: part of it is counted twice, or not at all"
+
+
+def _products(sizes: Mapping[str, int]) -> dict[int, list[str]]:
+    """Return the axes, and products of axes, of each size; single axes first."""
+    found: dict[int, list[str]] = {}
+    names = [name for name, size in sizes.items() if size > 1]
+    for length in range(1, len(names) + 1):
+        for chosen in itertools.combinations(names, length):
+            size = math.prod(sizes[name] for name in chosen)
+            found.setdefault(size, []).append(" x ".join(chosen))
+    return found
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One step on the mesh beside one process.
+
+    Attributes:
+      mesh: with all sizes.
+      differences: of the loss, and of every parameter with a gradient; the worst first.
+      first: path of the first part of the model whose output differs; None if none does.
+      counts: collectives of the first process.
+    """
+
+    mesh: Mesh
+    differences: tuple[Difference, ...]
+    first: str | None
+    counts: CollectiveCounts
+
+    @classmethod
+    def of(cls, mesh: Mesh, one: Step, other: Step) -> "Comparison":
+        """Compare a step of one process with one on a mesh."""
+        return cls(mesh, compare(one, other), _first_difference(one, other, mesh), other.counts)
+
+    @property
+    def bad(self) -> list[Difference]:
+        """What differs by more than rounding."""
+        return [one for one in self.differences if one.is_bad]
+
+
+def check_mesh(alone: "Trainer", shared: "Trainer", *, num_processes: int) -> Comparison:
+    """Take one step on one process and one on a mesh of processes of this machine, and compare.
+
+    Args:
+      alone: for one process; small, in float32 and without dropout.
+      shared: the same for the mesh, built again.
+      num_processes: those of the mesh.
+
+    Raises:
+      RanksError: a process fails, or the processes wait for each other.
+    """
+
+    def compared() -> Comparison | None:
+        one = take_step(alone, joins=False) if dist.get_rank() == 0 else None
+        other = take_step(shared, joins=True)
+        mesh = shared.parallel.layout(num_processes)
+        return None if one is None else Comparison.of(mesh, one, other)
+
+    comparison = run_ranks(num_processes, compared)[0]
+    assert comparison is not None
+    return comparison
+
+
+def take_step(trainer: "Trainer", *, joins: bool) -> Step:
+    """Take one step on weights and tokens that leave no gradient zero.
+
+    Args:
+      trainer: which is used up.
+      joins: whether this process belongs to the mesh of `trainer.parallel`; else it is alone.
+    """
+    gradients: dict[str, Tensor] = {}
+    transform = trainer.gradient_transform
+
+    def keep(parameters: Iterable[nn.Parameter]) -> None:
+        counter.is_paused = True
+        for name, one in state.model.named_parameters():
+            if one.grad is not None:
+                gradients[name] = whole_of(one.grad, one).clone()
+        counter.is_paused = False
+        if transform is not None:
+            transform(parameters)
+
+    trainer.gradient_transform = keep
+    for parameter in trainer.model.parameters():
+        setattr(parameter, "init", _spread)  # noqa: B010
+    with trainer.parallel if joins else contextlib.nullcontext():
+        parallel = trainer.parallel
+        state = trainer.setup(RunDirectory(Path("unused"), texts={}))
+        rows = trainer.batch_size // parallel.data_size
+        batch = _batch(trainer)[parallel.data_rank * rows :][:rows]
+        with counting(state.replica) as counter, _measuring(state.replica) as squares:
+            row = trainer.update(state, batch)
+        outputs = torch.stack([*squares.values()])
+        if joins:
+            dist.all_reduce(outputs)
+    named = dict(zip(squares, outputs.tolist(), strict=True))
+    return Step(float(row["loss"]), gradients, named, counter.counts)
+
+
+@contextlib.contextmanager
+def _measuring(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """Context that sums the squares of what the model's children and those of blocks return."""
+    squares: dict[str, Tensor] = {"": torch.zeros((), dtype=torch.float64)}
+
+    def measure(name: str, out: Any) -> None:
+        if isinstance(out, Tensor):
+            square = out.detach().double().square().sum()
+            squares[name] = squares[name] + square if name in squares else square
+
+    handles = []
+    for name, module in model.named_modules():
+        parents = [model.get_submodule(name.rpartition(".")[0])]
+        parents.append(model.get_submodule(name.rpartition(".")[0].rpartition(".")[0]))
+        if name and (parents[0] is model or isinstance(parents[1], nn.ModuleList)):
+            hook = partial(lambda name, module, args, out: measure(name, out), name)
+            handles.append(module.register_forward_hook(hook))
+    yield squares
+    for handle in handles:
+        handle.remove()
+
+
+def _first_difference(one: Step, other: Step, mesh: Mesh) -> str | None:
+    """Return the path of the first output that differs, which processes may hold whole or split."""
+    for name, squares in one.outputs.items():
+        ratio = other.outputs.get(name, 0.0) / squares if squares else 1.0
+        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in (1, mesh.tensor)):
+            return name
+    return None
+
+
+def _spread(tensor: Tensor, generator: torch.Generator | None) -> None:
+    """Initialize so that no gradient is zero, as those of adapters are at first."""
+    tensor.normal_(
+        std=1 / math.sqrt(tensor.shape[-1] if tensor.dim() > 1 else 25), generator=generator
+    )
+    if tensor.dim() == 1:
+        tensor += 0.5
+
+
+def _batch(trainer: "Trainer") -> Tensor:
+    """Return rows of a few documents, of which unequal numbers of tokens count in the loss."""
+    rows, columns = trainer.batch_size, trainer.seq_len + 1
+    generator = torch.Generator().manual_seed(trainer.seed)
+    tokens = torch.randint(0, trainer.vocab_size, (rows, columns), generator=generator)
+    separator = getattr(getattr(trainer.model, "layout", None), "end_of_text", None)
+    for row in range(rows):
+        if separator is not None:
+            tokens[row, [(3 + 5 * row) % columns, (15 + 7 * row) % columns]] = separator
+        begin = columns - 1 - (columns // 2 + 5 * row) % (columns - 4)
+        tokens[row, begin + 2 :] = mask_loss(tokens[row, begin + 2 :])
+    return tokens
+
+
+def compare(one: Step, other: Step) -> tuple[Difference, ...]:
+    """Return how the loss and each gradient of a step differ from those of another; worst first."""
+    loss = abs(other.loss - one.loss) / abs(one.loss)
+    found = [Difference("loss", loss, other.loss / one.loss)]
+    norms = {name: one.gradients[name].norm().item() for name in one.gradients}
+    tiny = _TINY * math.hypot(*norms.values())
+    for name in {**one.gradients, **other.gradients}:
+        if name not in one.gradients:
+            found.append(Difference(name, math.inf, math.inf))
+        elif name not in other.gradients:
+            found.append(Difference(name, 1.0, 0.0, 0.0))
+        else:
+            found.append(_difference(name, one.gradients[name], other.gradients[name], tiny))
+    return tuple(sorted(found, key=lambda one: -math.inf if one.error != one.error else -one.error))
+
+
+def _difference(path: str, one: Tensor, other: Tensor, tiny: float) -> Difference:
+    one, other = one.double(), other.double()
+    here, there = one.norm().item(), other.norm().item()
+    both = here * there
+    return Difference(
+        path,
+        error=(other - one).norm().item() / (here + tiny),
+        ratio=there / here if here else (1.0 if not there else math.inf),
+        cosine=(one * other).sum().item() / both if both else 1.0,
+    )
+
+
+_WORST = 8  # gradients that are listed at least
+_MOST = 40
+
+
+def comparison_text(comparison: Comparison) -> str:
+    """Format a comparison: the worst gradients, and the collectives of a step."""
+    bad, gradients = comparison.bad, len(comparison.differences) - 1
+    rows = [
+        (
+            one.path,
+            f"{one.error:.1e}",
+            f"{one.ratio:.4g}",
+            one.meaning(comparison.mesh.sizes) or "rounding",
+        )
+        for one in comparison.differences[: max(_WORST, min(len(bad), _MOST))]
+    ]
+    header = ("worst first", "relative error", "ratio of norms", "")
+    verdict = f"The loss and all {gradients} gradients are those of one process, up to {BOUND:g}."
+    if bad:
+        verdict = f"{len(bad)} of the loss and {gradients} gradients differ by more than {BOUND:g}."
+        if comparison.first is not None:
+            verdict += (
+                f"\nThe forward pass differs first in the output of {comparison.first}: gradients "
+                "follow from it."
+            )
+        else:
+            verdict += "\nThe forward pass is right: gradients are wrong from the backward pass on."
+    lines = [*_table(header, rows, "<>><"), "", verdict, "", *counts_lines(comparison.counts)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def counts_lines(counts: CollectiveCounts) -> list[str]:
+    """Format collectives in lines: those of each block, blocks that are alike together."""
+    kinds = [kind for kind in KINDS if any(one[kind] for one in counts.values())]
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for name, one in sorted(counts.items(), key=lambda item: _order(item[0])):
+        alike.setdefault(tuple(one[kind] for kind in kinds), []).append(name)
+    rows = [(_listed(names), *map(str, own)) for own, names in alike.items()]
+    totals = [sum(one[kind] for one in counts.values()) for kind in kinds]
+    header = ("collectives of a process", *kinds)
+    return _table(header, [*rows, ("a step", *map(str, totals))], "<" + ">" * len(kinds))
+
+
+def _order(name: str) -> tuple[bool, str, int]:
+    stem, _, number = name.rpartition(".")
+    return name == OUTSIDE, stem, int(number) if number.isdecimal() else 0
+
+
+def _listed(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return names[0]
+    return (
+        f"each of {', '.join(names)}" if len(names) < 4 else f"each of {names[0]} ... {names[-1]}"
+    )
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Return the lines of a table, whose columns are flush with the left or right side."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    return [
+        "  ".join(
+            f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)
+        ).rstrip()
+        for row in (header, *rows)
+    ]

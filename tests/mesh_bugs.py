@@ -1,0 +1,277 @@
+"""Steps on meshes with errors in them, which the check of meshes must find: a script and its cases.
+
+Each error is one that runs of others had with a right loss: a sum over processes that is missing,
+or made twice.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import fiddle as fdl
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from fidgpt import configs, fiddlers, graph, model
+from fidgpt.compose.runs import build_trainer
+from fidgpt.compose.shrinking import shrink
+from fidgpt.parallel import Mesh, collectives
+from fidgpt.parallel.context import SplitContext
+from fidgpt.parallel.mesh import Axis
+from fidgpt.parallel.placement import reduce_gradients
+from fidgpt.parallel.ranks import run_ranks
+from fidgpt.placement import Split
+from fidgpt.train import Trainer
+from fidgpt.train.mesh_check import Comparison, take_step
+from fidgpt.train.step import PassShare
+
+TRAINER = "fidgpt.train.trainer"
+Fiddler = Callable[[fdl.Config], object]
+Error = Callable[[], AbstractContextManager[object]]
+
+
+def without_sums_of_wholes() -> AbstractContextManager[object]:
+    """Leave summands of the gradients of whole parameters, as of norms of keys."""
+    return patch(f"{TRAINER}.reduce_gradients", lambda parameters: None)
+
+
+def tied_table_summed_twice() -> AbstractContextManager[object]:
+    """Sum the gradient of a table over replicas again, as where two modules hold it."""
+
+    def reduce(parameters: Iterable[nn.Parameter]) -> None:
+        named = [*parameters]
+        reduce_gradients(named)
+        assert named[0].grad is not None
+        dist.all_reduce(named[0].grad)
+
+    return patch(f"{TRAINER}.reduce_gradients", reduce)
+
+
+def mean_of_means() -> AbstractContextManager[object]:
+    """Average the means of processes, which have unequal numbers of targets."""
+    init = PassShare.__init__
+
+    def own_mean(self: PassShare, batch: Any, part: Any) -> None:
+        init(self, batch, part)
+        self.of_targets = 1.0
+
+    return patch.object(PassShare, "__init__", own_mean)
+
+
+def loss_scaled_twice() -> AbstractContextManager[object]:
+    """Scale the loss by the number of processes, which sums do already."""
+    init = PassShare.__init__
+
+    def twice(self: PassShare, batch: Any, part: Any) -> None:
+        init(self, batch, part)
+        self.of_targets *= self.num_processes
+
+    return patch.object(PassShare, "__init__", twice)
+
+
+class _OwnPart(torch.autograd.Function):
+    """Gather, but give back only this process's own gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
+        ctx.axis, ctx.dim = axis, dim
+        return collectives.all_gather(x, axis, dim)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return collectives.own_part(outer[0], ctx.axis, ctx.dim), None, None
+
+
+def keys_not_summed() -> AbstractContextManager[object]:
+    """Leave out what queries of other processes add to the gradients of keys and values."""
+    return patch("fidgpt.parallel.context.gathered", _OwnPart.apply)
+
+
+def positions_of_parts() -> AbstractContextManager[object]:
+    """Count positions from 0 on each process."""
+    split = SplitContext.of.__func__  # pyright: ignore[reportFunctionMemberAccess]
+
+    def of(kind: Any, *arguments: Any) -> SplitContext:
+        ctx = split(kind, *arguments)
+        ctx.positions.copy_(torch.arange(len(ctx)).expand_as(ctx.positions))
+        return ctx
+
+    return patch.object(SplitContext, "of", classmethod(of))
+
+
+@contextlib.contextmanager
+def experts_not_summed() -> Iterator[None]:
+    """Leave the gradients of experts as each process has them."""
+    init = DistributedDataParallel.__init__
+
+    def skip(self: Any, module: nn.Module, *arguments: Any, **options: Any) -> None:
+        names = [name for name, _ in module.named_parameters() if "experts" in name]
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, names)
+        init(self, module, *arguments, **options)
+
+    with patch.object(DistributedDataParallel, "__init__", skip):
+        yield
+
+
+class Shifted(model.SwiGLU):
+    """An MLP of a user's, whose bias is added on every process before what leaves is summed."""
+
+    def __init__(self, *, hidden_dim: int, ffn_dim: int) -> None:
+        super().__init__(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
+        self.shift = nn.Parameter(torch.empty(hidden_dim))
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.shift)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + self.shift
+
+    def own_split(self) -> Split:
+        return super().own_split()  # without {"shift": Once()}
+
+
+def use_shifted(cfg: fdl.Config) -> None:
+    graph.swap_all(cfg.model, model.SwiGLU, by=Shifted)
+
+
+class Bug(NamedTuple):
+    """An error, and how the check must find it.
+
+    Attributes:
+      config: a named config.
+      mesh: sizes of its axes.
+      error: makes the error while a step is computed.
+      change: of the config.
+      wrong: pattern of the paths that differ, all of which match.
+      meaning: what is printed about the first of them.
+      first: path of the first output that differs, if the forward pass does.
+    """
+
+    config: str
+    mesh: dict[str, int]
+    error: Error
+    wrong: str
+    meaning: str
+    first: str | None = None
+    change: Fiddler = lambda cfg: None
+
+
+ALL = ".*"
+NOT_A_MULTIPLE = "not a multiple"
+BUGS: dict[str, Bug] = {
+    "norms of keys are not summed": Bug(
+        "qwen3_8b",
+        {"tensor": 2},
+        without_sums_of_wholes,
+        r"blocks\.\d\.attention\.(query|key)_norm\.weight",
+        NOT_A_MULTIPLE,
+    ),
+    "bias is added on every process": Bug(
+        "qwen3_8b", {"tensor": 2}, nullcontext, ALL, NOT_A_MULTIPLE, "blocks.0.mlp", use_shifted
+    ),
+    "mean of means": Bug("qwen3_8b", {"replicate": 2}, mean_of_means, ALL, NOT_A_MULTIPLE),
+    "keys are not summed over context": Bug(
+        "qwen3_8b",
+        {"context": 2},
+        keys_not_summed,
+        r"blocks\.1\.attention\.(key|value)\.weight|blocks\.1\.attention\.key_norm\.weight|"
+        r"blocks\.1\.attention_norm\.weight|blocks\.0\..*|embedding\.weight",
+        NOT_A_MULTIPLE,
+    ),
+    "positions begin at 0 on every process": Bug(
+        "qwen3_8b", {"context": 2}, positions_of_parts, ALL, NOT_A_MULTIPLE, "blocks.0.attention"
+    ),
+    "loss is scaled twice": Bug(
+        "qwen3_8b", {"shard": 2}, loss_scaled_twice, ALL, "2: summed twice over shard"
+    ),
+    "experts are not summed": Bug(
+        "mixtral_8x7b",
+        {"replicate": 2},
+        experts_not_summed,
+        r"blocks\.\d\.mlp\.experts\..*",
+        NOT_A_MULTIPLE,
+    ),
+    "tied table is summed twice": Bug(
+        "gemma3_1b",
+        {"replicate": 2},
+        tied_table_summed_twice,
+        r"embedding\.weight",
+        "2: summed twice over replicate",
+    ),
+}
+# Without an error; collectives of these are kept.
+GOOD: dict[int, list[tuple[str, dict[str, int], Fiddler]]] = {
+    2: [
+        ("qwen3_8b", {"tensor": 2}, lambda cfg: None),
+        ("qwen3_8b", {"tensor": 2}, fiddlers.use_sequence_parallel),
+        ("qwen3_8b", {"context": 2}, lambda cfg: None),
+        ("qwen3_8b", {"context": 2}, fiddlers.use_ulysses),
+        ("qwen3_8b", {"shard": 2}, lambda cfg: None),
+        ("mixtral_8x7b", {"replicate": 2}, lambda cfg: None),
+        ("gemma3_1b", {"tensor": 2}, lambda cfg: None),
+    ],
+    4: [
+        ("mixtral_8x7b", {"shard": 2, "tensor": 2}, lambda cfg: None),
+        ("gemma3_1b", {"shard": 2, "context": 2}, lambda cfg: None),
+        ("deepseek_v3", {"replicate": 2, "shard": 2}, lambda cfg: None),
+    ],
+}
+
+
+def name_of(config: str, sizes: dict[str, int], change: Fiddler) -> str:
+    """Return the name of a case of `GOOD`."""
+    changed = getattr(change, "__name__", "<lambda>")
+    names = [f"{name}={size}" for name, size in sizes.items()]
+    return " ".join([config, *names, *([changed] if changed != "<lambda>" else [])])
+
+
+class Pair(NamedTuple):
+    """A small run, built for one process and for its mesh."""
+
+    alone: Trainer
+    shared: Trainer
+    mesh: Mesh
+
+
+def built(config: str, sizes: dict[str, int], change: Fiddler) -> Pair:
+    cfg = getattr(configs, config)()
+    fiddlers.use_mesh(cfg, **sizes)
+    change(cfg)
+    mesh = Mesh(**sizes)
+    small, left = shrink(cfg, mesh=mesh, build=build_trainer)
+    assert not left, left
+    return Pair(build_trainer(small), build_trainer(small), mesh)
+
+
+def compared(pair: Pair, error: Error) -> Comparison | None:
+    one = take_step(pair.alone, joins=False) if dist.get_rank() == 0 else None
+    with error():
+        other = take_step(pair.shared, joins=True)
+    return None if one is None else Comparison.of(pair.mesh, one, other)
+
+
+def main(path: Path) -> None:
+    """Leave the comparisons of all cases, by name, in a file."""
+    results: dict[str, Comparison | None] = {}
+    for number, cases in GOOD.items():
+        pairs: dict[str, tuple[Pair, Error]] = {}
+        pairs |= {name_of(*case): (built(*case), nullcontext) for case in cases}
+        if number == 2:  # one group of processes for all errors
+            for name, bug in BUGS.items():
+                pairs[name] = (built(bug.config, bug.mesh, bug.change), bug.error)
+
+        def steps(pairs: Any = pairs) -> dict[str, Comparison | None]:
+            return {name: compared(*pair) for name, pair in pairs.items()}
+
+        results |= run_ranks(number, steps)[0]
+    torch.save(results, path / "results.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

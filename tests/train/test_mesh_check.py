@@ -1,0 +1,246 @@
+"""`--check_parallel` passes on meshes that are right, and finds errors by their paths."""
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import mesh_bugs
+import pytest
+import torch
+from forked import Python
+from mesh_bugs import BUGS, GOOD, name_of
+
+from fidgpt import configs, fiddlers, graph
+from fidgpt.compose.runs import build_trainer
+from fidgpt.compose.shrinking import mesh_of, shrink, shrink_mesh
+from fidgpt.parallel import Mesh
+from fidgpt.train.mesh_check import Comparison, Difference, counts_lines
+
+SCRIPT = Path(mesh_bugs.__file__)
+CASES = [name_of(*case) for cases in GOOD.values() for case in cases]
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Comparison]:
+    """The comparisons of all cases, good and bad, of two groups of processes."""
+    folder = tmp_path_factory.mktemp("mesh_check")
+    process = Python(SCRIPT, folder, output=folder / "output")
+    assert process.end(seconds=300) == 0, process.output
+    return torch.load(folder / "results.pt", weights_only=False)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("mesh_check")
+@pytest.mark.parametrize("case", CASES)
+def test_good_meshes_pass(compared: dict[str, Comparison], case: str) -> None:
+    assert not compared[case].bad
+    assert compared[case].first is None
+    assert len(compared[case].differences) > 20
+    assert 0 < max(one.error for one in compared[case].differences) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("mesh_check")
+@pytest.mark.parametrize("name", BUGS)
+def test_errors_are_found(compared: dict[str, Comparison], name: str) -> None:
+    bug, comparison = BUGS[name], compared[name]
+    wrong = [one.path for one in comparison.bad]
+    assert wrong
+    assert {path for path in wrong if re.fullmatch(bug.wrong, path)} == {*wrong}
+    right = [one.path for one in comparison.differences if not one.is_bad]
+    assert not [path for path in right if bug.wrong != ".*" and re.fullmatch(bug.wrong, path)]
+    assert comparison.bad[0].error > 0.1  # far from rounding
+    assert comparison.bad[0].meaning(comparison.mesh.sizes).startswith(bug.meaning)
+    assert comparison.first == bug.first
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("mesh_check")
+def test_collectives_are_counted(
+    compared: dict[str, Comparison], golden: Callable[..., None]
+) -> None:
+    texts = [f"{case}\n" + "\n".join(counts_lines(compared[case].counts)) for case in CASES]
+    golden("collectives", "\n\n".join(texts))
+
+
+SIZES = {"shard": 2, "tensor": 4, "context": 1}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "cosine", "meaning"),
+    [
+        (2.0, 1.0, "2: summed twice over shard"),
+        (4.0, 1.0, "4: summed twice over tensor"),
+        (8.0, 1.0, "8: summed twice over shard x tensor"),
+        (0.5, 1.0, "1/2: a sum over shard is missing"),
+        (0.25, 1.0, "1/4: a sum over tensor is missing"),
+        (3.0, 1.0, "a multiple of no axis"),
+        (2.0, 0.5, "not a multiple"),
+        (0.0, 0.0, "no gradient on the mesh"),
+        (float("inf"), 0.0, "a gradient on the mesh only"),
+        (float("nan"), 0.0, "not finite"),
+    ],
+)
+def test_ratios_name_the_axis(ratio: float, cosine: float, meaning: str) -> None:
+    error = abs(ratio - 1.0)
+    assert Difference("path", error, ratio, cosine).meaning(SIZES).startswith(meaning)
+    assert not Difference("path", 1e-6, 1.0, 1.0).meaning(SIZES)
+
+
+def small(name: str, *changes: Callable[[fdl.Config], object], **sizes: int) -> Any:
+    cfg = getattr(configs, name)()
+    fiddlers.use_mesh(cfg, **sizes)
+    for change in changes:
+        change(cfg)
+    made, left = shrink(cfg, mesh=Mesh(**sizes), build=build_trainer)
+    assert not left
+    return made
+
+
+def test_small_copies_keep_the_structure() -> None:
+    before = configs.gemma3_1b()
+    cfg = small("gemma3_1b", shard=2, context=2)
+    assert (cfg.model.hidden_dim, cfg.batch_size, cfg.seq_len) == (64, 4, 32)
+    assert cfg.model.embedding.weight is cfg.model.unembedding.weight
+    assert cfg.model.num_layers == len(before.model.blocks) + 1 == 7
+    windows = [block.attention.window for block in cfg.model.blocks]
+    assert windows == [None if b.attention.window is None else 8 for b in before.model.blocks]
+    assert cfg.model.blocks[0].attention.num_kv_heads == 1 < cfg.model.blocks[0].attention.num_heads
+    assert [fdl.get_callable(b) for b in cfg.model.blocks] == [
+        fdl.get_callable(b) for b in before.model.blocks
+    ]
+
+
+def test_small_copies_keep_what_sizes_mean() -> None:
+    cfg = small("deepseek_v3", tensor=2)
+    trainer = build_trainer(cfg)
+    experts = next(m for n, m in trainer.model.named_modules() if n.endswith("mlp.experts"))
+    assert cfg.model.num_layers == len(cfg.model.first_blocks) + 2
+    assert experts.num_experts == 4
+    assert sum(p.numel() for p in trainer.model.parameters()) < 1_000_000
+    assert small("gpt2_124m", tensor=2).vocab_size % 2 == 1  # as 50,257 is
+    assert small("llama3_1_405b", tensor=8).model.hidden_dim == 8 * 16
+
+
+def use_dropout(cfg: fdl.Config) -> None:
+    cfg.model.dropout, cfg.micro_batch_size = 0.1, 4
+
+
+def test_small_copies_compute_exactly() -> None:
+    cfg = small("base", use_dropout, fiddlers.use_ema, fiddlers.use_packing, replicate=2)
+    trainer = build_trainer(cfg)
+    assert trainer.average is None and trainer.tuning is None
+    assert trainer.micro_batch_size == 1
+    assert {node.value.dropout for node in graph.parts(cfg) if hasattr(node.value, "dropout")} == {
+        0.0
+    }
+
+
+class Fixed(torch.nn.Module):
+    """A module whose width is no quantity of the config, and that fits no other stream."""
+
+    def __init__(self, *, width: int = 256) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.empty(width))
+
+    def reset_parameters(self) -> None:
+        torch.nn.init.ones_(self.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+def test_sizes_that_cannot_shrink_are_left() -> None:
+    cfg = configs.base()
+    fiddlers.use_mesh(cfg, tensor=2)
+    cfg.model.norm = fdl.Config(Fixed)
+    made, left = shrink(cfg, mesh=Mesh(tensor=2), build=build_trainer)
+    assert left == ["hidden_dim"]
+    assert (made.model.hidden_dim, made.seq_len, made.model.num_layers) == (256, 32, 2)
+
+
+def test_large_meshes_stand_for_themselves_by_twos() -> None:
+    assert shrink_mesh(Mesh(shard=4, tensor=2)) == Mesh(shard=4, tensor=2)
+    assert shrink_mesh(Mesh(replicate=3, shard=32, tensor=8)) == Mesh(
+        replicate=2, shard=2, tensor=2
+    )
+    cfg = configs.debug()
+    assert mesh_of(build_trainer(cfg).parallel) == Mesh(replicate=2)
+    fiddlers.use_fsdp(cfg)
+    assert mesh_of(build_trainer(cfg).parallel) == Mesh(shard=2)
+    fiddlers.use_hsdp(cfg, num_shards=4)
+    assert mesh_of(build_trainer(cfg).parallel) == Mesh(replicate=2, shard=4)
+    fiddlers.use_mesh(cfg, shard=-1, tensor=2)
+    assert mesh_of(build_trainer(cfg).parallel) == Mesh(shard=2, tensor=2)
+
+
+def checked(folder: Path, *directives: str, **variables: str) -> tuple[int, str]:
+    """Return the status and the output of `--check_parallel`."""
+    process = Python(
+        Path(__file__).parents[2] / "train.py",
+        *(f"--config={directive}" for directive in ("config:debug", *directives)),
+        "--check_parallel",
+        output=folder / "output",
+        environment=os.environ | variables,
+    )
+    return process.end(seconds=100), process.output
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_1_where_gradients_differ(tmp_path: Path) -> None:
+    mixture = ("fiddler:use_moe", "fiddler:use_expert_capacity")  # each process drops its own
+    status, output = checked(tmp_path, *mixture, "fiddler:use_mesh(shard=16)", "set:batch_size=16")
+    assert status == 1, output
+    assert "with shard=2, in 2 processes.\nThey stand for shard=16: more than 8 are" in output
+    assert "blocks.1.mlp.experts.up " in output
+    assert "differs first in the output of blocks.0.mlp: gradients follow" in output
+
+
+@pytest.mark.slow
+def test_what_cannot_be_compared_is_an_error(tmp_path: Path) -> None:
+    status, output = checked(tmp_path, "fiddler:use_mesh")
+    assert (status, output.count("\n")) == (2, 1)
+    assert output.startswith("error: --check_parallel compares a mesh with one process, and this")
+    status, output = checked(tmp_path, RANK="0", WORLD_SIZE="2")
+    assert (status, output.count("\n")) == (2, 1)
+    assert "--check_parallel starts its own processes: run it without torchrun." in output
+
+
+RANKS = """
+import torch, torch.distributed as dist
+from fidgpt.parallel.ranks import RanksError, run_ranks
+
+def total():
+    rank = torch.tensor(dist.get_rank() + 1)
+    dist.all_reduce(rank)
+    return int(rank), dist.get_rank()
+
+def fail():
+    if dist.get_rank():
+        raise ValueError("no such thing")
+    dist.barrier()
+
+def wait():
+    if dist.get_rank() == 0:
+        dist.recv(torch.zeros(1), src=1)
+
+assert run_ranks(3, total) == [(6, 0), (6, 1), (6, 2)]
+for function, seconds in ((fail, 60.0), (wait, 3.0)):
+    try:
+        run_ranks(2, function, seconds=seconds)
+    except RanksError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_return_fail_and_wait(tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text(RANKS)
+    process = Python(tmp_path / "ranks.py", output=tmp_path / "output")
+    assert process.end(seconds=100) == 0, process.output
+    assert "process 1 of 2 failed" in process.output
+    assert "ValueError: no such thing" in process.output
+    assert "processes [0] of 2 have not ended in time" in process.output
