@@ -108,8 +108,8 @@ def _simplify(cfg: Any, mesh: Mesh) -> None:
         setattr(cfg, name, None)
     if "mirror" in set_arguments(cfg.checkpoints):
         cfg.checkpoints.mirror = None
-    if "compile" in set_arguments(cfg.model):
-        cfg.model.compile = None
+    for name in {"compile", "float8"} & set_arguments(cfg.model).keys():
+        setattr(cfg.model, name, None)
     for part, key, quantity, value in _numbers(cfg):
         if quantity == "dropout" and value:
             assign(part, key, 0.0)

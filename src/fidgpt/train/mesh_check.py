@@ -197,7 +197,7 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
         batch = _batch(trainer)[parallel.data_rank * rows :][:rows]
         with counting(state.replica) as counter, _measuring(state.replica) as squares:
             row = trainer.update(state, batch)
-        outputs = torch.stack([*squares.values()])
+        outputs = torch.stack([torch.stack(own).sum() for own in squares.values()])
         if joins:
             dist.all_reduce(outputs)
     named = dict(zip(squares, outputs.tolist(), strict=True))
@@ -205,14 +205,14 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
 
 
 @contextlib.contextmanager
-def _measuring(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Context that sums the squares of what the model's children and those of blocks return."""
-    squares: dict[str, Tensor] = {"": torch.zeros((), dtype=torch.float64)}
+    # Listed rather than added up, which selective recomputation would take for a part of blocks.
+    squares: dict[str, list[Tensor]] = {"": [torch.zeros((), dtype=torch.float64)]}
 
     def measure(name: str, out: Any) -> None:
         if isinstance(out, Tensor):
-            square = out.detach().double().square().sum()
-            squares[name] = squares[name] + square if name in squares else square
+            squares.setdefault(name, []).append(out.detach().double().square().sum())
 
     handles = []
     for name, module in model.named_modules():
