@@ -15,7 +15,6 @@ from fidgpt.graph import Config
 from fidgpt.model import (
     Attention,
     Block,
-    Compile,
     DepthScaled,
     Embedding,
     Normal,
@@ -45,15 +44,12 @@ from fidgpt.tags import (
     WeightDecay,
 )
 from fidgpt.train import (
-    BFloat16,
     Checkpoints,
     Console,
     CrossEntropy,
-    Float32,
     JSONLines,
     Samples,
     Trainer,
-    Tuning,
     Validation,
     native_precision,
 )
@@ -112,15 +108,6 @@ def base() -> fdl.Config[Trainer]:
         },
         trackers=[fdl.Config(Console), fdl.Config(JSONLines)],
         samples=fdl.Config(Samples, prompts=["def ", "class "]),
-        tuning=fdl.Config(
-            Tuning,
-            precisions=[
-                fdl.Config(Float32),
-                fdl.Config(Float32, products="medium"),
-                fdl.Config(BFloat16),
-            ],
-            compile=fdl.Config(Compile),
-        ),
     )
 
 

@@ -190,7 +190,7 @@ def _trainer(task: Task, *fiddlers: str, is_tuned: bool = False) -> Any:
     trainer = build_trainer(made.resolved)
     if is_tuned and (choice := tuning.choose(made, trainer)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
-        trainer = build_trainer(tuning.tuned(made, trainer.tuning, choice).resolved)
+        trainer = build_trainer(tuning.tuned(made, choice).resolved)
     materialize(trainer.model, device=task.device, seed=0)
     return trainer
 

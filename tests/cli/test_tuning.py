@@ -10,12 +10,11 @@ import torch
 
 from fidgpt import graph
 from fidgpt.cli import train
-from fidgpt.compose.composition import compose
+from fidgpt.compose import tuning as chooser
+from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.compose.sources import load_run
-from fidgpt.configs import base
-from fidgpt.model import Compile
-from fidgpt.train import BFloat16, Float32, Trainer, Tuning, tuning
+from fidgpt.train import BFloat16, Float32, tuning
 
 from .conftest import Command
 
@@ -48,13 +47,17 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Slow:
     return pretend
 
 
-def trainer_of(*directives: str) -> Trainer:
-    return build_trainer(compose(["config:debug", "set:num_steps=1000000", *directives]).resolved)
+def made_of(*directives: str) -> Composition:
+    return compose(["config:debug", "set:num_steps=1000000", *directives])
 
 
-def choice_of(trainer: Trainer, **options: bool) -> tuning.Choice:
-    assert trainer.tuning is not None
-    choice = trainer.tuning.choose(trainer, **options)
+def choose(*directives: str, renew: bool = False) -> tuning.Choice | None:
+    made = made_of(*directives)
+    return chooser.choose(made, build_trainer(made.resolved), renew=renew)
+
+
+def choice_of(*directives: str, renew: bool = False) -> tuning.Choice:
+    choice = choose(*directives, renew=renew)
     assert choice is not None
     return choice
 
@@ -72,19 +75,19 @@ def test_the_fastest_format_is_chosen(
     measured: Slow, seconds: tuple[float, ...], chosen: str
 ) -> None:
     measured(*seconds)
-    assert tuning.name_of(choice_of(trainer_of()).precision) == chosen
+    assert tuning.name_of(choice_of().precision) == chosen
 
 
 def test_what_was_measured_is_remembered_for_its_shapes(measured: Slow) -> None:
     calls = measured(3.0, 2.0, 1.0)
-    reason = choice_of(trainer_of()).reason
+    reason = choice_of().reason
     assert reason.startswith("bfloat16, 3.00 times as fast as float32 and 2.00 times as fast as")
-    assert choice_of(trainer_of("tag:LearningRate=1")).reason == reason
+    assert choice_of("tag:LearningRate=1").reason == reason
     assert len(calls) == 1
-    choice_of(trainer_of("set:model.hidden_dim=64"))
-    choice_of(trainer_of("set:batch_size=5"))
+    choice_of("set:model.hidden_dim=64")
+    choice_of("set:batch_size=5")
     assert len(calls) == 3
-    choice_of(trainer_of(), renew=True)
+    choice_of(renew=True)
     assert len(calls) == 4
 
 
@@ -93,10 +96,10 @@ def test_what_was_measured_is_remembered_for_its_shapes(measured: Slow) -> None:
 )
 def test_a_damaged_memory_is_measured_again(measured: Slow, tmp_path: Path, damage: str) -> None:
     calls, file = measured(3.0, 2.0, 1.0), tmp_path / "cache" / "measured.json"
-    choice_of(trainer_of())
+    choice_of()
     key = next(key for key, one in json.loads(file.read_text()).items() if isinstance(one, dict))
     file.write_text(damage.replace("KEY", key))
-    choice_of(trainer_of())
+    choice_of()
     assert len(calls) == 2
 
 
@@ -106,7 +109,7 @@ def test_a_disturbed_measurement_decides_nothing(
     calls = measured(9.0, 9.0, 1.0, products=0.0, is_steady=False)
     monkeypatch.setattr(tuning, "native_precision", Float32)
     for _ in range(2):
-        choice = choice_of(trainer_of())
+        choice = choice_of()
         assert type(choice.precision) is Float32
         assert not choice.compiles
         assert choice.reason.endswith("other programs disturbed the measurement")
@@ -118,34 +121,24 @@ def test_blocks_are_compiled_where_that_saves_time(
 ) -> None:
     monkeypatch.setenv("CXX", "sh")  # which exists
     measured(3.0, 2.0, 1.0, products=0.1)
-    assert choice_of(trainer_of()).compiles
-    assert not choice_of(trainer_of("set:tuning.compile=None")).compiles
+    assert choice_of().compiles
     measured(3e-6, 2e-6, 1e-6, products=0.1)
-    assert not choice_of(trainer_of(), renew=True).compiles  # a quarter of a second at most
+    assert not choice_of(renew=True).compiles  # a quarter of a second at most
     measured(3.0, 2.0, 1.0, products=0.95)
-    assert not choice_of(trainer_of(), renew=True).compiles  # 1% of a step
+    assert not choice_of(renew=True).compiles  # 1% of a step
     monkeypatch.setenv("CXX", "no-such-compiler")
     measured(3.0, 2.0, 1.0, products=0.1)
-    assert not choice_of(trainer_of(), renew=True).compiles
+    assert not choice_of(renew=True).compiles
 
 
 def test_short_runs_and_several_processes_are_not_measured(
     measured: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = measured(3.0, 2.0, 1.0)
-    trainer = trainer_of("set:num_steps=10")
-    assert trainer.tuning is not None and trainer.tuning.choose(trainer) is None
+    assert choose("set:num_steps=10") is None
     monkeypatch.setenv("RANK", "0")
-    trainer = trainer_of()
-    assert trainer.tuning is not None and trainer.tuning.choose(trainer) is None
+    assert choose() is None
     assert not calls
-
-
-def test_a_tuning_needs_formats() -> None:
-    with pytest.raises(ValueError, match="precisions"):
-        Tuning(precisions=[])
-    with pytest.raises(ValueError, match="min_gain=0.5 must be 1 or more"):
-        Tuning(precisions=[Float32()], min_gain=0.5)
 
 
 @pytest.mark.slow
@@ -158,7 +151,6 @@ def test_a_run_records_the_choice_and_keeps_it(
     assert done.status == 0, done.err
     assert "tuning: bfloat16, 3.00 times as fast as float32" in done.err
     cfg: Any = load_run(tmp_path / "run")
-    assert cfg.tuning is None
     assert cfg.precision.__fn_or_cls__ is BFloat16
     measured(1.0, 2.0, 3.0)  # as on another machine
     resumed = command(train.main, f"--resume={tmp_path}/run", "--until_step=2")
@@ -202,10 +194,11 @@ def test_the_table_of_what_was_measured(command: Command, measured: Slow) -> Non
 @pytest.mark.parametrize("name", ["use_moe", "use_mla", "share_blocks", "untie_embeddings"])
 def test_models_of_every_kind_can_be_measured(name: str) -> None:
     """The times are positive, and the model is as it was: without memory."""
-    trainer = trainer_of(f"fiddler:{name}")
+    made = made_of(f"fiddler:{name}")
+    trainer = build_trainer(made.resolved)
     before = {key: (one.shape, one.is_meta) for key, one in trainer.model.named_parameters()}
-    choice = choice_of(trainer, renew=True)
-    assert choice.speeds is not None
+    choice = chooser.choose(made, trainer, renew=True)
+    assert choice is not None and choice.speeds is not None
     assert all(one > 0 for one in choice.speeds.seconds.values())
     assert {k: (p.shape, p.is_meta) for k, p in trainer.model.named_parameters()} == before
     assert torch.get_float32_matmul_precision() == "highest"
@@ -217,15 +210,9 @@ def test_formats_without_digits_are_not_called_float32() -> None:
     def rounded(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (a.bfloat16().double() @ b.bfloat16().double()).float()
 
-    trainer = trainer_of()
+    trainer = build_trainer(made_of().resolved)
     pieces = tuning.pieces_of(trainer)
     speeds = tuning.measure(trainer, pieces, [Float32(), Float32(products="medium")])
     assert [*speeds.seconds] == ["float32", "float32 (medium products)"][: len(speeds.seconds)]
     assert not tuning.is_exact(Float32(products="medium"), multiply=rounded)
     assert tuning.is_exact(Float32(products="highest"))
-
-
-def test_compilation_is_left_to_the_tuning_by_every_config() -> None:
-    cfg: Any = base()
-    assert cfg.model.compile is None
-    assert isinstance(graph.build(cfg).tuning.compile, Compile)

@@ -176,7 +176,7 @@ KERNELS = {"sdpa": lm.sdpa, "blockwise": lm.blockwise, "fastest": lm.fastest, "e
 
 
 def scoring(layout: str, mask: str, change: str) -> lm.Scoring:
-    ctx = LAYOUTS[layout].columns(0)
+    ctx = LAYOUTS[layout].columns(0, MASK_SEQ)
     return lm.Scoring(ctx=ctx, scale=0.4, mask=MASKS[mask], **CHANGES[change])
 
 

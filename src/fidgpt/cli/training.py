@@ -113,11 +113,10 @@ def check_parallel(made: Composition) -> int:
 
 
 def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
-    assert trainer.tuning is not None
-    made = tuning.tuned(made, trainer.tuning, choice)
+    made = tuning.tuned(made, choice)
     if choice.compiles:
         return made, runs.build_trainer(made.resolved)
-    trainer.precision, trainer.tuning = choice.precision, None
+    trainer.precision = choice.precision
     return made, trainer
 
 

@@ -1,38 +1,30 @@
-"""What a run computes with, chosen on the machine at hand and written into its config."""
+"""What a run computes with, chosen on the machine at hand and written into its config.
 
-from dataclasses import dataclass
+A config whose precision is `native_precision` leaves the number format to be chosen, and the
+compilation of blocks if it sets none.
+"""
 
 import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.train import Trainer, Tuning, native_precision
+from fidgpt.model import Compile
+from fidgpt.train import BFloat16, Float32, Trainer, native_precision, tuning
 from fidgpt.train.tuning import Choice
 
-
-@dataclass(frozen=True)
-class Open:
-    """What a config leaves to its tuning.
-
-    Attributes:
-      precision: whether that is the number format.
-      compile: whether that is the compilation of blocks.
-    """
-
-    precision: bool
-    compile: bool
+# The most exact one first, and last the one of accelerators.
+FORMATS = (fdl.Config(Float32), fdl.Config(Float32, products="medium"), fdl.Config(BFloat16))
 
 
-def left_open(cfg: fdl.Config) -> Open:
-    """Return what a config leaves to be chosen; nothing if it has no tuning."""
-    if not isinstance(getattr(cfg, "tuning", None), fdl.Buildable):
-        return Open(False, False)
-    precision, model = getattr(cfg, "precision", None), getattr(cfg, "model", None)
-    return Open(
-        precision=isinstance(precision, fdl.Config)
-        and fdl.get_callable(precision) is native_precision,
-        compile=getattr(model, "compile", ...) is None,
-    )
+def is_open(cfg: fdl.Config) -> bool:
+    """Return whether a config leaves its number format to be chosen."""
+    precision = getattr(cfg, "precision", None)
+    is_node = isinstance(precision, fdl.Config)
+    return is_node and fdl.get_callable(precision) is native_precision
+
+
+def _may_compile(cfg: fdl.Config) -> bool:
+    return getattr(getattr(cfg, "model", None), "compile", ...) is None
 
 
 def choose(made: Composition, trainer: Trainer, *, renew: bool = False) -> Choice | None:
@@ -43,34 +35,28 @@ def choose(made: Composition, trainer: Trainer, *, renew: bool = False) -> Choic
       trainer: what it builds.
       renew: measure again what is remembered.
     """
-    free = left_open(made.config)
-    if trainer.tuning is None or not (free.precision or free.compile):
+    if not is_open(made.config):
         return None
-    return trainer.tuning.choose(trainer, keeps_precision=not free.precision, renew=renew)
+    offered = [fdl.build(one) for one in FORMATS]
+    return tuning.choose(trainer, offered, may_compile=_may_compile(made.config), renew=renew)
 
 
-def tuned(made: Composition, tuning: Tuning, choice: Choice) -> Composition:
+def tuned(made: Composition, choice: Choice) -> Composition:
     """Return a composition in which the choice is set, so that a run of it repeats exactly."""
-    free, cfg = left_open(made.config), graph.clone(made.config)
-    offered = cfg.tuning
+    cfg, names = graph.clone(made.config), [tuning.name_of(fdl.build(one)) for one in FORMATS]
     with graph.attributed_to(f"measured on this machine: {choice.reason}"):
-        if free.precision:
-            cfg.precision = offered.precisions[list(tuning.precisions).index(choice.precision)]
-        if free.compile and choice.compiles:
-            cfg.model.compile = offered.compile
-        cfg.tuning = None
+        cfg.precision = graph.clone(FORMATS[names.index(tuning.name_of(choice.precision))])
+        if choice.compiles:
+            cfg.model.compile = fdl.Config(Compile)
     return compose([], made.catalogue, base=cfg)
 
 
 def tuned_alike(cfg: fdl.Config, old: fdl.Config) -> fdl.Config:
     """Return a config with what was chosen for an earlier run of it."""
-    free = left_open(cfg)
-    if getattr(old, "tuning", None) is not None or not (free.precision or free.compile):
+    if not is_open(cfg) or is_open(old):
         return cfg
     changed, old = graph.clone(cfg), graph.clone(old)
-    changed.tuning = None
-    if free.precision:
-        changed.precision = old.precision
-    if free.compile:
+    changed.precision = old.precision
+    if _may_compile(cfg) and not _may_compile(old):
         changed.model.compile = old.model.compile
     return changed

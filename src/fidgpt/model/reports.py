@@ -55,7 +55,7 @@ class Share(Protocol):
 
     def totals(
         self, fixed: Sequence[int], counted: Sequence[Int64[Tensor, "..."]], /
-    ) -> tuple[Sequence[int], Sequence[Int64[Tensor, "..."]]]:
+    ) -> tuple[Sequence[int | Tensor], Sequence[Int64[Tensor, "..."]]]:
         """Return these counts of a pass summed over all passes of the step.
 
         Args:

@@ -22,4 +22,3 @@ from fidgpt.train.trackers.console import *
 from fidgpt.train.trackers.services import *
 from fidgpt.train.trackers.trackers import *
 from fidgpt.train.trainer import *
-from fidgpt.train.tuning import *

@@ -36,7 +36,6 @@ from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
 from fidgpt.train.trackers.trackers import Row, Tracker, Trackers, require_packages
-from fidgpt.train.tuning import Tuning
 
 __all__ = ["Trainer"]
 
@@ -80,7 +79,6 @@ class Trainer:
       batch_growth: makes the stream's batches grow, as `GrowingBatch` does.
       seq_len_growth: makes the stream's sequences grow, as `GrowingSequence` does.
       prefetch: makes batches ahead of their steps, as `Prefetch` does.
-      tuning: chooses, before the run, the precision and compilation that the config leaves open.
 
     Raises:
       ValueError: a count is below one, `max_grad_norm` is not positive, or the mesh of `parallel`
@@ -88,7 +86,7 @@ class Trainer:
     """
 
     ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
-        ("batch_growth", "seq_len_growth", "prefetch", "tuning")
+        ("batch_growth", "seq_len_growth", "prefetch")
     )
     # What may change on resume: "live" affects no number, "restart" those that follow.
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
@@ -111,7 +109,6 @@ class Trainer:
         "observers": "live",
         "samples": "live",
         "prefetch": "live",
-        "tuning": "live",
     }
 
     vocab_size: int
@@ -145,7 +142,6 @@ class Trainer:
     batch_growth: StreamWrapper | None = None
     seq_len_growth: StreamWrapper | None = None
     prefetch: StreamWrapper | None = None
-    tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
         for wrapper in (self.batch_growth, self.seq_len_growth, self.prefetch):

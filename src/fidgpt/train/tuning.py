@@ -18,18 +18,15 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import cost
-from fidgpt.model.blocks import BlockWrapper
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.linear import declared_flops
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
-from fidgpt.ranges import require_size
 from fidgpt.train.device import remembered
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.precision import Precision, native_precision
 
-__all__ = ["Tuning"]
-
+_MIN_GAIN = 1.05  # times the speed of the most exact format
 _MIN_FLOPS = 2e12  # of a run that measuring may delay: about ten seconds
 _LARGEST = 1e8  # parameters of a block that can be filled in passing
 _SECONDS = 1.5  # for all measurements together
@@ -91,7 +88,7 @@ class Choice:
     """What a run should compute with.
 
     Attributes:
-      precision: the number format, one of those of the `Tuning`.
+      precision: the number format, one of those offered.
       compiles: whether blocks are worth compiling.
       speeds: what it is based on; None if nothing was measured.
       reason: the same in words, on one line.
@@ -103,99 +100,75 @@ class Choice:
     reason: str
 
 
-class Tuning:
-    """Chooses how a run computes by measuring, where its config leaves that open.
+def choose(
+    run: Tunable, offered: Sequence[Precision], *, may_compile: bool, renew: bool = False
+) -> Choice | None:
+    """Return what suits a run best; None if it is too short or too large to measure.
 
     The result is remembered in fidgpt's cache directory for the same processor, threads, libraries
     and shapes of the model; a measurement that other programs disturbed is not, and chooses nothing
-    but `native_precision`. On accelerators nothing is measured: the last format is chosen there.
+    but `native_precision`. On accelerators nothing is measured: the last format is chosen there. Of
+    several processes, which would disturb each other, nothing is measured either.
 
     Args:
-      precisions: number formats to choose from, the most exact one first.
-      compile: compiles blocks where that saves more time than it takes; None never compiles.
-      min_gain: how many times as fast as the first format another one must be to be chosen.
-
-    Raises:
-      ValueError: there is no format, or `min_gain` is below 1.
+      run: what is measured.
+      offered: number formats to choose from, the most exact one first.
+      may_compile: whether blocks may be compiled.
+      renew: measure again what is remembered.
     """
-
-    def __init__(
-        self,
-        *,
-        precisions: Sequence[Precision],
-        compile: BlockWrapper | None = None,
-        min_gain: float = 1.05,
-    ) -> None:
-        require_size("the number of precisions", len(precisions))
-        if not min_gain >= 1:
-            raise ValueError(f"{min_gain=} must be 1 or more.")
-        self.precisions = precisions
-        self.compile = compile
-        self.min_gain = min_gain
-
-    def choose(
-        self, run: Tunable, *, keeps_precision: bool = False, renew: bool = False
-    ) -> Choice | None:
-        """Return what suits a run best; None if it is too short or too large to measure.
-
-        Of several processes, which would disturb each other, nothing is measured.
-
-        Args:
-          run: what is measured.
-          keeps_precision: choose its compilation only.
-          renew: measure again what is remembered.
-        """
-        offered = [run.precision] if keeps_precision else [*self.precisions]
-        operations = 3 * cost.flops_per_token(run.model, seq_len=run.seq_len)
-        if operations * run.num_steps * run.batch_size * run.seq_len < _MIN_FLOPS:
-            return None
-        if run.parallel.device.type != "cpu":
-            return Choice(
-                precision=offered[-1],
-                compiles=self.compile is not None and _can_compile(),
-                speeds=None,
-                reason=f"{name_of(offered[-1])}, as on every {run.parallel.device.type}",
-            )
-        pieces = pieces_of(run)
-        is_large = max(piece.num_parameters for piece in pieces) > _LARGEST
-        if is_large or "RANK" in os.environ:
-            return None
-        names = [name_of(one) for one in offered]
-        measured = remembered(
-            _key(run, pieces, names),
-            lambda: asdict(measure(run, pieces, offered)),
-            read=lambda found: None if renew else _read(found, names),
-        )
-        return self._best(run, offered, Speeds(**measured))
-
-    def _best(self, run: Tunable, offered: Sequence[Precision], speeds: Speeds) -> Choice:
-        by_name, seconds = {name_of(one): one for one in offered}, speeds.seconds
-        first, native = next(iter(by_name)), name_of(native_precision())
-        best = min(seconds, key=seconds.__getitem__)
-        if not speeds.is_steady:
-            best = native if native in seconds else first
-        elif seconds[first] < self.min_gain * seconds[best]:
-            best = first
-        saved, whole = seconds[best] - speeds.compiled(best), run.num_steps
-        is_worth_it = saved * whole > speeds.compiling and saved > _MIN_SAVED * seconds[best]
-        gains = [
-            f"{seconds[name] / seconds[best]:.2f} times as fast as {name}"
-            for name in seconds
-            if name != best
-        ]
-        compiling = f"{saved * whole:,.0f} s and take about {speeds.compiling:.0f} s"
-        notes = [
-            ", ".join([best, *([" and ".join(gains)] if gains else [])]),
-            *([f"compiling would save {compiling}"] if self.compile is not None else []),
-            *([] if speeds.is_steady else ["other programs disturbed the measurement"]),
-        ]
-        may_compile = self.compile is not None and speeds.is_steady and _can_compile()
+    may_compile &= _can_compile()
+    operations = 3 * cost.flops_per_token(run.model, seq_len=run.seq_len)
+    if operations * run.num_steps * run.batch_size * run.seq_len < _MIN_FLOPS:
+        return None
+    if run.parallel.device.type != "cpu":
         return Choice(
-            precision=by_name[best],
-            compiles=may_compile and is_worth_it,
-            speeds=speeds,
-            reason="; ".join(notes),
+            precision=offered[-1],
+            compiles=may_compile,
+            speeds=None,
+            reason=f"{name_of(offered[-1])}, as on every {run.parallel.device.type}",
         )
+    pieces = pieces_of(run)
+    is_large = max(piece.num_parameters for piece in pieces) > _LARGEST
+    if is_large or "RANK" in os.environ:
+        return None
+    names = [name_of(one) for one in offered]
+    measured = remembered(
+        _key(run, pieces, names),
+        lambda: asdict(measure(run, pieces, offered)),
+        read=lambda found: None if renew else _read(found, names),
+    )
+    return _best(run, offered, Speeds(**measured), may_compile=may_compile)
+
+
+def _best(
+    run: Tunable, offered: Sequence[Precision], speeds: Speeds, *, may_compile: bool
+) -> Choice:
+    by_name, seconds = {name_of(one): one for one in offered}, speeds.seconds
+    first, native = next(iter(by_name)), name_of(native_precision())
+    best = min(seconds, key=seconds.__getitem__)
+    if not speeds.is_steady:
+        best = native if native in seconds else first
+    elif seconds[first] < _MIN_GAIN * seconds[best]:
+        best = first
+    saved, whole = seconds[best] - speeds.compiled(best), run.num_steps
+    is_worth_it = saved * whole > speeds.compiling and saved > _MIN_SAVED * seconds[best]
+    gains = [
+        f"{seconds[name] / seconds[best]:.2f} times as fast as {name}"
+        for name in seconds
+        if name != best
+    ]
+    compiling = f"{saved * whole:,.0f} s and take about {speeds.compiling:.0f} s"
+    notes = [
+        ", ".join([best, *([" and ".join(gains)] if gains else [])]),
+        *([f"compiling would save {compiling}"] if may_compile else []),
+        *([] if speeds.is_steady else ["other programs disturbed the measurement"]),
+    ]
+    return Choice(
+        precision=by_name[best],
+        compiles=may_compile and speeds.is_steady and is_worth_it,
+        speeds=speeds,
+        reason="; ".join(notes),
+    )
 
 
 def name_of(precision: Precision) -> str:
