@@ -23,6 +23,8 @@ from fidgpt.train import Mirror, Trainer, device, mesh_check, preflight
 from fidgpt.train.facts import check_resumable, facts_of
 from fidgpt.train.tuning import Choice
 
+_LARGEST_RATE = 10.0  # no optimizer that fidgpt has learns with more
+
 
 def prepared() -> tuple[Catalogue, fdl.Config | None]:
     """Return the names that directives may use, and the config of the run to resume.
@@ -48,6 +50,9 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(made.resolved, is_loaded=old is not None)
     changes, warnings = reported(made)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
+    rate = getattr(trainer.optimizer, "keywords", {}).get("lr")
+    if isinstance(rate, int | float) and rate > _LARGEST_RATE:
+        warnings = [*warnings, f"optimizer.lr={rate:g} is so large that the model will diverge."]
     warn([*warnings, *unused_arguments(made.config), *report.unused_blocks(made)])
     may_tune = old is None and not FLAGS.dry_run
     if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
@@ -80,7 +85,10 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
 
     from fidgpt.train.summary_text import facts_table
 
-    Console(highlight=False).print(facts_table(directory, facts_of(trainer), step=0))
+    facts = facts_of(trainer)
+    Console(highlight=False).print(facts_table(directory, facts, step=0))
+    if line := device.lack_of_memory(facts.memory.peak, facts.memory_there):
+        warn([line])
     return None
 
 

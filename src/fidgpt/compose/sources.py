@@ -1,6 +1,7 @@
 """Configs read from files and runs, on this machine or in storage that fsspec knows."""
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,10 @@ def _with_history(cfg: fdl.Config, file: str) -> fdl.Config:
     return cfg
 
 
+def _is_run(path: Path) -> bool:
+    return (path / "config.json").is_file() and (path / "command.txt").is_file()
+
+
 def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     """Return the graph of a run, from its directory.
 
@@ -137,6 +142,11 @@ def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     try:
         text = read_text(str(file))[1]
     except UnreadableFile as error:
+        around = next((one for one in path.absolute().parents[:3] if _is_run(one)), None)
+        if around is not None and not remedy:
+            step = re.search(r"/step_(\d{8,})", str(path.absolute().relative_to(around.parent)))
+            flag = f", with --resume_step={int(step[1])} (elsewhere --step)" if step else ""
+            raise RunError(f"{path} is a part of a run: name the run, {around}{flag}.") from None
         raise RunError(f"{path} holds no run: {error}{remedy}") from None
     try:
         with attributed_to(str(file)):

@@ -161,6 +161,11 @@ class TextFiles:
                     f"{root} is a folder without text: no non-empty file in it matches {patterns}"
                 )
             return files
+        if "://" in str(self.path):
+            raise DataError(
+                f"{self.path} is a URL, and a text is read from this machine.\nDownload it first; "
+                "a dataset of the hub is read by HubDataset(name)."
+            )
         if not root.exists():
             raise self._wrong_path(f"{root} does not exist (the current directory is {Path.cwd()})")
         if not root.is_file():  # such as a pipe, which cannot be read twice
@@ -292,8 +297,14 @@ def _has_lines(path: Path, text_field: str) -> bool:
 
 def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
     with open_unpacked(path) as file:
-        for number, line in enumerate(file, start=1):
+        lines = iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b"")
+        for number, line in enumerate(lines, start=1):
             place = f"{path}, line {number}"
+            if len(line) > _MAX_LINE_BYTES:
+                raise DataError(
+                    f"{place} is longer than {_MAX_LINE_BYTES >> 20} MiB, which takes ten times as "
+                    "much memory.\nSplit it into several documents."
+                )
             if not line.strip():
                 continue
             try:

@@ -2,6 +2,7 @@
 
 import abc
 import hashlib
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -279,6 +280,13 @@ class TokenStream(IndexedStream):
                 transform.check(prepared.tokenizer)
             sequences = self.packing(prepared, seq_len=self.seq_len, seed=self.seed)
             self._packed = prepared, sequences
+            if show_progress and sequences.num_sequences < self.batch_size:
+                there, read = prepared.train.num_tokens, self.batch_size * self.seq_len
+                print(
+                    f"warning: the text has {there:,} tokens to train on, and a step reads "
+                    f"{read:,}: it repeats them.",
+                    file=sys.stderr,
+                )
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the sequences with these numbers, which count across epochs."""

@@ -13,6 +13,8 @@ from fidgpt.graph import expressions, hints
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.expressions import NO_NUMBER, split_at_commas
 
+_CURLY = ("“”", "‘’", "„“", "””", "’’")
+
 
 def item_texts(text: str, hint: Any) -> dict[Any, str]:
     """Return the texts of the items of a list, tuple or dict by key, where one may stand; else {}.
@@ -82,6 +84,8 @@ def read_value(text: str, hint: Any) -> Any:
 def _readings(text: str, hint: Any) -> list[Any]:
     """What a text may mean, the likeliest first."""
     members, choices, word = hints.members_of(hint), choices_of(hint), text.strip()
+    if (word[:1] + word[-1:]) in _CURLY:
+        raise ConfigError(f"{word:.60} is in curly quotes, which are letters: write ' or \".")
     if word in choices:
         return [choices[word]]
     kind, _, name = word.rpartition(".")  # as in Python code: Color.RED

@@ -30,6 +30,8 @@ from fidgpt.train import Trainer
 from fidgpt.train.facts import measured_flops
 from fidgpt.train.summary_text import counted
 
+_MOST_LINES = 7  # of errors, and two of how many are left
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -274,10 +276,21 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
                 continue
             identities[numbers] = point.fingerprint
             points.setdefault(point.fingerprint, point)
-        raise_all([_message(text, names) for text, names in mistakes.items()])
+        raise_all(_some([_message(text, names) for text, names in mistakes.items()]))
         overwritten, moves = maker.effects
         raise_all(overwritten or _without_effect(maker.axes, identities))
         return Plan(list(points.values()), maker.labels, len(identities) - len(points), moves)
+
+
+def _some(mistakes: list[str]) -> list[str]:
+    """Return as many mistakes as fit on a screen, the first in any case."""
+    shown, num_lines = mistakes[:1], mistakes[0].count("\n") if mistakes else 0
+    for one in mistakes[1:]:
+        if (num_lines := num_lines + one.count("\n") + 2) > _MOST_LINES:
+            break
+        shown.append(one)
+    left = len(mistakes) - len(shown)
+    return [*shown, f"and {left} more of the kind."] if left else shown
 
 
 def _message(text: str, points: list[str]) -> str:

@@ -240,6 +240,12 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
 # From glibc's malloc.h.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_MAX = -4
+# What a lack of memory is called where it has no class of its own.
+_LACKS = (
+    *("can't allocate memory", "Cannot allocate memory", "cannot allocate memory", "bad_alloc"),
+    *("failed to map segment", "could not create a memory", "could not create a primitive"),
+)
+_SURELY = 1.25  # times the memory there is: an estimate may be a few per cent off
 _TRAIN_WITH_LESS = (
     "Compute fewer sequences at once, which leaves the batch unchanged "
     "(fiddler:set_micro_batch_size), recompute activations (fiddler:use_recompute), or choose "
@@ -284,16 +290,34 @@ def within_memory(*, remedy: str = _TRAIN_WITH_LESS) -> Iterator[None]:
     """
     try:
         yield
-    except (MemoryError, RuntimeError) as error:
+    except (MemoryError, RuntimeError, OSError, ImportError) as error:
         if not is_lack_of_memory(error):
             raise
         raise RunError(f"there is not enough memory: {first_line(error):.200}\n{remedy}") from error
 
 
+def lack_of_memory(peak: int, there: int | None, *, margin: float = 1.0) -> str | None:
+    """Return a sentence if a run needs more bytes than `margin` times what a device has."""
+    if there is None or peak <= margin * there:
+        return None
+    return f"the run needs {peak / 1e9:,.1f} GB per device, which has {there / 1e9:,.1f}."
+
+
+def require_memory(peak: int, there: int | None) -> None:
+    """Raise RunError if a run is far from fitting a device, before it slows down the machine.
+
+    Args:
+      peak: bytes that it needs, which are estimated.
+      there: bytes that the device has; None if that is unknown.
+    """
+    if line := lack_of_memory(peak, there, margin=_SURELY):
+        raise RunError(f"{line}\n{_TRAIN_WITH_LESS}")
+
+
 def is_lack_of_memory(error: Exception) -> bool:
     """Return whether an error is a lack of memory, for which torch has no class on CPUs."""
     known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "can't allocate memory" in str(error)
+    return known or any(words in str(error) for words in _LACKS)
 
 
 def first_line(error: Exception) -> str:

@@ -411,6 +411,9 @@ def _ranges(numbers: list[int]) -> str:
     return texts[0] if len(numbers) == 1 else f"{{{','.join(texts)}}}"
 
 
+_MOST_TOKENS = 1 << 26  # of a pass that is measured, whose parts are counted one by one
+
+
 def footprint(
     recipe: Recipe, *, num_sequences: int, device: torch.device, seq_len: int | None = None
 ) -> Footprint:
@@ -424,15 +427,19 @@ def footprint(
     """
     model, precision, seq_len = recipe.model, recipe.precision, seq_len or recipe.seq_len
     at_once = min(recipe.micro_batch_size or num_sequences, num_sequences)
-    zeros = cost.with_zeros(model, num_tokens=at_once * seq_len, device=device)
+    measured = min(at_once, max(1, _MOST_TOKENS // seq_len))  # more take as much for each sequence
+    zeros = cost.with_zeros(model, num_tokens=measured * seq_len, device=device)
     twin = zeros or cost.without_memory(model)
     train_only(twin, recipe.trainable)
     replica = precision.replica(twin)
     objective, sizes = (
         NextToken(replica, recipe.loss),
-        {"num_sequences": at_once, "seq_len": seq_len},
+        {"num_sequences": measured, "seq_len": seq_len},
     )
     activations = _known(lambda: cost.activation_bytes(replica, objective, **sizes, device=device))
+    if activations is not None and measured < at_once:
+        scaled = (count * at_once // measured for count in activations)
+        activations = cost.ActivationBytes(*scaled)
     for parameter in replica.parameters():
         if parameter.requires_grad:
             parameter.grad = torch.empty_like(parameter)

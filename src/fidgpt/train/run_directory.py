@@ -25,6 +25,7 @@ class RunError(ValueError):
     """A run cannot start or continue; the message names the reason and the remedy."""
 
 
+_TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 FLAGS_FILE = "flags.txt"
 RUN_ID = "run_id.txt"  # of the run, whatever its directory is called
 _CONFIG = "config.json"
@@ -61,6 +62,8 @@ def cannot_write(path: Path, error: Exception, *, run: Path, size: int = 0) -> s
     number = error.errno if isinstance(error, OSError) else int(found[1]) if found else None
     reason = str(error) if number is None else os.strerror(number)
     remedy = "give the run a directory that can be written"
+    if number in _TOO_MANY_OPEN:
+        remedy = "raise the limit, as by ulimit -n 4096"
     if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         free = shutil.disk_usage(next(one for one in path.parents if one.exists())).free
         room = f"it takes {size / 1e6:,.1f} MB and " if size else ""
@@ -246,6 +249,8 @@ class RunDirectory:
                     if path.is_file():
                         sync(path)
         except OSError as error:
+            if error.errno in _TOO_MANY_OPEN:
+                raise RunError(f"{cannot_write(self.path, error, run=self.path)}.") from error
             raise RunError(
                 f"the run directory {self.path} is gone or cannot be written ({error.strerror}): "
                 f"restore it and resume with {resume_flag(self.path)}; if it was moved, name its "

@@ -179,6 +179,7 @@ class Trainer:
             self.parallel.on_main(lock if resume else run.require_free)
             self.prepare()
             facts = facts_of(self)  # before the model is sharded
+            device.require_memory(facts.memory.peak, facts.memory_there)
             state = self.setup(run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(state.step)})
             if resume:

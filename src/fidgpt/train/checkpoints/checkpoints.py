@@ -403,7 +403,8 @@ class Checkpoints:
         while True:
             path = manifest.choose(directory, step, needed)
             try:
-                return _restore_from(path, model, optimizer, stateful, warn)
+                with _damage_of(path):
+                    return _restore_from(path, model, optimizer, stateful, warn)
             except (OSError, SafetensorError) as error:
                 if path.exists():
                     raise CheckpointError(f"{path} cannot be read: {error}.") from error
@@ -549,11 +550,26 @@ def check_fit(
         CheckpointError: there is none, or it does not fit.
     """
     path = manifest.choose(directory, step, needed=())
-    _require_fit(path, _stored(path, "model"), tensors.named_tensors(model))
-    if optimizer is not None:
-        with _naming_path(path):
-            tensors.check_optimizer(_read(path, "optimizer.json"), optimizer, model)
-    return _step_and_state(path)
+    try:
+        with _damage_of(path):
+            _require_fit(path, _stored(path, "model"), tensors.named_tensors(model))
+            if optimizer is not None:
+                with _naming_path(path):
+                    tensors.check_optimizer(_read(path, "optimizer.json"), optimizer, model)
+            return _step_and_state(path)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+
+
+@contextlib.contextmanager
+def _damage_of(path: Path) -> Iterator[None]:
+    """Turn the errors of reading something else than was saved into CheckpointError."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{path} is damaged: {error!r:.200}.") from error
 
 
 def _require_fit(path: Path, weights: tensors.Stored, own: Mapping[str, Tensor]) -> None:
