@@ -1,6 +1,6 @@
 # The project's commands. Each sets up .venv first, which takes minutes once.
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast test-long faults clusters lint format clean
+.PHONY: help setup train test test-fast test-long faults fuzz clusters lint format clean
 BIN := .venv/bin
 # Each pytest worker would spend seconds to compile all tests again.
 unexport PYTHONDONTWRITEBYTECODE
@@ -28,6 +28,9 @@ test-long: setup  ## run all tests, including those that take minutes
 
 faults: setup  ## inject a thousand faults into runs, and print the outcomes
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults $(or $(ARGS),--num=1000)
+
+fuzz: setup  ## change the files that are read at random, for an hour
+	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(or $(ARGS),--minutes=60)
 
 clusters: setup  ## test sweeps on Ray with several nodes, and on Slurm if installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray,slurm]'

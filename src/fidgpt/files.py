@@ -85,6 +85,8 @@ def open_regular(path: str | Path, *, pipe: bool = False) -> io.BufferedReader:
     Raises:
       OSError: it cannot be opened, or is no regular file; `strerror` is the reason.
     """
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe would wait for a writer
     try:
         mode = os.fstat(handle).st_mode

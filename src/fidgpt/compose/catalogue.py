@@ -204,7 +204,7 @@ class Catalogue:
             return find_dotted(name, kind)
         other = self.kind_of(name)
         remedy = f"There is {other}:{name}." if other else suggest(name, known)
-        raise ConfigError(f"there is no {kind} {name!r}. {remedy}")
+        raise ConfigError(f"there is no {kind} {name!r:.80}. {remedy}")
 
     def kind_of(self, name: str) -> str | None:
         """Return the kind under which a name is listed, if it is."""

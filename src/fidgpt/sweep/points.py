@@ -253,7 +253,7 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
       allowed: packages of the user's own whose callables a config may name.
 
     Raises:
-      ConfigErrors: some points are wrong, and all of them are named; or an axis changes nothing,
+      ConfigErrors: some points are wrong, and the first are named; or an axis changes nothing,
         or a directive overwrites what one chose.
     """
     with gc_paused():

@@ -20,7 +20,7 @@ from rich.text import Text
 
 import fidgpt
 from fidgpt.compose.directives import DEFAULT_CONFIG
-from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
+from fidgpt.files import is_inside, parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
 from fidgpt.sweep.axes import Axis, Item
@@ -35,9 +35,10 @@ _FORMULA = re.compile(r"[=@\t\r]|[+-](?!(\d*\.?\d+|\d+\.)(e[+-]?\d+)?$)")  # but
 _REPLACED = (SHEET, SWEEPS, "objective.json", "bisect.jsonl")
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
-_REQUIRED = {
-    *("name", "fingerprint", "status", "directory", "last_words", "values", "metrics"),
-    *("num_steps", "step", "attempts", "directives", "seconds"),
+_REQUIRED: Mapping[str, Any] = {
+    **dict.fromkeys(("name", "fingerprint", "status", "directory", "last_words"), str),
+    **{"values": dict, "metrics": dict, "directives": list, "seconds": int | float},
+    **dict.fromkeys(("num_steps", "step", "attempts"), int),
 }
 _SECONDS = 2.0  # between two writes while nothing ends
 FAILED = ("failed", "diverged")
@@ -87,7 +88,13 @@ def _row(line: str) -> Result | None:
         row = parse_json(line)
     except ValueError:
         return None
-    return row if isinstance(row, dict) and row.keys() >= _REQUIRED else None
+    is_row = isinstance(row, dict) and all(
+        isinstance(row.get(name), kind) for name, kind in _REQUIRED.items()
+    )
+    if not is_row or not is_inside(row["directory"]):
+        return None
+    texts = (*row["directives"], *row["values"].values())
+    return row if all(isinstance(one, str) for one in texts) else None
 
 
 def write_table(directory: Path, rows: Sequence[Result]) -> None:
@@ -389,7 +396,7 @@ def best(rows: Iterable[Result], objective: Objective | None = None) -> Result |
     """Return the best finished row, or the best of those that still run if none is finished."""
     rows = [row for row in rows if row["status"] not in FAILED]
     by = objective or usual(rows)
-    rows = [row for row in rows if by.name in row["metrics"]]
+    rows = [row for row in rows if isinstance(row["metrics"].get(by.name), int | float)]
     rows = [row for row in rows if row["status"] == "finished"] or rows
     return min(rows, key=lambda row: by.sorted_by(row["metrics"][by.name]), default=None)
 

@@ -71,7 +71,7 @@ class Sweep:
         """The points, all composed and checked.
 
         Raises:
-          ConfigErrors: some are wrong, and all of those are named.
+          ConfigErrors: some are wrong, and the first of those are named.
           ConfigError: no run reports the objective.
         """
         made = plan(self.items, allowed=self.allowed)

@@ -36,6 +36,7 @@ _NONE: frozenset[int] = frozenset()
 _Copy = tuple[int, frozenset[int]]
 _Owned = dict[str, dict[str, Any]]  # by the path of each enclosing owner, its shared nodes
 _MOST = 96  # characters of a list or dict that stays on one line
+MAX_DEPTH = 200  # as of YAML
 _SECTION_DEPTH = 3  # of the sections of a node in a document
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -138,13 +139,31 @@ def _data_of(text: str) -> Any:
 
         return read_yaml(text)
     try:
-        return read_json(text)
+        return _flat_enough(read_json(text))
     except ConfigError:
         raise
     except RecursionError:
         raise ConfigError("it is not JSON: it is nested too deeply.") from None
     except ValueError as error:
         raise ConfigError(f"it is not JSON: {error}.") from None
+
+
+def _flat_enough(data: Any) -> Any:
+    """Return data that code can walk by recursion.
+
+    Raises:
+      ConfigError: it is nested too deeply.
+    """
+    level, depth = [data], 0
+    while level := [
+        item
+        for one in level
+        if isinstance(one, dict | list)
+        for item in (one.values() if isinstance(one, dict) else one)
+    ]:
+        if (depth := depth + 1) > MAX_DEPTH:
+            raise ConfigError(f"nesting deeper than {MAX_DEPTH} levels.")
+    return data
 
 
 def to_json(document: dict[str, Any]) -> str:

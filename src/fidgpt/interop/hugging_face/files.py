@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from fidgpt.configs.hub import Family, Form, Piece, Same, Tensors
 from fidgpt.files import (
     atomic_path,
+    is_inside,
     list_own,
     open_regular,
     parse_json,
@@ -138,7 +139,7 @@ def _index(directory: Path) -> dict[str, str]:
     if not (directory / INDEX).exists():
         raise _no_weights(directory)
     shards = read_json(directory / INDEX).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
+    if not isinstance(shards, dict) or not all(map(is_inside, shards.values())):
         raise ConfigError(f"{directory / INDEX} cannot be read: it has no weight_map of files.")
     return shards
 

@@ -568,7 +568,7 @@ def _damage_of(path: Path) -> Iterator[None]:
         yield
     except CheckpointError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error!r:.200}.") from error
 
 
