@@ -16,7 +16,7 @@ def test_a_changed_file_is_read_or_refused(name: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_many_changes_of_a_file(name: str) -> None:
-    fuzz.attack(name, examples=120, number=1)
+    fuzz.attack(name, examples=60, number=1)
 
 
 @pytest.mark.slow

@@ -225,6 +225,13 @@ def test_smoothing_keeps_a_constant_and_removes_noise() -> None:
     assert all(abs(value - 2.0) < 0.05 for value in noisy[-100:])
 
 
+@pytest.mark.parametrize("steps", [[0, 0], [10**18, 10**18 + 1], [-3, 5], [9, 2]])
+def test_steps_of_any_size_and_order_are_smoothed(steps: list[int]) -> None:
+    rows = [{"step": step, "loss": 1.0} for step in steps]
+    curve = curve_of(Recorded("one", rows), "loss", over="step")
+    assert curve is None or {round(value, 9) for value in curve.smooth} == {1.0}
+
+
 def test_first_steps_and_infinite_values_can_be_left_out() -> None:
     run = recorded(9.0, math.nan, 2.0, 1.0, 1.7e308, 10**400, -math.inf)
     made = curve(run, smooth=0, first_step=2)

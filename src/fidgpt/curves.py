@@ -207,9 +207,10 @@ def _smoothed(steps: Sequence[int], y: Sequence[float], span: float) -> list[flo
     total = weight = 0.0
     smooth = []
     for before, step, value in zip([steps[0] - 1, *steps], steps, y, strict=False):
-        keep = math.exp((before - step) / min(span, _EARLY * step))
+        # A file may hold steps in any order, and of any size.
+        keep = math.exp(-abs(step - before) / max(1e-9, min(span, _EARLY * step)))
         total, weight = keep * total + (1 - keep) * value, keep * weight + (1 - keep)
-        smooth.append(total / weight)
+        smooth.append(total / weight if weight else value)
     return smooth
 
 

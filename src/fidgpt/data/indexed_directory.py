@@ -105,7 +105,7 @@ class IndexedDirectory:
         except DataError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"its {INDEX} has a missing or wrong entry ({error})"
+            reason = f"its {INDEX} has a missing or wrong entry ({error!s:.200})"
             raise self.damaged(reason) from error
 
     def check_size(self, file: str, *, size: int) -> None:
