@@ -217,7 +217,7 @@ def _anchors(page: Path) -> set[str]:
 
 def test_the_page_of_models_names_every_family_and_feature() -> None:
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    named = {*re.findall(r"`(\w+)`", page)}
+    named = {*re.findall(r"`(\w+)[`(]", page)}
     models = {*configs.__all__} - {"base", "debug"}
     assert models - named == set()
     assert {name for name in named if name.startswith("use_")} <= {*fiddlers.__all__}

@@ -222,7 +222,8 @@ _SMALL_RUN, _SMALL_MODEL = 1e10, 5e7  # operations; parameters
 
 def without_memory(model: Model) -> Model:
     """Return a copy of a model on the meta device, with the same ties."""
-    return copied(model, partial(torch.empty_like, device="meta"))
+    # torch.empty_like of a meta tensor imports sympy.
+    return copied(model, lambda one: torch.empty(one.shape, dtype=one.dtype, device="meta"))
 
 
 def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model | None:

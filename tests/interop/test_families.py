@@ -300,12 +300,8 @@ def test_what_is_for_training_alone_does_not_matter():
 def test_values_without_a_key_are_named():
     cfg = configs.base()
     for block in find(cfg.model, lm.Block):
-        block.branch_scale = 0.5
-        block.attention.scale = 0.25
-    assert misfit(cfg) == [
-        "blocks.*.branch_scale is 0.5, there 1.0",
-        "blocks.*.attention.scale is 0.25, there 0.125",
-    ]
+        block.mlp_norm.eps = 0.5
+    assert misfit(cfg) == ["blocks.*.mlp_norm.eps is 0.5, there 1e-05"]
 
 
 @pytest.mark.slow
