@@ -289,10 +289,10 @@ CHANGE_MODELS = {"adapters", "attention", "blocks", "embeddings", "heads", "late
 FEATURES = [
     name
     for name in fiddlers.__all__
-    if name != "freeze"  # which changes what is trained of a model, and not the model
-    and getattr(fiddlers, name).__module__.rpartition(".")[2] in {*CHANGE_MODELS, "positions"}
+    if getattr(fiddlers, name).__module__.rpartition(".")[2] in {*CHANGE_MODELS, "positions"}
     or name in {"use_mup", "use_moe"}
 ]
+FEATURES.remove("freeze")  # which changes what is trained of a model, and not the model
 
 
 @functools.cache
