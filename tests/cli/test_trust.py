@@ -79,7 +79,7 @@ def test_a_patch_or_yaml_file_counts_as_a_file(command: Command, tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_a_run_that_was_begun_here_resumes_and_says_where_it_sends(
+def test_a_run_that_was_begun_here_resumes_and_names_where_it_sends(
     command: Command, tmp_path: Path, cache: Path
 ) -> None:
     copy, run = f"file://{tmp_path}/copy", tmp_path / "run"

@@ -147,7 +147,7 @@ def test_the_graph_itself_is_left_alone() -> None:
     assert len(held) == 1
 
 
-def test_a_bound_graph_refuses_changes_and_says_where_to_make_them() -> None:
+def test_a_bound_graph_refuses_changes_and_names_where_to_make_them() -> None:
     cfg = outer([part()])
     bound = bind(cfg)
     path = r"^child\[0\].width cannot change, because this graph is bound"

@@ -132,7 +132,7 @@ def use_dropout(cfg: fdl.Config) -> None:
 def test_small_copies_compute_exactly() -> None:
     cfg = small("base", use_dropout, fiddlers.use_ema, fiddlers.use_packing, replicate=2)
     trainer = build_trainer(cfg)
-    assert trainer.average is None and trainer.tuning is None
+    assert trainer.average is None
     assert trainer.micro_batch_size == 1
     assert {node.value.dropout for node in graph.parts(cfg) if hasattr(node.value, "dropout")} == {
         0.0
