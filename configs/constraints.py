@@ -8,8 +8,7 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.data import ByteTokenizer, GrowingBatch
-from fidgpt.graph import ConfigError, Node, parts
-from fidgpt.graph.hints import computed
+from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.model import LearnedPositions
 from fidgpt.parallel import DataParallel, Mesh
 

@@ -1,15 +1,22 @@
 """A user's own modules and packages: what they offer by name, and what they do not."""
 
+import importlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import fiddle as fdl
 import pytest
 
+from fidgpt.cli import train
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
+from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
-from fidgpt.graph import ConfigError, bind, dump, fingerprint
+from fidgpt.graph import ConfigError, bind, dump, fingerprint, load_with_changes
+from fidgpt.sweep import Sweep, axis
+
+from .conftest import Command
 
 OWN = own_catalogue()
 
@@ -127,7 +134,7 @@ def test_a_broken_project_is_left_out(lab: Path, capsys: pytest.CaptureFixture[s
     catalogue = own_catalogue()
     assert catalogue.packages == () and set(catalogue.configs) == set(OWN.configs)
     error = capsys.readouterr().err
-    assert "fidlab.tags cannot be imported for the installed project 'fidlab'" in error
+    assert "fidlab.tags cannot be imported for the project 'fidlab'" in error
     assert "uninstall fidlab" in error
 
 
@@ -151,3 +158,86 @@ def test_an_installed_project_is_first_class(lab: Path) -> None:
     assert bind(cfg).model.norm.hidden_dim == 16
     saved = compose([f"config_str:{dump(cfg)}"], catalogue).config
     assert fingerprint(saved) == fingerprint(cfg)
+
+
+CONSTRAINTS = """
+import math
+
+def batches_fit_the_cluster(cfg) -> None:
+    batch_size = cfg.batch_size
+    if batch_size % 2:
+        raise ValueError(f"{batch_size=}: our nodes take multiples of 2.")
+
+def _helper(cfg) -> None:
+    raise AssertionError
+"""
+WRONG = ["config:debug", "set:batch_size=3"]
+MESSAGE = "batch_size=3: our nodes take multiples of 2."
+
+
+class TestConstraints:
+    @pytest.fixture(autouse=True)
+    def written(self, lab: Path) -> None:
+        (lab / "constraints.py").write_text(CONSTRAINTS)
+
+    def test_those_of_an_installed_project_check_every_run(self, lab: Path) -> None:
+        build_trainer(compose(WRONG).config, own_catalogue())
+        install(lab)
+        with pytest.raises(ConfigError, match=MESSAGE):
+            build_trainer(compose(WRONG).config, own_catalogue())
+        build_trainer(debug(), own_catalogue())
+        with pytest.raises(ConfigError, match=MESSAGE):
+            _ = Sweep("config:debug", axis("set:batch_size=3,4")).points
+
+    def test_those_of_a_package_that_is_named_or_allowed(self) -> None:
+        with pytest.raises(ConfigError, match=MESSAGE):
+            build_trainer(compose(WRONG).config, own_catalogue(("fidlab",)))
+        made = compose([*WRONG, "fiddler:fidlab.changes.deeper"], own_catalogue())
+        with pytest.raises(ConfigError, match=MESSAGE):
+            build_trainer(made.resolved, made.catalogue)
+
+    def test_the_directive_is_named(self, command: Command) -> None:
+        flags = [f"--config={one}" for one in WRONG]
+        status, _, error = command(train.main, *flags, "--allow=fidlab", "--dry_run")
+        assert status == 2
+        assert error == (
+            "error: directive 2 is wrong:\n  --config=set:batch_size=3\n"
+            f"               ^^^^^^^^^^^^\n  {MESSAGE}\n"
+        )
+
+    def test_one_that_cannot_be_imported_is_an_error(self, lab: Path) -> None:
+        (lab / "constraints.py").write_text("import no_such_module")
+        with pytest.raises(ConfigError, match="fidlab.constraints cannot be imported"):
+            build_trainer(debug(), own_catalogue(("fidlab",)))
+
+
+@pytest.mark.parametrize(
+    ("renamed", "new"),
+    [
+        ({"parts.Still": "layers.norms.Calm"}, "layers.norms:Calm"),
+        ({"parts.Still": "fidlab.layers.norms.Calm"}, "layers.norms:Calm"),
+        ({"parts": "layers.norms"}, "layers.norms:Still"),
+        ({"parts": "b", "b": "layers", "layers.Still": "layers.norms.Calm"}, "layers.norms:Calm"),
+        ({"parts": "parts.norms"}, "parts.norms:Still"),
+    ],
+)  # fmt: skip
+def test_old_files_name_components_that_moved(lab: Path, renamed: dict[str, str], new: str) -> None:
+    allowed = ("fidlab",)
+    old = compose(["config:debug", "use:model.norm=fidlab.parts.Still"], own_catalogue(allowed))
+    text = dump(old.config)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fidlab"]:
+        del sys.modules[name]
+    module, _, name = new.partition(":")
+    file = lab / f"{module.replace('.', '/')}.py"
+    file.parent.mkdir()
+    file.write_text((lab / "parts.py").read_text().replace("Still", name))
+    (lab / "parts.py").unlink()
+    (lab / "__init__.py").write_text(f"RENAMED = {renamed}")
+    importlib.invalidate_caches()
+    cfg, changes = load_with_changes(text, allowed=allowed)
+    assert fdl.get_callable(cfg.model.norm).__module__ == f"fidlab.{module}"
+    assert changes == [
+        "Still was renamed to Calm"
+        if name == "Calm"
+        else f"fidlab.parts:Still moved to fidlab.{module}"
+    ]

@@ -28,7 +28,8 @@ def show(made: Composition) -> None:
       ConfigError: there is nothing at a path, or no other graph.
     """
     with naming_directives(made):
-        rejected = graph.rejections(made.resolved, constraints=runs.CONSTRAINTS)
+        constraints = runs.constraints_of(made.catalogue)
+        rejected = graph.rejections(made.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in report.grouped(rejected)])
     warn([*reported(made).warnings, *report.unused_blocks(made)])
     sys.stdout.write("\n".join(_texts(made)))
@@ -118,7 +119,7 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
         summary_text,
     )
 
-    trainer = runs.build_trainer(made.resolved)
+    trainer = runs.build_trainer(made.resolved, made.catalogue)
     if form == "speed":
         return speed_text(tuning.choose(made, trainer, renew=FLAGS.measure), color=color)
     if form == "schedule":

@@ -40,13 +40,14 @@ def prepared() -> tuple[Catalogue, fdl.Config | None]:
 
 def other_errors(made: Composition) -> list[str]:
     """Return further errors, where a directive is wrong."""
-    return report.other_errors(made, constraints=runs.CONSTRAINTS, allow_noop=FLAGS.allow_noop)
+    constraints = runs.constraints_of(made.catalogue)
+    return report.other_errors(made, constraints=constraints, allow_noop=FLAGS.allow_noop)
 
 
 def run(made: Composition, old: fdl.Config | None) -> int | None:
     """Train what the directives made, or resume the run that had the config `old`."""
     with naming_directives(made):
-        trainer = runs.build_trainer(made.resolved)
+        trainer = runs.build_trainer(made.resolved, made.catalogue)
         _require_consent(made.resolved, is_loaded=old is not None)
     changes, warnings = reported(made)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
@@ -100,7 +101,7 @@ def check_parallel(made: Composition) -> int:
       RanksError: the processes of the mesh fail.
     """
     with naming_directives(made):
-        whole = shrinking.mesh_of(runs.build_trainer(made.resolved).parallel)
+        whole = shrinking.mesh_of(runs.build_trainer(made.resolved, made.catalogue).parallel)
     if whole.size == 1:
         raise ConfigError(
             "--check_parallel compares a mesh with one process, and this mesh is one process: add "
@@ -123,7 +124,7 @@ def check_parallel(made: Composition) -> int:
 def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
     made = tuning.tuned(made, choice)
     if choice.compiles:
-        return made, runs.build_trainer(made.resolved)
+        return made, runs.build_trainer(made.resolved, made.catalogue)
     trainer.precision = choice.precision
     return made, trainer
 

@@ -1,8 +1,9 @@
 """What can be named on a command line: configs, fiddlers, tags and components.
 
 Beside fidgpt's own names, those of dotted modules on PYTHONPATH, and those of installed packages
-that declare themselves in their `pyproject.toml`, whose modules `configs`, `fiddlers`, `tags` and
-`parts` are then known by name, and whose module `families` describes models of other families:
+that declare themselves in their `pyproject.toml`. Their modules `configs`, `fiddlers`, `tags` and
+`parts` are then known by name, `families` describes models of other families, and `constraints`
+checks every run:
 
     [project.entry-points."fidgpt.project"]
     lab = "lab"
@@ -183,6 +184,7 @@ class Catalogue:
       tags: quantities.
       parts: constructors, and functions that components take.
       packages: packages whose callables a file may name.
+      named: packages in which dotted names were found.
     """
 
     configs: Mapping[str, Callable[..., fdl.Config]]
@@ -190,6 +192,7 @@ class Catalogue:
     tags: Mapping[str, type[fdl.Tag]]
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     packages: tuple[str, ...] = ()
+    named: set[str] = field(default_factory=set)
 
     def find(self, kind: str, name: str) -> Any:
         """Return what a name stands for, as a `config`, `fiddler` or `tag`.
@@ -201,7 +204,9 @@ class Catalogue:
         if name in known:
             return known[name]
         if "." in name:
-            return find_dotted(name, kind)
+            found = find_dotted(name, kind)
+            self.named.add(name.partition(".")[0])
+            return found
         other = self.kind_of(name)
         remedy = f"There is {other}:{name}." if other else suggest(name, known)
         raise ConfigError(f"there is no {kind} {name!r:.80}. {remedy}")
@@ -210,6 +215,18 @@ class Catalogue:
         """Return the kind under which a name is listed, if it is."""
         kinds = ("config", "fiddler", "tag")
         return next((kind for kind in kinds if name in getattr(self, f"{kind}s")), None)
+
+    @property
+    def constraints(self) -> list[Callable[[fdl.Config], None]]:
+        """What the modules `constraints` of projects offer: of those installed, allowed, or named.
+
+        Raises:
+          ConfigError: one of them cannot be imported.
+        """
+        projects = sorted({name.partition(".")[0] for name in (*self.packages, *self.named)})
+        modules = [one for name in projects for one in _module_in(name, "constraints")]
+        found = [value for module in modules for value in offers(module).values()]
+        return [value for value in found if inspect.isfunction(value)]
 
 
 def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
@@ -263,7 +280,7 @@ def _declared_packages() -> list[str]:
 def _is_importable(package: str) -> bool:
     """Return whether an installed project can be imported; warn if it cannot."""
     try:
-        for name in ("configs", "fiddlers", "tags", "parts", "families"):
+        for name in ("configs", "fiddlers", "tags", "parts", "families", "constraints"):
             _module_in(package, name)
     except ConfigError as error:
         left_out = f"The project is left out: fix it, or uninstall {package}."
@@ -389,12 +406,12 @@ def imported(name: str, wanted: str) -> ModuleType:
 
 
 def _module_in(package: str, name: str) -> list[ModuleType]:
-    """Return a module of an installed project, such as its `configs`, if it has one.
+    """Return a module of a project, such as its `configs`, if it has one.
 
     Raises:
       ConfigError: it cannot be imported.
     """
-    wanted, full = f"the installed project {package!r}", f"{package}.{name}"
+    wanted, full = f"the project {package!r}", f"{package}.{name}"
     top = imported(package, wanted)
     has_module = hasattr(top, "__path__") and importlib.util.find_spec(full) is not None
     return [imported(full, wanted)] if has_module else []

@@ -18,11 +18,12 @@ import fiddle as fdl
 import torch
 
 from fidgpt import __version__, graph
+from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.configs import constraints as rules
 from fidgpt.cost import with_zeros, without_memory
 from fidgpt.graph import ConfigError, Resolved
-from fidgpt.graph.building import shown, shown_last
+from fidgpt.graph.building import Constraint, shown, shown_last
 from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.graph.provenance import dump_provenance
@@ -59,15 +60,29 @@ def train_command(directives: Iterable[str], *, allowed: Iterable[str] = ()) -> 
     return shlex.join(["python", "train.py", *allow_flags(allowed), *flags])
 
 
-def build_trainer(cfg: fdl.Config | Resolved) -> Trainer:
+def constraints_of(catalogue: Catalogue) -> list[Constraint]:
+    """Return the constraints on a whole run, of fidgpt and of the projects of a catalogue.
+
+    Raises:
+      ConfigError: those of a project cannot be imported.
+    """
+    return [*CONSTRAINTS, *catalogue.constraints]
+
+
+def build_trainer(cfg: fdl.Config | Resolved, catalogue: Catalogue | None = None) -> Trainer:
     """Build a config without giving its tensors memory, which takes seconds for any size.
+
+    Args:
+      cfg: the graph, or the graph resolved.
+      catalogue: the names that made it, whose projects may have constraints.
 
     Raises:
       ConfigError: the graph is wrong, or makes no trainer, or its model cannot read or start, or
         its optimizer cannot be made.
     """
     with torch.device("meta"):
-        trainer = graph.build(cfg, constraints=CONSTRAINTS)
+        constraints = constraints_of(catalogue) if catalogue else CONSTRAINTS
+        trainer = graph.build(cfg, constraints=constraints)
     if not isinstance(trainer, Trainer):
         raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
     try_model(trainer)

@@ -20,6 +20,7 @@ from fidgpt.graph.drawing import Drawing, draw, show_configs
 from fidgpt.graph.edits import swap_all, swapped
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
 from fidgpt.graph.formulas import formula
+from fidgpt.graph.hints import computed
 from fidgpt.graph.outlines import outline
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.provenance import (

@@ -203,7 +203,7 @@ class Bisection:
         self.directory = Path(directory or Path("runs") / name)
         self._catalogue = own_catalogue(self.allowed)
         self._begin = f"config_file:{self.good / 'config.json'}"
-        self._dry_runs = DryRuns()
+        self._dry_runs = DryRuns(self._catalogue)
         self._point = functools.cache(self._new_point)
         self._values: dict[str, float | None] = {}  # by fingerprint
         self._verdicts: dict[Pieces, Verdict] = {}

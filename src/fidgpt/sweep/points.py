@@ -16,7 +16,7 @@ from fidgpt.compose import report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, takes_numbers
-from fidgpt.compose.runs import CONSTRAINTS, build_trainer, try_optimizer
+from fidgpt.compose.runs import build_trainer, constraints_of, try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, check_and_bind, find_parameters, resolve
 from fidgpt.graph.edits import Edit
@@ -75,9 +75,14 @@ class Point:
 
 
 class DryRuns:
-    """Builds points without training them; builds a model once for all points that share it."""
+    """Builds points without training them; builds a model once for all points that share it.
 
-    def __init__(self) -> None:
+    Args:
+      catalogue: the names that make the points.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
         self._models: dict[Any, tuple[Any, int, int]] = {}
 
     def of(self, cfg: fdl.Config) -> tuple[str, Cost, fdl.Config]:
@@ -86,12 +91,14 @@ class DryRuns:
         Raises:
           ConfigError, InitError: it cannot be trained.
         """
-        graph = BoundGraph(check_and_bind(cfg, constraints=CONSTRAINTS, construct=False))
+        constraints = constraints_of(self._catalogue)
+        graph = BoundGraph(check_and_bind(cfg, constraints=constraints, construct=False))
         bound, identity = graph.root, graph.fingerprint()
         model = getattr(bound, "model", None)
         key = (graph.digest.get(id(model), id(model)), getattr(bound, "seq_len", None))
         known = self._models.get(key)
-        trainer = (known and _with_model(known[0], bound)) or build_trainer(cfg)
+        trainer = known and _with_model(known[0], bound)
+        trainer = trainer or build_trainer(cfg, self._catalogue)
         seq_len = trainer.seq_len
         if known is None:
             undeclared = measured_flops(trainer.model, seq_len=seq_len) or {}
@@ -136,7 +143,7 @@ class Maker:
         self.labels = list(itertools.chain(*self._names.labels))
         self._catalogue = catalogue
         self._compose = functools.lru_cache(64)(self._composed)
-        self._dry_runs = DryRuns()
+        self._dry_runs = DryRuns(catalogue)
 
     def _composed(self, directives: tuple[str, ...]) -> fdl.Config:
         *others, last = directives or ("",)

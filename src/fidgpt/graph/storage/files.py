@@ -527,9 +527,12 @@ class _Reading:
 
     def _note_renamed(self, entry: Mapping[str, Any], called: Any) -> None:
         name = next((entry[kind] for kind in KINDS if kind in entry), ":")
-        was, now = name.partition(":")[2], getattr(called, "__qualname__", "")
+        module, _, was = name.partition(":")
+        home, now = getattr(called, "__module__", module), getattr(called, "__qualname__", "")
         if was and was.rpartition(".")[2] != now.rpartition(".")[2]:
             self.changes[f"{was} was renamed to {now}"] = None
+        elif was and home != module and module.partition(".")[0] not in ("fidgpt", "torch"):
+            self.changes[f"{module}:{was} moved to {home}"] = None
 
     def _set(self, template: _Template, key: fiddle.Key, written: Any) -> None:
         arguments = fiddle.raw_arguments(template.part)
