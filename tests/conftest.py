@@ -60,13 +60,21 @@ def pytest_collection() -> Iterator[None]:
 SLOW_FIXTURES = {"on_two_processes", "run", "run_directory", "train"}  # they train a model
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """Mark as slow what shares a worker, as its processes or imports are costly, or trains."""
     for item in items:
         fixtures: list[str] = getattr(item, "fixturenames", [])
         if item.get_closest_marker("xdist_group") or not SLOW_FIXTURES.isdisjoint(fixtures):
             item.add_marker("slow")
+    yield
+    for item in items if getattr(config.option, "loadgroup", False) else ():
+        mark = item.get_closest_marker("xdist_group")
+        # pytest 9.2 ignores the suffix that xdist 3.8 sets, and every group would be scattered.
+        if mark is not None and not item.nodeid.endswith(group := f"@{mark.args[0]}"):
+            item._id = type(item.id).parse(f"{item.nodeid}{group}")
 
 
 class Groups(LoadGroupScheduling):

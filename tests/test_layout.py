@@ -194,3 +194,10 @@ def test_a_forbidden_import_is_caught(path: str, source: str) -> None:
 @pytest.mark.parametrize(("path", "source"), ALLOWED)
 def test_an_allowed_import_passes(path: str, source: str) -> None:
     assert broken_rules(path, source) == []
+
+
+@pytest.mark.xdist_group("layout")
+def test_groups_of_tests_reach_the_scheduler(request: pytest.FixtureRequest) -> None:
+    """It reads them from the end of a test's id: without it, each worker makes all fixtures."""
+    is_grouped = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@layout") == is_grouped
