@@ -183,8 +183,8 @@ def test_each_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[Trainer] = []
     build = points.build_trainer
 
-    def count(cfg: fdl.Config) -> Trainer:
-        built.append(build(cfg))
+    def count(cfg: fdl.Config, catalogue: Any) -> Trainer:
+        built.append(build(cfg, catalogue))
         return built[-1]
 
     monkeypatch.setattr(points, "build_trainer", count)
