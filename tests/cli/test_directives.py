@@ -14,7 +14,7 @@ from fidgpt import configs, data, fiddlers, tags
 from fidgpt.compose.catalogue import Catalogue, call_with, own_catalogue
 from fidgpt.compose.composition import apply_fiddlers, compose
 from fidgpt.compose.directives import DIRECTIVES, is_base, is_by_machine, split_directive
-from fidgpt.compose.runs import build_trainer
+from fidgpt.compose.runs import build_trainer, name_of_base
 from fidgpt.graph import ConfigError, bind, check, dump, edits, fingerprint, load, outline
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.graph.expressions import Call, parse_call, split_at_commas
@@ -105,9 +105,13 @@ def test_a_graph_that_is_kept_elsewhere_stays_as_it_is() -> None:
 def test_a_base_is_a_file_a_text_or_a_function(tmp_path: Path) -> None:
     path = tmp_path / "of mine.json"
     path.write_text(dump(composed(DEBUG, "fiddler:use_gqa")), encoding="utf-8")
-    cfg = composed(f"config_file:{path}", "set:model.hidden_dim=64")
     same = composed(DEBUG, "set:model.hidden_dim=64", "fiddler:use_gqa")
-    assert fingerprint(cfg) == fingerprint(same)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.json").write_bytes(path.read_bytes())
+    for source in (path, tmp_path / "run", tmp_path / "run/"):
+        cfg = composed(f"config_file:{source}", "set:model.hidden_dim=64")
+        assert fingerprint(cfg) == fingerprint(same)
+    assert name_of_base([f"config_file:{tmp_path / 'run'}"]) == "run"
     assert composed(f"config_str:{dump(configs.debug())}", "set:seed=4").seed == 4
 
     def sized(*, width: int = 3) -> Any:

@@ -176,7 +176,9 @@ def _config(_root: Any, text: str, catalogue: "Catalogue") -> "fdl.Config":
 def _config_file(_root: Any, text: str, catalogue: "Catalogue") -> "fdl.Config":
     from fidgpt.compose.sources import load_file
 
-    return load_file(text, allowed=catalogue.packages)
+    of_run = os.path.join(text, "config.json")  # a URL stays one
+    is_run = os.path.isfile(os.path.expanduser(of_run))
+    return load_file(of_run if is_run else text, allowed=catalogue.packages)
 
 
 def _config_str(_root: Any, text: str, catalogue: "Catalogue") -> "fdl.Config":

@@ -261,7 +261,8 @@ def name_of_base(directives: Sequence[str]) -> str:
     """Return the name of the config that directives begin with, for the name of a directory."""
     kind, rest = split_directive(directives[0]) if directives else ("", "")
     if kind == "config_file":
-        return Path(rest).resolve().parent.name or "config"
+        path = Path(rest).expanduser().resolve()
+        return (path if path.is_dir() else path.parent).name or "config"
     if kind == "yaml":
         return Path(rest).stem or DEFAULT_CONFIG
     return rest.partition("(")[0].strip() if kind == "config" else DEFAULT_CONFIG
