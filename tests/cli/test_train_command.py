@@ -17,7 +17,8 @@ from fidgpt.cli import app, sample, train
 from fidgpt.compose import runs
 from fidgpt.compose.runs import environment, patch
 from fidgpt.configs import debug
-from fidgpt.graph import dump, outline
+from fidgpt.graph import ConfigError, dump, outline
+from fidgpt.train import RunError
 from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import Command
@@ -41,6 +42,33 @@ def test_what_shows_trains_nothing(
     flags = ["--print=flat", "--why=seed", "--diff=base", "--repro"]
     assert command(train.main, DEBUG, *flags).status == 0
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("error", "rank", "is_printed", "waits"),
+    [
+        (RunError("no disk"), "0", True, False),
+        (RunError("no disk"), "1", True, True),  # which only this process may have found
+        (ConfigError("no size"), "1", False, True),
+    ],
+)
+def test_an_error_of_all_processes_is_printed_by_the_first(
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    rank: str,
+    is_printed: bool,
+    waits: bool,
+) -> None:
+    def main(arguments: list[str]) -> None:
+        raise error
+
+    slept: list[float] = []
+    monkeypatch.setenv("LOCAL_RANK", rank)
+    monkeypatch.setattr(app.time, "sleep", slept.append)
+    outcome = command(main)
+    assert (outcome.status, bool(slept)) == (app.MISTAKE, waits)
+    assert outcome.err == (f"error: {error}\n" if is_printed else "")
 
 
 def test_a_run_is_repeated_from_its_directory(command: Command, run_directory: Path) -> None:

@@ -149,11 +149,12 @@ def _status(main: Main, arguments: list[str]) -> int:
             raise
         if FLAGS.debug:
             traceback.print_exc()
-        if isinstance(error, ConfigError) and int(os.environ.get("LOCAL_RANK", "0")):
-            # The first process of the node shows the same error. torchrun ends all once one ends.
+        if int(os.environ.get("LOCAL_RANK", "0")):
+            # If the first process of the node shows the same error, torchrun ends this one now.
             time.sleep(_PATIENCE_SECONDS)
-        else:
-            fail(str(error))
+            if isinstance(error, ConfigError):  # which all processes find
+                return MISTAKE
+        fail(str(error))
         return MISTAKE
 
 
