@@ -42,7 +42,8 @@ FACTS = Facts(
 
 def metrics_row(step: int) -> dict[str, Any]:
     """What a step would have measured."""
-    return {"step": step, "loss": 1 / 3, "tokens_per_second": 5.0, "utilisation": 0.25}
+    speed = {"step_seconds": 1.6, "tokens_per_second": 5.0, "utilisation": 0.25}
+    return {"step": step, "loss": 1 / 3, "learning_rate": 3e-4, "grad_norm": 1.25, **speed}
 
 
 def until(holds: Callable[[], object]) -> None:

@@ -19,6 +19,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from fidgpt import data
+from fidgpt.data import preparation
 from fidgpt.data.prepare import main
 from fidgpt.data.prepared import SplitWriter
 from fidgpt.files import cache_directory, only_one
@@ -641,3 +642,15 @@ def test_a_large_corpus_is_verified_on_request(prepared, monkeypatch):
     corpus = data.PreparedCorpus(prepared.directory)
     with pytest.raises(data.DataError, match=r"train-00000.bin was altered"):
         corpus.verify()
+
+
+def test_a_phase_that_reports_no_progress_prints_its_time(monkeypatch, capsys):
+    monkeypatch.setattr(preparation, "_SECONDS_BETWEEN_TICKS", 0.01)
+    progress = preparation.PreparationProgress(show=True)
+    progress.phase("Building the tokenizer")
+    with progress.ticking():
+        time.sleep(0.1)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["Building the tokenizer ...", "Building the tokenizer: 0 s"]
+    time.sleep(0.03)
+    assert not capsys.readouterr().err

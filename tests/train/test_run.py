@@ -256,17 +256,35 @@ def test_the_console_shows_the_run_and_its_progress(tmp_path, monkeypatch, capsy
     with tracking(tmp_path, Console(), step=4) as trackers:
         for row in rows:
             trackers.log(row)
+    speed = "1,600 ms/step  5 tokens/s  25% of peak"
     printed = capsys.readouterr().out.partition("writes to")[2].splitlines()[1:]
     assert [line.rstrip() for line in printed] == [
         "resumes after      step 4",
         "step 5 writes: def [bold]:",
         "step 5 writes: class",
-        "step 5/10  loss 0.3333  5 tokens/s  25% of peak  left 0:02:30",
+        f"step 5/10  loss 0.3333  lr 0.0003  grad norm 1.25  {speed}  left 0:02:30",
         "step 6: validation/loss 1.5000  validation/bits per byte 2.2500",
-        "step 6/10  loss 0.3333  5 tokens/s  25% of peak  left 0:02:00",
+        f"step 6/10  loss 0.3333  lr 0.0003  grad norm 1.25  {speed}  left 0:02:00",
         "step 4 is skipped: loss 1e+308, gradient norm 1234",
-        "step 4/10  loss 1e+308  5 tokens/s  25% of peak  left 0:03:00",
+        f"step 4/10  loss 1e+308  lr 0.0003  grad norm 1.23e+03  {speed}  left 0:03:00",
     ]
+
+
+@pytest.mark.parametrize(
+    ("width", "shown", "hidden"), [(80, "grad norm 1.25", "ms/step"), (160, "25% of peak", None)]
+)
+def test_the_bar_of_a_terminal_ends_as_a_line(tmp_path, monkeypatch, capsys, width, shown, hidden):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    with tracking(tmp_path, Console(), step=8) as trackers:
+        for step in (9, 10):
+            trackers.log(metrics_row(step))
+        bar, sign, line = capsys.readouterr().out.rpartition("step 10/10  ")
+        trackers.print("Done")
+    assert sign and "1,600 ms/step  5 tokens/s  25% of peak" in line
+    assert "\x1b[2K" in bar and shown in bar and (hidden is None or hidden not in bar)
+    assert "step" not in capsys.readouterr().out
 
 
 def losses(rows: list[dict]) -> list[float]:

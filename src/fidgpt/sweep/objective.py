@@ -24,7 +24,7 @@ _LARGE = {"acc", "acc_norm", "accuracy", "bleu", "exact_match", "f1", "rouge1", 
 # What the trainer itself reports of every step.
 _OF_STEPS = (
     *("grad_norm", "learning_rate", "loss", "loss_scale", "memory", "skipped", "tokens"),
-    *("tokens_per_second", "utilisation"),
+    *("step_seconds", "tokens_per_second", "utilisation"),
 )
 # Groups of metrics that are measured in training, and not by an evaluator.
 _GROUPS = ("grad_norm", "learning_rate", "moe", "mtp", "update_ratio")

@@ -544,7 +544,10 @@ class Trainer:
         self.parallel.on_main(partial(self.checkpoints.abandon_after, run.path, step=state.step))
 
     def _speed(self, facts: Facts, step: int, *, seconds: float) -> Row:
-        """Return tokens since the run began, their rate, the share of peak FLOPs, and memory."""
+        """Return tokens since the run began, their rate, the share of peak FLOPs, and memory.
+
+        `step_seconds` is the time of the step without evaluation and saving.
+        """
         before, after = (
             round(self.data.full_batches(steps) * facts.tokens_per_step)
             for steps in (step - 1, step)
@@ -552,6 +555,7 @@ class Trainer:
         rate = (after - before) / seconds
         return {
             "tokens": after,
+            "step_seconds": seconds,
             "tokens_per_second": rate,
             "utilisation": rate * facts.flops_per_token / facts.peak_flops,
             "memory": device.peak_memory(self.parallel.device),

@@ -16,11 +16,15 @@ __all__ = ["Console"]
 
 
 _LINES_WITHOUT_A_TERMINAL = 20
+_ROOM_BESIDE_NUMBERS = 40  # columns: the step, a short bar and the time left
 _WIDTH_WITHOUT_A_TERMINAL = 1000  # no wrapping, so that a path stays in one piece
 
 
 class Console:
-    """Prints a table of facts, then a progress bar; without a terminal, a line now and then."""
+    """Prints a table of facts, then a progress bar; without a terminal, a line now and then.
+
+    At the end the bar gives way to a line with the numbers of the last step.
+    """
 
     def __init__(self) -> None:
         self._rich: RichConsole | None = None
@@ -62,14 +66,17 @@ class Console:
                 f"{row['grad_norm']:.4g}"
             )
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=row["step"], numbers=_numbers(row))
-            return
+            numbers = _numbers(row, room=self._rich.width - _ROOM_BESIDE_NUMBERS)
+            self._progress.update(self._task, completed=row["step"], numbers=numbers)
+            if row["step"] < self._facts.num_steps:
+                return
+            self.finish()  # the bar makes room for the numbers of the last step
         step, last = row["step"], self._facts.num_steps
         if step in (1, last) or step % max(1, last // _LINES_WITHOUT_A_TERMINAL) == 0:
             # Pace of rows, not of steps: a run that rolls back repeats some.
             pace = (time.monotonic() - self._begun_at) / self._num_rows
             left = timedelta(seconds=round(pace * (last - step)))
-            self._rich.print(f"step {step}/{last}  {_numbers(row)}  left {left}")
+            self.print(f"step {step}/{last}  {_numbers(row)}  left {left}")
 
     def print(self, text: str) -> None:
         assert self._rich is not None
@@ -82,11 +89,19 @@ class Console:
             self._progress = None
 
 
-def _numbers(row: Row) -> str:
-    return (
-        f"loss {_short(row['loss'])}  {row['tokens_per_second']:,.0f} tokens/s  "
-        f"{row['utilisation']:.0%} of peak"
-    )
+def _numbers(row: Row, *, room: int | None = None) -> str:
+    """Return the numbers of a step: all of them, or the first ones that fit so many columns."""
+    numbers = [
+        f"loss {_short(row['loss'])}",
+        f"lr {row['learning_rate']:.3g}",
+        f"grad norm {row['grad_norm']:.3g}",
+        f"{row['step_seconds'] * 1e3:,.{0 if row['step_seconds'] > 0.1 else 1}f} ms/step",
+        f"{row['tokens_per_second']:,.0f} tokens/s",
+        f"{row['utilisation']:.0%} of peak",
+    ]
+    while room is not None and len(numbers) > 1 and len("  ".join(numbers)) > room:
+        numbers.pop()
+    return "  ".join(numbers)
 
 
 def _short(value: float) -> str:
@@ -105,5 +120,6 @@ def progress_bar(console: "RichConsole") -> "Progress":
         TimeRemainingColumn(compact=True),
         console=console,
         expand=True,
+        transient=True,
         speed_estimate_period=900.0,  # seconds; a step of a large model may take a minute
     )

@@ -25,7 +25,7 @@ Row = dict[str, Any]
 _LARGEST = 1 << 30  # bytes of a file of metrics
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
-_MACHINE_DEPENDENT = ("tokens_per_second", "utilisation", "memory")
+_MACHINE_DEPENDENT = ("step_seconds", "tokens_per_second", "utilisation", "memory")
 
 
 @runtime_checkable
