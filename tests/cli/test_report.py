@@ -9,7 +9,8 @@ import pytest
 from torch import nn
 
 from fidgpt.cli import train
-from fidgpt.compose import report
+from fidgpt.compose import conflicts, report
+from fidgpt.compose.attribution import Attribution, grouped
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.messages import directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump_patch
@@ -26,7 +27,7 @@ def errors_of(*directives: str) -> list[str]:
     made = debug(*directives)
     with pytest.raises(ConfigError) as caught:
         check_and_bind(made.config)
-    return report.Attribution(made).messages(caught.value)
+    return Attribution(made).messages(caught.value)
 
 
 def test_every_directive_shows_how_much_it_changed() -> None:
@@ -80,7 +81,7 @@ class TestOverruled:
         ],
     )
     def test_a_value_that_is_gone(self, path: str, directives: list[str]) -> None:
-        (line,) = report.overridden(debug(*directives))
+        (line,) = conflicts.overridden(debug(*directives))
         number = len(directives) + 1
         assert line == (
             f"{directives[-1]} (directive {number}) overrides {path} as set by {directives[0]} "
@@ -106,17 +107,17 @@ class TestOverruled:
         ],
     )
     def test_a_value_that_has_an_effect(self, directives: list[str]) -> None:
-        assert not [*report.overridden(debug(*directives))]
+        assert not [*conflicts.overridden(debug(*directives))]
 
     def test_each_of_three_overrides_the_one_before(self, tmp_path: Path) -> None:
-        lines = report.overridden(debug("set:seed=3", "set:seed=4", "set:seed=5"))
+        lines = conflicts.overridden(debug("set:seed=3", "set:seed=4", "set:seed=5"))
         assert [line.partition(" overrides")[0] for line in lines] == [
             "set:seed=4 (directive 3)",
             "set:seed=5 (directive 4)",
         ]
         file = tmp_path / "seed.patch"  # which contains the value that it replaces
         file.write_text(dump_patch((debug("set:seed=3").config, debug("set:seed=4").config)))
-        assert not [*report.overridden(debug("set:seed=3", f"patch:{file}"))]
+        assert not [*conflicts.overridden(debug("set:seed=3", f"patch:{file}"))]
 
 
 class TestRemoved:
@@ -192,7 +193,7 @@ class TestOutdated:
         ],
     )
     def test_code_that_did_not(self, directives: list[str]) -> None:
-        assert not [*report.outdated(debug(*directives))]
+        assert not [*conflicts.outdated(debug(*directives))]
 
 
 def test_a_fiddler_that_an_earlier_one_prevents_names_it() -> None:
@@ -323,20 +324,20 @@ def test_the_directives_behind_an_error(
     numbers: list[int], sources: list[str], directives: list[str]
 ) -> None:
     error = ConfigError("it is wrong.", sources=sources)
-    behind = report.Attribution(debug(*directives)).directives_behind(error)
+    behind = Attribution(debug(*directives)).directives_behind(error)
     assert [one.number for one in behind] == numbers
 
 
 def test_errors_that_differ_in_an_index_are_one() -> None:
     places = [f"a.b[{i}].c" for i in range(4)]
     errors = [ConfigError(f"{one} (C): d=3 is odd.", place=one) for one in places]
-    assert report.grouped([*errors, ConfigError("e is f.", place="e")]) == [
+    assert grouped([*errors, ConfigError("e is f.", place="e")]) == [
         "a.b[0].c (C): d=3 is odd.\nThe same at a.b[1].c, a.b[2].c and 1 more.",
         "e is f.",
     ]
     places = ["a[0]", "b", "a[1]", "seed"]
     error = ConfigErrors([ConfigError(f"{one} is odd.", place=one) for one in places])
-    first, second, third = report.Attribution(debug("set:seed=3")).messages(error)
+    first, second, third = Attribution(debug("set:seed=3")).messages(error)
     assert (first, second) == ("a[0] is odd.\nThe same at a[1].", "b is odd.")
     assert third.startswith("directive 2 is wrong:")
 

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 
 from fidgpt import graph
 from fidgpt.cli.flags import FLAGS
-from fidgpt.compose import report, reproduction, runs, tuning
+from fidgpt.compose import attribution, report, reproduction, runs, tuning
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.graph import ConfigError, ConfigErrors, outlines
 from fidgpt.graph.difference.comparison import since
@@ -30,7 +30,7 @@ def show(made: Composition) -> None:
     with naming_directives(made):
         constraints = runs.constraints_of(made.catalogue)
         rejected = graph.rejections(made.resolved, constraints=constraints)
-    warn([f"this would not run: {message}" for message in report.grouped(rejected)])
+    warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
     warn([*reported(made).warnings, *report.unused_blocks(made)])
     sys.stdout.write("\n".join(_texts(made)))
 

@@ -3,6 +3,10 @@
 import re
 import textwrap
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fidgpt.graph import Source
 
 _QUOTED = re.compile(r"(?<![\w(\[])(?:'([^']+)'|\"([^\"]+)\")")  # not the keys of a path
 _PUNCTUATION = ".,:;"
@@ -53,6 +57,19 @@ def directive_error(number: int, directive: str, message: str) -> str:
     """Return the message of a wrong directive, with carets under the piece that it is about."""
     below = textwrap.indent(message, "  ", lambda _: True)
     return f"{label(number, directive)} is wrong:\n{underlined(directive, message)}\n{below}"
+
+
+def directives_error(directives: "Sequence[Source]", message: str) -> str:
+    """Return a message with the directives that it is about, if there are any."""
+    if len(directives) < 2:
+        found = (directive_error(one.number, one.text, message) for one in directives)
+        return next(found, message)
+    shown = "\n".join(underlined(one.text, message) for one in directives)
+    below = textwrap.indent(message, "  ", lambda _: True)
+    names = " and ".join(label(one.number, one.text) for one in directives)
+    if not any(one.where for one in directives):
+        names = f"directives {' and '.join(str(one.number) for one in directives)}"
+    return f"{names} conflict:\n{shown}\n{below}"
 
 
 def underlined(directive: str, message: str) -> str:

@@ -12,7 +12,7 @@ import fiddle as fdl
 import torch
 
 from fidgpt.collection import gc_paused
-from fidgpt.compose import report
+from fidgpt.compose import conflicts, report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, takes_numbers
@@ -203,7 +203,7 @@ class Maker:
             inherited = Counter(one.binding.path for one in resolve(made.config))
             edits = {one.number: _edits(one) for one in made.effects}
             with contextlib.suppress(ConfigError):
-                mistakes |= {("", line): line for line in report.outdated(made)}
+                mistakes |= {("", line): line for line in conflicts.outdated(made)}
             outside |= dict.fromkeys(report.reaching_out(made))
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):

@@ -1,0 +1,103 @@
+"""Errors of a graph with the directives that set the values from which they come."""
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.compose.composition import Composition
+from fidgpt.compose.directives import is_base
+from fidgpt.compose.messages import directives_error
+from fidgpt.graph import ConfigError
+from fidgpt.graph.errors import listed
+from fidgpt.graph.paths import ParameterRef, follow, parse_path
+from fidgpt.graph.provenance import Assignment, Source, assignments_at, assignments_of, places_of
+
+_ITEM = re.compile(r"\[\d+\]")
+
+
+class Attribution:
+    """Finds the directives that set the values from which the errors of a graph come."""
+
+    def __init__(self, made: Composition) -> None:
+        self._made = made
+        self._root = made.config
+        self._inherited: dict[tuple[int, Any], list[Assignment]] = {}
+        with contextlib.suppress(ConfigError):  # a graph that cannot be bound is among the errors
+            for one in made.resolved.inherited:
+                found = assignments_of(one.binding.node.value, one.binding.key)
+                self._inherited[id(one.part), one.key] = found
+
+    def messages(self, error: ConfigError, *, attributed_only: bool = False) -> list[str]:
+        """Return one message for all errors of the same directives, which it shows.
+
+        Args:
+          error: the errors.
+          attributed_only: whether to leave out errors that no directive caused.
+        """
+        groups: dict[Any, tuple[list[Source], list[ConfigError]]] = {}
+        for one in error.mistakes:
+            directives = self.directives_behind(one)
+            key = tuple(directives) or _ITEM.sub("[]", str(one))
+            if directives or not attributed_only:
+                groups.setdefault(key, (directives, []))[1].append(one)
+        return [
+            directives_error(by, "\n".join([*grouped(errors), *self._other_names(errors, by)]))
+            for by, errors in groups.values()
+        ]
+
+    def _other_names(self, errors: list[ConfigError], by: list[Source]) -> Iterator[str]:
+        """Yield a line for each path in errors that directives wrote as another of the same value.
+
+        So it is where a part that holds the value is shared.
+        """
+        effects = [one for one in self._made.effects if one.rerun is None]
+        written = {edit.path for one in effects if one.source in by for edit in one.edits}
+        for source in dict.fromkeys(path for error in errors for path in error.sources):
+            with contextlib.suppress(ConfigError):
+                for path in written.intersection(places_of(self._made.resolved, source)) - {source}:
+                    yield f"{path} is the same as {source}, which shares it."
+
+    def directives_behind(self, error: ConfigError) -> list[Source]:
+        """Return the directives, in order, that set the values from which an error comes.
+
+        Everything else was set by the config that the graph began with, which is none of them.
+        """
+        sources = [self._source(ref) for path in error.sources if (ref := self._nearest(path))]
+        found = [one for one in sources if one and one.kind == "directive" and one.run is None]
+        found = [one for one in found if not is_base(one.text)]
+        return sorted(dict.fromkeys(found), key=lambda one: one.number)
+
+    def _nearest(self, path: str) -> ParameterRef | None:
+        """Return the parameter at a path, or the nearest one above that exists before binding."""
+        with contextlib.suppress(ConfigError):
+            keys = parse_path(path)
+            for end in range(len(keys), 0, -1):
+                with contextlib.suppress(ConfigError):
+                    return follow(self._root, keys[:end], path)
+        return None
+
+    def _source(self, ref: ParameterRef) -> Source | None:
+        """Return what last assigned a parameter, or what contains it."""
+        nearest: ParameterRef | None = ref
+        while nearest is not None:
+            inherited = self._inherited.get((id(nearest.container), nearest.key), [])
+            if own := assignments_at(nearest) or inherited:
+                return (inherited if inherited and own[0].value is fdl.NO_VALUE else own)[0].by
+            nearest = nearest.above
+        return None
+
+
+def grouped(errors: Iterable[ConfigError]) -> list[str]:
+    """Return one message for all errors that differ only in the index of an item of a list."""
+    groups: dict[str, list[ConfigError]] = {}
+    for error in errors:
+        groups.setdefault(_ITEM.sub("[]", str(error)), []).append(error)
+    messages: list[str] = []
+    for first, *others in groups.values():
+        places = [one.place for one in others if one.place]
+        more = f"\nThe same at {listed(places, most=2)}." if places else ""
+        messages.append(f"{first}{more}")
+    return messages
