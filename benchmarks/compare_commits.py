@@ -26,7 +26,13 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent.parent
 REFERENCE = "25c5fec"
-MEASURED = ("seconds/", "step_seconds", "tokens_per_second", "utilisation", "memory")  # vary between runs
+MEASURED = (
+    "seconds/",
+    "step_seconds",
+    "tokens_per_second",
+    "utilisation",
+    "memory",
+)  # vary between runs
 # Directives below whose names differ in the other commit: new -> old.
 OLD_DIRECTIVES: dict[str, str] = {}
 OLD_METRICS: dict[str, str] = {}
