@@ -53,18 +53,11 @@ def fidgpt(task: Task, *fiddlers: str) -> Step:
     return step
 
 
-def pytorch(task: Task, **options: Any) -> Step:
-    """A loop as one writes it by hand, on fidgpt's model with torch's own norm and attention."""
-    from fidgpt.model import Attention, RMSNorm, sdpa
+def plain(task: Task, **options: Any) -> Step:
+    """A model and a loop as one writes them by hand, as nanoGPT's."""
+    from plain import Decoder
 
-    model = _trainer(task).model
-    for module in list(model.modules()):
-        if isinstance(module, Attention):
-            module.kernel = sdpa
-        for name, child in module.named_children():
-            if isinstance(child, RMSNorm):
-                norm = nn.RMSNorm(task.shape.hidden_dim, eps=child.eps, device=task.device)
-                setattr(module, name, norm)
+    model = Decoder(task.shape).to(task.device)
     return _loop(model, model, task.device, **options)
 
 
@@ -76,7 +69,16 @@ def transformers(task: Task, **options: Any) -> Step:
     model: Any
     if shape.has_learned_positions:
         model = GPT2LMHeadModel(
-            GPT2Config(n_positions=shape.seq_len, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+            GPT2Config(
+                n_positions=shape.seq_len,
+                n_embd=shape.hidden_dim,
+                n_layer=shape.num_layers,
+                n_head=shape.num_heads,
+                vocab_size=shape.vocab_size,
+                resid_pdrop=0.0,
+                embd_pdrop=0.0,
+                attn_pdrop=0.0,
+            )
         )
     else:
         model = LlamaForCausalLM(
@@ -125,17 +127,16 @@ def litgpt(task: Task, **options: Any) -> Step:
     return _loop(model, model, task.device, **options)
 
 
-FLOAT32 = dict(fused=None, autocast=False, compiled=False)
-AUTOCAST = dict(fused=True, autocast=True, compiled=False)
-COMPILED = dict(fused=True, autocast=True, compiled=True)
+WAYS: dict[str, dict[str, Any]] = {
+    "float32": dict(fused=None, autocast=False, compiled=False),
+    "float32, fused AdamW, compiled": dict(fused=True, autocast=False, compiled=True),
+    "bf16 autocast, fused AdamW": dict(fused=True, autocast=True, compiled=False),
+    "bf16 autocast, fused AdamW, compiled": dict(fused=True, autocast=True, compiled=True),
+}
 CONTESTANTS: dict[str, Callable[[Task], Step]] = {
-    f"{name}, {how}": partial(peer, **options)
-    for name, peer in (("PyTorch", pytorch), ("litgpt", litgpt), ("transformers", transformers))
-    for how, options in (
-        ("float32", FLOAT32),
-        ("bf16 autocast, fused AdamW", AUTOCAST),
-        ("bf16 autocast, fused AdamW, compiled", COMPILED),
-    )
+    f"{name}, {way}": partial(peer, **options)
+    for name, peer in (("PyTorch", plain), ("litgpt", litgpt), ("transformers", transformers))
+    for way, options in WAYS.items()
 }
 CONTESTANTS["fidgpt, as it comes"] = fidgpt
 CONTESTANTS["fidgpt, fiddler:use_compile"] = lambda task: fidgpt(task, "fiddler:use_compile")

@@ -62,13 +62,31 @@ SHAPES = {
     "bytes_1m": Shape(
         config="base",
         hidden_dim=128,
-        ffn_dim=352,
+        ffn_dim=384,
         num_layers=4,
         num_heads=4,
         num_kv_heads=4,
         vocab_size=257,
         seq_len=64,
         batch_size=12,
+        says=(
+            "fiddler:use_bytes",
+            "set:model.hidden_dim=128",
+            "set:model.blocks[0].attention.head_dim=32",
+        ),
+    ),
+    # As large, of GPT-2's components.
+    "gpt2_1m": Shape(
+        config="gpt2_124m",
+        hidden_dim=128,
+        ffn_dim=512,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=4,
+        vocab_size=257,
+        seq_len=64,
+        batch_size=12,
+        has_learned_positions=True,
         says=(
             "fiddler:use_bytes",
             "set:model.hidden_dim=128",
