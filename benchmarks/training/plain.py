@@ -1,7 +1,7 @@
 """A decoder as one writes it by hand in PyTorch: the model of nanoGPT's size and style.
 
-GPT-2's components (LayerNorm, learned positions, biases, GELU) or Llama's (RMSNorm, RoPE, SwiGLU, no
-biases), with one product for queries, keys and values and `scaled_dot_product_attention`.
+GPT-2's components (LayerNorm, learned positions, biases, GELU) or Llama's (RMSNorm, RoPE, SwiGLU,
+no biases), with one product for queries, keys and values and `scaled_dot_product_attention`.
 """
 
 from typing import Any
@@ -27,7 +27,7 @@ class Attention(nn.Module):
         self.out = nn.Linear(shape.hidden_dim, shape.hidden_dim, bias=shape.has_learned_positions)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """x and the output: [batch, seq, hidden]."""
+        """Map [batch, seq, hidden] to the same shape."""
         joined = self.qkv(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
         query, key, value = joined.split(self.heads, dim=1)
         if rotation is not None:
@@ -48,7 +48,7 @@ class GeluMLP(nn.Module):
         self.down = nn.Linear(shape.ffn_dim, shape.hidden_dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x and the output: [batch, seq, hidden]."""
+        """Map [batch, seq, hidden] to the same shape."""
         return self.down(F.gelu(self.up(x), approximate="tanh"))
 
 
@@ -62,7 +62,7 @@ class SwiGLU(nn.Module):
         self.down = nn.Linear(shape.ffn_dim, shape.hidden_dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x and the output: [batch, seq, hidden]."""
+        """Map [batch, seq, hidden] to the same shape."""
         return self.down(F.silu(self.gate(x)) * self.up(x))
 
 
@@ -76,7 +76,7 @@ class Block(nn.Module):
         self.mlp = GeluMLP(shape) if shape.has_learned_positions else SwiGLU(shape)
 
     def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """x and the output: [batch, seq, hidden]."""
+        """Map [batch, seq, hidden] to the same shape."""
         x = x + self.attention(self.attention_norm(x), rotation)
         return x + self.mlp(self.mlp_norm(x))
 

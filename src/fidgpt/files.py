@@ -228,7 +228,7 @@ def _begin(directory: Path) -> tuple[Path, int]:
 
 def _remove_left(draft: Path) -> None:
     with contextlib.suppress(OSError):  # it is another user's, or its writer has just ended
-        if not (draft / _LOCK).exists():  # its writer had not begun, or it is somebody's
+        if not (draft / _LOCK).exists():  # its writer had not begun, or another's file
             return draft.rmdir()
         handle = _locked(draft, wait=False)
         if handle is not None:
@@ -237,9 +237,9 @@ def _remove_left(draft: Path) -> None:
 
 
 def _locked(folder: Path, *, wait: bool) -> int | None:
-    """A handle that holds the lock of a draft; None where somebody else does, or it is gone.
+    """A handle that holds the lock of a draft; None where another process does, or it is gone.
 
-    Where there are no locks, who waits for one has it, and nobody else.
+    Where there are no locks, a process that waits for one has it alone.
     """
     path = folder / _LOCK
     try:
@@ -333,7 +333,7 @@ def lock(file: IO[bytes] | int) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system that knows no locks keeps nobody out
+    except OSError:  # a file system without locks excludes no process
         pass
     return True
 
@@ -345,5 +345,5 @@ def wait_for_lock(file: IO[bytes], kind: int = fcntl.LOCK_EX) -> None:
       file: held until it is closed.
       kind: fcntl.LOCK_EX for one process alone; fcntl.LOCK_SH for all that ask so.
     """
-    with contextlib.suppress(OSError):  # a file system that knows no locks keeps nobody out
+    with contextlib.suppress(OSError):  # a file system without locks excludes no process
         fcntl.flock(file, kind)

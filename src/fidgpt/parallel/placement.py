@@ -1,7 +1,7 @@
 """Parameters of which a process holds a part: where it lies, and how gradients become right.
 
 The weights of a model divided along `tensor` are plain tensors; the attribute `placement` of a
-parameter is all that tells a part from a whole. FSDP may shard the part again.
+parameter is all that distinguishes a part from a whole. FSDP may shard the part again.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
