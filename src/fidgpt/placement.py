@@ -99,7 +99,7 @@ LINEAR_DIMS: Mapping[str, Dims] = {
 
 @runtime_checkable
 class Placement(Protocol):
-    """What the attribute `placement` of a parameter records about the whole of which it is a part."""
+    """What the attribute `placement` of a parameter records about its whole."""
 
     def whole_shape(self, shape: tuple[int, ...], /) -> tuple[int, ...]:
         """Return the shape of the whole, of which a part has `shape`."""

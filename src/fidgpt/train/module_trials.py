@@ -122,7 +122,7 @@ def model_errors(run: ModelRun) -> Iterator[str]:
 
 
 def _signature(value: object, depth: int = 6) -> Any:
-    """Return what distinguishes two components, as far as plain attributes, shapes and classes do."""
+    """Return what distinguishes components, by plain attributes, shapes and classes."""
     if isinstance(value, Tensor):
         return (tuple(value.shape), value.dtype, value.requires_grad)
     if isinstance(value, functools.partial):
