@@ -74,6 +74,7 @@ import fidgpt.train.evaluation
 import fidgpt.train.loss
 import fidgpt.train.observers
 import fidgpt.train.precision
+import fidgpt.train.replay
 import fidgpt.train.step
 import fidgpt.train.trackers.console
 import fidgpt.train.trackers.trackers
@@ -582,6 +583,7 @@ class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_
     batch_growth: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
     seq_len_growth: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
     prefetch: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
+    replay: Value[typing.Any, fidgpt.train.replay.StepReplay | None]
     ...
 
 class TransformerConfig(fiddle.Config[fidgpt.model.transformer.Transformer], Generic[_0, _1, _2, _3, _4]):

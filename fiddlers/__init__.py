@@ -126,6 +126,7 @@ from fidgpt.fiddlers.steps import (
     use_roll_back,
     use_skip_step,
     use_step_meters,
+    use_step_replay,
     use_value_clipping,
     use_weight_decay_schedule,
 )
@@ -236,6 +237,7 @@ __all__ = [
     "use_softcap",
     "use_squared_relu",
     "use_step_meters",
+    "use_step_replay",
     "use_swiglu",
     "use_tasks",
     "use_tensorboard",

@@ -12,6 +12,7 @@ from fidgpt.train import (
     SkipDiverged,
     SkipOutliers,
     StepMeters,
+    StepReplay,
     Trainer,
 )
 
@@ -95,6 +96,17 @@ def use_step_meters(cfg: fdl.Config[Trainer], every: int = 10) -> None:
       every: steps between measurements.
     """
     cfg.meters = fdl.Config(StepMeters, every=every)
+
+
+def use_step_replay(cfg: fdl.Config[Trainer], every: int = 1000, stops: bool = True) -> None:
+    """Compute every n-th step twice, to find processors that compute wrong numbers.
+
+    Args:
+      cfg: the graph to change.
+      every: interval in steps.
+      stops: whether a difference ends the run, or is only a warning.
+    """
+    cfg.replay = fdl.Config(StepReplay, every=every, stops=stops)
 
 
 def use_weight_decay_schedule(cfg: fdl.Config[Trainer], min_ratio: float = 0.0) -> None:

@@ -102,7 +102,7 @@ def _simplify(cfg: Any, mesh: Mesh) -> None:
     cfg.precision = fdl.Config(Float32)
     cfg.evaluators, cfg.trackers, cfg.observers = {}, [], []
     for name in (
-        *("samples", "weights", "average", "meters", "guard", "divergence"),
+        *("samples", "weights", "average", "meters", "guard", "divergence", "replay"),
         *("batch_growth", "seq_len_growth", "prefetch"),
     ):
         setattr(cfg, name, None)

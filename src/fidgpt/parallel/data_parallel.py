@@ -333,14 +333,19 @@ class DataParallel:
         if self.world_size == 1:
             return
         digest = hashlib.sha256(repr(list(values.items())).encode()).hexdigest()
-        digests: list[str] = [""] * self.world_size
-        dist.all_gather_object(digests, digest)
+        digests = self.gather(digest)
         if len(set(digests)) == 1:
             return
-        gathered: list[dict[str, str]] = [{}] * self.world_size
-        dist.all_gather_object(gathered, dict(values))
+        gathered = self.gather(dict(values))
         other = next(rank for rank, one in enumerate(digests) if one != digests[0])
         raise ParallelError(_first_difference(gathered[0], gathered[other], other))
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all processes, by rank, on each of them."""
+        values = [value] * self.world_size
+        if self.world_size > 1:
+            dist.all_gather_object(values, value)
+        return values
 
     def agree(self, value: Any) -> Any:
         """Return the main process's value on all processes."""

@@ -15,6 +15,7 @@ from fidgpt.train.loss import *
 from fidgpt.train.observers import *
 from fidgpt.train.precision import *
 from fidgpt.train.preflight import *
+from fidgpt.train.replay import *
 from fidgpt.train.run_directory import *
 from fidgpt.train.state import *
 from fidgpt.train.step import *

@@ -33,6 +33,7 @@ from fidgpt.train.facts import Facts, facts_of
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.observers import Observer, require_devices, stepping
 from fidgpt.train.precision import Precision
+from fidgpt.train.replay import StepReplay
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
 from fidgpt.train.trackers.trackers import Row, Tracker, Trackers, require_packages
@@ -79,6 +80,7 @@ class Trainer:
       batch_growth: makes the stream's batches grow, as `GrowingBatch` does.
       seq_len_growth: makes the stream's sequences grow, as `GrowingSequence` does.
       prefetch: makes batches ahead of their steps, as `Prefetch` does.
+      replay: computes some steps twice, to find errors of the hardware.
 
     Raises:
       ValueError: a count is below one, `max_grad_norm` is not positive, or the mesh of `parallel`
@@ -86,7 +88,7 @@ class Trainer:
     """
 
     ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
-        ("batch_growth", "seq_len_growth", "prefetch")
+        ("batch_growth", "seq_len_growth", "prefetch", "replay")
     )
     # What may change on resume: "live" affects no number, "restart" those that follow.
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
@@ -109,6 +111,7 @@ class Trainer:
         "observers": "live",
         "samples": "live",
         "prefetch": "live",
+        "replay": "live",
     }
 
     vocab_size: int
@@ -142,6 +145,7 @@ class Trainer:
     batch_growth: StreamWrapper | None = None
     seq_len_growth: StreamWrapper | None = None
     prefetch: StreamWrapper | None = None
+    replay: StepReplay | None = None
 
     def __post_init__(self) -> None:
         for wrapper in (self.batch_growth, self.seq_len_growth, self.prefetch):
@@ -244,7 +248,10 @@ class Trainer:
                 batch = self.data.batch(
                     state.step + state.shift, rank=parallel.data_rank, world_size=parallel.data_size
                 )
-            row: Row = {"step": step, **self.update(state, batch)}
+            update = partial(self.update, state, batch)
+            if self.replay is not None and self.replay.due(step):
+                update = partial(self.replay, update, state, parallel)
+            row: Row = {"step": step, **update()}
             row |= self._speed(facts, step, seconds=time.perf_counter() - start)
         with state.clock.phase("evaluation"):
             measured = self._evaluate(state)
