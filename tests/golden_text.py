@@ -1,10 +1,11 @@
 """Golden texts: comparison with a file, with the full difference if they differ."""
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from fidgpt.goldens import difference
 
 Explain = Callable[[list[str]], list[str]]
 GOLDENS = Path(__file__).parent / "goldens"
@@ -27,8 +28,6 @@ def compare_with_golden(
         pytest.fail(f"There is no golden {path.name}. {REMEDY}", pytrace=False)
     golden = path.read_text(encoding="utf-8")
     if text != golden:
-        lines = golden.splitlines(), text.splitlines()
-        diff = difflib.unified_diff(*lines, path.name, "now", lineterm="")
-        new = [line for line in lines[1] if line not in lines[0]]
+        lines, new = difference(golden, text, path.name)
         explained = explain(new) if explain else []
-        pytest.fail("\n".join([*diff, *explained, REMEDY]), pytrace=False)
+        pytest.fail("\n".join([lines, *explained, REMEDY]), pytrace=False)

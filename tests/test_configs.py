@@ -7,10 +7,8 @@ that changes moves one line of one golden, and not of all.
 import copy
 import importlib.util
 import itertools
-import re
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -23,14 +21,10 @@ import torch
 from fiddle import daglish, graphviz, printing
 from fiddle.codegen.codegen import auto_config_codegen
 from golden_text import GOLDENS, compare_with_golden
-from torch import nn
 
-from fidgpt import configs, fiddlers, graph
+from fidgpt import configs, fiddlers, goldens, graph
 from fidgpt.compose.runs import build_trainer
-from fidgpt.cost import shared_parameters
 from fidgpt.graph import bind, fingerprint, parts
-from fidgpt.graph.outlines import Row, rows
-from fidgpt.graph.provenance import provenance_of
 
 pytestmark = pytest.mark.slow
 
@@ -69,11 +63,6 @@ PARENTS = dict.fromkeys(FAMILIES, "base") | {
     size: first for first, others in FAMILIES.items() for size in others
 }
 
-Lines = dict[str, str]
-_BLOCK = re.compile(r"model\.(?:first_)?blocks\[\d+\]")
-_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
-_LAYERS = re.compile(r"(?<=\.)\d+(?:[.,]+\d+)*(?=\.)")
-
 
 def golden_text(name: str) -> str:
     """What the golden of a config holds, as a text."""
@@ -87,99 +76,14 @@ def golden_text(name: str) -> str:
 
 
 @cache
-def lines_of(name: str) -> Lines:
-    """Every line of a config's graph and of its model's parameters, by what stands before it."""
-    cfg = getattr(configs, name)()
-    graph = {row.path or "the root": _text(row) for row in rows(cfg, defaults=True) if row.text}
-    return _folded(graph) | _parameters(cfg)
-
-
-def causes(name: str, changed: list[str]) -> list[str]:
-    """Explain what set the values at the paths of the changed lines, as far as they are paths."""
-    cfg = getattr(configs, name)()
-    found = []
-    for path in (line.split(" = ")[0] for line in changed if " = " in line):
-        try:
-            provenance = provenance_of(cfg, path)
-        except ValueError:
-            continue
-        if provenance.default_of:
-            found.append(f"{path}: a default of {provenance.default_of}")
-        elif provenance.assignments:
-            found.append(f"{path}: set by {provenance.assignments[0].set_by}")
-    return list(dict.fromkeys(found))
+def lines_of(name: str) -> dict[str, str]:
+    """The lines of the golden of a named config."""
+    return goldens.lines_of(getattr(configs, name)())
 
 
 def moved(read: Callable[[str], str]) -> list[str]:
     """The configs whose golden, as `read` gives it, is not what it would be now."""
     return [name for name in configs.__all__ if read(name) != golden_text(name)]
-
-
-def _folded(lines: Lines) -> Lines:
-    """Show blocks of a pattern that are equal to an earlier one in one line each."""
-    blocks: dict[str, Lines] = {}
-    for key, text in lines.items():
-        if block := _BLOCK.match(key):
-            own = blocks.setdefault(block[0], {})
-            own[key.removeprefix(block[0])] = text.replace(block[0], "itself")
-    first = {
-        name: next(other for other in blocks if blocks[other] == blocks[name]) for name in blocks
-    }
-    folded: Lines = {}
-    for key, text in lines.items():
-        block = _BLOCK.match(key)
-        if block is None or first[block[0]] == block[0]:
-            folded[key] = text
-        else:
-            folded[block[0]] = f" is like {first[block[0]]}"
-    return folded
-
-
-def _text(row: Row) -> str:
-    """An inherited value is shown where it is set, so that its source is enough here."""
-    value, _, source = row.text.partition("  <- ")
-    if row.kind == "inherited" and source:
-        return f" <- {source}"
-    return f" = {value}" + ("  (default)" if row.kind == "default" else "")
-
-
-def _parameters(cfg: fdl.Config) -> Lines:
-    """Shape and initialization of every parameter, by optimizer group, and which are shared."""
-    trainer = build_trainer(cfg)
-    model: nn.Module = trainer.model
-    names = {parameter: name for name, parameter in model.named_parameters()}
-    found: Lines = {"parameters": f" = {sum(parameter.numel() for parameter in names):,}"}
-
-    def add(group: str, label: str, text: str) -> None:
-        layers = _LAYERS.search(label)
-        within = f" in layers {layers[0]}" if layers else ""
-        found[f"{group}: {_LAYERS.sub('*', label)}"] = f"{text}{within}"
-
-    for group in trainer.optimizer(trainer.groups(model)).param_groups:
-        found[f"{group['name']}:"] = f" lr={group['lr']} weight_decay={group['weight_decay']}"
-        layers: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
-        for parameter in group["params"]:
-            name = names[parameter]
-            text = f" {list(parameter.shape)} {_start(model, name)}"
-            layers[_LAYER.sub("*", name, count=1), text] += map(int, _LAYER.findall(name)[:1])
-        for (name, text), numbers in layers.items():
-            add(group["name"], name.replace("*", _ranges(numbers), 1), text)
-    for name, others in shared_parameters(model).items():
-        add("shared", f"{name} = {' = '.join(others)}", "")
-    return found
-
-
-def _ranges(numbers: list[int]) -> str:
-    """`[0, 1, 2, 5]` as `0..2,5`."""
-    runs = [[*run] for _, run in itertools.groupby(numbers, lambda x: x - numbers.index(x))]
-    return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs)
-
-
-def _start(model: nn.Module, name: str) -> str:
-    init = getattr(model.get_parameter(name), "init", None)
-    if init is not None:
-        return repr(init)
-    return f"{type(model.get_submodule(name.rpartition('.')[0])).__name__}.reset_parameters"
 
 
 def leaves(cfg: fdl.Config) -> dict[str, Any]:
@@ -251,7 +155,10 @@ def test_config_is_its_golden(name: str, golden: Callable[..., None]) -> None:
     def explain(changed: list[str]) -> list[str]:
         names = moved(lambda one: (GOLDENS / "configs" / f"{one}.txt").read_text(encoding="utf-8"))
         how_many = "1 golden moves" if len(names) == 1 else f"{len(names)} goldens move"
-        return [*causes(name, changed), f"{how_many}: {', '.join(names)}."]
+        return [
+            *goldens.causes(getattr(configs, name)(), changed),
+            f"{how_many}: {', '.join(names)}.",
+        ]
 
     golden(f"configs/{name}", golden_text(name), explain)
 
@@ -280,7 +187,9 @@ def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(sys.modules["fidgpt.configs.small"], "base", other)
     with pytest.raises(pytest.fail.Exception) as failed:
         text = golden_text("base")
-        compare_with_golden(golden, text, update=False, explain=lambda new: causes("base", new))
+        compare_with_golden(
+            golden, text, update=False, explain=lambda new: goldens.causes(other(), new)
+        )
     assert "+model.blocks[0].attention.rope.theta = 500000.0" in str(failed.value)
     assert "theta: set by tests/test_configs.py" in str(failed.value).replace(str(GOLDENS), "")
     read = {name: (golden.parent / f"{name}.txt").read_text(encoding="utf-8") for name in names}

@@ -8,19 +8,17 @@ parameters; the types of the components that a graph holds are its type argument
 
 import ast
 import collections.abc
-import importlib.util
 import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.compose.catalogue import called, imported, needs_arguments, offers
+from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs
 from fidgpt.graph import Config, ConfigError, fiddle, hints
 from fidgpt.graph.errors import is_user_error
 from fidgpt.graph.walk import parts
@@ -256,7 +254,7 @@ def stub_of(name: str) -> str:
       ConfigError: there is no such module, or it has no config function.
     """
     module = imported(name, "a stub")
-    graphs = dict(_graphs(module))
+    graphs = graphs_of(module)
     if not graphs:
         raise ConfigError(
             f"{name} has no config function: one that needs no arguments and is annotated to "
@@ -278,19 +276,6 @@ def stub_of(name: str) -> str:
     named = [f"{alias} = {text}" for text, alias in aliases.items()]
     whole = [_HEADER + _BASIS, *modules, "", *classes, "", *named, "", *lines]
     return "\n".join(whole) + "\n"
-
-
-def _graphs(module: ModuleType) -> Iterator[tuple[str, tuple[Callable[..., Any], Any]]]:
-    """Yield the config functions of a module that can be called without arguments, and graphs."""
-    for name, function in offers(module).items():
-        if not inspect.isfunction(function) or needs_arguments(function):
-            continue
-        returned = hints.hints_of(function).get("return", Any)
-        kind = typing.get_origin(returned) or returned
-        if inspect.isclass(kind) and issubclass(kind, fdl.Buildable):
-            root = called(f"{module.__name__}.{name}", function)
-            if isinstance(root, fdl.Config):
-                yield name, (function, root)
 
 
 def _short(one: _Type, aliases: dict[str, str]) -> str:
@@ -324,19 +309,12 @@ def _statement(one: ast.stmt, types: dict[str, str]) -> Iterator[str]:
     yield ast.unparse(one)
 
 
-def module_of(name: str) -> str:
-    """Return the module with configs that a name stands for: of a package, its `configs`."""
-    module, inside = imported(name, "stubs"), f"{name}.configs"
-    has_configs = hasattr(module, "__path__") and importlib.util.find_spec(inside) is not None
-    return inside if has_configs and not [*_graphs(module)] else name
-
-
 def main(arguments: list[str]) -> int:
     """Write stubs, or compare them with those that are there."""
     checks = "--check" in arguments
     names = [one for one in arguments if one != "--check"]
     stale: list[Path] = []
-    for name in map(module_of, names or [OWN]):
+    for name in map(module_with_configs, names or [OWN]):
         text = stub_of(name)
         path = Path(imported(name, "a stub").__file__ or "").resolve().with_suffix(".pyi")
         if not path.exists() or path.read_text(encoding="utf-8") != text:

@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -378,6 +379,38 @@ def offers(module: ModuleType) -> dict[str, Any]:
         for name, value in vars(module).items()
         if name[0] != "_" and getattr(value, "__module__", None) == module.__name__
     }
+
+
+def graphs_of(module: ModuleType) -> dict[str, tuple[Callable[..., Any], fdl.Config]]:
+    """Return the config functions that a module offers, and their graphs, by name.
+
+    They need no arguments and are annotated to return a graph; others are not called.
+
+    Raises:
+      ConfigError: one of them failed.
+    """
+    found: dict[str, tuple[Callable[..., Any], fdl.Config]] = {}
+    for name, function in offers(module).items():
+        if not inspect.isfunction(function) or needs_arguments(function):
+            continue
+        returned = hints_of(function).get("return", Any)
+        kind = typing.get_origin(returned) or returned
+        if inspect.isclass(kind) and issubclass(kind, fdl.Buildable):
+            root = called(f"{module.__name__}.{name}", function)
+            if isinstance(root, fdl.Config):
+                found[name] = function, root
+    return found
+
+
+def module_with_configs(name: str) -> str:
+    """Return the module with configs that a name stands for: of a package, its `configs`.
+
+    Raises:
+      ConfigError: there is no such module.
+    """
+    module, inside = imported(name, "its configs"), f"{name}.configs"
+    has_configs = hasattr(module, "__path__") and importlib.util.find_spec(inside) is not None
+    return inside if has_configs and not graphs_of(module) else name
 
 
 def _is_kind(value: Any, kind: str) -> bool:
