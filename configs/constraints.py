@@ -7,21 +7,21 @@ from typing import Any
 import fiddle as fdl
 from torch import nn
 
-from fidgpt.data import ByteTokenizer, GrowingBatch
+from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.model import LearnedPositions
 from fidgpt.parallel import DataParallel, Mesh
 
 __all__ = [
-    "batch_divides_evenly",
+    "batch_fills_the_mesh",
     "norm_eps_is_not_negative",
     "sequences_fit_positions",
     "vocabulary_covers_bytes",
 ]
 
 
-def batch_divides_evenly(cfg: fdl.Config) -> None:
-    """Raise ConfigError unless the processes fill the mesh, and the batch size is divisible."""
+def batch_fills_the_mesh(cfg: fdl.Config) -> None:
+    """Raise ConfigError unless the processes fill the mesh, and the batch has rows for each."""
     processes = os.environ.get("WORLD_SIZE")
     if processes is not None and (not processes.isdecimal() or int(processes) < 1):
         raise ValueError(f"WORLD_SIZE={processes} in the environment must be a number from 1 on.")
@@ -32,21 +32,12 @@ def batch_divides_evenly(cfg: fdl.Config) -> None:
     count, world_size = mesh.data_size, mesh.size
     over = f"{world_size=} processes" if count == world_size else f"{count} replicas and shards"
     batch_size = computed(getattr(cfg, "batch_size", None))
-    if isinstance(batch_size, int) and batch_size % count:
+    if isinstance(batch_size, int) and batch_size < count:
         raise ConfigError(
-            f"{batch_size=} cannot be split evenly over {over}: choose a "
-            f"multiple of {count}, for example {-(-batch_size // count) * count}.",
+            f"{batch_size=} sequences are too few for {over}, of which each needs at least one: "
+            f"choose {count} or more, or start fewer processes.",
             place="batch_size",
         )
-    for node in _parts_that_call(GrowingBatch, cfg):
-        multiple_of = getattr(node.value, "multiple_of", None)
-        if isinstance(multiple_of, int) and multiple_of % count:
-            raise ConfigError(
-                f"{node.path}.{multiple_of=}: batches that grow by so many sequences cannot be "
-                f"split evenly over {over}: choose a multiple of {count}.",
-                place=node.path,
-                sources=[f"{node.path}.multiple_of"],
-            )
 
 
 def _mesh(cfg: fdl.Config, world_size: int | None) -> Mesh | None:

@@ -249,6 +249,15 @@ def built(config: str, sizes: dict[str, int], change: Fiddler) -> Pair:
     return Pair(build_trainer(small), build_trainer(small), mesh)
 
 
+def idle() -> Pair:
+    """Five rows over two processes that gather weights, one at a time: one computes a row less."""
+    cfg = configs.debug()
+    for fiddler in (fiddlers.use_float32, fiddlers.use_fsdp, fiddlers.use_moe):
+        fiddler(cfg)
+    cfg.batch_size, cfg.micro_batch_size = 5, 1
+    return Pair(build_trainer(cfg), build_trainer(cfg), Mesh(shard=2))
+
+
 def compared(pair: Pair, error: Error) -> Comparison | None:
     one = take_step(pair.alone, joins=False) if dist.get_rank() == 0 else None
     with error():
@@ -263,6 +272,7 @@ def main(path: Path) -> None:
         pairs: dict[str, tuple[Pair, Error]] = {}
         pairs |= {name_of(*case): (built(*case), nullcontext) for case in cases}
         if number == 2:  # one group of processes for all errors
+            pairs["idle"] = idle(), nullcontext
             for name, bug in BUGS.items():
                 pairs[name] = (built(bug.config, bug.mesh, bug.change), bug.error)
 

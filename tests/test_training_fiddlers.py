@@ -368,14 +368,14 @@ def test_batches_of_the_dial_can_be_split(multiple_of: int) -> None:
         assert units // (units & -units) < 16, "an odd number below 16, times a power of two"
 
 
-def test_a_computed_batch_that_processes_cannot_split_is_refused(monkeypatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "7")
+def test_a_computed_batch_that_is_too_small_for_the_processes_is_refused(monkeypatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1000")
     cfg = configs.base()
     fiddlers.make_depth(cfg, depth=4)
-    with pytest.raises(ConfigError, match="cannot be split evenly over world_size=7 processes"):
+    with pytest.raises(ConfigError, match="sequences are too few for world_size=1000 processes"):
         build_trainer(cfg)
-    fiddlers.make_depth(cfg, depth=4, multiple_of=7)
-    assert build_trainer(cfg).batch_size % 7 == 0
+    fiddlers.make_depth(cfg, depth=4, multiple_of=1000)
+    assert build_trainer(cfg).batch_size % 1000 == 0
 
 
 @pytest.mark.parametrize("over", [0.25, 1.0, 100, 500])

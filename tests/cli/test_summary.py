@@ -72,7 +72,7 @@ def test_a_named_machine_need_not_be_there(command: Command) -> None:
     done = command(train.main, DEBUG, SUMMARY, "--hardware=abacusx4")
     assert done.status == 2 and "'abacus' of 'abacusx4'" in done.err and "h100" in done.err
     done = command(train.main, DEBUG, SUMMARY, "--hardware=h100x8")
-    assert done.status == 2 and "split evenly over the 8 devices of h100x8" in done.err
+    assert done.status == 2 and "is too small for the 8 devices of h100x8" in done.err
     large = command(train.main, "--config=config:llama3_8b", SUMMARY, "--hardware=h100x8").out
     assert rows(large)["memory per device"].endswith("at the peak; it has 80 GB only")
     four = machine_named("rtx4090x4", torch.bfloat16)

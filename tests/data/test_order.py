@@ -24,7 +24,7 @@ NAMES = ["<a>", "<b>", "<c>"]
 BATCH_SIZE = 8
 NUM_STEPS = 24
 # Where a run was stopped, and with how many ranks it then went on.
-PARTS = [(0, 1), (3, 4), (4, 2), (11, 8), (17, 1), (20, 2)]
+PARTS = [(0, 1), (3, 3), (4, 2), (11, 8), (17, 1), (20, 2)]
 
 
 class Case:

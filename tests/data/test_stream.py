@@ -110,13 +110,15 @@ def test_a_batch_may_be_larger_than_the_corpus(case: Case) -> None:
     assert torch.equal(batched.batch(5), torch.cat(rows))
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 8])
 def test_any_number_of_ranks_reads_the_same_tokens(case: Case, world_size: int) -> None:
     stream, held_out = case.stream(), case.held_out()
     for part, step in ((stream, 0), (stream, 177), (held_out, 0), (held_out, 3)):
         ranked = [part.batch(step, rank=r, world_size=world_size) for r in range(world_size)]
-        assert {tuple(rows.shape) for rows in ranked} == {(8 // world_size, SEQ_LEN + 1)}
+        assert {len(rows) for rows in ranked} <= {8 // world_size, -(-8 // world_size)}
         assert torch.equal(torch.cat(ranked), part.batch(step))
+    with pytest.raises(data.DataError, match="8 sequences has too few for 9 processes"):
+        stream.batch(0, rank=0, world_size=9)
 
 
 @pytest.mark.slow
@@ -197,8 +199,6 @@ def test_a_corpus_shorter_than_one_sequence_is_refused(documents, tmp_path):
 
 def test_impossible_batches_and_sizes_are_refused(case: Case) -> None:
     stream = case.stream()
-    with pytest.raises(ValueError, match=r"batch_size=8 (.|\n)*world_size=3(.|\n)*batch_size=9"):
-        stream.batch(0, world_size=3)
     with pytest.raises(ValueError, match=r"rank=2 is not one of world_size=2"):
         stream.batch(0, rank=2, world_size=2)
     with pytest.raises(ValueError, match="step=-1"):
@@ -479,8 +479,8 @@ def test_what_does_not_fit_is_refused() -> None:
     for length in (3, 16):
         with pytest.raises(ValueError, match=f"min_seq_len={length} must be seq_len=8 divided"):
             data.GrowingSequence(Counting(), seq_len=8, schedule=rise(4), min_seq_len=length)
-    with pytest.raises(ValueError, match=r"by 4 sequences.*\n.*multiple_of to a multiple of 8"):
-        growing_batch().batch(50, rank=0, world_size=8)
+    with pytest.raises(data.DataError, match=r"4 sequences has too few for 8 .*\n.*multiple_of"):
+        growing_batch().batch(0, rank=0, world_size=8)
 
 
 def test_stages_begin_at_their_steps_while_batches_grow() -> None:

@@ -140,11 +140,11 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
         count = trainer.parallel.layout(machine.world_size).data_size
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if trainer.batch_size % count:
+    if trainer.batch_size < count:
         parts = "replicas and shards on" if count < machine.world_size else "devices of"
         raise ConfigError(
-            f"batch_size={trainer.batch_size} cannot be split evenly over the {count} {parts} "
-            f"{name}: choose a multiple of {count}."
+            f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}: choose "
+            f"{count} or more."
         )
     return summary_text(summary_of(trainer, machine), color=color)
 

@@ -32,7 +32,7 @@ _WIDTHS = {
 }
 _LENGTHS = {"window": 8, "length": 7, "size": 8}
 _EXPERTS = {"num_experts": 4, "top_k": 2, "num_groups": 2, "top_groups": 1}
-_HEADS, _HEAD_DIM, _SEQ_LEN, _VOCAB_SIZE, _ROWS = 4, 16, 32, 320, 2
+_HEADS, _HEAD_DIM, _SEQ_LEN, _VOCAB_SIZE, _ROWS = 4, 16, 32, 320, 3
 
 Change = Callable[[Any], None]
 
@@ -138,9 +138,10 @@ def _changes(cfg: Any, mesh: Mesh) -> dict[str, Change]:
         _set(cfg, _LENGTHS, most=length - 1)
 
     def batch(cfg: Any) -> None:
-        cfg.batch_size = _ROWS * mesh.data_size
+        # The last process has a row more than others, and as many micro-batches.
+        cfg.batch_size = _ROWS * mesh.data_size + (mesh.data_size > 1)
         if isinstance(getattr(cfg, "micro_batch_size", None), int):
-            cfg.micro_batch_size = 1
+            cfg.micro_batch_size = 2
 
     return {
         "vocab_size": _set_vocabulary,

@@ -7,7 +7,6 @@ import numpy as np
 from jaxtyping import Int64
 from torch import Tensor
 
-from fidgpt.data.errors import DataError
 from fidgpt.data.streams import (
     BegunStage,
     Curve,
@@ -32,7 +31,7 @@ class GrowingBatch(WrappedStream):
       stream: the sequences.
       batch_size: sequences of a full batch, over all ranks.
       schedule: fraction of the full batch at a step, counted from 0.
-      multiple_of: granularity of the size; must be a multiple of the number of ranks.
+      multiple_of: granularity of the size, and the smallest one.
 
     Raises:
       ValueError: `batch_size` is not a multiple of `multiple_of`.
@@ -66,11 +65,6 @@ class GrowingBatch(WrappedStream):
         self, step: int, *, rank: int = 0, world_size: int = 1
     ) -> Int64[Tensor, "rows window"]:
         """Return the rows of one rank: [size(step) / world_size, seq_len + 1] token ids."""
-        if self.multiple_of % world_size:  # fail at the first step, not at the first odd size
-            raise DataError(
-                f"Batches grow by {self.multiple_of} sequences, which cannot be split evenly among "
-                f"{world_size=} ranks.\nSet multiple_of to a multiple of {world_size}."
-            )
         return self.stream.batch_from(
             self._start(step), size=self.size(step), rank=rank, world_size=world_size
         )

@@ -188,10 +188,10 @@ class IndexedStream(TrainingStream):
     ) -> Int64[Tensor, "rows window"]:
         """Return one rank's rows of a batch: [batch_size / world_size, seq_len + 1] token ids.
 
-        The ranks' rows, concatenated, do not depend on the number of ranks.
+        The ranks' rows, concatenated, do not depend on the number of ranks; some have one more.
 
         Raises:
-          DataError: `batch_size` is not divisible by `world_size`.
+          DataError: there are fewer rows than ranks.
         """
         if step < 0:
             raise ValueError(f"step={step} must not be negative.")
@@ -202,7 +202,17 @@ class IndexedStream(TrainingStream):
     def batch_from(
         self, first: int, *, size: int, rank: int, world_size: int
     ) -> Int64[Tensor, "rows window"]:
-        """Return one rank's rows of the batch of `size` sequences from `first` on."""
+        """Return one rank's rows of the batch of `size` sequences from `first` on.
+
+        Raises:
+          DataError: there are fewer rows than ranks.
+        """
+        if size < world_size:
+            raise DataError(
+                f"A batch of {size} sequences has too few for {world_size} processes that read "
+                "different ones.\nStart fewer processes, or set a larger batch_size (multiple_of, "
+                "if batches grow)."
+            )
         rows = rows_of_rank(size, rank=rank, world_size=world_size)
         return torch.from_numpy(self.rows(first + np.array(rows, dtype=np.int64)))
 
@@ -395,7 +405,6 @@ class HeldOut(EvaluationStream):
         """Return one rank's rows of a batch: [batch_size / world_size, seq_len + 1] token ids.
 
         Raises:
-          DataError: `batch_size` is not divisible by `world_size`.
           IndexError: there is no such batch.
         """
         if not 0 <= number < self.num_batches:
@@ -416,19 +425,11 @@ def require_prepared(prepared: Opened | None) -> Opened:
 
 
 def rows_of_rank(size: int, *, rank: int, world_size: int) -> range:
-    """Return the rows of a batch that belong to a rank: equal, consecutive shares.
+    """Return the rows of a batch that belong to a rank: consecutive, and at most one more or less.
 
     Raises:
-      DataError: `size` is not divisible by `world_size`.
       ValueError: `rank` is not below `world_size`.
     """
     if not 0 <= rank < world_size:
         raise ValueError(f"rank={rank} is not one of world_size={world_size} ranks.")
-    if size % world_size:
-        raise DataError(
-            f"batch_size={size} cannot be split evenly among world_size={world_size} ranks.\n"
-            f"Choose a multiple of {world_size}, for example batch_size="
-            f"{-(-size // world_size) * world_size}."
-        )
-    share = size // world_size
-    return range(rank * share, (rank + 1) * share)
+    return range(rank * size // world_size, (rank + 1) * size // world_size)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from fidgpt.data import mask_loss
+from fidgpt.data.streams import rows_of_rank
 from fidgpt.parallel.counting import KINDS, OUTSIDE, CollectiveCounts, counting
 from fidgpt.parallel.mesh import Mesh
 from fidgpt.parallel.placement import whole_of
@@ -193,8 +194,10 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
     with trainer.parallel if joins else contextlib.nullcontext():
         parallel = trainer.parallel
         state = trainer.setup(RunDirectory(Path("unused"), texts={}))
-        rows = trainer.batch_size // parallel.data_size
-        batch = _batch(trainer)[parallel.data_rank * rows :][:rows]
+        own = rows_of_rank(
+            trainer.batch_size, rank=parallel.data_rank, world_size=parallel.data_size
+        )
+        batch = _batch(trainer)[own.start : own.stop]
         with counting(state.replica) as counter, _measuring(state.replica) as squares:
             row = trainer.update(state, batch)
         outputs = torch.stack([torch.stack(own).sum() for own in squares.values()])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.data import EvaluationStream, StreamWrapper, TrainingStream
+from fidgpt.data.streams import rows_of_rank
 from fidgpt.optim import Schedule
 from fidgpt.optim.groups import Grouping
 from fidgpt.train.averaging import EvaluationWeights
@@ -292,14 +293,15 @@ def _streams(run: Components) -> dict[str, TrainingStream | EvaluationStream]:
 
 def _stream_errors(run: Components, stream: TrainingStream | EvaluationStream) -> Iterator[str]:
     """Yield what is wrong with the first batches of this process."""
-    rank, world_size = run.parallel.rank, run.parallel.world_size
+    rank, world_size = run.parallel.data_rank, run.parallel.data_size
     is_training = isinstance(stream, TrainingStream)
     batch = stream.batch(0, rank=rank, world_size=world_size)
     if not isinstance(batch, Tensor) or batch.dtype != torch.int64:
         kind = str(batch.dtype) if isinstance(batch, Tensor) else type(batch).__name__
         yield f"returns batches of {kind}: token ids are a tensor of torch.int64."
         return
-    rows, window = run.batch_size // world_size, run.seq_len + 1
+    rows = len(rows_of_rank(run.batch_size, rank=rank, world_size=world_size))
+    window = run.seq_len + 1
     may_be_shorter = is_training and run.seq_len_growth is not None
     may_be_smaller = not is_training or run.batch_growth is not None
     fits = batch.dim() == 2

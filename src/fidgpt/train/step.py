@@ -36,11 +36,13 @@ class MicroBatch(NamedTuple):
       rows: on the device.
       num_targets: tokens that count in the loss.
       all_in_loss: whether all tokens do.
+      is_idle: whether it counts for nothing, and is computed only because others compute.
     """
 
     rows: Int64[Tensor, "rows window"]
     num_targets: int
     all_in_loss: bool
+    is_idle: bool = False
 
 
 def micro_batches(
@@ -73,6 +75,13 @@ def micro_batches(
     return [MicroBatch(rows, *count) for rows, count in zip(parts, counts, strict=True)]
 
 
+def fill_up(parts: Sequence[MicroBatch], number: int) -> list[MicroBatch]:
+    """Return so many micro-batches, by idle ones: processes gather sharded weights together."""
+    last = parts[-1]
+    idle = last._replace(rows=last.rows[-1:], num_targets=0, is_idle=True)
+    return [*parts, *[idle] * (number - len(parts))]
+
+
 class BatchShares:
     """What each micro-batch of this process contributes to the losses of an optimizer step.
 
@@ -90,7 +99,7 @@ class BatchShares:
         total, num_parts = sums.tolist()
         self.parallel = parallel
         self.accumulates = num_parts > parallel.tokens.size
-        self.num_rows = sum(len(part.rows) for part in parts)
+        self.num_rows = sum(len(part.rows) for part in parts if not part.is_idle)
         self.targets_per_process = max(total / parallel.tokens.size, 1.0)
         self.counted: Sequence[Tensor] | None = None
         self._totals: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None
@@ -113,8 +122,9 @@ class BatchShares:
             for part in parts:
                 with collecting() as reports:
                     objective.count(part.rows)
-                own = reports.counted
-                sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
+                if not part.is_idle:
+                    own = reports.counted
+                    sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
         self.counted = self.parallel.sum_all(sums)
 
     def totals(

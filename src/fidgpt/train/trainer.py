@@ -308,6 +308,8 @@ class Trainer:
             device=parallel.device,
             division=state.replica.division,
         )
+        if self.micro_batch_size is not None and parallel.places.fsdp is not None:
+            parts = updates.fill_up(parts, parallel.largest(len(parts)))
         shares = updates.BatchShares(parts, parallel)
         if shares.accumulates:
             with state.clock.phase("forward"):
@@ -319,9 +321,11 @@ class Trainer:
             with contextlib.nullcontext() if is_last else parallel.accumulating(state.module):
                 with state.clock.phase("forward"), collecting() as reports:
                     loss = state.module(part.rows, part.all_in_loss, share)
+                    loss = loss * 0 if part.is_idle else loss
                 with state.clock.phase("backward"):
                     (loss if state.scaling is None else state.scaling.scaled(loss)).backward()
-            step.add(reports, share)
+            if not part.is_idle:
+                step.add(reports, share)
             if not is_last:
                 self.precision.pull_gradients(state.model, state.replica)
         return step
