@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 ON_THE_COMMAND_LINE = [
     ("a misspelt directive", ["--config=fidler:make_large"]),
+    ("a directive in curly quotes", ["--config=“set:seed=1”"]),
     ("a directive without its kind", ["--config=make_large"]),
     ("an assignment without its kind", ["--config=num_steps=5"]),
     ("a config that there is not", ["--config=config:gpt2_medium"]),
@@ -47,6 +48,8 @@ ON_THE_COMMAND_LINE = [
     ("a name for a list of names", ["--config=set:samples.prompts=def"]),
     ("a sign after the equals sign", ["--config=tag:LearningRate=*0.5"]),
     ("a sign that there is not", ["--config=set:optimizer.lr/=2"]),
+    ("a number with a letter", ["--config=fiddler:train_for(tokens=10B)"]),
+    ("a share of what is there", ["--config=set:optimizer.lr*=10%"]),
     ("a number too small", ["--config=set:optimizer.lr=1e-400"]),
     ("a function of too few numbers", ["--config=set:num_steps=min({seed})"]),
     ("an item without its brackets", ["--config=set:trackers+=JSONLines"]),

@@ -102,9 +102,13 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
     ("flags", "message"),
     [
         (["--model.hidden_dim=5"], "error: there is no flag --model.hidden_dim."),
-        (["--resume_step=x"], "error: flag --resume_step=x: invalid literal for int()"),
-        (["--run_dir=a", "--run_dir=b"], "error: flag --run_dir=b: already defined as a\n  It "),
-        (["--print=toml"], "error: flag --print=toml: value should be one of "),
+        (["--resume_step=x"], "error: --resume_step=x: 'x' is not an int."),
+        (["--resume_step=2**2"], "error: --resume_step sets where to resume: it needs --resume="),
+        (["--until_step=10k"], "error: --until_step=10k: '10k' is not an int. Write 10e3, or "),
+        (["--until_step=0"], "error: --until_step=0: 0 is not a positive integer"),
+        (["--config=“set:seed=1", "a”"], "error: 'a”' is not a flag. Config changes go into --co"),
+        (["--run_dir=a", "--run_dir=b"], "error: --run_dir=b: already defined as a\n  It "),
+        (["--print=toml"], "error: --print=toml: value should be one of "),
         (["--config"], "error: Missing value for flag --config"),
         (["--config="], "error: directive 1 is wrong:\n  --config=\n           ^\n  there is no"),
         (["--resume=x", "--run_dir=y"], "error: --resume=x holds no run, and is no copy of one"),
@@ -134,6 +138,8 @@ def test_a_flag_file_is_overridden_and_debug_shows_where(command: Command, tmp_p
 
 def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:
     assert "name one directory, of a run or of the hub" in command(sample.main).err
+    split = command(sample.main, "run", "--prompt=“Once", "upon”").err
+    assert split.endswith("\n  “ does not quote in a shell: write ' or \".\n")
     assert "holds no run" in command(sample.main, str(tmp_path)).err
     (tmp_path / "config.json").write_text(dump(debug()).replace("fidgpt.train:", "os:"))
     status, _, err = command(sample.main, str(tmp_path))

@@ -158,12 +158,29 @@ def _status(main: Main, arguments: list[str]) -> int:
         return MISTAKE
 
 
+def _number_reader(parser: flags.ArgumentParser) -> Callable[[str], Any]:
+    """Return what reads the number of a flag, in all the forms that a config takes."""
+    convert = type(parser).convert
+
+    def read(text: str) -> Any:
+        try:
+            return convert(parser, text)
+        except ValueError:
+            from fidgpt.graph.values import read_value  # late: takes Fiddle
+
+            return read_value(text, int if isinstance(parser, flags.IntegerParser) else float)
+
+    return read
+
+
 def parse_flags(arguments: Sequence[str]) -> list[str]:
     """Parse a command line, and return what is not a flag; exit if a flag is wrong."""
     overrides_file = any(argument.lstrip("-").startswith("flagfile") for argument in arguments)
     for name in FLAGS:
         if not FLAGS[name].boolean:  # what was turned on may be turned off again
             FLAGS[name].allow_overwrite = overrides_file  # or the first of two values is lost
+        if isinstance(parser := FLAGS[name].parser, flags.IntegerParser | flags.FloatParser):
+            parser.convert = _number_reader(parser)
     try:
         return FLAGS(list(arguments))
     except flags.Error as error:
@@ -176,7 +193,7 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
                 message += f"\n  Config changes go into --config, such as {_EXAMPLE}"
         elif "already defined" in message:
             message += "\n  It takes one value: remove one of the two."
-        fail(message)
+        fail(message.removeprefix("flag "))
         sys.exit(MISTAKE)
     except SystemExit:  # absl ends --helpfull with 1, as if to ask were an error
         sys.exit(0)

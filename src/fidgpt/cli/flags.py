@@ -1,11 +1,13 @@
 """The flags that `train.py` and `sweep.py` share."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from fidgpt.compose.directives import DEFAULT_CONFIG
+from fidgpt.compose.messages import curly_quotes
 
 FLAGS = flags.FLAGS
 
@@ -79,7 +81,7 @@ def answered(arguments: list[str]) -> bool:
 
         raise ConfigError(
             f"{arguments[0]!r} is not a flag. Config changes go into --config, for "
-            "example --config=set:num_steps=200."
+            f"example --config=set:num_steps=200. {curly_quotes(sys.argv)}".rstrip()
         )
     if FLAGS.completion:
         from fidgpt.cli.completion import SCRIPTS

@@ -1,5 +1,6 @@
 """The command `python -m fidgpt.sample RUN`: a trained model writes, or scores texts."""
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,6 +8,7 @@ from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli.trained import load_trained, one_directory
+from fidgpt.compose.messages import curly_quotes
 
 FLAGS = flags.FLAGS
 
@@ -44,6 +46,7 @@ def main(arguments: list[str]) -> None:
     # Late: --help loads no torch.
     from fidgpt import train
     from fidgpt.graph import ConfigError
+    from fidgpt.graph.values import is_in_curly_quotes
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train.device import within_memory
 
@@ -51,6 +54,12 @@ def main(arguments: list[str]) -> None:
     for name in ("prompt", "stop", "score"):
         if any("\ud800" <= character <= "\udfff" for character in "".join(FLAGS[name].value or ())):
             raise ConfigError(f"--{name} is not UTF-8 text.")
+    for text in FLAGS.prompt:
+        if is_in_curly_quotes(text):
+            print(
+                f"warning: --prompt={text} has these quotes in its text. {curly_quotes([text])}",
+                file=sys.stderr,
+            )
     if not all(FLAGS.stop):
         raise ConfigError("--stop: an empty string ends every text: give at least one character.")
     if not all(FLAGS.score):

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli.app import FLAGS
+from fidgpt.compose.messages import curly_quotes
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
@@ -30,7 +32,10 @@ def one_directory(arguments: list[str], command: str) -> Path:
         return Path(arguments[0])
     from fidgpt.graph import ConfigError
 
-    raise ConfigError(f"name one directory, of a run or of the hub: fidgpt.{command} runs/NAME")
+    raise ConfigError(
+        f"name one directory, of a run or of the hub: fidgpt.{command} runs/NAME\n"
+        f"  {curly_quotes(sys.argv)}".rstrip()
+    )
 
 
 @contextlib.contextmanager

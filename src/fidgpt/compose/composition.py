@@ -13,7 +13,7 @@ import fiddle as fdl
 from fidgpt import graph
 from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
-from fidgpt.compose.messages import Written, directive_error, label
+from fidgpt.compose.messages import Written, curly_quotes, directive_error, label
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import MissingEntry
@@ -253,6 +253,8 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
         meant = f"{text}:{known[text].syntax}"
     elif kind.lower() in known:
         meant = f"{kind.lower()}:{rest}"
+    elif remedy := curly_quotes(text[:1]):
+        return remedy
     elif not kind and "=" in text:
         meant = f"set:{text}"
     else:
