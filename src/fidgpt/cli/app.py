@@ -158,17 +158,17 @@ def _status(main: Main, arguments: list[str]) -> int:
         return MISTAKE
 
 
-def _number_reader(parser: flags.ArgumentParser) -> Callable[[str], Any]:
+def _number_reader(parser: flags.IntegerParser | flags.FloatParser) -> Callable[[str], Any]:
     """Return what reads the number of a flag, in all the forms that a config takes."""
-    convert = type(parser).convert
+    kind = int if isinstance(parser, flags.IntegerParser) else float
 
     def read(text: str) -> Any:
         try:
-            return convert(parser, text)
+            return kind(text)
         except ValueError:
             from fidgpt.graph.values import read_value  # late: takes Fiddle
 
-            return read_value(text, int if isinstance(parser, flags.IntegerParser) else float)
+            return read_value(text, kind)
 
     return read
 
@@ -180,7 +180,7 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
         if not FLAGS[name].boolean:  # what was turned on may be turned off again
             FLAGS[name].allow_overwrite = overrides_file  # or the first of two values is lost
         if isinstance(parser := FLAGS[name].parser, flags.IntegerParser | flags.FloatParser):
-            parser.convert = _number_reader(parser)
+            vars(parser)["convert"] = _number_reader(parser)
     try:
         return FLAGS(list(arguments))
     except flags.Error as error:

@@ -1,0 +1,44 @@
+"""Run `python -m fidgpt.launch`: torchrun, which ends with the error of a process and no more.
+
+It takes the arguments of torchrun. After a user's mistake, whose message a process has printed, it
+exits with that process's status and prints neither torch's traceback nor its table of failures.
+"""
+
+import logging
+import sys
+
+from torch.distributed import run as torchrun
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+from fidgpt.cli.app import MISTAKE, fail
+
+_LOGGER = "torch.distributed.elastic.multiprocessing.api"  # of how each process ended
+
+
+def main() -> int:
+    """Start the processes and wait for them; return the exit status."""
+    logging.getLogger(_LOGGER).setLevel(logging.CRITICAL)
+    try:
+        torchrun.main()
+    except SignalException as stopped:
+        return 128 + stopped.sigval  # as a shell does
+    except ChildFailedError as error:
+        failures = {one.exitcode: (rank, one) for rank, one in error.failures.items()}
+        if MISTAKE in failures:
+            return MISTAKE
+        status = max(failures)  # of one that failed by itself: torchrun ends others by signals
+        rank, failure = failures[status] if status > 0 else error.get_first_failure()
+        how = f"exit status {status}" if status > 0 else failure.signal_name()
+        fail(f"process {rank} of {error.name} ended with {how}.")
+        return max(status, 1)
+    return 0
+
+
+def run() -> None:
+    """Entry point of the command."""
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    run()

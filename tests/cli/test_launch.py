@@ -1,0 +1,64 @@
+"""How `fidgpt.launch` ends: as torchrun does, but without its traceback and table of failures."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+
+from fidgpt import launch
+from fidgpt.cli import app
+
+
+@pytest.mark.parametrize(
+    ("exit_statuses", "expected", "message"),
+    [
+        ({0: 2, 1: -15}, app.MISTAKE, ""),  # which process 0 has printed
+        ({0: -15, 3: 2}, app.MISTAKE, ""),
+        ({0: -15, 1: 1}, 1, "error: process 1 of train.py ended with exit status 1.\n"),
+        ({2: -9}, 1, "error: process 2 of train.py ended with SIGKILL.\n"),
+    ],
+)
+def test_a_failure_is_a_line_and_a_mistake_is_printed_by_its_process(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    exit_statuses: dict[int, int],
+    expected: int,
+    message: str,
+) -> None:
+    def fails() -> None:
+        nothing = str(tmp_path / "none")
+        found = {
+            rank: ProcessFailure(rank, 5 + rank, status, nothing)
+            for rank, status in exit_statuses.items()
+        }
+        raise ChildFailedError("train.py", found)
+
+    monkeypatch.setattr(launch.torchrun, "main", fails)
+    assert launch.main() == expected
+    assert capsys.readouterr().err == message
+
+
+def test_a_signal_ends_it_as_a_shell_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped() -> None:
+        raise SignalException("stopped", signal.SIGTERM)
+
+    monkeypatch.setattr(launch.torchrun, "main", stopped)
+    assert launch.main() == 128 + signal.SIGTERM
+    monkeypatch.setattr(launch.torchrun, "main", lambda: None)
+    assert launch.main() == 0
+
+
+@pytest.mark.long
+def test_a_mistake_of_two_processes_is_printed_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = ["--config=config:debug", "--config=set:model.hidden_dim=x"]
+    words = ["--nproc-per-node=2", "--module", "fidgpt.cli.train", *wrong]
+    monkeypatch.setattr("sys.argv", ["fidgpt.launch", *words])
+    assert launch.main() == app.MISTAKE
+    error = capfd.readouterr().err
+    assert error.count("'x' is not an int") == 1 and "Traceback" not in error
+    assert "FAILED" not in error and wrong[1] in error
