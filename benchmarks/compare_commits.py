@@ -28,6 +28,8 @@ HERE = Path(__file__).resolve().parent.parent
 REFERENCE = "25c5fec"
 MEASURED = (
     "seconds/",
+    "goodput/",
+    "slowest/",
     "step_seconds",
     "tokens_per_second",
     "utilisation",

@@ -191,10 +191,10 @@ def test_rows_with_nan_are_strict_json_and_read_back(tmp_path):
 
 def test_a_signal_requests_a_stop_and_a_second_interrupt_forces_it():
     with StopSignals() as stop:
-        assert stop.received is None and stop.agreed(lambda own: own) is None
-        assert stop.agreed(lambda own: max(own, signal.SIGTERM)) == signal.SIGTERM  # another's
+        assert stop.received is None and stop.agreed([0.0]) is None
+        assert stop.agreed([0.0, float(signal.SIGTERM)]) == signal.SIGTERM  # another's
         os.kill(os.getpid(), signal.SIGTERM)
-        assert stop.received == stop.agreed(lambda own: own) == signal.SIGTERM
+        assert stop.received == stop.agreed([float(signal.SIGTERM), 0.0]) == signal.SIGTERM
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

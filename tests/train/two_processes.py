@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from fidgpt.train.state import TrainState
 from fidgpt.train.step import GradientNorms
 
 HARMFUL = 4  # the number of a batch
+LATE = 0.1  # seconds that the second process takes longer for a batch
 
 
 def plain(path: Path) -> dict[str, Any]:
@@ -31,6 +33,7 @@ def plain(path: Path) -> dict[str, Any]:
     read = trainer.data.batch
 
     def remember(step: int, *, rank: int = 0, world_size: int = 1) -> Tensor:
+        time.sleep(LATE * rank)
         seen.append(read(step, rank=rank, world_size=world_size))
         return seen[-1]
 

@@ -291,13 +291,13 @@ class StopSignals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def agreed(self, largest: Callable[[int], int]) -> signal.Signals | None:
+    def agreed(self, received: Sequence[float]) -> signal.Signals | None:
         """Return the signal that all processes of a run stop for, whichever received it.
 
         Args:
-          largest: returns the largest of the processes' numbers; all of them call this.
+          received: the number of the signal that each process has received, or 0.
         """
-        number = largest(self.received or 0)
+        number = int(max(received))
         return signal.Signals(number) if number else None
 
     def _record(self, number: int, frame: FrameType | None) -> None:

@@ -30,6 +30,7 @@ from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating
 from fidgpt.train.facts import Facts, facts_of
+from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.observers import Observer, require_devices, stepping
 from fidgpt.train.precision import Precision
@@ -174,6 +175,7 @@ class Trainer:
           CheckpointError: a checkpoint is damaged, does not fit, or cannot be written.
           ParallelError: the processes would run different configs, or another one failed.
         """
+        started = time.monotonic()
         device.keep_freed_memory()
         with self.parallel, ExitStack() as locks, device.within_memory():
             flags = {"--resume": str(resume), "--until_step": str(until_step)}
@@ -191,12 +193,21 @@ class Trainer:
                 self.parallel.on_main(rewind)
             else:
                 self.parallel.on_main(partial(self._create, run, lock=lock))
-            outcome = self._loop(run, state, facts, until_step or self.num_steps)
+            metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
+            goodput = Goodput(metrics, started=started)
+            outcome = self._loop(run, state, facts, until_step or self.num_steps, goodput)
             if isinstance(state.optimizer, EvaluationWeights):
                 state.optimizer.swap_weights()  # which whoever uses the model next wants
             return outcome
 
-    def _loop(self, run: RunDirectory, state: TrainState, facts: Facts, until_step: int) -> Outcome:
+    def _loop(
+        self,
+        run: RunDirectory,
+        state: TrainState,
+        facts: Facts,
+        until_step: int,
+        goodput: Goodput,
+    ) -> Outcome:
         """Take the remaining steps, with evaluation, tracking and checkpoints between them."""
         listed = self.trackers if self.parallel.is_main else []
         with StopSignals() as signals, Trackers(listed) as trackers, ExitStack() as observing:
@@ -204,31 +215,42 @@ class Trainer:
             observing.enter_context(self.checkpoints.finishing())
             for observer in self.observers:
                 observing.enter_context(observer.observing(run, self.parallel))
+            goodput.spent("restoring")
             while state.step < min(until_step, self.num_steps):
                 try:
                     row = self._step(state, facts)
+                    numbers = [float(signals.received or 0), *phase_seconds(row)]
+                    signal, *seconds = zip(*self.parallel.gather_numbers(numbers), strict=True)
+                    row |= goodput.stepped(state.step)
+                    row |= goodput.slowest([*zip(*seconds, strict=True)])
                     trackers.log(row)
-                    received = signals.agreed(self.parallel.largest)
+                    received = signals.agreed(signal)
                     stopping = received is not None or state.step == until_step < self.num_steps
                     self._save(state, run, row, is_due=stopping)
+                    goodput.spent("saving")
                 except Diverged as diverged:
                     step = state.step
                     self._roll_back(run, state, diverged)
+                    goodput.spent("restoring")
                     trackers.print(
                         f"step {step} diverged: {diverged} Rolling back to step {state.step}."
                     )
                     continue
                 if stopping:
                     self.checkpoints.wait()
+                    goodput.spent("saving")
+                    trackers.print(goodput.summary())
                     command = run_directory.resume_flag(run.path)
                     trackers.print(f"Stopped after step {state.step}; resume with {command}")
                     return Outcome(run.path, step=state.step, stopped_by=received)
             self.checkpoints.wait()
+            goodput.spent("saving")
             if state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
+                trackers.print(f"\n{goodput.summary()}")
                 words = run_directory.shell_words(run.path, str(run.path))
-                trackers.print(f"\nDone. Sample with: python -m fidgpt.sample {words}")
+                trackers.print(f"Done. Sample with: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=state.step, stopped_by=None)
 
     def _step(self, state: TrainState, facts: Facts) -> Row:

@@ -23,8 +23,10 @@ __all__ = ["BackgroundTracker", "JSONLines", "Tracker"]
 
 Row = dict[str, Any]
 _LARGEST = 1 << 30  # bytes of a file of metrics
+_TAIL = 1 << 20  # of which the last row is within these
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
+_OF_TIME = ("seconds/", "goodput/", "slowest/")
 _MACHINE_DEPENDENT = ("step_seconds", "tokens_per_second", "utilisation", "memory")
 
 
@@ -98,7 +100,7 @@ def reproducible(row: Row) -> Row:
     return {
         name: value
         for name, value in row.items()
-        if name not in _MACHINE_DEPENDENT and not name.startswith("seconds/")
+        if name not in _MACHINE_DEPENDENT and not name.startswith(_OF_TIME)
     }
 
 
@@ -106,6 +108,17 @@ def read_rows(path: Path) -> list[Row]:
     """Return the rows of a metrics file, without damaged lines, such as one cut by a kill."""
     rows = map(_row, read_bytes(path, most=_LARGEST).split(b"\n"))
     return [row for row in rows if row is not None]
+
+
+def last_row(path: Path) -> Row:
+    """Return the last whole row of a metrics file; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL))
+            rows = map(_row, reversed(file.read(_TAIL).split(b"\n")))
+            return next((row for row in rows if row is not None), {})
+    except OSError:
+        return {}
 
 
 def _line(row: Row) -> str:

@@ -1,0 +1,125 @@
+"""Where the time of a run goes: its goodput over all attempts, and its slowest process."""
+
+import math
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from fidgpt.train.trackers.trackers import last_row
+
+PHASES = ("data", "forward", "backward", "optimizer", "evaluation", "saving")
+PREFIX, SLOWEST = "goodput/", "slowest/"
+_KINDS = ("productive", "saving", "restoring", "redone", "waiting")
+
+
+class Goodput:
+    """Adds up the seconds of a run by what they were spent on, over all of its attempts.
+
+    An attempt is a process that trains the run, from its start to its end or its resumption. The
+    sums of earlier attempts are those of the last row of `metrics.jsonl`, which may be of a step
+    after the checkpoint from which the run continues.
+
+    - `productive`: steps, with their evaluation.
+    - `saving`: the time that training waits for checkpoints.
+    - `restoring`: from the start of an attempt to its first step, and roll-backs.
+    - `redone`: steps that the run had taken before, and lost.
+    - `waiting`: from the last row of an attempt to the start of the next one.
+
+    Args:
+      metrics: the file of the run's rows; None for the first attempt.
+      started: when this attempt began, by `clock`.
+      clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        metrics: Path | None,
+        *,
+        started: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        row = {} if metrics is None else last_row(metrics)
+        self._seconds = {kind: _number(row, kind) for kind in _KINDS}
+        self._attempts = int(_number(row, "attempts")) + 1
+        self._redone_steps = int(_number(row, "redone_steps"))
+        self._reached = int(row.get("step", 0))  # by earlier attempts, or before a roll-back
+        self._clock, self._mark = clock, started
+        self._processes: Counter[int] = Counter()
+        self._phases = [0.0] * len(PHASES)
+        if row and metrics is not None:
+            idle = time.time() - metrics.stat().st_mtime - (clock() - started)
+            self._seconds["waiting"] += max(0.0, idle)  # clocks of machines may differ
+
+    def spent(self, kind: str) -> None:
+        """Count the time since the last call."""
+        now = self._clock()
+        self._seconds[kind] += now - self._mark
+        self._mark = now
+
+    def stepped(self, step: int) -> dict[str, int | float]:
+        """Count the time since the last call for a step; return the sums so far, by name."""
+        is_redone = step <= self._reached
+        self._redone_steps += is_redone
+        self._reached = max(self._reached, step)
+        self.spent("redone" if is_redone else "productive")
+        counts = {"attempts": self._attempts, "redone_steps": self._redone_steps}
+        named: dict[str, int | float] = {**self._seconds, **counts}
+        return {f"{PREFIX}{name}": value for name, value in named.items()}
+
+    def slowest(self, seconds: Sequence[Sequence[float]]) -> dict[str, int | float]:
+        """Return the process that was slowest in a step, with its seconds in each phase.
+
+        It is the one that took longest for data and the forward pass: the backward pass waits for
+        all processes, and so takes the others as long. `slowest/behind` is how much longer than the
+        median of all processes that was.
+
+        Args:
+          seconds: of each process, by phase as in `PHASES`.
+        """
+        if len(seconds) == 1:
+            return {}
+        own = [one[0] + one[1] for one in seconds]
+        rank = own.index(max(own))
+        self._processes[rank] += 1
+        self._phases = [a + b for a, b in zip(self._phases, seconds[rank], strict=True)]
+        phases = {f"seconds/{name}": one for name, one in zip(PHASES, seconds[rank], strict=True)}
+        behind = own[rank] - statistics.median(own)
+        named: dict[str, int | float] = {"process": rank, "behind": behind, **phases}
+        return {f"{SLOWEST}{name}": value for name, value in named.items()}
+
+    def summary(self) -> str:
+        """Describe where the time went, in a line or two."""
+        total = sum(self._seconds.values())
+        shares = ", ".join(
+            f"{seconds / max(total, 1e-9):.1%} {kind}"
+            + (f" ({self._redone_steps:,} steps)" if kind == "redone" else "")
+            for kind, seconds in self._seconds.items()
+            if kind == "productive" or seconds >= 0.0005 * total
+        )
+        attempts = "one attempt" if self._attempts == 1 else f"{self._attempts} attempts"
+        text = f"Time: {timedelta(seconds=round(total))} in {attempts}: {shares}."
+        if not self._processes:
+            return text
+        (rank, times), steps = self._processes.most_common(1)[0], self._processes.total()
+        phases = ", ".join(
+            f"{name} {seconds / steps:.2g}"
+            for name, seconds in zip(PHASES, self._phases, strict=True)
+        )
+        return (
+            f"{text}\nSlowest process: {rank}, in {times / steps:.0%} of {steps:,} steps; seconds "
+            f"per step of the slowest: {phases}."
+        )
+
+
+def phase_seconds(row: Mapping[str, Any]) -> list[float]:
+    """Return the seconds of this process in each phase of a step, as in `PHASES`."""
+    return [float(row.get(f"seconds/{name}", 0.0)) for name in PHASES]
+
+
+def _number(row: Mapping[str, Any], name: str) -> float:
+    value = row.get(f"{PREFIX}{name}", 0)
+    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
