@@ -18,6 +18,7 @@ from fidgpt.sweep import axis, pairs, plan, read_results, repeat
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
 from fidgpt.sweep.report.document import (
     differing,
+    effects_table,
     leader_tables,
     repeat_command,
     shortest_command,
@@ -111,8 +112,19 @@ def test_effects_of_an_ablation_compare_runs_of_one_seed(tmp_path: Path) -> None
     assert first.differences == pytest.approx([0.1, 0.15, 0.2])
     assert (first.difference, first.spread) == pytest.approx((0.15, 0.05))
     assert second.difference == pytest.approx(-0.03)
+    assert effects_table(report) == (
+        ["", "validation/loss", "difference to all"],
+        [
+            ["without use_gqa", "4.1500", "+0.15 ± 0.05 over 3 pairs"],
+            ["without use_qk_norm", "3.9700", "-0.03 ± 0.01 over 3 pairs"],
+        ],
+    )
     assert "+0.15 ± 0.05 over 3 pairs" in markdown_text(report, "python train.py")
     assert repeat_command(report) is None
+
+
+def shares_of(sweep: Path) -> dict[str, float | None]:
+    return {one.label: one.share for one in read_report(sweep).importances}
 
 
 def test_importance_is_the_share_of_the_variance(tmp_path: Path) -> None:
@@ -120,17 +132,43 @@ def test_importance_is_the_share_of_the_variance(tmp_path: Path) -> None:
     sweep = write_sweep(
         tmp_path / "sweep", axes, lambda v: by_rate(v) + 0.1 * (v["WeightDecay"] == "0.1")
     )
-    shares = {column.label: share for column, share in read_report(sweep).importances}
-    # Of 12 points: 8 * (0.04 + 0.04 + 0) / 3 by the rate, 12 * 0.0025 by the decay, none by seeds.
+    shares = shares_of(sweep)
+    # Of 12 points: 8 * (0.04 + 0.04 + 0) / 3 by the rate, 12 * 0.0025 by the decay, none by seeds,
+    # which take one of the 11 degrees of freedom.
     between, rest = 4 * 0.08, 12 * 0.0025
-    assert shares["LearningRate"] == pytest.approx(1 - (rest / 9) / ((between + rest) / 11))
-    assert next(iter(shares)) == "LearningRate"
+    assert shares["LearningRate"] == pytest.approx(1 - (rest / 8) / ((between + rest) / 10))
+    assert list(shares) == ["LearningRate", "WeightDecay", "seed"]
     assert shares["seed"] == 0.0
     first, *others = rows_of(sweep)
     del first["values"]["seed"]  # as of an earlier sweep without this axis
     write_rows(sweep / "table.jsonl", [first, *others])
-    shares = {column.label: share for column, share in read_report(sweep).importances}
+    shares = shares_of(sweep)
     assert shares["seed"] is None and shares["LearningRate"] is not None
+
+
+def test_importance_of_two_axes_is_what_they_explain_together(tmp_path: Path) -> None:
+    """Here the best rate is another one at each decay, so that neither matters alone."""
+
+    def loss(values: Values) -> float:
+        is_off = (values["LearningRate"] == "0.001") == (values["WeightDecay"] == "0")
+        return (
+            3 + 0.4 * is_off + 2 * int(values["seed"]) + 0.01 * (values["LearningRate"] == "0.01")
+        )
+
+    axes = {"LearningRate": ["0.001", "0.01"], "WeightDecay": ["0", "0.1"], "seed": ["0", "1", "2"]}
+    sweep = write_sweep(tmp_path / "sweep", axes, loss)
+    shares = shares_of(sweep)
+    assert list(shares) == ["LearningRate × WeightDecay", "LearningRate", "WeightDecay", "seed"]
+    assert (shares["LearningRate × WeightDecay"] or 0) > 0.99
+    assert shares["LearningRate"] == shares["WeightDecay"] == 0.0
+    # The shift of a seed is large, and hides nothing of the others.
+    assert (shares["seed"] or 0) > 0.95
+    assert "| LearningRate × WeightDecay | 100% |" in markdown_text(read_report(sweep), "x")
+    # Once each, a pair of values and noise are the same.
+    for row in (rows := rows_of(sweep)):
+        row["status"] = "finished" if row["values"]["seed"] == "0" else "waiting"
+    write_rows(sweep / "table.jsonl", rows)
+    assert not any("×" in label for label in shares_of(sweep))
 
 
 @pytest.mark.parametrize(

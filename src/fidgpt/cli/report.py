@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> None:
     from rich.console import Console  # late: --help needs none of it
 
     from fidgpt.sweep.report import read_report, write_report
-    from fidgpt.sweep.report.document import leader_tables
+    from fidgpt.sweep.report.document import effects_table, importance_table, leader_tables
     from fidgpt.sweep.report.statistics import warnings_of
     from fidgpt.sweep.results import table
     from fidgpt.train import RunError
@@ -61,8 +61,14 @@ def main(arguments: list[str]) -> None:
     if written.repeat is not None:
         print(f"Repeat the two best with other seeds:\n  {written.repeat}\n")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
-    for leaders in leader_tables(report).values():
-        console.print(table(*leaders), end="\n\n")
+    tables = [*leader_tables(report).values()]
+    if report.effects:
+        tables.append(effects_table(report))
+    if len(report.columns) > 1:
+        tables.append(importance_table(report))
+    for head, rows in tables:
+        console.print(table(head, rows))
+        console.print()
     print(f"Written: {', '.join(map(str, written.paths))}")
 
 

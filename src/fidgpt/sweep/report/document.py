@@ -75,13 +75,10 @@ def markdown_text(report: Report, command: str, repeat: str | None = None) -> st
     for label, leaders in leader_tables(report).items():
         pieces.append(f"## Best at each {label}\n\n{_markdown(*leaders)}")
     pieces.append(f"## Points\n\n{_markdown(*_points_table(report))}")
-    if effects := report.effects:
-        head = ["", "where", report.objective.name, "difference to all"]
-        rows = [[one.label, one.rest, number(one.mean), _change(one)] for one in effects]
-        pieces.append(f"## What was left out\n\n{_markdown(head, rows)}")
+    if report.effects:
+        pieces.append(f"## What was left out\n\n{_markdown(*effects_table(report))}")
     if len(report.columns) > 1:
-        shares = [[column.label, _percent(share)] for column, share in report.importances]
-        table = _markdown(["axis", "share"], shares)
+        table = _markdown(*importance_table(report))
         pieces.append(f"## Importance\n\n{METHOD}\n\n{table}")
     return "\n\n".join(pieces) + "\n"
 
@@ -90,6 +87,24 @@ def _markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     cells = [[" ".join(str(one).replace("|", "\\|").split()) for one in line] for line in lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def effects_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Return what each thing changed that an ablation left out."""
+    head = ["", "where", report.objective.name, "difference to all"]
+    rows = [[one.label, one.rest, number(one.mean), _change(one)] for one in report.effects]
+    if any(one.rest for one in report.effects):
+        return head, rows
+    return [head[0], *head[2:]], [[row[0], *row[2:]] for row in rows]
+
+
+def importance_table(report: Report) -> tuple[list[str], list[list[str]]]:
+    """Return how much each axis matters, and pairs of them."""
+    rows = [
+        [f"{one.label}{' (repeats)' * one.is_repeat}", _percent(one.share)]
+        for one in report.importances
+    ]
+    return ["axis", "share of the variance"], rows
 
 
 def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]]:
@@ -247,9 +262,12 @@ def document(
             for record, config in zip(report.records, configs, strict=True)
         ],
         "order": [numbers[record] for record in report.order],
-        "axes": [
-            {**asdict(column), "share": share, "share_text": _percent(share)}
-            for column, share in report.importances
+        "axes": [asdict(one.columns[0]) for one in report.importances if len(one.columns) == 1],
+        "importances": [
+            {"label": label, "share": one.share, "text": text, "is_repeat": one.is_repeat}
+            for one, (label, text) in zip(
+                report.importances, importance_table(report)[1], strict=True
+            )
         ],
         "groups": [
             {"name": one.name, "members": [numbers[record] for record in one.records]}

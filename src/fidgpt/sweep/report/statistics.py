@@ -1,5 +1,7 @@
 """Statistics of a sweep: repeated runs, ranking, noise, effects and importance."""
 
+import functools
+import itertools
 import math
 import re
 import statistics
@@ -9,16 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.sweep import results
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective
 from fidgpt.train.trackers.trackers import Row, read_rows
 
 METHOD = (
-    "One-way analysis of variance over the finished points, one axis at a time: the share of the "
-    "variance of the final value that the means at the axis's values explain, adjusted for their "
-    "number (epsilon squared, which is the adjusted R²). Shares need not add up to 100 %: the "
-    "joint effects of axes, and noise, belong to none of them."
+    "Analysis of variance over the finished points: the share of the variance of the final value "
+    "that the values of an axis explain, or that the pairs of values of two axes explain beyond "
+    "both axes alone (×, from 5 % on), adjusted for their number (adjusted R²). What repeated runs "
+    "have in common, such as the shift of a seed, is taken out of the others first."
 )
 _ONCE = (
     "Each of them ran once, so that may be noise: run them with other seeds, by --repeat=seed:3."
@@ -30,6 +34,9 @@ _SEED = re.compile(r"(?i)\bseed(_\d+)?$")
 _ABLATION = re.compile(r"ablate(_\d+)?")
 _FAR = 5.0  # ratio of two numbers from which an axis of these two is logarithmic
 _MOST_BINS = 8
+_MOST_LEVELS = 100  # of an axis, or pairs of values of two
+_SMALLEST_JOINT = 0.05
+_TINY = 1e-18  # squares that are rounding errors
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
 _QUANTILES = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -236,6 +243,28 @@ class Effect:
         return _deviation(self.differences)
 
 
+@dataclass(frozen=True)
+class Importance:
+    """How much an axis matters, or two of them together.
+
+    Attributes:
+      columns: the axis, or both.
+      share: of the variance, from 0 to 1; of two axes, beyond what each of them explains. None for
+        too few points.
+    """
+
+    columns: tuple[Column, ...]
+    share: float | None
+
+    @property
+    def label(self) -> str:
+        return " × ".join(column.label for column in self.columns)
+
+    @property
+    def is_repeat(self) -> bool:
+        return self.columns[0].is_repeat
+
+
 class Report:
     """The results of a sweep.
 
@@ -316,36 +345,99 @@ class Report:
         return effects
 
     @property
-    def importances(self) -> list[tuple[Column, float | None]]:
-        """The axes with the share of the variance that they explain, the largest first."""
-        shares = [(column, self._importance(column)) for column in self.columns]
-        return sorted(shares, key=lambda one: -1.0 if one[1] is None else one[1], reverse=True)
+    def importances(self) -> list[Importance]:
+        """How much each axis matters, and pairs of them that do together, the largest first.
+
+        Axes that only repeat runs are the last.
+        """
+        choices = [column for column in self.columns if not column.is_repeat]
+        alone = [Importance((column,), self._importance(column)) for column in self.columns]
+        pairs = [
+            Importance(pair, self._joint(*pair)) for pair in itertools.combinations(choices, 2)
+        ]
+        together = [one for one in pairs if one.share is not None and one.share >= _SMALLEST_JOINT]
+        found = sorted(
+            [*alone, *together],
+            key=lambda one: -1.0 if one.share is None else one.share,
+            reverse=True,
+        )
+        return sorted(found, key=lambda one: one.is_repeat)
+
+    @functools.cached_property
+    def _finished(self) -> list[Record]:
+        return [one for one in self.records if one.final is not None]
 
     def _importance(self, column: Column) -> float | None:
-        """Return epsilon squared of an axis (Kelley 1935), from 0 to 1; None for too few points.
+        """Return the share of an axis; None for too few points.
 
         It is None too if some points have no value on the axis, as those of an earlier sweep
         without it. Numbers that hardly any two points share, as in a search, are binned.
         """
-        finished = [one for one in self.records if one.final is not None]
-        if any(column.label not in one.values for one in finished):
+        levels = self._levels(column, most=min(_MOST_LEVELS, len(self._finished) // 2))
+        if levels is None:
             return None
-        levels = [column.texts.index(one.values[column.label]) for one in finished]
-        found = sorted(
-            (level, one.final or 0.0) for level, one in zip(levels, finished, strict=True)
-        )
-        if 2 * len({*levels}) > len(found) and column.numbers is not None:
-            count = max(2, min(_MOST_BINS, math.isqrt(len(found))))
-            found = [(i * count // len(found), one) for i, (_, one) in enumerate(found)]
-        by_level: dict[int, list[float]] = {}
-        for level, value in found:
-            by_level.setdefault(level, []).append(value)
-        degrees = len(found) - len(by_level)
-        if len(by_level) < 2 or degrees < 1:
+        base = [] if column.is_repeat else self._blocks()
+        return self._explained([*base, levels], beyond=base)
+
+    def _joint(self, first: Column, second: Column) -> float | None:
+        """Return what pairs of values explain beyond both axes; None for too few points."""
+        most = min(_MOST_LEVELS, len(self._finished) // 2)
+        one, other = self._levels(first, most=most), self._levels(second, most=most)
+        if one and other and len({*zip(one, other, strict=True)}) > most:
+            most = math.isqrt(most)
+            one, other = self._levels(first, most=most), self._levels(second, most=most)
+        if not one or not other:
             return None
-        total = _squares([value for _, value in found])
-        within = sum(map(_squares, by_level.values()))
-        return max(0.0, 1 - (within / degrees) / (total / (len(found) - 1))) if total else 0.0
+        base = self._blocks()
+        alone = self._explained([*base, one, other], beyond=base)
+        pairs = [*zip(one, other, strict=True)]
+        together = self._explained([*base, pairs], beyond=base)
+        return None if together is None or alone is None else max(0.0, together - alone)
+
+    def _levels(self, column: Column, *, most: int) -> list[Any] | None:
+        """Return the value of each finished point on an axis, or the bin of its number.
+
+        Args:
+          column: the axis.
+          most: more values than that are binned, if they are numbers.
+        """
+        if any(column.label not in one.values for one in self._finished):
+            return None
+        levels = [column.texts.index(one.values[column.label]) for one in self._finished]
+        if len({*levels}) <= most or column.numbers is None:
+            return levels
+        count = max(2, min(_MOST_BINS, most, math.isqrt(len(levels))))
+        places = {level: at for at, level in reversed([*enumerate(sorted(levels))])}
+        return [places[level] * count // len(levels) for level in levels]
+
+    def _blocks(self) -> list[list[Any]]:
+        """Return what repeats each finished point, unless hardly any two points share it."""
+        found = [tuple(map(one.values.get, self.repeats)) for one in self._finished]
+        return [found] if self.repeats and 2 * len({*found}) <= len(found) else []
+
+    def _explained(
+        self, factors: Sequence[list[Any]], *, beyond: Sequence[list[Any]]
+    ) -> float | None:
+        """Return the adjusted R² of the final values by factors, after others; None if unknown.
+
+        Of a single factor, that is epsilon squared (Kelley 1935).
+        """
+        values = np.array([one.final for one in self._finished])
+        rest, freedom = _residual(values, factors)
+        total, most = _residual(values, beyond)
+        if freedom < 1 or freedom == most:
+            return None
+        return max(0.0, 1 - (rest / freedom) / (total / most)) if total > _TINY else 0.0
+
+
+def _residual(values: "np.ndarray", factors: Sequence[list[Any]]) -> tuple[float, int]:
+    """Return the squares that a sum of factors leaves of values, and its degrees of freedom."""
+    columns = [np.ones(len(values))]
+    for levels in factors:
+        columns += [np.array([one == level for one in levels], float) for level in {*levels}]
+    design = np.stack(columns, axis=1)
+    solution, _, rank, _ = np.linalg.lstsq(design, values)
+    return float(np.sum((values - design @ solution) ** 2)), len(values) - int(rank)
 
 
 def number(value: float | None) -> str:
