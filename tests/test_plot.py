@@ -129,6 +129,25 @@ def test_every_run_has_its_color_and_numbers_do_not_overlap() -> None:
     assert not panel_of(25).texts
 
 
+def test_a_legend_names_some_of_many_runs_and_counts_the_others() -> None:
+    pytest.importorskip("matplotlib")
+
+    def shown(names: list[str]) -> list[str]:
+        figure = draw(
+            {"loss": [Curve(n, [1, 2], [5, 4], [5, 4], False) for n in names]}, over="step"
+        )
+        figure.draw_without_rendering()  # warns if nothing is left for the panel
+        (panel,), (legend,) = figure.axes, figure.legends
+        assert panel.get_position().height > 0.5
+        return [text.get_text() for text in legend.get_texts()]
+
+    names = [f"lr={i}" for i in range(150)]
+    assert shown(names[:24]) == names[:24]
+    first, *_, last, others = shown(names)
+    assert (first, last, others) == ("lr=0", "lr=149", "and 138 more between these")
+    assert shown(["x" * 50 + "y" * 50]) == ["x" * 34 + "…" + "y" * 35]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     {

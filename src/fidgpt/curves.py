@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fidgpt.files import atomic_path
 from fidgpt.graph import suggest
+from fidgpt.sweep import results
 from fidgpt.train import RunError
 from fidgpt.train.run_directory import print_stderr
 from fidgpt.train.summary_text import magnitude
@@ -58,6 +59,9 @@ _UNITS = {"loss": "nats per token", "utilisation": "share of the peak", "memory"
 _LARGE = {"tokens", "tokens_per_second", "memory"}
 _WIDTH, _HEIGHT = 5.6, 3.5  # inches of a panel
 _LETTERS = 11  # of the legend in an inch
+_MOST_NAMED, _NAMED_OF_MANY = 24, 12  # runs in a legend; of more, so many are named
+_LONGEST_NAME = 70
+_LINE = 0.2  # inches, of the legend
 _DECADES = 3.5  # up to which a logarithmic axis has three numbers in each
 _APART = 0.055  # of a panel's height, between two numbers at its edge
 
@@ -99,12 +103,18 @@ class Curve:
 def read_runs(paths: Sequence[Path]) -> list[Recorded]:
     """Read the metrics of run directories; one without a step is left out, with a warning.
 
+    Args:
+      paths: the directories; that of a sweep stands for all its points that have begun. A point is
+        named as in its sweep.
+
     Raises:
       RunError: a run is named twice or cannot be read, or none has done a step.
     """
+    paths = [run for path in paths for run in _points_of(path) or [path]]
     whole = [path.resolve() for path in paths]
     if len({*whole}) < len(whole):
         raise RunError(f"{', '.join(map(str, paths))}: name each run once.")
+    names = _names_of(whole)
     found: list[Recorded] = []
     empty: list[str] = []
     for path, full in zip(paths, whole, strict=True):
@@ -113,6 +123,8 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
         except OSError as error:
             inside = sorted(str(one.parent) for one in path.glob(f"*/{FILE}"))
             hint = f" Runs are inside: {', '.join(inside[:5])}." if inside else ""
+            if (path.parent / results.TABLE).exists():
+                hint = f" Name {path.parent} for all points of the sweep."
             reason = error.strerror if path.exists() else "no such directory"
             raise RunError(
                 f"{path} holds no run: {FILE} cannot be read ({reason}).{hint}"
@@ -120,14 +132,32 @@ def read_runs(paths: Sequence[Path]) -> list[Recorded]:
         if not rows:
             empty.append(f"{path} has nothing to draw: {path / FILE} has no row of a step yet.")
             continue
-        ends = (["/".join(one.parts[-i:]) for one in whole] for i in range(1, len(full.parts) + 1))
-        unique = next((names for names in ends if len({*names}) == len(names)), map(str, whole))
-        found.append(Recorded([*unique][whole.index(full)], rows))
+        found.append(Recorded(names[full], rows))
     if not found:
         raise RunError("\n".join(empty))
     for line in empty:
         print_stderr(f"warning: {line}")
     return found
+
+
+def _points_of(directory: Path) -> list[Path]:
+    """Return the run directories of the points of a sweep that have begun, if it is a sweep."""
+    rows = results.read_table(directory) if directory.is_dir() else []
+    paths = (directory / row["directory"] for row in rows)
+    return [path for path in paths if (path / FILE).exists()]
+
+
+def _names_of(whole: Sequence[Path]) -> dict[Path, str]:
+    """Return the shortest end of each path that no other one has, where points have their names."""
+    points = {
+        parent / row["directory"]: row["name"]
+        for parent in {path.parent for path in whole}
+        for row in results.read_table(parent)
+    }
+    parts = [(*path.parts[:-1], points.get(path, path.name)) for path in whole]
+    ends = (["/".join(one[-i:]) for one in parts] for i in range(1, max(map(len, parts)) + 1))
+    unique = next((names for names in ends if len({*names}) == len(names)), map(str, whole))
+    return dict(zip(whole, unique, strict=True))
 
 
 def chosen_metrics(runs: Sequence[Recorded], patterns: Sequence[str]) -> list[str]:
@@ -253,18 +283,42 @@ def draw(
                 _label_ends(place, curves, dict(zip(runs, colors, strict=True)))
         for place in places[len(panels) :]:
             place.set_axis_off()
-        handles = dict(zip(*reversed(places[0].get_legend_handles_labels()), strict=True))
-        width = int(figure.get_figwidth() * _LETTERS) // (max(map(len, handles)) + 6)
+        handles, labels = _legend(places[0])
+        width = int(figure.get_figwidth() * _LETTERS) // (max(map(len, labels)) + 6)
+        count = max(1, min(len(labels), width))
+        figure.set_figheight(figure.get_figheight() + _LINE * -(-len(labels) // count))
         figure.legend(
-            handles.values(),
-            handles.keys(),
+            handles,
+            labels,
             loc="outside upper left",
-            ncols=max(1, min(len(handles), width)),
+            ncols=count,
             title=title or None,
             title_fontproperties={"weight": "bold", "size": 13},
             alignment="left",
         )
     return figure
+
+
+def _legend(place: "Axes") -> tuple[list[Any], list[str]]:
+    """Return lines and names for a legend; of many, some of them and the count of the others."""
+    from matplotlib.lines import Line2D
+
+    found = dict(zip(*reversed(place.get_legend_handles_labels()), strict=True))
+    names, rest = [*found], 0
+    if len(names) > _MOST_NAMED:
+        steps = range(_NAMED_OF_MANY)
+        names = [names[round(i * (len(names) - 1) / (_NAMED_OF_MANY - 1))] for i in steps]
+        rest = len(found) - len(names)
+    lines, labels = [found[name] for name in names], [_short(name) for name in names]
+    if rest:
+        lines.append(Line2D([], [], linestyle="none"))
+        labels.append(f"and {rest} more between these")
+    return lines, labels
+
+
+def _short(name: str) -> str:
+    half = _LONGEST_NAME // 2
+    return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _panel(
@@ -279,10 +333,12 @@ def _panel(
         unit, size = next((f"{k} in steps", v or 1.0) for k, v in units.items() if longest >= 2 * v)
     for curve in curves:
         x, color = [value / size for value in curve.x], colors[curve.run]
-        if list(curve.smooth) != list(curve.y):
+        look: Any = {"color": color, "linewidth": 0.8 if len(curves) > _MOST_NAMED else 1.7}
+        if list(curve.smooth) != list(curve.y) and len(curves) <= _MOST_NAMED:
             place.plot(x, curve.y, color=color, alpha=0.18, linewidth=0.7)
-        dots = {"marker": "o", "markersize": 3.5} if curve.is_sparse or len(x) == 1 else {}
-        place.plot(x, curve.smooth, color=color, linewidth=1.7, label=curve.run, **dots)
+        if curve.is_sparse or len(x) == 1:
+            look |= {"marker": "o", "markersize": 2 * look["linewidth"]}
+        place.plot(x, curve.smooth, label=curve.run, **look)
     kind = metric.rpartition("/")[2]
     place.set_title(metric.replace("/", " ").replace("_", " "), loc="left", fontweight="bold")
     place.set_title(_UNITS.get(kind, ""), loc="right", fontsize=9, color=_GREY)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fidgpt.compose.composition import compose
+from fidgpt.curves import read_runs
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import axis, pairs, plan, read_results, repeat
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
@@ -25,6 +26,7 @@ from fidgpt.sweep.report.document import (
 )
 from fidgpt.sweep.report.statistics import is_log_spaced, warnings_of
 from fidgpt.sweep.results import record_sweep
+from fidgpt.train import RunError
 
 from .reported import Values, write_sweep
 
@@ -322,3 +324,21 @@ def test_a_population_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="made holds a population, whose runs changed"):
         read_report(made)
     assert len(read_results(made)) == 2
+
+
+def test_curves_of_a_sweep_are_named_as_its_points(tmp_path: Path) -> None:
+    axes = {"LearningRate": ["1e-3", "0.0030", "1"]}
+    sweep = write_sweep(tmp_path / "rates", axes, lambda _: 3.0, statuses={2: "waiting"})
+    assert [run.name for run in read_runs([sweep])] == ["LearningRate=1e-3", "LearningRate=0.0030"]
+    points = [path.parent for path in sweep.glob("*/metrics.jsonl")]
+    assert {run.name for run in read_runs(points)} == {"LearningRate=1e-3", "LearningRate=0.0030"}
+    other = write_sweep(tmp_path / "more", {"LearningRate": ["1e-3"]}, lambda _: 3.0)
+    names = [run.name for run in read_runs([sweep, other])]
+    assert names == [
+        "rates/LearningRate=1e-3",
+        "rates/LearningRate=0.0030",
+        "more/LearningRate=1e-3",
+    ]
+    (sweep / "logs").mkdir()
+    with pytest.raises(RunError, match=f"Name {sweep} for all points of the sweep"):
+        read_runs([sweep / "logs"])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 FLAGS = flags.FLAGS
-_FEW = 5  # steps that a warning names
+_FEW = 5  # steps that a warning names, or runs that are listed
 
 flags.DEFINE_string(
     "out",
@@ -76,7 +76,8 @@ def main(arguments: list[str]) -> None:
         curves.save(curves.draw(panels, **look), panels, out, title=FLAGS.title)
     drawn = {curve.run for found in panels.values() for curve in found}
     names = [run.name for run in runs if run.name in drawn]
-    print(f"{out} shows {', '.join(panels)} of {', '.join(names)}.")
+    shown = ", ".join(names) if len(names) <= _FEW else f"{len(names)} runs"
+    print(f"{out} shows {', '.join(panels)} of {shown}.")
 
 
 def _curves(runs: "Sequence[Recorded]", metric: str) -> "list[Curve]":
