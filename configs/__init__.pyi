@@ -67,6 +67,7 @@ import fidgpt.parallel.data_parallel
 import fidgpt.schedule
 import fidgpt.train.averaging
 import fidgpt.train.checkpoints.checkpoints
+import fidgpt.train.checkpoints.memory
 import fidgpt.train.checkpoints.mirror
 import fidgpt.train.checkpoints.writing
 import fidgpt.train.divergence
@@ -164,6 +165,7 @@ class CheckpointsConfig(fiddle.Config[fidgpt.train.checkpoints.checkpoints.Check
     best: Value[typing.Any, fidgpt.train.checkpoints.checkpoints.KeepBest | None]
     writer: Value[typing.Any, fidgpt.train.checkpoints.writing.WriteAtOnce | None]
     mirror: Value[typing.Any, fidgpt.train.checkpoints.mirror.Mirror | None]
+    memory: Value[typing.Any, fidgpt.train.checkpoints.memory.MemoryCheckpoints | None]
     ...
 
 class ClampedSwiGLUConfig(fiddle.Config[fidgpt.model.moe.experts.ClampedSwiGLU]):

@@ -33,6 +33,7 @@ from fidgpt.fiddlers.checkpoints import (
     save_by_time,
     save_every,
     use_async_checkpoints,
+    use_memory_checkpoints,
 )
 from fidgpt.fiddlers.data import (
     grow_batch,
@@ -197,6 +198,7 @@ __all__ = [
     "use_lion",
     "use_lora",
     "use_loss_free_balancing",
+    "use_memory_checkpoints",
     "use_memory_snapshot",
     "use_mesh",
     "use_micro_batch_balancing",

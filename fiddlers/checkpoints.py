@@ -9,6 +9,7 @@ from fidgpt.train import (
     EveryMinutes,
     KeepBest,
     KeepEvery,
+    MemoryCheckpoints,
     Mirror,
     Trainer,
     WriteBeside,
@@ -69,6 +70,22 @@ def keep_best(cfg: fdl.Config[Trainer], metric: str = "validation/loss") -> None
 def use_async_checkpoints(cfg: fdl.Config[Trainer]) -> None:
     """Write checkpoints in the background, after copying their state."""
     cfg.checkpoints.writer = fdl.Config(WriteBeside)
+
+
+def use_memory_checkpoints(
+    cfg: fdl.Config[Trainer], every: int = 10, folder: str = "/dev/shm", keep_last: int = 1
+) -> None:
+    """Also save in the memory of the machines, and of their neighbors, from which a run resumes.
+
+    Args:
+      cfg: the graph to change.
+      every: interval in steps.
+      folder: in memory that outlives processes, such as a tmpfs; may hold $VARIABLES.
+      keep_last: number of checkpoints to keep there.
+    """
+    cfg.checkpoints.memory = fdl.Config(
+        MemoryCheckpoints, every=every, folder=folder, keep_last=keep_last
+    )
 
 
 def mirror_checkpoints(cfg: fdl.Config[Trainer], url: str) -> None:

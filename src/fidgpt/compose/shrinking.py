@@ -108,6 +108,8 @@ def _simplify(cfg: Any, mesh: Mesh) -> None:
         setattr(cfg, name, None)
     if "mirror" in set_arguments(cfg.checkpoints):
         cfg.checkpoints.mirror = None
+    if "memory" in set_arguments(cfg.checkpoints):
+        cfg.checkpoints.memory = None
     for name in {"compile", "float8"} & set_arguments(cfg.model).keys():
         setattr(cfg.model, name, None)
     for part, key, quantity, value in _numbers(cfg):

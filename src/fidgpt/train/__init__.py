@@ -4,6 +4,7 @@ from fidgpt.train.averaging import *
 from fidgpt.train.checkpoints.checkpoints import *
 from fidgpt.train.checkpoints.initial import *
 from fidgpt.train.checkpoints.manifest import *
+from fidgpt.train.checkpoints.memory import *
 from fidgpt.train.checkpoints.mirror import *
 from fidgpt.train.checkpoints.writing import *
 from fidgpt.train.device import *

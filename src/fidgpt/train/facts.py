@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import itertools
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from fidgpt import cost
 from fidgpt.data import TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.groups import Grouping, train_only
-from fidgpt.parallel import DataParallel
+from fidgpt.parallel import DataParallel, Mesh
 from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.device import Machine, machine_at_hand
@@ -95,6 +96,11 @@ class Footprint:
         )
 
     @property
+    def saved(self) -> int:
+        """Bytes of a checkpoint: the weights, and what is known of their optimizer and average."""
+        return self.weights + (self.optimizer or 0) + (self.average or 0)
+
+    @property
     def peak(self) -> int:
         """The most at any time, without temporaries of backward passes and optimizers."""
         lasting = self.weights + self.copy + (self.optimizer or 0) + (self.average or 0)
@@ -149,6 +155,7 @@ class Facts:
       weights: what initializes the model; None if its weights are random.
       undivided: modules with matrices that every process of the axis `tensor` computes whole.
       evaluators: names of the evaluators.
+      copies: bytes of checkpoints that a machine keeps in memory.
     """
 
     parameters: cost.ParameterCount
@@ -167,6 +174,7 @@ class Facts:
     weights: str | None = None
     undivided: tuple[str, ...] = ()
     evaluators: tuple[str, ...] = ()
+    copies: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +195,12 @@ class Summary:
     runs_without_memory: bool
     cache: tuple[int, int, int] | None
     groups: Sequence[GroupFacts]
+
+
+def parts_of_checkpoint(mesh: Mesh) -> int:
+    """Return the number of processes that write a part of a checkpoint, which are the first."""
+    is_divided = mesh.shard > 1 or mesh.tensor > 1
+    return mesh.size // mesh.replicate if is_divided else 1
 
 
 def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | None:
@@ -281,6 +295,9 @@ def facts_of(
         seq_len=-(-seq_len // mesh.context),
         device=machine.device,
     )
+    memory = memory.sharded(
+        mesh.num_shards if mesh.shard > 1 else 1, part=recipe.parallel.part_of_weights(model)
+    )
     return Facts(
         parameters=cost.count_parameters(model),
         trained_parameters=sum(one.numel() for one in trained if one.requires_grad),
@@ -293,14 +310,22 @@ def facts_of(
         world_size=machine.world_size,
         precision=str(recipe.precision.dtype).removeprefix("torch."),
         peak_flops=machine.peak_flops,
-        memory=memory.sharded(
-            mesh.num_shards if mesh.shard > 1 else 1, part=recipe.parallel.part_of_weights(model)
-        ),
+        memory=memory,
         memory_there=machine.memory,
         weights=None if recipe.weights is None else call_text(recipe.weights),
         evaluators=tuple(recipe.evaluators),
+        copies=_copies(recipe.checkpoints, memory, mesh),
         undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
     )
+
+
+def _copies(checkpoints: Checkpoints, memory: Footprint, mesh: Mesh) -> int:
+    """Return the bytes of checkpoints that a machine of a run keeps in memory."""
+    if checkpoints.memory is None:
+        return 0
+    local = int(os.environ.get("LOCAL_WORLD_SIZE", mesh.size))
+    parts = parts_of_checkpoint(mesh)
+    return checkpoints.memory.needed(memory.saved, num_parts=parts, num_local=local)
 
 
 def summary_of(recipe: Recipe, machine: Machine) -> Summary:

@@ -185,7 +185,8 @@ def _memory(facts: Facts) -> Rows:
         *activations,
     ]
     peak = f"{bytes_text(memory.peak)} at the peak{_lack_text(facts)}"
-    return [("memory per device", peak), *((f"  {name}", text) for name, text in parts)]
+    rows = [("memory per device", peak), *((f"  {name}", text) for name, text in parts)]
+    return [*rows, *_copies(facts)]
 
 
 def _run(facts: Facts) -> Rows:
@@ -214,6 +215,7 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
         ("tokens", tokens_text(facts)),
         ("device", _device_text(facts)),
         ("memory", memory_text(facts)),
+        *_copies(facts),
         ("writes to", str(run.path)),
     ]
     if step:
@@ -221,6 +223,12 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
     elif facts.weights:
         rows.append(("starts from", facts.weights))
     return _table_of(rows)
+
+
+def _copies(facts: Facts) -> Rows:
+    """Return a row for the checkpoints in memory, if there are any."""
+    text = f"{bytes_text(facts.copies)} of main memory per machine"
+    return [("checkpoints in memory", text)] if facts.copies else []
 
 
 def _undivided(facts: Facts) -> list[tuple[str, str]]:

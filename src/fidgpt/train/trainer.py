@@ -29,7 +29,7 @@ from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating
-from fidgpt.train.facts import Facts, facts_of
+from fidgpt.train.facts import Facts, facts_of, parts_of_checkpoint
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.observers import Observer, require_devices, stepping
@@ -186,6 +186,8 @@ class Trainer:
             self.prepare()
             facts = facts_of(self)  # before the model is sharded
             device.require_memory(facts.memory.peak, facts.memory_there)
+            if not resume:  # then copies of the run are there
+                self.checkpoints.require_room(facts.copies)
             state = self.setup(run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(state.step)})
             if resume:
@@ -193,6 +195,7 @@ class Trainer:
                 self.parallel.on_main(rewind)
             else:
                 self.parallel.on_main(partial(self._create, run, lock=lock))
+            self._start_copies(run, facts)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
             outcome = self._loop(run, state, facts, until_step or self.num_steps, goodput)
@@ -231,6 +234,7 @@ class Trainer:
                 except Diverged as diverged:
                     step = state.step
                     self._roll_back(run, state, diverged)
+                    self._start_copies(run, facts)
                     goodput.spent("restoring")
                     trackers.print(
                         f"step {step} diverged: {diverged} Rolling back to step {state.step}."
@@ -533,9 +537,13 @@ class Trainer:
         )
         if not (is_due or reasons):
             return
+        in_memory = not is_due and reasons == [manifest.IN_MEMORY]
+        if not in_memory:
+            reasons = [one for one in reasons if one != manifest.IN_MEMORY]
         with state.clock.phase("saving"):
             state.check_weights()
-            self.parallel.on_main(run.sync)  # a checkpoint needs the rows before it
+            if not in_memory:
+                self.parallel.on_main(run.sync)  # a checkpoint needs the rows before it
             with state.evaluation_weights():
                 self.checkpoints.save(
                     run.path,
@@ -547,6 +555,11 @@ class Trainer:
                     reasons=reasons,
                     row=row,
                 )
+
+    def _start_copies(self, run: RunDirectory, facts: Facts) -> None:
+        """Begin to save copies in memory of the steps that follow."""
+        num_parts = parts_of_checkpoint(self.parallel.places.mesh)
+        self.checkpoints.start(run.path, part=facts.memory.saved, num_parts=num_parts)
 
     def _roll_back(self, run: RunDirectory, state: TrainState, diverged: Diverged) -> None:
         """Restore the last good checkpoint before the step that diverged.

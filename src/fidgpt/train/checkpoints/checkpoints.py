@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from safetensors import SafetensorError
 from torch import Tensor, nn
@@ -21,9 +21,10 @@ from fidgpt.parallel.placement import whole_shape
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
+from fidgpt.train.checkpoints.memory import MemoryCheckpoints
 from fidgpt.train.checkpoints.mirror import Mirror
 from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce
-from fidgpt.train.run_directory import cannot_write, print_stderr
+from fidgpt.train.run_directory import print_stderr
 from fidgpt.train.state import Stateful
 
 __all__ = ["Checkpoints", "EveryMinutes", "KeepBest", "KeepEvery"]
@@ -56,7 +57,7 @@ def save_files(
     """
     size = sum(one.tensor.nbytes for file in pieces.values() for one in file.values())
 
-    @_explained(final, size)
+    @manifest.explained(final, size)
     def write() -> manifest.Seals:
         for name, content in pieces.items():
             tensors.write_pieces(temporary / name, content)
@@ -64,7 +65,7 @@ def save_files(
             manifest.write_json(temporary / name, value)
         return manifest.seal(temporary, [*pieces, *texts])
 
-    @_explained(final, size)
+    @manifest.explained(final, size)
     def seal_all() -> None:
         whole = {name: seal for one in seals for name, seal in one.items()}
         manifest.write_manifest(temporary, step=step, files=whole, notes=notes)
@@ -72,25 +73,13 @@ def save_files(
 
     temporary, seals = Path(), []
     try:
-        temporary = peers.on_main(_explained(final, size)(lambda: manifest.begin(final)))
+        temporary = peers.on_main(manifest.explained(final, size)(lambda: manifest.begin(final)))
         seals = peers.together(write)
         peers.on_main(seal_all)
     except BaseException:
         if peers.is_main and temporary.name.startswith(manifest.TEMPORARY):
             shutil.rmtree(temporary, ignore_errors=True)
         raise
-
-
-@contextlib.contextmanager
-def _explained(final: Path, size: int = 0) -> Iterator[None]:
-    """Turn errors of the file system into CheckpointError."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(
-            f"{cannot_write(final, error, run=final.parent.parent, size=size)}\n"
-            "No partial checkpoint is left, and earlier checkpoints are unchanged."
-        ) from error
 
 
 class KeepEvery:
@@ -223,6 +212,7 @@ class Checkpoints:
       best: also keeps the best by some metric.
       writer: writes checkpoints synchronously (None) or in the background.
       mirror: keeps a second copy in storage at a URL.
+      memory: saves more often, in the memory of the machines.
     """
 
     every: int | None
@@ -232,6 +222,9 @@ class Checkpoints:
     best: KeepBest | None = None
     writer: WriteAtOnce | None = None
     mirror: Mirror | None = None
+    memory: MemoryCheckpoints | None = None
+
+    ADDED: ClassVar[Mapping[str, object]] = {"memory": None}
 
     def __post_init__(self) -> None:
         require_size("every", self.every)
@@ -277,6 +270,8 @@ class Checkpoints:
                 self._joined().on_main(lambda: print_stderr(line))
         if self.temporary is not None and agree(self.temporary.due()):
             reasons.append(manifest.TEMPORARY_SAVE)
+        if not reasons and self.memory is not None and self.memory.due(step):
+            reasons.append(manifest.IN_MEMORY)
         return reasons
 
     def save(
@@ -304,7 +299,7 @@ class Checkpoints:
           optimizer: its `state_dict` is saved.
           state: plain numbers, strings, lists, tuples and dicts; the main process's are saved.
           stateful: further components with state.
-          reasons: as returned by `due`.
+          reasons: as returned by `due`; `IN_MEMORY` alone saves in memory and not on the disk.
           row: what was measured at this step.
 
         Raises:
@@ -312,6 +307,12 @@ class Checkpoints:
             or the previous checkpoint could not be written. No partial file is left.
           ParallelError: another process could not write its part.
         """
+        final = manifest.folder_of(directory) / manifest.name_of(step)
+        if self.memory is not None and [*reasons] == [manifest.IN_MEMORY]:
+            sections, texts = contents_of(model, optimizer, state, stateful or {})
+            notes = {"reasons": [*reasons], "metrics": {}}
+            self.memory.save(directory, sections, texts, step=step, notes=notes)
+            return final
         self.wait()
         if (peers := self._joined()).is_main:
             manifest.create_folder(directory)
@@ -323,7 +324,6 @@ class Checkpoints:
             }
             for file, content in tensors.share_out(sections, peers).items()
         }
-        final = manifest.folder_of(directory) / manifest.name_of(step)
         notes = {
             "reasons": list(reasons) or [manifest.REGULAR],
             "metrics": self._metrics(row or {}),
@@ -363,12 +363,16 @@ class Checkpoints:
         except BaseException:
             try:
                 self.wait()
+                if self.memory is not None:
+                    self.memory.wait()
             except Exception as error:  # what ended the run matters more
                 print_stderr(f"warning: {error}")
             raise
         self.wait()
         if (mirror := self.mirror) is not None:
             self._joined().on_main(mirror.retry)
+        if self.memory is not None:
+            self.memory.finish()
 
     def restore(
         self,
@@ -420,8 +424,18 @@ class Checkpoints:
         if self.mirror is not None:
             self.mirror.claim(draft, directory=directory)
 
+    def require_room(self, copies: int) -> None:
+        """Raise RunError if this machine lacks so many bytes for copies in memory."""
+        if self.memory is not None:
+            self.memory.require_room(copies)
+
+    def start(self, directory: Path, *, part: int, num_parts: int) -> None:
+        """Begin to save copies in memory, if that is configured; see `MemoryCheckpoints.start`."""
+        if self.memory is not None:
+            self.memory.start(directory, part=part, num_parts=num_parts)
+
     def fetch(self, directory: Path, *, step: int | None) -> None:
-        """Copy a checkpoint from the mirror, if there is one and the run lacks the checkpoint.
+        """Copy a checkpoint from memory or the mirror, if it is newer or the run lacks it.
 
         All processes of a run call this.
 
@@ -429,6 +443,8 @@ class Checkpoints:
           CheckpointError: the mirror cannot be read, or the disk cannot be written.
           ParallelError: on the other processes then.
         """
+        if self.memory is not None:
+            self.memory.recover(directory, step=step)
         if (mirror := self.mirror) is not None:
             self._joined().on_main(lambda: mirror.fetch(directory, step=step))
 
@@ -439,7 +455,7 @@ class Checkpoints:
           CheckpointError: the directory cannot be written.
         """
         final = manifest.folder_of(directory) / manifest.name_of(step)
-        with _explained(final):
+        with manifest.explained(final):
             manifest.abandon_after(manifest.find(directory), step)
 
     def good_before(self, step: int, directory: Path, *, num_steps: int) -> list[int]:
@@ -460,7 +476,7 @@ class Checkpoints:
 
     def _retire(self, final: Path, step: int) -> None:
         """Delete what need not be kept, now that the checkpoint of `step` is there."""
-        with _explained(final):
+        with manifest.explained(final):
             found = manifest.abandon_after(manifest.find(final.parent.parent), step)
             keep = partial(retained, keep_last=self.keep_last, best=self.best)
             kept_steps = keep([_saved(step, path) for step, path in found.items()])

@@ -7,13 +7,15 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from safetensors import SafetensorError
+
 from fidgpt.files import is_inside, parse_json, read_bytes, sha256_of, sync
-from fidgpt.train.run_directory import resume_flag
+from fidgpt.train.run_directory import cannot_write, resume_flag
 
 __all__ = ["CheckpointError"]
 
@@ -24,6 +26,23 @@ _DRAFT = re.compile(r"\.tmp-(\.old-)?(abandoned-)?step_\d{8,}-(\d+|deleted)")
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be written, found, trusted or restored; the message has the remedy."""
+
+
+@contextlib.contextmanager
+def explained(final: Path, size: int = 0) -> Iterator[None]:
+    """Turn errors of the file system into CheckpointError.
+
+    Args:
+        final: the directory of the checkpoint.
+        size: bytes to be written, if that is known.
+    """
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(
+            f"{cannot_write(final, error, run=final.parent.parent, size=size)}\n"
+            "No partial checkpoint is left, and earlier checkpoints are unchanged."
+        ) from error
 
 
 def create_folder(folder: Path) -> None:
@@ -96,6 +115,7 @@ def json_bytes(value: object) -> bytes:
 
 # Why a checkpoint was saved.
 REGULAR, PERMANENT, BEST, TEMPORARY_SAVE = "regular", "permanent", "best", "temporary"
+IN_MEMORY = "in memory"
 FORMAT = 2  # 1 had one file for all tensors of a section
 MANIFEST = "manifest.json"
 MODEL = ("model", "state")

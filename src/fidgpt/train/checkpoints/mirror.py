@@ -33,7 +33,8 @@ def run_of(files: Mapping[str, bytes]) -> str:
     return hashlib.sha256(b"\0".join(known)).hexdigest()[:16] if known else ""
 
 
-def _run_in(directory: Path) -> str:
+def run_in(directory: Path) -> str:
+    """Return the identity of the run in a directory; "" if it has none."""
     paths = [directory / name for name in (RUN_ID, *IDENTITY)]
     return run_of({path.name: path.read_bytes() for path in paths if path.is_file()})
 
@@ -88,7 +89,7 @@ class _Storage:
         Raises:
             CheckpointError: it belongs to another run, or holds what no run has written.
         """
-        mine = {"run": _run_in(directory), "directory": str((as_directory or directory).resolve())}
+        mine = {"run": run_in(directory), "directory": str((as_directory or directory).resolve())}
         owner = self.owner()
         if owner.get("run") == mine["run"]:
             return
@@ -374,7 +375,7 @@ class Mirror:
         except RunError:
             if not os.path.lexists(directory):  # else another process was faster
                 raise
-        if _run_in(directory) != run_of(contents):
+        if run_in(directory) != run_of(contents):
             raise CheckpointError(
                 f"{directory} exists already, and is not the run that was copied to {self.url}: "
                 "name another --run_dir."

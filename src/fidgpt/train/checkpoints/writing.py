@@ -27,10 +27,10 @@ class Peers:
 
     def __init__(self) -> None:
         self.world = _world()
-        self.rank, self.size, self._group = 0, 1, None
+        self.rank, self.size, self.group = 0, 1, None
         if self.world is not None and dist.get_world_size() > 1:
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
-            self._group = _meet()
+            self.group = _meet()
 
     @property
     def is_main(self) -> bool:
@@ -46,7 +46,7 @@ class Peers:
         if self.size == 1:
             return [value]
         values = [None] * self.size
-        dist.all_gather_object(values, value, group=self._group)
+        dist.all_gather_object(values, value, group=self.group)
         return values
 
     def together(self, action: Callable[[], Any]) -> list[Any]:

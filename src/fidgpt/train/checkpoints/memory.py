@@ -1,0 +1,492 @@
+"""Checkpoints in main memory, of which each machine holds its part and that of its neighbor."""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError
+from torch import Tensor
+
+from fidgpt.files import read_json, sha256_of, sync, write_whole
+from fidgpt.parallel import ParallelError
+from fidgpt.ranges import require_size
+from fidgpt.train.checkpoints import manifest, tensors
+from fidgpt.train.checkpoints.mirror import run_in
+from fidgpt.train.checkpoints.writing import Peers, WriteBeside
+from fidgpt.train.run_directory import RunError, print_stderr
+
+__all__ = ["MemoryCheckpoints"]
+
+_CLAIM = "fidgpt-memory.json"  # in the folder of a run on a machine
+_ATTEMPT = ".memory.json"  # in the run directory: which copies are of the last attempt
+_LISTED = 3
+_CHUNK = 1 << 26  # bytes that are sent at once
+
+
+@dataclass(frozen=True)
+class _Machines:
+    """The machines of a run, as this process sees them.
+
+    Attributes:
+      root: folder of the run in the memory of this machine.
+      ranks: processes on each machine, in the order of their first one.
+      own: index of this machine.
+      peers: the processes of the run.
+    """
+
+    root: Path
+    ranks: Sequence[Sequence[int]]
+    own: int
+    peers: Peers
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the first one on its machine."""
+        return self.ranks[self.own][0] == self.peers.rank
+
+    def keeper(self, rank: int) -> int | None:
+        """Return the process on the next machine that keeps a copy of the part of a process."""
+        if len(self.ranks) == 1:
+            return None
+        here = next(i for i, ranks in enumerate(self.ranks) if rank in ranks)
+        following = self.ranks[(here + 1) % len(self.ranks)]
+        return following[self.ranks[here].index(rank) % len(following)]
+
+    def part(self, rank: int) -> Path:
+        """Return the folder for the part of a process, which is like a run directory."""
+        return self.root / f"process_{rank:05d}"
+
+    def parts(self) -> list[Path]:
+        """Return the folders of all parts on this machine."""
+        return sorted(self.root.glob("process_*"))
+
+
+class MemoryCheckpoints:
+    """Saves every `every` steps into memory, from which a run resumes after a failure.
+
+    A folder in memory, such as /dev/shm of Linux, outlives the processes of a run. Each process
+    writes its part of the checkpoint there in the background, with the format, checksums and
+    atomic renaming of checkpoints on the disk, and sends a copy to a process of the next machine.
+    So a run resumes though all processes of all machines die, or one machine is lost: processes
+    look for the newest step of which all parts are whole on some machine, and write it into the run
+    directory, if that has no newer one. A checkpoint makes room for the next one, and the last is
+    deleted as the run ends. A folder belongs to one run, whose directory its `fidgpt-memory.json`
+    names.
+
+    Args:
+      every: steps.
+      folder: in memory that processes of a machine share; variables of the environment, as in
+        "$SHM", are replaced on each machine.
+      keep_last: checkpoints that are kept there.
+
+    Raises:
+      ValueError: a count is below 1.
+    """
+
+    def __init__(self, *, every: int = 10, folder: str = "/dev/shm", keep_last: int = 1) -> None:
+        require_size("every", every)
+        require_size("keep_last", keep_last)
+        self.every = every
+        self.folder = folder
+        self.keep_last = keep_last
+        self._writer = WriteBeside()
+        self._machines: _Machines | None = None
+        self._directory: Path | None = None
+        self._attempt = ""
+
+    def due(self, step: int) -> bool:
+        """Return whether to save after a step."""
+        return step % self.every == 0
+
+    def needed(self, part: int, *, num_parts: int, num_local: int) -> int:
+        """Return the bytes that a machine needs at most.
+
+        Args:
+          part: bytes of a process's part of a checkpoint.
+          num_parts: processes that have one; the first ones.
+          num_local: processes of each machine.
+        """
+        copies = 1 if num_parts <= num_local else 2
+        return part * min(num_parts, num_local) * copies * (self.keep_last + 1)
+
+    def require_room(self, needed: int, *, held: int = 0) -> None:
+        """Raise RunError if this machine lacks the memory.
+
+        Args:
+          needed: bytes, as by `needed`.
+          held: bytes that copies of this run have there now.
+        """
+        folder = Path(os.path.expandvars(self.folder))
+        there = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+        free = shutil.disk_usage(there).free + held
+        if needed <= free:
+            return
+        runs = sorted(map(str, folder.glob("fidgpt-*")))[:_LISTED]
+        others = f" Copies of runs lie there: {', '.join(runs)}." if runs else ""
+        raise RunError(
+            f"checkpoints in memory need {needed / 1e6:,.1f} MB in {folder} of a machine, and "
+            f"{free / 1e6:,.1f} MB are free: make room there, name another folder in memory with "
+            f"--config='fiddler:use_memory_checkpoints(folder=...)', or leave them out.{others}"
+        )
+
+    def start(self, directory: Path, *, part: int, num_parts: int) -> None:
+        """Begin an attempt to continue a run from what is on the disk, or from its start.
+
+        All processes of the run call this. Copies of earlier attempts are deleted; on machines that
+        are not there now they are never used again.
+
+        Args:
+          directory: of the run.
+          part: bytes of a process's part of a checkpoint.
+          num_parts: processes that have one; the first ones.
+
+        Raises:
+          RunError: a machine lacks the memory, or its folder cannot be used.
+        """
+        self.wait()
+        machines = self._join(directory)
+        machines.peers.together(partial(self._retire, machines, None))
+        num_local = max(map(len, machines.ranks))
+        needed = self.needed(part, num_parts=num_parts, num_local=num_local)
+        held = sum(one.stat().st_size for one in machines.root.rglob("*") if one.is_file())
+        machines.peers.together(partial(self.require_room, needed, held=held))
+
+        @manifest.explained(directory / _ATTEMPT)
+        def begin() -> str:
+            attempt = uuid.uuid4().hex
+            write_whole(directory / _ATTEMPT, json.dumps({"attempt": attempt}) + "\n")
+            return attempt
+
+        self._attempt = machines.peers.on_main(begin)
+
+    def save(
+        self,
+        directory: Path,
+        sections: Mapping[str, Mapping[str, Tensor]],
+        texts: Mapping[str, Any],
+        *,
+        step: int,
+        notes: Mapping[str, Any],
+    ) -> None:
+        """Copy a checkpoint, and write it in the background.
+
+        All processes of the run call this. What cannot be written is a warning.
+
+        Args:
+          directory: of the run.
+          sections: tensors of the run by section and name.
+          texts: JSON by the name of its file.
+          step: of the checkpoint.
+          notes: plain values for the manifest.
+        """
+        self._writer.wait()
+        machines = self._join(directory)
+        pieces = {
+            file: {
+                name: piece._replace(tensor=self._writer.keep(f"{file}/{name}", piece.tensor))
+                for name, piece in content.items()
+            }
+            for file, content in tensors.share_out(sections, machines.peers).items()
+        }
+        own = texts if machines.peers.is_main else {}
+        notes = {**notes, "attempt": self._attempt}
+        self._writer.write(partial(self._write, machines, pieces, own, step, notes))
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+        self._writer.wait()
+
+    def finish(self) -> None:
+        """Delete all copies, since the run has ended and its last step is on the disk."""
+        self.wait()
+        if (machines := self._machines) is None:
+            return
+        if machines.is_first:
+            with contextlib.suppress(OSError):  # as where a file of somebody else lies there
+                self._retire(machines, None)
+                for part in machines.parts():
+                    manifest.folder_of(part).rmdir()
+                    part.rmdir()
+                (machines.root / _CLAIM).unlink()
+                machines.root.rmdir()
+        self._machines = None
+
+    def recover(self, directory: Path, *, step: int | None) -> None:
+        """Write the newest whole checkpoint into the run directory, if that has no newer one.
+
+        All processes of the run call this.
+
+        Args:
+          directory: of the run.
+          step: which one; None for the newest.
+
+        Raises:
+          CheckpointError: the run directory cannot be written.
+          ParallelError: on the other processes then.
+        """
+        machines = self._join(directory)
+        peers = machines.peers
+        saved, attempt = peers.on_main(
+            lambda: (
+                sorted(manifest.find(directory)),
+                read_json(directory / _ATTEMPT).get("attempt"),
+            )
+        )
+        if step in saved:
+            return
+        own = _held(machines, attempt) if machines.is_first else {}
+        listed = {key: sorted(files) for key, files in own.items()}
+        held: list[dict[_Key, list[str]]] = peers.all(listed)
+        newest = max(saved, default=0)
+        wanted = sorted(
+            {
+                key
+                for one in held
+                for key in one
+                if (key[0] > newest if step is None else key[0] == step)
+            }
+        )
+        for key in reversed(wanted):
+            if _is_written(directory, key, own.get(key, {}), peers):
+                return
+
+    def _join(self, directory: Path) -> _Machines:
+        """Find the machines of the run; claim a folder on each."""
+        known = self._machines
+        if known is not None and self._directory == directory:
+            if (peers := known.peers.current()) is known.peers:
+                return known
+        else:
+            peers = Peers()
+        identity, path = peers.on_main(lambda: (run_in(directory), str(directory.resolve())))
+        digest = hashlib.sha256(f"{identity} {path}".encode()).hexdigest()[:16]
+        root = Path(os.path.expandvars(self.folder)) / f"fidgpt-{digest}"
+        machine = peers.together(partial(_claim, root, {"run": identity, "directory": path}))
+        ranks = [
+            [rank for rank, other in enumerate(machine) if other == one]
+            for one in dict.fromkeys(machine)
+        ]
+        own = next(index for index, one in enumerate(ranks) if peers.rank in one)
+        self._machines, self._directory = _Machines(root, ranks, own, peers), directory
+        return self._machines
+
+    def _write(
+        self,
+        machines: _Machines,
+        pieces: tensors.Files,
+        texts: Mapping[str, Any],
+        step: int,
+        notes: Mapping[str, Any],
+    ) -> None:
+        """Write this process's part, and those that it keeps for others."""
+        peers, rank = machines.peers, machines.peers.rank
+        drafts: dict[int, Path] = {}
+
+        def write() -> manifest.Seals:
+            if not (pieces or texts):
+                return {}
+            drafts[rank] = _begin(machines.part(rank), step)
+            for name, content in pieces.items():
+                tensors.write_pieces(drafts[rank] / name, content)
+            for name, value in texts.items():
+                manifest.write_json(drafts[rank] / name, value)
+            return manifest.seal(drafts[rank], [*pieces, *texts])
+
+        def make_room() -> None:
+            for source in kept:
+                drafts[source] = _begin(machines.part(source), step)
+                for name, seal in seals[source].items():
+                    with (drafts[source] / name).open("wb") as file:
+                        os.posix_fallocate(file.fileno(), 0, seal["bytes"])
+
+        def publish() -> None:
+            whole = {name: seal for one in seals for name, seal in one.items()}
+            for source in kept:
+                for name, seal in seals[source].items():
+                    if sha256_of(drafts[source] / name) != seal["sha256"]:
+                        raise OSError(f"{name} of process {source} was damaged on its way")
+            for source, draft in drafts.items():
+                manifest.write_manifest(draft, step=step, files=whole, notes=notes)
+                manifest.publish(draft, _final(machines.part(source), step))
+
+        try:
+            seals: list[manifest.Seals] = peers.together(write)
+            kept = [
+                one for one, files in enumerate(seals) if files and machines.keeper(one) == rank
+            ]
+            peers.together(make_room)
+            _exchange(machines, drafts, seals, kept)
+            peers.together(publish)
+            peers.together(partial(self._retire, machines, step))
+        except (OSError, SafetensorError, ParallelError) as error:
+            for draft in drafts.values():
+                shutil.rmtree(draft, ignore_errors=True)
+            if not isinstance(error, ParallelError):
+                free = shutil.disk_usage(machines.root).free
+                print_stderr(
+                    f"warning: step {step} was not saved in memory ({error}; {free / 1e6:,.1f} MB "
+                    f"are free in {machines.root.parent}): the run continues, and would resume "
+                    "from an earlier step."
+                )
+
+    def _retire(self, machines: _Machines, step: int | None) -> None:
+        """Delete copies on this machine, except for the newest ones until `step`, or all."""
+        if not machines.is_first:
+            return
+        found = [
+            (one, path) for part in machines.parts() for one, path in manifest.find(part).items()
+        ]
+        older = {one for one, _ in found if step is not None and one <= step}
+        kept = sorted(older)[-self.keep_last :]
+        for one, path in found:
+            if one not in kept:
+                manifest.discard(path)
+
+
+def _claim(root: Path, mine: Mapping[str, str]) -> str:
+    """Make the folder of a run on this machine; return an identity of the machine.
+
+    Raises:
+      RunError: it cannot be made, or is not that of this run and user.
+    """
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700, exist_ok=True)
+        draft = root / f".{uuid.uuid4().hex}"
+        draft.write_bytes(manifest.json_bytes({**mine, "machine": uuid.uuid4().hex}))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, root / _CLAIM)  # several processes may do so, and one succeeds
+        draft.unlink()
+        found = read_json(root / _CLAIM)
+        if root.stat().st_uid != os.getuid() or not found.items() >= mine.items():
+            raise RunError(
+                f"{root} belongs to another run or user: remove it, or name another folder in "
+                "memory with --config='fiddler:use_memory_checkpoints(folder=...)'."
+            )
+    except OSError as error:
+        raise RunError(
+            f"{root} cannot be used for checkpoints in memory ({error.strerror}): name another "
+            "folder with --config='fiddler:use_memory_checkpoints(folder=...)'."
+        ) from error
+    return str(found["machine"])
+
+
+def _final(part: Path, step: int) -> Path:
+    return manifest.folder_of(part) / manifest.name_of(step)
+
+
+def _begin(part: Path, step: int) -> Path:
+    part.mkdir(exist_ok=True)
+    return manifest.begin(_final(part, step))
+
+
+def _exchange(
+    machines: _Machines,
+    drafts: Mapping[int, Path],
+    seals: Sequence[manifest.Seals],
+    kept: Sequence[int],
+) -> None:
+    """Send this process's files to the one that keeps a copy, and receive those of others."""
+    peers = machines.peers
+    keeper = machines.keeper(peers.rank)
+
+    def chunks(source: int, *, shared: bool) -> Iterator[Tensor]:
+        for name, seal in sorted(seals[source].items()):
+            path = str(drafts[source] / name)
+            mapped = torch.from_file(path, shared=shared, size=seal["bytes"], dtype=torch.uint8)
+            yield from mapped.split(_CHUNK)
+
+    sent = () if keeper is None else chunks(peers.rank, shared=False)
+    works = [dist.isend(one, keeper, group=peers.group) for one in sent]
+    for source in kept:
+        works += [dist.irecv(one, source, peers.group) for one in chunks(source, shared=True)]
+    for work in works:
+        if work is not None:
+            work.wait()
+
+
+_Key = tuple[int, str]  # step, and checksum of the manifest
+
+
+def _held(machines: _Machines, attempt: str) -> dict[_Key, dict[str, Path]]:
+    """Return the files of an attempt here by checkpoint and name, if they have the right size."""
+    held: dict[_Key, dict[str, Path]] = {}
+    for part in machines.parts():
+        for step, path in manifest.find(part).items():
+            written = manifest.read_manifest(path)
+            if (written.get("step"), written.get("attempt")) != (step, attempt):
+                continue
+            files = held.setdefault((step, str(written.get("sha256"))), {})
+            files.setdefault(manifest.MANIFEST, path / manifest.MANIFEST)
+            for name, seal in written["files"].items():
+                with contextlib.suppress(OSError):
+                    if (path / name).stat().st_size == seal.get("bytes"):
+                        files.setdefault(name, path / name)
+    return held
+
+
+def _good(files: Mapping[str, Path]) -> tuple[dict[str, Path], list[str]]:
+    """Return those of some files of a checkpoint that are whole, and the names of all of its files.
+
+    If the manifest is damaged, nothing is known of the others.
+    """
+    folder = files[manifest.MANIFEST].parent if files else None
+    if folder is None or manifest.damage(folder, needed=()) is not None:
+        return {}, []
+    seals = manifest.read_manifest(folder)["files"]
+    sums = {name: seal["sha256"] for name, seal in seals.items()}
+    whole = {n: path for n, path in files.items() if n in sums and sha256_of(path) == sums[n]}
+    return {**whole, manifest.MANIFEST: folder / manifest.MANIFEST}, sorted(sums)
+
+
+def _is_written(directory: Path, key: _Key, own: Mapping[str, Path], peers: Peers) -> bool:
+    """Write a checkpoint into the run directory; return False if some part of it is lost.
+
+    Args:
+      directory: of the run.
+      key: of the checkpoint.
+      own: files of it on this machine, if this process is its first.
+      peers: the processes of the run.
+    """
+    step, _ = key
+    good, names = _good(own)
+    held = peers.all((sorted(good), names))
+    holders = {name: rank for rank, (found, _) in reversed([*enumerate(held)]) for name in found}
+    wanted = {manifest.MANIFEST, *(name for _, listed in held for name in listed)}
+    if lost := sorted(wanted - holders.keys()):
+        if peers.is_main:
+            print_stderr(
+                f"warning: step {step} in memory is not whole ({', '.join(lost[:3])} lost or "
+                "damaged): an older one is used."
+            )
+        return False
+    final = manifest.folder_of(directory) / manifest.name_of(step)
+    temporary: Path = peers.on_main(manifest.explained(final)(partial(manifest.begin, final)))
+
+    @manifest.explained(final)
+    def copy() -> None:
+        for name, path in good.items():
+            if holders[name] == peers.rank:
+                shutil.copyfile(path, temporary / name)
+                sync(temporary / name)
+
+    try:
+        peers.together(copy)
+        peers.on_main(manifest.explained(final)(partial(manifest.publish, temporary, final)))
+    except BaseException:
+        if peers.is_main:
+            shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    if peers.is_main:
+        print_stderr(f"step {step} was found in memory, and saved as {final}.")
+    return True

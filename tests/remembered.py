@@ -1,0 +1,152 @@
+"""Runs of two processes on two machines with memories of their own, of which parts are lost."""
+
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import fiddle as fdl
+import torch.distributed as dist
+from torch import Tensor
+
+from fidgpt import configs, fiddlers
+from fidgpt.compose.runs import build_trainer
+from fidgpt.parallel.ranks import run_ranks
+from fidgpt.train import RunDirectory, Trainer
+from fidgpt.train.checkpoints import manifest
+from fidgpt.train.state import TrainState
+from fidgpt.train.trackers.trackers import read_rows, reproducible
+
+NUM_STEPS, EVERY, DIES_IN = 8, 2, 7
+Change = Callable[[fdl.Config], object]
+
+
+def config_of(*changes: Change, keep_last: int = 1) -> fdl.Config[Trainer]:
+    """A short run that saves on the disk at its end only, and in `$MEMORY`."""
+    cfg = configs.debug()
+    fiddlers.use_float32(cfg)
+    cfg.trackers, cfg.samples, cfg.evaluators = cfg.trackers[1:], None, {}
+    cfg.num_steps, cfg.checkpoints.every = NUM_STEPS, None
+    for change in changes:
+        change(cfg)
+    fiddlers.use_memory_checkpoints(cfg, every=EVERY, folder="$MEMORY", keep_last=keep_last)
+    return cfg
+
+
+class Dies(Exception):
+    """Ends a run as a failure does."""
+
+
+def dying(step: int) -> Any:
+    """Let a run fail in a step."""
+    update = Trainer.update
+
+    def fail(self: Trainer, state: TrainState, batch: Tensor) -> dict[str, Any]:
+        if state.step + 1 == step:
+            raise Dies
+        return update(self, state, batch)
+
+    return patch.object(Trainer, "update", fail)
+
+
+def train(cfg: fdl.Config[Trainer], path: Path, *, resume: bool = False) -> list[Any]:
+    """Train into a directory; return the rows that do not depend on the machine."""
+    build_trainer(cfg).train(RunDirectory(path, texts={}), resume=resume)
+    return [*map(reproducible, read_rows(path / "metrics.jsonl"))]
+
+
+def files_in(memory: Path, step: int, pattern: str = "*") -> list[Path]:
+    """The files of a step in a memory, the manifest excepted."""
+    found = memory.glob(f"fidgpt-*/process_*/checkpoints/{manifest.name_of(step)}/{pattern}")
+    return sorted(path for path in found if path.name != manifest.MANIFEST)
+
+
+def cut(paths: Iterable[Path]) -> None:
+    """Flip a bit in the middle of files."""
+    for path in paths:
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+
+def machine_lost(folder: Path, number: int) -> None:
+    shutil.rmtree(folder / f"machine{number}")
+
+
+def part_lost(folder: Path) -> None:
+    """Both copies of the newest part of the second process are damaged."""
+    for number in (0, 1):
+        paths = files_in(folder / f"machine{number}", 6, "model-00002*")
+        assert paths, number
+        cut(paths)
+
+
+def all_lost(folder: Path) -> None:
+    for number in (0, 1):
+        machine_lost(folder, number)
+
+
+def sharded(cfg: fdl.Config) -> None:
+    fiddlers.use_fsdp(cfg)
+    fiddlers.use_ema(cfg, beta=0.5)
+
+
+# What is configured, what is lost, and the step from which the run continues.
+CASES: dict[str, tuple[list[Change], Callable[[Path], None], int]] = {
+    "first_machine_lost": ([], partial(machine_lost, number=0), 6),
+    "nothing_lost": ([sharded], lambda folder: None, 6),
+    "machine_lost": ([sharded], partial(machine_lost, number=1), 6),
+    "both_copies_lost": ([sharded], part_lost, 4),
+    "all_lost": ([], all_lost, 0),
+}
+
+
+def outcome(folder: Path, case: str) -> dict[str, Any]:
+    """Return the rows of an undisturbed run and one that failed, and where it continued."""
+    rank = dist.get_rank()
+    os.environ["MEMORY"] = str(folder / f"machine{rank}")
+    changes, lose, _ = CASES[case]
+    cfg = partial(config_of, *changes, keep_last=2)
+    whole = train(cfg(), folder / "whole")
+    path = folder / "run"
+    try:
+        with dying(DIES_IN):
+            train(cfg(), path)
+    except Dies:
+        pass
+    dist.barrier()
+    before = len(files_in(folder / f"machine{rank}", 6))
+    dist.barrier()
+    if rank == 0:
+        lose(folder)
+    dist.barrier()
+    rows = train(cfg(), path, resume=True)
+    dist.barrier()
+    left = [path for path in folder.glob("machine*/*")]
+    return {
+        "whole": whole,
+        "rows": rows,
+        "files": before,
+        "steps": sorted(manifest.find(path)),
+        "redone": read_rows(path / "metrics.jsonl")[-1]["goodput/redone_steps"],
+        "left": left,
+    }
+
+
+def main(folder: Path, *cases: str) -> None:
+    """Leaves what each process found, by case, in one file."""
+    import torch
+
+    found = {}
+    for case in cases:
+        (folder / case).mkdir()
+        found[case] = run_ranks(2, partial(outcome, folder / case, case))
+    torch.save(found, folder / "found.pt")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
