@@ -21,8 +21,10 @@ import torch
 from fiddle import daglish, graphviz, printing
 from fiddle.codegen.codegen import auto_config_codegen
 from golden_text import GOLDENS, compare_with_golden
+from small_models import tiered
 
 from fidgpt import configs, fiddlers, goldens, graph
+from fidgpt.compose import runs
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import bind, fingerprint, parts
 
@@ -77,8 +79,10 @@ def golden_text(name: str) -> str:
 
 @cache
 def lines_of(name: str) -> dict[str, str]:
-    """The lines of the golden of a named config."""
-    return goldens.lines_of(getattr(configs, name)())
+    """The lines of the golden of a named config, whose model is tried by a test of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "try_model", lambda _: None)
+        return goldens.lines_of(getattr(configs, name)())
 
 
 def moved(read: Callable[[str], str]) -> list[str]:
@@ -113,9 +117,13 @@ def facts(trainer: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("name", configs.__all__)
 def test_fiddle_builds_a_config_as_the_graph_does(name: str) -> None:
     with torch.device("meta"):
-        assert facts(fdl.build(getattr(configs, name)())) == facts(
-            build_trainer(getattr(configs, name)())
-        )
+        made = graph.build(getattr(configs, name)())
+        assert facts(fdl.build(getattr(configs, name)())) == facts(made)
+
+
+@pytest.mark.parametrize("name", tiered(configs.__all__, {"base", *FAMILIES}))
+def test_the_model_of_a_config_reads_a_sequence(name: str) -> None:
+    assert all(one.is_meta for one in build_trainer(getattr(configs, name)()).model.parameters())
 
 
 @pytest.mark.parametrize("name", ["base", "gpt2_124m", "gemma3_1b"])
@@ -150,7 +158,14 @@ def test_fiddle_reports_what_is_wrong_with_a_config() -> None:
         fdl.build(cfg)
 
 
-@pytest.mark.parametrize("name", configs.__all__)
+@pytest.mark.parametrize(
+    "name",
+    [
+        # A family in one process, where the lines of its first are kept.
+        pytest.param(name, marks=pytest.mark.xdist_group(name if name in FAMILIES else parent))
+        for name, parent in {"base": "base", **PARENTS}.items()
+    ],
+)
 def test_config_is_its_golden(name: str, golden: Callable[..., None]) -> None:
     def explain(changed: list[str]) -> list[str]:
         names = moved(lambda one: (GOLDENS / "configs" / f"{one}.txt").read_text(encoding="utf-8"))
