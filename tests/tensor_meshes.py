@@ -1,5 +1,6 @@
 """Gradients of small models on meshes: the script that each process runs, and its cases."""
 
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -235,18 +236,26 @@ OPTIMIZERS: dict[str, Fiddler] = {
 }
 
 
-def saved_and_restored(path: Path, optimizer: Fiddler) -> dict[str, Any]:
-    """Save under every mesh, and restore each under every other; return what differs."""
+def saved_and_restored(path: Path, optimizer: Fiddler, *, each: bool) -> dict[str, Any]:
+    """Save under every mesh, and restore each under every other or the next; return what differs.
+
+    Args:
+      path: folder that holds the checkpoint of one process, and `alone.pt`, its state.
+      optimizer: fiddler of the optimizer.
+      each: restore each checkpoint under every mesh; else under the next one.
+    """
     states = {name: Run(optimizer, change).save(path / name) for name, change in SAVED.items()}
     states["alone"] = torch.load(path / "alone.pt")
+    pairs = [*itertools.product(states, SAVED)]
+    if not each:  # with six of the one and five of the other, this meets every mesh
+        pairs = [*zip(states, itertools.cycle([*SAVED][1:] + [*SAVED][:1]), strict=False)]
     differ = {
         f"{here} to {there}": [
             name
-            for name, value in Run(optimizer, change).restore(path / here).items()
-            if name not in state or not torch.equal(state[name], value)
+            for name, value in Run(optimizer, SAVED[there]).restore(path / here).items()
+            if name not in states[here] or not torch.equal(states[here][name], value)
         ]
-        for there, change in SAVED.items()
-        for here, state in states.items()
+        for here, there in pairs
     }
     return {"differ": differ, "states": states}
 
@@ -254,9 +263,9 @@ def saved_and_restored(path: Path, optimizer: Fiddler) -> dict[str, Any]:
 def main(path: Path, cases: list[str]) -> None:
     """Leave what every case gave this rank, in one file."""
     with DataParallel() as processes:
-        if cases[0].startswith("optimizer="):
-            optimizer = OPTIMIZERS[cases[0].removeprefix("optimizer=")]
-            torch.save(saved_and_restored(path, optimizer), path / f"rank{processes.rank}.pt")
+        if cases[0] in OPTIMIZERS:
+            made = saved_and_restored(path, OPTIMIZERS[cases[0]], each=cases[1:] == ["each"])
+            torch.save(made, path / f"rank{processes.rank}.pt")
             return
         made = {}
         for case in cases:

@@ -1,9 +1,11 @@
-"""Started by torchrun: the training command, whose first start one process does not survive."""
+"""Run as torchrun runs it: the training command, whose first start one process does not survive."""
 
 import os
 import signal
 import sys
 from pathlib import Path
+
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from fidgpt.cli import train
 from fidgpt.train import Trainer
@@ -23,6 +25,20 @@ def deadly(self, state, batch):
     return update(self, state, batch)
 
 
-if __name__ == "__main__":
+def process(*flags: str) -> None:
+    """Train, in one of the processes of a run."""
+    sys.argv = [__file__, *flags]
     Trainer.update = deadly
     train.run()
+
+
+if __name__ == "__main__":
+    # What torchrun does, but with forks, which have imported torch.
+    config = LaunchConfig(
+        *(1, 1, 2),  # nodes, and processes on each
+        max_restarts=1,
+        start_method="fork",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+    )
+    elastic_launch(config, process)(*sys.argv[1:])

@@ -1,8 +1,6 @@
 """Runs on several processes: sharing weights or work, restarted, and losing one."""
 
 import functools
-import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,17 +118,9 @@ def test_torchrun_restarts_a_run_that_lost_a_process(tmp_path):
     """The first start of the run dies in its sixth step; the second one ends it."""
     path = tmp_path / "run"
     script = Path(__file__).with_name("dies_once.py")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    command = [script, "--config=config:debug", "--config=set:checkpoints.every=2"]
-    done = subprocess.run(
-        [*launch, "--max-restarts=1", *command, f"--run_dir={path}"],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    flags = ["--config=config:debug", "--config=set:checkpoints.every=2", f"--run_dir={path}"]
+    process = Python(script, *flags, output=tmp_path / "output")
+    assert process.end(seconds=300) == 0, process.output
     assert (path / "died").exists()
     _finish(tmp_path, "--config=config:debug", f"--run_dir={tmp_path}/one")
     assert _losses(path) == pytest.approx(_losses(tmp_path / "one"), rel=1e-2)

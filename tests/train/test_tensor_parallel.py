@@ -111,16 +111,22 @@ def test_a_missing_sum_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["adamw", *(pytest.param(name, marks=pytest.mark.long) for name in ("muon", "adafactor"))],
+    ("kind", "how"),
+    [
+        ("adamw", "next"),
+        *(pytest.param(kind, "each", marks=pytest.mark.long) for kind in meshes.OPTIMIZERS),
+    ],
 )
-def test_a_checkpoint_of_any_mesh_is_restored_on_any_other(kind: str, tmp_path: Path) -> None:
+def test_a_checkpoint_of_any_mesh_is_restored_on_any_other(
+    kind: str, how: str, tmp_path: Path
+) -> None:
     optimizer = meshes.OPTIMIZERS[kind]
     torch.save(meshes.Run(optimizer).save(tmp_path / "alone"), tmp_path / "alone.pt")
-    run_ranks(4, SCRIPT, tmp_path, f"optimizer={kind}", folder=tmp_path, seconds=600)
+    run_ranks(4, SCRIPT, tmp_path, kind, how, folder=tmp_path, seconds=600)
     ranks = [torch.load(tmp_path / f"rank{r}.pt", weights_only=False) for r in range(4)]
+    num_saved = len(meshes.SAVED) + 1
     for left in ranks:
-        assert len(left["differ"]) == len(meshes.SAVED) * (len(meshes.SAVED) + 1)
+        assert len(left["differ"]) == num_saved * (1 if how == "next" else len(meshes.SAVED))
         assert not any(left["differ"].values()), left["differ"]
     for name, state in ranks[0]["states"].items():
         restored = meshes.Run(optimizer).restore(tmp_path / name)
