@@ -1,7 +1,6 @@
 """Runs on several processes: sharing weights or work, restarted, and losing one."""
 
 import functools
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ def test_a_number_of_shards_has_to_divide_the_processes() -> None:
         FullyShardedDataParallel(num_shards=0)
 
 
-COMMAND = [sys.executable, "-m", "fidgpt.cli.train"]
+COMMAND = ("-m", "fidgpt.cli.train")
 
 
 def test_torchrun_restarts_a_run_that_lost_a_process(tmp_path):
@@ -144,7 +143,7 @@ def test_two_processes_train_as_one(tmp_path, on_two_processes):
 
 
 def _finish(folder: Path, *arguments: str) -> None:
-    process = Python(*COMMAND[1:], *arguments, output=folder / "output")
+    process = Python(*COMMAND, *arguments, output=folder / "output")
     assert process.end(seconds=600) == 0, process.output
 
 
