@@ -168,7 +168,11 @@ def test_points_add_to_a_search_and_other_searches_are_refused(toys: Toys, searc
         run(search(sampler="random:4", objective="max:loss"))
 
 
-def test_the_command_of_the_best_point_allows_the_users_packages(toys: Toys, search: Make) -> None:
+def test_the_command_of_the_best_point_allows_the_users_packages(
+    toys: Toys, search: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
     console = Console(file=io.StringIO(), width=1000)
     console.print(run(search(sampler="random:1", allowed=["mine"]))[0])
     assert "python train.py --allow=mine --config=config:debug" in console.file.getvalue()  # pyright: ignore
