@@ -72,7 +72,7 @@ def index_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
     """`index.index_for` with a cache of its own, and indexes built in this process."""
 
     def build(directive: str, allowed: Sequence[str] = ()) -> index.Index:
-        built, path = build_index(directive, allowed), index.index_path(directive, allowed)
+        built, path = build_index([directive], allowed), index.index_path(directive, allowed)
         assert path
         write(path, built)
         return built

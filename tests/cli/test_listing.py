@@ -49,14 +49,30 @@ def test_parts_and_knobs_at_a_path(command: Command) -> None:
     names = shown(command(train.main, "--list=parts").out).keys()
     assert {"Attention", "adamw", "TokenStream", "DataParallel", "RouterZLoss"} <= names
     assert not {"DataError", "Tracker"} & names
-    out = command(train.main, "--list=knobs:model.norm", "--config=set:seed=1").out
+    out = command(train.main, "--list=knobs:model.norm").out
     assert rows(out) == [
         ["model.norm", "Module", "RMSNorm", "normalizes the stream after the last block."],
         ["model.norm.hidden_dim", "int", "256 <- model.hidden_dim", "width of the input."],
         ["model.norm.eps", "float", "1e-05", "added to the mean of squares."],
     ]
-    assert "before the directives that follow" in out
     assert len(command(train.main, "--list=knobs").out.splitlines()) > 80
+
+
+def test_lists_follow_the_directives_beside_them(command: Command) -> None:
+    flags = ("--config=config:debug", "--config=fiddler:use_moe", "--config=tag:HiddenDim=48")
+    out = command(train.main, *flags, "--list=knobs:model.blocks[0].mlp").out
+    assert out.startswith("Settings of config:debug with fiddler:use_moe, tag:HiddenDim=48\n")
+    found = shown(out)
+    assert found["model.blocks[0].mlp"][1] == "MoE"
+    assert found["model.blocks[0].mlp.router.hidden_dim"][1] == "48 <- model.hidden_dim"
+    out = command(train.main, *flags, "--config=set:seed=1", "--list=tags").out
+    assert "use_moe, tag:HiddenDim=48 and 1 more sets them" in out
+    assert shown(out)["tag:HiddenDim"][0] == "model.hidden_dim=48"
+    out = command(train.main, *flags, "--list=parts:model.blocks[0].mlp.router").out
+    assert "which is SoftmaxRouter" in out
+    wrong = command(train.main, "--config=fiddler:use_mo", "--list=knobs")
+    assert wrong.status == 2 and "Did you mean use_moe" in wrong.err
+    assert command(train.main, "--config=fiddler:use_mo", "--list=fiddlers").status == 0
 
 
 @pytest.mark.parametrize(
@@ -83,8 +99,8 @@ def test_help_of_every_command_and_of_a_config(command: Command) -> None:
     gpt2 = "--config=config:gpt2_124m"
     out = command(train.main, "-?", gpt2, "--config=set:seed=1").out
     assert command(train.main, gpt2, "--config=set:seed=1", "--help").out == out
-    assert "before the directives that follow" in out
-    found = shown(out.partition("Parameters of config:gpt2_124m")[2])
+    found = shown(out.partition("Parameters of config:gpt2_124m with set:seed=1,")[2])
+    assert found["seed"][1] == "1"
     layers = ["int", "12", "number of layers, including `first_blocks`."]
     assert found["model.num_layers"] == layers and "optimizer.lr" in found
     assert "model.blocks[0].attention.hidden_dim" not in found, "inherited"

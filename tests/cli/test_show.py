@@ -113,17 +113,20 @@ class TestDiff:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         for other in ("config:debug", "debug", "debug()"):
-            assert command(train.main, DEBUG, SEED, f"--diff={other}") == (0, ONE_CHANGE, "")
+            shown = f"from {other} to this config:\n{ONE_CHANGE}"
+            assert command(train.main, DEBUG, SEED, f"--diff={other}") == (0, shown, "")
+            assert command(train.main, DEBUG, f"--diff={other}") == (0, "no difference\n", "")
         flags = [DEBUG, "--config=set:num_steps=2", "--config=set:samples=None"]
         for other in (run_directory, run_directory / "config.json"):
             out = command(train.main, *flags, f"--diff={other}").out
-            assert out == "~ seed: 7 -> 0, inherited by 1 parameter\n"
+            line = "~ seed: 7 -> 0, inherited by 1 parameter\n"
+            assert out == f"from {other} to this config:\n{line}"
         code = "from fidgpt.configs import debug\ndef mine(seed: int = 5):\n    cfg = debug()\n"
         (tmp_path / "showlab.py").write_text(f"{code}    cfg.seed = seed\n    return cfg\n")
         monkeypatch.syspath_prepend(str(tmp_path))
         for other in ("showlab.mine", "config:showlab.mine", "showlab.mine(5)"):
             out = command(train.main, DEBUG, f"--diff={other}").out
-            assert out == "~ seed: 5 -> 0, inherited by 1 parameter\n"
+            assert out.endswith("\n~ seed: 5 -> 0, inherited by 1 parameter\n")
 
     @pytest.mark.slow
     def test_as_directives_and_as_a_patch(self, command: Command, tmp_path: Path) -> None:

@@ -68,9 +68,10 @@ def test_runs_files_and_patches_in_storage(command: Command, store: str, longer:
     assert out.endswith(ONE_CHANGE)
     for named in (store, f"{store}/", f"{store}/config.json", f"{store}/other.yaml"):
         done = command(train.main, DEBUG, f"--diff={named}")
-        assert done == (0, "~ num_steps: 20 -> 10, inherited by 2 parameters\n", "")
+        line = "~ num_steps: 20 -> 10, inherited by 2 parameters\n"
+        assert done == (0, f"from {named} to this config:\n{line}", "")
     flags = (DEBUG, f"--config=patch:{store}/longer.patch", "--diff=debug")
-    assert command(train.main, *flags) == (0, ONE_CHANGE, "")
+    assert command(train.main, *flags) == (0, f"from debug to this config:\n{ONE_CHANGE}", "")
 
 
 @pytest.mark.parametrize(

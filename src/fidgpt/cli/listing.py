@@ -18,7 +18,7 @@ _LATER_ITEM = re.compile(r"\[[1-9]\d*\]")
 
 
 def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] = ()) -> None:
-    """Print what `--list=what` asks for, of the config that directives begin with.
+    """Print what `--list=what` asks for, of the config that directives make.
 
     Args:
       what: `all` or one of `LISTS`; `parts:PATH` or `knobs:PATH` for those of a path.
@@ -31,7 +31,9 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
     kind, _, path = what.partition(":")
     if kind not in ("all", *LISTS) or (path and kind not in ("parts", "knobs")):
         raise _error(f"--list={what}:", what, LISTS)
-    index, base = index_for(directives, allowed), base_of(directives)
+    of_config = kind in ("all", "tags", "knobs") or bool(path)
+    index = _index_after(directives, allowed) if of_config else index_for(directives, allowed)
+    base = _made_by(directives)
     top = re.compile(rf"{re.escape(path)}(?!\w)" if path else "")
     below = [one for one in index["parameters"] if top.match(one["path"])]
     if path and not below:
@@ -60,8 +62,6 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
     if kind == "knobs":
         rows = [[one["path"], one["type"], _value(one), one.get("doc", "")] for one in below]
         print_table(f"Settings of {base}", rows)
-    if kind in ("all", "tags", "knobs"):
-        _print_note(directives)
 
 
 def print_help(values: flags.FlagValues) -> None:
@@ -85,7 +85,7 @@ def print_help(values: flags.FlagValues) -> None:
     kinds = [[f"{one.kind}:{one.syntax}", one.help] for one in DIRECTIVES.values()]
     print_table(f"Directives; {SIGNED} take *=, += and -= too", kinds)
     directives = values["config"].value or []
-    index = index_for(directives, values["allow"].value or [])
+    index = _index_after(directives, values["allow"].value or [])
     if directives:
         print_parameters(directives, index)
         return
@@ -98,7 +98,6 @@ def print_help(values: flags.FlagValues) -> None:
 
 def print_parameters(directives: Sequence[str], index: Index) -> None:
     """Print what one would want to set: no inherited value, no component, no repeated layer."""
-    base = base_of(directives)
     values = {one["path"]: one["value"] for one in index["parameters"]}
     nodes = {one["path"]: one["node"] for one in index["parameters"] if "node" in one}
     groups: dict[str, list[dict]] = {}
@@ -112,7 +111,8 @@ def print_parameters(directives: Sequence[str], index: Index) -> None:
                 holder = holder[: max(holder.rfind("."), holder.rfind("["), 0)]
             groups.setdefault(holder, []).append(one)
     print(f"{index['doc']}\n" if index["doc"] else "")
-    print(f"Parameters of {base}, for --config=set:PATH=VALUE:\n")
+    base = base_of(directives)
+    print(f"Parameters of {_made_by(directives)}, for --config=set:PATH=VALUE:\n")
     for holder, held in groups.items():
         held.sort(key=lambda one: "unset" in one)
         rows = [
@@ -120,7 +120,6 @@ def print_parameters(directives: Sequence[str], index: Index) -> None:
         ]
         print_table(f"{holder} ({nodes[holder]})" if holder else base, rows)
     print("  --list=knobs shows components and inherited values, too; --list=tags shared values.")
-    _print_note(directives)
 
 
 def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
@@ -144,9 +143,20 @@ def _tag_row(tag: str, doc: str, index: Index) -> list[str]:
     return [f"tag:{tag}", set_by, f"inherited by {inherits}" if inherits else "", doc]
 
 
-def _print_note(directives: Sequence[str]) -> None:
-    if not all(map(is_base, directives)):
-        print("These are the values before the directives that follow; --print shows those after.")
+def _index_after(directives: Sequence[str], allowed: Sequence[str]) -> Index:
+    """Return the index of what all directives make; that of a base alone loads no torch."""
+    if all(map(is_base, directives[:1])) and not directives[1:]:
+        return index_for(directives, allowed)
+    from fidgpt.compose.index_build import build_index
+
+    return build_index(directives, allowed)
+
+
+def _made_by(directives: Sequence[str]) -> str:
+    """Return the name of the config that directives make."""
+    base, changes = base_of(directives), [one for one in directives if not is_base(one)]
+    more = f" and {len(changes) - 2} more" if changes[2:] else ""
+    return f"{base} with {', '.join(changes[:2])}{more}" if changes else base
 
 
 def _value(entry: dict) -> str:

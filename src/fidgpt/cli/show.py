@@ -167,4 +167,6 @@ def _difference(made: Composition) -> str:
         case "svg":
             return graph.draw(made.config, since=other).svg()
         case _:
-            return graph.diff_text(graph.diff(other, made.resolved))
+            changes = graph.diff(other, made.resolved)
+            head = f"from {FLAGS.diff} to this config:\n" if changes else ""
+            return head + graph.diff_text(changes)

@@ -31,15 +31,15 @@ _LONGEST_VALUE = 120
 _MOST_FILES = 64
 
 
-def build_index(directive: str, allowed: Sequence[str] = ()) -> Index:
-    """Return the index of the config that a directive begins with.
+def build_index(directives: Sequence[str], allowed: Sequence[str] = ()) -> Index:
+    """Return the index of the config that directives make.
 
     Raises:
-      ConfigError: the directive is wrong.
+      ConfigError: a directive is wrong.
     """
     catalogue = own_catalogue(tuple(allowed))
-    root = compose([directive], catalogue).config
-    kind, rest = split_directive(directive)
+    root = compose(directives, catalogue).config
+    kind, rest = split_directive(base_of(directives))
     made = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
     held = [node.value for node in parts(root)]
     used = {tag for part in held for own in fiddle.argument_tags(part).values() for tag in own}
@@ -70,7 +70,7 @@ def fitting_at(path: str, directives: Sequence[str], allowed: Sequence[str] = ()
       ConfigError: a directive is wrong, or there is no such path.
     """
     catalogue = own_catalogue(tuple(allowed))
-    root = compose([base_of(directives)], catalogue).config
+    root = compose(directives, catalogue).config
     return fitting(find_parameter(root, path).hint, dict(catalogue.parts))
 
 
@@ -174,7 +174,7 @@ def write(path: Path, index: Index) -> None:
 
 def main(path: str, directive: str, *allowed: str) -> None:
     """Build an index, write it and print it."""
-    index = build_index(directive, allowed)
+    index = build_index([directive], allowed)
     if path:
         write(Path(path), index)
     print(json.dumps(index))
