@@ -28,6 +28,7 @@ _AS_PHASES: dict[Any, tuple[Any, float]] = {
     WarmupStableDecay: (LinearDecay, 0.0),
     Constant: (NoDecay, 0.1),
 }
+_CYCLES = {"cycles", "cycle_length", "rewarmup"}
 _RENAMED = {"warmup_steps": "warmup", "decay_steps": "decay", "min_ratio": "min_lr_ratio"}
 
 
@@ -92,6 +93,8 @@ def use_wsd_s(
     The model at the end of each cycle is as good as that of a run of this length (Wen et al., 2024,
     arXiv:2410.05192).
 
+    The cycles belong to it: a schedule that is chosen after it has none.
+
     Args:
       cfg: the graph to change.
       cycles: number of cycles, or the steps at which they end.
@@ -146,7 +149,15 @@ def _fall(
     min_lr_ratio: float = 0.1,
 ) -> None:
     phases = _phases(cfg)
+    known = set_arguments(phases)
+    if known.get("decay") is not None and _calls(known.get("shape"), InverseDecay):  # as in WSD-S
+        for name in _CYCLES & known.keys():
+            delattr(phases, name)
     phases.shape, phases.decay, phases.min_lr_ratio = shape, decay, min_lr_ratio
+
+
+def _calls(value: object, kind: type) -> bool:
+    return isinstance(value, fdl.Config) and fdl.get_callable(value) is kind
 
 
 def _phases(cfg: fdl.Config[Trainer]) -> fdl.Config[Phases]:

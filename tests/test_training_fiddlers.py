@@ -254,6 +254,21 @@ def test_cycles_end_with_a_model_to_keep_and_are_set_once() -> None:
         build(bind(cfg).schedule)
 
 
+def test_the_cycles_of_a_schedule_end_with_it() -> None:
+    plain, after, kept, twice = (configs.base() for _ in range(4))
+    fiddlers.use_cosine(plain)
+    fiddlers.use_wsd_s(after, cycles=3)
+    fiddlers.use_cosine(after)
+    assert fingerprint(after) == fingerprint(plain)
+    fiddlers.use_inverse(kept)
+    fiddlers.use_cycles(kept, cycles=3)
+    fiddlers.use_cosine(kept)
+    assert build(bind(kept).schedule).ends == [150, 300, 450]
+    fiddlers.use_wsd_s(twice, cycles=3)
+    fiddlers.use_wsd_s(twice, cycles=[200, 450])
+    assert build(bind(twice).schedule).ends == [200, 450]
+
+
 def test_by_default_an_inverse_square_root_falls_from_the_end_of_the_warm_up() -> None:
     cfg = configs.base()
     fiddlers.use_inverse_sqrt(cfg)
