@@ -1,5 +1,6 @@
 """`draw`: every node is one box, differences stand out, and programs lay it out as SVG."""
 
+import re
 import stat
 import sysconfig
 from collections import Counter
@@ -11,9 +12,12 @@ from xml.etree import ElementTree
 import fiddle as fdl
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
+from torch import nn
 
 from fidgpt import configs, fiddlers, graph, tags
 from fidgpt.graph.drawing import Box, Row, picture, show_configs, svg_of
+from fidgpt.model import GELU
+from fidgpt.tags import HiddenDim
 
 from .parts import Depth, Outer, Part, Square, Wide, Width, holding, keywords, pair, scaled
 
@@ -130,7 +134,86 @@ def test_drawing_changes_nothing() -> None:
     assert (graph.fingerprint(cfg), graph.outline(cfg), repr(cfg)) == before
 
 
+def test_a_shared_node_names_the_holders_without_an_arrow() -> None:
+    drawn = picture(configs.base(), at="model")
+    assert box(drawn, "RoPE").holders == "one for all calls of Block"
+    assert box(drawn, "token_table").holders == ""  # both have an arrow
+    alone = picture(configs.base(), at="model.embedding")
+    assert box(alone, "token_table").holders == "also held by model.unembedding"
+    cfg = configs.gemma3_270m()
+    local = next(one for one in picture(cfg) if one.title == "RoPE")
+    assert local.holders.startswith("also held by model.blocks[1].attention, ")
+    assert "and 2 more" in local.holders and local.holders in graph.draw(cfg).source
+
+
+def chip(source: str, tag: str) -> str:
+    """Return the color of a tag where it is set."""
+    (color,) = set(re.findall(rf'bgcolor="(#\w+)" style="rounded"><font [^>]*>{tag}<', source))
+    return color
+
+
+def test_a_tag_has_one_color_in_all_drawings() -> None:
+    cfg = configs.debug()
+    model, block = graph.draw(cfg, at="model"), graph.draw(cfg, at="model.blocks[0].attention")
+    assert chip(model.source, "HeadDim") == chip(block.source, "HeadDim")
+    colors = {
+        tag: chip(model.source, tag) for tag in ("HiddenDim", "NumLayers", "HeadDim", "Theta")
+    }
+    assert len({*colors.values()}) == 4
+    assert graph.draw(cfg, at="model").source == model.source
+
+
+def key_of(drawing: graph.Drawing) -> str:
+    """Return the words of the legend."""
+    (label,) = re.findall(r"label=<(.*)> labeljust", drawing.source)
+    return re.sub(r"<[^>]*>", " ", label)
+
+
+def test_the_legend_has_every_kind_of_arrow_that_is_drawn() -> None:
+    cfg = configs.debug()
+    words = " ".join(key_of(graph.draw(cfg)).split())
+    assert words == (
+        "→ holds → one object, shared - - a factory, called later → a computed number ← inherited"
+    )
+    new = graph.clone(cfg)
+    new.model.norm = fdl.Config(nn.LayerNorm, HiddenDim.new())
+    fiddlers.use_alibi(new)
+    words = " ".join(key_of(graph.draw(new, since=cfg)).split())
+    assert "→ as before" in words and "→ new" in words and "→ holds" not in words
+    width = Width.new(fdl.Config(scaled, number=10))
+    inheriting = fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new()))
+    words = " ".join(key_of(graph.draw(inheriting)).split())
+    assert words == "→ holds → a computed number ← inherited ⇢ inherited component"
+
+
+def test_floats_are_short_where_they_do_not_differ_only_there() -> None:
+    def shown(number: float, since: float | None = None) -> str:
+        old = None if since is None else fdl.Config(scaled, number=1, ratio=since)
+        return graph.draw(fdl.Config(scaled, number=1, ratio=number), since=old).source
+
+    assert ">≈0.33333<" in shown(1 / 3)
+    assert ">≈1.2346e-07<" in shown(1.23456789e-7)
+    assert ">0.3333<" in shown(0.3333)
+    both = shown(0.12345678, since=0.12345679)
+    assert ">0.12345678<" in both and ">0.12345679<" in both
+
+
 class TestDifference:
+    def test_components_that_left_with_a_swapped_one_are_shown(self) -> None:
+        cfg = configs.debug()
+        fiddlers.use_moe(cfg)
+        new = graph.clone(cfg)
+        new.model.blocks[0].mlp = graph.swapped(new.model.blocks[0].mlp, GELU)
+        drawn = picture(new, since=cfg)
+        lost = {one.name: one.was for one in box(drawn, "GELU").rows if one.mark == "removed"}
+        assert lost == {
+            "num_experts": "8",
+            "router": "SoftmaxRouter()",
+            "experts": "GatedExperts()",
+            "balancing": "[LoadBalancingLoss(), RouterZLoss()]",
+        }
+        assert "GatedExperts()" in graph.draw(new, since=cfg).source
+
     """A picture since an earlier graph."""
 
     def test_a_changed_value_is_marked_and_its_heirs_follow(self) -> None:

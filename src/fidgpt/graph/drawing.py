@@ -2,11 +2,12 @@
 
 import dataclasses
 import html
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,10 +16,10 @@ import fiddle as fdl
 
 from fidgpt.graph import errors, hints, paths
 from fidgpt.graph.difference import changes
-from fidgpt.graph.difference.comparison import Comparison, Edge, PlaceKey, diff
+from fidgpt.graph.difference.comparison import Comparison, Edge, diff
 from fidgpt.graph.outlines import leaf_text, outline
 from fidgpt.graph.storage.bound import BoundGraph
-from fidgpt.graph.walk import children, is_shared_object, step_to, title
+from fidgpt.graph.walk import Node, children, is_shared_object, step_to, title
 
 # How a node, a row or an arrow differs; "" where no difference is drawn, and "followed" where
 # another value than before is inherited.
@@ -72,6 +73,7 @@ class Box:
       mark: how it differs.
       old_title: what it called, if that was something else.
       count: how many equal items of a list it represents.
+      holders: who holds it, as far as no arrow of the drawing shows that.
     """
 
     part: Any
@@ -82,6 +84,7 @@ class Box:
     mark: Mark
     old_title: str
     count: int = 1
+    holders: str = ""
 
     @property
     def title(self) -> str:
@@ -126,6 +129,9 @@ def picture(root: Any, *, since: Any = None, at: str = "", depth: int | None = N
         row.arrows = [arrow for arrow in row.arrows if id(arrow.part) in boxes]
         if not row.arrows:
             row.text = f"{title(first.part)}{f' × {first.times}' * (first.times > 1)} ..."
+    for box in boxes.values():
+        if box.is_shared and box.kind != "quantity":
+            box.holders = drawer.holders(box, boxes)
     return list(boxes.values())
 
 
@@ -135,7 +141,7 @@ class _Drawer:
     def __init__(self, graph: BoundGraph, comparison: Comparison | None) -> None:
         self._graph = graph
         self._comparison = comparison
-        self._notes: dict[PlaceKey, Row] = {}  # how places of the new graph differ
+        self._notes: dict[int, dict[str, Row]] = {}  # how places of the new graph differ, by holder
         self._left: dict[int, list[Row]] = {}  # items that a container lost
         self._old_titles: dict[int, str] = {}
         for edge, change in comparison.changed_edges() if comparison else ():
@@ -153,6 +159,16 @@ class _Drawer:
         node, rows = self._graph.node_of[id(part)], list(self._rows(part))
         return Box(part, node.path, rows, kind, is_shared_object(node), mark, old_title, count)
 
+    def holders(self, box: Box, drawn: Collection[int]) -> str:
+        """Return who holds a shared node, beside those with an arrow to it."""
+        node = self._graph.node_of[id(box.part)]
+        above = [one for holder, _ in node.parents if (one := _part_around(holder))]
+        factory = _outermost_factory(above[0]) if len(above) == 1 else None
+        by = f"one for all calls of {title(factory.value)}" if factory else ""
+        hidden = {one.path or "the root": None for one in above if id(one.value) not in drawn}
+        also = f"also held by {errors.listed(list(hidden), most=2)}" if hidden else ""
+        return ", ".join(filter(None, (by, also)))
+
     def _rows(self, part: Any) -> Iterator[Row]:
         if not isinstance(part, fdl.Buildable):
             yield from self._items("", part, "")
@@ -163,6 +179,10 @@ class _Drawer:
             if argument.is_own or row.is_inherited or row.mark not in ("", "same"):
                 row.name, row.tags = str(key), changes.tag_names(part, key)
                 yield from self._written(row, argument.value)
+        known = {step_to(key) for key in self._graph.arguments(part)}
+        for step, row in self._notes.get(id(part), {}).items():
+            if step not in known and row.was:  # what is here now does not have this argument
+                yield dataclasses.replace(row, name=step.removeprefix("."), mark="removed")
 
     def _add_note(self, edge: Edge, change: changes.Change | None) -> None:
         (_, holder), was, now = edge.holders, edge.old.value, edge.new.value
@@ -175,7 +195,8 @@ class _Drawer:
             row = Row(edge.steps[0] or "", was=text, mark="removed")
             self._left.setdefault(id(holder), []).append(row)
         elif edge.steps[1] is not None:
-            note = self._notes.setdefault((id(holder), edge.steps[1]), Row(mark="changed"))
+            notes = self._notes.setdefault(id(holder), {})
+            note = notes.setdefault(edge.steps[1], Row(mark="changed"))
             if isinstance(change, changes.TagsChanged):
                 note.lost_tags = change.removed
             elif isinstance(change, changes.ItemMoved):
@@ -187,7 +208,8 @@ class _Drawer:
                 note.was = "" if was is None and isinstance(now, fdl.Buildable) else text
 
     def _note(self, holder: Any, step: str) -> Row:
-        note = self._notes.get((id(holder), step)) or Row(mark="same" if self._comparison else "")
+        known = self._notes.get(id(holder), {}).get(step)
+        note = known or Row(mark="same" if self._comparison else "")
         return dataclasses.replace(note, arrows=[])
 
     def _written(self, row: Row, value: Any) -> Iterator[Row]:
@@ -229,6 +251,21 @@ class _Drawer:
         return self._graph.digest[id(part)], was
 
 
+def _part_around(node: Node | None) -> Node | None:
+    """Return a node, or the first part around a container."""
+    while node is not None and not isinstance(node.value, fdl.Buildable):
+        node = node.parents[0][0] if node.parents else None
+    return node
+
+
+def _outermost_factory(node: Node | None) -> Node | None:
+    """Return the outermost of the factories that lead to a part; None if it is no factory."""
+    found: Node | None = None
+    while node is not None and isinstance(node.value, fdl.Partial | fdl.ArgFactory):
+        found, node = node, _part_around(node.parents[0][0]) if node.parents else None
+    return found
+
+
 class _Ink(NamedTuple):
     """Colors of a box: its border, its ground, its text, and faint text."""
 
@@ -249,8 +286,13 @@ _ARROWS = {"added": _ADDED.line, "same": _DIM.line}
 _CHIPS = (  # ground and text of a tag
     *(("#dbeafe", "#1d4ed8"), ("#dcfce7", "#15803d"), ("#fce7f3", "#be185d")),
     *(("#ede9fe", "#6d28d9"), ("#ffedd5", "#c2410c"), ("#ccfbf1", "#0f766e")),
+    *(("#e2e8f0", "#334155"), ("#e0e7ff", "#4338ca"), ("#fee2e2", "#b91c1c")),
+    *(("#ecfccb", "#4d7c0f"), ("#cffafe", "#0e7490"), ("#fae8ff", "#a21caf")),
 )
-_Chips = Mapping[str, tuple[str, str]]  # by the tag
+# By the tag: in all drawings of a process, as those of a notebook, it has one color.
+_chips: dict[str, tuple[str, str]] = {}
+_Chips = Mapping[str, tuple[str, str]]
+_LONG_FLOAT = re.compile(r"\b\d+\.\d{7,}(?:e[+-]\d+)?")
 _MAX_WIDTH = 28  # characters of a value
 _TABLE = '<table border="0" cellborder="0" cellspacing="{}" cellpadding="{}">'
 _NOTEBOOK_DEPTH = 3
@@ -275,7 +317,8 @@ def _source(boxes: list[Box]) -> str:
     import graphviz  # takes as long to import as all of fidgpt.graph, and not everyone draws
 
     tags = [tag for box in boxes for row in box.rows for tag in (*row.tags, *row.lost_tags)]
-    chips = {tag: _CHIPS[i % len(_CHIPS)] for i, tag in enumerate(dict.fromkeys(tags))}
+    for tag in tags:
+        _chips.setdefault(tag, _CHIPS[len(_chips) % len(_CHIPS)])
     graph_attr = {**_GRAPH, **_FONT, "label": _key(boxes), "labeljust": "l"}
     digraph = graphviz.Digraph(
         "config", graph_attr=graph_attr, node_attr=_NODE | _FONT, edge_attr={"arrowsize": "0.6"}
@@ -285,7 +328,7 @@ def _source(boxes: list[Box]) -> str:
         ink = _ink_of(box)
         digraph.node(
             f"n{i}",
-            _label(box, ink, chips),
+            _label(box, ink, _chips),
             color=ink.line,
             fillcolor=ink.paper,
             penwidth="2" if box.is_shared else "1",
@@ -298,31 +341,43 @@ def _source(boxes: list[Box]) -> str:
             digraph.edge(
                 f"n{i}:r{j}:e",
                 f"n{head}:w",
-                color=_ARROWS.get(arrow.mark) or _ink_of(boxes[head]).line,
+                color=_line_of(arrow, boxes[head]),
                 style="dashed" if arrow.is_inherited else "solid",
             )
     return digraph.source
 
 
+def _line_of(arrow: Arrow, box: Box) -> str:
+    """Return the color of an arrow to a box."""
+    return _ARROWS.get(arrow.mark) or _ink_of(box).line
+
+
 def _key(boxes: list[Box]) -> str:
     """Return what the colors and lines of boxes mean, as far as they occur."""
     rows = [row for box in boxes for row in box.rows]
+    arrows = [arrow for row in rows for arrow in row.arrows]
     found = {box.kind for box in boxes} | {one.mark for one in (*boxes, *rows)}
+    by_id = {id(box.part): box for box in boxes}
+    is_shared = any(box.is_shared and box.kind != "quantity" for box in boxes)
+    lines = {_line_of(arrow, by_id[id(arrow.part)]) for arrow in arrows}
     entries = [
-        (any(box.is_shared for box in boxes), _SHARED.paper, "one object, shared"),
-        ("factory" in found, "", "- - a factory, called later"),
-        ("quantity" in found, _QUANTITY.paper, "a computed number"),
-        (any(row.is_inherited for row in rows), "", "← inherited"),
-        ("changed" in found, _ROWS["changed"], "changed"),
-        ("followed" in found, _ROWS["followed"], "follows"),
-        ("added" in found, _ADDED.paper, "new"),
-        ("removed" in found, _ROWS["removed"], "removed"),
+        (_PLAIN.line in lines, "", "holds", _PLAIN.line),
+        (is_shared, _SHARED.paper, "one object, shared", _SHARED.line),
+        ("factory" in found, "", "- - a factory, called later", ""),
+        ("quantity" in found, _QUANTITY.paper, "a computed number", _QUANTITY.line),
+        (any(row.is_inherited for row in rows), "", "← inherited", ""),
+        (any(arrow.is_inherited for arrow in arrows), "", "⇢ inherited component", ""),
+        (_DIM.line in lines, "", "as before", _DIM.line),
+        ("changed" in found, _ROWS["changed"], "changed", ""),
+        ("followed" in found, _ROWS["followed"], "follows", ""),
+        ("added" in found, _ADDED.paper, "new", _ADDED.line),
+        ("removed" in found, _ROWS["removed"], "removed", ""),
     ]
-    cells = [
-        f"<td{_ground(paper)}>{_font(text, '#475569', size=10)}</td>"
-        for occurs, paper, text in entries
-        if occurs
-    ]
+    cells = []
+    for occurs, paper, text, line in entries:
+        arrow = f"{_font('→', line, size=12, mark='b')} " if line in lines else ""
+        if occurs:
+            cells.append(f"<td{_ground(paper)}>{arrow}{_font(text, '#475569', size=10)}</td>")
     return f"<{_TABLE.format(8, 3)}<tr>{''.join(cells)}</tr></table>>" if cells else ""
 
 
@@ -333,7 +388,11 @@ def _label(box: Box, ink: _Ink, chips: _Chips) -> str:
         text = f"{_font(box.old_title, _REMOVED, mark='s')} → {text}"
     if box.count > 1:
         text += _font(f"  × {box.count}", ink.text, size=12)
-    rows = [f'<tr><td align="left" colspan="3">{text}</td></tr>', "<hr/>" * bool(box.rows)]
+    rows = [f'<tr><td align="left" colspan="3">{text}</td></tr>']
+    if box.holders:
+        holders = _font(box.holders, ink.faint, size=9)
+        rows.append(f'<tr><td align="left" colspan="3">{holders}</td></tr>')
+    rows.append("<hr/>" * bool(box.rows))
     for i, row in enumerate(box.rows):
         rows.append(_row(row, f"r{i}", ink, {} if box.is_dim and row.mark == "same" else chips))
     return f"<{_TABLE.format(0, 2)}{''.join(rows)}</table>>"
@@ -352,9 +411,12 @@ def _row(row: Row, port: str, ink: _Ink, chips: _Chips) -> str:
     tags += [f"<td>{_font(tag, _REMOVED, size=9, mark='s')}</td>" for tag in row.lost_tags]
     if not (row.text or row.was or tags):
         return f'<tr>{start} colspan="3" port="{port}">{name}</td></tr>'
-    value = _font(_shortened(row.text), color) if row.text else " "
+    new, old = _rounded(row.text), _rounded(row.was)
+    if new == old:  # which differ where they are rounded
+        new, old = row.text, row.was
+    value = _font(_shortened(new), color) if new else " "
     if row.was:
-        was = _font(_shortened(row.was), _REMOVED, mark="s")
+        was = _font(_shortened(old), _REMOVED, mark="s")
         value = f"{was} → <b>{value}</b>" if row.text else was
     cells = f"{_TABLE.format(0, 1)}<tr>{''.join(tags)}</tr></table>" if tags else " "
     return f'<tr>{start}>{name}</td>{start}>{value}</td>{start} port="{port}">{cells}</td></tr>'
@@ -373,6 +435,13 @@ def _font(text: str, color: str, *, size: int = 11, mark: str = "") -> str:
     text = html.escape(printable, quote=True).replace("\\", "\\\\")
     text = f"<{mark}>{text}</{mark}>" if mark else text
     return f'<font color="{color}" point-size="{size}">{text}</font>'
+
+
+def _rounded(text: str) -> str:
+    """Return the text of a value with five digits of each float that has many more."""
+    if "'" in text or '"' in text:  # numbers in a text are part of it
+        return text
+    return _LONG_FLOAT.sub(lambda found: f"≈{float(found[0]):.5g}", text)
 
 
 def _shortened(text: str) -> str:
