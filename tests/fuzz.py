@@ -186,7 +186,7 @@ def _mirror(name: str) -> Callable[[Path], Path]:
 
 def _fetch(folder: Path) -> None:
     (folder / "again").mkdir()
-    mirror._SOON = 0.0  # nobody else writes there
+    mirror._SOON = 0.0  # no other process writes there
     Checkpoints(every=1, keep_last=1, mirror=Mirror(str(folder / "copy"))).fetch(
         folder / "again", step=None
     )

@@ -179,7 +179,7 @@ def directive(name: str) -> str:
 
 
 class Tried:
-    """Two fiddlers in one order, as directives: the graph, what they changed and what is said."""
+    """Two fiddlers in one order, as directives: the graph, its changes and the reports."""
 
     def __init__(self, cfg: fdl.Config, *names: str) -> None:
         self.cfg, self.paths, self.errors, self.warnings = None, [], "", []

@@ -25,7 +25,7 @@ def test_only_regular_files_and_pipes_are_read(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"text")
     os.mkfifo(tmp_path / "pipe")
     assert files.read_bytes(tmp_path / "file") == b"text"
-    assert files.read_bytes(tmp_path / "pipe") == b""  # nobody writes into it
+    assert files.read_bytes(tmp_path / "pipe") == b""  # no process writes into it
     for path in ("/dev/zero", "/dev/tty", str(tmp_path)):
         with pytest.raises(OSError):
             files.read_bytes(path)

@@ -1,4 +1,4 @@
-"""What a file or a run of somebody else may not do: send, run code, or have its flags advised."""
+"""What a file or a run of another user may not do: send, run code, or have its flags advised."""
 
 import json
 import shutil
@@ -18,8 +18,8 @@ DEBUG = ("--config=config:debug", "--config=set:num_steps=2", "--config=set:samp
 SENDS = {
     'fiddler:mirror_checkpoints(url="memory://elsewhere/x")': "memory://elsewhere/x",
     'fiddler:use_mlflow(tracking_uri="http://elsewhere:5000")': "http://elsewhere:5000",
-    'fiddler:use_trackio(space="somebody/space")': "somebody/space",
-    'fiddler:use_wandb(entity="somebody")': "somebody",
+    'fiddler:use_trackio(space="another/space")': "another/space",
+    'fiddler:use_wandb(entity="another")': "another",
     'fiddler:use_tasks(tasks=["lambada_openai"], include_path="./tasks")': "./tasks",
     'fiddler:use_tasks(tasks=["./task.yaml"])': "./task.yaml",
 }

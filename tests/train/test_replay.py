@@ -72,7 +72,7 @@ def test_a_flipped_bit_ends_the_run(cfg, train, fault, words: str) -> None:
         train(cfg)
 
 
-def test_what_never_repeats_is_told_from_a_rare_error(cfg, train) -> None:
+def test_what_never_repeats_is_distinguished_from_a_rare_error(cfg, train) -> None:
     plain(cfg)
     fiddlers.use_step_replay(cfg, every=2)
     with flipped_in_gradient(4, times=3), pytest.raises(RunError, match="use_determinism"):

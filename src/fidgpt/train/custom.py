@@ -85,7 +85,7 @@ def describe(path: str, part: object, custom: Any, *methods: str) -> str:
 
 
 def failure(error: Exception) -> str:
-    """Return what an exception says, and the innermost line of custom code that raised it."""
+    """Return the message of an exception, and the innermost line of custom code that raised it."""
     trace, where = error.__traceback__, ""
     while trace is not None:
         frame = trace.tb_frame

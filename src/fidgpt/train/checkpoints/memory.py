@@ -212,7 +212,7 @@ class MemoryCheckpoints:
         if (machines := self._machines) is None:
             return
         if machines.is_first:
-            with contextlib.suppress(OSError):  # as where a file of somebody else lies there
+            with contextlib.suppress(OSError):  # as where a file of another owner lies there
                 self._retire(machines, None)
                 for part in machines.parts():
                     manifest.folder_of(part).rmdir()
