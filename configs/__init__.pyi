@@ -202,6 +202,7 @@ class DataParallelConfig(fiddle.Config[fidgpt.parallel.data_parallel.DataParalle
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     device: Value[torch.device, torch.device | None]
+    timeout: Value[builtins.float, builtins.float]
     ...
 
 class DepthScaledConfig(fiddle.Config[fidgpt.model.init.DepthScaled], Generic[_0]):

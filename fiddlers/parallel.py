@@ -2,6 +2,7 @@
 
 import fiddle as fdl
 
+from fidgpt import graph
 from fidgpt.parallel import (
     FullyShardedDataParallel,
     GatheredContext,
@@ -17,7 +18,8 @@ from fidgpt.train import Trainer
 
 def use_fsdp(cfg: fdl.Config[Trainer]) -> None:
     """Shard weights, gradients and optimizer state over all processes (FSDP2)."""
-    cfg.parallel = fdl.Config(FullyShardedDataParallel)
+    use_hsdp(cfg)
+    del cfg.parallel.num_shards
 
 
 def use_hsdp(cfg: fdl.Config[Trainer], num_shards: int = 8) -> None:
@@ -27,7 +29,8 @@ def use_hsdp(cfg: fdl.Config[Trainer], num_shards: int = 8) -> None:
       cfg: the graph to change.
       num_shards: processes per group.
     """
-    cfg.parallel = fdl.Config(FullyShardedDataParallel, num_shards=num_shards)
+    cfg.parallel = graph.swapped(cfg.parallel, FullyShardedDataParallel)
+    cfg.parallel.num_shards = num_shards
 
 
 def use_mesh(
@@ -46,12 +49,10 @@ def use_mesh(
       tensor: processes that share each matrix product.
     """
     if fdl.get_callable(cfg.parallel) is not MeshParallel:
-        cfg.parallel = fdl.Config(
-            MeshParallel,
-            mesh=fdl.Config(Mesh),
-            tensor=fdl.Config(TensorParallel),
-            context=fdl.Config(GatheredContext),
-        )
+        cfg.parallel = graph.swapped(cfg.parallel, MeshParallel)
+        cfg.parallel.mesh = fdl.Config(Mesh)
+        cfg.parallel.tensor = fdl.Config(TensorParallel)
+        cfg.parallel.context = fdl.Config(GatheredContext)
     mesh = cfg.parallel.mesh
     mesh.replicate = ReplicateSize.new(replicate)
     mesh.shard = ShardSize.new(shard)

@@ -10,7 +10,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -20,7 +19,6 @@ from absl import flags
 from fidgpt.cli import train
 from fidgpt.compose import runs
 from fidgpt.train import device
-from fidgpt.train.checkpoints import writing
 
 Command = Callable[[], None]
 AT_END: list[Callable[[], object]] = []  # of a forked process that was not killed
@@ -146,7 +144,6 @@ def prepare_forks() -> None:
     device.peak_flops = lambda *_: machine
     runs.environment = lambda: around
     runs.patch = lambda: None
-    writing.MEETING = timedelta(seconds=10)
 
 
 def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], None]) -> NoReturn:

@@ -185,4 +185,4 @@ def test_a_peer_that_is_gone_is_no_mistake_of_the_code():
 def test_a_peer_that_is_gone_before_all_leave_is_no_mistake_of_the_code(tmp_path: Path) -> None:
     (tmp_path / "last.py").write_text(_LAST)
     first, _ = run_ranks(2, tmp_path / "last.py", folder=tmp_path)
-    assert "another process of the run is gone: " in first
+    assert "process 1 of 2 (" in first and " is gone: killed or stopped" in first

@@ -21,6 +21,7 @@ INTERRUPTED = 130  # as in a shell
 FLAGS = flags.FLAGS
 _NO_READER = (errno.EPIPE, errno.EIO)  # as after `head`, and where a terminal is gone
 _PATIENCE_SECONDS = 20
+_MOMENT = 1.0  # seconds
 _EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
 Main = Callable[[list[str]], int | None]
 
@@ -149,13 +150,30 @@ def _status(main: Main, arguments: list[str]) -> int:
             raise
         if FLAGS.debug:
             traceback.print_exc()
-        if int(os.environ.get("LOCAL_RANK", "0")):
-            # If the first process of the node shows the same error, torchrun ends this one now.
-            time.sleep(_PATIENCE_SECONDS)
-            if isinstance(error, ConfigError):  # which all processes find
-                return MISTAKE
-        fail(str(error))
+        if "RANK" in os.environ:
+            _fail_once(str(error), is_config=isinstance(error, ConfigError))
+        else:
+            fail(str(error))
         return MISTAKE
+
+
+def _fail_once(message: str, *, is_config: bool) -> None:
+    """Print an error of a run of several processes, on one process of each machine.
+
+    Another one waits, because torchrun ends all once one ends, and the first has to have printed.
+    """
+    from fidgpt.parallel import meeting, presence
+
+    if not presence.has_met():
+        meeting.report_failure(message)
+        if is_config and int(os.environ.get("LOCAL_RANK", "0")):  # the first one has the same error
+            time.sleep(_PATIENCE_SECONDS)
+            return
+    if presence.is_silent():
+        time.sleep(_MOMENT)
+    else:
+        fail(message)
+    presence.keep_store()
 
 
 def _number_reader(parser: flags.IntegerParser | flags.FloatParser) -> Callable[[str], Any]:

@@ -4,71 +4,19 @@ import contextlib
 import hashlib
 import inspect
 import os
-import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from fidgpt.parallel import presence
+from fidgpt.parallel.meeting import MeetingError, Patience
 from fidgpt.parallel.mesh import ALONE, Axis, Mesh, places_on
 from fidgpt.parallel.sharding import shard_fully, without_reduction
-
-_PAUSE_SECONDS = 0.02
-_PATIENCE_SECONDS = 600.0
-
-
-def join_processes() -> None:
-    """Initialize the process group under `torchrun`, after a restart too.
-
-    Since torch 2.5, `torchrun --max-restarts` keeps one store across restarts, in which new
-    processes find the addresses of dead ones and fail to connect. With restarts enabled, each start
-    therefore uses its own prefix in the store. The restart count cannot be the prefix, because each
-    machine counts separately.
-
-    Raises:
-      ValueError: the environment variables of torchrun are incomplete.
-      RuntimeError: other processes do not join in time.
-    """
-    if int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) < 1:
-        dist.init_process_group()
-        return
-    store, rank, world_size = next(iter(rendezvous("env://")))
-    name = _agree_on_name(store, rank=rank, world_size=world_size)
-    dist.init_process_group(store=PrefixStore(name, store), rank=rank, world_size=world_size)
-
-
-def _agree_on_name(store: Store, *, rank: int, world_size: int) -> str:
-    """Return a string that all processes of this start share, and that no earlier start used."""
-    own = uuid.uuid4().hex
-    if rank == 0:
-        _answer(store, own, world_size=world_size)
-        return own
-    store.set(f"guest/{rank}", own)
-    name = store.get(f"invitation/{own}").decode()  # blocks until rank 0 has set it
-    store.set(f"arrived/{name}/{rank}", "")
-    return name
-
-
-def _answer(store: Store, name: str, *, world_size: int) -> None:
-    """Answer all requests, including those of dead processes, until all live ones have joined."""
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    missing = set(range(1, world_size))
-    while missing:
-        for rank in sorted(missing):
-            if store.check([f"arrived/{name}/{rank}"]):
-                missing.discard(rank)
-            elif store.check([f"guest/{rank}"]):
-                store.set(f"invitation/{store.get(f'guest/{rank}').decode()}", name)
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"processes {sorted(missing)} of {world_size} did not join")
-        time.sleep(_PAUSE_SECONDS)
-
+from fidgpt.ranges import require_positive
 
 _GLOO = "gloo/transport/"  # in the messages of gloo's errors, which have no class of their own
 # torch 2.13 renames the argument, and warns about the old name.
@@ -115,14 +63,26 @@ class DataParallel:
 
     Args:
       device: device of the model; defaults to this process's accelerator, or the CPU.
+      timeout: seconds that processes wait for each other in a collective, before the run ends with
+        an error that names who is missing. The times for joining, connecting and saving are
+        fractions or multiples of it: see `fidgpt.parallel.meeting.Patience`.
+
+    Raises:
+      ValueError: timeout is not positive.
 
     Attributes:
+      patience: how long processes wait for each other.
       rank: number of this process.
       world_size: number of processes.
       places: this process's places on the axes of the mesh.
     """
 
-    def __init__(self, *, device: torch.device | None = None) -> None:
+    ADDED: ClassVar[Mapping[str, object]] = {"timeout": 600.0}
+    MAY_CHANGE: ClassVar[Mapping[str, str]] = {"timeout": "live"}
+
+    def __init__(self, *, device: torch.device | None = None, timeout: float = 600.0) -> None:
+        require_positive("timeout", timeout)
+        self.patience = Patience(timeout)
         self._device = device
         self._joined: list[bool] = []
         self._group: dist.ProcessGroup | None = None  # see __exit__
@@ -190,14 +150,7 @@ class DataParallel:
         if joins:
             if self.device.type != "cpu":
                 torch.accelerator.set_device_index(self.device)
-            try:
-                join_processes()
-            except (ValueError, RuntimeError) as error:
-                raise ParallelError(
-                    f"processes of the run cannot connect: {str(error).splitlines()[0]}\n"
-                    f"RANK={os.environ['RANK']} is set; start all processes with torchrun, or "
-                    "unset RANK to run a single one."
-                ) from error
+            self._join()
         if dist.is_initialized():
             self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._joined.append(joins)
@@ -207,23 +160,51 @@ class DataParallel:
             self.__exit__(ParallelError, None, None)
             raise ParallelError(str(error)) from error
         if self.world_size > 1:
-            self.places = places_on(mesh, device_type=self.device.type)
+            self.places = places_on(
+                mesh, device_type=self.device.type, timeout=self.patience.collective
+            )
         return self
+
+    def _join(self) -> None:
+        """Initialize the process group, once all processes are there and alike."""
+        try:
+            meeting = presence.begin(self.patience, device=self.device)
+            dist.init_process_group(
+                store=meeting.store,
+                rank=meeting.rank,
+                world_size=len(meeting.hosts),
+                timeout=self.patience.collective,
+            )
+        except MeetingError as error:
+            raise ParallelError(str(error)) from error
+        except (ValueError, RuntimeError) as error:
+            raise ParallelError(
+                f"processes of the run cannot connect: {str(error).splitlines()[0]}\n"
+                f"RANK={os.environ['RANK']} is set; start all processes with torchrun, or "
+                "unset RANK to run a single one."
+            ) from error
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         joined = self._joined.pop()
         lost = _wait_for_all() if kind is None else error
+        here, reason = presence.live(), ""
+        if lost is not None and (isinstance(lost, dist.DistError) or _GLOO in str(lost)):
+            reason = f"another process of the run is gone: {str(lost).splitlines()[0]:.200}"
+            reason = here.explain(lost) if here else reason
+        elif error is not None and here is not None:
+            here.fail(error)
         if joined:
             # If a DistributedDataParallel holds the last reference, torch destroys the group while
             # holding the GIL, which a thread of the group may need: one in seven runs deadlocked on
             # a busy machine. This reference keeps the group alive longer than the module.
             self._group = dist.group.WORLD
             dist.destroy_process_group()
+            if here is not None:
+                here.leave()
         if not self._joined:
             self.rank, self.world_size, self.places = 0, 1, ALONE
-        if isinstance(lost, dist.DistError) or _GLOO in str(lost):
-            reason = str(lost).splitlines()[0]
-            raise ParallelError(f"another process of the run is gone: {reason:.200}") from lost
+        if reason:
+            raise ParallelError(reason) from lost
         if kind is None and lost is not None:
             raise lost
 

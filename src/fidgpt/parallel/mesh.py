@@ -17,9 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -149,7 +152,7 @@ class Places:
 ALONE = Places(Mesh(), {name: Axis() for name in Mesh().sizes}, Axis())
 
 
-def places_on(mesh: Mesh, *, device_type: str) -> Places:
+def places_on(mesh: Mesh, *, device_type: str, timeout: timedelta) -> Places:
     """Return this process's places; all processes of the run call this at the same time.
 
     The groups are torch's, of a `DeviceMesh`. They are kept until there is another group of the
@@ -160,7 +163,7 @@ def places_on(mesh: Mesh, *, device_type: str) -> Places:
         _made.world, _made.places = world, {}
     key = (mesh, device_type)
     if key not in _made.places:
-        _made.places[key] = _join(mesh, device_type)
+        _made.places[key] = _join(mesh, device_type, timeout)
     return _made.places[key]
 
 
@@ -174,9 +177,10 @@ class _Made:
 _made = _Made()
 
 
-def _join(mesh: Mesh, device_type: str) -> Places:
+def _join(mesh: Mesh, device_type: str, timeout: timedelta) -> Places:
     if mesh.size == 1:
         return ALONE
+    make = partial(_torch_mesh, device_type, timeout)
     index = rank = dist.get_rank()
     axes = {}
     for name, size in reversed(mesh.sizes.items()):
@@ -184,22 +188,23 @@ def _join(mesh: Mesh, device_type: str) -> Places:
         axes[name] = Axis(size, place)
     tokens, fsdp = Axis(mesh.size // mesh.tensor, rank // mesh.tensor), None
     if mesh.tensor > 1:
-        both = _torch_mesh(device_type, tokens=tokens.size, tensor=mesh.tensor)
+        both = make(tokens=tokens.size, tensor=mesh.tensor)
         axes["tensor"] = replace(axes["tensor"], group=both.get_group("tensor"))
         tokens = replace(tokens, group=both.get_group("tokens"))
     if mesh.context > 1:
-        three = _torch_mesh(
-            device_type, data=mesh.data_size, context=mesh.context, tensor=mesh.tensor
-        )
+        three = make(data=mesh.data_size, context=mesh.context, tensor=mesh.tensor)
         axes["context"] = replace(axes["context"], group=three.get_group("context"))
     if mesh.shard > 1:
         sizes = {"replicate": mesh.replicate, "shard": mesh.num_shards, "tensor": mesh.tensor}
-        whole = _torch_mesh(device_type, **sizes)
+        whole = make(**sizes)
         fsdp = whole["replicate", "shard"] if mesh.replicate > 1 else whole["shard"]
     return Places(mesh, axes, tokens, fsdp)
 
 
-def _torch_mesh(device_type: str, **sizes: int) -> Any:
+def _torch_mesh(device_type: str, timeout: timedelta, /, **sizes: int) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
 
-    return init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    made = init_device_mesh(device_type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    for group in made.get_all_groups():  # which do not take over the time of the run's group
+        _set_pg_timeout(timeout, group)
+    return made

@@ -42,6 +42,7 @@ class FullyShardedDataParallel(DataParallel):
       num_shards: number of consecutive ranks that share one copy of the model, such as those of a
         node (hybrid sharding); defaults to all processes, and is at most their number.
       device: device of the shards; defaults to this process's accelerator, or the CPU.
+      timeout: seconds that processes wait for each other; see `DataParallel`.
 
     Raises:
       ValueError: num_shards is below 1.
@@ -49,11 +50,15 @@ class FullyShardedDataParallel(DataParallel):
     """
 
     def __init__(
-        self, *, num_shards: int | None = None, device: torch.device | None = None
+        self,
+        *,
+        num_shards: int | None = None,
+        device: torch.device | None = None,
+        timeout: float = 600.0,
     ) -> None:
         if num_shards is not None and num_shards < 1:
             raise ValueError(f"{num_shards=} must be 1 or more, or None for all processes.")
-        super().__init__(device=device)
+        super().__init__(device=device, timeout=timeout)
         self.num_shards = num_shards
 
     def layout(self, world_size: int) -> Mesh:
@@ -77,6 +82,7 @@ class MeshParallel(DataParallel):
       tensor: divides matrix products, if `mesh.tensor` is above 1.
       context: divides sequences, if `mesh.context` is above 1.
       device: device of the model; defaults to this process's accelerator, or the CPU.
+      timeout: seconds that processes wait for each other; see `DataParallel`.
 
     Raises:
       ValueError: an axis has several processes and no part.
@@ -90,8 +96,9 @@ class MeshParallel(DataParallel):
         tensor: AxisPart | None = None,
         context: AxisPart | None = None,
         device: torch.device | None = None,
+        timeout: float = 600.0,
     ) -> None:
-        super().__init__(device=device)
+        super().__init__(device=device, timeout=timeout)
         self.mesh = mesh
         self.parts = {"tensor": tensor, "context": context}
         for name, part in self.parts.items():

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch
@@ -11,11 +10,10 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from fidgpt.parallel import ParallelError
+from fidgpt.parallel.meeting import Patience
+from fidgpt.parallel.presence import live
 
 __all__ = ["WriteAtOnce", "WriteBeside"]
-
-MEETING = timedelta(minutes=1)  # all processes are there, and only have to connect
-_PATIENCE = timedelta(hours=2)  # a file system may take that long for part of a large model
 
 
 class Peers:
@@ -91,10 +89,12 @@ def _meet() -> dist.ProcessGroup:
     Raises:
         RuntimeError: one of them died here; `DataParallel` reports it.
     """
+    here = live()
+    patience = here.patience if here is not None else Patience()
     dist.barrier()
-    group = dist.new_group(backend="gloo", timeout=MEETING)
+    group = dist.new_group(backend="gloo", timeout=patience.connecting)
     assert isinstance(group, dist.ProcessGroup)  # every process is in it
-    _set_pg_timeout(_PATIENCE, group)
+    _set_pg_timeout(patience.saving, group)
     return group
 
 

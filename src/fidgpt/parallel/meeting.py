@@ -1,0 +1,298 @@
+"""How the processes of a run find each other: all of them, of one version, within a time.
+
+Process 0 collects an introduction of every other one in a store, and answers all with one verdict:
+a process that is missing or different is named on every node, at once or after `Patience.joining`,
+where torch's own rendezvous waits half an hour for a count.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import platform
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+__all__ = ["Meeting", "MeetingError", "Patience", "list_ranks", "meet", "node_of", "report_failure"]
+
+_PAUSE = 0.02  # seconds between looks at the store
+_FIRST_WARNING = 10.0  # seconds
+_MARGIN = 10.0  # seconds that process 0's verdict may be late
+Facts = Mapping[str, str]
+
+
+class MeetingError(RuntimeError):
+    """The processes of a run cannot begin together; all of them raise it, with the same message.
+
+    Attributes:
+      is_first: whether no other process of this machine has raised it before.
+    """
+
+    def __init__(self, message: str, *, is_first: bool = True) -> None:
+        super().__init__(message)
+        self.is_first = is_first
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long processes wait for each other: one number, from which the others follow.
+
+    Args:
+      timeout: seconds of a collective, from the first process in it to the last.
+    """
+
+    timeout: float = 600.0
+
+    @property
+    def collective(self) -> timedelta:
+        """The longest wait in a collective of the run."""
+        return timedelta(seconds=self.timeout)
+
+    @property
+    def joining(self) -> timedelta:
+        """The longest wait from the first process of a run to the last."""
+        return max(self.collective / 5, timedelta(seconds=20))
+
+    @property
+    def connecting(self) -> timedelta:
+        """The longest wait while processes that are all there connect."""
+        return self.collective / 10
+
+    @property
+    def saving(self) -> timedelta:
+        """The longest wait while a checkpoint is saved: file systems may be slow."""
+        return 12 * self.collective
+
+    @property
+    def silence(self) -> float:
+        """Seconds without a sign of life after which a process is taken to be gone."""
+        return max(self.timeout / 10, 5.0)
+
+    @property
+    def answer(self) -> float:
+        """Seconds that processes have to answer whether they are there."""
+        return min(max(self.timeout / 100, 1.0), 5.0)
+
+
+class Meeting(NamedTuple):
+    """What the processes of a run know of each other once all are there.
+
+    Attributes:
+      store: of this start of the run alone; those of earlier starts used others.
+      rank: of this process.
+      hosts: name of each process's machine, by rank.
+    """
+
+    store: Store
+    rank: int
+    hosts: list[str]
+
+    def name(self, ranks: Iterable[int]) -> str:
+        """Name some processes and their machines: `processes 4-7 of 8 (node-b)`."""
+        return f"{list_ranks(ranks, len(self.hosts))} ({_some(self.hosts[one] for one in ranks)})"
+
+
+def list_ranks(ranks: Iterable[int], size: int) -> str:
+    """Return `process 3 of 8`, or `processes 0, 4-7 of 8`."""
+    found = sorted(ranks)
+    begins = [one for one in found if one - 1 not in found]
+    ends = [one for one in found if one + 1 not in found]
+    spans = [f"{a}" if a == b else f"{a}-{b}" for a, b in zip(begins, ends, strict=True)]
+    return f"process{'es' if len(found) > 1 else ''} {', '.join(spans)} of {size}"
+
+
+def _some(names: Iterable[str]) -> str:
+    distinct = list(dict.fromkeys(names))
+    return ", ".join(distinct[:3]) + (", ..." if len(distinct) > 3 else "")
+
+
+def meet(patience: Patience, *, device: torch.device) -> Meeting:
+    """Wait until all processes of the run are there, by the variables of `torchrun`.
+
+    Since torch 2.5, `torchrun --max-restarts` keeps one store across restarts, in which new
+    processes find the addresses of dead ones and fail to connect. Each start therefore uses its own
+    prefix in the store, which cannot be the restart count, because each machine counts separately.
+
+    Raises:
+      MeetingError: one does not come in time, fails before, or has other software.
+      ValueError: the environment variables are incomplete.
+    """
+    rank, world_size = _number("RANK"), _number("WORLD_SIZE")
+    try:
+        store = _store(rank, patience.joining)
+    except (dist.DistError, TimeoutError) as error:
+        raise MeetingError(
+            f"process 0 of {world_size} did not start within "
+            f"{patience.joining.total_seconds():g} s: nothing answers at {_address()} "
+            f"({str(error).splitlines()[0]:.200})."
+        ) from error
+    return introduce(store, _own_facts(world_size, device), rank=rank, patience=patience)
+
+
+def introduce(store: Store, facts: Facts, *, rank: int, patience: Patience) -> Meeting:
+    """Introduce this process to process 0, and wait for its verdict; see `meet`.
+
+    Args:
+      store: that all processes share; it may hold what earlier starts of the run have left.
+      facts: by name, those of `_own_facts`; `world_size` and `host` are among them.
+      rank: of this process.
+      patience: how long to wait.
+    """
+    if rank == 0:
+        name, verdict = _collect(store, facts, patience)
+        store.set(f"verdict/{name}", json.dumps(verdict))
+    else:
+        name, verdict = _arrive(store, facts, rank, patience)
+    if isinstance(verdict, str):
+        node = node_of(facts["host"])
+        raise MeetingError(verdict, is_first=store.add(f"printed/{name}/{node}", 1) == 1)
+    return Meeting(PrefixStore(name, store), rank, verdict)
+
+
+def node_of(host: str) -> str:
+    """Return what only the processes of this machine have in common: of one torchrun, if used."""
+    return os.environ.get("GROUP_RANK") or host
+
+
+def report_failure(message: str) -> None:
+    """Let process 0 know that this one fails before it joins, so that no process waits for it."""
+    try:
+        rank = _number("RANK")
+        store = _store(rank, timedelta(seconds=2)) if rank or _has_agent() else None
+    except (ValueError, RuntimeError, TimeoutError):
+        return  # then they wait
+    if store is not None:
+        store.set(f"failed/{rank}", json.dumps([socket.gethostname(), message]))
+
+
+def _store(rank: int, timeout: timedelta) -> Store:
+    """Connect to the store that `torchrun` keeps, or else process 0."""
+    return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
+        os.environ.get("MASTER_ADDR", "localhost"),
+        _number("MASTER_PORT"),
+        is_master=rank == 0 and not _has_agent(),
+        timeout=timeout,
+        wait_for_workers=False,
+        multi_tenant=True,
+    )
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable)
+    if text is None or not text.isdecimal():
+        raise ValueError(f"{variable}={text} in the environment must be a number.")
+    return int(text)
+
+
+def _has_agent() -> bool:
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _own_facts(world_size: int, device: torch.device) -> dict[str, str]:
+    """What must be the same in all processes, and the name of the machine."""
+    return {
+        "host": socket.gethostname(),
+        "world_size": str(world_size),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "fidgpt": _digest_of_sources(),
+        "device": device.type,
+    }
+
+
+@functools.cache
+def _digest_of_sources() -> str:
+    """Return a digest of this package's code, which tells installations of one version apart."""
+    digest, root = hashlib.sha256(), Path(__file__).parents[1]
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _collect(store: Store, own: Facts, patience: Patience) -> tuple[str, list[str] | str]:
+    """Answer all that come, dead ones of earlier starts included, until all live ones have.
+
+    Returns the name of this start, and the machines of all processes or what is wrong.
+    """
+    name, size = uuid.uuid4().hex, int(own["world_size"])
+    known, missing = {0: own}, set(range(1, size))
+    begin, longest = time.monotonic(), patience.joining.total_seconds()
+    failed, is_warned = "", False
+    stale = {one for one in missing if store.check([f"failed/{one}"])} if _restarts() else set()
+    while missing and (waited := time.monotonic() - begin) < longest:
+        for rank in sorted(missing):
+            if store.check([f"arrived/{name}/{rank}"]):
+                known[rank] = json.loads(store.get(f"arrived/{name}/{rank}"))
+                missing.discard(rank)
+            elif store.check([f"guest/{rank}"]):
+                store.set(f"invitation/{store.get(f'guest/{rank}').decode()}", name)
+            elif rank not in stale and not failed and store.check([f"failed/{rank}"]):
+                host, message = json.loads(store.get(f"failed/{rank}"))
+                failed = f"{list_ranks([rank], size)} ({host}) failed at its start: {message}"
+                longest = min(longest, waited + patience.answer)  # for those that read this
+        if missing and waited > _FIRST_WARNING and not is_warned:
+            is_warned = True
+            print(f"waiting for {list_ranks(missing, size)} ...", file=sys.stderr, flush=True)
+        time.sleep(_PAUSE if missing else 0)
+    if missing:
+        return name, failed or _absent(list_ranks(missing, size), patience)
+    return name, _difference(known) or [known[rank]["host"] for rank in range(size)]
+
+
+def _arrive(
+    store: Store, facts: Facts, rank: int, patience: Patience
+) -> tuple[str, list[str] | str]:
+    own, size = uuid.uuid4().hex, int(facts["world_size"])
+    store.set(f"guest/{rank}", own)
+    try:
+        store.wait([f"invitation/{own}"], patience.joining)
+        name = store.get(f"invitation/{own}").decode()
+        store.set(f"arrived/{name}/{rank}", json.dumps(facts))
+        store.wait([f"verdict/{name}"], patience.joining + timedelta(seconds=_MARGIN))
+        return name, json.loads(store.get(f"verdict/{name}"))
+    except dist.DistError as error:
+        raise MeetingError(_absent(list_ranks([0], size), patience)) from error
+
+
+def _absent(who: str, patience: Patience) -> str:
+    return (
+        f"{who} did not start within {patience.joining.total_seconds():g} s "
+        f"(parallel.timeout={patience.timeout:g}).\nStart all of them with the same command; their "
+        f"machines must reach {_address()}."
+    )
+
+
+def _difference(known: Mapping[int, Facts]) -> str | None:
+    """Return in which fact processes differ from process 0; None if they are alike."""
+    size, first = len(known), known[0]
+    for fact, value in first.items():
+        others = [rank for rank in known if known[rank].get(fact) != value and fact != "host"]
+        if others:
+            hosts = _some(known[rank]["host"] for rank in others)
+            theirs = known[others[0]].get(fact, "absent")
+            what = {"fidgpt": "the sources of fidgpt with digest", "world_size": "WORLD_SIZE"}
+            return (
+                f"{list_ranks(others, size)} ({hosts}) ha{'ve' if len(others) > 1 else 's'} "
+                f"{what.get(fact, fact)} {theirs}, and process 0 ({first['host']}) {value}.\n"
+                "All processes of a run need the same software, devices and command."
+            )
+    return None
+
+
+def _restarts() -> bool:
+    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+
+
+def _address() -> str:
+    return f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
