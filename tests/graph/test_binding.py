@@ -139,9 +139,10 @@ def test_the_graph_itself_is_left_alone() -> None:
     cfg = outer([part()])
     before, held = outline(cfg), cfg.child
     bound = bind(cfg)
-    bound.child.append(1)
     copied = clone(bound)
     copied.child[0].width = 99
+    copied.child.append(1)
+    bound.child.append(1)
     assert outline(cfg) == before and bound.child[0].width != 99
     assert cfg.child is held
     assert len(held) == 1
@@ -164,6 +165,22 @@ def test_a_bound_graph_refuses_changes_and_names_where_to_make_them() -> None:
         assert bind(copied).child[0].width == 99
     cfg.width = 7
     assert bind(cfg).child[0].width == 7
+
+
+@pytest.mark.parametrize("use", [fdl.build, build, dump, fingerprint, outline, bind, clone])
+def test_a_list_of_a_bound_graph_that_was_changed_is_refused_by_all_that_reads_it(use: Any) -> None:
+    bound = bind(outer([part()], other={"a": [1, 2]}))
+    use(bound)
+    change = "cannot change, because this graph is bound"
+    for held, path in ((bound.child, "child"), (bound.other["a"], "other")):
+        held.append(3)
+        with pytest.raises(ConfigError, match=f"^{path} {change}"):
+            use(bound)
+        held.pop()
+    use(bound)
+    copied = clone(bound)
+    copied.child.append(part())
+    assert len(bind(copied).child) == 2
 
 
 def test_shared_nodes_stay_shared() -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import inspect
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -159,6 +159,15 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
     return new
 
 
+def _contents(value: Any) -> Any:
+    """Return what identifies the items of a list, tuple or dict; None for other values."""
+    if isinstance(value, dict):
+        return [(key, id(one), _contents(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return [(id(one), _contents(one)) for one in value]
+    return None
+
+
 class _FrozenArguments(dict[Key, Any]):
     """The arguments of a node that refuses changes; a copy of it takes them.
 
@@ -170,6 +179,30 @@ class _FrozenArguments(dict[Key, Any]):
     def __init__(self, arguments: dict[Key, Any], refuse: Callable[[Key], Exception]) -> None:
         super().__init__(arguments)
         self._refuse = refuse
+        held = {key: _contents(one) for key, one in arguments.items()}
+        self._held = {key: one for key, one in held.items() if one is not None}
+
+    def require_unchanged(self) -> None:
+        """Raise the error for a list, tuple or dict that was changed in place."""
+        for key, contents in self._held.items():
+            if _contents(self[key]) != contents:
+                raise self._refuse(key)
+
+    def __iter__(self) -> Iterator[Key]:
+        self.require_unchanged()
+        return super().__iter__()
+
+    def keys(self) -> Any:
+        self.require_unchanged()
+        return super().keys()
+
+    def values(self) -> Any:
+        self.require_unchanged()
+        return super().values()
+
+    def items(self) -> Any:
+        self.require_unchanged()
+        return super().items()
 
     def __setitem__(self, key: Key, value: Any) -> None:
         raise self._refuse(key)
