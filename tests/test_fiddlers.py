@@ -132,7 +132,7 @@ def try_to_build(cfg: fdl.Config) -> train.Trainer:
     return trainer
 
 
-@pytest.mark.parametrize("config", tiered(TIED, {"base", "gemma3_270m"}))
+@pytest.mark.parametrize("config", tiered(TIED, {"base"}))
 @pytest.mark.parametrize("name", fiddlers.__all__)
 def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) -> None:
     before, identity = begun("use_moe" if name in OF_MIXTURES else "", config)
@@ -223,7 +223,7 @@ def related(path: str, other: str) -> bool:
 @pytest.mark.parametrize("mixture", [False, True], ids=["dense", "mixture"])
 @pytest.mark.parametrize("config", tiered(ORDERED_ON, {"base"}))
 def test_the_order_of_fiddlers_does_not_matter_or_is_reported(config: str, mixture: bool) -> None:
-    """Of each two, in a fifth of all pairs for each config; in the long tests all on one."""
+    """Of each two, in a tenth of all pairs for each config; in the long tests all on one."""
     before = fiddled(family(config), "use_moe") if mixture else family(config)
     names = OF_MIXTURES if mixture else [n for n in fiddlers.__all__ if n not in OF_MIXTURES]
     once = {name: fiddled(before, name) for name in fiddlers.__all__ if mixture or name in names}
@@ -231,7 +231,7 @@ def test_the_order_of_fiddlers_does_not_matter_or_is_reported(config: str, mixtu
     differ = {
         f"{one} and {other}": silent_difference(before, one, other)
         for number, (one, other) in enumerate(itertools.combinations(once, 2))
-        if number % len(ORDERED_ON) == turn
+        if number % (2 * len(ORDERED_ON)) == turn
         and {one, other} & {*names}
         and outcome(once[one], other) != outcome(once[other], one)
     }

@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.slow
 @pytest.mark.parametrize("name", fuzz.TARGETS)
 def test_a_changed_file_is_read_or_refused(name: str) -> None:
-    fuzz.attack(name, examples=6)
+    fuzz.attack(name, examples=3)
 
 
 @pytest.mark.long

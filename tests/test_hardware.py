@@ -77,3 +77,8 @@ def test_our_own_rules_know_a_laptop_and_a_large_gpu(capsys: pytest.CaptureFixtu
     fiddlers.for_hardware(large, "h100x8")
     assert (laptop.micro_batch_size, large.micro_batch_size) == (8, 32)
     assert "set_micro_batch_size(size=32)" in capsys.readouterr().err
+
+
+def test_a_process_measures_its_speed_once() -> None:
+    first, second = (machine_named("cpu", torch.float32).peak_flops for _ in range(2))
+    assert first == second

@@ -43,7 +43,7 @@ def saved(command: Command, path: Path, *directives: str, form: str = "json") ->
 
 @pytest.mark.parametrize("fiddler", SENDS)
 def test_a_file_cannot_name_a_place_that_no_command_has(
-    fiddler: str, command: Command, tmp_path: Path, cache: Path
+    fiddler: str, command: Command, tmp_path: Path
 ) -> None:
     file, place = saved(command, tmp_path / "c.json", fiddler), SENDS[fiddler]
     flags = (file, "--dry_run")
@@ -53,12 +53,20 @@ def test_a_file_cannot_name_a_place_that_no_command_has(
     assert len(done.err.splitlines()) == 3
     done = command(train.main, *flags, f"--trust={place}")
     assert done.status == 0 and f" {place} (" in done.err
+    done = command(train.main, *flags)
+    assert done.status == 0 and f"this run {'runs' if 'task' in place else 'sends'} " in done.err
+
+
+def test_a_place_that_a_command_names_is_remembered(
+    command: Command, tmp_path: Path, cache: Path
+) -> None:
+    fiddler = next(iter(SENDS))
+    flags = (saved(command, tmp_path / "c.json", fiddler), "--dry_run")
+    assert command(train.main, *flags).status == 2
+    assert command(train.main, *flags, f"--config={fiddler}", "--allow_noop").status == 0
     assert command(train.main, *flags).status == 0
     shutil.rmtree(cache)
     assert command(train.main, *flags).status == 2
-    assert command(train.main, *flags, f"--config={fiddler}", "--allow_noop").status == 0
-    done = command(train.main, *flags)
-    assert done.status == 0 and f"this run {'runs' if 'task' in place else 'sends'} " in done.err
 
 
 def test_a_patch_or_yaml_file_counts_as_a_file(command: Command, tmp_path: Path) -> None:

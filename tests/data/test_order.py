@@ -149,7 +149,10 @@ def test_stops_and_ranks_change_no_token(make, expected):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("depth", "num_workers"), [(1, 1), (2, 2), (5, 4)])
+@pytest.mark.parametrize(
+    ("depth", "num_workers"),
+    [(5, 4), *(pytest.param(n, n, marks=pytest.mark.long) for n in (1, 2))],
+)
 def test_batches_made_ahead_change_no_token(make, expected, depth, num_workers):
     def ahead() -> data.Prefetch:
         return data.Prefetch(make(), depth=depth, num_workers=num_workers)

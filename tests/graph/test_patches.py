@@ -17,6 +17,7 @@ from .parts import Outer, Part, Square, Wide, Width, holding, keywords, pair, po
 from .test_diff import change_something, random_graph
 
 ALLOWED = (parts.__name__, namesakes.__name__)
+LONG = pytest.mark.long
 
 
 def assert_becomes(old: Any, new: Any) -> None:
@@ -44,8 +45,9 @@ def test_the_difference_of_random_graphs_makes_one_of_the_other(seed: int) -> No
 
 
 @pytest.mark.slow
-def test_the_difference_that_a_fiddler_makes() -> None:
-    for i, name in enumerate(fiddlers.__all__):
+@pytest.mark.parametrize("part", [0, pytest.param(1, marks=LONG), pytest.param(2, marks=LONG)])
+def test_the_difference_that_a_fiddler_makes(part: int) -> None:
+    for i, name in enumerate(fiddlers.__all__[part::3]):
         old, new = configs.gpt2_124m(), configs.gpt2_124m()
         apply_to_any(new, name)
         assert_becomes(*((old, new) if i % 2 else (new, old)))

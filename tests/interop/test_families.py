@@ -256,15 +256,20 @@ NAMED = (
     *("gemma3_4b", "deepseek_v2_lite", "deepseek_v3", "olmo2_1b", "smollm3_3b", "gpt_oss_20b"),
     *("phi3_3_8b", "pythia_70m", "granite3_2b", "olmoe_1b_7b", "command_r", "falcon_40b"),
 )
-REST = [name for name in configs.__all__ if name not in NAMED]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", [*NAMED, *(pytest.param(name, marks=pytest.mark.long) for name in REST)]
+    ("name", "is_whole"),
+    [
+        *((name, False) for name in NAMED),
+        *(pytest.param(name, True, marks=pytest.mark.long) for name in configs.__all__),
+    ],
 )
-def test_every_named_config_can_be_written_for_transformers(name: str):
+def test_every_named_config_can_be_written_for_transformers(name: str, is_whole: bool):
     cfg = getattr(configs, name)()
+    if not is_whole:  # two rounds of its pattern
+        cfg.model.num_layers = len(cfg.model.first_blocks) + 2 * len(cfg.model.blocks)
     member, keys = fitting(cfg)
     assert not differences(modeled(cfg), member.built())
     assert member.settings["hidden_dim"] in keys.values()

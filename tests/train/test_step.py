@@ -578,8 +578,25 @@ USES: dict[str, Callable[[Run], None]] = {
 }
 
 
+LONG = {
+    "averages_by_sqrt",
+    "balanced_experts",
+    "wsd",
+    "gqa",
+    "learned_positions",
+    "float32",
+    "adamw",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
+@pytest.mark.parametrize(
+    "use",
+    [
+        pytest.param(use, id=name, marks=[pytest.mark.long] * (name in LONG))
+        for name, use in USES.items()
+    ],
+)
 def test_a_resumed_run_equals_one_that_never_stopped(run: Run, use: Callable[[Run], None]) -> None:
     run.cfg.model.blocks[0].attention.head_dim = 8
     use(run)

@@ -2,6 +2,7 @@
 
 import contextlib
 import fnmatch
+import functools
 import gzip
 import hashlib
 import io
@@ -62,10 +63,15 @@ class StandardLibrary:
 
     def identity(self) -> str:
         """Return the Python version, and a hash of the files' paths, sizes and timestamps."""
-        root = Path(sysconfig.get_path("stdlib"))
-        return f"stdlib {platform.python_version()} {_fingerprint(self._files(), root=root)}"
+        return f"stdlib {platform.python_version()} {self._hash()}"
 
-    def _files(self) -> list[Path]:
+    @classmethod
+    @functools.cache  # a process runs on one library, whatever becomes of its files
+    def _hash(cls) -> str:
+        return _fingerprint(cls._files(), root=Path(sysconfig.get_path("stdlib")))
+
+    @staticmethod
+    def _files() -> list[Path]:
         root = Path(sysconfig.get_path("stdlib"))
         files = [path for path in _walk(root, skip=_NOT_CODE) if path.suffix == ".py"]
         if not files:

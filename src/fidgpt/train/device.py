@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import hashlib
 import json
 import math
@@ -214,8 +215,9 @@ def machine_named(name: str, dtype: torch.dtype) -> Machine:
     )
 
 
+@functools.cache
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """Return the peak operations per second of a matrix product.
+    """Return the peak operations per second of a matrix product, which a process measures once.
 
     From a data sheet for bfloat16 on known GPUs; else the best of as many products as fit into a
     tenth of a second, because other processes slow down most of them.
