@@ -124,7 +124,7 @@ def warm_up(arguments: Sequence[str], command: Command = train.run) -> None:
         contextlib.redirect_stdout(nowhere),
         contextlib.redirect_stderr(nowhere),
     ):
-        status = _run(command, arguments)
+        status = called(command, arguments)
     if status:
         raise RuntimeError(f"the undisturbed command ends with status {status}: {arguments}")
     gc.collect()
@@ -157,7 +157,7 @@ def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], No
     status = 1
     try:
         begin()
-        status = _run(command, arguments)
+        status = called(command, arguments)
         # The interpreter's end waits for these; os._exit would not.
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
@@ -172,7 +172,8 @@ def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], No
         os._exit(status)
 
 
-def _run(command: Command, arguments: Sequence[str]) -> int:
+def called(command: Command, arguments: Sequence[str]) -> int:
+    """Returns the exit status of a command in this process."""
     flags.FLAGS.unparse_flags()
     sys.argv = [command.__module__, *arguments]
     try:

@@ -13,8 +13,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -102,6 +103,19 @@ def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
     with run.locked():
         pass
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]  # a file, which NFS locks too
+
+
+def test_processes_that_torchrun_starts_again_wait_for_the_lock_of_a_lost_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "elastic")
+    run = RunDirectory(tmp_path, texts={})
+    held = ExitStack()
+    held.enter_context(run.locked())
+    timer = threading.Timer(0.1, held.close)
+    timer.start()
+    with run.locked():
+        timer.join()
 
 
 def test_a_flag_is_quoted_for_the_shell():

@@ -9,6 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ RUN_ID = "run_id.txt"  # of the run, whatever its directory is called
 _CONFIG = "config.json"
 _JOURNAL = "changes.jsonl"
 _LOCK = ".lock"
+_LEASE_SECONDS = 100.0  # NFS keeps the locks of a machine that is gone for 90 s
 
 
 def resume_flag(path: Path) -> str:
@@ -166,7 +168,8 @@ class RunDirectory:
     def locked(self) -> Iterator[None]:
         """Keep other processes from training in the folder; the lock ends with the process.
 
-        Without effect on file systems without locks.
+        Without effect on file systems without locks. Under torchrun, which starts processes again
+        on other machines, this waits until the file server has noticed that one is gone.
 
         Raises:
           RunError: another process trains there, or it cannot be written.
@@ -177,7 +180,10 @@ class RunDirectory:
                 # A file, because NFS does not lock folders.
                 handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT, 0o666)
                 stack.callback(os.close, handle)
-                if not lock(handle):
+                deadline = time.monotonic() + _LEASE_SECONDS * ("TORCHELASTIC_RUN_ID" in os.environ)
+                while not (is_ours := lock(handle)) and time.monotonic() < deadline:
+                    time.sleep(0.2)
+                if not is_ours:
                     raise RunError(
                         f"another process trains in {self.path} right now: wait until it ends, or "
                         "stop it first."

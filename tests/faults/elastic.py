@@ -1,0 +1,304 @@
+"""Runs on nodes that die, are taken away and come back: each node is a torchrun on this machine."""
+
+import contextlib
+import ctypes
+import logging
+import math
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch._C._distributed_c10d import TCPStore
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import launch_agent
+from torch.distributed.run import config_from_args, get_args_parser
+
+from faults.cases import Case, Kinds, Known, World, Wrong, kind, require_status
+from faults.processes import PATIENCE, Process, called
+from fidgpt.cli import train
+from fidgpt.train import Trainer
+from fidgpt.train.run_directory import StopSignals
+from fidgpt.train.trackers.trackers import read_rows, reproducible
+
+STEPS, BATCH_SIZE, MOST_NODES = 12, 7, 3  # 7 rows: no number of processes has equal shares
+TOLERANCE = 1e-4  # relative, of sums in another order
+RENDEZVOUS = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5"
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+_DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl
+MESHES = {
+    "replicas": [],
+    "shards": ["fiddler:use_mesh(shard=-1)", "set:micro_batch_size=1"],
+    "replicas of shards": ["fiddler:use_mesh(replicate=-1)", "fiddler:use_moe"],
+}
+Action = Callable[["ElasticCase"], None]
+
+
+def store() -> None:
+    """Keep what nodes agree on at a port, as a machine does that no one takes away."""
+    kept = TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True, wait_for_workers=False)
+    signal.pause()
+    del kept
+
+
+def node() -> None:
+    """Start processes as torchrun does by its own flags, but forked: `FLAGS FOLDER COMMAND...`."""
+    arguments = get_args_parser().parse_args(sys.argv[1:])
+    config, _, _ = config_from_args(arguments)
+    config.start_method = "fork"
+    logging.disable()  # or torch shows tracebacks of processes that ended
+    with contextlib.suppress(SignalException, ChildFailedError):
+        launch_agent(config, _process, [arguments.training_script, arguments.training_script_args])
+        return
+    sys.exit(1)
+
+
+def _process(folder: str, arguments: Sequence[str]) -> None:
+    """Train; ends with the node, and with the exit status of a command."""
+    ctypes.CDLL(None).prctl(_DEATH_OF_PARENT, signal.SIGKILL)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _pausing(Path(folder))
+    if status := called(train.run, arguments):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _pausing(folder: Path) -> None:
+    """Let steps wait until what is to happen in them has: `STEP` is there, and then `STEP.done`."""
+    update, record, stopped = Trainer.update, StopSignals._record, []
+
+    def paused(self: Trainer, state: Any, batch: Any) -> Any:
+        number = state.step + 1
+        with (folder / "worlds").open("a") as file:
+            file.write(f"{number} {self.parallel.world_size}\n")
+        begun, done = folder / f"{number}", folder / f"{number}.done"
+        while begun.exists() and not done.exists() and not stopped:
+            (folder / f"{number}.reached").touch()
+            time.sleep(0.01)
+        return update(self, state, batch)
+
+    def recorded(self: StopSignals, number: int, frame: Any) -> None:
+        stopped.append(number)
+        record(self, number, frame)
+
+    Trainer.update, StopSignals._record = paused, recorded
+
+
+class ElasticCase(Case):
+    """A run on several nodes.
+
+    Args:
+      num_nodes: with which it begins.
+
+    Attributes:
+      nodes: those that are there, by their number.
+    """
+
+    def __init__(self, *arguments: Any, num_nodes: int) -> None:
+        super().__init__(*arguments)
+        self.events = self.folder / "events"
+        self.events.mkdir()
+        self.nodes: dict[int, Process] = {}
+        self.begin(num_nodes)
+
+    def begin(self, num_nodes: int) -> None:
+        """Start so many nodes, which find each other at a new place."""
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self._port = str(found.getsockname()[1])
+        self.started(Process([self._port], output=self.output(), command=store))
+        for _ in range(num_nodes):
+            self.join()
+
+    def join(self) -> None:
+        """Start one more node; the number of one that left may come back."""
+        number = min(set(range(1, MOST_NODES + 1)) - {*self.nodes})
+        flags = [
+            f"--nnodes=1:{MOST_NODES}",
+            "--nproc-per-node=1",
+            "--max-restarts=20",
+            "--rdzv-backend=c10d",
+            f"--rdzv-endpoint=127.0.0.1:{self._port}",
+            f"--rdzv-id={self._port}",
+            f"--rdzv-conf={RENDEZVOUS}",
+            f"--local-addr=127.0.0.{number}",
+            f"--signals-to-handle={SIGNALS}",
+        ]
+        command = [*self.known.arguments, f"--run_dir={self.run}", "--auto_resume"]
+        environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        process = Process(
+            [*flags, str(self.events), *command],
+            output=self.output(),
+            environment=environment,
+            command=node,
+        )
+        self.nodes[number] = self.started(process)
+
+    def leave(self, number: int) -> None:
+        """Signal a node, any of them: SIGKILL is its death, SIGTERM takes it away."""
+        which = self.draw.choice(sorted(self.nodes))
+        leaving = self.nodes.pop(which)
+        os.kill(leaving.pid, number)
+        require_status(self.end(leaving), 1 if number == signal.SIGTERM else -number)
+
+    def happen(self, *actions: Action) -> None:
+        """Let these happen one after the other, within steps.
+
+        Raises:
+          Wrong: the run does not get there.
+        """
+        steps = sorted(self.draw.sample(range(2, STEPS - 1), len(actions)))
+        for step in steps:
+            (self.events / f"{step}").touch()
+        for step, action in zip(steps, actions, strict=True):
+            self._reach(step)
+            action(self)
+            (self.events / f"{step}.done").touch()
+
+    def _reach(self, step: int) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not (self.events / f"{step}.reached").exists():
+            if time.monotonic() > deadline or all(n.has_ended() for n in self.nodes.values()):
+                raise Wrong(f"step {step} is not reached:\n{self._outputs()}")
+            time.sleep(0.01)
+
+    def finish(self) -> None:
+        """Wait for the end.
+
+        Raises:
+          Wrong: a node that stayed does not end well, or something differs by more than rounding.
+        """
+        for one in self.nodes.values():
+            require_status(self.end(one), 0)
+        self.end_all()  # the store
+        differ = list(differences(rows_of(self.run), self.known.result))
+        if differ:
+            raise Wrong("; ".join(differ[:5]))
+
+    def worlds(self) -> list[int]:
+        """The numbers of processes that took steps, in order."""
+        lines = (self.events / "worlds").read_text().splitlines()
+        sizes = [int(line.split()[1]) for line in lines]
+        return [size for before, size in zip([0, *sizes], sizes, strict=False) if size != before]
+
+    def _outputs(self) -> str:
+        files = sorted(self.folder.glob("output-*"))
+        return "\n".join(f"{file.name}: {file.read_text()[-1500:]}" for file in files)
+
+
+def rows_of(run: Path) -> dict[str, Any]:
+    """Return the rows of a run, by step."""
+    return {str(row["step"]): reproducible(row) for row in read_rows(run / "metrics.jsonl")}
+
+
+def differences(found: Any, expected: Any, where: str = "") -> list[str]:
+    """Return where two values differ by more than rounding."""
+    if isinstance(expected, Mapping) and isinstance(found, Mapping):
+        if [*found] != [*expected]:
+            return [f"{where} has {[*found]}, not {[*expected]}"]
+        each = (differences(found[key], expected[key], f"{where} {key}") for key in expected)
+        return [line for lines in each for line in lines]
+    if isinstance(expected, list) and isinstance(found, list) and len(found) == len(expected):
+        pairs = zip(found, expected, strict=True)
+        return [line for pair in pairs for line in differences(*pair, where)]
+    if isinstance(expected, float) and isinstance(found, float):
+        is_same = math.isclose(found, expected, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    else:
+        is_same = found == expected
+    return [] if is_same else [f"{where} is {found}, not {expected}"]
+
+
+def dies(case: ElasticCase) -> None:
+    """A node and all that runs on it is gone, at some moment of a step."""
+    time.sleep(case.draw.uniform(0, 0.03))
+    case.leave(signal.SIGKILL)
+
+
+def is_taken_away(case: ElasticCase) -> None:
+    """A scheduler ends a node with notice."""
+    case.leave(signal.SIGTERM)
+
+
+def joins(case: ElasticCase) -> None:
+    """A node comes; the step ends when all others know."""
+    case.join()
+    deadline = time.monotonic() + PATIENCE
+    before = case.worlds()
+    while case.worlds() == before and time.monotonic() < deadline:
+        time.sleep(0.02)
+
+
+def changed(case: ElasticCase, *actions: Action) -> None:
+    """Nodes leave and join within steps, and the run has other numbers of processes."""
+    case.happen(*actions)
+    deadline = time.monotonic() + PATIENCE
+    # A node that comes late to the others is one more change, which may be that of the last step.
+    while case.worlds()[-1] != len(case.nodes) and time.monotonic() < deadline:
+        if all(one.has_ended() for one in case.nodes.values()):
+            break
+        time.sleep(0.02)
+    if len(case.worlds()) == 1:
+        raise Wrong(f"{case.worlds()} processes took steps, and {len(case.nodes)} are left")
+
+
+def requeued(case: ElasticCase) -> None:
+    """All nodes get a notice, as Slurm's --signal; the command is started on fewer of them."""
+    (step,) = case.draw.sample(range(2, STEPS), 1)
+    (case.events / f"{step}").touch()
+    case._reach(step)
+    for one in case.nodes.values():
+        os.kill(one.pid, signal.SIGUSR1)
+    for one in case.nodes.values():
+        require_status(case.end(one), 1)
+    num_nodes = len(case.nodes)
+    case.nodes.clear()
+    case.begin(num_nodes - 1)
+
+
+KINDS: Kinds = {
+    "a node dies": kind(3, changed, dies),
+    "a node is taken away": kind(2, changed, is_taken_away),
+    "a node joins": kind(3, changed, joins),
+    "a node dies and comes back": kind(3, changed, dies, joins),
+    "two nodes die": kind(1, changed, dies, dies),
+    "a node joins, one is taken away": kind(1, changed, joins, is_taken_away),
+    "returned to the queue, for fewer nodes": kind(2, requeued),
+}
+
+
+class ElasticWorld(World):
+    """Makes cases of runs on nodes that come and go."""
+
+    kinds: Kinds = KINDS
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, megabytes=1)
+        plain = [one for one in self.commands["plain"] if "num_steps" not in one]
+        common = [
+            "fiddler:use_float32",
+            f"set:num_steps={STEPS}",
+            f"set:batch_size={BATCH_SIZE}",
+            "set:checkpoints.every=3",
+        ]
+        self._known: dict[str, Known] = {}
+        for name, more in MESHES.items():
+            arguments = [*plain, *(f"--config={one}" for one in [*common, *more])]
+            path = folder / "undisturbed" / name.replace(" ", "-")
+            path.mkdir(parents=True)
+            process = Process([*arguments, f"--run_dir={path}/run"], output=path / "output")
+            require_status(process.end(), 0)
+            self._known[name] = Known(arguments, rows_of(path / "run"))
+
+    def case(self, kind: str, number: int, draw: random.Random) -> ElasticCase:
+        known = self._known[draw.choice(sorted(self._known))]
+        num_nodes = 3 if kind in ("two nodes die",) else 2
+        return ElasticCase(known, self.folder / f"case-{number}", draw, num_nodes=num_nodes)
