@@ -1,14 +1,30 @@
 """How `fidgpt.launch` ends: as torchrun does, but without its traceback and table of failures."""
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
+from torch.distributed import DistStoreError
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+)
 
 from fidgpt import launch
 from fidgpt.cli import app
+
+VARIABLES = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "PET_SIGNALS_TO_HANDLE")
+
+
+@pytest.fixture(autouse=True)
+def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the environment be as before afterwards."""
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +65,45 @@ def test_a_signal_ends_it_as_a_shell_reports(monkeypatch: pytest.MonkeyPatch) ->
     assert launch.main() == 128 + signal.SIGTERM
     monkeypatch.setattr(launch.torchrun, "main", lambda: None)
     assert launch.main() == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RendezvousClosedError(), "error: the other nodes have ended the run."),
+        (RendezvousConnectionError("refused"), "cannot meet at --rdzv-endpoint: refused. Name a"),
+        (DistStoreError("wait timeout\nat"), "cannot meet at --rdzv-endpoint: wait timeout. Name"),
+    ],
+)
+def test_nodes_that_do_not_meet_are_answered_in_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    message: str,
+) -> None:
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(launch.torchrun, "main", fails)
+    assert launch.main() == 1
+    printed = capsys.readouterr().err
+    assert message in printed and printed.count("\n") == 1
+
+
+def test_nodes_may_join_and_processes_get_the_notice_of_slurm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PET_SIGNALS_TO_HANDLE", "SIGTERM")
+    monkeypatch.setattr(launch.torchrun, "main", lambda: None)
+    assert launch.main() == 0
+    assert [os.environ[name] for name in VARIABLES] == ["1", "SIGTERM"]
+    monkeypatch.delenv("PET_SIGNALS_TO_HANDLE")
+    launch.main()
+    assert (
+        launch.torchrun.get_args_parser()
+        .parse_args(["train.py"])
+        .signals_to_handle.endswith("SIGUSR1")
+    )
 
 
 @pytest.mark.long

@@ -1,6 +1,5 @@
 """Runs on nodes that die, are taken away and come back: each node is a torchrun on this machine."""
 
-import contextlib
 import ctypes
 import logging
 import math
@@ -15,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed.elastic.multiprocessing.api import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import launch_agent
-from torch.distributed.run import config_from_args, get_args_parser
+from torch.distributed import run as torchrun
 
 from faults.cases import Case, Kinds, Known, World, Wrong, kind, require_status
 from faults.processes import PATIENCE, Process, called
+from fidgpt import launch
 from fidgpt.cli import train
 from fidgpt.train import Trainer
 from fidgpt.train.run_directory import StopSignals
@@ -29,14 +26,19 @@ from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 STEPS, BATCH_SIZE, MOST_NODES = 12, 7, 3  # 7 rows: no number of processes has equal shares
 TOLERANCE = 1e-4  # relative, of sums in another order
-RENDEZVOUS = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5"
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"
+RENDEZVOUS = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=10"
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 MESHES = {
     "replicas": [],
     "shards": ["fiddler:use_mesh(shard=-1)", "set:micro_batch_size=1"],
     "replicas of shards": ["fiddler:use_mesh(replicate=-1)", "fiddler:use_moe"],
 }
+COMMON = [
+    "fiddler:use_float32",
+    f"set:num_steps={STEPS}",
+    f"set:batch_size={BATCH_SIZE}",
+    "set:checkpoints.every=3",
+]
 Action = Callable[["ElasticCase"], None]
 
 
@@ -48,23 +50,30 @@ def store() -> None:
 
 
 def node() -> None:
-    """Start processes as torchrun does by its own flags, but forked: `FLAGS FOLDER COMMAND...`."""
-    arguments = get_args_parser().parse_args(sys.argv[1:])
-    config, _, _ = config_from_args(arguments)
-    config.start_method = "fork"
+    """Do what `fidgpt.launch` does, but fork the processes: `FLAGS FOLDER COMMAND...`."""
+    read = torchrun.config_from_args
+
+    def forking(arguments: Any) -> Any:
+        config, _, _ = read(arguments)
+        config.start_method = "fork"
+        words = arguments.training_script_args
+        return config, _process, [arguments.training_script, words]
+
+    torchrun.config_from_args = forking
+    os.register_at_fork(after_in_child=_default_signals)
     logging.disable()  # or torch shows tracebacks of processes that ended
-    with contextlib.suppress(SignalException, ChildFailedError):
-        launch_agent(config, _process, [arguments.training_script, arguments.training_script_args])
-        return
-    sys.exit(1)
+    launch.run()
+
+
+def _default_signals() -> None:
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _process(folder: str, arguments: Sequence[str]) -> None:
     """Train; ends with the node, and with the exit status of a command."""
     ctypes.CDLL(None).prctl(_DEATH_OF_PARENT, signal.SIGKILL)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     _pausing(Path(folder))
     if status := called(train.run, arguments):
         sys.stdout.flush()
@@ -73,17 +82,17 @@ def _process(folder: str, arguments: Sequence[str]) -> None:
 
 
 def _pausing(folder: Path) -> None:
-    """Let steps wait until what is to happen in them has: `STEP` is there, and then `STEP.done`."""
+    """Let steps wait for what is to happen in them, or before: from `STEP.due` to `STEP.done`."""
     update, record, stopped = Trainer.update, StopSignals._record, []
 
     def paused(self: Trainer, state: Any, batch: Any) -> Any:
         number = state.step + 1
         with (folder / "worlds").open("a") as file:
             file.write(f"{number} {self.parallel.world_size}\n")
-        begun, done = folder / f"{number}", folder / f"{number}.done"
-        while begun.exists() and not done.exists() and not stopped:
-            (folder / f"{number}.reached").touch()
-            time.sleep(0.01)
+        for due in sorted(folder.glob("*.due")):
+            while int(due.stem) <= number and not due.with_suffix(".done").exists() and not stopped:
+                due.with_suffix(".reached").touch()
+                time.sleep(0.01)
         return update(self, state, batch)
 
     def recorded(self: StopSignals, number: int, frame: Any) -> None:
@@ -101,6 +110,7 @@ class ElasticCase(Case):
 
     Attributes:
       nodes: those that are there, by their number.
+      place: keeps what they agree on.
     """
 
     def __init__(self, *arguments: Any, num_nodes: int) -> None:
@@ -115,7 +125,7 @@ class ElasticCase(Case):
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self._port = str(found.getsockname()[1])
-        self.started(Process([self._port], output=self.output(), command=store))
+        self.place = self.started(Process([self._port], output=self.output(), command=store))
         for _ in range(num_nodes):
             self.join()
 
@@ -131,10 +141,9 @@ class ElasticCase(Case):
             f"--rdzv-id={self._port}",
             f"--rdzv-conf={RENDEZVOUS}",
             f"--local-addr=127.0.0.{number}",
-            f"--signals-to-handle={SIGNALS}",
         ]
         command = [*self.known.arguments, f"--run_dir={self.run}", "--auto_resume"]
-        environment = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment = {"GLOO_SOCKET_IFNAME": "lo"}
         process = Process(
             [*flags, str(self.events), *command],
             output=self.output(),
@@ -148,7 +157,7 @@ class ElasticCase(Case):
         which = self.draw.choice(sorted(self.nodes))
         leaving = self.nodes.pop(which)
         os.kill(leaving.pid, number)
-        require_status(self.end(leaving), 1 if number == signal.SIGTERM else -number)
+        require_status(self.end(leaving), 128 + number if number == signal.SIGTERM else -number)
 
     def happen(self, *actions: Action) -> None:
         """Let these happen one after the other, within steps.
@@ -158,15 +167,15 @@ class ElasticCase(Case):
         """
         steps = sorted(self.draw.sample(range(2, STEPS - 1), len(actions)))
         for step in steps:
-            (self.events / f"{step}").touch()
+            (self.events / f"{step:02d}.due").touch()
         for step, action in zip(steps, actions, strict=True):
             self._reach(step)
             action(self)
-            (self.events / f"{step}.done").touch()
+            (self.events / f"{step:02d}.done").touch()
 
     def _reach(self, step: int) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not (self.events / f"{step}.reached").exists():
+        while not (self.events / f"{step:02d}.reached").exists():
             if time.monotonic() > deadline or all(n.has_ended() for n in self.nodes.values()):
                 raise Wrong(f"step {step} is not reached:\n{self._outputs()}")
             time.sleep(0.01)
@@ -178,7 +187,9 @@ class ElasticCase(Case):
           Wrong: a node that stayed does not end well, or something differs by more than rounding.
         """
         for one in self.nodes.values():
-            require_status(self.end(one), 0)
+            ended = self.end(one)
+            if "other nodes have ended the run" not in ended.output:  # it came when all was over
+                require_status(ended, 0)
         self.end_all()  # the store
         differ = list(differences(rows_of(self.run), self.known.result))
         if differ:
@@ -232,8 +243,7 @@ def joins(case: ElasticCase) -> None:
     """A node comes; the step ends when all others know."""
     case.join()
     deadline = time.monotonic() + PATIENCE
-    before = case.worlds()
-    while case.worlds() == before and time.monotonic() < deadline:
+    while case.worlds()[-1] != len(case.nodes) and time.monotonic() < deadline:
         time.sleep(0.02)
 
 
@@ -241,27 +251,45 @@ def changed(case: ElasticCase, *actions: Action) -> None:
     """Nodes leave and join within steps, and the run has other numbers of processes."""
     case.happen(*actions)
     deadline = time.monotonic() + PATIENCE
-    # A node that comes late to the others is one more change, which may be that of the last step.
-    while case.worlds()[-1] != len(case.nodes) and time.monotonic() < deadline:
+    while len(case.worlds()) <= len(actions) and time.monotonic() < deadline:
         if all(one.has_ended() for one in case.nodes.values()):
             break
         time.sleep(0.02)
-    if len(case.worlds()) == 1:
+    if len(case.worlds()) <= len(actions):
         raise Wrong(f"{case.worlds()} processes took steps, and {len(case.nodes)} are left")
 
 
 def requeued(case: ElasticCase) -> None:
     """All nodes get a notice, as Slurm's --signal; the command is started on fewer of them."""
     (step,) = case.draw.sample(range(2, STEPS), 1)
-    (case.events / f"{step}").touch()
+    (case.events / f"{step:02d}.due").touch()
     case._reach(step)
     for one in case.nodes.values():
         os.kill(one.pid, signal.SIGUSR1)
     for one in case.nodes.values():
-        require_status(case.end(one), 1)
+        require_status(case.end(one), 128 + signal.SIGUSR1)
+    (case.events / f"{step:02d}.done").touch()
     num_nodes = len(case.nodes)
     case.nodes.clear()
     case.begin(num_nodes - 1)
+
+
+def place_lost(case: ElasticCase) -> None:
+    """What nodes agree on is gone with its machine; all end, and the command is started again."""
+
+    def lose(case: ElasticCase) -> None:
+        os.kill(case.place.pid, signal.SIGKILL)
+        deadline = time.monotonic() + PATIENCE
+        while not any(n.has_ended() for n in case.nodes.values()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    case.happen(lose)
+    case.end(case.place)
+    for one in case.nodes.values():
+        require_status(case.end(one), 1, output="cannot meet at --rdzv-endpoint")
+    num_nodes = len(case.nodes)
+    case.nodes.clear()
+    case.begin(num_nodes)
 
 
 KINDS: Kinds = {
@@ -271,6 +299,7 @@ KINDS: Kinds = {
     "a node dies and comes back": kind(3, changed, dies, joins),
     "two nodes die": kind(1, changed, dies, dies),
     "a node joins, one is taken away": kind(1, changed, joins, is_taken_away),
+    "the place where nodes meet is lost": kind(1, place_lost),
     "returned to the queue, for fewer nodes": kind(2, requeued),
 }
 
@@ -282,23 +311,21 @@ class ElasticWorld(World):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, megabytes=1)
-        plain = [one for one in self.commands["plain"] if "num_steps" not in one]
-        common = [
-            "fiddler:use_float32",
-            f"set:num_steps={STEPS}",
-            f"set:batch_size={BATCH_SIZE}",
-            "set:checkpoints.every=3",
-        ]
         self._known: dict[str, Known] = {}
-        for name, more in MESHES.items():
-            arguments = [*plain, *(f"--config={one}" for one in [*common, *more])]
-            path = folder / "undisturbed" / name.replace(" ", "-")
+
+    def _undisturbed(self, mesh: str) -> Known:
+        """Run it on one process, once."""
+        if mesh not in self._known:
+            changes = [*COMMON, *MESHES[mesh]]
+            arguments = [*self.commands["plain"], *(f"--config={one}" for one in changes)]
+            path = self.folder / "undisturbed" / mesh.replace(" ", "-")
             path.mkdir(parents=True)
             process = Process([*arguments, f"--run_dir={path}/run"], output=path / "output")
             require_status(process.end(), 0)
-            self._known[name] = Known(arguments, rows_of(path / "run"))
+            self._known[mesh] = Known(arguments, rows_of(path / "run"))
+        return self._known[mesh]
 
     def case(self, kind: str, number: int, draw: random.Random) -> ElasticCase:
-        known = self._known[draw.choice(sorted(self._known))]
+        known = self._undisturbed(draw.choice(sorted(MESHES)))
         num_nodes = 3 if kind in ("two nodes die",) else 2
         return ElasticCase(known, self.folder / f"case-{number}", draw, num_nodes=num_nodes)
