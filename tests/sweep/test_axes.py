@@ -89,6 +89,9 @@ def test_the_values_of_an_axis(text: str, prefix: str, values: str | list[str]) 
         ),
         *((ablation, text, "--ablate") for text in ("", " ")),
         (ablation, "fiddler:use_gelu,use_gelu", "twice"),
+        (ablation, "fiddler:use_gelu,set:seed=1", "set:seed=1 is no value, .*: put a ; before it"),
+        (axis, "fiddler:use_gelu,fiddler:use_moe", "write fiddler: once, before the first value"),
+        (axis, "set:seq_len=1,set:seed=1", "set:seed=1 is no value, .* give it a flag of its own"),
     ],
 )
 def test_invalid_axes_are_refused(make: Callable[[str], Axis], text: str, message: str) -> None:

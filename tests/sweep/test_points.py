@@ -75,6 +75,7 @@ EPS = ("set:model.blocks[0].mlp_norm.eps=1e-3,1e-4", "set:model.norm.eps=1e-3,1e
         ),
         ([PARTS], ["use_gelu", "use_gqa(1)"]),
         (["set:seed=7", repeat("seed:2")], ["seed=7", "seed=8"]),
+        (["set:seed=7", repeat("data.seed:2")], ["seed=7", "seed=8"]),  # which is inherited
         ([axis("set:seq_len=16")], ["seq_len=16"]),
         (
             [pairs("set:seq_len=16,32;set:model.hidden_dim=64,128")],

@@ -15,7 +15,7 @@ import pytest
 from fidgpt.compose.composition import compose
 from fidgpt.curves import read_runs
 from fidgpt.graph import ConfigError, fingerprint, load
-from fidgpt.sweep import axis, pairs, plan, read_results, repeat
+from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, read_results, repeat
 from fidgpt.sweep.report import csv_text, markdown_text, read_report, write_report
 from fidgpt.sweep.report.document import (
     differing,
@@ -123,6 +123,30 @@ def test_effects_of_an_ablation_compare_runs_of_one_seed(tmp_path: Path) -> None
     )
     assert "+0.15 ± 0.05 over 3 pairs" in markdown_text(report, "python train.py")
     assert repeat_command(report) is None
+
+
+def test_each_ablation_of_a_directory_is_compared_with_its_own_whole(tmp_path: Path) -> None:
+    effects = {"all": 0.0, "without use_gqa": 0.1}
+    sweep = write_sweep(
+        tmp_path / "a", {"ablate": list(effects)}, lambda v: 3 + effects[v["ablate"]]
+    )
+    whole, without = rows_of(sweep)
+    other = {
+        "directory": "b",
+        "directives": ["config:debug", "fiddler:use_moe", "fiddler:use_alibi"],
+    }
+    other |= {"fingerprint": "b" * 64, "metrics": {"validation/loss": 9.0}}
+    write_rows(sweep / "table.jsonl", [whole | other, whole, without, whole | other])
+    (effect,) = read_report(sweep).effects
+    assert effect.differences == pytest.approx([0.1])
+    names = {
+        Sweep("config:debug", ablation(text)).directory
+        for text in ("fiddler:use_gqa,use_gelu", "fiddler:use_gqa", "fiddler:use_gqa;tag:Seed=1")
+    }
+    assert len(names) == 3
+    for text in ("fiddler:use_gqa", "fiddler:use_gqa,use_gelu"):
+        record_sweep(sweep, ["config:debug", ablation(text)])
+    assert "holds several sweeps" in warnings_of(sweep)[-1]
 
 
 def shares_of(sweep: Path) -> dict[str, float | None]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+import fiddle as fdl
 import numpy as np
 
 from fidgpt.compose.directives import (
@@ -19,7 +20,7 @@ from fidgpt.compose.directives import (
     with_environment,
 )
 from fidgpt.compose.messages import Written, directive_error
-from fidgpt.graph import ConfigError, find_parameters
+from fidgpt.graph import ConfigError, computed, find_parameters
 from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
@@ -150,6 +151,14 @@ class Axis:
         if first.label is not None:
             return [self.text.removeprefix("--").partition("=")[0]]
         return [parsed(directive).subject for directive in first.directives]
+
+    @property
+    def identity(self) -> list[str]:
+        """What makes it another axis: the names of what it changes; of an ablation, all of it.
+
+        The run that leaves nothing out is another one for each ablation.
+        """
+        return [self.text] if self.choices[0].label is not None else self.names
 
 
 Item = str | Axis  # a directive, or what varies in its place
@@ -286,6 +295,13 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     except ConfigError:
         right = prefix = ""
     values = [value.strip() for value in split_at_commas(right)]
+    if other := next((one for one in values if split_directive(one)[0] in DIRECTIVES), None):
+        remedy = "give it a flag of its own"
+        if split_directive(other)[0] == kind and not assigns(kind):
+            remedy = f"write {kind}: once, before the first value"
+        elif flag == "--ablate":
+            remedy = "put a ; before it, and quote them"
+        raise ConfigError(f"{flag}={text}: {other} is no value, but a directive: {remedy}.")
     if not values:
         raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")
     if takes_numbers(kind):
@@ -353,6 +369,8 @@ def _value(directive: str, bound: Any) -> str:
     if not sign:
         return value.strip()
     try:
-        return leaf_text(find_parameters(bound, f"@{name}" if kind == "tag" else name)[0].value)
+        found = find_parameters(bound, f"@{name}" if kind == "tag" else name)[0].value
+        number = computed(found)
+        return leaf_text(found if number is fdl.NO_VALUE else number)
     except ConfigError:
         return f"{sign}{value.strip()}"

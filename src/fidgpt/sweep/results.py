@@ -279,11 +279,11 @@ def changed_code(table: ResultsTable) -> list[str]:
 def _described(items: Sequence[Item]) -> dict[str, list[str]]:
     """Return what a sweep varies, whatever the values and however often it repeats them.
 
-    Its directives outside of the axes, and the names of what varies.
+    Its directives outside of the axes, and what its axes are.
     """
     axes = [item for item in items if isinstance(item, Axis) and not item.is_repeat]
     directives = [item for item in items if isinstance(item, str)]
-    return {"directives": directives, "axes": [name for axis in axes for name in axis.names]}
+    return {"directives": directives, "axes": [one for axis in axes for one in axis.identity]}
 
 
 def _sweep_name(sweep: Mapping[str, list[str]]) -> str:

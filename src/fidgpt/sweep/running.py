@@ -173,7 +173,7 @@ def default_name(items: Sequence[Item]) -> str:
     """
     items = [item for item in items if isinstance(item, str) or not item.is_repeat]
     fixed = [item for item in items if isinstance(item, str)]
-    names = [item.names if isinstance(item, Axis) else [item] for item in items]
+    names = [item.identity if isinstance(item, Axis) else [item] for item in items]
     digest = hashlib.sha256(repr([one for name in names for one in name]).encode()).hexdigest()
     base = runs.name_of_base(fixed[:1])
     return f"sweep-{base}-{digest[:8]}"

@@ -243,6 +243,13 @@ class Effect:
         return _deviation(self.differences)
 
 
+def _has_one_more(whole: Record, record: Record) -> bool:
+    """Return whether a point is made by the directives of another one and one besides."""
+    lost = Counter(whole.row["directives"])
+    lost.subtract(record.row["directives"])
+    return min(lost.values(), default=0) >= 0 and lost.total() == 1
+
+
 @dataclass(frozen=True)
 class Importance:
     """How much an axis matters, or two of them together.
@@ -327,14 +334,18 @@ class Report:
     @property
     def effects(self) -> list[Effect]:
         """The effects of all ablations, in the order in which things were left out."""
-        finals = {frozenset(one.values.items()): one.final for one in self.records}
+        known: dict[frozenset[tuple[str, str]], list[Record]] = {}
+        for record in self.records:
+            known.setdefault(frozenset(record.values.items()), []).append(record)
         effects: list[Effect] = []
         for column in self.columns:
             pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
             skipped = (*self.repeats, column.label)
             for record in self.records if _ABLATION.fullmatch(column.label) else ():
                 text = record.values.get(column.label, _ALL)
-                whole = finals.get(frozenset({**record.values, column.label: _ALL}.items()))
+                alike = known.get(frozenset({**record.values, column.label: _ALL}.items()), [])
+                # A directory may hold several ablations, each with its own run with everything.
+                whole = next((one.final for one in alike if _has_one_more(one, record)), None)
                 if text != _ALL and record.final is not None and whole is not None:
                     rest = [f"{k}={v}" for k, v in record.values.items() if k not in skipped]
                     pairs.setdefault((text, " ".join(rest)), []).append((record.final, whole))
