@@ -148,15 +148,16 @@ class Case:
         self._alive.append(process)
         return process
 
-    def end(self, process: Process, *statuses: int) -> Ended:
-        """Waits for the end of a process.
+    def end(self, process: Process, *statuses: int, is_one_of_several: bool = False) -> Ended:
+        """Waits for the end of a process; of several, one reports what ended all.
 
         Raises:
           Wrong: it ended with a traceback, without a message, or with another status.
         """
         ended = process.end()
         self._alive.remove(process)
-        self.refused = self.refused or refusal_of(ended)
+        if not is_one_of_several:
+            self.refused = self.refused or refusal_of(ended)
         if statuses:
             require_status(ended, *statuses)
         return ended
@@ -191,6 +192,24 @@ def refusal_of(ended: Ended) -> str | None:
     if len(lines) != 1:
         raise Wrong(f"{len(lines)} errors are printed:\n{ended.output[-3000:]}")
     return lines[0]
+
+
+def refusal_of_several(ended: Sequence[Ended]) -> str | None:
+    """Return the one `error:` of the processes of a run, which are all on this machine.
+
+    Raises:
+      Wrong: a process ended with a traceback, or not exactly one reports an error.
+    """
+    lines = [
+        line for one in ended for line in one.output.splitlines() if line.startswith("error: ")
+    ]
+    texts = "\n".join(one.output[-3000:] for one in ended)
+    if "Traceback" in texts:
+        raise Wrong(f"a traceback:\n{texts}")
+    has_store = ended[0].status != KILLED  # without it, they cannot agree which one reports
+    if any(one.status == 2 for one in ended) and (not lines or (has_store and len(lines) > 1)):
+        raise Wrong(f"{len(lines)} errors are printed:\n{texts}")
+    return lines[0] if lines else None
 
 
 def require_status(ended: Ended, *statuses: int, output: str = "") -> None:
@@ -343,7 +362,10 @@ class RunCase(Case):
             )
             for number, own in enumerate(several)
         ]
-        ended = [self.end(process) for process in processes]
+        is_one = len(processes) > 1
+        ended = [self.end(process, is_one_of_several=is_one) for process in processes]
+        if is_one:
+            self.refused = self.refused or refusal_of_several(ended)
         self.statuses = [one.status for one in ended]
         if not self.is_damaged:
             beside = any("use_async_checkpoints" in one for one in self.known.arguments)
@@ -536,6 +558,18 @@ def size_limited(case: RunCase) -> Act:
 
 
 _TWO = "one of two processes"
+# By kind: the mesh, on which one process is killed, and the number of its processes.
+MESHES = {
+    f"a process of {mesh} killed": (mesh, 2 ** mesh.count("="))
+    for mesh in (
+        "tensor=2",
+        "shard=2",
+        "context=2",
+        "shard=2, tensor=2",
+        "shard=2, context=2",
+        "context=2, tensor=2",
+    )
+}
 _BOTH = ("calls", "disk")
 _ANY = (LOOP, SAVE, WRITE)
 KINDS: Kinds = {
@@ -586,6 +620,10 @@ KINDS: Kinds = {
     "asleep and awake": kind(2, disturbed, lambda _: harm.sleep_and_wake, LOOP),
     "a tracker that breaks": kind(2, disturbed, lambda _: harm.broken_tracker, LOOP),
     "a step that hangs": kind(1, hung),
+    **dict.fromkeys(
+        MESHES,
+        kind(2, disturbed, lambda _: harm.kill, LOOP, STEP, SAVE, RESTORE, statuses=(KILLED,)),
+    ),
 }
 
 
@@ -607,13 +645,29 @@ class RunWorld(World):
         two = RunCase(first, folder / "undisturbed" / "two", random.Random(0), num_processes=2)
         require_status(two.start(), 0)
         self._of_two = first._replace(result=result_of(two.run))
+        self._of_meshes: dict[str, Known] = {}
 
     def case(self, kind: str, number: int, draw: random.Random) -> RunCase:
         folder = self.folder / f"case-{number}"
         if kind.startswith(_TWO):
             return RunCase(self._of_two, folder, draw, num_processes=2)
+        if kind in MESHES:
+            return RunCase(self._on_mesh(kind), folder, draw, num_processes=MESHES[kind][1])
         known = self._known[draw.choice(list(self._known))]
         return RunCase(known, folder, draw, self.run_of(kind, number))
+
+    def _on_mesh(self, kind: str) -> Known:
+        """Return the plain command on a mesh, which is run undisturbed the first time."""
+        if kind not in self._of_meshes:
+            mesh, size = MESHES[kind]
+            words = [f"--config=fiddler:use_mesh({mesh})", "--config=set:parallel.timeout=60"]
+            first = next(iter(self._known.values()))
+            known = first._replace(arguments=[*self.commands["plain"], *words])
+            folder = self.folder / "undisturbed" / mesh.replace(", ", "-")
+            case = RunCase(known, folder, random.Random(0), num_processes=size)
+            require_status(case.start(), 0)
+            self._of_meshes[kind] = known._replace(result=result_of(case.run))
+        return self._of_meshes[kind]
 
     def _undisturbed(self, name: str) -> Known:
         """Runs it alone, then counted, then counted as it goes on after a kill."""

@@ -104,7 +104,8 @@ class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
         ctx.axis, ctx.dim = axis, dim
-        return all_gather(x, axis, dim)
+        # Once: of a strided tensor, each projection would keep a copy for its backward pass.
+        return all_gather(x, axis, dim).contiguous()
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:
