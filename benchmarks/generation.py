@@ -1,8 +1,9 @@
 """Generation speed in tokens/s of fidgpt and of transformers' `generate`, for GPT-2 124M.
 
     python benchmarks/generation.py                         # requires transformers
+    python benchmarks/generation.py --draft_layers=1 --draft_layers=12      # speculative decoding
 
-Both decode greedily from one prompt, in turn, for several rounds in one process, so that other load
+All decode greedily from one prompt, in turn, for several rounds in one process, so that other load
 affects them equally. A round includes reading the prompt and generating all tokens.
 """
 
@@ -19,6 +20,7 @@ from fidgpt.model import LanguageModel
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 Writer = Callable[[list[int], int], list[int]]
+accepted: dict[int, float] = {}  # share of proposed tokens, by the layers of the draft
 
 
 def fidgpt_model(dtype: torch.dtype) -> LanguageModel:
@@ -32,17 +34,32 @@ def fidgpt_model(dtype: torch.dtype) -> LanguageModel:
     return model.to(dtype).eval()
 
 
-def fidgpt(dtype: torch.dtype, *, prepared: bool) -> Writer:
-    """Return fidgpt's generation, with weights laid out as by `sample`, or as in training."""
-    from fidgpt.model.generation import generate, prepare_to_write
+def fidgpt(dtype: torch.dtype, *, prepared: bool = True, draft_layers: int = 0) -> Writer:
+    """Return fidgpt's generation, with weights laid out as by `sample`, or as in training.
+
+    Args:
+      dtype: number format.
+      prepared: whether weights are laid out for generation.
+      draft_layers: number of the model's first layers that make a draft; 0 for no draft.
+    """
+    from fidgpt.model.generation import Draft, generate, prepare_to_write
 
     model = fidgpt_model(dtype)
+    draft = None
+    if draft_layers:
+        smaller: Any = fidgpt_model(dtype)  # from the same seed
+        smaller.blocks = smaller.blocks[:draft_layers]
+        prepare_to_write(smaller)
+        draft = Draft(smaller, context=1024)
     if prepared:
         prepare_to_write(model)
 
     def write(prompt: list[int], num_tokens: int) -> list[int]:
-        options: dict[str, Any] = dict(context=1024, temperature=0.0, top_k=None)
-        return list(generate(model, prompt, num_tokens=num_tokens, **options))
+        options: dict[str, Any] = dict(context=1024, temperature=0.0, top_k=None, draft=draft)
+        written = list(generate(model, prompt, num_tokens=num_tokens, **options))
+        if draft is not None:
+            accepted[draft_layers] = draft.num_accepted / max(1, draft.num_proposed)
+        return written
 
     return write
 
@@ -63,21 +80,30 @@ def transformers(dtype: torch.dtype) -> Writer:
     return write
 
 
-def writers(dtype: torch.dtype) -> dict[str, Writer]:
-    """Return the implementations to compare, the baseline first."""
+def writers(dtype: torch.dtype, drafts: list[int]) -> dict[str, Writer]:
+    """Return the implementations to compare, the baseline first: fidgpt's own with drafts."""
+    if drafts:
+        names = {f"draft of {count} layers": count for count in drafts}
+        with_draft = {name: fidgpt(dtype, draft_layers=count) for name, count in names.items()}
+        return {"fidgpt": fidgpt(dtype), **with_draft}
     return {
         "transformers": transformers(dtype),
         "fidgpt, weights as in training": fidgpt(dtype, prepared=False),
-        "fidgpt": fidgpt(dtype, prepared=True),
+        "fidgpt": fidgpt(dtype),
     }
 
 
 def compare(
-    dtype: torch.dtype, *, rounds: int, prompt_tokens: int, num_tokens: int
+    dtype: torch.dtype,
+    *,
+    rounds: int,
+    prompt_tokens: int,
+    num_tokens: int,
+    drafts: list[int],
 ) -> dict[str, list[float]]:
     """Return the seconds of each implementation in every round."""
     prompt = torch.randint(0, 50_000, (prompt_tokens,)).tolist()
-    contestants = writers(dtype)
+    contestants = writers(dtype, drafts)
     for write in contestants.values():
         write(prompt, 4)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -111,6 +137,7 @@ def main() -> None:
     parser.add_argument("--prompt_tokens", type=int, default=32)
     parser.add_argument("--num_tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--draft_layers", type=int, action="append", default=[])
     arguments = parser.parse_args()
     print(machine(arguments.threads))
     torch.manual_seed(0)
@@ -121,8 +148,11 @@ def main() -> None:
             rounds=arguments.rounds,
             prompt_tokens=arguments.prompt_tokens,
             num_tokens=arguments.num_tokens,
+            drafts=arguments.draft_layers,
         )
         print(table(dtype, seconds, num_tokens=arguments.num_tokens), flush=True)
+        for count, share in accepted.items():
+            print(f"  {share:.0%} of the tokens that {count} layers proposed were accepted")
 
 
 if __name__ == "__main__":

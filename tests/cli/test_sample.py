@@ -1,6 +1,7 @@
 """The command `sample` on a run of two steps: several prompts, ends, scores, mistakes."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from fidgpt.cli import sample, train
+from fidgpt.data import ByteTokenizer
 from fidgpt.train import BFloat16
 
 from .conftest import Command
@@ -40,6 +42,26 @@ def test_texts_continue_prompts_and_scores_are_likelihoods(command: Command, run
         "--averaged": f"{run} keeps no average of its weights. Remove the flag, or let a run",
     }.items():
         assert message in command(sample.main, run, flag).err
+
+
+def test_a_draft_writes_the_same_text(command: Command, run: str, tmp_path: Path) -> None:
+    flags = ["--prompt=def ", "--prompt=a", "--num_tokens=21", "--temperature=0", "--float32"]
+    alone = command(sample.main, run, *flags)
+    status, out, err = command(sample.main, run, *flags, f"--draft={run}", "--draft_tokens=3")
+    assert (status, out) == (0, alone.out)
+    assert err == f"30 of 30 tokens that {run} proposed were accepted (100%).\n"
+    other = tmp_path / "other"
+    shutil.copytree(run, other)
+    ByteTokenizer(special_tokens=["<mark>"]).save(other / "tokenizer.json")
+    err = command(sample.main, run, f"--draft={other}").err
+    assert err.startswith(
+        f"error: --draft={other} has another tokenizer, a ByteTokenizer of 258 tokens, than "
+        f"{run}, a ByteTokenizer of 257 tokens: name a model"
+    )
+    err = command(sample.main, run, "--draft=none/such", "--num_tokens=1").err
+    assert err.startswith("error: none/such")
+    assert "remove one" in command(sample.main, run, "--score=a", f"--draft={run}").err
+    assert "without --draft=RUN" in command(sample.main, run, "--draft_tokens=3").err
 
 
 def test_the_average_is_read_and_not_the_last_weights(command: Command, tmp_path: Path) -> None:

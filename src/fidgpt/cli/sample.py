@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -28,6 +29,13 @@ flags.DEFINE_multi_string(
     "score", [], "Print the likelihood of this text and generate nothing. Repeatable."
 )
 flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
+flags.DEFINE_string(
+    "draft",
+    None,
+    "A smaller run or hub directory of the same tokenizer that proposes tokens, which the model "
+    "checks in one pass (speculative decoding): texts have the same distribution, sooner.",
+)
+flags.DEFINE_integer("draft_tokens", 4, "Number of tokens that --draft proposes at once.", 1)
 flags.DEFINE_boolean("float32", False, "Generate in float32 whatever the run's precision.")
 
 
@@ -40,7 +48,8 @@ def main(arguments: list[str]) -> None:
     """Stream texts to standard output.
 
     Raises:
-      ConfigError: not one directory was named, or a prompt cannot be encoded.
+      ConfigError: not one directory was named, a prompt cannot be encoded, or the draft has
+        another tokenizer.
       RunError: the run has no model that could write, or there is not enough memory.
     """
     # Late: --help loads no torch.
@@ -62,28 +71,73 @@ def main(arguments: list[str]) -> None:
             )
     if not all(FLAGS.stop):
         raise ConfigError("--stop: an empty string ends every text: give at least one character.")
+    if FLAGS.score and FLAGS.draft:
+        raise ConfigError("--draft has no effect with --score; remove one.")
+    if not FLAGS.draft and FLAGS["draft_tokens"].present:
+        raise ConfigError("--draft_tokens has no effect without --draft=RUN.")
     if not all(FLAGS.score):
         raise ConfigError("--score is an empty text: there is nothing to score.")
     with within_memory(remedy="Generate fewer tokens, or fewer texts at once."):
         trainer, tokenizer = load_trained(path)
-        model, precision, context = trainer.model, trainer.precision, trainer.seq_len
-        if not (FLAGS.float32 or FLAGS.score):  # scores are what one compares
-            # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
-            is_narrow = precision.dtype.itemsize < 4
-            model = (train.native_precision() if is_narrow else precision).replica(model)
+        model, context = trainer.model, trainer.seq_len
+        if not FLAGS.score:  # scores are what one compares
+            model = _to_write(trainer)
         prepare_to_write(model)
+        draft = _draft(path, tokenizer) if FLAGS.draft else None
         try:
             if FLAGS.score:
                 pieces = (_scored(model, tokenizer, text, context) for text in FLAGS.score)
             else:
-                pieces = _written(model, tokenizer, context)
+                pieces = _written(model, tokenizer, context, draft)
             for piece in pieces:
                 print(piece, end="", flush=True)
         except ValueError as error:
             raise train.RunError(f"{path} cannot write: {error}") from error
+    if draft is not None and draft.num_proposed:
+        print(
+            f"{draft.num_accepted} of {draft.num_proposed} tokens that {FLAGS.draft} proposed were "
+            f"accepted ({draft.num_accepted / draft.num_proposed:.0%}).",
+            file=sys.stderr,
+        )
 
 
-def _written(model: Any, tokenizer: Any, context: int) -> Iterator[str]:
+def _to_write(trainer: Any) -> Any:
+    """Return a trainer's model in the number format in which it generates."""
+    from fidgpt import train
+
+    precision = trainer.precision
+    if FLAGS.float32:
+        return trainer.model
+    # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
+    is_narrow = precision.dtype.itemsize < 4
+    return (train.native_precision() if is_narrow else precision).replica(trainer.model)
+
+
+def _draft(path: Any, tokenizer: Any) -> Any:
+    """Return the model that --draft names, ready to propose tokens to that of `path`."""
+    from fidgpt.graph import ConfigError
+    from fidgpt.model.generation import Draft, prepare_to_write
+
+    trainer, other = load_trained(Path(FLAGS.draft), has_flags=False)
+
+    def tokens(tokenizer: Any) -> Any:
+        return tokenizer.token_values(), tokenizer.special_ids(), tokenizer.end_of_text
+
+    if tokens(other) != tokens(tokenizer):
+        raise ConfigError(
+            f"--draft={FLAGS.draft} has another tokenizer, {_named(other)}, than {path}, "
+            f"{_named(tokenizer)}: name a model that was trained with the same one."
+        )
+    model = _to_write(trainer)
+    prepare_to_write(model)
+    return Draft(model, context=trainer.seq_len, num_tokens=FLAGS.draft_tokens)
+
+
+def _named(tokenizer: Any) -> str:
+    return f"a {type(tokenizer).__name__} of {tokenizer.vocab_size:,} tokens"
+
+
+def _written(model: Any, tokenizer: Any, context: int, draft: Any) -> Iterator[str]:
     """Yield the first text as it is written, then the others, which are written beside it."""
     from fidgpt import train
     from fidgpt.model.generation import Sampling
@@ -107,6 +161,7 @@ def _written(model: Any, tokenizer: Any, context: int) -> Iterator[str]:
         num_tokens=FLAGS.num_tokens,
         choose=choose,
         stop=FLAGS.stop,
+        draft=draft,
     ):
         yield piece
         others = [text + more for text, more in zip(others, rest, strict=True)]

@@ -53,11 +53,15 @@ def writing(path: object) -> Iterator[None]:
         raise RunError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def load_trained(path: Path) -> "tuple[Trainer, Tokenizer]":
+def load_trained(path: Path, *, has_flags: bool = True) -> "tuple[Trainer, Tokenizer]":
     """Return a trainer whose model has the weights of a directory, and its tokenizer.
 
     Of a run, it is the run's trainer, and --step chooses the weights. Of a model of the hub, it is
     one that would train the model, without evaluators, in a number format as wide as the weights.
+
+    Args:
+      path: the directory.
+      has_flags: whether --step and --averaged are about this directory.
 
     Raises:
       RunError: there is no run.
@@ -76,9 +80,10 @@ def load_trained(path: Path) -> "tuple[Trainer, Tokenizer]":
     from fidgpt.interop.hugging_face.files import is_hub_directory
     from fidgpt.interop.hugging_face.settings import read_config
 
+    step, averaged = (FLAGS.step, FLAGS.averaged) if has_flags else (None, False)
     if is_hub_directory(path):
-        if FLAGS.step is not None or FLAGS.averaged:
-            flag = "--averaged" if FLAGS.step is None else f"--step={FLAGS.step}"
+        if step is not None or averaged:
+            flag = "--averaged" if step is None else f"--step={step}"
             raise ConfigError(
                 f"{flag}: {path} is a model of the hub, which has one set of weights, and not a "
                 "run: remove the flag."
@@ -94,7 +99,7 @@ def load_trained(path: Path) -> "tuple[Trainer, Tokenizer]":
         cfg = load_run(path, allowed=allowed)
         require_consent(cfg, words=[], is_loaded=True, sends=False)
         trainer = build_trainer(cfg)
-        restore = functools.partial(_restore, trainer)
+        restore = functools.partial(_restore, trainer, step, averaged)
     tokenizer = data.load_tokenizer(path / "tokenizer.json")
     model.materialize(trainer.model, device=trainer.parallel.device, seed=0)
     restore(trainer.model, path)
@@ -102,15 +107,17 @@ def load_trained(path: Path) -> "tuple[Trainer, Tokenizer]":
     return trainer, tokenizer
 
 
-def _restore(trainer: "Trainer", model: "LanguageModel", path: Path) -> None:
+def _restore(
+    trainer: "Trainer", step: int | None, averaged: bool, model: "LanguageModel", path: Path
+) -> None:
     """Give a run's model the weights of its checkpoint, or their average."""
     from fidgpt.graph import ConfigError
     from fidgpt.optim.groups import train_only
 
     restore = functools.partial(
-        trainer.checkpoints.restore, path, model=model, optimizer=None, step=FLAGS.step
+        trainer.checkpoints.restore, path, model=model, optimizer=None, step=step
     )
-    if not FLAGS.averaged:
+    if not averaged:
         restore()
         return
     average = trainer.average

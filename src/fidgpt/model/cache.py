@@ -9,6 +9,16 @@ from torch import Tensor
 from fidgpt.ranges import require_size
 
 
+def state_key(owner: object) -> tuple[str, object]:
+    """Return the key of a recurrent layer's state in `Cache.layer`, beside its keys and values."""
+    return ("state", owner)
+
+
+def is_state_key(key: object) -> bool:
+    """Return whether a key of `Cache.layer` is one of `state_key`."""
+    return isinstance(key, tuple) and key[0] == "state"
+
+
 class Cache:
     """Keys and values, or other per-token tensors of the layers, of the tokens so far.
 
@@ -123,6 +133,64 @@ class Cache:
         joined = [torch.cat(pair, dim=-2) for pair in zip(old, new, strict=True)]
         _write(kept, new, before, num_slots)
         return joined
+
+
+class RewindableCache(Cache):
+    """A cache from which the latest tokens can be removed, as speculative decoding does.
+
+    A ring buffer has overwritten older tokens then, and a recurrent state has no older one: `mark`
+    saves them before.
+    """
+
+    def __init__(self, *, capacity: int) -> None:
+        super().__init__(capacity=capacity)
+        self._marked = 0
+        self._saved: list[tuple[Tensor, Tensor, bool]] = []
+
+    def mark(self, count: int) -> None:
+        """Save what the next `count` tokens overwrite."""
+        self._marked, self._saved = self._length, []
+        for kept in self._positions.values():
+            self._save(kept, count, is_state=False)
+        for layer in self._layers.values():
+            for owner, kept in layer.items():
+                self._save(kept, count, is_state=is_state_key(owner))
+
+    def rewind(self, length: int) -> int:
+        """Remove the tokens after the first `length`, of those since `mark`.
+
+        Returns:
+          The number of tokens that are left: `length`, or that at `mark` if there are recurrent
+          states, or windows shorter than the tokens that were read since.
+        """
+        count = self._length - self._marked
+        if length >= self._length:
+            return self._length
+        if any(is_state or kept.shape[-2] < count for kept, _, is_state in self._saved):
+            length = self._marked
+        for kept, saved, is_state in self._saved:
+            if is_state:
+                kept.copy_(saved)
+                continue
+            num_slots = kept.shape[-2]
+            begin, end = length - self._marked, min(count, num_slots)
+            columns = _ring(self._marked + begin, end - begin, num_slots, kept.device)
+            kept.index_copy_(-2, columns, saved[..., begin:end, :])
+        self._length = length
+        return length
+
+    def _save(self, kept: list[Tensor], count: int, *, is_state: bool) -> None:
+        for tensor in kept:
+            if is_state:
+                self._saved.append((tensor, tensor.clone(), True))
+            elif self._length + count > (num_slots := tensor.shape[-2]):
+                columns = _ring(self._length, min(count, num_slots), num_slots, tensor.device)
+                self._saved.append((tensor, tensor.index_select(-2, columns), False))
+
+
+def _ring(begin: int, count: int, num_slots: int, device: torch.device) -> Tensor:
+    """Return the columns of consecutive tokens in a ring buffer."""
+    return torch.arange(begin, begin + count, device=device) % num_slots
 
 
 class StaticCache(Cache):

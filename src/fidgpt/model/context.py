@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from fidgpt.model.cache import Cache
+from fidgpt.model.cache import Cache, state_key
 from fidgpt.model.masks import Mask, Token, Window, causal
 
 __all__ = ["AttentionContext", "ContextFactory", "PackedDocuments", "one_document", "padded"]
@@ -130,7 +130,7 @@ class AttentionContext(TokenPositions):
         """
         if self.cache is None:
             return []
-        return [one.clone() for one in self.cache.layer(self.layer).get(("state", owner), [])]
+        return [one.clone() for one in self.cache.layer(self.layer).get(state_key(owner), [])]
 
     def keep_state(self, owner: object, state: Sequence[Tensor]) -> None:
         """Keep the state of a recurrent layer after these tokens, for the pass that follows.
@@ -144,7 +144,7 @@ class AttentionContext(TokenPositions):
           state: tensors of the same shapes in every pass, such as [batch, size].
         """
         if self.cache is not None:
-            kept = self.cache.layer(self.layer).setdefault(("state", owner), [])
+            kept = self.cache.layer(self.layer).setdefault(state_key(owner), [])
             self.cache.keep(kept, state)
 
     def visible(

@@ -11,7 +11,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from fidgpt.data import DataError, EvaluationStream, StreamDecoder, Tokenizer, inputs_and_targets
-from fidgpt.model.generation import Choice, Sampling, UntilString, write
+from fidgpt.model.generation import Choice, Draft, Sampling, UntilString, write
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_not_negative, require_size
@@ -268,6 +268,7 @@ def continuations(
     num_tokens: int,
     choose: Choice,
     stop: Sequence[str] = (),
+    draft: Draft | None = None,
 ) -> Iterator[list[str]]:
     """Yield the texts that follow prompts, piece by piece, one piece of each at a time.
 
@@ -279,13 +280,22 @@ def continuations(
       num_tokens: the most tokens to write after each prompt.
       choose: chooses the next tokens.
       stop: each of these strings ends a text and is not shown, as the end of the document does.
+      draft: a smaller model that proposes tokens.
 
     Raises:
       ValueError: as in `write`; or a string in `stop` is empty.
     """
     texts = [_Text(tokenizer, stop) for _ in prompts]
     begins = [document_begin(tokenizer, p) if isinstance(p, str) else p for p in prompts]
-    steps = write(model, begins, num_tokens=num_tokens, context=context, choose=choose, stops=texts)
+    steps = write(
+        model,
+        begins,
+        num_tokens=num_tokens,
+        context=context,
+        choose=choose,
+        stops=texts,
+        draft=draft,
+    )
     for _ in steps:
         yield [text.take() for text in texts]
     yield [text.finish() for text in texts]

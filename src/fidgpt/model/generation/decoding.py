@@ -13,6 +13,7 @@ __all__ = ["Sampling", "UntilString"]
 
 
 Logits = Float[Tensor, "batch vocab"]
+Probabilities = Float[Tensor, "batch fewer"]
 
 
 class Sampling:
@@ -32,7 +33,10 @@ class Sampling:
       min_p: keeps tokens with at least this fraction of the highest probability; None for all.
       repetition_penalty: divides positive logits of tokens in the text, and multiplies negative
         ones; None for no penalty.
-      vocab_size: token ids from this one on are never sampled.
+      vocab_size: token ids from this one on are never sampled; None to sample all.
+
+    Attributes:
+      vocab_size: the argument.
 
     Raises:
       ValueError: an argument is out of range.
@@ -62,7 +66,7 @@ class Sampling:
         self._top_p = top_p
         self._min_p = min_p
         self._penalty = repetition_penalty
-        self._vocab_size = vocab_size
+        self.vocab_size = vocab_size
         self._streams = [torch.Generator().manual_seed(seed) for seed in seeds]
 
     def __call__(self, logits: Logits, tokens: Int[Tensor, "batch seq"]) -> Int[Tensor, " batch"]:
@@ -71,20 +75,53 @@ class Sampling:
         Raises:
           ValueError: a logit is NaN or infinite, or the number of rows differs from that of seeds.
         """
-        if not logits.amax(1).isfinite().all():  # the maximum is NaN if any logit is
-            raise ValueError("the model's logits are NaN or inf; its weights are corrupt.")
-        logits = self.filtered(logits, tokens)
         if self._temperature == 0:
-            return logits.argmax(1)
-        if len(logits) != len(self._streams):
+            return self._filtered(logits, tokens).argmax(1)
+        return self.draw(self.probabilities(logits, tokens))
+
+    def probabilities(self, logits: Logits, tokens: Int[Tensor, "batch seq"]) -> Probabilities:
+        """Return the probability of each token that may be sampled; 0 or 1 at temperature 0.
+
+        Raises:
+          ValueError: a logit is NaN or infinite.
+        """
+        logits = self._filtered(logits, tokens)
+        if self._temperature == 0:
+            return torch.zeros_like(logits, dtype=torch.double).scatter(
+                1, logits.argmax(1, keepdim=True), 1.0
+            )
+        return logits.double().softmax(1)
+
+    def draw(self, weights: Probabilities) -> Int[Tensor, " batch"]:
+        """Return a token of each row with a probability in proportion to its weight.
+
+        Raises:
+          ValueError: the number of rows differs from that of seeds.
+        """
+        # Inverting the cumulative distribution never yields a token of probability 0.
+        heights = weights.cumsum(1)
+        target = self.uniform(weights).unsqueeze(1) * heights[:, -1:]
+        return torch.searchsorted(heights, target, right=True).squeeze(1)
+
+    def uniform(self, like: Float[Tensor, "batch vocab"]) -> Float[Tensor, " batch"]:
+        """Return a random number from 0 to 1 for each row of a tensor, on its device.
+
+        Raises:
+          ValueError: the number of rows differs from that of seeds.
+        """
+        if len(like) != len(self._streams):
             raise ValueError(
-                f"{len(self._streams)} seeds for {len(logits)} rows; pass one seed per row."
+                f"{len(self._streams)} seeds for {len(like)} rows; pass one seed per row."
             )
         numbers = [torch.rand(1, dtype=torch.double, generator=rng) for rng in self._streams]
-        # Inverting the cumulative distribution never yields a token of probability 0.
-        heights = logits.double().softmax(1).cumsum(1)
-        target = torch.stack(numbers).to(logits.device) * heights[:, -1:]
-        return torch.searchsorted(heights, target, right=True).squeeze(1)
+        return torch.cat(numbers).to(like.device)
+
+    def _filtered(
+        self, logits: Logits, tokens: Int[Tensor, "batch seq"]
+    ) -> Float[Tensor, "batch fewer"]:
+        if not logits.amax(1).isfinite().all():  # the maximum is NaN if any logit is
+            raise ValueError("the model's logits are NaN or inf; its weights are corrupt.")
+        return self.filtered(logits, tokens)
 
     def filtered(
         self, logits: Logits, tokens: Int[Tensor, "batch seq"]
@@ -102,7 +139,7 @@ class Sampling:
             largest = torch.finfo(logits.dtype).max
             scaled = scaled.clamp(-largest, largest).to(logits.dtype)
             logits = logits.scatter(1, tokens, scaled)
-        logits = logits[:, : self._vocab_size]
+        logits = logits[:, : self.vocab_size]
         if self._temperature:
             # In double precision and at most 0, so that small temperatures do not cause NaN.
             logits = (logits - logits.amax(1, keepdim=True)).double() / self._temperature

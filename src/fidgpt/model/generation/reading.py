@@ -1,0 +1,195 @@
+"""Rows of tokens, and models that read them with a cache."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fidgpt.model.cache import Cache, RewindableCache
+from fidgpt.model.context import AttentionContext, ContextFactory, Tokens
+from fidgpt.model.generation.decoding import Logits
+from fidgpt.model.positions import LearnedPositions
+from fidgpt.model.transformer import LanguageModel
+from fidgpt.ranges import require_size
+
+__all__ = ["next_logits"]
+
+
+Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
+
+
+def next_logits(model: LanguageModel, tokens: Tokens, ctx: AttentionContext) -> Logits:
+    """Return the logits of the next token."""
+    return model.unembedding(model.features(tokens, ctx)[:, -1])
+
+
+class Rows:
+    """Left-padded prompts and the tokens generated after them.
+
+    Padding repeats the first token of a row, at negative positions, and is masked.
+
+    Args:
+      prompts: token ids of the prompts; each has one token or more.
+      num_tokens: maximum number of tokens to generate.
+      device: device of the model.
+
+    Raises:
+      ValueError: there is no prompt, or one is empty.
+    """
+
+    def __init__(
+        self, prompts: Sequence[Sequence[int]], *, num_tokens: int, device: torch.device
+    ) -> None:
+        if not prompts or not all(len(prompt) for prompt in prompts):
+            raise ValueError(
+                "the prompt is empty: it needs one token or more, such as the end of text."
+            )
+        self.width = max(len(prompt) for prompt in prompts)
+        filled = [[prompt[0]] * (self.width - len(prompt)) + [*prompt] for prompt in prompts]
+        self._tokens = torch.zeros(len(prompts), self.width + num_tokens, dtype=torch.long)
+        self._tokens[:, : self.width] = torch.tensor(filled)
+        self._tokens = self._tokens.to(device)
+        absent = [self.width - len(prompt) for prompt in prompts]
+        self._absent = torch.tensor(absent, device=device).unsqueeze(1) if any(absent) else None
+
+    @property
+    def capacity(self) -> int:
+        """The maximum number of columns, of prompts and generated tokens."""
+        return self._tokens.shape[1]
+
+    def text(self, begin: int = 0) -> Tokens:
+        """Return the tokens so far from column `begin` on."""
+        return self._tokens[:, begin : self.width]
+
+    def append(self, tokens: Int[Tensor, " batch"]) -> None:
+        """Append a token to each row."""
+        self._tokens[:, self.width] = tokens
+        self.width += 1
+
+    def context(
+        self, layout: ContextFactory, *, begin: int, cached: int, cache: Cache | None
+    ) -> AttentionContext:
+        """Return the context of the columns from `cached` on, for a text that begins at `begin`.
+
+        Args:
+          layout: layout of the model.
+          begin: first column that the model sees.
+          cached: first column that is not in the cache.
+          cache: the KV cache; None for none.
+        """
+        whole = layout(self.text(begin))
+        if self._absent is not None:
+            whole = _left_padded(whole, absent=(self._absent - begin).clamp_min(0))
+        old = cached - begin
+        documents = None if whole.documents is None else _after(old, whole.documents)
+        return AttentionContext(
+            _after(old, whole.positions),
+            documents,
+            whole.contiguous,
+            tokens=_after(cached, self.text()),
+            cache=cache,
+        )
+
+
+def _after(count: int, numbers: Tensor) -> Tensor:
+    """Return all but the first columns, in the memory layout that a compiled step expects."""
+    return numbers[:, count:].clone(memory_format=torch.contiguous_format)
+
+
+def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> AttentionContext:
+    """Shift positions so that the first document of a row begins at column `absent`."""
+    columns = torch.arange(len(ctx), device=absent.device)
+    positions, documents = ctx.positions, ctx.documents
+    if documents is None:
+        positions = positions - absent
+    else:
+        positions = torch.where(documents == documents[:, :1], positions - absent, positions)
+    return AttentionContext(positions.masked_fill(columns < absent, -1), documents)
+
+
+class Reader:
+    """A model that reads rows as they grow, each column once while a cache holds those before.
+
+    Args:
+      model: in eval mode.
+      cache: empty; its capacity is that of the rows, or the context if that is smaller.
+      context: maximum number of latest columns that the model sees; with more, all of them are
+        recomputed for every token, from position 0.
+      step: computes the next logits from a single token: `next_logits` or its compiled form.
+
+    Attributes:
+      context: the argument.
+      num_logits: number of logits of a token, after the first pass.
+    """
+
+    num_logits = 0
+
+    def __init__(
+        self, model: LanguageModel, cache: Cache, *, context: int, step: Step = next_logits
+    ) -> None:
+        self._model = model
+        self._cache: Cache | None = cache
+        self.context = context
+        self._step = step
+        self._cached = 0
+
+    def logits(self, rows: Rows, count: int = 1) -> Float[Tensor, "batch count vocab"]:
+        """Read the columns that are not in the cache.
+
+        Args:
+          rows: within the context if `count` is above 1.
+          count: return the logits of the tokens that follow each of this many last columns.
+        """
+        begin = max(0, rows.width - self.context)
+        if begin or not self._is_caching:
+            self._cache, self._cached = None, begin
+        ctx = rows.context(self._model.layout, begin=begin, cached=self._cached, cache=self._cache)
+        assert ctx.tokens is not None  # rows always have tokens
+        self._cached = rows.width
+        if count > 1:
+            features = self._model.features(ctx.tokens, ctx)
+            logits = self._model.unembedding(features[:, -count:])
+        else:
+            compute = self._step if len(ctx) == 1 else next_logits
+            logits = compute(self._model, ctx.tokens, ctx).unsqueeze(1)
+        self.num_logits = logits.shape[2]
+        return logits.float()
+
+    def is_current(self, rows: Rows) -> bool:
+        """Return whether every column but the last was read, if it needs to be read only once."""
+        behind = self._is_caching and self._cached < rows.width - 1
+        return self.num_logits > 0 and not behind
+
+    def mark(self, count: int) -> None:
+        """Make it possible to `rewind` what is read next, up to `count` columns."""
+        if isinstance(self._cache, RewindableCache):
+            self._cache.mark(count)
+
+    def rewind(self, width: int) -> None:
+        """Forget the columns from `width` on; more of them if states cannot be taken back."""
+        if isinstance(self._cache, RewindableCache) and self._cached > width:
+            self._cached = self._cache.rewind(width)
+
+    @property
+    def _is_caching(self) -> bool:
+        return self._cache is not None and self._cache.is_complete
+
+
+def require_context(model: LanguageModel, *, context: int, num_columns: int) -> None:
+    """Raise ValueError if the context is below 1 or exceeds the model's learned positions.
+
+    Args:
+      model: the model.
+      context: maximum number of latest columns that it sees.
+      num_columns: maximum number of columns that it is to read.
+    """
+    require_size("context", context)
+    count = min(num_columns, context)
+    tables = [part for part in model.modules() if isinstance(part, LearnedPositions)]
+    least = min((table.weight.shape[0] for table in tables), default=count)
+    if count > least:
+        raise ValueError(
+            f"{context=} with up to {count} tokens exceeds the {least} learned positions of the "
+            f"model; use a context of at most {least}, which keeps the latest tokens."
+        )
