@@ -391,6 +391,18 @@ def test_invalid_ranges_are_refused(text: str, message: str) -> None:
         ([RATE.text], "tpe", None, "needs the number of points: write --search=tpe:50"),
         ([RATE.text], "grid", None, "log\\(first, last, count\\)"),
         ([RATE.text], "cmaes:5", None, "at least two continuous ranges"),
+        (
+            [RATE.text],
+            "pbt:5",
+            None,
+            "no such sampler. Population-based training is left to Ray Tune",
+        ),
+        (
+            [RATE.text],
+            "tpe:5",
+            "pbt",
+            "no such rule. Population-based training is left to Ray Tune",
+        ),
         ([RATE.text], "tpe:5", "asah", "there is no such rule. Did you mean asha"),
         ([RATE.text, "tag:LearningRate=1,2"], "tpe:5", None, "two spaces choose tag:LearningRate"),
         ([], "tpe:5", None, "needs a space"),

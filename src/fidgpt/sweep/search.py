@@ -46,6 +46,11 @@ from fidgpt.train.device import derive_seed
 
 FILE = "study.journal"
 _LOCK, _PRESENCE = ".journal", ".search.lock"
+_POPULATION = (
+    "Population-based training is left to Ray Tune, each member trained by train.py --resume=RUN "
+    "--config=tag:LearningRate=... --until_step=200 (docs/clusters.md). To end unpromising points "
+    "early, --search=tpe:50 --stop=asha."
+)
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
 _DIGITS = 5  # significant digits of a float, so that a directive stays readable
 _HALVING, _RUNGS = 3, 3  # of that many points ASHA continues one; how often it decides
@@ -177,7 +182,8 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
         "cmaes": lambda seed: CmaEsSampler(spaces, seed=seed),
     }
     if name not in known:
-        raise ConfigError(f"--search={name}: there is no such sampler. {suggest(name, known)}")
+        advice = _POPULATION if name == "pbt" else suggest(name, known)
+        raise ConfigError(f"--search={name}: there is no such sampler. {advice}")
     if name == "grid":
         grid_of(spaces)
     if name == "cmaes" and sum(space.values is None for space in spaces) < 2:
@@ -338,7 +344,8 @@ def pruner(name: str | None, *, num_steps: int) -> pruners.BasePruner:
     if name == "asha":
         first = max(1, num_steps // _HALVING**_RUNGS)
         return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=_HALVING)
-    raise ConfigError(f"--stop={name}: there is no such rule. {suggest(name, ('asha', 'median'))}")
+    advice = _POPULATION if name == "pbt" else suggest(name, ("asha", "median"))
+    raise ConfigError(f"--stop={name}: there is no such rule. {advice}")
 
 
 @dataclass(frozen=True)
