@@ -87,6 +87,12 @@ def test_goldens_are_written_and_compared(
     assert not (folder / "part.txt").exists()
 
 
+def test_a_config_that_cannot_be_built_is_named(lab: Path) -> None:
+    lab.write_text(LAB.replace("hidden_dim = width", "num_layers = -1"))
+    with pytest.raises(ValueError, match=r"^narrow: model.*num_layers=-1"):
+        goldens.main(["goldlab"])
+
+
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -20,7 +20,7 @@ from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs, w
 from fidgpt.compose.runs import build_trainer
 from fidgpt.cost import shared_parameters
 from fidgpt.graph import ConfigError, provenance_of
-from fidgpt.graph.errors import is_user_error
+from fidgpt.graph.errors import at, is_user_error
 from fidgpt.graph.outlines import Row, rows
 from fidgpt.train import Trainer
 
@@ -95,7 +95,9 @@ def _differences(name: str) -> Iterator[str]:
         if not path.exists():
             yield f"{path} is missing."
             continue
-        golden, text = path.read_text(encoding="utf-8"), golden_of(cfg)
+        golden = path.read_text(encoding="utf-8")
+        with at(config):
+            text = golden_of(cfg)
         if golden != text:
             lines, new = difference(golden, text, str(path))
             yield "\n".join([lines, *causes(cfg, new)])
@@ -125,7 +127,8 @@ def _write(name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for config, cfg in graphs.items():
         path = folder / f"{config}.txt"
-        path.write_text(golden_of(cfg), encoding="utf-8")
+        with at(config):
+            path.write_text(golden_of(cfg), encoding="utf-8")
         print(f"wrote {path}")
     for path in _others(folder, graphs):
         path.unlink()
