@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from multiprocessing import connection
 from pathlib import Path
 
+import pytest
 import torch
 
 _SERVER = multiprocessing.get_context("forkserver")
@@ -31,6 +32,7 @@ _SERVER.set_forkserver_preload(
         "rich.table",
         "torch._dynamo",
         "torch.distributed.fsdp",
+        "measured",
     ]
 )
 
@@ -68,7 +70,9 @@ class Python:
                 dict(os.environ if environment is None else environment),
             ),
         )
-        self.process.start()
+        with pytest.MonkeyPatch.context() as patch:  # the server starts with its first process
+            patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+            self.process.start()
 
     def send_signal(self, number: int) -> None:
         """Sends a signal to it, wherever it is."""

@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.goldens import difference
-
 Explain = Callable[[list[str]], list[str]]
 GOLDENS = Path(__file__).parent / "goldens"
 REMEDY = "If the change is meant: make test ARGS=--update-goldens, and read the difference."
@@ -28,6 +26,8 @@ def compare_with_golden(
         pytest.fail(f"There is no golden {path.name}. {REMEDY}", pytrace=False)
     golden = path.read_text(encoding="utf-8")
     if text != golden:
+        from fidgpt.goldens import difference  # late: the controller of xdist needs no torch
+
         lines, new = difference(golden, text, path.name)
         explained = explain(new) if explain else []
         pytest.fail("\n".join([lines, *explained, REMEDY]), pytrace=False)
