@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from torch import Tensor
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel.ranks import run_ranks
-from fidgpt.train import RunDirectory, RunError, Trainer
+from fidgpt.train import RunDirectory, RunError, StepReplay, Trainer
 from fidgpt.train.state import TrainState
 
 EVERY = 2
@@ -36,61 +36,44 @@ def local(tensor: Any) -> Tensor:
 
 
 @contextmanager
-def _in_computation(
-    step: int, harm: Callable[[TrainState, ExitStack], None], *, times: int, rank: int
+def flipped_in_weight(
+    step: int, *, bit: int = 3, rank: int = 0, name: str = "norm.weight"
 ) -> Iterator[None]:
-    """Do harm in the first computations of a step on one process."""
-    update, left = Trainer.update, [times]
+    """Flip a bit of a weight as a step is computed for the first time."""
+    update, left = Trainer.update, [step]
 
     def harmed(self: Trainer, state: TrainState, batch: Tensor) -> dict[str, Any]:
-        with ExitStack() as undo:
-            if state.step + 1 == step and left[0] and self.parallel.rank == rank:
-                left[0] -= 1
-                harm(state, undo)
-            return update(self, state, batch)
+        if [state.step + 1] == left and self.parallel.rank == rank:
+            left.clear()
+            flip(local(state.replica.get_parameter(name)), bit=bit)
+        return update(self, state, batch)
 
     with patch.object(Trainer, "update", harmed):
         yield
 
 
-def flipped_in_weight(
-    step: int, *, bit: int = 3, rank: int = 0, name: str = "norm.weight"
-) -> AbstractContextManager[None]:
-    """Flip a bit of a weight as the step begins."""
-
-    def harm(state: TrainState, _: ExitStack) -> None:
-        flip(local(state.replica.get_parameter(name)), bit=bit)
-
-    return _in_computation(step, harm, times=1, rank=rank)
-
-
+@contextmanager
 def flipped_in_gradient(
-    step: int, *, times: int = 1, rank: int = 0, name: str = "norm.weight"
-) -> AbstractContextManager[None]:
-    """Flip a bit of a gradient when it is there."""
-    draw = iter(range(3, 30))
+    step: int, *, bit: int = 3, times: int = 1, rank: int = 0, name: str = "norm.weight"
+) -> Iterator[None]:
+    """Flip a bit of a gradient when it is there, and the bits after it at further times."""
+    replay, bits = StepReplay.__call__, iter(range(bit, bit + times))
 
-    def harm(state: TrainState, undo: ExitStack) -> None:
-        bit = next(draw)
+    def hurt(parameter: Any) -> None:
+        if (own := next(bits, None)) is not None:
+            flip(local(parameter.grad), bit=own)
 
-        def hurt(gradient: Any) -> Any:
-            changed = gradient.clone()
-            flip(local(changed), bit=bit)
-            return changed
+    def harmed(self: StepReplay, update: Any, state: TrainState, parallel: Any) -> dict[str, Any]:
+        if (state.step + 1, parallel.rank) != (step, rank):
+            return replay(self, update, state, parallel)
+        handle = state.replica.get_parameter(name).register_post_accumulate_grad_hook(hurt)
+        try:
+            return replay(self, update, state, parallel)
+        finally:
+            handle.remove()
 
-        def hurt_shard(parameter: Any) -> None:
-            parameter.grad = hurt(parameter.grad)
-
-        parameter = state.replica.get_parameter(name)
-        if local(parameter) is parameter:
-            undo.callback(parameter.register_hook(hurt).remove)
-            return
-        handle = parameter.register_post_accumulate_grad_hook(hurt_shard)
-        undo.callback(handle.remove)
-        hooks: Any = parameter._post_accumulate_grad_hooks
-        hooks.move_to_end(handle.id, last=False)  # before anything sees the gradient
-
-    return _in_computation(step, harm, times=times, rank=rank)
+    with patch.object(StepReplay, "__call__", harmed):
+        yield
 
 
 def flipped_between(step: int, *, rank: int, name: str = "norm.weight") -> Any:

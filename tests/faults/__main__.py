@@ -16,6 +16,7 @@ import torch._dynamo  # noqa: F401 # or each fork imports it for its first tenso
 from faults.cases import NO_ROOM, Kinds, RunWorld, World, Wrong
 from faults.clusters import CLUSTERS, ClusterWorld
 from faults.elastic import ElasticWorld
+from faults.machines import MachineWorld
 from faults.sweeps import SweepWorld
 
 _HEAD = "| fault | times | ended exactly alike | a clear word first | seconds each |"
@@ -39,6 +40,8 @@ def main() -> int:
     world: World
     if options.elastic:
         world = ElasticWorld(folder)
+    elif options.machines:
+        world = MachineWorld(folder)
     elif options.sweeps:
         world = ClusterWorld(folder, options.on) if options.on else SweepWorld(folder)
     else:
@@ -96,6 +99,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="leave out those before")
     parser.add_argument("--sweeps", action="store_true", help="of sweeps, not of single runs")
     parser.add_argument("--elastic", action="store_true", help="of runs on nodes that come and go")
+    parser.add_argument("--machines", action="store_true", help="of runs on two machines")
     parser.add_argument("--on", choices=list(CLUSTERS), help="this cluster, of sweeps")
     parser.add_argument("--only", help="this kind alone")
     parser.add_argument("--variant", help="this run alone")

@@ -27,6 +27,8 @@ TESTS = Path(__file__).parents[1]
         pytest.param(["--sweeps", "--num=24", "--seed=4"], marks=pytest.mark.long),
         ["--elastic", "--num=1", "--seed=17"],
         pytest.param(["--elastic", "--num=30", "--seed=0"], marks=pytest.mark.long),
+        ["--machines", "--num=1", "--seed=0"],
+        pytest.param(["--machines", "--num=60", "--seed=0"], marks=pytest.mark.long),
     ],
     ids=" ".join,
 )
