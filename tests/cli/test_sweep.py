@@ -145,8 +145,8 @@ def test_a_bisection_names_the_difference(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--sweep=tag:NumKVHeads=1,2"], "directive 4 is wrong:\n  --config=tag:NumKVHeads=1"),
-        (["--sweep=tag:LearningRate=1e-3,fast"], "directive 4 is wrong:\n  --config=tag:Learn"),
+        (["--sweep=tag:NumKVHeads=1,2"], "--sweep is wrong:\n  --sweep=tag:NumKVHeads=1,2"),
+        (["--sweep=tag:LearningRate=1e-3,fast"], "--sweep is wrong:\n  --sweep=tag:Learn"),
         ([RATES, "stray"], "'stray' is not a flag."),
         ([RATES, "--objective=lost"], "no run reports --objective=lost. Did you mean loss"),
         ([RATES, "--objective=max"], "--objective=max must name a metric"),

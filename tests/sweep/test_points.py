@@ -10,7 +10,7 @@ import pytest
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
 from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, points, repeat
-from fidgpt.sweep.axes import Axis, Item
+from fidgpt.sweep.axes import MAKERS, Axis, Item
 from fidgpt.sweep.results import new_row
 from fidgpt.train import Trainer
 
@@ -171,6 +171,45 @@ SHAPE = "hidden_dim=33 must be a multiple of head_dim=16"
 def test_every_mistake_is_named_once(items: list[Item], num_mistakes: int, text: str) -> None:
     found = mistakes(*items)
     assert len(found) == num_mistakes and text in "\n".join(found)
+
+
+WRONG_SWEEPS = [
+    ("sweep", "set:model.hidden_dim=range(33,73)", "--sweep=set:model.hidden_dim=33:\n"),
+    (
+        "sweep",
+        f"set:model.hidden_dm={','.join(map(str, range(1, 40)))}",
+        "Did you mean hidden_dim?",
+    ),
+    ("sweep", "fiddler:use_rop,use_alibi", "  --sweep=fiddler:use_rop,use_alibi\n"),
+    ("sweep", "tag:LearningRate=0,001,0,003", "Write 1; or 0.001, with a point"),
+    ("sweep", "tag:LearningRate=1e-3,x,y,z,w,v", "\n\nand 4 more of the kind."),
+    ("sweep", "set:num_steps=lin(1,2)", "--sweep=set:num_steps=lin(1,2): lin(1,2) has no values"),
+    ("sweep", "set:optimizer.betas=(0.9,1.5),(0.9,2)", "--sweep=set:optimizer.betas=(0.9,1.5):\n"),
+    ("sweep", "model.hidden_dim=1,2", "--sweep=model.hidden_dim=1,2 lacks the kind"),
+    ("sweep", "set:seq_len=range(0,-40,-1)", "\nand 38 more of the kind."),
+    ("sweep", "use:model.norm=RMSNorm,adamw,LayerNorm(epps=1)", "  --sweep=use:model.norm=RMSNorm"),
+    ("zip", "set:seq_len=64,128;tag:LearningRate=3e-3,a", "--zip is wrong:\n  --zip=set:seq_len=6"),
+    ("repeat", "sed:9", "--repeat is wrong:\n  --repeat=sed:9\n           ^^^\n"),
+    ("ablate", "fiddler:use_gqa,use_mo", "  --ablate=fiddler:use_gqa,use_mo\n"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("flag", "text", "shown"), WRONG_SWEEPS)
+def test_an_error_shows_the_flag_in_ten_lines(flag: str, text: str, shown: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _ = Sweep("config:debug", MAKERS[flag](text)).plan
+    message = str(caught.value)
+    assert shown in message and len(message.splitlines()) <= 10
+    assert "--config" not in message and "directive " not in message
+
+
+def test_points_of_one_mistake_are_counted() -> None:
+    repeated = repeat("seed:5")
+    with pytest.raises(ConfigError) as caught:
+        _ = Sweep("config:debug", axis("set:model.hidden_dim=33"), repeated).plan
+    first = "--sweep=set:model.hidden_dim=33 --repeat=set:seed+="
+    assert str(caught.value).startswith(f"{first}0:\n{first}1:\nand 3 more points:\n  model.blocks")
 
 
 def test_a_wrong_base_is_named_once() -> None:

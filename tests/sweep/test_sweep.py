@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -20,8 +21,9 @@ from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective
+from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.report import read_report
-from fidgpt.sweep.results import Results, ResultsTable, read_table
+from fidgpt.sweep.results import Results, ResultsTable, log_width, read_table, table
 
 from .conftest import Toys, rows_of
 from .test_local import interrupt_when
@@ -47,6 +49,27 @@ def run(sweep: Sweep, **settings: Any) -> tuple[Results, str]:
     """The results of a sweep, and what it prints."""
     text = io.StringIO()
     return sweep.run(console=Console(file=text, width=1000), **settings), text.getvalue()
+
+
+def test_tables_of_a_log_fit_the_terminal_that_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminals = {2: os.terminal_size((70, 20))}
+
+    def size_of(stream: int) -> os.terminal_size:
+        if stream in terminals:
+            return terminals[stream]
+        raise OSError("not a terminal")
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr("os.get_terminal_size", size_of)
+    assert log_width() == 70
+    terminals.clear()
+    assert log_width() == 1000
+    monkeypatch.setenv("COLUMNS", "50")
+    console = Console(file=(text := io.StringIO()))
+    Screen(ResultsTable(Path(), []), console=console)
+    console.print(table(("point", "status"), [("a" * 90, "waiting")]))
+    lines = text.getvalue().splitlines()
+    assert len(lines) > 2 and max(map(len, lines)) <= 50
 
 
 @pytest.mark.slow

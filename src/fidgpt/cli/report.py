@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     from fidgpt.sweep.report import read_report, write_report
     from fidgpt.sweep.report.document import effects_table, importance_table, leader_tables
     from fidgpt.sweep.report.statistics import warnings_of
-    from fidgpt.sweep.results import table
+    from fidgpt.sweep.results import log_width, table
     from fidgpt.train import RunError
 
     report = read_report(_directory(arguments), objective=FLAGS.objective, repeats=FLAGS.repeats)
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
     print(f"\nRerun the best point:\n  {written.command}\n")
     if written.repeat is not None:
         print(f"Repeat the two best with other seeds:\n  {written.repeat}\n")
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else log_width())
     tables = [*leader_tables(report).values()]
     if report.effects:
         tables.append(effects_table(report))

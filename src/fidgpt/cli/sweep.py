@@ -102,9 +102,11 @@ def main(arguments: list[str]) -> int | None:
         return None
     from rich.console import Console  # late: --help and --list load no torch
 
+    from fidgpt.sweep.results import log_width
+
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = 1000  # so that a row stays in one line
+        console.width = log_width()
     try:
         _check_flags()
         if FLAGS.bisect is not None:

@@ -15,38 +15,41 @@ _WIDEST = 100
 
 
 class Written(str):
-    """A directive that stands in a file, whose line errors show in its place.
+    """A directive that was written as part of a file or a flag, which errors show in its place.
 
     Attributes:
-      file: the file.
-      line: the line, counted from 1.
-      column: where its key begins, counted from 0.
-      shown: the line itself.
+      where: the file and the line, or the flag.
+      shown: the line itself, or the flag with all its text.
+      column: where in it the directive begins, counted from 0.
     """
 
-    file: str
-    line: int
-    column: int
+    where: str
     shown: str
+    column: int
 
     @classmethod
-    def at(cls, text: str, file: str, lines: Sequence[str], line: int, column: int) -> "Written":
+    def in_file(
+        cls, text: str, file: str, lines: Sequence[str], line: int, column: int
+    ) -> "Written":
         """Return a directive that begins at a line and column, both counted from 0."""
         new = cls(text)
-        new.file, new.line, new.column = file, line + 1, column
+        new.where, new.column = f"{file}:{line + 1}", column
         new.shown = lines[line] if line < len(lines) else ""
         return new
 
+    @classmethod
+    def in_flag(cls, flag: str) -> "Written":
+        """Return the text of a flag, such as `--sweep=set:seed=1,2`; `alike` makes its values."""
+        name, _, text = flag.partition("=")
+        new = cls(text)
+        new.where, new.shown, new.column = name, flag, len(name) + 1
+        return new
+
     def alike(self, text: str) -> "Written":
-        """Return another directive that the same line stands for."""
+        """Return another directive that the same line or flag stands for."""
         new = Written(text)
         vars(new).update(vars(self))
         return new
-
-    @property
-    def where(self) -> str:
-        """The file and the line."""
-        return f"{self.file}:{self.line}"
 
 
 def curly_quotes(texts: Iterable[str]) -> str:
@@ -56,7 +59,7 @@ def curly_quotes(texts: Iterable[str]) -> str:
 
 
 def label(number: int, directive: str) -> str:
-    """Return the name of a directive: its number, or the line that it stands in."""
+    """Return the name of a directive: its number, or where it was written."""
     return directive.where if isinstance(directive, Written) else f"directive {number}"
 
 

@@ -103,11 +103,11 @@ class _Reader:
         line, column = place if isinstance(place, tuple) else _mark(place)
         if self._lines and line >= len(self._lines):  # the end
             line, column = len(self._lines) - 1, len(self._lines[-1])
-        line = Written.at("", self._file, self._lines, line, column)
+        line = Written.in_file("", self._file, self._lines, line, column)
         self.errors.append(directive_error(0, line, message))
 
     def _written(self, text: str, key: yaml.Node) -> Written:
-        return Written.at(text, self._file, self._lines, *_mark(key))
+        return Written.in_file(text, self._file, self._lines, *_mark(key))
 
     def _add(self, text: str, key: yaml.Node) -> None:
         self.directives.append(self._written(text, key))

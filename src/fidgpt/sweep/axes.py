@@ -265,15 +265,15 @@ def with_files_read(items: Iterable[Any], makers: Mapping[str, Any] = MAKERS) ->
 
 
 def _fixed(item: Any, line: Written | None = None) -> Any:
-    """Return an item with the environment variables that it names, and the line it stands in."""
+    """Return an item with the environment variables that it names, and where it was written."""
     if isinstance(item, str):
         meant = with_environment(item)
         return item.alike(meant) if isinstance(item, Written) else meant
     if not isinstance(item, Axis):
         return item
-    choices = []
+    line, choices = line or Written.in_flag(item.text), []
     for choice in item.choices:
-        meant = (line.alike(one) if line else one for one in choice.directives)
+        meant = (line.alike(one) for one in choice.directives)
         choices.append(replace(choice, directives=tuple(map(_fixed, meant))))
     return replace(item, choices=tuple(choices))
 
@@ -305,7 +305,8 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     if not values:
         raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")
     if takes_numbers(kind):
-        values = [one for value in values for one in expanded(value)]
+        with at(f"{flag}={text}"):
+            values = [one for value in values for one in expanded(value)]
     return [prefix.lstrip() + value for value in values]
 
 

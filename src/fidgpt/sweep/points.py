@@ -16,6 +16,7 @@ from fidgpt.compose import conflicts, report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, takes_numbers
+from fidgpt.compose.messages import Written
 from fidgpt.compose.runs import build_trainer, constraints_of, try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, check_and_bind, find_parameters, resolve
@@ -30,7 +31,7 @@ from fidgpt.train import Trainer
 from fidgpt.train.facts import measured_flops
 from fidgpt.train.summary_text import counted
 
-_MOST_LINES = 7  # of errors, and two of how many are left
+_MOST_LINES = 8  # of errors, and two of how many are left
 
 
 @dataclass(frozen=True)
@@ -268,7 +269,7 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
         points: dict[str, Point] = {}
         identities: dict[tuple[int, ...], str] = {}
         # By message, the points that it is about; none if it names a directive itself.
-        mistakes: dict[str, list[str]] = {}
+        mistakes: dict[str, list[tuple[str, ...]]] = {}
         for numbers in itertools.product(*(range(len(axis.choices)) for axis in maker.axes)):
             chosen = [axis.choices[i] for axis, i in zip(maker.axes, numbers, strict=True)]
             try:
@@ -279,7 +280,7 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
             try:
                 point = maker.point(chosen, graph)
             except (ConfigError, InitError) as error:
-                mistakes.setdefault(str(error), []).append(" ".join(_varied(chosen)))
+                mistakes.setdefault(str(error), []).append(_varied(chosen))
                 continue
             identities[numbers] = point.fingerprint
             points.setdefault(point.fingerprint, point)
@@ -290,20 +291,34 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
 
 
 def _some(mistakes: list[str]) -> list[str]:
-    """Return as many mistakes as fit on a screen, the first in any case."""
-    shown, num_lines = mistakes[:1], mistakes[0].count("\n") if mistakes else 0
-    for one in mistakes[1:]:
-        if (num_lines := num_lines + one.count("\n") + 2) > _MOST_LINES:
+    """Return as many mistakes as fit into `_MOST_LINES`, of the first at least its beginning."""
+    shown: list[str] = []
+    left = _MOST_LINES
+    for one in mistakes:
+        lines = [line for line in one.splitlines() if line.strip()]
+        if shown and len(lines) + 1 > left:
             break
-        shown.append(one)
-    left = len(mistakes) - len(shown)
-    return [*shown, f"and {left} more of the kind."] if left else shown
+        kept = lines if len(lines) <= left else [*lines[: left - 1], "  ..."]
+        shown.append("\n".join(kept))
+        left -= len(kept) + 1
+    others = len(mistakes) - len(shown)
+    return [*shown, f"and {others} more of the kind."] if others else shown
 
 
-def _message(text: str, points: list[str]) -> str:
-    """Return a mistake below all the points that it is about."""
+def _message(text: str, points: Sequence[tuple[str, ...]]) -> str:
+    """Return a mistake below the first points that it is about."""
+    if not points:
+        return text
     indented = text.replace("\n", "\n  ")
-    return "".join(f"{point}:\n" for point in points) + (f"  {indented}" if points else text)
+    names = [" ".join(map(_typed, one)) for one in points[:2]]
+    names += [f"and {len(points) - 2} more points"] * (len(points) > 2)
+    return "".join(f"{name}:\n" for name in names) + f"  {indented}"
+
+
+def _typed(directive: str) -> str:
+    """Return a directive as it would be typed, with its flag, if a flag held it."""
+    is_flag = isinstance(directive, Written) and directive.where.startswith("--")
+    return f"{directive.where}={directive}" if is_flag else directive
 
 
 def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], str]) -> list[str]:

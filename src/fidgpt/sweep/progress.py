@@ -83,7 +83,7 @@ class Screen:
             highlight=False, force_jupyter=False, force_terminal=sys.stdout.isatty()
         )
         if not self._console.is_terminal:
-            self._console.width = 1000
+            self._console.width = results.log_width()
         self._pace = Pace()
         self._shown: dict[str, float] = {}
         self._trouble: str | None = None

@@ -40,6 +40,7 @@ _REQUIRED: Mapping[str, Any] = {
     **{"values": dict, "metrics": dict, "directives": list, "seconds": int | float},
     **dict.fromkeys(("num_steps", "step", "attempts"), int),
 }
+_WIDTH = 1000  # of a log that no terminal shows, so that a row stays in one line
 _SECONDS = 2.0  # between two writes while nothing ends
 FAILED = ("failed", "diverged")
 TO_COME = ("waiting", "running", "stopped")
@@ -323,6 +324,16 @@ def _recorded(directory: Path) -> list[dict[str, list[str]]]:
         lines = read_bytes(directory / SWEEPS).decode().splitlines()
         return [{key: row[key] for key in ("directives", "axes")} for row in map(parse_json, lines)]
     return []
+
+
+def log_width() -> int:
+    """Return how wide tables may be in a log: as the terminal that follows it, if there is one."""
+    with contextlib.suppress(ValueError):
+        return int(os.environ.get("COLUMNS", ""))
+    for stream in range(3):  # standard output goes elsewhere, as after `| tee sweep.log`
+        with contextlib.suppress(OSError):
+            return os.get_terminal_size(stream).columns
+    return _WIDTH
 
 
 def table(
