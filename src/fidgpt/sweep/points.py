@@ -317,8 +317,8 @@ def _message(text: str, points: Sequence[tuple[str, ...]]) -> str:
 
 def _typed(directive: str) -> str:
     """Return a directive as it would be typed, with its flag, if a flag held it."""
-    is_flag = isinstance(directive, Written) and directive.where.startswith("--")
-    return f"{directive.where}={directive}" if is_flag else directive
+    where = directive.where if isinstance(directive, Written) else ""
+    return f"{where}={directive}" if where.startswith("--") else directive
 
 
 def _without_effect(axes: Sequence[Axis], identities: Mapping[tuple[int, ...], str]) -> list[str]:
