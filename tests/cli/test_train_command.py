@@ -48,7 +48,7 @@ def test_what_shows_trains_nothing(
     ("error", "rank", "is_printed", "waits"),
     [
         (RunError("no disk"), "0", True, False),
-        (RunError("no disk"), "1", True, True),  # which only this process may have found
+        (RunError("no disk"), "1", True, False),  # which only this process may have found
         (ConfigError("no size"), "1", False, True),
     ],
 )
@@ -64,7 +64,9 @@ def test_an_error_of_all_processes_is_printed_by_the_first(
         raise error
 
     slept: list[float] = []
-    monkeypatch.setenv("LOCAL_RANK", rank)
+    for name in ("RANK", "LOCAL_RANK"):
+        monkeypatch.setenv(name, rank)
+    monkeypatch.setattr("fidgpt.parallel.meeting.report_failure", lambda message: None)
     monkeypatch.setattr(app.time, "sleep", slept.append)
     outcome = command(main)
     assert (outcome.status, bool(slept)) == (app.MISTAKE, waits)

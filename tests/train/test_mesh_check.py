@@ -140,7 +140,7 @@ def test_small_copies_compute_exactly() -> None:
     cfg = small("base", use_dropout, fiddlers.use_ema, fiddlers.use_packing, replicate=2)
     trainer = build_trainer(cfg)
     assert trainer.average is None
-    assert trainer.micro_batch_size == 1
+    assert trainer.micro_batch_size == 2
     assert {node.value.dropout for node in graph.parts(cfg) if hasattr(node.value, "dropout")} == {
         0.0
     }

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,8 @@ from torch import nn
 
 from fidgpt import configs, data, model, train
 from fidgpt.compose.runs import build_trainer
+from fidgpt.parallel import Mesh
+from fidgpt.parallel.mesh import ALONE
 from fidgpt.train import module_trials, preflight
 
 WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {
@@ -434,7 +437,7 @@ def test_a_wrong_stream_is_named(kind, message):
 
 def test_rows_are_those_of_the_process():
     trainer = with_stream(AllRows())
-    trainer.parallel.world_size = 2
+    trainer.parallel.places = replace(ALONE, mesh=Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs \[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_streams(trainer)
     trainer.data = Counted()
