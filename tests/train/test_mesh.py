@@ -59,9 +59,7 @@ def test_sizes_are_tags_that_a_resumed_run_may_change(cfg: fdl.Config) -> None:
 def test_a_batch_is_split_over_the_replicas_and_shards(cfg: fdl.Config) -> None:
     fiddlers.use_mesh(cfg, shard=4, replicate=2)
     cfg.batch_size = 4
-    with pytest.raises(
-        ConfigError, match="batch_size=4 .* too few .*: choose 8 or more"
-    ):
+    with pytest.raises(ConfigError, match="batch_size=4 .* too few .*: choose 8 or more"):
         build_trainer(cfg)
 
 
