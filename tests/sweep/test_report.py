@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from fidgpt.compose.composition import compose
 from fidgpt.curves import read_runs
@@ -96,6 +97,11 @@ def test_a_lucky_seed_does_not_win(tmp_path: Path) -> None:
     axes = {"LearningRate": ["0.001", "0.01"], "seed": ["0", "1"]}
     sweep = write_sweep(tmp_path / "sweep", axes, lambda v: finals[v["LearningRate"], v["seed"]])
     assert read_report(sweep).best.values == {"LearningRate": "0.001", "seed": "0"}
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(read_results(sweep))
+    assert shown.getvalue().endswith(
+        "best: LearningRate=0.001, validation/loss 3.0000, the mean of 2 runs\n"
+    )
     # If the seeds are not what repeats a run, the best point wins.
     assert read_report(sweep, repeats=["LearningRate"]).verdict[0].startswith("seed=0 won")
 

@@ -9,6 +9,7 @@ import itertools
 import json
 import os
 import re
+import statistics
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ from fidgpt.train.summary_text import counted, duration, magnitude
 Result = dict[str, Any]
 TABLE, SHEET, LOCK, SWEEPS = "table.jsonl", "results.csv", ".table.lock", "sweeps.jsonl"
 _FORMULA = re.compile(r"[=@\t\r]|[+-](?!(\d*\.?\d+|\d+\.)(e[+-]?\d+)?$)")  # but no number
+SEED = re.compile(r"(?i)\bseed(_\d+)?$")  # the name of an axis that only repeats runs
 _REPLACED = (SHEET, SWEEPS, "objective.json", "bisect.jsonl")
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
@@ -412,6 +414,12 @@ def best(rows: Iterable[Result], objective: Objective | None = None) -> Result |
     return min(rows, key=lambda row: by.sorted_by(row["metrics"][by.name]), default=None)
 
 
+def name_without(row: Result, labels: Collection[str]) -> str:
+    """Return the name of a point without its values on some axes."""
+    dropped = {f"{label}={row['values'].get(label)}" for label in labels}
+    return " ".join(w for w in row["name"].split(" ") if w not in dropped) or row["name"]
+
+
 def tally(rows: Iterable[Result], count: int) -> str:
     """Return how many of so many points are done, and how many failed."""
     statuses = [row["status"] for row in rows]
@@ -444,9 +452,27 @@ class Results(list[Result]):
         return best(self, objective_of(name) if name else self._objective)
 
     def __rich__(self) -> RenderableType:
-        row, name = self.best(), (self._objective or usual(self)).name
-        text = f"best: {row['name']}, {name} {row['metrics'][name]:.4f}" if row else "no result yet"
-        return Group(results_table(self, self._objective), Text(text))
+        return Group(results_table(self, self._objective), Text(self._verdict()))
+
+    def _verdict(self) -> str:
+        """Return which point is the best, by the mean of the runs that repeat it."""
+        by, alike = self._objective or usual(self), dict[Any, list[Result]]()
+        for row in self:
+            if row["status"] == "finished" and isinstance(row["metrics"].get(by.name), int | float):
+                values = (one for one in row["values"].items() if not SEED.search(one[0]))
+                alike.setdefault(frozenset(values), []).append(row)
+        if len(alike) < 2 or all(len(rows) == 1 for rows in alike.values()):
+            row = self.best()
+            shown = f"{row['name']}, {by.name} {row['metrics'][by.name]:.4f}" if row else ""
+            return f"best: {shown}" if row else "no result yet"
+        means = [
+            (statistics.fmean(row["metrics"][by.name] for row in rows), rows)
+            for rows in alike.values()
+        ]
+        mean, rows = min(means, key=lambda one: by.sorted_by(one[0]))
+        count = f", the mean of {len(rows)} runs" if len(rows) > 1 else ""
+        name = name_without(rows[0], [label for label in rows[0]["values"] if SEED.search(label)])
+        return f"best: {name}, {by.name} {mean:.4f}{count}"
 
     def _repr_html_(self) -> str:
         return as_html(self)

@@ -30,7 +30,6 @@ _ONCE = (
 _BEYOND = "That is more than repeated runs explain (t-test of the two, 95 %)."
 _WITHIN = "Repeated runs differ as much (t-test of the two, 95 %): consider them equal."
 _ALL = "all"
-_SEED = re.compile(r"(?i)\bseed(_\d+)?$")
 _ABLATION = re.compile(r"ablate(_\d+)?")
 _FAR = 5.0  # ratio of two numbers from which an axis of these two is logarithmic
 _MOST_BINS = 8
@@ -125,7 +124,7 @@ def columns_of(records: Sequence[Record], *, repeats: Sequence[str] = ()) -> lis
             raise ConfigError(f"no axis is called {name}. {suggest(name, found)}")
     columns = []
     for label, texts in found.items():
-        is_repeat = label in repeats if repeats else bool(_SEED.search(label))
+        is_repeat = label in repeats if repeats else bool(results.SEED.search(label))
         try:
             numbers, ordered = zip(*sorted((float(one), one) for one in texts), strict=True)
         except ValueError:
@@ -172,8 +171,7 @@ class Group:
         first = records[0]
         self.records = records
         self.values = {key: text for key, text in first.values.items() if key not in repeats}
-        dropped = {f"{key}={first.values.get(key)}" for key in repeats}
-        self.name = " ".join(w for w in first.name.split(" ") if w not in dropped) or first.name
+        self.name = results.name_without(first.row, repeats)
         self.by_repeat = {
             tuple(text for key, text in record.values.items() if key in repeats): record.final
             for record in records
