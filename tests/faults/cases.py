@@ -523,7 +523,7 @@ def text_cut_in_a_step(case: RunCase) -> None:
         harm.truncate(case.draw.choice(sorted(cache.rglob("*.bin"))), case.draw)
 
     ended = case.start(case.place(STEP), cut)
-    require_status(ended, 0, 2, output=".bin was whole" if ended.status else "")
+    require_status(ended, 0, 2, output=".bin can no longer be read" if ended.status else "")
     shutil.copytree(good, cache, dirs_exist_ok=True)
 
 
