@@ -11,13 +11,13 @@ from unittest.mock import patch
 
 import fiddle as fdl
 import torch.distributed as dist
-from torch import Tensor
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel.ranks import run_ranks
 from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.checkpoints import manifest
+from fidgpt.train.rows import LaunchedStep
 from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
@@ -43,14 +43,14 @@ class Dies(Exception):
 
 def dying(step: int) -> Any:
     """Let a run fail in a step."""
-    update = Trainer.update
+    launch = Trainer.launch
 
-    def fail(self: Trainer, state: TrainState, batch: Tensor) -> dict[str, Any]:
+    def fail(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
         if state.step + 1 == step:
             raise Dies
-        return update(self, state, batch)
+        return launch(self, state, *batch, **options)
 
-    return patch.object(Trainer, "update", fail)
+    return patch.object(Trainer, "launch", fail)
 
 
 def train(cfg: fdl.Config[Trainer], path: Path, *, resume: bool = False) -> list[Any]:

@@ -40,15 +40,15 @@ def flipped_in_weight(
     step: int, *, bit: int = 3, rank: int = 0, name: str = "norm.weight"
 ) -> Iterator[None]:
     """Flip a bit of a weight as a step is computed for the first time."""
-    update, left = Trainer.update, [step]
+    launch, left = Trainer.launch, [step]
 
-    def harmed(self: Trainer, state: TrainState, batch: Tensor) -> dict[str, Any]:
+    def harmed(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
         if [state.step + 1] == left and self.parallel.rank == rank:
             left.clear()
             flip(local(state.replica.get_parameter(name)), bit=bit)
-        return update(self, state, batch)
+        return launch(self, state, *batch, **options)
 
-    with patch.object(Trainer, "update", harmed):
+    with patch.object(Trainer, "launch", harmed):
         yield
 
 
@@ -78,15 +78,15 @@ def flipped_in_gradient(
 
 def flipped_between(step: int, *, rank: int, name: str = "norm.weight") -> Any:
     """Flip a bit of a weight after a step."""
-    update = Trainer.update
+    launch = Trainer.launch
 
-    def harmed(self: Trainer, state: TrainState, batch: Tensor) -> dict[str, Any]:
-        row = update(self, state, batch)
+    def harmed(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
+        launched = launch(self, state, *batch, **options)
         if state.step == step and self.parallel.rank == rank:
             flip(local(state.model.get_parameter(name)))
-        return row
+        return launched
 
-    return patch.object(Trainer, "update", harmed)
+    return patch.object(Trainer, "launch", harmed)
 
 
 def everything(cfg: fdl.Config) -> None:

@@ -305,7 +305,7 @@ def write_texts(texts: Path) -> None:
 _TRAINER = "fidgpt.train.trainer:Trainer"
 _CHECKPOINTS = "fidgpt.train.checkpoints.checkpoints"
 STEP, CREATE, PREPARE, LOOP, RESTORE, GO_ON = (
-    f"{_TRAINER}.{name}" for name in ("update", "_create", "prepare", "_loop", "setup", "_rewind")
+    f"{_TRAINER}.{name}" for name in ("launch", "_create", "prepare", "_loop", "setup", "_rewind")
 )
 EVALUATION = "fidgpt.train.evaluation:Validation.__call__"
 SAVE, RETIRE = (f"{_CHECKPOINTS}:Checkpoints.{name}" for name in ("save", "_retire"))

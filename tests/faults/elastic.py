@@ -83,9 +83,9 @@ def _process(folder: str, arguments: Sequence[str]) -> None:
 
 def _pausing(folder: Path) -> None:
     """Let steps wait for what is to happen in them, or before: from `STEP.due` to `STEP.done`."""
-    update, record, stopped = Trainer.update, StopSignals._record, []
+    launch, record, stopped = Trainer.launch, StopSignals._record, []
 
-    def paused(self: Trainer, state: Any, batch: Any) -> Any:
+    def paused(self: Trainer, state: Any, shares: Any, **options: Any) -> Any:
         number = state.step + 1
         with (folder / "worlds").open("a") as file:
             file.write(f"{number} {self.parallel.world_size}\n")
@@ -93,13 +93,13 @@ def _pausing(folder: Path) -> None:
             while int(due.stem) <= number and not due.with_suffix(".done").exists() and not stopped:
                 due.with_suffix(".reached").touch()
                 time.sleep(0.01)
-        return update(self, state, batch)
+        return launch(self, state, shares, **options)
 
     def recorded(self: StopSignals, number: int, frame: Any) -> None:
         stopped.append(number)
         record(self, number, frame)
 
-    Trainer.update, StopSignals._record = paused, recorded
+    Trainer.launch, StopSignals._record = paused, recorded
 
 
 class ElasticCase(Case):

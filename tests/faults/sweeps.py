@@ -239,14 +239,14 @@ def _watched(journal: Journal, arguments: Sequence[str]) -> Command:
         one.partition("=")[2] for one in arguments if one.startswith(("--run_dir", "--resume"))
     ]
     point = Path(words[-1]).name
-    update = Trainer.update
+    launch = Trainer.launch
 
-    def noted(self: Trainer, state: Any, batch: Any) -> Any:
+    def noted(self: Trainer, state: Any, shares: Any, **options: Any) -> Any:
         journal.note(point, str(state.step + 1))
-        return update(self, state, batch)
+        return launch(self, state, shares, **options)
 
     def command() -> None:
-        Trainer.update = noted
+        Trainer.launch = noted
         try:
             train.run()
         except SystemExit as leaving:

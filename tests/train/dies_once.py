@@ -13,22 +13,22 @@ from fidgpt.train import Trainer
 FLAG = "--run_dir="
 DIES_AT = 5
 
-update = Trainer.update
+launch = Trainer.launch
 
 
-def deadly(self, state, batch):
-    """Updates, until process 1 gets to that step for the first time."""
+def deadly(self, state, batch, **options):
+    """Launches steps, until process 1 gets to that step for the first time."""
     run = Path(next(one for one in sys.argv if one.startswith(FLAG)).removeprefix(FLAG))
     if os.environ["RANK"] == "1" and state.step == DIES_AT and not (run / "died").exists():
         (run / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return update(self, state, batch)
+    return launch(self, state, batch, **options)
 
 
 def process(*flags: str) -> None:
     """Train, in one of the processes of a run."""
     sys.argv = [__file__, *flags]
-    Trainer.update = deadly
+    Trainer.launch = deadly
     train.run()
 
 

@@ -495,11 +495,11 @@ def test_a_way_that_was_left_is_not_returned_to(cfg, train, tmp_path, monkeypatc
     cfg.checkpoints.keep_last = 5
     whole = train(cfg)
 
-    def die(*_):
+    def die(*_, **options):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fidgpt.train.Trainer.update", die)
+        patch.setattr("fidgpt.train.Trainer.launch", die)
         with pytest.raises(KeyboardInterrupt):
             train(cfg, resume=True, resume_step=6)
     assert newest_good(tmp_path / "run") == 6

@@ -15,7 +15,7 @@ import safetensors.torch
 import torch
 from harmed import NUM_STEPS, Run, differences, goes_back
 from small_models import start
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,8 +29,9 @@ from fidgpt.fiddlers.experts import (
 )
 from fidgpt.model import materialize
 from fidgpt.model.moe import MoE
-from fidgpt.model.reports import collecting, report_tally
+from fidgpt.model.reports import collecting, report_metric, report_tally
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
+from fidgpt.parallel.agreement import Agreement
 from fidgpt.train import (
     Average,
     BFloat16,
@@ -48,6 +49,7 @@ from fidgpt.train import (
     StepMeters,
     Trainer,
 )
+from fidgpt.train.rows import LaunchedStep
 from fidgpt.train.state import TrainState
 from fidgpt.train.step import (
     GradientNorms,
@@ -512,8 +514,14 @@ def test_tallies_add_up_though_a_cuda_graph_writes_them_to_one_place():
         place.copy_(torch.tensor(counts))
         with collecting() as reports:
             report_tally(part, place)
+            report_metric("seen", torch.ones(()))
         step.add(reports, None)
-    assert step.settle(parallel.DataParallel()) == {"count/layers": [[11.0, 22.0]]}
+    alone = parallel.DataParallel()
+    agreement = Agreement(alone)
+    step.join(agreement, alone)
+    agreement.start()
+    (settled,) = step.settle()["count/layers"]
+    assert settled.tolist() == [11.0, 22.0] and step.means()["seen"] == 2
 
 
 def goes_back_schedule_free(run: Run) -> None:
@@ -619,18 +627,18 @@ def test_a_skipped_step_changes_nothing_but_the_step_number(
     fiddlers.use_ema(run.cfg)
     fiddlers.use_moe(run.cfg, num_experts=2)
     fiddlers.use_loss_free_balancing(run.cfg)
-    update = Trainer.update
+    launch = Trainer.launch
     moved: dict[int, set[str]] = {}
 
-    def watched(self: Trainer, state: TrainState, batch: Tensor) -> dict[str, Any]:
+    def watched(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
         before, step = run.state(), state.step
-        row = update(self, state, batch)
+        launched = launch(self, state, *batch, **options)
         found = differences(run.state(), before)
         moved[step] = {place.split("/")[1] for place in found if "/parts/average" in place}
         moved[step] |= {place.split("/")[1] for place in found if "/parts/" not in place}
-        return row
+        return launched
 
-    monkeypatch.setattr(Trainer, "update", watched)
+    monkeypatch.setattr(Trainer, "launch", watched)
     rows = run.train()
     left_out = {row["step"] - 1 for row in rows if row["skipped"]}
     assert left_out == {*run.harm.factors}

@@ -84,21 +84,21 @@ def harmed(path: Path, share: str) -> dict[str, Any]:
     cfg.trackers, cfg.samples = cfg.trackers[1:], None
     cfg.num_steps, cfg.checkpoints.every = 7, 2
     made = build_trainer(cfg)
-    read, setup = made.data.batch, made.setup
+    launch, setup = made.launch, made.setup
     kept: list[TrainState] = []
 
-    def batch(step: int, **others: int) -> Tensor:
-        if step == HARMFUL and others.get("rank") == 1:
+    def harming(state: TrainState, *batch: Any, **options: Any) -> Any:
+        if state.step + state.shift == HARMFUL and made.parallel.rank == 1:
             with torch.no_grad():  # of this process's own weights
-                weight = [*kept[0].model.parameters()][-1]
+                weight = [*state.model.parameters()][-1]
                 getattr(weight, "to_local", lambda: weight)().fill_(torch.nan)
-        return read(step, **others)
+        return launch(state, *batch, **options)
 
     def keep(*arguments: Any, **options: Any) -> TrainState:
         kept.append(setup(*arguments, **options))
         return kept[-1]
 
-    made.data.batch = batch
+    made.launch = harming
     made.setup = keep
     with made.parallel:
         made.train(train.RunDirectory(path / "run", texts={}))
@@ -151,7 +151,8 @@ def _measured(mesh: DeviceMesh | None) -> dict[str, Any]:
     gradient.fill_(torch.nan)
     not_finite = GradientNorms(net.parameters()).not_finite()
     names = [name for name, p in net.named_parameters() if any(p is other for other in not_finite)]
-    return {"measured": measured, "total": found.total, "one": one, "not finite": names, **held}
+    numbers = {name: float(value) for name, value in measured.items()}
+    return {"measured": numbers, "total": found.total, "one": one, "not finite": names, **held}
 
 
 def _stepped(mesh: DeviceMesh | None) -> dict[str, Tensor]:

@@ -40,12 +40,15 @@ class Share(Protocol):
     """The share of a pass in an optimizer step of several micro-batches or processes.
 
     Attributes:
-      of_targets: its fraction of the tokens that count in the loss, times `num_processes`.
       num_processes: processes whose gradients are averaged.
     """
 
-    of_targets: float
     num_processes: int
+
+    @property
+    def of_targets(self) -> float | Float[Tensor, ""]:
+        """Its fraction of the tokens that count in the loss, times `num_processes`."""
+        ...
 
     def sequence_totals(
         self, counts: Sequence[Int64[Tensor, "..."]], /
@@ -162,7 +165,7 @@ class Reports:
             if one.kind != kind:
                 continue
             if share is not None:
-                value = value * _fraction(one.count, total, share)
+                value = scaled(value, _fraction(one.count, total, share))
             named.setdefault(one.name, []).append(value)
         return named
 
@@ -286,6 +289,11 @@ class _Report:
     def is_fixed(self) -> bool:
         """Whether the count depends on shapes only."""
         return isinstance(self.count, int)
+
+
+def scaled(value: Tensor, factor: float | Tensor) -> Tensor:
+    """Return the product, in the format of the value."""
+    return value * (factor.to(value.dtype) if isinstance(factor, Tensor) else factor)
 
 
 def _fraction(count: Count, total: int | Tensor | None, share: Share) -> float | Tensor:

@@ -274,24 +274,6 @@ class DataParallel:
         parts = joined.split([value.numel() for value in values])
         return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
-    def largest(self, number: int) -> int:
-        """Return the largest of the processes' numbers."""
-        if self.world_size == 1:
-            return number
-        largest = torch.tensor(number, device=self.device)
-        dist.all_reduce(largest, dist.ReduceOp.MAX)
-        return int(largest)
-
-    def gather_numbers(self, numbers: Sequence[float]) -> list[list[float]]:
-        """Return the numbers of all processes in float32, by rank, by one all-reduce."""
-        if self.world_size == 1:
-            return [[*map(float, numbers)]]
-        table = torch.zeros(self.world_size, len(numbers))
-        table[self.rank] = torch.tensor(numbers)
-        table = table.to(self.device)
-        dist.all_reduce(table)
-        return table.tolist()
-
     def on_main(self, action: Callable[[], object]) -> None:
         """Run an action on the main process; if it fails there, raise on all processes.
 

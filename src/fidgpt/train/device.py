@@ -71,6 +71,11 @@ def seed_torch(seed: int, *, device: torch.device) -> None:
         torch.manual_seed(seed)
 
 
+def widest_dtype(device: torch.device) -> torch.dtype:
+    """Return the most exact number format of a device: Apple's GPUs have no float64."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
 T = TypeVar("T")
 MEASURED = "measured.json"  # in the cache directory
 

@@ -75,7 +75,8 @@ class Goodput:
 
         It is the one that took longest for data and the forward pass: the backward pass waits for
         all processes, and so takes the others as long. `slowest/behind` is how much longer than the
-        median of all processes that was.
+        median of all processes that was. A row has that of an earlier step, the last one that all
+        processes had finished when they agreed on the numbers of its own.
 
         Args:
           seconds: of each process, by phase as in `PHASES`.

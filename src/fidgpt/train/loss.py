@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from fidgpt.data import inputs_and_targets
 from fidgpt.model.embedding import Unembedding
-from fidgpt.model.reports import Share, collecting, report_loss, report_metric
+from fidgpt.model.reports import Share, collecting, report_loss, report_metric, scaled
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel.tensor import SplitVocabulary
 from fidgpt.ranges import require_not_negative, require_probability
@@ -381,7 +381,7 @@ class NextToken(nn.Module):
             targets = ctx.own(targets).flatten()
             loss = self.loss(features, self.model.unembedding, targets, counted)
             report_metric("loss", loss)
-        loss = loss if share is None else loss * share.of_targets
+        loss = loss if share is None else scaled(loss, share.of_targets)
         return sum(reports.losses_of(share).values(), loss)
 
     def count(self, batch: Int64[Tensor, "rows window"]) -> None:

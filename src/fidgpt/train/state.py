@@ -18,7 +18,7 @@ from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, report
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunError
-from fidgpt.train.step import GradientNorms, GroupSchedules, Stopwatch, norms_of
+from fidgpt.train.step import BatchShares, GradientNorms, GroupSchedules, Stopwatch, norms_of
 
 __all__ = ["Stateful"]
 
@@ -58,6 +58,8 @@ class TrainState:
       settings: what each parameter group was configured with, as far as it is plain values.
       stateful: what a checkpoint holds besides model and optimizer, by name.
       clock: time spent in each phase of the step.
+      ahead: the batch of the next step, if it was read ahead.
+      seconds: of this process in each phase of the last finished step; empty before the first.
     """
 
     model: LanguageModel
@@ -82,6 +84,8 @@ class TrainState:
             for group in self.optimizer.param_groups
         ]
         self.clock = Stopwatch(self.model.device)
+        self.ahead: BatchShares | None = None
+        self.seconds: Sequence[float] = ()
         if self.average is not None:
             self.average.begin(self.model)
         components = {

@@ -1,5 +1,6 @@
 """The pieces of an optimizer step: micro-batches, gradients, schedules, and what it measures."""
 
+import functools
 import re
 import time
 from collections import defaultdict
@@ -16,11 +17,12 @@ from fidgpt.data import all_in_loss, count_loss_targets
 from fidgpt.model.context import Division
 from fidgpt.model.reports import Reports, Share, Tallier, collecting
 from fidgpt.parallel import DataParallel
+from fidgpt.parallel.agreement import Agreed, Agreement
 from fidgpt.parallel.placement import norms_of_wholes, part_of
 from fidgpt.parallel.sharding import is_sharded
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
-from fidgpt.train.device import first_line, is_lack_of_memory
+from fidgpt.train.device import first_line, is_lack_of_memory, widest_dtype
 from fidgpt.train.loss import NextToken
 from fidgpt.train.run_directory import RunError
 
@@ -90,26 +92,48 @@ class BatchShares:
 
     Args:
       parts: micro-batches of this process.
+      agreement: by which processes count their tokens.
       parallel: the processes of the step.
+      accumulates: whether any process has several micro-batches.
     """
 
-    def __init__(self, parts: Sequence[MicroBatch], parallel: DataParallel) -> None:
-        num_targets = sum(part.num_targets for part in parts)
-        sums = parallel.sum(torch.tensor([num_targets, len(parts)], dtype=torch.float64))
-        total, num_parts = sums.tolist()
+    def __init__(
+        self,
+        parts: Sequence[MicroBatch],
+        agreement: Agreement,
+        parallel: DataParallel,
+        *,
+        accumulates: bool,
+    ) -> None:
+        self.parts = parts
         self.parallel = parallel
-        self.accumulates = num_parts > parallel.tokens.size
+        self.accumulates = accumulates
         self.num_rows = sum(len(part.rows) for part in parts if not part.is_idle)
-        self.targets_per_process = max(total / parallel.tokens.size, 1.0)
+        self._num_targets = sum(part.num_targets for part in parts)
+        self._agreed = None
+        if parallel.tokens.size > 1:
+            self._agreed = agreement.sum(self._num_targets), agreement.sum(self.num_rows)
         self.counted: Sequence[Tensor] | None = None
-        self._totals: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None
+        self._totals: tuple[Sequence[int | Tensor], Sequence[Tensor]] | None = None
+
+    @functools.cached_property
+    def targets_per_process(self) -> float | Float[Tensor, ""]:
+        """The mean number of targets of a process, on the device if there are several."""
+        if self._agreed is None:
+            return max(self._num_targets / self.parallel.tokens.size, 1.0)
+        return (self._agreed[0].value / self.parallel.tokens.size).clamp_min(1.0)
+
+    @functools.cached_property
+    def rows_of_all(self) -> int | Int64[Tensor, ""]:
+        """The number of rows over all processes."""
+        return self.num_rows if self._agreed is None else self._agreed[1].value.long()
 
     def of(self, part: MicroBatch) -> "PassShare | None":
         """Return the share of a micro-batch; None if it is the whole batch."""
         is_whole = self.parallel.tokens.size == 1 and not self.accumulates
         return None if is_whole else PassShare(self, part)
 
-    def count(self, module: nn.Module, parts: Sequence[MicroBatch]) -> None:
+    def count(self, module: nn.Module) -> None:
         """Count, before the first of several backward passes, what losses must know of the batch.
 
         If the model has such losses, this is a pass without gradients, which draws the same random
@@ -119,7 +143,7 @@ class BatchShares:
         device = self.parallel.device
         sums: list[Tensor] = []
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            for part in parts:
+            for part in self.parts:
                 with collecting() as reports:
                     objective.count(part.rows)
                 if not part.is_idle:
@@ -129,16 +153,22 @@ class BatchShares:
 
     def totals(
         self, fixed: Sequence[int], counted: Sequence[Tensor], *, num_rows: int
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    ) -> tuple[Sequence[int | Tensor], Sequence[Tensor]]:
         """Return the sums of counts of a micro-batch over all micro-batches of all processes."""
         if self._totals is None:
             # Those of a micro-batch's shape are in proportion to its rows.
-            device = self.parallel.device
-            rows = [torch.tensor(n * self.num_rows // max(1, num_rows)) for n in fixed]
-            known = self.counted
-            own = [*(one.to(device) for one in rows), *(() if known else counted)]
+            many = max(1, num_rows)
+            totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
+            own, device = [] if self.counted else [*counted], self.parallel.device
+            if divided := self.parallel.places.axes["context"].size > 1:
+                # Parts of sequences may be of unequal lengths.
+                rows = [n * self.num_rows // many for n in fixed]
+                own += [torch.full((), n, dtype=torch.int64, device=device) for n in rows]
             sums = self.parallel.sum_all(own)
-            self._totals = sums[: len(fixed)], known or sums[len(fixed) :]
+            begin = len(sums) - len(fixed)
+            if divided:
+                sums, totals = sums[:begin], sums[begin:]
+            self._totals = totals, self.counted or sums
         return self._totals
 
 
@@ -146,11 +176,19 @@ class PassShare:
     """The `Share` of a micro-batch."""
 
     def __init__(self, batch: BatchShares, part: MicroBatch) -> None:
-        self.of_targets = part.num_targets / batch.targets_per_process
         self.num_processes = batch.parallel.tokens.size
         self._batch = batch
         self._num_rows = len(part.rows)
+        self._num_targets = part.num_targets
         self._of_sequences: Sequence[Tensor] | None = None
+        self._of_targets: float | Tensor | None = None
+
+    @property
+    def of_targets(self) -> float | Float[Tensor, ""]:
+        """The fraction of the tokens that count in the loss, times the number of processes."""
+        if self._of_targets is None:
+            self._of_targets = self._num_targets / self._batch.targets_per_process
+        return self._of_targets
 
     def sequence_totals(self, counts: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the sums of these counts over the processes that share sequences."""
@@ -161,7 +199,7 @@ class PassShare:
 
     def totals(
         self, fixed: Sequence[int], counted: Sequence[Tensor]
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    ) -> tuple[Sequence[int | Tensor], Sequence[Tensor]]:
         """Return the sums of these counts over the step."""
         return self._batch.totals(fixed, counted, num_rows=self._num_rows)
 
@@ -399,21 +437,22 @@ class StepMeters:
     @contextmanager
     def measuring(
         self, groups: Sequence[Group], norms: GradientNorms
-    ) -> Iterator[dict[str, float]]:
+    ) -> Iterator[dict[str, float | Tensor]]:
         """Wrap the optimizer's step; the dict is filled when it is done."""
         before = [[p.detach().clone() for p in group["params"]] for group in groups]
-        measured: dict[str, float] = {}
+        measured: dict[str, float | Tensor] = {}
         yield measured
         for name, group, old in zip(_names(groups), groups, before, strict=True):
             parameters: list[nn.Parameter] = group["params"]
-            weights = torch.linalg.vector_norm(norms_of(old, parameters)).item()
+            weights = torch.linalg.vector_norm(norms_of(old, parameters))
             with torch.no_grad():
                 steps = [p - o for p, o in zip(parameters, old, strict=True)]
                 moved = norms_of(steps, parameters)
-            measured[f"grad_norm/{name}"] = norms.over(parameters).item()
+            measured[f"grad_norm/{name}"] = norms.over(parameters)
             # Weights that are all zero have no norm to compare with.
-            update = torch.linalg.vector_norm(moved).item()
-            measured[f"update_ratio/{name}"] = update / weights if weights else 0.0
+            update, dtype = torch.linalg.vector_norm(moved), widest_dtype(weights.device)
+            ratio = update.to(dtype) / weights.to(dtype)
+            measured[f"update_ratio/{name}"] = torch.where(weights == 0, 0.0, ratio)
             measured[f"learning_rate/{name}"] = float(group["lr"])
 
 
@@ -438,6 +477,9 @@ class StepReports:
     def __init__(self) -> None:
         self._means: dict[str, Tensor] = {}
         self._tallies: dict[Tallier, Tensor] = {}
+        self._agreed: Agreed | None = None
+        self._summed: dict[Tallier, Agreed] = {}
+        self._num_processes = 1
 
     @torch.no_grad()
     def add(self, reports: Reports, share: Share | None) -> None:
@@ -450,33 +492,59 @@ class StepReports:
             before = self._tallies.get(part)
             self._tallies[part] = tally.clone() if before is None else before + tally
 
-    def means(self, parallel: DataParallel) -> dict[str, float]:
-        """Return what was reported as numbers, the same on every process."""
-        means = parallel.mean(torch.stack(list(self._means.values()))).tolist()
-        return dict(zip(self._means, means, strict=True))
+    def join(self, agreement: Agreement, parallel: DataParallel) -> None:
+        """Let the agreement of a step sum what was reported over the processes."""
+        self._num_processes = parallel.tokens.size
+        self._agreed = agreement.sum(torch.stack(list(self._means.values())))
+        self._summed = {part: agreement.sum(tally) for part, tally in self._tallies.items()}
 
-    def settle(self, parallel: DataParallel) -> dict[str, Any]:
+    def means(self) -> dict[str, Tensor]:
+        """Return what was reported, the same on every process."""
+        assert self._agreed is not None, "join() has not been called"
+        means = self._agreed.value / self._num_processes
+        return dict(zip(self._means, means.unbind(), strict=True))
+
+    def settle(self) -> dict[str, Tensor | list[Tensor]]:
         """Give every module its tally; return what they measure, the same on every process.
 
         A number that several modules measure is averaged over them under its name, and listed under
         `name/layers` too. A vector is only listed, if there are no more than 1,024 numbers.
         """
         measured: dict[str, list[Tensor]] = {}
-        for part, tally in self._summed(parallel):
-            for name, value in part.settle(tally).items():
+        for part, tally in self._summed.items():
+            for name, value in part.settle(tally.value).items():
                 measured.setdefault(name, []).append(value)
-        row: dict[str, Any] = {}
+        row: dict[str, Tensor | list[Tensor]] = {}
         for name, values in measured.items():
             if not values[0].dim():
-                row[name] = torch.stack(values).mean().item()
+                row[name] = torch.stack(values).mean()
             if sum(value.numel() for value in values) <= _MAX_NUMBERS:
-                row[f"{name}/layers"] = [value.tolist() for value in values]
+                row[f"{name}/layers"] = values
         return row
 
-    def _summed(self, parallel: DataParallel) -> list[tuple[Tallier, Tensor]]:
-        """Return each module with its tally over all processes, by one all-reduce."""
-        sums = parallel.sum_all([*self._tallies.values()])
-        return [*zip(self._tallies, sums, strict=True)]
+
+class Timing:
+    """Seconds of phases, which the device may still be computing."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = defaultdict(float)
+        self._events: list[tuple[str, torch.Event, torch.Event]] = []
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add to a phase."""
+        self._seconds[name] += seconds
+
+    def add_between(self, name: str, begin: torch.Event, end: torch.Event) -> None:
+        """Add what passes between two events to a phase."""
+        self._events.append((name, begin, end))
+
+    def read(self) -> dict[str, float]:
+        """Return the seconds of each phase by `seconds/<phase>`; waits for the last one."""
+        for name, begin, end in self._events:
+            end.synchronize()
+            self._seconds[name] += begin.elapsed_time(end) / 1e3
+        self._events.clear()
+        return {f"seconds/{name}": seconds for name, seconds in self._seconds.items()}
 
 
 class Stopwatch:
@@ -488,34 +556,25 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._events: list[tuple[str, torch.Event, torch.Event]] = []
+        self._timing = Timing()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Time the block as a phase; phases do not nest."""
+        """Time the block as a phase."""
         if self._device.type == "cpu":
             begin = time.perf_counter()
             yield
-            self._seconds[name] += time.perf_counter() - begin
+            self._timing.add(name, time.perf_counter() - begin)
         else:
             begin, end = self._event(), self._event()
             begin.record()
             yield
             end.record()
-            self._events.append((name, begin, end))
+            self._timing.add_between(name, begin, end)
 
-    def take(self) -> dict[str, float]:
-        """Return the seconds of each phase since the last call, by `seconds/<phase>`.
-
-        On an accelerator, waits until the last phase is computed.
-        """
-        for name, begin, end in self._events:
-            end.synchronize()
-            self._seconds[name] += begin.elapsed_time(end) / 1e3
-        taken = {f"seconds/{name}": seconds for name, seconds in self._seconds.items()}
-        self._events.clear()
-        self._seconds.clear()
+    def take(self) -> Timing:
+        """Return the phases since the last call."""
+        taken, self._timing = self._timing, Timing()
         return taken
 
     def _event(self) -> torch.Event:

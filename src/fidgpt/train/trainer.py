@@ -21,6 +21,7 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
+from fidgpt.parallel.agreement import Agreed, Agreement
 from fidgpt.parallel.placement import reduce_gradients
 from fidgpt.ranges import require_size
 from fidgpt.train import device, preflight, run_directory
@@ -35,11 +36,14 @@ from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.observers import Observer, require_devices, stepping
 from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
+from fidgpt.train.rows import Finished, LateRows, LaunchedStep, Readout, Row, Votes
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
-from fidgpt.train.trackers.trackers import Row, Tracker, Trackers, require_packages
+from fidgpt.train.trackers.trackers import Tracker, Trackers, require_packages
 
 __all__ = ["Trainer"]
+
+_STEP = "step"  # the phase around all others of a step
 
 
 @dataclass(eq=False, kw_only=True)
@@ -213,27 +217,29 @@ class Trainer:
     ) -> Outcome:
         """Take the remaining steps, with evaluation, tracking and checkpoints between them."""
         listed = self.trackers if self.parallel.is_main else []
+        end = min(until_step, self.num_steps)
         with StopSignals() as signals, Trackers(listed) as trackers, ExitStack() as observing:
             trackers.start(run, facts, step=state.step)
             observing.enter_context(self.checkpoints.finishing())
             for observer in self.observers:
                 observing.enter_context(observer.observing(run, self.parallel))
             goodput.spent("restoring")
-            while state.step < min(until_step, self.num_steps):
+            log = partial(self._log, state, facts, trackers, goodput)
+            rows = observing.enter_context(LateRows(log, self.parallel.device))
+            while state.step < end:
                 try:
-                    row = self._step(state, facts)
-                    numbers = [float(signals.received or 0), *phase_seconds(row)]
-                    signal, *seconds = zip(*self.parallel.gather_numbers(numbers), strict=True)
-                    row |= goodput.stepped(state.step)
-                    row |= goodput.slowest([*zip(*seconds, strict=True)])
-                    trackers.log(row)
-                    received = signals.agreed(signal)
+                    finished = self._step(state, rows, signals, end=end)
+                    known = [one.signal for one in finished]
+                    if self.parallel.world_size == 1:
+                        known = [float(signals.received or 0)]
+                    received = signals.agreed([*known, 0.0])
                     stopping = received is not None or state.step == until_step < self.num_steps
-                    self._save(state, run, row, is_due=stopping)
+                    self._save(state, run, rows, finished, is_due=stopping)
                     goodput.spent("saving")
                 except Diverged as diverged:
-                    step = state.step
-                    self._roll_back(run, state, diverged)
+                    step = rows.oldest or state.step
+                    rows.clear()
+                    self._roll_back(run, state, diverged, step=step)
                     self._start_copies(run, facts)
                     goodput.spent("restoring")
                     trackers.print(
@@ -257,35 +263,113 @@ class Trainer:
                 trackers.print(f"Done. Sample with: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=state.step, stopped_by=None)
 
-    def _step(self, state: TrainState, facts: Facts) -> Row:
-        """Take one step and return its metrics.
+    def _step(
+        self, state: TrainState, rows: LateRows, signals: StopSignals, *, end: int
+    ) -> Sequence[Finished]:
+        """Take one step and evaluate; return the steps that are finished, mostly earlier ones.
 
         Raises:
-          Diverged: some of them are not finite.
+          Diverged: some of their metrics are not finite.
         """
-        parallel, step = self.parallel, state.step + 1
-        with stepping(self.observers, step):
-            start = time.perf_counter()
+        step = state.step + 1
+
+        def known() -> Votes:
+            seconds = state.seconds or phase_seconds({})
+            received = float(signals.received or 0)
+            return Votes(received, float(self.checkpoints.is_time), seconds)
+
+        with stepping(self.observers, step), state.clock.phase(_STEP):
             device.seed_torch(
-                device.derive_seed(self.seed, "step", step, parallel.tokens.index),
-                device=parallel.device,
+                device.derive_seed(self.seed, "step", step, self.parallel.tokens.index),
+                device=self.parallel.device,
             )
-            with state.clock.phase("data"):
-                batch = self.data.batch(
-                    state.step + state.shift, rank=parallel.data_rank, world_size=parallel.data_size
-                )
-            update = partial(self.update, state, batch)
+            shares = state.ahead or self._load(state)
+            launch = partial(self.launch, state, shares, votes=known, loads_next=step < end)
             if self.replay is not None and self.replay.due(step):
-                update = partial(self.replay, update, state, parallel)
-            row: Row = {"step": step, **update()}
-            row |= self._speed(facts, step, seconds=time.perf_counter() - start)
+                launch = partial(self._launch_twice, self.replay, state, shares, votes=known)
+            try:
+                launched = launch()
+            except Diverged:
+                rows.finish()
+                raise
+        launched.memory = device.peak_memory(self.parallel.device)
+        finished, is_read = [], step == end or self._reads(step)
+        if is_read:
+            finished += rows.finish()
+            self._judge(state, launched)
         with state.clock.phase("evaluation"):
-            measured = self._evaluate(state)
-        state.check_finite(row, measured)
-        return row | measured | state.clock.take()  # with the time of saving the step before
+            launched.measured = self._evaluate(state)
+        launched.timing = state.clock.take()  # with the time of saving the step before
+        rows.add(launched)
+        return [*finished, *rows.finish(0 if is_read else rows.lag)]
+
+    def _launch_twice(
+        self,
+        replay: StepReplay,
+        state: TrainState,
+        shares: updates.BatchShares,
+        *,
+        votes: Callable[[], Votes],
+    ) -> LaunchedStep:
+        """Take one step twice and compare, both read at once."""
+
+        def update() -> Row:
+            launched = self.launch(state, shares)
+            self._judge(state, launched)
+            return launched.read()
+
+        row, agreement = replay(update, state, self.parallel), Agreement(self.parallel)
+        joined = self._join(votes, agreement)
+        agreement.start()
+        row |= {"votes": [one.value for one in joined]}
+        readout = Readout(row, self.parallel.device)
+        return LaunchedStep(step=state.step, readout=readout, norms=None)
+
+    def _join(self, votes: Callable[[], Votes], agreement: Agreement) -> list[Agreed]:
+        """Let processes agree on what each of them knows."""
+        if self.parallel.world_size == 1:
+            return []
+        return [agreement.each(number) for number in votes().numbers()]
+
+    def _reads(self, step: int) -> bool:
+        """Whether the row of a step is needed before the next one: to evaluate or save."""
+        best, num_steps = self.checkpoints.best, self.num_steps
+        measures = [*self.evaluators.values(), *([] if self.samples is None else [self.samples])]
+        return (
+            any(one.due(step, num_steps=num_steps) for one in measures)
+            or bool(self.checkpoints.planned(step, num_steps=num_steps))
+            or (best is not None and best.metric.partition("/")[0] not in self.evaluators)
+        )
+
+    def _log(
+        self,
+        state: TrainState,
+        facts: Facts,
+        trackers: Trackers,
+        goodput: Goodput,
+        launched: LaunchedStep,
+    ) -> Finished:
+        """Log the row of a step, once it is computed.
+
+        Raises:
+          Diverged: some of its metrics are not finite.
+        """
+        self._judge(state, launched)
+        timing = launched.timing.read()
+        row: Row = {"step": launched.step, **launched.read()}
+        row |= self._speed(facts, launched, seconds=timing.pop(f"seconds/{_STEP}"))
+        state.check_finite(row, launched.measured)
+        row |= launched.measured | timing
+        state.seconds = phase_seconds(timing)
+        row |= goodput.stepped(launched.step)
+        votes = launched.votes()
+        if any(map(any, (one.seconds for one in votes))):
+            row |= goodput.slowest([one.seconds for one in votes])
+        trackers.log(row)
+        return Finished(row, votes)
 
     def update(self, state: TrainState, batch: Int64[Tensor, "rows window"]) -> Row:
-        """Take one optimizer step on this process's rows.
+        """Take one optimizer step on this process's rows, and wait for its metrics.
 
         Returns `loss` (the mean over all processes, before the step, without what the model's
         modules add to it), `grad_norm`, `learning_rate` (of the first group), what modules report,
@@ -295,8 +379,81 @@ class Trainer:
         Raises:
           Diverged: loss or gradients are not finite, and the step is not to be skipped.
         """
-        state.step += 1
-        reports = self._backward(state, batch)
+        launched = self.launch(state, self._load(state, batch))
+        self._judge(state, launched)
+        return launched.read()
+
+    def _load(
+        self,
+        state: TrainState,
+        batch: Tensor | None = None,
+        agreement: Agreement | None = None,
+    ) -> updates.BatchShares:
+        """Copy the next batch to the device, and let processes agree on its tokens.
+
+        Args:
+          state: of the run, before the step.
+          batch: this process's rows; None for those of the stream.
+          agreement: of the step before, which is not started yet; None for one of its own.
+        """
+        parallel = self.parallel
+        with state.clock.phase("data"):
+            if batch is None:
+                batch = self.data.batch(
+                    state.step + state.shift, rank=parallel.data_rank, world_size=parallel.data_size
+                )
+            parts = updates.micro_batches(
+                batch,
+                size=self.micro_batch_size,
+                device=parallel.device,
+                division=state.replica.division,
+            )
+        number = self._num_parts(state, len(parts))
+        if parallel.places.fsdp is not None:
+            parts = updates.fill_up(parts, number)
+        own = Agreement(parallel)
+        shares = updates.BatchShares(
+            parts, agreement or own, parallel, accumulates=max(number, len(parts)) > 1
+        )
+        own.start()
+        return shares
+
+    def _num_parts(self, state: TrainState, own: int) -> int:
+        """Return the largest number of micro-batches of a process in the next step."""
+        if self.micro_batch_size is None or self.parallel.tokens.size == 1:
+            return own
+        step = state.step + state.shift
+        batches = self.data.full_batches(step + 1) - self.data.full_batches(step)
+        # Of equal shares, of which some have a row more.
+        rows = -(-round(batches * self.batch_size) // self.parallel.data_size)
+        return max(1, -(-rows // self.micro_batch_size))
+
+    def launch(
+        self,
+        state: TrainState,
+        shares: updates.BatchShares,
+        *,
+        votes: Callable[[], Votes] | None = None,
+        loads_next: bool = False,
+    ) -> LaunchedStep:
+        """Queue the work of one optimizer step.
+
+        The device is not waited for, except where a component may skip the step. What processes
+        agree on is one all-reduce beside the optimizer's work.
+
+        Args:
+          state: of the run, before the step.
+          shares: its batch.
+          votes: returns what every process is to know of this one; None if that is nothing.
+          loads_next: whether to read the batch of the next step while this one is computed.
+        """
+        state.step, state.ahead = state.step + 1, None
+        reports, agreement = self._backward(state, shares), Agreement(self.parallel)
+        reports.join(agreement, self.parallel)
+        joined = [] if votes is None else self._join(votes, agreement)
+        if loads_next and (self.parallel.tokens.size > 1 or self.parallel.device.type != "cpu"):
+            state.ahead = self._load(state, agreement=agreement)
+        agreement.start()
         with state.clock.phase("optimizer"):
             self.precision.pull_gradients(state.model, state.replica)
             reduce_gradients(state.model.parameters())
@@ -308,40 +465,41 @@ class Trainer:
             state.schedules.apply(state.step - 1)
             rate = float(state.optimizer.param_groups[0]["lr"])
             # A step that cannot be skipped does not wait for its numbers.
-            measured = {} if state.may_skip else self._apply(state, norms)
-            means = reports.means(self.parallel)
-            row = {
-                "loss": means["loss"],
-                "grad_norm": norms.total.item(),
-                "learning_rate": rate,
-            } | means
+            measured: Row = {} if state.may_skip else self._apply(state, norms)
+            means = reports.means()
+            row: Row = {"loss": means["loss"], "grad_norm": norms.total, "learning_rate": rate}
+            row |= means
             if state.scaling is not None:
                 row["loss_scale"] = state.scaling.scale
-            decision = state.decide(row, norms)
             if state.may_skip:
+                judged = {name: row[name] for name in ("loss", "grad_norm", "learning_rate")}
+                decision = state.decide(Readout(judged, self.parallel.device).read(), norms)
                 row["skipped"] = int(decision is Decision.SKIP)
                 if decision is Decision.APPLY:
                     measured = self._apply(state, norms)
             state.optimizer.zero_grad()
-            return row if row.get("skipped") else row | reports.settle(self.parallel) | measured
+            if not row.get("skipped"):
+                row |= reports.settle() | measured
+        row["votes"] = [one.value for one in joined]
+        readout = Readout(row, self.parallel.device)
+        return LaunchedStep(
+            step=state.step, readout=readout, norms=None if state.may_skip else norms
+        )
 
-    def _backward(self, state: TrainState, batch: Tensor) -> updates.StepReports:
+    def _judge(self, state: TrainState, launched: LaunchedStep) -> None:
+        """Raise Diverged if the loss or gradients of a step were not finite."""
+        norms, launched.norms = launched.norms, None
+        if norms is not None:
+            state.decide(launched.read(), norms)
+
+    def _backward(self, state: TrainState, shares: updates.BatchShares) -> updates.StepReports:
         """Accumulate the gradients of micro-batches, in float32; return what was reported."""
         step, parallel = updates.StepReports(), self.parallel
-        parts = updates.micro_batches(
-            batch,
-            size=self.micro_batch_size,
-            device=parallel.device,
-            division=state.replica.division,
-        )
-        if self.micro_batch_size is not None and parallel.places.fsdp is not None:
-            parts = updates.fill_up(parts, parallel.largest(len(parts)))
-        shares = updates.BatchShares(parts, parallel)
         if shares.accumulates:
             with state.clock.phase("forward"):
-                shares.count(state.module, parts)
-        for number, part in enumerate(parts, start=1):
-            is_last, share = number == len(parts), shares.of(part)
+                shares.count(state.module)
+        for number, part in enumerate(shares.parts, start=1):
+            is_last, share = number == len(shares.parts), shares.of(part)
             if is_last and parallel.tokens.size > 1:  # which all-reduce what the replica has
                 self.precision.return_gradients(state.model, state.replica)
             with contextlib.nullcontext() if is_last else parallel.accumulating(state.module):
@@ -356,9 +514,9 @@ class Trainer:
                 self.precision.pull_gradients(state.model, state.replica)
         return step
 
-    def _apply(self, state: TrainState, norms: updates.GradientNorms) -> dict[str, float]:
+    def _apply(self, state: TrainState, norms: updates.GradientNorms) -> dict[str, float | Tensor]:
         """Update the weights; return the metrics of each group, if they are due."""
-        measuring = contextlib.nullcontext(dict[str, float]())
+        measuring = contextlib.nullcontext(dict[str, float | Tensor]())
         if self.meters is not None and self.meters.due(state.step):
             measuring = self.meters.measuring(state.optimizer.param_groups, norms)
         with measuring as measured:
@@ -521,22 +679,34 @@ class Trainer:
             except ValueError as error:
                 raise RunError(f"no sample can be written: {error}") from error
 
-    def _save(self, state: TrainState, run: RunDirectory, row: Row, *, is_due: bool) -> None:
+    def _save(
+        self,
+        state: TrainState,
+        run: RunDirectory,
+        rows: LateRows,
+        finished: Sequence[Finished],
+        *,
+        is_due: bool,
+    ) -> None:
         """Save a checkpoint if it `is_due` or the policies want one.
 
         Raises:
           Diverged: the weights are not finite.
           CheckpointError: it cannot be written.
         """
+        newest = finished[-1].row if finished else {}
+        row = newest if newest.get("step") == state.step else {}
         reasons = self.checkpoints.due(
             state.step,
             num_steps=self.num_steps,
             directory=run.path,
             row=row,
             agree=self.parallel.agree,
+            is_time=None if self.parallel.world_size == 1 else any(one.is_time for one in finished),
         )
         if not (is_due or reasons):
             return
+        rows.finish()
         in_memory = not is_due and reasons == [manifest.IN_MEMORY]
         if not in_memory:
             reasons = [one for one in reasons if one != manifest.IN_MEMORY]
@@ -561,13 +731,15 @@ class Trainer:
         num_parts = parts_of_checkpoint(self.parallel.places.mesh)
         self.checkpoints.start(run.path, part=facts.memory.saved, num_parts=num_parts)
 
-    def _roll_back(self, run: RunDirectory, state: TrainState, diverged: Diverged) -> None:
+    def _roll_back(
+        self, run: RunDirectory, state: TrainState, diverged: Diverged, *, step: int
+    ) -> None:
         """Restore the last good checkpoint before the step that diverged.
 
         Raises:
           RunError: the policy aborts the run, or there is no good checkpoint.
         """
-        step, policy = state.step, state.divergence
+        policy = state.divergence
         if diverged.decision is not Decision.ROLL_BACK or not isinstance(policy, RollBack):
             raise RunError(f"step {step} diverged: {diverged} {_remedy(run)} {advice(policy)}")
         memory = policy.state_dict()
@@ -576,6 +748,7 @@ class Trainer:
         if self.parallel.is_main:
             good = self.checkpoints.good_before(step, run.path, num_steps=self.num_steps)
         state.reset()  # a checkpoint may be older than some components
+        state.ahead = None
         for candidate in self.parallel.agree(good):
             self._restore(run, state, candidate)
             if not state.bad_weights():
@@ -589,14 +762,14 @@ class Trainer:
         policy.rolled_back(step=step, to=state.step)
         self.parallel.on_main(partial(self.checkpoints.abandon_after, run.path, step=state.step))
 
-    def _speed(self, facts: Facts, step: int, *, seconds: float) -> Row:
+    def _speed(self, facts: Facts, launched: LaunchedStep, *, seconds: float) -> Row:
         """Return tokens since the run began, their rate, the share of peak FLOPs, and memory.
 
         `step_seconds` is the time of the step without evaluation and saving.
         """
         before, after = (
             round(self.data.full_batches(steps) * facts.tokens_per_step)
-            for steps in (step - 1, step)
+            for steps in (launched.step - 1, launched.step)
         )
         rate = (after - before) / seconds
         return {
@@ -604,7 +777,7 @@ class Trainer:
             "step_seconds": seconds,
             "tokens_per_second": rate,
             "utilisation": rate * facts.flops_per_token / facts.peak_flops,
-            "memory": device.peak_memory(self.parallel.device),
+            "memory": launched.memory,
         }
 
 

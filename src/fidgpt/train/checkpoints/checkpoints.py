@@ -242,6 +242,11 @@ class Checkpoints:
             reasons.append(manifest.PERMANENT)
         return reasons
 
+    @property
+    def is_time(self) -> bool:
+        """Whether it is time for a temporary checkpoint, by this process's clock."""
+        return self.temporary is not None and self.temporary.due()
+
     def due(
         self,
         step: int,
@@ -250,6 +255,7 @@ class Checkpoints:
         directory: Path | None = None,
         row: Mapping[str, Any] | None = None,
         agree: Callable[[Any], Any] = lambda value: value,
+        is_time: bool | None = None,
     ) -> Sequence[str]:
         """Return the reasons to save now: those `planned`, by the clock, and a new best.
 
@@ -259,6 +265,7 @@ class Checkpoints:
           directory: of the run; None if there is no best so far.
           row: what was measured at this step.
           agree: returns the main process's value on every process; all of them call this.
+          is_time: what the main process returned for `is_time`; None to look at the clock now.
         """
         reasons, measured = self.planned(step, num_steps=num_steps), row or {}
         if (best := self.best) is not None:
@@ -268,7 +275,7 @@ class Checkpoints:
                     reasons.append(manifest.BEST)
             elif line := best.missing(measured):
                 self._joined().on_main(lambda: print_stderr(line))
-        if self.temporary is not None and agree(self.temporary.due()):
+        if self.is_time if is_time is None else is_time:
             reasons.append(manifest.TEMPORARY_SAVE)
         if not reasons and self.memory is not None and self.memory.due(step):
             reasons.append(manifest.IN_MEMORY)

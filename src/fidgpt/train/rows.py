@@ -1,0 +1,216 @@
+"""The metrics of steps that the device may still be computing, and when they are read."""
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fidgpt.train.device import widest_dtype
+from fidgpt.train.step import GradientNorms, Timing
+
+Row = dict[str, Any]
+_PAUSE = 0.01  # seconds between looks at the device
+_PATIENCE = 10.0  # seconds for the last rows after an error, as another process may be gone
+
+
+class Readout:
+    """Numbers on their way from the device, all in one copy that Python does not wait for.
+
+    Args:
+      values: by name; tensors and lists of tensors are read, and others kept.
+      device: where the tensors are.
+    """
+
+    def __init__(self, values: Mapping[str, Any], device: torch.device) -> None:
+        self._values = dict(values)
+        flat = [tensor.detach().flatten() for tensor in self._tensors()]
+        dtype = widest_dtype(device)
+        joined = torch.cat([one.to(device, dtype) for one in flat]) if flat else torch.zeros(0)
+        self._event = None
+        if joined.device.type != "cpu":
+            joined = joined.to("cpu", non_blocking=True)  # into pinned memory
+            self._event = torch.Event(device)
+            self._event.record()
+        self._joined = joined
+
+    @property
+    def is_there(self) -> bool:
+        """Whether reading would not wait."""
+        return self._event is None or self._event.query()
+
+    def read(self) -> Row:
+        """Return the values, in which numbers and lists of numbers have replaced tensors."""
+        if self._event is not None:
+            self._event.synchronize()
+        tensors = [*self._tensors()]
+        parts = self._joined.split([tensor.numel() for tensor in tensors])
+        numbers = iter(
+            part.to(tensor.dtype).view(tensor.shape).tolist()
+            for part, tensor in zip(parts, tensors, strict=True)
+        )
+        return {
+            name: [next(numbers) for _ in value]
+            if _is_list(value)
+            else next(numbers)
+            if isinstance(value, Tensor)
+            else value
+            for name, value in self._values.items()
+        }
+
+    def _tensors(self) -> list[Tensor]:
+        found: list[Tensor] = []
+        for value in self._values.values():
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif _is_list(value):
+                found.extend(value)
+        return found
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], Tensor)
+
+
+class Votes(NamedTuple):
+    """What processes tell each other in a step.
+
+    Attributes:
+      signal: number of the signal that the process received; 0 for none.
+      is_time: 1 if it is time to save, by its clock.
+      seconds: of the phases of its last finished step, as in `goodput.PHASES`.
+    """
+
+    signal: float = 0.0
+    is_time: float = 0.0
+    seconds: Sequence[float] = ()
+
+    def numbers(self) -> list[float]:
+        """Return all of it."""
+        return [self.signal, self.is_time, *self.seconds]
+
+
+class Finished(NamedTuple):
+    """A step whose row is logged.
+
+    Attributes:
+      row: its metrics.
+      votes: of all processes, by rank.
+    """
+
+    row: Row
+    votes: Sequence[Votes] = ()
+
+    @property
+    def signal(self) -> float:
+        """The largest number of a signal that a process received."""
+        return max((one.signal for one in self.votes), default=0.0)
+
+    @property
+    def is_time(self) -> bool:
+        """Whether it is time to save, by the clock of the main process."""
+        return bool(self.votes) and bool(self.votes[0].is_time)
+
+
+@dataclass(eq=False, kw_only=True)
+class LaunchedStep:
+    """An optimizer step whose work is queued.
+
+    Attributes:
+      step: its number, from 1.
+      readout: the metrics that `Trainer.update` returns, and `votes` if there are several
+        processes.
+      norms: of its gradients, which are still to be judged; None once they were.
+      measured: by evaluators after the step.
+      memory: bytes at most, so far.
+      timing: of its phases.
+    """
+
+    step: int
+    readout: Readout
+    norms: GradientNorms | None
+    measured: Row = field(default_factory=dict)
+    memory: int = 0
+    timing: Timing = field(default_factory=Timing)
+
+    def __post_init__(self) -> None:
+        self._row: Row | None = None
+        self._votes: Sequence[Votes] = ()
+
+    def read(self) -> Row:
+        """Return the metrics of the step, by name; waits until they are computed."""
+        if self._row is None:
+            self._row = self.readout.read()
+            numbers = zip(*self._row.pop("votes", ()), strict=True)
+            self._votes = [Votes(one, due, seconds) for one, due, *seconds in numbers]
+        return self._row
+
+    def votes(self) -> Sequence[Votes]:
+        """Return the votes of all processes, by rank; none of a single process."""
+        self.read()
+        return self._votes
+
+    def wait(self, seconds: float) -> bool:
+        """Wait at most so long for the device; return whether the metrics can be read."""
+        end = time.monotonic() + seconds
+        while not self.readout.is_there and time.monotonic() < end:
+            time.sleep(_PAUSE)
+        return self.readout.is_there
+
+
+class LateRows:
+    """Finishes the steps of a run in order, each once the device has computed it.
+
+    A CPU has computed what was launched. An accelerator computes it while Python queues the next
+    step, so that rows come one step late and the queue never runs empty. As a context, it finishes
+    on an error what can be finished.
+
+    Args:
+      finish: logs the row of a step and returns it.
+      device: where steps are computed.
+
+    Attributes:
+      lag: steps that may be unfinished while the next one is launched.
+    """
+
+    def __init__(self, finish: Callable[[LaunchedStep], Finished], device: torch.device) -> None:
+        self.lag = 0 if device.type == "cpu" else 1
+        self._finish = finish
+        self._steps: deque[LaunchedStep] = deque()
+
+    def __enter__(self) -> "LateRows":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:
+            with contextlib.suppress(Exception):  # what ended the run matters more
+                while self._steps and self._steps[0].wait(_PATIENCE):
+                    self.finish(len(self._steps) - 1)
+
+    @property
+    def oldest(self) -> int | None:
+        """The first step that is not finished."""
+        return self._steps[0].step if self._steps else None
+
+    def add(self, step: LaunchedStep) -> None:
+        """Add a step that was launched after the others."""
+        self._steps.append(step)
+
+    def finish(self, most: int = 0) -> Sequence[Finished]:
+        """Finish steps until at most so many are left, and return them.
+
+        A step that fails to be finished stays the oldest.
+        """
+        rows: list[Finished] = []
+        while len(self._steps) > most:
+            rows.append(self._finish(self._steps[0]))
+            self._steps.popleft()
+        return rows
+
+    def clear(self) -> None:
+        """Forget the steps that are left."""
+        self._steps.clear()

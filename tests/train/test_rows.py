@@ -1,0 +1,137 @@
+"""Rows that come one step late, as on a device that computes while the next step is queued."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import pytest
+import torch
+from harmed import Run
+from torch import Tensor
+
+from fidgpt import fiddlers
+from fidgpt.parallel import DataParallel
+from fidgpt.parallel.agreement import Agreement
+from fidgpt.train import RunError, Trainer
+from fidgpt.train.rows import LateRows, LaunchedStep, Readout
+from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
+
+Config = fdl.Config[Trainer]
+Train = Callable[..., list[Row]]
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are read as from an accelerator."""
+    init = LateRows.__init__
+
+    def lagging(self: LateRows, *arguments: Any) -> None:
+        init(self, *arguments)
+        self.lag = 1
+
+    monkeypatch.setattr(LateRows, "__init__", lagging)
+
+
+def whole(rows: list[Row]) -> list[Row]:
+    """Rows with the names of all metrics, without numbers that depend on the machine."""
+    return [{**dict.fromkeys(row), **reproducible(row)} for row in rows]
+
+
+@pytest.fixture
+def measured(cfg: Config, train: Train) -> list[Row]:
+    """The rows of a run that reads each one at once."""
+    cfg.num_steps, cfg.checkpoints.every, cfg.evaluators["validation"].every = 7, 3, 2
+    fiddlers.use_step_meters(cfg, every=2)
+    return train(cfg, "at once")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("late")
+def test_late_rows_are_the_same_rows(
+    measured: list[Row], cfg: Config, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[tuple[str, int]] = []
+    launch, log = Trainer.launch, Trainer._log
+
+    def launching(self: Trainer, state: Any, *batch: Any, **options: Any) -> LaunchedStep:
+        order.append(("launched", state.step + 1))
+        return launch(self, state, *batch, **options)
+
+    def logging(self: Trainer, *parts: Any) -> Any:
+        order.append(("read", parts[-1].step))
+        return log(self, *parts)
+
+    monkeypatch.setattr(Trainer, "launch", launching)
+    monkeypatch.setattr(Trainer, "_log", logging)
+    assert whole(train(cfg, "late")) == whole(measured)
+    # Step 5 is neither evaluated nor saved, and read once the next step was launched.
+    assert order[8:12] == [("launched", 5), ("launched", 6), ("read", 5), ("read", 6)]
+    stretches = train(cfg, "stretches", until_step=5)
+    assert [row["step"] for row in stretches] == [1, 2, 3, 4, 5]
+    assert whole(train(cfg, "stretches", resume=True)) == whole(measured)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("late")
+def test_an_error_costs_no_row_of_a_step_before_it(
+    cfg: Config, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cfg.num_steps, cfg.checkpoints.every, cfg.evaluators = 7, None, {}
+    launch = Trainer.launch
+
+    def failing(self: Trainer, state: Any, *batch: Any, **options: Any) -> LaunchedStep:
+        if state.step == 4:
+            raise KeyboardInterrupt
+        return launch(self, state, *batch, **options)
+
+    monkeypatch.setattr(Trainer, "launch", failing)
+    with pytest.raises(KeyboardInterrupt):
+        train(cfg)
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("late")
+def test_a_step_that_diverged_is_named_though_the_next_one_was_launched(run: Run) -> None:
+    run.harm.factors = {2: math.nan}
+    run.cfg.checkpoints.every = None
+    with pytest.raises(RunError, match=r"step 3 diverged: .* of 20 parameters are not finite"):
+        run.train()
+    rows = read_rows(run.path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [1, 2]  # none of the step, or of the one after it
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("late")
+def test_a_run_rolls_back_with_late_rows(run: Run) -> None:
+    fiddlers.use_roll_back(run.cfg)
+    run.harm.factors = {4: math.nan}
+    rows = run.train()
+    assert [row["step"] for row in rows] == [*range(1, len(rows) + 1)]
+    assert run.last.shift == 1
+
+
+def test_numbers_of_any_kind_are_read_in_one_copy() -> None:
+    values = {
+        "step": 3,
+        "loss": torch.tensor(0.1),
+        "count": torch.tensor([2, 3]),
+        "layers": [torch.tensor([0.5]), torch.tensor(1.5, dtype=torch.float64)],
+        "none": [],
+    }
+    row = Readout(values, torch.device("cpu")).read()
+    assert row["loss"] == torch.tensor(0.1).item() and row["step"] == 3 and row["none"] == []
+    assert json.dumps(row["count"]) == "[2, 3]" and row["layers"] == [[0.5], 1.5]
+
+
+def test_one_process_agrees_with_itself() -> None:
+    agreement, tally = Agreement(DataParallel()), torch.tensor([3, 4])
+    total, all_of = agreement.sum(tally), agreement.each(7)
+    agreement.start()
+    assert isinstance(total.value, Tensor) and total.value is not None
+    assert total.value.tolist() == [3, 4] and total.value.dtype == torch.int64
+    assert all_of.value.tolist() == [7]
