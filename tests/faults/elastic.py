@@ -9,17 +9,15 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
-from torch.distributed import run as torchrun
 
 from faults.cases import Case, Kinds, Known, World, Wrong, kind, require_status
-from faults.processes import PATIENCE, Process, called
+from faults.processes import PATIENCE, Process
 from fidgpt import launch
-from fidgpt.cli import train
 from fidgpt.train import Trainer
 from fidgpt.train.run_directory import StopSignals
 from fidgpt.train.trackers.trackers import read_rows, reproducible
@@ -27,6 +25,7 @@ from fidgpt.train.trackers.trackers import read_rows, reproducible
 STEPS, BATCH_SIZE, MOST_NODES = 12, 7, 3  # 7 rows: no number of processes has equal shares
 TOLERANCE = 1e-4  # relative, of sums in another order
 RENDEZVOUS = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=10"
+TRAIN = str(Path(__file__).parents[2] / "train.py")
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 MESHES = {
     "replicas": [],
@@ -50,35 +49,16 @@ def store() -> None:
 
 
 def node() -> None:
-    """Do what `fidgpt.launch` does, but fork the processes: `FLAGS FOLDER COMMAND...`."""
-    read = torchrun.config_from_args
-
-    def forking(arguments: Any) -> Any:
-        config, _, _ = read(arguments)
-        config.start_method = "fork"
-        words = arguments.training_script_args
-        return config, _process, [arguments.training_script, words]
-
-    torchrun.config_from_args = forking
-    os.register_at_fork(after_in_child=_default_signals)
+    """Start processes as `fidgpt.launch` does, which end with this one: `FOLDER ARGUMENTS...`."""
+    folder, *arguments = sys.argv[1:]
+    _pausing(Path(folder))
     logging.disable()  # or torch shows tracebacks of processes that ended
+    sys.argv = ["fidgpt.launch", "--preload", *arguments]
     launch.run()
 
 
-def _default_signals() -> None:
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _process(folder: str, arguments: Sequence[str]) -> None:
-    """Train; ends with the node, and with the exit status of a command."""
+def _end_with_parent() -> None:
     ctypes.CDLL(None).prctl(_DEATH_OF_PARENT, signal.SIGKILL)
-    _pausing(Path(folder))
-    if status := called(train.run, arguments):
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def _pausing(folder: Path) -> None:
@@ -87,6 +67,7 @@ def _pausing(folder: Path) -> None:
 
     def paused(self: Trainer, state: Any, shares: Any, **options: Any) -> Any:
         number = state.step + 1
+        _end_with_parent()  # torch has it interrupted only
         with (folder / "worlds").open("a") as file:
             file.write(f"{number} {self.parallel.world_size}\n")
         for due in sorted(folder.glob("*.due")):
@@ -145,7 +126,7 @@ class ElasticCase(Case):
         command = [*self.known.arguments, f"--run_dir={self.run}", "--auto_resume"]
         environment = {"GLOO_SOCKET_IFNAME": "lo"}
         process = Process(
-            [*flags, str(self.events), *command],
+            [str(self.events), *flags, TRAIN, *command],
             output=self.output(),
             environment=environment,
             command=node,
