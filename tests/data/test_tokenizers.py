@@ -4,14 +4,17 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import decoders, models, pre_tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from fidgpt import data
+from fidgpt.data import encoding_process
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +188,59 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
             data.load_tokenizer(path)
         assert str(path) in str(caught.value)
         assert "BPETokenizer(vocab_size" in str(caught.value)
+
+
+def splitting(pre_tokenizer: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
+    """A small BPE whose merges cross every boundary that its pre-tokenizer leaves."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    if pre_tokenizer is not None:
+        backend.pre_tokenizer = pre_tokenizer
+    if normalizer is not None:
+        backend.normalizer = normalizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=320,
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    backend.train_from_iterator([PARAGRAPHS], trainer)
+    return backend
+
+
+def own_backend() -> tokenizers.Tokenizer:
+    built: Any = data.BPETokenizer(vocab_size=300).build([PARAGRAPHS])
+    return built._backend
+
+
+PARAGRAPHS = "".join(
+    f"def f{n}(x):\n    return x  \n\nNow é e\u0301 word-{n}, 1{n}23. It\n\t is  so\nA b\n \nC d\n"
+    for n in range(40)
+)
+GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
+
+
+@pytest.mark.parametrize(
+    ("backend", "is_cut"),
+    [
+        (own_backend, True),
+        (lambda: splitting(GPT2), True),
+        (lambda: splitting(GPT2, normalizers.NFC()), True),
+        (lambda: splitting(pre_tokenizers.ByteLevel(add_prefix_space=True)), True),
+        (lambda: splitting(pre_tokenizers.Split(" ", "isolated")), True),
+        (lambda: splitting(pre_tokenizers.Split("\n", "merged_with_next")), False),
+        (lambda: splitting(None), False),
+    ],
+    ids=["own", "gpt2", "normalized", "with a space before", "spaces", "lines", "none"],
+)
+def test_a_long_text_has_the_ids_of_its_pieces(
+    backend: Callable[[], tokenizers.Tokenizer], is_cut: bool
+) -> None:
+    tokenizer = backend()
+    (whole,) = encoding_process.encode_batch(tokenizer, [PARAGRAPHS])
+    for size in (30, 333):
+        parts = list(encoding_process.pieces(tokenizer, PARAGRAPHS, piece_chars=size))
+        assert "".join(parts) == PARAGRAPHS
+        assert (len(parts) > 2) == is_cut
+        texts = ["ab", PARAGRAPHS, ""]
+        encoded = encoding_process.encode_batch(tokenizer, texts, piece_chars=size)
+        assert encoded[1] == whole and len(encoded[2]) == 0
+        assert encoded[:1] == encoding_process.encode_batch(tokenizer, ["ab"])
