@@ -89,7 +89,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     facts = facts_of(trainer)
     Console(highlight=False).print(facts_table(directory, facts, step=0))
     if line := device.lack_of_memory(facts.memory.peak, facts.memory_there):
-        warn([line])
+        warn([f"{line} {device.TRAIN_WITH_LESS}"])
     return None
 
 

@@ -104,6 +104,11 @@ class TextFiles:
         document_chars: int = 64 * 1024,
     ) -> None:
         require_size("document_chars", document_chars)
+        if "://" in str(path):
+            raise ValueError(
+                f"path={str(path)!r} is a URL, and a text is read from this machine: download it "
+                "first. A dataset of the hub is read by HubDataset(name)."
+            )
         self.path = path
         self.text_field = text_field
         self.patterns = tuple(patterns)
@@ -167,11 +172,6 @@ class TextFiles:
                     f"{root} is a folder without text: no non-empty file in it matches {patterns}"
                 )
             return files
-        if "://" in str(self.path):
-            raise DataError(
-                f"{self.path} is a URL, and a text is read from this machine.\nDownload it first; "
-                "a dataset of the hub is read by HubDataset(name)."
-            )
         if not root.exists():
             raise self._wrong_path(f"{root} does not exist (the current directory is {Path.cwd()})")
         if not root.is_file():  # such as a pipe, which cannot be read twice

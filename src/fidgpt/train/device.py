@@ -253,7 +253,7 @@ _LACKS = (
     *("failed to map segment", "could not create a memory", "could not create a primitive"),
 )
 _SURELY = 1.25  # times the memory there is: an estimate may be a few per cent off
-_TRAIN_WITH_LESS = (
+TRAIN_WITH_LESS = (
     "Compute fewer sequences at once, which leaves the batch unchanged "
     "(fiddler:set_micro_batch_size), recompute activations (fiddler:use_recompute), or choose "
     "smaller sizes; --print=summary shows what each needs."
@@ -286,7 +286,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 @contextmanager
-def within_memory(*, remedy: str = _TRAIN_WITH_LESS) -> Iterator[None]:
+def within_memory(*, remedy: str = TRAIN_WITH_LESS) -> Iterator[None]:
     """Turn a lack of memory into a RunError with a remedy.
 
     Args:
@@ -318,7 +318,7 @@ def require_memory(peak: int, there: int | None) -> None:
       there: bytes that the device has; None if that is unknown.
     """
     if line := lack_of_memory(peak, there, margin=_SURELY):
-        raise RunError(f"{line}\n{_TRAIN_WITH_LESS}")
+        raise RunError(f"{line}\n{TRAIN_WITH_LESS}")
 
 
 def is_lack_of_memory(error: Exception) -> bool:
