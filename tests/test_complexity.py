@@ -10,15 +10,24 @@ PATH = f"import sys; sys.path.insert(0, {str(HERE)!r})"
 PROGRAM = """
 import run
 from dataclasses import replace
+import composed, flattened
 from composed import FEATURES
-import flattened
 
-assert len(FEATURES) == len(flattened.FEATURES) == 10
+assert len(FEATURES) == len(flattened.FEATURES) == 12
 for feature in FEATURES:
     count = run.count_composed(feature, 2, 2)
     assert count.changed == 0 and count.new > 0, feature.name
     few, many = (run.count_flattened(feature.name, n, n).changed for n in (1, 3))
     assert many == 3 * few > 0, feature.name
+
+# Parallelism: a family writes nothing, and a component of its own one declaration.
+declared = {feature.name: composed.declared(feature) for feature in FEATURES}
+assert declared["swiglu"] == 3 and declared["moe"] > 0, declared
+assert not any(declared[name] for name in ("rope", "parallel_block", "tensor", "context")), declared
+for name in ("swiglu", "lora", "moe"):
+    (feature,) = (one for one in FEATURES if one.name == name)
+    whole = run.undivided(feature, 2, 2)
+    assert all(path.endswith(".router") for path in whole), whole
 
 try:
     run.count_composed(replace(FEATURES[0], fiddler="pass"), 1, 1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from counting import Tree
+from counting import Tree, logical_lines
 
 import fidgpt.model.blocks
 import fidgpt.model.linear
@@ -36,7 +36,7 @@ _ATTENTIONS = [
     "attention.sinks = fdl.Partial(attention_sinks)",
     "attention.dropout = 0.1",
     "attention.value_embedding = None",
-    "attention.kernel = dense",
+    "attention.kernel = eager",
     "attention.head_dim = 8",
 ]
 
@@ -205,11 +205,28 @@ for attention in find(cfg.model, Attention):
             "model/test_reports.py",
         ),
     ),
+    Feature(
+        "tensor",
+        None,
+        (),
+        "use_mesh(cfg, tensor=2)",
+        "fidgpt.parallel.tensor.TensorParallel",
+        (),
+    ),
+    Feature(
+        "context",
+        None,
+        (),
+        "use_mesh(cfg, context=2)",
+        "fidgpt.parallel.context.GatheredContext",
+        (),
+    ),
 ]
 
 _IMPORTS = """import fiddle as fdl
 from torch import nn
 
+from fidgpt.fiddlers import use_mesh
 from fidgpt.graph import clone_part, find, parts, swap_all, swapped
 from fidgpt.model import *
 from fidgpt.tags import HeadDim, HiddenDim
@@ -232,6 +249,17 @@ def directives(index: int, attentions: int, feature: Feature) -> list[str]:
         f"fiddler:lab.attentions.a{attention}.a{attention}",
         f"fiddler:lab.features.{feature.name}.use_{feature.name}",
     ]
+
+
+def declared(feature: Feature) -> int:
+    """Statements by which a feature's own components declare how they are divided."""
+    methods = [
+        node
+        for text in _files(feature).values()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef) and node.name == "own_split"
+    ]
+    return sum(logical_lines(ast.unparse(node)) for node in methods)
 
 
 def _model(index: int) -> str:

@@ -1,8 +1,10 @@
 """What the flattened code base has in one place: it is copied there as `parts.py`."""
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.nn.functional import all_gather, all_reduce
 
 
 def rotated(x, theta):
@@ -51,3 +53,54 @@ class Mixture(nn.Module):
             for i, (up, down) in enumerate(zip(self.up, self.down, strict=True))
         )
         return mixed, (shares.mean((0, 1)) * chosen.float().mean((0, 1))).sum()
+
+
+def processes():
+    """Those that share each matrix product, or each sequence."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+class Copied(torch.autograd.Function):
+    """The same on all processes, whose gradients are summed."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if processes() > 1:
+            dist.all_reduce(gradient)
+        return gradient
+
+
+class Columns(nn.Linear):
+    """A Linear whose outputs are split over processes."""
+
+    def __init__(self, inner, outer, bias=True):
+        super().__init__(inner, outer // processes(), bias=bias)
+
+    def forward(self, input):
+        return super().forward(Copied.apply(input))
+
+
+class Rows(nn.Linear):
+    """A Linear whose inputs are split over processes."""
+
+    def __init__(self, inner, outer, bias=True):
+        super().__init__(inner // processes(), outer, bias=bias)
+
+    def forward(self, input):
+        product = F.linear(input, self.weight)
+        product = all_reduce(product) if processes() > 1 else product
+        return product if self.bias is None else product + self.bias
+
+
+def own(x, dim):
+    """This process's part of a sequence."""
+    return x.chunk(processes(), dim)[dist.get_rank() if processes() > 1 else 0]
+
+
+def gathered(x):
+    """Keys or values of the whole sequence."""
+    return torch.cat(all_gather(x), dim=2) if processes() > 1 else x

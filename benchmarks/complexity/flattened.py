@@ -18,7 +18,7 @@ class Attention{index}(nn.Module):
         self.query = {linear}(dim, dim, bias={bias})
         self.key = {linear}(dim, dim, bias={bias})
         self.value = {linear}(dim, dim, bias={bias})
-        self.out = {linear}(dim, dim, bias={bias})
+        self.out = {out}(dim, dim, bias={bias})
 {init}
     def forward(self, x):
         query, key, value = (
@@ -81,6 +81,7 @@ _PLAIN = {
     "arguments": "",
     "values": "",
     "linear": "nn.Linear",
+    "out": "nn.Linear",
     "init": "",
     "heads": "",
     "scores": "",
@@ -161,8 +162,28 @@ FEATURES: dict[str, dict[str, str]] = {
         "imports@attention": "from parts import LoRA",
         "imports@model": "from parts import LoRA",
         "linear": "LoRA",
+        "out": "LoRA",
         "mlp_init": """        self.up = LoRA(dim, inner)
         self.down = LoRA(inner, dim)""",
+    },
+    "tensor": {
+        "imports@attention": "from parts import Columns, Rows, processes",
+        "imports@model": "from parts import Columns, Rows",
+        "linear": "Columns",
+        "out": "Rows",
+        "init": "        self.heads = heads // processes()",
+        "mlp_init": """        self.up = Columns(dim, inner)
+        self.down = Rows(inner, dim)""",
+    },
+    "context": {
+        "imports@attention": "from parts import gathered, own",
+        "imports@model": "from parts import own",
+        "heads": "        key, value = gathered(key), gathered(value)",
+        "mask": """        mask = torch.ones_like(scores[0, 0], dtype=torch.bool)
+        mask = own(torch.ones_like(mask[:1]).expand(mask.shape[1], -1).tril(), dim=0)""",
+        "stack": """        x = own(x, dim=1)
+        for block in self.blocks:
+            x = block(x)""",
     },
 }
 

@@ -59,6 +59,21 @@ def count_flattened(feature: str, models: int, attentions: int) -> Count:
     return Count(changed=changed_lines(before, after), said=0, new=new_lines(before, after))
 
 
+def undivided(feature: composed.Feature, models: int, attentions: int) -> list[str]:
+    """What two processes of `tensor` compute whole in a project whose models have a feature."""
+    tree = composed.project(models=models, attentions=attentions, feature=feature)
+    found: list[str] = []
+    with _Importable(tree, "lab"):
+        for index in range(models):
+            directives = composed.directives(index, attentions, feature)
+            cfg = compose(
+                [*directives, "fiddler:use_mesh(tensor=2)"], own_catalogue(("lab",))
+            ).config
+            trainer = build_trainer(cfg)
+            found += trainer.parallel.undivided(trainer.model)
+    return found
+
+
 class _Importable:
     """The files of a tree, as modules for so long."""
 
@@ -108,7 +123,14 @@ def _test_lines(name: str) -> int:
 def main() -> None:
     """Prints a row for each feature."""
     table = Table(box=None, title="lines changed in files that existed, at (models, attentions)")
-    for column in ("feature", *map(str, SIZES), "said", "new", *(f"flat {s}" for s in SIZES)):
+    for column in (
+        "feature",
+        *map(str, SIZES),
+        "said",
+        "new",
+        "declared",
+        *(f"flat {s}" for s in SIZES),
+    ):
         table.add_column(column, justify="right" if column != "feature" else "left")
     for feature in composed.FEATURES:
         ours = [count_composed(feature, *size) for size in SIZES]
@@ -117,6 +139,7 @@ def main() -> None:
             *(c.changed for c in ours),
             ours[0].said,
             ours[0].new,
+            composed.declared(feature),
             *(c.changed for c in flat),
         ]
         table.add_row(feature.name, *map(str, numbers))
