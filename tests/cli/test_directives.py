@@ -102,6 +102,30 @@ def test_a_graph_that_is_kept_elsewhere_stays_as_it_is() -> None:
     assert fingerprint(kept) == fingerprint(seen[0]) == fingerprint(configs.debug())
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "reader"),
+    [
+        ("hydra.yaml", "defaults:\n  - model: small\nseed: 3\n", "read_targets(Path("),
+        (
+            "torchtune.yaml",
+            "model:\n  _component_: torchtune.models.llama3\n",
+            "read_targets(Path(",
+        ),
+        ("levanter.yml", "trainer: {seed: 1}\n", "read_levanter(Path("),
+        ("titan.toml", "[model]\nname = 'llama3'\n", "read_torchtitan(Path("),
+        ("mine.yaml", "seed: 3\n", None),
+    ],
+)
+def test_files_of_other_systems_are_named_with_what_reads_them(
+    tmp_path: Path, name: str, content: str, reader: str | None
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError, match="is not a fidgpt config") as caught:
+        composed(f"config_file:{tmp_path / name}")
+    assert ("another system" in str(caught.value)) == (reader is not None)
+    assert (reader or "") in str(caught.value)
+
+
 def test_a_base_is_a_file_a_text_or_a_function(tmp_path: Path) -> None:
     path = tmp_path / "of mine.json"
     path.write_text(dump(composed(DEBUG, "fiddler:use_gqa")), encoding="utf-8")

@@ -13,6 +13,12 @@ from fidgpt.graph import ConfigError, attributed_to, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
 
+# What in fidgpt.interop reads the files of other systems, by what stands in them.
+_READERS = {
+    r"^defaults:|\b_(target|component)_:": "read_targets(Path({path!r}))",
+    r"^\[(model|training|optimizer|parallelism)\]": "read_torchtitan(Path({path!r})).directives",
+    r"^trainer:": "read_levanter(Path({path!r})).directives",
+}
 _LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
 
 
@@ -83,7 +89,18 @@ def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
       ConfigError: it cannot be read, or holds no graph.
     """
     path, content = read_text(name)
-    return _with_history(load_and_warn(content, source=path, allowed=allowed), path)
+    try:
+        cfg = load_and_warn(content, source=path, allowed=allowed)
+    except ConfigError as error:
+        is_other = path.endswith((".toml", ".yaml", ".yml"))
+        for sign, reader in _READERS.items() if is_other else ():
+            if re.search(sign, content, re.MULTILINE):
+                raise ConfigError(
+                    f"{error}\nIt looks like a file of another system, which fidgpt.interop reads "
+                    f"in Python: {reader.format(path=path)}"
+                ) from error
+        raise
+    return _with_history(cfg, path)
 
 
 def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> Any:
