@@ -43,7 +43,10 @@ _PRELOADED = (
     "torch.distributed.checkpoint.default_planner",
     "torch.distributed.fsdp",
 )
-_LOGGER = "torch.distributed.elastic.multiprocessing.api"  # of how each process ended
+_LOGGERS = (  # of how each process ended
+    "torch.distributed.elastic.multiprocessing.api",
+    "torch.multiprocessing.spawn",
+)
 
 
 def main() -> int:
@@ -53,7 +56,8 @@ def main() -> int:
     if sys.argv[1:2] == ["--preload"]:
         del sys.argv[1]
         torchrun.config_from_args = _preloaded(torchrun.config_from_args)
-    logging.getLogger(_LOGGER).setLevel(logging.CRITICAL)
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
         torchrun.main()
     except SignalException as stopped:
