@@ -1,4 +1,4 @@
-"""A fuzzer of all files that fidgpt reads: valid ones, changed in their structure or their bytes.
+"""A fuzzer of all files that fidgpt reads, and of what is typed: valid ones, changed at random.
 
     python tests/fuzz.py --minutes 60
 
@@ -9,6 +9,7 @@ writing outside of its folder, starting a process or opening a connection.
 import argparse
 import contextlib
 import copy
+import io
 import json
 import os
 import resource
@@ -19,6 +20,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -27,11 +29,14 @@ from typing import Any
 import fiddle as fdl
 import numpy as np
 import torch
+from absl.testing import flagsaver
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from fidgpt import curves, data, fiddlers, graph, interop
+from fidgpt.cli import app, sweep, train
+from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.composition import compose
 from fidgpt.compose.sources import load_file, read_text
 from fidgpt.compose.trust import risks
@@ -99,7 +104,8 @@ class Target:
     Attributes:
         write: writes valid files into a folder, and returns the one that is changed.
         read: reads them from the folder.
-        form: how the file is built: "json", "lines" of JSON, "yaml", "safetensors" or "bytes".
+        form: how the file is built: "json", "lines" of JSON, "yaml", "safetensors", "typed" or
+            "bytes".
     """
 
     write: Callable[[Path], Path]
@@ -312,6 +318,72 @@ def _read_provenance(folder: Path) -> None:
     graph.why_text(graph.Resolved(cfg), "model.num_layers")
 
 
+def _compose(folder: Path) -> None:
+    """Apply each line alone, and the graph's checks."""
+    for line in (folder / "typed.txt").read_bytes().decode(errors="surrogateescape").split("\n"):
+        if line:
+            try:
+                made = compose(["config:debug", line])
+                made.resolved  # noqa: B018
+                graph.outline(made.config)
+            except Exception as error:
+                if not is_user_error(error):
+                    raise
+
+
+def _command(main: app.Main, *flags_: str) -> Callable[[Path], None]:
+    def read(folder: Path) -> None:
+        lines = (folder / "typed.txt").read_bytes().decode(errors="surrogateescape").split("\n")
+        before, place = sys.argv, Path.cwd()
+        sys.argv = ["command", *flags_, *lines]
+        quiet = io.StringIO()
+        FLAGS.unparse_flags()
+        os.chdir(folder)
+        try:
+            with flagsaver.flagsaver(), redirect_stdout(quiet), redirect_stderr(quiet):
+                app.call(main, app.parse_flags(sys.argv)[1:])
+        except SystemExit:
+            pass  # absl's: a flag is wrong
+        finally:
+            sys.argv = before
+            os.chdir(place)
+            FLAGS.unparse_flags()
+
+    return read
+
+
+_DIRECTIVES = """set:model.num_layers=3
+set:optimizer.lr*=0.5
+set:evaluators['validation'].every=5
+set:trackers+=[JSONLines]
+set:seed={num_steps}+1
+set:optimizer.betas=(0.9, 0.95)
+tag:LearningRate=1e-3
+tag:HiddenDim*=2
+fiddler:use_gqa(num_kv_heads=1)
+fiddler:train_for(tokens=1e6)
+swap:RMSNorm=LayerNorm
+use:loss=CrossEntropy(z_loss=1e-4)
+use:model.norm=LayerNorm
+set:model.blocks[0].mlp.ffn_dim=round({hidden_dim} * 8 / 3)
+set:run_name=${env:HOME,default}"""
+_FLAGS = """--config=config:debug
+--config=set:model.num_layers=3
+--config=fiddler:use_gqa(num_kv_heads=1)
+--why=model.num_layers
+--repro
+--verbose
+--diff=config:base
+--diff_form=directives
+--until_step=3
+--resume_step=1"""
+_SWEEP = """--config=config:debug
+--sweep=set:seed=1,2,3
+--sweep=tag:LearningRate=1e-3..1e-1
+--num_points=3
+--search=random
+--jobs=1
+--rank=loss"""
 _OVERRIDES = "config: debug\nseed: 1\nmodel: {num_layers: 3}\nuse: {loss: CrossEntropy}\n"
 TARGETS = {
     "config": Target(_text("config.json", lambda: graph.dump(_changed())), _read_config),
@@ -341,6 +413,13 @@ TARGETS = {
     "hub weights": Target(_hub_file(".safetensors"), _read_hub, "safetensors"),
     "prepared text": Target(_prepared_file("index.json"), _read_prepared),
     "metrics": Target(_text("metrics.jsonl", _rows), _read_metrics, "lines"),
+    "typed directives": Target(_text("typed.txt", lambda: _DIRECTIVES), _compose, "typed"),
+    "typed train": Target(
+        _text("typed.txt", lambda: _FLAGS), _command(train.main, "--print=config"), "typed"
+    ),
+    "typed sweep": Target(
+        _text("typed.txt", lambda: _SWEEP), _command(sweep.main, "--print=text"), "typed"
+    ),
     "results of a sweep": Target(_text("table.jsonl", _table), _read_table, "lines"),
 }
 
@@ -423,6 +502,36 @@ def _of_bytes(content: bytes, draw: Callable[[Any], Any]) -> bytes:
             return draw(st.binary(max_size=40))
 
 
+_SIGNS = [
+    *"()[]{}'\"=,:.*+-/^%~!@#$&|;<>?\\ \t",
+    "..",
+    "**",
+    "//",
+    "{seed}",
+    "${env:X}",
+    "1e9",
+    "−",
+]
+
+
+def _retyped(line: str, draw: Callable[[Any], Any]) -> str:
+    """Return a line as someone might mistype it: a stretch of it replaced, repeated or removed."""
+    begin = draw(st.integers(0, len(line)))
+    end = draw(st.integers(begin, min(len(line), begin + 12)))
+    match draw(st.integers(0, 4)):
+        case 0:
+            new = draw(st.sampled_from(_SIGNS))
+        case 1:
+            new = draw(_LEAVES.map(str))
+        case 2:
+            new = line[begin:end] * draw(st.sampled_from([2, 3, 3_000]))
+        case 3:
+            new = draw(st.sampled_from(["(", "[", "{", "-", "not "])) * 3_000
+        case _:
+            new = ""
+    return (line[:begin] + new + line[end:]).replace("\n", " ").replace("\x00", "")
+
+
 def changed_file(content: bytes, form: str, draw: Callable[[Any], Any]) -> bytes:
     """Return other contents of a file: mostly well formed, so that more than a parser is tried."""
     if draw(st.integers(0, 4)) == 0:
@@ -451,6 +560,14 @@ def changed_file(content: bytes, form: str, draw: Callable[[Any], Any]) -> bytes
             ).encode("utf-8", "replace")
             lines[number] += b"\n"
         return b"".join(lines)
+    if form == "typed":
+        lines = content.decode().split("\n")
+        if draw(st.booleans()):  # a few of them, since flags contradict each other
+            lines = draw(st.lists(st.sampled_from(lines), min_size=1, max_size=4))
+        for _ in range(count):
+            number = draw(st.integers(0, len(lines) - 1))
+            lines[number] = _retyped(lines[number], draw)
+        return "\n".join(lines).encode(errors="surrogateescape")
     value = json.loads(content)
     for _ in range(count):
         value = mutated(value, draw)

@@ -104,6 +104,7 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
     ("flags", "message"),
     [
         (["--model.hidden_dim=5"], "error: there is no flag --model.hidden_dim."),
+        ([f"--{'x' * 5000}=1"], f"error: there is no flag --{'x' * 38}... of 5,002 characters."),
         (["--resume_step=x"], "error: --resume_step=x: 'x' is not an int."),
         (["--resume_step=2**2"], "error: --resume_step sets where to resume: it needs --resume="),
         (["--until_step=10k"], "error: --until_step=10k: '10k' is not an int. Write 10e3, or "),

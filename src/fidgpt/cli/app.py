@@ -213,5 +213,9 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
             message += "\n  It takes one value: remove one of the two."
         fail(message.removeprefix("flag "))
         sys.exit(MISTAKE)
+    except RecursionError:  # absl compares a wrong name with all others, letter by letter
+        name = max((one.partition("=")[0] for one in arguments if one[:1] == "-"), key=len)
+        fail(f"there is no flag {name[:40]}... of {len(name):,} characters.")
+        sys.exit(MISTAKE)
     except SystemExit:  # absl ends --helpfull with 1, as if to ask were an error
         sys.exit(0)

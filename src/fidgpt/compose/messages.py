@@ -119,6 +119,8 @@ def _wrong_piece(text: str, message: str, start: int, value: int) -> tuple[int, 
     quoted = [found[1] or found[2] for found in _QUOTED.finditer(message)]
     for pieces, first in ((quoted, start), (quoted, 0), (phrases, value), (phrases, start)):
         for piece in pieces:
+            if piece not in text:
+                continue  # to compile a pattern of a long piece takes far longer than to look
             if found := re.compile(rf"(?<!\w){re.escape(piece)}(?!\w)").search(text, first):
                 return found.span()
     return (start, len(text)) if start < len(text) else (0, max(len(text), 1))
