@@ -587,13 +587,8 @@ USES: dict[str, Callable[[Run], None]] = {
 
 
 LONG = {
-    "averages_by_sqrt",
-    "balanced_experts",
-    "wsd",
-    "gqa",
-    "learned_positions",
-    "float32",
-    "adamw",
+    *("averages_by_sqrt", "balanced_experts", "wsd", "cycles", "gqa", "learned_positions", "sgd"),
+    *("float32", "adamw"),
 }
 
 
