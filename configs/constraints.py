@@ -43,7 +43,8 @@ def batch_fills_the_mesh(cfg: fdl.Config) -> None:
 def _mesh(cfg: fdl.Config, world_size: int | None) -> Mesh | None:
     """Return the mesh of the processes, or of the fewest possible ones if they are not known."""
     try:
-        parallel = fdl.build(getattr(cfg, "parallel", None))
+        part = getattr(cfg, "parallel", None)
+        parallel = fdl.build(part) if isinstance(part, fdl.Buildable) else None
     except (TypeError, ValueError):  # is reported by the check of its constructor
         return None
     if not isinstance(parallel, DataParallel):

@@ -383,6 +383,29 @@ def test_errors_of_a_run_name_their_directives(
     assert "required" not in err and "set:seed" not in err
 
 
+def test_a_graph_of_a_users_own_parts_is_shown(
+    command: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = """
+import fiddle as fdl
+
+class Net:
+    def __init__(self, dim: int = 8): ...
+
+class Loop:
+    def __init__(self, net: Net, lr: float = 0.1): ...
+
+def mine() -> fdl.Config[Loop]:
+    return fdl.Config(Loop, net=fdl.Config(Net, dim=16))
+"""
+    (tmp_path / "plainfiddle.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    flags = ("--config=config:plainfiddle.mine", "--config=set:net.dim*=2", "--print=flat")
+    status, out, err = command(train.main, *flags, "--diff=plainfiddle.mine")
+    assert (status, err) == (0, "")
+    assert "net.dim = 32\n" in out and out.endswith("~ net.dim: 16 -> 32\n")
+
+
 @pytest.mark.slow
 def test_more_blocks_than_layers(command: Callable[..., Any]) -> None:
     unrolled = ["set:model.num_layers=4", "fiddler:unroll"]

@@ -12,7 +12,7 @@ from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition, Effect
 from fidgpt.compose.conflicts import described, named, overridden, own_errors, removed
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
-from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find, find_parameter
+from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import listed, raise_all
@@ -191,7 +191,8 @@ def unused_blocks(made: Composition) -> list[str]:
     from fidgpt.model import Transformer  # late: it imports torch
 
     found: list[str] = []
-    for model in find(made.resolved.bound, Transformer):
+    held = [node.value for node in parts(made.resolved.bound)]
+    for model in (one for one in held if fdl.get_callable(one) is Transformer):
         depth, blocks = model.num_layers, model.blocks
         depth = fdl.build(depth) if is_formula(depth) else depth
         if isinstance(depth, int) and isinstance(blocks, list | tuple) and len(blocks) > depth:
