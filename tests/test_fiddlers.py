@@ -37,7 +37,7 @@ TIED = {
 }
 OWN = {"base", "debug", "gpt2_124m"}
 GEMMA = {"gemma2_2b", "gemma3_270m"}
-PRE_NORM = {*TIED} - GEMMA - {"olmo2_1b"}
+PRE_NORM = {*TIED} - GEMMA - {"olmo2_1b", "falcon_7b"}
 
 # Where a fiddler changes nothing, because the config is so already.
 ALREADY_SO: dict[str, Collection[str]] = {
@@ -49,22 +49,24 @@ ALREADY_SO: dict[str, Collection[str]] = {
     "use_geglu": GEMMA,
     "use_gelu": {"gpt2_124m"},
     "use_gqa": {"qwen2_5_0_5b"},
-    "use_layer_norm": {"gpt2_124m"},
+    "use_layer_norm": {"gpt2_124m", "falcon_7b"},
     "use_learned_positions": {"gpt2_124m"},
     "use_offset_norm": GEMMA,
+    "use_parallel_block": {"falcon_7b"},
     "use_post_norm": {"olmo2_1b"},
     "use_pre_norm": PRE_NORM,
     "use_qk_norm": {"qwen3_0_6b"},
     "use_rms_norm": {"base", "debug", "llama3_2_1b", "mistral_7b"},
-    "use_rope": {"base", "debug", "mistral_7b", "gemma2_2b"},
+    "use_rope": {"base", "debug", "mistral_7b", "gemma2_2b", "falcon_7b"},
     "use_sandwich_norm": GEMMA,
     "use_softcap": {"gemma2_2b"},
-    "use_swiglu": {*TIED} - GEMMA - {"gpt2_124m"},
+    "use_swiglu": {*TIED} - GEMMA - {"gpt2_124m", "falcon_7b"},
 }
 
 # Where a fiddler and a family conflict: heads do not fill the width, or cannot be split
 # evenly over key heads.
 REFUSED: dict[str, Collection[str]] = {
+    "use_gqa": {"falcon_7b"},
     "make_small": {"llama3_2_1b", "mistral_7b", "olmo2_1b", "smollm3_3b"},
     "make_medium": {"olmo2_1b"},
     "make_large": {"llama3_2_1b", "mistral_7b", "olmo2_1b", "smollm3_3b"},
