@@ -69,7 +69,8 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
         return  # in a folder that is open, by shutil.rmtree, which is audited itself
     if (is_write or event in _REMOVES) and isinstance(arguments[0], str | bytes | os.PathLike):
         path = Path(os.fsdecode(arguments[0])).absolute()
-        if not path.is_relative_to(folder) and path != Path(os.devnull):
+        is_own = path.is_relative_to(folder) or path == Path(os.devnull)
+        if not is_own and "__pycache__" not in path.parts:  # of a module's first import
             harm.append(f"{event} {path}")
 
 

@@ -68,7 +68,7 @@ class Copied(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx, gradient):  # pyright: ignore[reportIncompatibleMethodOverride]
         if processes() > 1:
             dist.all_reduce(gradient)
         return gradient

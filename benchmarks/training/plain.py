@@ -84,6 +84,9 @@ class Block(nn.Module):
 class Decoder(nn.Module):
     """Tokens [batch, seq] to logits [batch, seq, vocabulary]."""
 
+    cosines: Tensor
+    sines: Tensor
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.embedding = nn.Embedding(shape.vocab_size, shape.hidden_dim)

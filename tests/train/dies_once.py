@@ -16,13 +16,13 @@ DIES_AT = 5
 launch = Trainer.launch
 
 
-def deadly(self, state, batch, **options):
+def deadly(self, state, shares, **options):
     """Launches steps, until process 1 gets to that step for the first time."""
     run = Path(next(one for one in sys.argv if one.startswith(FLAG)).removeprefix(FLAG))
     if os.environ["RANK"] == "1" and state.step == DIES_AT and not (run / "died").exists():
         (run / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return launch(self, state, batch, **options)
+    return launch(self, state, shares, **options)
 
 
 def process(*flags: str) -> None:
