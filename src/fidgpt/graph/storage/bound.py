@@ -274,7 +274,8 @@ class BoundGraph:
         added = codec.declared(fdl.get_callable(part), "ADDED")
         for key, value in self.arguments(part).items():
             name = first.get(str(key), str(key))
-            if value is fdl.NO_VALUE or value is added.get(str(key), fdl.NO_VALUE):
+            since = added.get(str(key), fdl.NO_VALUE)
+            if value is fdl.NO_VALUE or (type(value) is type(since) and value == since):
                 continue
             values[name] = self._form(value, known)
             if id(value) in self._formless and value is fiddle.default_of(part, key):
