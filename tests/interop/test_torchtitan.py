@@ -110,7 +110,7 @@ def test_defaults_are_those_of_torchtitan_and_the_rest_is_listed() -> None:
         dataset = "c4"
         [parallelism]
         data_parallel_replicate_degree = 2
-        tensor_parallel_degree = 4
+        expert_parallel_degree = 4
         pipeline_parallel_schedule = "1F1B"
         [brand_new]
         deep = 1
@@ -119,13 +119,38 @@ def test_defaults_are_those_of_torchtitan_and_the_rest_is_listed() -> None:
     assert listed(mapped) == {
         *("model.converters", "model.hf_assets_path", "optimizer.name", "optimizer.weight_decay"),
         *("training.dataset", "training.local_batch_size", "activation_checkpoint.mode"),
-        *("parallelism.tensor_parallel_degree", "brand_new.deep"),
+        *("parallelism.expert_parallel_degree", "brand_new.deep"),
     }
     cfg = graph_of(mapped)
     assert (cfg.batch_size, cfg.micro_batch_size, cfg.num_steps) == (16, 8, 10_000)
     assert (cfg.model.hidden_dim, cfg.model.num_layers, cfg.vocab_size) == (256, 6, 2048)
     assert (cfg.optimizer.lr, cfg.max_grad_norm, cfg.checkpoints.every) == (8e-4, 1.0, None)
     assert cfg.precision.__fn_or_cls__ is BFloat16
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes", "is_sequence_parallel"),
+    [
+        ("tensor_parallel_degree = 2", (1, -1, 1, 2), True),
+        ("tensor_parallel_degree = 2\nenable_sequence_parallel = false", (1, -1, 1, 2), False),
+        (
+            "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 4\n"
+            "context_parallel_degree = 2\ndisable_loss_parallel = false",
+            (2, 4, 2, 1),
+            False,
+        ),
+    ],
+)
+def test_degrees_of_parallelism_become_a_mesh(
+    text: str, sizes: tuple[int, ...], is_sequence_parallel: bool
+) -> None:
+    mapped = read_torchtitan(f"model = {{name = 'llama3', flavor = '8B'}}\n[parallelism]\n{text}")
+    assert not [entry for entry in listed(mapped) if entry.startswith("parallelism")]
+    parallel: Any = graph_of(mapped).parallel
+    mesh = parallel.mesh
+    assert (mesh.replicate, mesh.shard, mesh.context, mesh.tensor) == sizes
+    found = "fiddler:use_sequence_parallel" in mapped.directives
+    assert found == is_sequence_parallel
 
 
 @dataclass

@@ -35,13 +35,20 @@ _MODELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
 _FORMATS = {"bfloat16": "use:precision=BFloat16", "float32": "use:precision=Float32"}
 _SHAPES = {"linear": "use_linear", "cosine": "use_cosine", "sqrt": "use_linear"}
 
+# Entries of the axes of a mesh, and their defaults.
+_AXES = {
+    "replicate": ("data_parallel_replicate_degree", 1),
+    "shard": ("data_parallel_shard_degree", -1),
+    "context": ("context_parallel_degree", 1),
+    "tensor": ("tensor_parallel_degree", 1),
+}
+
 # Entries that change nothing at these values where they are not read; null never does.
 _NEUTRAL: dict[str, dict[str, Any]] = {
     "metrics": {"log_freq": 10, "save_tb_folder": "tb", "disable_color_printing": False},
     "training": {"dtype": "float32", "mixed_precision_reduce": "float32"},
     "parallelism": {
-        **dict.fromkeys(("tensor_parallel_degree", "pipeline_parallel_degree"), 1),
-        **dict.fromkeys(("context_parallel_degree", "expert_parallel_degree"), 1),
+        **dict.fromkeys(("pipeline_parallel_degree", "expert_parallel_degree"), 1),
         **dict.fromkeys(("enable_async_tensor_parallel",), False),
         "fsdp_reshard_after_forward": "default",
     },
@@ -185,9 +192,15 @@ def _map_schedule(section: Section) -> None:
 
 def _map_hardware(sections: dict[str, Section]) -> None:
     parallel, compiled = sections["parallelism"], sections["compile"]
-    parallel.drop(("data_parallel_replicate_degree",))
-    if parallel.take("data_parallel_shard_degree", -1) != 1:
+    mesh = {name: parallel.take(key, default) for name, (key, default) in _AXES.items()}
+    if max(mesh["replicate"], mesh["context"], mesh["tensor"]) > 1:
+        parallel.change("fiddler:use_mesh", **mesh)
+        if mesh["tensor"] > 1 and parallel.take("enable_sequence_parallel", True):
+            parallel.change("fiddler:use_sequence_parallel")
+    elif mesh["shard"] != 1:
         parallel.change("fiddler:use_fsdp")
+    # Logits are divided with the vocabulary, and keys gathered where sequences are split.
+    parallel.drop(("disable_loss_parallel", "context_parallel_rotate_method"))
     for key in [key for key in parallel.left if key.startswith("pipeline_parallel_sch")]:
         if parallel.left.get("pipeline_parallel_degree", 1) == 1:
             parallel.drop((key,))
