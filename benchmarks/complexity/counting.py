@@ -14,12 +14,12 @@ class Count:
 
     Attributes:
       changed: lines added to and taken from files that existed.
-      said: logical lines that a user writes to switch it on in all variants.
+      written: logical lines that a user writes to switch it on in all variants.
       new: logical lines of the files that came with it, tests included.
     """
 
     changed: int
-    said: int
+    written: int
     new: int
 
 

@@ -218,8 +218,8 @@ def _model(index: int, attention: int, feature: str | None) -> str:
 
 def _written(template: str, own: dict[str, object], feature: str | None, kind: str) -> str:
     """The template with what stands at its places; an empty place is no line."""
-    said = FEATURES[feature] if feature else {}
-    places = {**_PLAIN, **said, "imports": said.get(f"imports@{kind}", "")}
+    directives = FEATURES[feature] if feature else {}
+    places = {**_PLAIN, **directives, "imports": directives.get(f"imports@{kind}", "")}
     places = {key: text.format_map(own) for key, text in places.items()}
     lines = []
     for line in template.splitlines():

@@ -41,7 +41,7 @@ def count_composed(feature: composed.Feature, models: int, attentions: int) -> C
             _run_composed(composed.directives(index, attentions, feature), feature)
     return Count(
         changed=changed_lines(before, after),
-        said=1,
+        written=1,
         new=new_lines(before, after) + sum(map(_test_lines, feature.tests)),
     )
 
@@ -56,7 +56,7 @@ def count_flattened(feature: str, models: int, attentions: int) -> Count:
             for index in range(models):
                 model = getattr(importlib.import_module(f"models.m{index}"), f"Model{index}")()
                 model(torch.arange(24).view(2, 12)).square().mean().backward()
-    return Count(changed=changed_lines(before, after), said=0, new=new_lines(before, after))
+    return Count(changed=changed_lines(before, after), written=0, new=new_lines(before, after))
 
 
 def undivided(feature: composed.Feature, models: int, attentions: int) -> list[str]:
@@ -126,7 +126,7 @@ def main() -> None:
     for column in (
         "feature",
         *map(str, SIZES),
-        "said",
+        "written",
         "new",
         "declared",
         *(f"flat {s}" for s in SIZES),
@@ -137,7 +137,7 @@ def main() -> None:
         flat = [count_flattened(feature.name, *size) for size in SIZES]
         numbers = [
             *(c.changed for c in ours),
-            ours[0].said,
+            ours[0].written,
             ours[0].new,
             composed.declared(feature),
             *(c.changed for c in flat),

@@ -20,7 +20,7 @@ from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs, w
 from fidgpt.compose.runs import build_trainer
 from fidgpt.cost import shared_parameters
 from fidgpt.graph import ConfigError, provenance_of
-from fidgpt.graph.errors import at, is_user_error
+from fidgpt.graph.errors import at, run_command
 from fidgpt.graph.outlines import Row, rows
 from fidgpt.train import Trainer
 
@@ -220,10 +220,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except Exception as error:
-        if not is_user_error(error):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(main)

@@ -20,7 +20,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs, without_annotation
 from fidgpt.graph import Config, ConfigError, fiddle, hints
-from fidgpt.graph.errors import is_user_error
+from fidgpt.graph.errors import run_command
 from fidgpt.graph.walk import parts
 
 OWN = "fidgpt.configs"
@@ -332,10 +332,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except Exception as error:
-        if not is_user_error(error):
-            raise
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+    run_command(main)

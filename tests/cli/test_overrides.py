@@ -264,3 +264,9 @@ def test_a_wrong_axis_shows_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         _: Any = Sweep("yaml:mine.yaml").points
     assert message in str(caught.value)
+
+
+def test_a_file_of_another_system_is_named_once_with_what_reads_it() -> None:
+    message = message_of("defaults:\n  - model: small\nseed: 3\n")
+    assert message.count("is no file of overrides") == 1
+    assert "read_targets(Path('mine.yaml'))" in message

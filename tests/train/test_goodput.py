@@ -47,7 +47,7 @@ def test_time_is_counted_by_what_it_was_spent_on(tmp_path: Path, clock: Clock) -
         "goodput/redone_steps": 0,
     }
     assert first.summary() == (
-        "Time: 0:00:38 in one attempt: 78.9% productive, 7.9% saving, 13.2% restoring."
+        "Time: 0:00:38 in one attempt: 78.9% productive, 7.9% saving, 13.2% starting or restoring."
     )
     metrics = tmp_path / "metrics.jsonl"
     metrics.write_text('{"step": 3, "goodput/productive": 30, "goodput/attempts": 1}\n{"ste')

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from fidgpt.compose.messages import Written, directive_error
-from fidgpt.compose.sources import is_url, read_text
+from fidgpt.compose.sources import is_url, read_text, reader_hint
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.paths import parse_selector
@@ -85,6 +85,8 @@ class _Reader:
             return
         self._done.add(key)
         self._open.append(key)
+        if hint := reader_hint(path, text):
+            raise ConfigError(f"{path} is no file of overrides. {hint}")
         self._file, self._lines = path, text.splitlines()
         try:
             root = read_nodes(text)

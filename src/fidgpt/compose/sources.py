@@ -92,15 +92,22 @@ def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     try:
         cfg = load_and_warn(content, source=path, allowed=allowed)
     except ConfigError as error:
-        is_other = path.endswith((".toml", ".yaml", ".yml"))
-        for sign, reader in _READERS.items() if is_other else ():
-            if re.search(sign, content, re.MULTILINE):
-                raise ConfigError(
-                    f"{error}\nIt looks like a file of another system, which fidgpt.interop reads "
-                    f"in Python: {reader.format(path=path)}"
-                ) from error
+        if hint := reader_hint(path, content):
+            raise ConfigError(f"{error}\n{hint}") from error
         raise
     return _with_history(cfg, path)
+
+
+def reader_hint(path: str, content: str) -> str:
+    """Return what reads a file that looks like one of another system; "" for other files."""
+    is_other = path.endswith((".toml", ".yaml", ".yml"))
+    for sign, reader in _READERS.items() if is_other else ():
+        if re.search(sign, content, re.MULTILINE):
+            return (
+                "It looks like a file of another system, which fidgpt.interop reads in Python: "
+                + reader.format(path=path)
+            )
+    return ""
 
 
 def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> Any:

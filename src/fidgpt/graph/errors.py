@@ -2,7 +2,9 @@
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 _LISTED = 24  # names in a message; more would bury the message
 
@@ -54,6 +56,17 @@ class ConfigErrors(ConfigError):
     def messages(self) -> list[str]:
         """The text of each mistake."""
         return [str(one) for one in self._mistakes]
+
+
+def run_command(main: Callable[[list[str]], int]) -> NoReturn:
+    """End the process with the status of a command, or with 2 and the message of a user's error."""
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Exception as error:
+        if not is_user_error(error):
+            raise
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def is_user_error(error: BaseException) -> bool:

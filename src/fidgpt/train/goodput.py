@@ -14,6 +14,7 @@ from fidgpt.train.trackers.trackers import last_row
 PHASES = ("data", "forward", "backward", "optimizer", "evaluation", "saving")
 PREFIX, SLOWEST = "goodput/", "slowest/"
 _KINDS = ("productive", "saving", "restoring", "redone", "waiting")
+_IN_WORDS = {"restoring": "starting or restoring"}
 
 
 class Goodput:
@@ -96,7 +97,7 @@ class Goodput:
         """Describe where the time went, in a line or two."""
         total = sum(self._seconds.values())
         shares = ", ".join(
-            f"{seconds / max(total, 1e-9):.1%} {kind}"
+            f"{seconds / max(total, 1e-9):.1%} {_IN_WORDS.get(kind, kind)}"
             + (f" ({self._redone_steps:,} steps)" if kind == "redone" else "")
             for kind, seconds in self._seconds.items()
             if kind == "productive" or seconds >= 0.0005 * total
