@@ -104,7 +104,14 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
     ("flags", "message"),
     [
         (["--model.hidden_dim=5"], "error: there is no flag --model.hidden_dim."),
-        ([f"--{'x' * 5000}=1"], f"error: there is no flag --{'x' * 38}... of 5,002 characters."),
+        ([f"--{'x' * 5000}=1"], f"error: there is no flag --{'x' * 40}... of 5,000 characters."),
+        ([f"--{'x' * 500_000}"], f"error: there is no flag --{'x' * 40}... of 500,000 chara"),
+        *(([f"--{name}={'x' * 100_000}"], f"error: {'x' * 400} ... xxx")
+          for name in ("resume", "diff")),
+        (["--nosuch", "--", "--seed"], "error: there is no flag --nosuch."),
+        (["--flagfile=/dev/zero"], "error: --flagfile=/dev/zero cannot be read: not a regular"),
+        (["--flagfile", "none"], "error: --flagfile=none cannot be read: No such file or dir"),
+        (["--flagfile"], "error: --flagfile with no argument"),
         (["--resume_step=x"], "error: --resume_step=x: 'x' is not an int."),
         (["--resume_step=2**2"], "error: --resume_step sets where to resume: it needs --resume="),
         (["--until_step=10k"], "error: --until_step=10k: '10k' is not an int. Write 10e3, or "),
@@ -137,6 +144,25 @@ def test_a_flag_file_is_overridden_and_debug_shows_where(command: Command, tmp_p
     out = command(train.main, f"--flagfile={file}", DEBUG, "--run_dir=typed", "--dry_run").out
     assert "typed" in out and "written" not in out
     assert "Traceback" in command(train.main, "--config=set:nope=1", "--debug").err
+
+
+def test_flag_files_that_cannot_be_read_are_refused(command: Command, tmp_path: Path) -> None:
+    file, pipe = tmp_path / "flags", tmp_path / "pipe"
+    os.mkfifo(pipe)  # without a writer
+
+    def error() -> str:
+        status, _, err = command(train.main, f"--flagfile={file}")
+        assert status == 2 and len(err) < 300
+        return err
+
+    file.write_bytes(b"--config=\xff")
+    assert "holds no text in UTF-8" in error()
+    file.write_text(f"--flagfile={file}\n" * 9)
+    assert "more than 30 files name one another" in error()
+    file.write_text("--run_dir=a\n" * 200_000)
+    assert "it is larger than 1 MiB" in error()
+    file.write_text(f"# written\n\n--flagfile={pipe}\n--flagfile=\n--nosuch")
+    assert "there is no flag --nosuch" in error()
 
 
 def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:

@@ -19,9 +19,15 @@ from absl import app, flags
 MISTAKE = 2  # exit status for what the user can mend
 INTERRUPTED = 130  # as in a shell
 FLAGS = flags.FLAGS
+_REFUSALS = (  # that any call may meet, whose files are another's, or on a failing disk
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.ESTALE),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE, errno.EIO),
+)
 _NO_READER = (errno.EPIPE, errno.EIO)  # as after `head`, and where a terminal is gone
 _PATIENCE_SECONDS = 20
 _MOMENT = 1.0  # seconds
+_LONGEST_NAME, _LONGEST_LINE, _LONGEST_END = 40, 8_000, 400  # characters
+_MOST_FILES, _LARGEST_FILE = 30, 1 << 20  # of --flagfile, and bytes
 _EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
 Main = Callable[[list[str]], int | None]
 
@@ -96,9 +102,13 @@ class SafeStream:
 
 
 def fail(message: str) -> None:
-    """Print an error on standard error, if that can be written."""
+    """Print an error on standard error, if that can be written; of an endless line, both ends."""
+    lines = (
+        one if len(one) <= _LONGEST_LINE else f"{one[:_LONGEST_END]} ... {one[-_LONGEST_END:]}"
+        for one in message.split("\n")
+    )
     with suppress(OSError):
-        print(f"error: {message}", file=sys.stderr)
+        print("error:", "\n".join(lines), file=sys.stderr)
 
 
 def call(main: Main, arguments: list[str]) -> int:
@@ -146,15 +156,22 @@ def _status(main: Main, arguments: list[str]) -> int:
     except Exception as error:
         from fidgpt.graph.errors import ConfigError, is_user_error  # late: takes Fiddle
 
-        if not is_user_error(error):
+        if (message := str(error) if is_user_error(error) else _of_machine(error)) is None:
             raise
         if FLAGS.debug:
             traceback.print_exc()
         if "RANK" in os.environ:
-            _fail_once(str(error), is_config=isinstance(error, ConfigError))
+            _fail_once(message, is_config=isinstance(error, ConfigError))
         else:
-            fail(str(error))
+            fail(message)
         return MISTAKE
+
+
+def _of_machine(error: Exception) -> str | None:
+    """Return a message for a file that this machine does not let anyone use; None for others."""
+    if not isinstance(error, OSError) or error.filename is None or error.errno not in _REFUSALS:
+        return None
+    return f"{os.fsdecode(error.filename)} cannot be used: {error.strerror}."
 
 
 def _fail_once(message: str, *, is_config: bool) -> None:
@@ -200,22 +217,68 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
         if isinstance(parser := FLAGS[name].parser, flags.IntegerParser | flags.FloatParser):
             vars(parser)["convert"] = _number_reader(parser)
     try:
-        return FLAGS(list(arguments))
+        # Known ones only, since absl compares others letter by letter, however long they are.
+        words = FLAGS(_with_files(arguments), known_only=True)
     except flags.Error as error:
-        message = str(error)
-        if isinstance(error, flags.UnrecognizedFlagError):
-            near = difflib.get_close_matches(error.flagname, FLAGS, n=1)
-            message = f"there is no flag --{error.flagname}."
-            message += "".join(f" Did you mean --{one}?" for one in near)
-            if "config" in FLAGS:
-                message += f"\n  Config changes go into --config, such as {_EXAMPLE}"
-        elif "already defined" in message:
+        message = str(error).removeprefix("flag ")
+        if "already defined" in message:
             message += "\n  It takes one value: remove one of the two."
-        fail(message.removeprefix("flag "))
-        sys.exit(MISTAKE)
-    except RecursionError:  # absl compares a wrong name with all others, letter by letter
-        name = max((one.partition("=")[0] for one in arguments if one[:1] == "-"), key=len)
-        fail(f"there is no flag {name[:40]}... of {len(name):,} characters.")
+        fail(message)
         sys.exit(MISTAKE)
     except SystemExit:  # absl ends --helpfull with 1, as if to ask were an error
         sys.exit(0)
+    end = words.index("--") if "--" in words else len(words)
+    for word in words[1:end]:
+        if word[:1] == "-" and word.strip("-"):
+            fail(_unknown_flag(word.lstrip("-").partition("=")[0]))
+            sys.exit(MISTAKE)
+    return words[:end] + words[end + 1 :]
+
+
+def _unknown_flag(name: str) -> str:
+    if len(name) > _LONGEST_NAME:
+        return f"there is no flag --{name[:_LONGEST_NAME]}... of {len(name):,} characters."
+    near = "".join(f" Did you mean --{one}?" for one in difflib.get_close_matches(name, FLAGS, n=1))
+    hint = f"\n  Config changes go into --config, such as {_EXAMPLE}" if "config" in FLAGS else ""
+    return f"there is no flag --{name}.{near}{hint}"
+
+
+def _with_files(arguments: Sequence[str]) -> list[str]:
+    """Return a command line with the lines of files in place of each --flagfile.
+
+    Raises:
+      flags.Error: a file cannot be read, or too many are named, as by one that names itself.
+    """
+    waiting, done, num_files = [*reversed(arguments)], list[str](), 0
+    while waiting:
+        word = waiting.pop()
+        if word == "--":
+            return [*done, word, *reversed(waiting)]
+        name, equals, path = word.partition("=")
+        if name not in ("-flagfile", "--flagfile") or not (equals or waiting):
+            done.append(word)
+            continue
+        path = path if equals else waiting.pop()
+        num_files += 1
+        if num_files > _MOST_FILES:
+            raise flags.Error(
+                f"--flagfile={path}: more than {_MOST_FILES} files name one another; remove some."
+            )
+        waiting += reversed(_flag_lines(path) if path else [])
+    return done
+
+
+def _flag_lines(path: str) -> list[str]:
+    from fidgpt.files import read_bytes  # late: most commands name no file
+
+    try:
+        text = read_bytes(os.path.expanduser(path), most=_LARGEST_FILE).decode()
+    except OSError as error:
+        reason = error.strerror or error
+        raise flags.Error(f"--flagfile={path} cannot be read: {reason}.") from error
+    except UnicodeDecodeError as error:
+        raise flags.Error(
+            f"--flagfile={path} holds no text in UTF-8: write a flag a line."
+        ) from error
+    lines = (line.strip() for line in text.split("\n"))
+    return [line for line in lines if line and not line.startswith(("#", "//"))]
