@@ -35,11 +35,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fidgpt import curves, data, fiddlers, graph, interop
-from fidgpt.cli import app, sweep, train
+from fidgpt.cli import app, export, plot, sample, sweep, train
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.composition import compose
 from fidgpt.compose.sources import load_file, read_text
 from fidgpt.compose.trust import risks
+from fidgpt.data import prepare
 from fidgpt.data.prepared import PreparedCorpus
 from fidgpt.graph.difference.patches import apply_patch, dump_patch
 from fidgpt.graph.errors import is_user_error
@@ -77,11 +78,19 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
 sys.addaudithook(_audit)
 
 
+def _clock() -> float:
+    """Return seconds, without those in which other processes had the processor."""
+    waited = 0
+    with contextlib.suppress(OSError):  # Linux has it
+        waited = int(Path("/proc/self/schedstat").read_text().split()[1])
+    return time.monotonic() - waited / 1e9
+
+
 @contextlib.contextmanager
 def watched(folder: Path) -> Iterator[None]:
     """Fail if what runs inside takes long, or much memory, or reaches outside of a folder."""
     harm: list[str] = []
-    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.monotonic()
+    before, begin = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, _clock()
     _watched.append((folder.resolve(), harm))
     try:
         yield
@@ -91,7 +100,7 @@ def watched(folder: Path) -> Iterator[None]:
         assert len(str(error)) < 20_000, "an endless message"
     finally:
         _watched.pop()
-    seconds = time.monotonic() - begin
+    seconds = _clock() - begin
     taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert not harm, harm
     assert seconds < SECONDS, f"it took {seconds:.1f} s"
@@ -124,6 +133,19 @@ def _changed() -> fdl.Config:
     fiddlers.use_gqa(changed, num_kv_heads=1)
     fiddlers.use_moe(changed)
     return changed
+
+
+def _beside(
+    write: Callable[[Path], object], folder: str, then: Callable[[Path], Path]
+) -> Callable[[Path], Path]:
+    """Return what also writes files into a folder of the folder."""
+
+    def both(place: Path) -> Path:
+        (place / folder).mkdir(exist_ok=True)
+        write(place / folder)
+        return then(place)
+
+    return both
 
 
 def _text(name: str, make: Callable[[], str]) -> Callable[[Path], Path]:
@@ -210,16 +232,21 @@ def _model_of(folder: Path) -> Any:
 def _hub() -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as place:
         config, out = Path(place, "config.json"), Path(place, "out")
-        sizes = {"vocab_size": 97, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 2}
+        sizes = {"vocab_size": 270, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 2}
         config.write_text(json.dumps({"model_type": "gpt2", **sizes}))
-        interop.save_hf(_model_of(config.parent), out, seq_len=24, max_shard_size=6_000)
+        model, tokenizer = _model_of(config.parent), _tokenizer()
+        interop.save_hf(model, out, seq_len=24, tokenizer=tokenizer, max_shard_size=6_000)
         return {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+def _write_hub(folder: Path) -> None:
+    for name, content in _hub().items():
+        (folder / name).write_bytes(content)
 
 
 def _hub_file(suffix: str) -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
-        for name, content in _hub().items():
-            (folder / name).write_bytes(content)
+        _write_hub(folder)
         return next(path for path in sorted(folder.iterdir()) if path.name.endswith(suffix))
 
     return write
@@ -273,9 +300,14 @@ def _read_tokenizer(folder: Path) -> None:
     tokenizer.decode(tokenizer.encode("a few words\n"))
 
 
+@cache
+def _tokenizer() -> data.Tokenizer:
+    return data.BPETokenizer(vocab_size=270).build(["a few words of text. " * 9])
+
+
 def _write_tokenizer(folder: Path) -> Path:
     path = folder / "tokenizer.json"
-    data.BPETokenizer(vocab_size=270).build(["a few words of text. " * 9]).save(path)
+    _tokenizer().save(path)
     return path
 
 
@@ -321,7 +353,7 @@ def _read_provenance(folder: Path) -> None:
 
 def _compose(folder: Path) -> None:
     """Apply each line alone, and the graph's checks."""
-    for line in (folder / "typed.txt").read_bytes().decode(errors="surrogateescape").split("\n"):
+    for line in _lines(folder):
         if line:
             try:
                 made = compose(["config:debug", line])
@@ -332,25 +364,40 @@ def _compose(folder: Path) -> None:
                     raise
 
 
-def _command(main: app.Main, *flags_: str) -> Callable[[Path], None]:
+def _lines(folder: Path) -> list[str]:
+    return (folder / "typed.txt").read_bytes().decode(errors="surrogateescape").split("\n")
+
+
+@contextlib.contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    """Run a command in a folder, without what it prints; a wrong flag may end it."""
+    place, quiet = Path.cwd(), io.StringIO()
+    os.chdir(folder)
+    try:
+        with redirect_stdout(quiet), redirect_stderr(quiet), contextlib.suppress(SystemExit):
+            yield
+    finally:
+        os.chdir(place)
+
+
+def _command(main: app.Main, *flags_: str, typed: bool = True) -> Callable[[Path], None]:
     def read(folder: Path) -> None:
-        lines = (folder / "typed.txt").read_bytes().decode(errors="surrogateescape").split("\n")
-        before, place = sys.argv, Path.cwd()
-        sys.argv = ["command", *flags_, *lines]
-        quiet = io.StringIO()
+        before = sys.argv
+        sys.argv = ["command", *flags_, *(_lines(folder) if typed else ())]
         FLAGS.unparse_flags()
-        os.chdir(folder)
         try:
-            with flagsaver.flagsaver(), redirect_stdout(quiet), redirect_stderr(quiet):
+            with _inside(folder), flagsaver.flagsaver():
                 app.call(main, app.parse_flags(sys.argv)[1:])
-        except SystemExit:
-            pass  # absl's: a flag is wrong
         finally:
             sys.argv = before
-            os.chdir(place)
             FLAGS.unparse_flags()
 
     return read
+
+
+def _prepare_typed(folder: Path) -> None:
+    with _inside(folder):
+        prepare.main(["--source=texts", "--out=out", *_lines(folder)])
 
 
 _DIRECTIVES = """set:model.num_layers=3
@@ -385,6 +432,36 @@ _SWEEP = """--config=config:debug
 --search=random
 --jobs=1
 --rank=loss"""
+_SAMPLE = """--prompt=a few
+--prompt=words
+--temperature=0.5
+--top_k=3
+--top_p=0.9
+--min_p=0.1
+--repetition_penalty=1.1
+--stop=of
+--score=a few words
+--seed=1
+--draft=hub
+--draft_tokens=2
+--float32"""
+_EXPORT = "--shard_gb=0.001\n--model_type=gpt2\n--step=1\n--averaged"
+_PLOT = """--metric=loss
+--metric=val*
+--over=tokens
+--smooth=2
+--first_step=1
+--log_x
+--log_y
+--title=a title"""
+_PREPARE = """--vocab_size=270
+--tokenizer=bytes
+--validation_fraction=0.1
+--shard_tokens=1000
+--num_workers=1
+--pattern=*.txt
+--text_field=text
+--quiet"""
 _OVERRIDES = "config: debug\nseed: 1\nmodel: {num_layers: 3}\nuse: {loss: CrossEntropy}\n"
 TARGETS = {
     "config": Target(_text("config.json", lambda: graph.dump(_changed())), _read_config),
@@ -420,6 +497,35 @@ TARGETS = {
     ),
     "typed sweep": Target(
         _text("typed.txt", lambda: _SWEEP), _command(sweep.main, "--print=text"), "typed"
+    ),
+    "typed sample": Target(
+        _beside(_write_hub, "hub", _text("typed.txt", lambda: _SAMPLE)),
+        _command(sample.main, "hub", "--num_tokens=2"),
+        "typed",
+    ),
+    "typed export": Target(
+        _beside(_write_hub, "hub", _text("typed.txt", lambda: _EXPORT)),
+        _command(export.main, "hub", "out"),
+        "typed",
+    ),
+    "typed plot": Target(
+        _beside(_text("metrics.jsonl", _rows), "run", _text("typed.txt", lambda: _PLOT)),
+        _command(plot.main, "run", "--out=a.svg"),
+        "typed",
+    ),
+    "plotted metrics": Target(
+        _text("metrics.jsonl", _rows),
+        _command(plot.main, ".", "--out=a.html", typed=False),
+        "lines",
+    ),
+    "typed prepare": Target(
+        _beside(
+            _text("a.txt", lambda: "a few words of text. " * 99),
+            "texts",
+            _text("typed.txt", lambda: _PREPARE),
+        ),
+        _prepare_typed,
+        "typed",
     ),
     "results of a sweep": Target(_text("table.jsonl", _table), _read_table, "lines"),
 }
