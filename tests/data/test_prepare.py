@@ -221,16 +221,27 @@ def test_shards_are_not_tokenized_twice(documents, modules, files, tmp_path, mon
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("record", ["other key", "{", '{"version": 1}'])
+@pytest.mark.parametrize("record", ["other key", "{", '{"version": 1}', "no tokenizer"])
 def test_only_the_same_preparation_is_resumed(modules, files, tmp_path, monkeypatch, record):
+    synced, fsync = set[int](), os.fsync
+
+    def note(handle: int) -> None:
+        fsync(handle)
+        synced.add(os.fstat(handle).st_ino)
+
     with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", note)
         fail_at(patch, 45, KeyboardInterrupt())
         with pytest.raises(KeyboardInterrupt):
             files(modules, "out")
+    draft = resumable(tmp_path)[0]
+    assert {path.stat().st_ino for path in draft.glob("*.json")} <= synced
     files(modules, "neighbor")
     texts = modules[:50] if record == "other key" else modules
-    if texts is modules:
-        (resumable(tmp_path)[0] / "record.json").write_text(record)
+    if record == "no tokenizer":
+        (draft / "tokenizer.json").write_text("")
+    elif texts is modules:
+        (draft / "record.json").write_text(record)
     assert files(texts, "out") == files(texts, "expected")
     assert sorted(os.listdir(tmp_path)) == ["expected", "neighbor", "out"]
 

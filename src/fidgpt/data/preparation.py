@@ -20,7 +20,7 @@ from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
 from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter, corpus_files
 from fidgpt.data.sources import Source
 from fidgpt.data.tokenizers import ByteLevelTokenizer, Tokenizer, TokenizerSpec, load_tokenizer
-from fidgpt.files import cache_directory, read_json, sha256_of, write_whole
+from fidgpt.files import cache_directory, read_json, sha256_of, sync, write_whole
 from fidgpt.ranges import require_size
 
 __all__ = ["Corpus", "CorpusDirectory", "CorpusTokenizer"]
@@ -226,11 +226,14 @@ class _Preparation:
         with self._progress.ticking():
             tokenizer = self._corpus.tokenizer.build(surveyed.sample)
         tokenizer.save(self._directory / TOKENIZER)
+        for path in self._directory.iterdir():
+            sync(path)  # before a record or an index refers to it
         return dataclasses.replace(surveyed, sample=[])
 
     def _resume(self) -> "tuple[Survey, dict[str, Any]] | None":
-        """Return the record of an earlier attempt; None if it is missing or unreadable."""
+        """Return the record of an earlier attempt; None if it or its tokenizer is unreadable."""
         try:
+            load_tokenizer(self._directory / TOKENIZER)
             record: Any = read_json(self._directory / RECORD)
             return Survey(**record["survey"]), record["splits"]
         except (OSError, ValueError, KeyError, TypeError):
