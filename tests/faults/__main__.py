@@ -39,7 +39,7 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     world: World
     if options.elastic:
-        world = ElasticWorld(folder)
+        world = ElasticWorld(folder, options.variant)
     elif options.machines:
         world = MachineWorld(folder)
     elif options.sweeps:

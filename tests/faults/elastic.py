@@ -5,6 +5,7 @@ import logging
 import math
 import os
 import random
+import shutil
 import signal
 import socket
 import sys
@@ -24,13 +25,21 @@ from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 STEPS, BATCH_SIZE, MOST_NODES = 12, 7, 3  # 7 rows: no number of processes has equal shares
 TOLERANCE = 1e-4  # relative, of sums in another order
+REDONE = 2  # steps for each event: that of the failure, and one whose copy was being written
 RENDEZVOUS = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=10"
 TRAIN = str(Path(__file__).parents[2] / "train.py")
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl
+IN_MEMORY = "shards, saved in memory"
 MESHES = {
     "replicas": [],
     "shards": ["fiddler:use_mesh(shard=-1)", "set:micro_batch_size=1"],
     "replicas of shards": ["fiddler:use_mesh(replicate=-1)", "fiddler:use_moe"],
+    IN_MEMORY: [
+        "fiddler:use_mesh(shard=-1)",
+        "set:micro_batch_size=1",
+        'fiddler:use_memory_checkpoints(every=1, folder="$MEMORY", keep_last=2)',
+        "set:checkpoints.every=None",
+    ],
 }
 COMMON = [
     "fiddler:use_float32",
@@ -90,6 +99,7 @@ class ElasticCase(Case):
       num_nodes: with which it begins.
 
     Attributes:
+      most_redone: steps that may be taken again.
       nodes: those that are there, by their number.
       place: keeps what they agree on.
     """
@@ -99,6 +109,7 @@ class ElasticCase(Case):
         self.events = self.folder / "events"
         self.events.mkdir()
         self.nodes: dict[int, Process] = {}
+        self.most_redone = STEPS * MOST_NODES
         self.begin(num_nodes)
 
     def begin(self, num_nodes: int) -> None:
@@ -124,7 +135,7 @@ class ElasticCase(Case):
             f"--local-addr=127.0.0.{number}",
         ]
         command = [*self.known.arguments, f"--run_dir={self.run}", "--auto_resume"]
-        environment = {"GLOO_SOCKET_IFNAME": "lo"}
+        environment = {"GLOO_SOCKET_IFNAME": "lo", "MEMORY": str(self.memory(number))}
         process = Process(
             [str(self.events), *flags, TRAIN, *command],
             output=self.output(),
@@ -133,12 +144,18 @@ class ElasticCase(Case):
         )
         self.nodes[number] = self.started(process)
 
+    def memory(self, number: int) -> Path:
+        """The folder that is the memory of a node."""
+        return self.folder / f"memory{number}"
+
     def leave(self, number: int) -> None:
         """Signal a node, any of them: SIGKILL is its death, SIGTERM takes it away."""
         which = self.draw.choice(sorted(self.nodes))
         leaving = self.nodes.pop(which)
         os.kill(leaving.pid, number)
         require_status(self.end(leaving), 128 + number if number == signal.SIGTERM else -number)
+        if self.draw.random() < 0.5:  # or it comes back with what it had
+            shutil.rmtree(self.memory(which), ignore_errors=True)
 
     def happen(self, *actions: Action) -> None:
         """Let these happen one after the other, within steps.
@@ -172,6 +189,9 @@ class ElasticCase(Case):
             if "other nodes have ended the run" not in ended.output:  # it came when all was over
                 require_status(ended, 0)
         self.end_all()  # the store
+        redone = read_rows(self.run / "metrics.jsonl")[-1]["goodput/redone_steps"]
+        if redone > self.most_redone:
+            raise Wrong(f"{redone} steps were taken again")
         differ = list(differences(rows_of(self.run), self.known.result))
         if differ:
             raise Wrong("; ".join(differ[:5]))
@@ -230,6 +250,8 @@ def joins(case: ElasticCase) -> None:
 
 def changed(case: ElasticCase, *actions: Action) -> None:
     """Nodes leave and join within steps, and the run has other numbers of processes."""
+    if any("use_memory_checkpoints" in one for one in case.known.arguments):
+        case.most_redone = REDONE * len(actions)
     case.happen(*actions)
     deadline = time.monotonic() + PATIENCE
     while len(case.worlds()) <= len(actions) and time.monotonic() < deadline:
@@ -286,12 +308,18 @@ KINDS: Kinds = {
 
 
 class ElasticWorld(World):
-    """Makes cases of runs on nodes that come and go."""
+    """Makes cases of runs on nodes that come and go.
+
+    Args:
+      folder: empty; all lies in it.
+      mesh: how the work is shared in all cases; drawn by default.
+    """
 
     kinds: Kinds = KINDS
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, mesh: str | None = None) -> None:
         super().__init__(folder, megabytes=1)
+        self._mesh = mesh
         self._known: dict[str, Known] = {}
 
     def _undisturbed(self, mesh: str) -> Known:
@@ -301,12 +329,16 @@ class ElasticWorld(World):
             arguments = [*self.commands["plain"], *(f"--config={one}" for one in changes)]
             path = self.folder / "undisturbed" / mesh.replace(" ", "-")
             path.mkdir(parents=True)
-            process = Process([*arguments, f"--run_dir={path}/run"], output=path / "output")
+            process = Process(
+                [*arguments, f"--run_dir={path}/run"],
+                output=path / "output",
+                environment={"MEMORY": f"{path}/memory"},
+            )
             require_status(process.end(), 0)
             self._known[mesh] = Known(arguments, rows_of(path / "run"))
         return self._known[mesh]
 
     def case(self, kind: str, number: int, draw: random.Random) -> ElasticCase:
-        known = self._undisturbed(draw.choice(sorted(MESHES)))
+        known = self._undisturbed(self._mesh or draw.choice(sorted(MESHES)))
         num_nodes = 3 if kind in ("two nodes die",) else 2
         return ElasticCase(known, self.folder / f"case-{number}", draw, num_nodes=num_nodes)
