@@ -1,6 +1,6 @@
-"""One step of small families on meshes: the script that each process runs, and its cases."""
+"""Small models on meshes of processes: the script that each process runs, and its cases."""
 
-import contextlib
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -11,35 +11,103 @@ import fiddle as fdl
 import torch
 from small_models import shrunk
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
-from fidgpt import configs, data, fiddlers, train
+from fidgpt import data, fiddlers, graph, model, train
 from fidgpt.compose.runs import build_trainer
-from fidgpt.model import NTKScaling, Prefix
-from fidgpt.model.init import ZEROS, Constant
 from fidgpt.parallel import DataParallel
+from fidgpt.parallel.placement import whole_of
+from fidgpt.train.state import TrainState, progress
 
-SEQ_LEN, ROWS = 24, 4
-SEQ_LENS, NUM_LAYERS = (256, 512), 4  # whose memory is measured
+SEQ_LEN, ROWS, NUM_STEPS = 24, 4, 2
 END_OF_TEXT = 256  # of bytes
+Fiddler = Callable[[fdl.Config], object]
 
-Change = Callable[[fdl.Config], object]
+
+def mesh(*, sequence: bool = False, ulysses: bool = False, **sizes: int) -> Fiddler:
+    """Return the change to a mesh of these sizes.
+
+    Args:
+      sequence: whether processes share the sequences between products, too.
+      ulysses: whether the context exchanges heads instead of keys and values.
+      sizes: of the axes.
+    """
+
+    def use(cfg: fdl.Config) -> None:
+        fiddlers.use_mesh(cfg, **sizes)
+        if sequence:
+            fiddlers.use_sequence_parallel(cfg)
+        if ulysses:
+            fiddlers.use_ulysses(cfg)
+
+    return use
 
 
-def base(*changes: Change) -> fdl.Config:
-    """`debug` with four heads, changed."""
-    cfg = configs.debug()
-    fiddlers.use_float32(cfg)
-    cfg.model.blocks[0].attention.head_dim = 8
+MESHES: dict[int, dict[str, Fiddler]] = {
+    2: {
+        "tensor": mesh(tensor=2),
+        "sequence": mesh(tensor=2, sequence=True),
+        "context": mesh(context=2),
+        "ulysses": mesh(context=2, ulysses=True),
+        "shard": mesh(shard=2),
+        "replicate": mesh(replicate=2),
+    },
+    4: {
+        "tensor": mesh(tensor=4),
+        "shard_tensor": mesh(shard=2, tensor=2),
+        "shard_sequence": mesh(shard=2, tensor=2, sequence=True),
+        "replicate_sequence": mesh(replicate=2, tensor=2, sequence=True),
+        "context": mesh(context=4),
+        "ulysses": mesh(context=4, ulysses=True),
+        "context_sequence": mesh(context=2, tensor=2, sequence=True),
+        "ulysses_tensor": mesh(context=2, tensor=2, ulysses=True),
+        "shard_context": mesh(shard=2, context=2),
+        "replicate_ulysses": mesh(replicate=2, context=2, ulysses=True),
+    },
+}
+
+
+def base(*changes: Fiddler) -> fdl.Config:
+    """`base`, small, in float32 and with some changes."""
+    cfg = shrunk("base")
     for change in changes:
         change(cfg)
     return cfg
 
 
-def prefix_mask(cfg: fdl.Config) -> None:
+def everything(cfg: fdl.Config) -> None:
+    """Add what has no family of its own."""
+    fiddlers.use_alibi(cfg)
+    fiddlers.use_value_embeddings(cfg)
+    fiddlers.use_z_loss(cfg)
+    fiddlers.use_label_smoothing(cfg)
+    use_all_biases(cfg)
+    cfg.model.unembedding.softcap = 3.0
+    cfg.loss.chunk_size = 100
+
+
+def use_all_biases(cfg: fdl.Config) -> None:
+    """Add a bias to every linear layer."""
+    for block in graph.find(cfg.model, model.Attention) + graph.find(cfg.model, model.SwiGLU):
+        block.bias = True
+
+
+def use_prefix_mask(cfg: fdl.Config) -> None:
+    """Let tokens attend to a prefix, by positions that are scaled, with fewer heads of keys."""
+    fiddlers.use_gqa(cfg)
+    fiddlers.use_sinks(cfg)
     attention = cfg.model.blocks[0].attention
-    attention.mask = fdl.Config(Prefix, length=7)
-    attention.rope.scaling = fdl.Config(NTKScaling, factor=2.0)
+    attention.mask = fdl.Config(model.Prefix, length=7)
+    attention.rope.scaling = fdl.Config(model.NTKScaling, factor=2.0)
+
+
+def dropping(cfg: fdl.Config) -> None:
+    """Drop elements of embeddings, of attention weights and of branches."""
+    cfg.model.dropout = cfg.model.blocks[0].dropout = 0.2
+    cfg.model.blocks[0].attention.dropout = 0.2
+
+
+def narrow(cfg: fdl.Config) -> None:
+    cfg.precision = fdl.Config(train.BFloat16)
 
 
 def accumulating(cfg: fdl.Config) -> None:
@@ -47,16 +115,18 @@ def accumulating(cfg: fdl.Config) -> None:
 
 
 FAMILIES: dict[str, Callable[[], fdl.Config]] = {
-    "llama": partial(shrunk, "llama3_8b"),
-    "qwen3": partial(shrunk, "qwen3_8b"),
+    "llama": partial(shrunk, "llama3_2_1b"),
+    "qwen3": partial(shrunk, "qwen3_0_6b"),
     "gemma3": partial(shrunk, "gemma3_1b"),  # windows in five of six layers
     "gpt2": partial(shrunk, "gpt2_124m"),  # learned positions, biases
     "deepseek_v3": partial(shrunk, "deepseek_v3"),  # latent attention, YaRN, balanced sequences
     "gpt_oss": partial(shrunk, "gpt_oss_20b"),  # sinks
     "mixtral": partial(shrunk, "mixtral_8x7b"),
+    "olmo2": partial(shrunk, "olmo2_7b"),
     "lora": partial(base, fiddlers.use_lora),
-    "mtp": partial(base, partial(fiddlers.use_mtp, num_tokens=2)),
-    "packing": partial(base, fiddlers.use_document_mask),
+    "narrow": partial(base, fiddlers.use_lora, narrow),
+    "mtp": partial(base, fiddlers.use_mtp),
+    "packing": partial(base, fiddlers.use_packing, fiddlers.use_document_mask),
     "mixture": partial(
         base,
         fiddlers.use_moe,
@@ -65,152 +135,197 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
         fiddlers.use_recompute,
         accumulating,
     ),
+    "everything": partial(base, everything),
+    "prefix": partial(base, use_prefix_mask, fiddlers.tie_embeddings),
+    "muon": partial(base, fiddlers.use_moe, fiddlers.use_muon),
+    "adafactor": partial(base, fiddlers.use_adafactor, use_all_biases),
     "compiled": partial(base, fiddlers.use_compile, fiddlers.use_document_mask),
-    # Fewer heads of keys than processes, and what depends on the number of a head.
-    "alibi": partial(base, fiddlers.use_alibi, fiddlers.use_gqa, fiddlers.use_sinks),
-    "prefix": partial(
-        base,
-        prefix_mask,
-        fiddlers.use_value_embeddings,
-        fiddlers.use_softcap,
-        fiddlers.use_z_loss,
-        fiddlers.tie_embeddings,
-    ),
+    "dropout": partial(base, dropping),  # of which each process drops its own
 }
 
 
-def ulysses(cfg: fdl.Config, **sizes: int) -> None:
-    fiddlers.use_mesh(cfg, **sizes)
-    fiddlers.use_ulysses(cfg)
+def spread(tensor: Tensor, generator: torch.Generator | None) -> None:
+    """Initialize so that no gradient is zero, as those of adapters are at first."""
+    tensor.normal_(std=0.2, generator=generator)
+    if tensor.dim() == 1:
+        tensor += 0.5
 
 
-MESHES: dict[int, dict[str, Change]] = {
-    2: {
-        "context": partial(fiddlers.use_mesh, context=2),
-        "ulysses": partial(ulysses, context=2),
-    },
-    4: {
-        "shard x context": partial(fiddlers.use_mesh, shard=2, context=2),
-        "replicate x ulysses": partial(ulysses, replicate=2, context=2),
-        "context": partial(fiddlers.use_mesh, context=4),
-        "ulysses": partial(ulysses, context=4),
-    },
-}
+@torch.no_grad()
+def load(model: nn.Module) -> None:
+    """Copy whole tensors into a model, as those of another run."""
+    for number, parameter in enumerate(model.parameters()):
+        values = torch.empty(parameter.shape)
+        spread(values, torch.Generator().manual_seed(number))
+        parameter.copy_(values)
 
 
 def batch() -> Tensor:
     """Rows of some documents; the tokens that count in the loss are not alike in number."""
     tokens = torch.randint(0, 256, (ROWS, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
     tokens[0, [3, 15]] = tokens[2, 9] = END_OF_TEXT
-    for row, learned in enumerate((20, 25, 9, 14)):
-        tokens[row, learned:] = data.mask_loss(tokens[row, learned:])
+    for row, counted in enumerate((20, 25, 9, 14)):
+        tokens[row, counted:] = data.mask_loss(tokens[row, counted:])
     return tokens
 
 
-def step(cfg: fdl.Config, *, joins: bool) -> dict[str, Any]:
-    """What one step gives: its metrics, and every gradient before they are clipped."""
+def trained(family: str, change: Fiddler | None = None) -> dict[str, Any]:
+    """What two steps of training give: rows of metrics, and the first step's whole gradients.
+
+    Args:
+      family: to train.
+      change: to the mesh, whose processes all call this; None for one process.
+    """
+    cfg = FAMILIES[family]()
     cfg.seq_len, cfg.batch_size = SEQ_LEN, ROWS
+    if change is not None:
+        change(cfg)
     trainer = build_trainer(cfg)
     for parameter in trainer.model.parameters():
-        if vars(parameter).get("init") == ZEROS:  # as that of one half of LoRA, without gradients
-            vars(parameter)["init"] = Constant(0.01)
-    gradients: list[Tensor] = []
+        vars(parameter)["init"] = spread
+    if family == "qwen3":
+        trainer.weights = load
+    kept: dict[str, Tensor] = {}
 
     def keep(parameters: Iterable[nn.Parameter]) -> None:
-        gradients.extend(torch.zeros(0) if p.grad is None else whole(p.grad) for p in parameters)
+        for name, one in state.model.named_parameters():
+            if one.grad is not None:
+                kept.setdefault(name, whole_of(one.grad, one).clone())
 
     trainer.gradient_transform = keep
-    with trainer.parallel if joins else contextlib.nullcontext():
+    with trainer.parallel as parallel:
+        trainer.prepare()
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
-        model, parallel = state.model, trainer.parallel
-        rows = ROWS // parallel.data_size
-        own = batch()[parallel.data_rank * rows :][:rows]
-        row = trainer.update(state, own)
-        names = [name for name, _ in model.named_parameters()]
-        return {"row": row, "gradients": dict(zip(names, gradients, strict=True))}
+        start = whole_weights(state)
+        rank, size = parallel.data_rank, parallel.data_size
+        batches = [batch().chunk(size)[rank], trainer.data.batch(1, rank=rank, world_size=size)]
+        rows = [trainer.update(state, one) for one in batches]
+        return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state)}
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, of which this process may hold a shard."""
-    tensor = tensor.detach()
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
-
-
-def evaluated(cfg: fdl.Config, *, joins: bool) -> dict[str, float]:
+def evaluated(change: Fiddler | None = None) -> dict[str, float]:
     """The validation of new weights, on sequences of a length that two does not divide."""
+    cfg = FAMILIES["packing"]()
     cfg.seq_len = SEQ_LEN
     cfg.evaluators["validation"].data.seq_len = SEQ_LEN + 3
+    if change is not None:
+        change(cfg)
     trainer = build_trainer(cfg)
-    with trainer.parallel if joins else contextlib.nullcontext():
+    with trainer.parallel:
         trainer.prepare()
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
         return trainer.evaluators["validation"](state.replica, trainer.loss, trainer.parallel)
 
 
-def activations(cfg: fdl.Config, *, seq_len: int, joins: bool) -> int:
-    """Bytes that the backward pass of a step needs, of all tensors that autograd saves."""
-    cfg.seq_len, cfg.batch_size, cfg.model.num_layers = seq_len, 2, NUM_LAYERS
-    trainer = build_trainer(cfg)
-    saved: dict[int, int] = {}
-
-    def count(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        saved[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with trainer.parallel if joins else contextlib.nullcontext():
-        state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
-        kept = {p.untyped_storage().data_ptr() for p in state.model.parameters()}
-        tokens = torch.arange(seq_len + 1).remainder(256).unsqueeze(0)
-        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            loss = state.module(tokens, True)
-        own = sum(size for place, size in saved.items() if place not in kept)
-        loss.backward()  # before which all of them are alive, so that no place is counted twice
-        return own
+SAVED: dict[str, Fiddler] = {
+    "replicate": mesh(replicate=4),
+    "shard": mesh(shard=4),
+    "tensor": mesh(tensor=4),
+    "shard_tensor": mesh(shard=2, tensor=2),
+    "replicate_sequence": mesh(replicate=2, tensor=2, sequence=True),
+}
+OPTIMIZERS: dict[str, Fiddler] = {
+    "adamw": lambda cfg: None,
+    "muon": fiddlers.use_muon,
+    "adafactor": fiddlers.use_adafactor,
+}
 
 
-def others(is_main: bool) -> dict[str, Any]:
-    """What meshes of two processes give besides gradients."""
-    left: dict[str, Any] = {}
-    for name, mesh in MESHES[2].items():
-        cfg = FAMILIES["packing"]()
-        mesh(cfg)
-        left[f"evaluated on {name}"] = evaluated(cfg, joins=True)
-        cfg = FAMILIES["lora"]()
-        mesh(cfg)
-        cfg.precision = fdl.Config(train.BFloat16)
-        left[f"narrow on {name}"] = step(cfg, joins=True)["row"]
-        for seq_len in SEQ_LENS:
-            cfg = base(fiddlers.use_gqa)
-            mesh(cfg)
-            left[f"{seq_len} on {name}"] = activations(cfg, seq_len=seq_len, joins=True)
-    if is_main:
-        left["evaluated"] = evaluated(FAMILIES["packing"](), joins=False)
-        cfg = FAMILIES["lora"]()
-        cfg.precision = fdl.Config(train.BFloat16)
-        left["narrow"] = step(cfg, joins=False)["row"]
-        for seq_len in SEQ_LENS:
-            left[f"{seq_len}"] = activations(base(fiddlers.use_gqa), seq_len=seq_len, joins=False)
-    return left
+class Run:
+    """A run with every kind of state, which is saved or restored on one mesh.
+
+    Args:
+      optimizer: fiddler of the optimizer.
+      change: to the mesh; None for one process.
+    """
+
+    def __init__(self, optimizer: Fiddler, change: Fiddler | None = None) -> None:
+        cfg = base(everything, optimizer, fiddlers.use_ema)
+        cfg.batch_size, cfg.model.num_layers = ROWS, 1
+        if change is not None:
+            change(cfg)
+        self.trainer = build_trainer(cfg)
+
+    def save(self, path: Path) -> dict[str, Tensor]:
+        """Take two steps and save; return the whole state."""
+        trainer = self.trainer
+        with trainer.parallel as parallel:
+            trainer.prepare()
+            state = trainer.setup(train.RunDirectory(path, texts={}))
+            for step in range(NUM_STEPS):
+                rank, size = parallel.data_rank, parallel.data_size
+                trainer.update(state, trainer.data.batch(step, rank=rank, world_size=size))
+            trainer.checkpoints.save(
+                path,
+                step=NUM_STEPS,
+                model=state.model,
+                optimizer=state.optimizer,
+                stateful=state.stateful,
+                state=progress(trainer.data, state),
+            )
+            return whole_state(state)
+
+    def restore(self, path: Path) -> dict[str, Tensor]:
+        """Resume; return the whole state."""
+        with self.trainer.parallel:
+            self.trainer.prepare()
+            run = train.RunDirectory(path, texts={})
+            return whole_state(self.trainer.setup(run, resume=True))
 
 
-def main(path: Path, *chosen: str) -> None:
-    """Leave what every case gives on every mesh, and on one process, in one file."""
+def whole_state(state: TrainState) -> dict[str, Tensor]:
+    """Return weights, optimizer state and averages, whole and by name."""
+    found = whole_weights(state)
+    for name, parameter in state.model.named_parameters():
+        for key, value in state.optimizer.state[parameter].items():
+            divided = value.shape == parameter.shape
+            found[f"{name}/{key}"] = whole_of(value, parameter if divided else None).clone()
+    with state.averaged():
+        found |= {f"{name}/average": one for name, one in whole_weights(state).items()}
+    return found
+
+
+def whole_weights(state: TrainState) -> dict[str, Tensor]:
+    return {n: whole_of(p.detach(), p).clone() for n, p in state.model.named_parameters()}
+
+
+def saved_and_restored(path: Path, optimizer: Fiddler, *, each: bool) -> dict[str, Any]:
+    """Save under every mesh, and restore each under every other or the next; return what differs.
+
+    Args:
+      path: folder that holds the checkpoint of one process, and `alone.pt`, its state.
+      optimizer: fiddler of the optimizer.
+      each: restore each checkpoint under every mesh; else under the next one.
+    """
+    states = {name: Run(optimizer, change).save(path / name) for name, change in SAVED.items()}
+    states["alone"] = torch.load(path / "alone.pt")
+    pairs = [*itertools.product(states, SAVED)]
+    if not each:  # with six of the one and five of the other, this meets every mesh
+        pairs = [*zip(states, itertools.cycle([*SAVED][1:] + [*SAVED][:1]), strict=False)]
+    differ = {
+        f"{here} to {there}": [
+            name
+            for name, value in Run(optimizer, SAVED[there]).restore(path / here).items()
+            if name not in states[here] or not torch.equal(states[here][name], value)
+        ]
+        for here, there in pairs
+    }
+    return {"differ": differ, "states": states}
+
+
+def main(path: Path, cases: list[str]) -> None:
+    """Leave what every case gave this rank, in one file."""
     with DataParallel() as processes:
-        left: dict[str, Any] = {}
-        for number, family in enumerate(chosen or FAMILIES):
-            if number % processes.world_size == processes.rank:
-                left[family] = step(FAMILIES[family](), joins=False)
-            for name, mesh in MESHES[processes.world_size].items():
-                cfg = FAMILIES[family]()
-                mesh(cfg)
-                result = step(cfg, joins=True)
-                if processes.is_main:
-                    left[f"{family} on {name}"] = result
-        if processes.world_size == 2:
-            left |= others(processes.is_main)
-        torch.save(left, path / f"rank{processes.rank}.pt")
+        made: dict[str, Any] = {}
+        if cases[0] in OPTIMIZERS:
+            made = saved_and_restored(path, OPTIMIZERS[cases[0]], each=cases[1:] == ["each"])
+            cases = []
+        for case in cases:
+            what, name = case.split("/")
+            change = MESHES[processes.world_size][name]
+            made[case] = evaluated(change) if what == "evaluated" else trained(what, change)
+        torch.save(made, path / f"rank{processes.rank}.pt")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]), sys.argv[2:])

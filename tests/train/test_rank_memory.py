@@ -13,16 +13,19 @@ NORMS = (2 * LAYERS + 1) * HIDDEN
 MATRICES = LAYERS * (4 * HIDDEN * HIDDEN + 3 * HIDDEN * FFN) + 2 * VOCAB * HIDDEN
 
 
-def activations(*, rows: int = ROWS, tensor: int = 1, norms: int = 1, context: int = 1) -> float:
+def activations(
+    *, rows: int = ROWS, tensor: int = 1, norms: int = 1, context: int = 1, gathers: bool = True
+) -> float:
     """Bytes that the backward pass needs, but for tables of positions and the like.
 
     Of each layer: the inputs of both norms, of attention and of the MLP; queries, keys, values and
     the result of attention; four vectors as wide as the MLP. Then the input of the last norm, that
     of the unembedding, and what the embedding keeps; the loss's gradients of logits and weights.
+    A context gathers the keys and values of all tokens, or exchanges heads, and the result again.
     """
     tokens = rows * TOKENS / context
     stream = tokens * HIDDEN
-    attention = 2 * stream + 2 * stream * context  # the keys and values of all tokens
+    attention = 2 * stream + 2 * stream * context if gathers else 5 * stream
     layer = 2 * stream + 2 * stream / norms + (attention + 4 * tokens * FFN) / tensor
     loss = tokens * VOCAB / tensor + (stream if tensor > 1 else VOCAB * HIDDEN)
     return SIZE * (LAYERS * layer + 3 * stream + loss)
@@ -36,12 +39,12 @@ EXPECTED = {
     "tensor=2": (MATRICES // 2 + NORMS, activations(tensor=2)),
     "tensor=2, sequence": (MATRICES // 2 + NORMS, activations(tensor=2, norms=2)),
     "context=2": (WHOLE, activations(context=2)),
+    "context=2, ulysses": (WHOLE, activations(context=2, gathers=False)),
 }
-OFTEN = ["shard=2", "tensor=2, sequence"]
+OFTEN = ["shard=2", "tensor=2, sequence", "context=2", "context=2, ulysses"]
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("meshes")
 @pytest.mark.parametrize("names", [OFTEN, pytest.param([*EXPECTED], marks=pytest.mark.long)])
 def test_memory_of_a_process_falls_as_arithmetic_says(tmp_path: Path, names: list[str]) -> None:
     script = Path(rank_memory.__file__)
