@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import fidgpt
+
 _SERVER = multiprocessing.get_context("forkserver")
 # None of these defines flags, which belong to one command only.
 _SERVER.set_forkserver_preload(
@@ -135,6 +137,11 @@ def run_ranks(
     outputs = [rank.output for rank in ranks]
     assert not any(statuses), f"{statuses}\n" + "\n".join(text[-3000:] for text in outputs)
     return outputs
+
+
+def python_path(*folders: Path) -> str:
+    """`PYTHONPATH` of other processes: these folders, then that of the code under test."""
+    return os.pathsep.join(map(str, [*folders, Path(fidgpt.__file__).parents[1]]))
 
 
 def variables_of_ranks(number: int) -> list[dict[str, str]]:

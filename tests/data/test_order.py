@@ -16,11 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import python_path
 from torch import Tensor
 
 from fidgpt import data
 
 NAMES = ["<a>", "<b>", "<c>"]
+HERE = Path(__file__).parent
 BATCH_SIZE = 8
 NUM_STEPS = 24
 # Where a run was stopped, and with how many ranks it then went on.
@@ -184,7 +186,7 @@ def test_another_process_reads_the_same(case: Case) -> None:
     for seed in ("0", "1"):
         done = subprocess.run(
             [sys.executable, "-c", ELSEWHERE, str(case.folder)],
-            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)},
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": python_path(HERE, HERE.parent)},
             capture_output=True,
             text=True,
             timeout=60,

@@ -101,7 +101,7 @@ class Case:
 
     Attributes:
       refused: the first `error:` that a command ended with.
-      listen: called first in each forked process.
+      at_start: called first in each forked process.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Case:
         self.draw = draw
         self.run = run or folder / "run"
         self.refused: str | None = None
-        self.listen: Callable[[], None] = lambda: None
+        self.at_start: Callable[[], None] = lambda: None
         self._alive: list[Process] = []
         self._num_started = 0
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ class Case:
         """Starts a command, disturbed at a place; `first` is called before it."""
 
         def disturbed() -> None:
-            self.listen()
+            self.at_start()
             first()
             if place is not None and act is not None:
                 place.arm(act, self.run.parent)
@@ -433,7 +433,7 @@ def killed(
         case.own_cache()
     lost = harm.Power(case.folder / "synced")
     if power:
-        case.listen = lost.listen
+        case.at_start = lost.record
     case.kill(function, units=units or ("calls",))
     if power:
         lost.fail(case.run.parent)

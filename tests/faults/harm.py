@@ -152,7 +152,7 @@ class Power:
     def __init__(self, journal: Path) -> None:
         self._journal = journal
 
-    def listen(self) -> None:
+    def record(self) -> None:
         """From now on, what this process syncs is noted."""
         fsync = os.fsync
         journal = os.open(self._journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

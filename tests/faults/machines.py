@@ -43,7 +43,7 @@ class MachineCase(RunCase):
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments, num_processes=2)
         self.is_damaged = True  # steps are mostly in memory
-        self.listen = self.give_memory
+        self.at_start = self.give_memory
 
     def give_memory(self) -> None:
         """Called first in each process, which is the only one on its machine."""
@@ -144,16 +144,16 @@ def flipped(case: MachineCase) -> None:
 
     fault = harmful(step, rank=rank, name=name, bit=bit)
 
-    def listen() -> None:
+    def at_start() -> None:
         case.give_memory()
         fault.__enter__()
 
-    case.listen = listen
+    case.at_start = at_start
     require_status(case.start(), 2)
     for words in (f"step {step} was computed twice", f"on process {rank} ", f": {name}"):
         if words not in (case.refused or ""):
             raise Wrong(f"{case.refused} does not name {words}")
-    case.listen = case.give_memory
+    case.at_start = case.give_memory
     case.finish()
 
 

@@ -165,7 +165,7 @@ class ForkedPoint:
     Args:
       command: the training command.
       journal: records its steps.
-      listen: called first in the child.
+      at_start: called first in the child.
       stdout: takes what it prints.
       env: its variables.
     """
@@ -175,7 +175,7 @@ class ForkedPoint:
         command: Sequence[str],
         *,
         journal: Journal,
-        listen: Callable[[], None],
+        at_start: Callable[[], None],
         stdout: IO[bytes],
         env: Mapping[str, str],
         **_: Any,
@@ -194,7 +194,7 @@ class ForkedPoint:
             _forget_files()
             os.environ.clear()
             os.environ.update(env)
-            listen()
+            at_start()
 
         # As in a new process, no signal is taken by what the driver does on it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -277,7 +277,7 @@ class SweepCase(cases.Case):
         """Begins the sweep, or goes on with it, disturbed at a place in the driver."""
 
         def fork_points() -> None:
-            jobs.Popen = partial(ForkedPoint, journal=self.journal, listen=self.listen)
+            jobs.Popen = partial(ForkedPoint, journal=self.journal, at_start=self.at_start)
             jobs.LocalRunner.pause = self._pause
 
         command = [*self.known.arguments, f"--run_dir={self.run}", *flags]
@@ -471,7 +471,7 @@ def killed_inside(case: SweepCase, *places: tuple[str, str, int]) -> None:
 def power_lost(case: SweepCase) -> None:
     """SIGKILL of all, which takes along what was not synced."""
     power = harm.Power(case.folder / "synced")
-    case.listen = power.listen
+    case.at_start = power.record
     struck(case, all_killed)
     power.fail(case.run)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from forked import python_path
 
 from faults.cases import Wrong, refuse_difference
 from faults.sweeps import DONE, Trained, refuse_second_training, table_of
@@ -16,7 +17,6 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("faults")
 @pytest.mark.usefixtures("default_sighup")
 @pytest.mark.parametrize(
     "arguments",
@@ -40,7 +40,6 @@ def test_disturbed_commands_end_like_undisturbed_ones(arguments: list[str]) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("faults")
 def test_a_run_that_differs_in_a_bit_is_found() -> None:
     """The harness reports where an average that is not restored shows."""
     forget = "from fidgpt.train import Ema; Ema.load_state_dict = lambda self, state: None"
@@ -84,7 +83,7 @@ def _harness(*arguments: str, before: str = "pass") -> subprocess.CompletedProce
     code = f"{before}\nimport runpy; runpy.run_module('faults', run_name='__main__')"
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(TESTS)},
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
         capture_output=True,
         text=True,
         timeout=7200,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import python_path
 from rich.console import Console
 
 from fidgpt.graph import ConfigError
@@ -197,7 +198,7 @@ def test_runs_of_a_killed_driver_end_and_the_same_command_resumes_them(
     driver = subprocess.Popen(
         [sys.executable, "-c", DRIVER, address, str(toys.directory)],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}"},
+        env={**os.environ, "PYTHONPATH": python_path(ROOT)},
     )
     jobs = toys.jobs(["1", "2", "3"])
     wait_until(lambda: steps_of(jobs[0]) and steps_of(jobs[1]))
