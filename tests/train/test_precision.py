@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt import fiddlers, optim
 from fidgpt.train import Float16, RunError
+from fidgpt.train.device import remembered
 from fidgpt.train.precision import BFloat16, Float32, LossScaling, Precision, native_precision
 
 
@@ -114,6 +115,19 @@ def test_the_native_precision_follows_the_machine(monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert type(native_precision()) is BFloat16
+
+
+def test_processes_that_measure_at_once_agree(monkeypatch, tmp_path):
+    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
+
+    def measured(value: float) -> float:
+        return remembered("speed", lambda: value, read=lambda found: found)
+
+    def late() -> float:  # another process, which began later, is there first
+        assert measured(2.0) == 2.0
+        return 1.0
+
+    assert remembered("speed", late, read=lambda found: found) == measured(3.0) == 2.0
 
 
 def test_the_factor_moves_as_torchs_own_does():

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 
 from fidgpt import __version__
-from fidgpt.files import cache_directory, read_json, write_whole
+from fidgpt.files import cache_directory, only_one, read_json, write_whole
 from fidgpt.parallel import DataParallel
 from fidgpt.train.run_directory import RunError
 
@@ -83,7 +83,8 @@ MEASURED = "measured.json"  # in the cache directory
 def remembered(key: object, measure: Callable[[], T], *, read: Callable[[Any], T | None]) -> T:
     """Return what was measured on this machine before under a key, or measure and remember it.
 
-    It holds for one processor, number of threads, and version of torch and fidgpt.
+    It holds for one processor, number of threads, and version of torch and fidgpt. Of processes
+    that measure at once, all return what the first of them has remembered.
 
     Args:
       key: whatever else the measurement depends on; equal ones have equal texts.
@@ -93,13 +94,19 @@ def remembered(key: object, measure: Callable[[], T], *, read: Callable[[Any], T
     machine = (_processor(), torch.get_num_threads(), torch.__version__, __version__)
     digest = hashlib.sha256(repr((machine, key)).encode()).hexdigest()[:20]
     path = cache_directory() / MEASURED
-    known = read(read_json(path).get(digest))
-    if known is not None:
-        return known
+
+    def known() -> T | None:
+        return read(read_json(path).get(digest))
+
+    if (found := known()) is not None:
+        return found
     made = measure()
     with contextlib.suppress(OSError):  # measured again next time
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(read_json(path) | {digest: made}, indent=1) + "\n")
+        with only_one(path, on_wait=lambda: None):
+            if (found := known()) is not None:
+                return found
+            write_whole(path, json.dumps(read_json(path) | {digest: made}, indent=1) + "\n")
     return made
 
 
