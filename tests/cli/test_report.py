@@ -78,6 +78,9 @@ class TestOverruled:
             ("model.norm", ["use:model.norm=LayerNorm", "use:model.norm=RMSNorm(eps=1e-3)"]),
             ("schedule.min_lr_ratio", ["fiddler:use_linear(0.3)", "set:schedule.min_lr_ratio=0.2"]),
             ("model.num_layers", ["set:model.num_layers={batch_size}", "set:model.num_layers=3"]),
+            # The value stays, and in the other order another one would be there.
+            ("model.num_layers", ["fiddler:scale_depth(6)", "fiddler:make_small"]),
+            ("model.num_layers", ["set:model.num_layers*=6", "set:model.num_layers=12"]),
         ],
     )
     def test_a_value_that_is_gone(self, path: str, directives: list[str]) -> None:
@@ -104,6 +107,7 @@ class TestOverruled:
             ["fiddler:unroll", "set:model.blocks[1].attention.num_kv_heads=1"],
             ["fiddler:unroll", "set:model.blocks[1].mlp.ffn_dim=64", "fiddler:scale_depth(2)"],
             ["set:seed=3", "set:seed=3"],
+            ["fiddler:make_small", "set:model.num_layers=12"],
         ],
     )
     def test_a_value_that_has_an_effect(self, directives: list[str]) -> None:

@@ -20,7 +20,13 @@ from fidgpt.graph.fiddle import argument_history
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import parse_path
-from fidgpt.graph.provenance import Source, assignments_at, assignments_of, short_text
+from fidgpt.graph.provenance import (
+    Assignment,
+    Source,
+    assignments_at,
+    assignments_of,
+    short_text,
+)
 from fidgpt.graph.walk import is_node, parts, title
 
 _BY = operator.attrgetter("by")
@@ -61,7 +67,8 @@ def described(value: object) -> str:
 def overridden(made: Composition) -> Iterator[str]:
     """Yield a sentence for each parameter that a directive sets after an earlier one had.
 
-    To keep a value in another place, or to change it relative to what it is, overrides nothing.
+    To keep a value in another place, or to change it relative to what it is, overrides nothing. To
+    set the very value that is there does if the earlier directive would change that one again.
     """
     edited = {
         (one.source, path): one
@@ -69,21 +76,30 @@ def overridden(made: Composition) -> Iterator[str]:
         for edit in one.edits
         for path in (edit.path, *_assigned_around(made, one, edit.path))
     }
-    paths = Counter(path for _, path in edited)
-    for (source, path), effect in edited.items():
-        # A ValueError: the place is gone, or code needs what the earlier directive had done.
-        with contextlib.suppress(ValueError):
-            found = assignments_at(find_parameter(made.config, path)) if paths[path] > 1 else []
-            values = [(by, next(same).value) for by, same in itertools.groupby(found, _BY)]
-            values = values[[by for by, _ in values].index(source) + 1 :]
-            earlier = edited.get((values[0][0], path)) if values else None
-            known = [edit.before for edit in earlier.edits if edit.path == path] if earlier else []
-            before = [*known, *(value for _, value in values[1:]), fdl.NO_VALUE][0]
-            if earlier is not None and not _is_relative(effect, path, before):
-                yield (
-                    f"{effect.text} ({label(effect.number, effect.text)}) overrides {path} as set "
-                    f"by {earlier.text} ({label(earlier.number, earlier.text)})."
-                )
+    effects = {one.source: one for one in made.effects}
+    found: dict[str, list[Assignment]] = {}
+    for _, path in edited:
+        with contextlib.suppress(ConfigError):  # the place is gone
+            found[path] = assignments_at(find_parameter(made.config, path))
+    assigned = {(one.by, path): effects.get(one.by) for path in found for one in found[path]}
+    for (source, path), effect in (assigned | edited).items():
+        values = [(by, next(same).value) for by, same in itertools.groupby(found.get(path, ()), _BY)]
+        sources = [by for by, _ in values]
+        if effect is None or source not in sources:
+            continue
+        (_, own), *values = values[sources.index(source) :]
+        earlier = edited.get((values[0][0], path)) if values else None
+        if earlier is None:
+            continue
+        with contextlib.suppress(ValueError):  # code needs what the earlier directive had done
+            if (source, path) in edited:
+                known = [edit.before for edit in earlier.edits if edit.path == path]
+                before = [*known, *(value for _, value in values[1:]), fdl.NO_VALUE][0]
+                overrides = not _is_relative(effect, path, before)
+            else:
+                overrides = _is_relative(earlier, path, own)
+            if overrides:
+                yield f"{named(effect)} overrides {path} as set by {named(earlier)}."
 
 
 def _assigned_around(made: Composition, effect: Effect, path: str) -> Iterator[str]:
