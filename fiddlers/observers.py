@@ -1,13 +1,9 @@
 """Observers of a run: profiler, watchdog, snapshots."""
 
-from typing import Any
-
 import fiddle as fdl
 
+from fidgpt.fiddlers.trackers import added_by_kind
 from fidgpt.train import Determinism, MemorySnapshot, Profiler, Trainer, Watchdog
-
-# The order in a config, independent of that of fiddlers; observers not listed come first.
-_ORDER: list[Any] = [Determinism, MemorySnapshot, Profiler, Watchdog]
 
 
 def use_determinism(cfg: fdl.Config[Trainer]) -> None:
@@ -41,9 +37,4 @@ def use_watchdog(
 
 
 def _add(cfg: fdl.Config[Trainer], observer: fdl.Config) -> None:
-    """Add an observer in a fixed order, replacing one of its kind."""
-    kind = fdl.get_callable(observer)
-    others = [one for one in cfg.observers if fdl.get_callable(one) is not kind]
-    known = [one for one in [*others, observer] if fdl.get_callable(one) in _ORDER]
-    own = [one for one in others if fdl.get_callable(one) not in _ORDER]
-    cfg.observers = own + sorted(known, key=lambda one: _ORDER.index(fdl.get_callable(one)))
+    cfg.observers = added_by_kind(cfg.observers, observer)

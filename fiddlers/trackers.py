@@ -1,14 +1,14 @@
 """Experiment trackers."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.train import MLflow, TensorBoard, Tracker, Trackio, Trainer, WandB
+from fidgpt.graph import title
+from fidgpt.train import Console, JSONLines, MLflow, TensorBoard, Trackio, Trainer, WandB
 
-# The order in a config, independent of that of fiddlers; trackers not listed come first.
-_ORDER: list[Callable[..., Tracker]] = [MLflow, TensorBoard, Trackio, WandB]
+_OF_EVERY_RUN = (Console, JSONLines)  # stand first
 
 
 def use_mlflow(
@@ -41,14 +41,14 @@ def use_wandb(
 
 
 def _add(cfg: fdl.Config[Trainer], tracker: fdl.Config) -> None:
-    """Add a tracker in a fixed order, replacing one of its kind."""
-    others = [one for one in cfg.trackers if _kind(one) is not _kind(tracker)]
-    known = sorted(
-        (one for one in [*others, tracker] if _kind(one) in _ORDER),
-        key=lambda one: _ORDER.index(_kind(one)),
-    )
-    cfg.trackers = [one for one in others if _kind(one) not in _ORDER] + known
+    cfg.trackers = added_by_kind(cfg.trackers, tracker)
 
 
-def _kind(tracker: Any) -> Any:
-    return fdl.get_callable(tracker) if isinstance(tracker, fdl.Buildable) else type(tracker)
+def added_by_kind(parts: Iterable[Any], part: fdl.Config) -> list[Any]:
+    """Return parts with one more, in place of one of its kind, by name: in one order for all."""
+    others = [one for one in parts if _kind(one) is not _kind(part)]
+    return sorted([*others, part], key=lambda one: (_kind(one) not in _OF_EVERY_RUN, title(one)))
+
+
+def _kind(part: Any) -> Any:
+    return fdl.get_callable(part) if isinstance(part, fdl.Buildable) else type(part)

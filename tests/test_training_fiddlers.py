@@ -12,7 +12,8 @@ from small_models import start
 from fidgpt import configs, data, fiddlers, optim, tags, train
 from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer
-from fidgpt.graph import ConfigError, bind, build, fingerprint, set_tag
+from fidgpt.fiddlers.trackers import added_by_kind
+from fidgpt.graph import ConfigError, bind, build, fingerprint, set_tag, title
 from fidgpt.model import Transformer, materialize
 
 MADE = {
@@ -430,3 +431,23 @@ def test_tokens_for_each_active_parameter(cfg, experts) -> None:
     met = sum(p.numel() // (4 if ".experts." in n else 1) for n, p in model.named_parameters())
     assert cfg.num_steps.tokens == 20 * met
     assert any(".experts." in name for name, _ in model.named_parameters()) == experts
+
+
+class Comet(train.Console):
+    """A tracker of the user's own."""
+
+
+class Aim(train.Console):
+    """Another."""
+
+
+@pytest.mark.parametrize("field", ["trackers", "observers"])
+def test_parts_of_a_list_stand_in_one_order_whichever_came_first(cfg, field: str) -> None:
+    base = list(getattr(cfg, field))
+    added = [fdl.Config(one) for one in (Comet, train.MLflow, Aim, train.WandB, Comet)]
+    for order in itertools.permutations(added):
+        parts = base
+        for part in order:
+            parts = added_by_kind(parts, part)
+        names = [title(part) for part in parts]
+        assert names == [*map(title, base), "Aim", "Comet", "MLflow", "WandB"]
