@@ -47,6 +47,11 @@ class Effect:
         """The source that its assignments were recorded with."""
         return _source(self.number, self.text)
 
+    @property
+    def named(self) -> str:
+        """The directive with its number, or the line that it stands in."""
+        return f"{self.text} ({label(self.number, self.text)})"
+
     @cached_property
     def edits(self) -> list[Edit]:
         """Every parameter that it changed; for code, found by comparing.
@@ -294,7 +299,5 @@ def _obstacle(made: Composition, base: fdl.Config | None, text: str) -> str:
         with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
             for number, one in enumerate([*others, text]):
                 tried.apply(number, one)
-            return (
-                f"\nIt applies without {obstacle.text} ({label(obstacle.number, obstacle.text)})."
-            )
+            return f"\nIt applies without {obstacle.named}."
     return ""

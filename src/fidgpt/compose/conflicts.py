@@ -3,7 +3,6 @@
 import contextlib
 import itertools
 import operator
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +10,7 @@ import fiddle as fdl
 
 from fidgpt.compose.composition import Composition, Effect, edits_between
 from fidgpt.compose.directives import is_by_machine, split_directive
-from fidgpt.compose.messages import directives_error, label
+from fidgpt.compose.messages import directives_error
 from fidgpt.graph import ConfigError, clone, diff, find_parameter
 from fidgpt.graph.difference.changes import SharingChanged, describe
 from fidgpt.graph.edits import Edit, carry_out
@@ -29,8 +28,6 @@ from fidgpt.graph.provenance import (
 )
 from fidgpt.graph.walk import is_node, parts, title
 
-_BY = operator.attrgetter("by")
-
 
 def _is_noop(effect: Effect) -> bool:
     may_be = effect.kind.restates or effect.kind.role == "base" or is_by_machine(effect.text)
@@ -40,21 +37,14 @@ def _is_noop(effect: Effect) -> bool:
 def own_errors(made: Composition, *, allow_noop: bool = False) -> list[str]:
     """Return the errors that are in directives, whatever the graph that they made."""
     with contextlib.suppress(ConfigError):  # the graph cannot be bound, which is reported anyway
-        idle = [_noop_message(one) for one in made.effects if not allow_noop and _is_noop(one)]
+        idle = [
+            f"{one.named} changes nothing: the config already has it.\n  Remove it, or add "
+            "--allow_noop for a script that cannot know."
+            for one in made.effects
+            if not allow_noop and _is_noop(one)
+        ]
         return [*idle, *outdated(made)]
     return []
-
-
-def _noop_message(effect: Effect) -> str:
-    return (
-        f"{effect.text} ({label(effect.number, effect.text)}) changes nothing: the config already "
-        "has it.\n  Remove it, or add --allow_noop for a script that cannot know."
-    )
-
-
-def named(effect: Effect) -> str:
-    """Return a directive with its number, or the line that it stands in."""
-    return f"{effect.text} ({label(effect.number, effect.text)})"
 
 
 def described(value: object) -> str:
@@ -82,24 +72,23 @@ def overridden(made: Composition) -> Iterator[str]:
         with contextlib.suppress(ConfigError):  # the place is gone
             found[path] = assignments_at(find_parameter(made.config, path))
     assigned = {(one.by, path): effects.get(one.by) for path in found for one in found[path]}
-    for (source, path), effect in (assigned | edited).items():
-        values = [(by, next(same).value) for by, same in itertools.groupby(found.get(path, ()), _BY)]
-        sources = [by for by, _ in values]
-        if effect is None or source not in sources:
-            continue
-        (_, own), *values = values[sources.index(source) :]
-        earlier = edited.get((values[0][0], path)) if values else None
-        if earlier is None:
+    for (source, path), effect in (edited | assigned).items():
+        groups = itertools.groupby(found.get(path, ()), operator.attrgetter("by"))
+        values = [(by, next(same).value) for by, same in groups]
+        while values and values[0][0] != source:  # later ones
+            del values[0]
+        earlier = edited.get((values[1][0], path)) if values[1:] else None
+        if effect is None or earlier is None:
             continue
         with contextlib.suppress(ValueError):  # code needs what the earlier directive had done
             if (source, path) in edited:
                 known = [edit.before for edit in earlier.edits if edit.path == path]
-                before = [*known, *(value for _, value in values[1:]), fdl.NO_VALUE][0]
+                before = [*known, *(value for _, value in values[2:]), fdl.NO_VALUE][0]
                 overrides = not _is_relative(effect, path, before)
             else:
-                overrides = _is_relative(earlier, path, own)
+                overrides = _is_relative(earlier, path, values[0][1])
             if overrides:
-                yield f"{named(effect)} overrides {path} as set by {named(earlier)}."
+                yield f"{effect.named} overrides {path} as set by {earlier.named}."
 
 
 def _assigned_around(made: Composition, effect: Effect, path: str) -> Iterator[str]:
@@ -165,7 +154,7 @@ def removed(made: Composition) -> Iterator[str]:
             if by is not None:
                 lost.setdefault((by, effect), []).append(edit.path)
     for (by, effect), paths in lost.items():
-        yield (f"{named(by)} removes {listed(paths, most=2)} as set by {named(effect)}.")
+        yield f"{by.named} removes {listed(paths, most=2)} as set by {effect.named}."
 
 
 def outdated(made: Composition) -> Iterator[str]:

@@ -10,7 +10,7 @@ import fiddle as fdl
 
 from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition, Effect
-from fidgpt.compose.conflicts import described, named, overridden, own_errors, removed
+from fidgpt.compose.conflicts import described, overridden, own_errors, removed
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
 from fidgpt.graph.building import Constraint
@@ -46,12 +46,12 @@ def other_errors(
 
     Errors that no directive caused are left out: a wrong one may have been meant to mend them.
     """
+    messages: list[str] = []
     try:
         check_and_bind(made.config, constraints=constraints)
     except ConfigError as error:
         messages = Attribution(made).messages(error, attributed_only=True)
-        return [*messages, *own_errors(made, allow_noop=allow_noop)]
-    return own_errors(made, allow_noop=allow_noop)
+    return [*messages, *own_errors(made, allow_noop=allow_noop)]
 
 
 class Report(NamedTuple):
@@ -142,7 +142,7 @@ def reaching_out(made: Composition) -> Iterator[str]:
             outside = [one for one in places[1:] if not pattern.fullmatch(one)]
             if outside and "@" not in written and not written.startswith(":"):
                 yield (
-                    f"{named(effect)} also changes "
+                    f"{effect.named} also changes "
                     f"{listed(outside, most=2)}: {len(places)} places share one component. "
                     f"untie:{_shared_at(made, edit.path)} before it gives this one its own."
                 )

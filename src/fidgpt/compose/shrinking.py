@@ -1,5 +1,6 @@
 """Small copies of configs, with their structure, for checks that compute on this machine."""
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -78,22 +79,17 @@ def shrink(
     small = graph.clone(cfg)
     for change in changes.values():
         change(small)
-    try:
+    with contextlib.suppress(ConfigError):
         build(small)
-    except ConfigError:
-        pass
-    else:
         return small, []
-    small, left = cfg, []
+    small, left = cfg, list(changes)
     for name, change in changes.items():
         changed = graph.clone(small)
         change(changed)
-        try:
+        with contextlib.suppress(ConfigError):
             build(changed)
-        except ConfigError:
-            left.append(name)
-        else:
             small = changed
+            left.remove(name)
     return small, left
 
 
