@@ -19,7 +19,7 @@ from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import Comparison, Edge, diff
 from fidgpt.graph.outlines import leaf_text, outline
 from fidgpt.graph.storage.bound import BoundGraph
-from fidgpt.graph.walk import Node, children, is_shared_object, step_to, title
+from fidgpt.graph.walk import Node, children, is_shared_object, part_around, step_to, title
 
 # How a node, a row or an arrow differs; "" where no difference is drawn, and "followed" where
 # another value than before is inherited.
@@ -162,7 +162,7 @@ class _Drawer:
     def holders(self, box: Box, drawn: Collection[int]) -> str:
         """Return who holds a shared node, beside those with an arrow to it."""
         node = self._graph.node_of[id(box.part)]
-        above = [one for holder, _ in node.parents if (one := _part_around(holder))]
+        above = [one for holder, _ in node.parents if (one := part_around(holder))]
         factory = _outermost_factory(above[0]) if len(above) == 1 else None
         by = f"one for all calls of {title(factory.value)}" if factory else ""
         hidden = {one.path or "the root": None for one in above if id(one.value) not in drawn}
@@ -251,18 +251,11 @@ class _Drawer:
         return self._graph.digest[id(part)], was
 
 
-def _part_around(node: Node | None) -> Node | None:
-    """Return a node, or the first part around a container."""
-    while node is not None and not isinstance(node.value, fdl.Buildable):
-        node = node.parents[0][0] if node.parents else None
-    return node
-
-
 def _outermost_factory(node: Node | None) -> Node | None:
     """Return the outermost of the factories that lead to a part; None if it is no factory."""
     found: Node | None = None
     while node is not None and isinstance(node.value, fdl.Partial | fdl.ArgFactory):
-        found, node = node, _part_around(node.parents[0][0]) if node.parents else None
+        found, node = node, part_around(node.parents[0][0]) if node.parents else None
     return found
 
 

@@ -361,15 +361,12 @@ def name_of(hint: Any) -> str:
     return re.sub(r"(\w+\.)+(?=\w)", "", str(hint))
 
 
-_QUANTITY_TYPES = (int, float, bool, str)
-
-
 def is_quantity(part: Any) -> bool:
     """Whether a part computes a number or a text, of which a copy is as good."""
     if not isinstance(part, fdl.Config):
         return False
     returns = hints_of(fdl.get_callable(part)).get("return")
-    return all(member in _QUANTITY_TYPES for member in members_of(returns))
+    return all(member in _LEAVES for member in members_of(returns))
 
 
 def computed(value: Any) -> Any:

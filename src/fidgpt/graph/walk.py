@@ -220,6 +220,13 @@ def held_nodes(value: Any) -> list[tuple[str, Any]]:
     return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]
 
 
+def part_around(node: Node | None) -> Node | None:
+    """A node that is a part, or else the first part around it; None if there is none."""
+    while node is not None and not isinstance(node.value, fdl.Buildable):
+        node = node.parents[0][0] if node.parents else None
+    return node
+
+
 def is_shared_object(node: Node) -> bool:
     """Whether several places hold the one object that a part builds, or all calls of a factory do.
 
@@ -227,8 +234,6 @@ def is_shared_object(node: Node) -> bool:
     """
     if not isinstance(node.value, fdl.Config | fdl.Partial):
         return False
-    holder = node.parents[0][0] if node.parents else None
-    while holder is not None and not isinstance(holder.value, fdl.Buildable):
-        holder = holder.parents[0][0] if holder.parents else None
+    holder = part_around(node.parents[0][0]) if node.parents else None
     in_factory = holder is not None and isinstance(holder.value, fdl.Partial | fdl.ArgFactory)
     return len(node.parents) > 1 or (in_factory and isinstance(node.value, fdl.Config))

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -34,15 +34,20 @@ def summary_text(summary: Summary, *, color: bool) -> str:
       color: whether to use terminal styles.
     """
     width = max(80, min(shutil.get_terminal_size().columns, 120))
+    shown: list[RenderableType] = [_table_of(_model(summary)), "", _place_table(summary.places)]
+    shown += [Text(note, style="dim") for note in _notes(summary)]
+    for rows in (_groups(summary), _memory(summary.facts), _run(summary.facts)):
+        shown += ["", _table_of(rows)]
+    return _rendered(shown, width=width, color=color)
+
+
+def _rendered(shown: Sequence[RenderableType], *, width: int, color: bool) -> str:
     console = Console(
         file=io.StringIO(), width=width, force_terminal=color, no_color=not color, highlight=False
     )
     with console.capture() as capture:
-        console.print(_table_of(_model(summary)), "", _place_table(summary.places), sep="\n")
-        for note in _notes(summary):
-            console.print(Text(note, style="dim"))
-        for rows in (_groups(summary), _memory(summary.facts), _run(summary.facts)):
-            console.print("", _table_of(rows), sep="\n")
+        for one in shown:
+            console.print(one, soft_wrap=isinstance(one, str))
     return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
 
 
@@ -68,14 +73,9 @@ def speed_text(choice: Choice | None, *, color: bool) -> str:
         seconds = (speeds.seconds[name], speeds.products[name], speeds.compiled(name))
         times = f"{speeds.seconds[names[0]] / seconds[0]:.2f}"
         table.add_row(name, *(f"{1e3 * one:,.1f}" for one in seconds), times)
-    console = Console(
-        file=io.StringIO(), width=100, force_terminal=color, no_color=not color, highlight=False
-    )
-    with console.capture() as capture:
-        if names:
-            console.print(table, Text("Without the optimizer's part of a step.", style="dim"))
-        console.print(f"Chosen: {choice.reason}.", soft_wrap=True)
-    return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
+    note = Text("Without the optimizer's part of a step.", style="dim")
+    chosen = f"Chosen: {choice.reason}."
+    return _rendered([table, note, chosen] if names else [chosen], width=100, color=color)
 
 
 def _table_of(rows: Rows) -> Table:

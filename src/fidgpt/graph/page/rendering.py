@@ -5,8 +5,9 @@ import hashlib
 import html
 import inspect
 import json
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import fiddle as fdl
@@ -46,32 +47,60 @@ def page(root: Any, *, other: Any = None, title: str = "config", other_title: st
     Raises:
       ConfigErrors: a graph cannot be bound.
     """
-    style = _read("style.css")
-    layout = _read("dagre.min.js").partition("//# sourceMappingURL")[0]
-    script = "\n".join(["'use strict';", *(_read(f"{name}.js") for name in _JS)])
+    folder = resources.files("fidgpt.graph.page")
+    layout = folder.joinpath("dagre.min.js").read_text(encoding="utf-8")
     titles = {"new": title, "old": other_title}
-    data = json.dumps({"titles": titles, **document(root, other=other)}, separators=(",", ":"))
-    sources = " ".join(map(_digest, (layout, script)))
+    return assembled(
+        folder,
+        _JS,
+        title=title,
+        data={"titles": titles, **document(root, other=other)},
+        library=layout.partition("//# sourceMappingURL")[0],
+        policy="style-src {style}; script-src {scripts}",
+    )
+
+
+def assembled(
+    folder: Traversable,
+    scripts: Sequence[str],
+    *,
+    title: str,
+    data: Mapping[str, Any],
+    library: str,
+    policy: str,
+) -> str:
+    """Return an HTML page that needs no other file, from those in a folder.
+
+    Args:
+      folder: holds `page.html`, `style.css` and the scripts.
+      scripts: their names, each after those that it uses.
+      title: of the page.
+      data: what the scripts show.
+      library: a script that they use.
+      policy: what the browser may take, beside nothing, given the digests of style and scripts.
+    """
+
+    def read(name: str) -> str:
+        return folder.joinpath(name).read_text(encoding="utf-8")
+
+    def digest(text: str) -> str:
+        return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+    style = read("style.css")
+    script = "\n".join(["'use strict';", *(read(f"{name}.js") for name in scripts)])
+    digests = {"style": digest(style), "scripts": f"{digest(library)} {digest(script)}"}
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     parts = {
         "title": html.escape(title.encode("utf-8", "replace").decode()),
-        # Nothing from outside, and no script but these: whatever a config holds cannot run.
-        "policy": f"default-src 'none'; style-src {_digest(style)}; script-src {sources}",
+        # Nothing from outside, and no script but these: whatever is shown cannot run.
+        "policy": f"default-src 'none'; {policy.format_map(digests)}",
         "style": style,
-        "data": data.replace("<", "\\u003c"),  # no text in a config may end the script
-        "layout": layout,
+        "data": text.replace("<", "\\u003c"),  # no text in it may end the script
+        "library": library,
         "script": script,
     }
-    pieces = _read("page.html").split("%%")
+    pieces = read("page.html").split("%%")
     return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
-
-
-def _digest(text: str) -> str:
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-    return f"'sha256-{digest}'"
-
-
-def _read(name: str) -> str:
-    return resources.files("fidgpt.graph.page").joinpath(name).read_text(encoding="utf-8")
 
 
 def document(root: Any, *, other: Any = None) -> dict[str, Any]:

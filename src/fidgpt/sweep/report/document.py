@@ -1,10 +1,6 @@
 """The report of a sweep as CSV, Markdown and an HTML page, with the commands that it suggests."""
 
-import base64
-import hashlib
-import html
 import importlib.util
-import json
 import math
 import shlex
 import statistics
@@ -20,6 +16,7 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.reproduction import command_for
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
+from fidgpt.graph.page.rendering import assembled
 from fidgpt.sweep.axes import split_value
 from fidgpt.sweep.report.statistics import (
     METHOD,
@@ -303,28 +300,17 @@ def page(document: dict[str, Any]) -> str:
     """Return a report, as `document` makes it, as an HTML page that needs no other file."""
     from plotly.offline import get_plotlyjs  # late: an extra
 
-    library = get_plotlyjs()
-    script = "\n".join(["'use strict';", *(_read(f"{name}.js") for name in _SCRIPTS)])
-    digests = [hashlib.sha256(one.encode()).digest() for one in (library, script)]
-    sources = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in digests)
-    data = json.dumps(document, separators=(",", ":"), allow_nan=False)
-    parts = {
-        "title": html.escape(document["title"]),
-        # Nothing from outside and no other script: whatever a sweep holds cannot run. Plotly
-        # writes styles of its own, draws pictures, and makes functions for the graphics card.
-        "policy": "default-src 'none'; form-action 'none'; base-uri 'none'; style-src "
-        f"'unsafe-inline'; img-src data: blob:; script-src 'unsafe-eval' {sources}",
-        "style": _read("style.css"),
-        "data": data.replace("<", "\\u003c"),  # no text in a config may end the script
-        "library": library,
-        "script": script,
-    }
-    pieces = _read("page.html").split("%%")
-    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
-
-
-def _read(name: str) -> str:
-    return resources.files("fidgpt.sweep.report").joinpath(name).read_text(encoding="utf-8")
+    return assembled(
+        resources.files("fidgpt.sweep.report"),
+        _SCRIPTS,
+        title=document["title"],
+        data=document,
+        library=get_plotlyjs(),
+        # Plotly writes styles of its own, draws pictures, and makes functions for the graphics
+        # card.
+        policy="form-action 'none'; base-uri 'none'; style-src 'unsafe-inline'; img-src data: "
+        "blob:; script-src 'unsafe-eval' {scripts}",
+    )
 
 
 class Written(NamedTuple):
