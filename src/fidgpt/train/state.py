@@ -4,8 +4,10 @@ import contextlib
 import copy
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -144,33 +146,27 @@ class TrainState:
             self.average.begin(self.model)  # the run had none so far
         self.precision.push_weights(self.model, self.replica)
 
-    @contextlib.contextmanager
-    def evaluation_weights(self) -> Iterator[None]:
+    def evaluation_weights(self) -> AbstractContextManager[None]:
         """Give model and replica the weights to evaluate inside the block, if they differ."""
         if not isinstance(self.optimizer, EvaluationWeights):
-            yield
-            return
-        self.optimizer.swap_weights()
-        try:
-            self.precision.push_weights(self.model, self.replica)
-            yield
-        finally:
-            self.optimizer.swap_weights()
-            self.precision.push_weights(self.model, self.replica)
+            return contextlib.nullcontext()
+        return self._swapped(self.optimizer.swap_weights)
 
-    @contextlib.contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged(self) -> AbstractContextManager[None]:
         """Give model and replica the averaged weights inside the block, or those to evaluate."""
         if self.average is None:
-            with self.evaluation_weights():
-                yield
-            return
-        self.average.exchange(self.model)
+            return self.evaluation_weights()
+        return self._swapped(partial(self.average.exchange, self.model))
+
+    @contextlib.contextmanager
+    def _swapped(self, swap: Callable[[], None]) -> Iterator[None]:
+        """Swap the model's weights with others inside the block."""
+        swap()
         try:
             self.precision.push_weights(self.model, self.replica)
             yield
         finally:
-            self.average.exchange(self.model)
+            swap()
             self.precision.push_weights(self.model, self.replica)
 
     def decide(self, row: Mapping[str, float], norms: GradientNorms) -> Decision:

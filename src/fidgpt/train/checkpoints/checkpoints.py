@@ -59,11 +59,7 @@ def save_files(
 
     @manifest.explained(final, size)
     def write() -> manifest.Seals:
-        for name, content in pieces.items():
-            tensors.write_pieces(temporary / name, content)
-        for name, value in texts.items():
-            manifest.write_json(temporary / name, value)
-        return manifest.seal(temporary, [*pieces, *texts])
+        return tensors.write_files(temporary, pieces, texts)
 
     @manifest.explained(final, size)
     def seal_all() -> None:
@@ -324,13 +320,7 @@ class Checkpoints:
         if (peers := self._joined()).is_main:
             manifest.create_folder(directory)
         sections, texts = contents_of(model, optimizer, state, stateful or {})
-        pieces = {
-            file: {
-                name: piece._replace(tensor=self._writer.keep(f"{file}/{name}", piece.tensor))
-                for name, piece in content.items()
-            }
-            for file, content in tensors.share_out(sections, peers).items()
-        }
+        pieces = tensors.kept(tensors.share_out(sections, peers), self._writer)
         notes = {
             "reasons": list(reasons) or [manifest.REGULAR],
             "metrics": self._metrics(row or {}),

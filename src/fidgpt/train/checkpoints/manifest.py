@@ -191,10 +191,10 @@ class Saved(NamedTuple):
         return cls(step, notes.get("reasons", (REGULAR,)), notes.get("metrics", {}))
 
 
-def files_of(path: Path, section: str, *, suffix: str = ".safetensors") -> list[Path]:
-    """Return the files of a section of a good checkpoint, one for each process that wrote."""
+def files_of(path: Path, section: str) -> list[Path]:
+    """Return the tensors of a section of a good checkpoint, a file for each process that wrote."""
     written = parsed(read_bytes(path / MANIFEST)).get("files", {})
-    names = [name for name in written if name.endswith(suffix)]
+    names = [name for name in written if name.endswith(".safetensors")]
     return [path / name for name in names if _section(name) == section]
 
 

@@ -191,13 +191,7 @@ class MemoryCheckpoints:
         """
         self._writer.wait()
         machines = self._join(directory)
-        pieces = {
-            file: {
-                name: piece._replace(tensor=self._writer.keep(f"{file}/{name}", piece.tensor))
-                for name, piece in content.items()
-            }
-            for file, content in tensors.share_out(sections, machines.peers).items()
-        }
+        pieces = tensors.kept(tensors.share_out(sections, machines.peers), self._writer)
         own = texts if machines.peers.is_main else {}
         notes = {**notes, "attempt": self._attempt}
         self._writer.write(partial(self._write, machines, pieces, own, step, notes))
@@ -296,11 +290,7 @@ class MemoryCheckpoints:
             if not (pieces or texts):
                 return {}
             drafts[rank] = _begin(machines.part(rank), step)
-            for name, content in pieces.items():
-                tensors.write_pieces(drafts[rank] / name, content)
-            for name, value in texts.items():
-                manifest.write_json(drafts[rank] / name, value)
-            return manifest.seal(drafts[rank], [*pieces, *texts])
+            return tensors.write_files(drafts[rank], pieces, texts)
 
         def make_room() -> None:
             for source in kept:

@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from fidgpt.files import parse_json
 from fidgpt.parallel.placement import Block, block_of, is_divided, placed_like, whole_shape
 from fidgpt.parallel.sharding import is_sharded
+from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.writing import Peers
+from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce
 
 
 def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
@@ -306,6 +307,26 @@ def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Peers) -> Fil
         if writers[section, name, begin] == peers.rank:
             files[names[section]][name] = piece
     return files
+
+
+def kept(files: Files, writer: WriteAtOnce) -> Files:
+    """Return pieces of files that training may change no more once this returns."""
+    return {
+        file: {
+            name: piece._replace(tensor=writer.keep(f"{file}/{name}", piece.tensor))
+            for name, piece in pieces.items()
+        }
+        for file, pieces in files.items()
+    }
+
+
+def write_files(folder: Path, pieces: Files, texts: Mapping[str, Any]) -> manifest.Seals:
+    """Write files of tensors, and of JSON, by name; return their sizes and checksums."""
+    for name, content in pieces.items():
+        write_pieces(folder / name, content)
+    for name, value in texts.items():
+        manifest.write_json(folder / name, value)
+    return manifest.seal(folder, [*pieces, *texts])
 
 
 def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> None:
