@@ -119,9 +119,7 @@ def serve(path: str) -> None:
         try:
             pickle.dump(ids_of_texts, sys.stdout.buffer, protocol=5)
             sys.stdout.buffer.flush()
-        except (
-            BrokenPipeError
-        ):  # the parent is gone; a normal exit would print an error about the pipe
+        except BrokenPipeError:  # the parent is gone; a normal exit would print an error
             os._exit(1)
 
 

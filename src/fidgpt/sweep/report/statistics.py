@@ -466,16 +466,9 @@ def read_report(
       repeats: the axes that only repeat runs; defaults to those named `seed`.
 
     Raises:
-      ConfigError: there is no sweep, no point of it is finished, or none measured the objective;
-        or it is a population of an earlier version, whose values changed during the run.
+      ConfigError: there is no sweep, no point of it is finished, or none measured the objective.
     """
-    path = Path(directory)
-    if (path / "lineage.jsonl").exists():
-        raise ConfigError(
-            f"{path} holds a population, whose runs changed their values mid-run: results.csv "
-            "has its rows, and lineage.jsonl where each came from."
-        )
-    runs = []
+    path, runs = Path(directory), []
     for row in _read_table(path):
         metrics = path / row["directory"] / "metrics.jsonl"
         runs.append((row, metrics.parent, read_rows(metrics) if metrics.exists() else []))
