@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -147,15 +148,15 @@ def narrow(width: int = 16) -> fdl.Config:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The module of a project."""
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The module of a project, as `lab.ablations`."""
     file = tmp_path / "lab/ablations.py"
     file.parent.mkdir()
     file.write_text(LAB)
     monkeypatch.syspath_prepend(tmp_path)
-    for name in ("lab", "lab.ablations"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return file
+    yield file
+    for name in [name for name in sys.modules if name.partition(".")[0] == "lab"]:
+        del sys.modules[name]
 
 
 @pytest.mark.slow
