@@ -39,11 +39,12 @@ OUTSIDE = {
 }
 
 # The same, inside functions only: an extra that may be missing, or too slow for who needs it not.
+# Trackers may import what they declare as their `packages`, too.
 LAZY = {
     "data": {"datasets", "huggingface_hub", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},
-    "train": {"fsspec", "lm_eval", "mlflow", "trackio", "wandb"},
+    "train": {"fsspec", "lm_eval"},
 }
 
 # Without a public form; torch's manual teaches the last.
@@ -101,12 +102,24 @@ def imports(tree: ast.AST, path: PurePosixPath) -> Iterator[Use]:
                     yield Use(node.lineno, name, lazy)
 
 
-def is_allowed(use: Use, part: str) -> bool:
+def packages_of_trackers(tree: ast.AST) -> set[str]:
+    """The packages that classes of a file declare as `packages = ("wandb",)`, as trackers do."""
+    return {
+        name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+        for one in node.body
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == "packages"
+        for name in ast.literal_eval(one.value)
+    }
+
+
+def is_allowed(use: Use, part: str, extras: set[str]) -> bool:
     """Whether a part of fidgpt that has a row in the tables above may import this."""
     top = use.name.partition(".")[0]
     if top == "fidgpt":
         return part_of(use.name) in INSIDE[part] | {part, "__version__"}
-    lazily = LAZY.get(part, set()) if use.lazy else set()
+    lazily = LAZY.get(part, set()) | extras if use.lazy else set()
     return top in OUTSIDE[part] | lazily or top in sys.stdlib_module_names
 
 
@@ -131,7 +144,8 @@ def broken_rules(path: str, source: str) -> list[str]:
     ]
     if part not in INSIDE:
         return broken
-    refused = [use for use in found if not is_allowed(use, part)]
+    extras = packages_of_trackers(tree) if part == "train" else set()
+    refused = [use for use in found if not is_allowed(use, part, extras)]
     return broken + [f"{path}:{use.line}: {use.name}: {part} may not import it" for use in refused]
 
 

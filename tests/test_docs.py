@@ -215,19 +215,12 @@ def _anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_page_of_models_names_every_family_and_feature() -> None:
+def test_the_page_of_models_names_every_family_and_no_fiddler_that_is_gone() -> None:
     page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     named = {*re.findall(r"`(\w+)[`(]", page)}
     models = {*configs.__all__} - {"base", "debug"}
     assert models - named == set()
     assert {name for name in named if name.startswith("use_")} <= {*fiddlers.__all__}
-    modules = ("attention", "blocks", "experts", "heads", "latent", "positions", "adapters")
-    features = {
-        name
-        for name in fiddlers.__all__
-        if getattr(fiddlers, name).__module__.rpartition(".")[2] in modules
-    }
-    assert features - named <= {"unroll"}
 
 
 def test_a_page_is_read_as_commands_outputs_files_and_code() -> None:

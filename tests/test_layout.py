@@ -162,6 +162,12 @@ FORBIDDEN = [
     ("src/fidgpt/model/a.py", "import importlib\nimportlib.import_module('fidgpt.cli.train')"),
     ("src/fidgpt/model/a.py", "import fidgpt.train.trainer"),
     ("src/fidgpt/data/a.py", "import pyarrow.parquet"),
+    (
+        "src/fidgpt/data/a.py",
+        "class A:\n    packages = ('aim',)\n    def f(self):\n        import aim",
+    ),
+    ("src/fidgpt/train/a.py", "def f():\n    import aim"),
+    ("src/fidgpt/train/a.py", "class A:\n    packages = ('aim',)\nimport aim"),
     ("src/fidgpt/graph/a.py", "from fidgpt.model import mlp"),
     ("src/fidgpt/graph/a.py", "import torch"),
     ("src/fidgpt/graph/a.py", "from fiddle._src import daglish"),
@@ -181,6 +187,10 @@ ALLOWED = [
     ("configs/a.py", "from fidgpt.fiddlers import make_large"),
     ("src/fidgpt/cli/a.py", "from absl import app\nfrom fidgpt.interop import gpt2"),
     ("src/fidgpt/data/a.py", "def f():\n    import pyarrow"),
+    (
+        "src/fidgpt/train/a.py",
+        "class A:\n    packages = ('aim',)\n    def f(self):\n        import aim",
+    ),
     ("src/fidgpt/graph/a.py", "def f():\n    from torch import dtype"),
 ]
 
