@@ -12,9 +12,9 @@ layer declares by `SPLIT_DIMS` which dimensions of its parameters that means. A 
 declaration is computed whole on every process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 Dims = Mapping[str, int | None]  # by parameter; None if it counts on one process only
 
@@ -78,10 +78,13 @@ class Split:
       parts: by the name of a child module or parameter, in its component; None children may be
         named too.
       gathers: whether the outputs are parts of the last dimension, instead of summands.
+      returns: the child module with split inputs whose output the component returns as it is, by
+        which a sum may begin before all tokens are computed; None if there is no such child.
     """
 
     parts: Mapping[str, Columns | Rows | Once | OnHeads]
     gathers: bool = False
+    returns: str | None = None
 
 
 @runtime_checkable
@@ -117,3 +120,33 @@ class Placement(Protocol):
 def placement_of(parameter: object) -> Placement | None:
     """Return the placement of a parameter; None if this process holds all of it."""
     return getattr(parameter, "placement", None)
+
+
+class Job(NamedTuple):
+    """A function of a whole matrix, or of each one in a stack, of which a process may hold a part.
+
+    Attributes:
+      part: what this process holds of the matrix, divided as the parameter is.
+      parameter: with its placement.
+      function: returns a matrix of the same shape and dtype.
+    """
+
+    part: Any
+    parameter: Any
+    function: Callable[[Any], Any]
+
+
+@runtime_checkable
+class Workers(Protocol):
+    """Processes that share jobs, so that each matrix is computed by one of them."""
+
+    def map(self, jobs: Sequence[Job], /) -> list[Any]:
+        """Return this process's part of each result; all processes call this with the same jobs."""
+        ...
+
+
+@runtime_checkable
+class SharesWork(Protocol):
+    """An optimizer that gives its work on whole matrices to `workers`."""
+
+    workers: Workers

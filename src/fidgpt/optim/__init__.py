@@ -1,6 +1,7 @@
 """Optimizers, parameter groups and schedules."""
 
 from fidgpt.optim.groups import *
+from fidgpt.optim.muon import *
 from fidgpt.optim.optima import *
 from fidgpt.optim.optimizers import *
 from fidgpt.optim.schedule_free import *

@@ -1,19 +1,19 @@
-"""Optimizers: AdamW, Adafactor, Lion and Muon."""
+"""Optimizers: AdamW, Adafactor and Lion."""
 
 import inspect
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fidgpt.placement import Placement, placement_of
+from fidgpt.optim.wholes import is_divided, put_back, whole_of
 from fidgpt.ranges import require_not_negative
 
-__all__ = ["Adafactor", "Lion", "Muon", "adamw"]
+__all__ = ["Adafactor", "Lion", "adamw"]
 
 
 Closure = Callable[[], Any]
@@ -155,67 +155,31 @@ class Adafactor(torch.optim.Adafactor):
             (group, parameter)
             for group in groups
             for parameter in group["params"]
-            if parameter.grad is not None and _is_divided(parameter)
+            if parameter.grad is not None and is_divided(parameter)
         ]
         if not sharded:
             return _adafactor_step(self, closure)
         loss = loss_of(closure)
         try:
             for group, parameter in sharded:
-                whole = _whole(parameter, parameter)
-                whole.grad = _whole(parameter.grad, parameter)
+                whole = whole_of(parameter, parameter)
+                whole.grad = whole_of(parameter.grad, parameter)
                 self.param_groups = [group | {"params": [whole]}]
                 own = state[parameter]
                 for name, value in own.items():  # loaded from a checkpoint, it is sharded
-                    own[name] = _whole(value, parameter)
+                    own[name] = whole_of(value, parameter)
                 self.state = defaultdict(dict, {whole: own})
                 _adafactor_step(self)
-                _put_back(whole, parameter)
+                put_back(whole, parameter, parameter)
             self.state = state
             self.param_groups = [
-                group | {"params": [p for p in group["params"] if not _is_divided(p)]}
+                group | {"params": [p for p in group["params"] if not is_divided(p)]}
                 for group in groups
             ]
             _adafactor_step(self)
         finally:
             self.param_groups, self.state = groups, state
         return loss
-
-
-def _is_divided(parameter: Tensor) -> bool:
-    """Return whether this process may hold a part of a parameter only."""
-    return hasattr(parameter, "device_mesh") or _is_part(parameter)
-
-
-def _is_part(parameter: Tensor) -> bool:
-    placement, shape = placement_of(parameter), tuple(parameter.shape)
-    return placement is not None and placement.whole_shape(shape) != shape
-
-
-def _whole(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """Return a whole tensor: a parameter, or a gradient or state that may be divided alike."""
-    if hasattr(tensor, "full_tensor"):
-        tensor = tensor.full_tensor()  # pyright: ignore[reportAttributeAccessIssue]
-    placement = placement_of(parameter)
-    if placement is None or not _is_part(parameter) or tensor.shape != parameter.shape:
-        return tensor
-    return placement.gather(tensor)
-
-
-def _put_back(whole: Tensor, parameter: Any, placement: Placement | None = None) -> None:
-    """Copy this process's part of a whole tensor into a parameter, or into its state."""
-    if (placement := placement or placement_of(parameter)) is not None:
-        whole = placement.cut(whole)
-    if not hasattr(parameter, "device_mesh"):
-        parameter.copy_(whole)
-        return
-    # Imported here because it takes longer than the rest of a command's start.
-    from torch.distributed.tensor import distribute_tensor
-
-    mesh, placements = parameter.device_mesh, parameter.placements
-    # Every process has the same values, so no communication is needed.
-    own = distribute_tensor(whole, mesh, placements, src_data_rank=None)
-    parameter.to_local().copy_(own.to_local())
 
 
 class Lion(Optimizer):
@@ -263,157 +227,3 @@ class Lion(Optimizer):
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
         parameter.add_(direction, alpha=-group["lr"])
         state["mean"].lerp_(gradient, 1 - kept)
-
-
-_MOST_ITERATIONS = 100  # the limit of torch.optim.Muon
-
-
-class Muon(Optimizer):
-    """Muon for groups with `orthogonal` set, AdamW for the others.
-
-    Muon orthogonalizes the momentum of each matrix (Jordan et al., 2024; Liu et al., 2025,
-    arXiv:2502.16982, whose scaling lets it share AdamW's learning rate and weight decay). A
-    three-dimensional parameter is a stack of matrices, such as those of experts. The updates are
-    those of `torch.optim.Muon` and `torch.optim.AdamW`.
-
-    Args:
-      groups: parameter groups, such as those of `split_hidden_matrices`.
-      lr: learning rate of both.
-      weight_decay: each step multiplies weights by 1 - lr * weight_decay.
-      momentum: Muon's momentum.
-      nesterov: whether Muon uses Nesterov momentum.
-      ns_steps: Newton-Schulz iterations.
-      adjust_lr_fn: how updates scale with the shape of a matrix: "match_rms_adamw" matches the RMS
-        of AdamW's updates; "original" is Jordan's scaling, for learning rates of about 0.02.
-      betas: AdamW's decay rates.
-      eps: added to AdamW's denominator.
-
-    Raises:
-      ValueError: no group is `orthogonal`, such a group holds a parameter that is not a matrix or a
-        stack of matrices, or a value is out of range.
-    """
-
-    def __init__(
-        self,
-        groups: Sequence[Mapping[str, Any]],
-        *,
-        lr: float,
-        weight_decay: float = 0.1,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_steps: int = 5,
-        adjust_lr_fn: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-    ) -> None:
-        require_settings(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
-        if not 0 <= momentum < 1:
-            raise ValueError(f"{momentum=} must be in [0, 1).")
-        if not 1 <= ns_steps < _MOST_ITERATIONS:
-            raise ValueError(f"{ns_steps=} must be from 1 to {_MOST_ITERATIONS - 1}, such as 5.")
-        super().__init__(
-            [dict(group) for group in groups],
-            {"lr": lr, "weight_decay": weight_decay, "orthogonal": False},
-        )
-        self._require_matrices()
-        self._muon = torch.optim.Muon(
-            [torch.zeros(1, 1)],
-            momentum=momentum,
-            nesterov=nesterov,
-            ns_steps=ns_steps,
-            adjust_lr_fn=adjust_lr_fn,
-        )
-        for group in self._groups(orthogonal=True):
-            _set_missing(group, self._muon.defaults)
-        self._adamw = None
-        if others := self._groups(orthogonal=False):
-            self._adamw = adamw(others, lr=lr, betas=betas, eps=eps)
-            for group, complete in zip(others, self._adamw.param_groups, strict=True):
-                _set_missing(group, complete)
-
-    @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> Any:
-        """Step once, and return the value of the closure."""
-        loss = loss_of(closure)
-        for group in self._groups(orthogonal=True):
-            self._step_matrices(group)
-        if self._adamw is not None:
-            self._adamw.param_groups = self._groups(orthogonal=False)
-            self._adamw.state = self.state
-            self._adamw.step()
-        return loss
-
-    def _step_matrices(self, group: Group) -> None:
-        """Update a group by torch's Muon, with stacks of matrices unbound."""
-        trained = [p for p in group["params"] if p.grad is not None]
-        parts = [p for p in trained if _is_part(p)]
-        for parameter in parts:
-            self._step_whole(group, parameter)
-        self._step_own(group, [p for p in trained if not _is_part(p)])
-
-    def _step_whole(self, group: Group, parameter: Tensor) -> None:
-        """Update a parameter of which this process has a part, as a whole."""
-        state, gradient = self.state[parameter], parameter.grad
-        assert gradient is not None
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(gradient)
-        whole = torch.nn.Parameter(_whole(parameter, parameter))
-        whole.grad = _whole(gradient, parameter)
-        momentum = _whole(state["momentum_buffer"], parameter)
-        self.state[whole] = {"momentum_buffer": momentum}
-        self._step_own(group, [whole])
-        del self.state[whole]
-        _put_back(whole, parameter)
-        _put_back(momentum, state["momentum_buffer"], placement_of(parameter))
-
-    def _step_own(self, group: Group, parameters: Sequence[Tensor]) -> None:
-        """Update parameters of which this process has all matrices."""
-        matrices = [one for p in parameters for one in self._unbound(p)]
-        self._muon.param_groups = [group | {"params": [matrix for matrix, _ in matrices]}]
-        self._muon.state.clear()
-        self._muon.state.update(
-            (matrix, {"momentum_buffer": momentum}) for matrix, momentum in matrices
-        )
-        self._muon.step()
-        self._muon.state.clear()
-
-    def _unbound(self, parameter: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield each matrix of a parameter and its momentum, as views."""
-        assert parameter.grad is not None
-        state = self.state[parameter]
-        if not state:
-            state["momentum_buffer"] = torch.zeros_like(parameter.grad)
-        if parameter.dim() == 2:
-            yield parameter, state["momentum_buffer"]
-            return
-        stacks = map(_own, (parameter.detach(), parameter.grad, state["momentum_buffer"]))
-        for matrix, gradient, momentum in zip(*(s.unbind() for s in stacks), strict=True):
-            matrix.grad = gradient
-            yield matrix, momentum
-
-    def _groups(self, *, orthogonal: bool) -> list[Group]:
-        return [group for group in self.param_groups if group["orthogonal"] == orthogonal]
-
-    def _require_matrices(self) -> None:
-        groups = self._groups(orthogonal=True)
-        if not groups:
-            raise ValueError(
-                "no parameter group is orthogonal, so Muon would be plain AdamW; use "
-                "split_hidden_matrices."
-            )
-        for shape in (list(p.shape) for group in groups for p in group["params"]):
-            if len(shape) not in (2, 3):
-                raise ValueError(
-                    f"Muon cannot optimize a parameter of shape {shape}, which is not a matrix or "
-                    "a stack of matrices; move it to a group that is not orthogonal."
-                )
-
-
-def _own(stack: Tensor) -> Tensor:
-    """Return the full matrices of a stack that this process holds, sharded or not."""
-    return getattr(stack, "to_local", lambda: stack)()
-
-
-def _set_missing(group: Group, settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        group.setdefault(name, value)
