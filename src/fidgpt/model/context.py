@@ -100,6 +100,15 @@ class AttentionContext(TokenPositions):
         """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
         return x
 
+    @property
+    def spans(self) -> Sequence[tuple[int, int]]:
+        """The ranges of a whole row that these tokens are, from the first to after the last."""
+        return ((0, len(self)),)
+
+    def in_order(self, x: Tensor) -> Tensor:
+        """Return what `update_cache` returned, [..., keys, size], in the order of a whole row."""
+        return x
+
     def update_cache(
         self, owner: object, new: Sequence[Tensor], *, window: int | None = None
     ) -> Sequence[Tensor]:

@@ -72,6 +72,13 @@ class Scoring:
         return same and is_causal_among(self.mask, self.window, num_keys=len(keys))
 
     @property
+    def is_causal_by_spans(self) -> bool:
+        """Whether that holds in the order of whole rows, of which queries are `ctx.spans`."""
+        ctx = self.ctx
+        is_whole = ctx.contiguous and ctx.cache is None
+        return is_whole and is_causal_among(self.mask, self.window, num_keys=ctx.num_columns)
+
+    @property
     def sees_all(self) -> bool:
         """Whether there is a single query that is statically known to see every key."""
         keys = self.ctx.key_positions(self.window)
@@ -215,18 +222,32 @@ def blockwise(
     Each block is multiplied with the keys up to its end only, which saves up to half of the work.
     For long sequences, the weights are materialized one block at a time and recomputed in the
     backward pass, as in FlashAttention (Dao et al., 2022, arXiv:2205.14135, section 3.1); for short
-    ones they are kept, which saves a seventh of the time.
+    ones they are kept, which saves a seventh of the time. Of queries that are parts of a row only,
+    as with context parallelism, none are kept.
     """
-    if not (scoring.is_softmax and scoring.is_causal) or scoring.dropout:
+    if not scoring.is_softmax or scoring.dropout:
         return sdpa(query, key, value, scoring)
-    return causal_attention(query, key, value, scale=scoring.scale, block_size=block_size)
+    sizes = {"scale": scoring.scale, "block_size": block_size}
+    if scoring.is_causal:
+        return causal_attention(query, key, value, **sizes)
+    if not scoring.is_causal_by_spans:
+        return sdpa(query, key, value, scoring)
+    spans = scoring.ctx.spans
+    parts = query.split([end - begin for begin, end in spans], dim=2)
+    key, value = (scoring.ctx.in_order(x) for x in (key, value))
+    mixed = [
+        causal_attention(part, key[:, :, :end], value[:, :, :end], **sizes, keep_up_to=0)
+        for part, (_, end) in zip(parts, spans, strict=True)
+    ]
+    return torch.cat(mixed, dim=2)
 
 
 def fastest(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     """Call the fastest kernel: `sdpa`, except where another one was measured to be faster.
 
-    On CPUs in bfloat16 its backward pass takes 1.7 to 4 times as long as that of `blockwise`. On
-    GPUs, masks other than the causal one go to FlexAttention.
+    On CPUs in bfloat16 its backward pass takes 1.7 to 4 times as long as that of `blockwise`, which
+    also computes parts of sequences without a mask of all their queries and keys. On GPUs, masks
+    other than the causal one go to FlexAttention.
     """
     return fastest_on(query.device.type, query.dtype, scoring)(query, key, value, scoring)
 
@@ -236,6 +257,7 @@ def fastest_on(device_type: str, dtype: torch.dtype, scoring: Scoring) -> Kernel
     plain = scoring.is_softmax and (scoring.is_causal or scoring.sees_all)
     if device_type == "cuda" and not plain:
         return flex
-    if cpu.ENABLED and device_type == "cpu" and dtype == torch.bfloat16:
+    is_part = not scoring.is_causal and scoring.is_causal_by_spans
+    if cpu.ENABLED and device_type == "cpu" and (dtype == torch.bfloat16 or is_part):
         return blockwise
     return sdpa

@@ -159,6 +159,16 @@ class SplitContext(AttentionContext):
         """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
         return x.index_select(1, _columns(self.split, self.axis.index, x.device).own)
 
+    @property
+    def spans(self) -> Ranges:
+        """The ranges of a whole row that this process computes."""
+        return self.split.ranges[self.axis.index]
+
+    def in_order(self, x: Tensor) -> Tensor:
+        """Return gathered tensors [..., keys, size] in the order of a whole row."""
+        order = self.mapping.order
+        return x if order is None else x.index_select(-2, order)
+
     def update_cache(
         self, owner: object, new: Sequence[Tensor], *, window: int | None = None
     ) -> Sequence[Tensor]:

@@ -8,23 +8,28 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-Queries = Float[Tensor, "heads group seq head_dim"]
+Queries = Float[Tensor, "heads group queries head_dim"]
 Keys = Float[Tensor, "heads seq head_dim"]
 Values = Float[Tensor, "heads seq value_dim"]
-Mixed = Float[Tensor, "heads group seq value_dim"]
+Mixed = Float[Tensor, "heads group queries value_dim"]
 
 
 def mix(
     queries: Queries, keys: Keys, values: Values, *, scale: float, block_size: int, keeps: bool
 ) -> tuple[Mixed, list[Tensor]]:
-    """Return the weighted values, and the attention weights of every block if `keeps`."""
+    """Return the weighted values, and the attention weights of every block if `keeps`.
+
+    The queries are the last positions of the keys.
+    """
     group, seq = queries.shape[1:3]
+    before = keys.shape[1] - seq
     mixed, kept = queries.new_empty(*queries.shape[:-1], values.shape[-1]), []
     blocks = _blocks(seq, block_size)
     # On the meta device one block is enough: the last one has the largest tensors.
     for rows in blocks[-1:] if queries.is_meta and not keeps else blocks:
-        weights = _weights(queries[:, :, rows], keys[:, : rows.stop], scale)
-        mixed[:, :, rows] = (weights @ values[:, : rows.stop]).unflatten(1, (group, -1))
+        seen = slice(before + rows.stop)
+        weights = _weights(queries[:, :, rows], keys[:, seen], scale)
+        mixed[:, :, rows] = (weights @ values[:, seen]).unflatten(1, (group, -1))
         if keeps:
             kept.append(weights)
     return mixed, kept
@@ -43,13 +48,14 @@ def gradients(
     """
     queries, keys, values, mixed, *kept = saved
     group, seq = queries.shape[1:3]
+    before = keys.shape[1] - seq
     # The row sums of dO * O in the gradient of the softmax (Dao et al., 2022, equation 4).
     offsets = (gradient * mixed).sum(-1, keepdim=True)
     query_gradient = queries.new_empty(queries.shape)
     key_gradient = value_gradient = None
     # The last block sees every key, so the other blocks' gradients are added to its own.
     for number, rows in reversed(list(enumerate(_blocks(seq, block_size)))):
-        seen = slice(rows.stop)
+        seen = slice(before + rows.stop)
         query, above = (x[:, :, rows].flatten(1, 2) for x in (queries, gradient))
         weights = kept[number] if kept else _weights(queries[:, :, rows], keys[:, seen], scale)
         value_gradient = _added(value_gradient, weights.mT @ above)
@@ -89,18 +95,19 @@ _KEEP_UP_TO = 512
 
 
 def causal_attention(
-    query: Float[Tensor, "batch heads seq head_dim"],
+    query: Float[Tensor, "batch heads queries head_dim"],
     key: Float[Tensor, "batch kv_heads seq head_dim"],
     value: Float[Tensor, "batch kv_heads seq value_dim"],
     *,
     scale: float,
     block_size: int,
-) -> Float[Tensor, "batch heads seq value_dim"]:
-    """Return plain causal attention; see `fidgpt.model.kernels.blockwise`."""
+    keep_up_to: int = _KEEP_UP_TO,
+) -> Float[Tensor, "batch heads queries value_dim"]:
+    """Return causal attention of the last positions; see `fidgpt.model.kernels.blockwise`."""
     batch, kv_heads, seq = key.shape[:3]
-    queries = query.reshape(batch * kv_heads, -1, seq, query.shape[-1])
+    queries = query.reshape(batch * kv_heads, -1, *query.shape[2:])
     keys, values = (x.reshape(batch * kv_heads, seq, -1) for x in (key, value))
-    keeps = seq <= _KEEP_UP_TO
+    keeps = seq <= keep_up_to
     if torch.compiler.is_compiling() and not keeps:
         mixed = _recomputing(queries, keys, values, scale, block_size)
     else:
