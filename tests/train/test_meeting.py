@@ -1,5 +1,6 @@
 """Processes that cannot begin together, or lose one later, learn which one and why."""
 
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from forked import run_ranks
-from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt import configs, fiddlers, graph
 from fidgpt.compose.runs import build_trainer
@@ -120,14 +121,17 @@ def test_processes_are_listed_in_spans() -> None:
     assert list_ranks([7, 0, 4, 5, 6], 8) == "processes 0, 4-7 of 8"
 
 
+def meeting(rank: int, store: Store) -> Meeting:
+    return Meeting(store, rank, ["node-a", "node-a", "node-b"], "start")
+
+
 @pytest.fixture
 def beside() -> Iterator[Callable[[int], Presence]]:
     """Makes the presence of some of three processes, in threads of this one."""
     store, made = HashStore(), []
 
     def make(rank: int) -> Presence:
-        meeting = Meeting(PrefixStore("run", store), rank, ["node-a", "node-a", "node-b"])
-        made.append(Presence(meeting, Answering(60.0)))
+        made.append(Presence(meeting(rank, PrefixStore("run", store)), Answering(60.0)))
         return made[-1]
 
     yield make
@@ -153,6 +157,33 @@ def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Presence]) -> 
     for other in (first, second):
         assert other.explain(LOST) == "process 2 of 3 (node-b) failed: there is no memory"
     assert (third.is_first, first.is_first, second.is_first) == (True, True, False)
+
+
+class Gone(Store):
+    """A store whose process has been killed."""
+
+    def clone(self) -> Store:
+        return self
+
+    def _fail(self, *_: object) -> Any:
+        raise RuntimeError("connection was closed")
+
+    add = check = compare_set = get = set = _fail
+
+
+def test_each_machine_reports_once_that_process_0_is_gone_with_the_store(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    second, third = (Presence(meeting(rank, Gone()), Answering(60.0)) for rank in (1, 2))
+    reason = "process 0 of 3 (node-a) is gone: killed or stopped, or a machine or the network is"
+    try:
+        for one in (second, third):
+            assert one.explain(LOST).startswith(reason)
+        assert (second.is_first, third.is_first) == (True, False)
+    finally:
+        second.leave()
+        third.leave()
 
 
 def test_one_timeout_is_a_setting_that_fiddlers_keep() -> None:
@@ -188,6 +219,39 @@ try:
 except ParallelError as error:
     print(error)
 """
+
+
+_HANGS_IN_SAVE = """
+import os, time
+from datetime import timedelta
+from fidgpt.parallel import DataParallel, ParallelError
+from fidgpt.parallel.meeting import Patience
+from fidgpt.train.checkpoints.writing import Peers
+
+class Brief(Patience):
+    saving = property(lambda self: timedelta(seconds=1.5))
+
+def write_to_a_disk_that_hangs():
+    time.sleep(5)
+    os._exit(0)
+
+parallel = DataParallel()
+parallel.patience = Brief(60.0)
+try:
+    with parallel:
+        Peers().together(write_to_a_disk_that_hangs if parallel.rank == 1 else int)
+except ParallelError as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_in_a_save_is_named_in_time(tmp_path: Path) -> None:
+    (tmp_path / "hangs.py").write_text(_HANGS_IN_SAVE)
+    first, _ = run_ranks(2, tmp_path / "hangs.py", folder=tmp_path)
+    assert "process 1 of 2" in first
+    assert "did not come to a collective within" in first
+    assert "hangs.py:12 in write_to_a_disk_that_hangs" in first
 
 
 @pytest.mark.slow

@@ -92,11 +92,13 @@ class Meeting(NamedTuple):
       store: of this start of the run alone; those of earlier starts used others.
       rank: of this process.
       hosts: name of each process's machine, by rank.
+      start: name of this start, which no other run has.
     """
 
     store: Store
     rank: int
     hosts: list[str]
+    start: str
 
     def name(self, ranks: Iterable[int]) -> str:
         """Name some processes and their machines: `processes 4-7 of 8 (node-b)`."""
@@ -157,7 +159,7 @@ def introduce(store: Store, facts: Facts, *, rank: int, patience: Patience) -> M
     if isinstance(verdict, str):
         node = node_of(facts["host"])
         raise MeetingError(verdict, is_first=store.add(f"printed/{name}/{node}", 1) == 1)
-    return Meeting(PrefixStore(name, store), rank, verdict)
+    return Meeting(PrefixStore(name, store), rank, verdict, name)
 
 
 def node_of(host: str) -> str:

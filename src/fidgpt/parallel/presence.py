@@ -11,9 +11,11 @@ import json
 import os
 import re
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -83,7 +85,7 @@ class Presence:
             self._raise_alarm([self._rank], str(error).strip() or type(error).__name__)
             self._claim()
         except RuntimeError:  # the store is gone, and with it the others
-            self.is_first = True
+            self.is_first = self._claim_here()
 
     def explain(self, error: BaseException) -> str:
         """Return why a collective failed: which process is gone, hangs, or has failed."""
@@ -93,7 +95,7 @@ class Presence:
             found = self._await_answers(str(error).splitlines()[0])
             self._claim()
         except RuntimeError:  # only process 0, or its torchrun, keeps the store
-            self.is_first = True
+            self.is_first = self._claim_here()
             found = self._gone([0])
         return found
 
@@ -101,6 +103,20 @@ class Presence:
         """Find out whether this process is the first of its machine to report an error."""
         node = node_of(self.meeting.hosts[self._rank])
         self.is_first = self._own.add(f"printed/{node}", 1) == 1
+
+    def _claim_here(self) -> bool:
+        """Return whether this process is the first of its machine to report that 0 is gone.
+
+        There is no store to ask, so an empty file that stays behind tells the others.
+        """
+        claim = Path(tempfile.gettempdir(), f"fidgpt-{self.meeting.start}-reported")
+        try:
+            claim.touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        except OSError:
+            pass  # as on a full disk: rather twice than never
+        return True
 
     def keep_store(self) -> None:
         """Keep the store, if it ends with this process, until the others have left as well."""
