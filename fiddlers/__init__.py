@@ -76,6 +76,7 @@ from fidgpt.fiddlers.optimizers import (
     use_sgd,
 )
 from fidgpt.fiddlers.parallel import (
+    use_chunked_sums,
     use_fsdp,
     use_hsdp,
     use_mesh,
@@ -165,6 +166,7 @@ __all__ = [
     "use_alibi",
     "use_async_checkpoints",
     "use_bytes",
+    "use_chunked_sums",
     "use_compile",
     "use_constant",
     "use_cosine",

@@ -77,4 +77,18 @@ def use_sequence_parallel(cfg: fdl.Config[Trainer]) -> None:
     """
     if fdl.get_callable(cfg.parallel) is not MeshParallel:
         use_mesh(cfg)
-    cfg.parallel.tensor = fdl.Config(SequenceParallel)
+    cfg.parallel.tensor = graph.swapped(cfg.parallel.tensor, SequenceParallel)
+
+
+def use_chunked_sums(cfg: fdl.Config[Trainer], num_chunks: int = 2) -> None:
+    """Send outputs that the processes of `tensor` sum in chunks, while the next are computed.
+
+    It takes effect with `use_mesh(tensor=...)`, which may come before or after it.
+
+    Args:
+      cfg: the graph to change.
+      num_chunks: of the tokens of each sequence.
+    """
+    if fdl.get_callable(cfg.parallel) is not MeshParallel:
+        use_mesh(cfg)
+    cfg.parallel.tensor.num_chunks = num_chunks

@@ -42,10 +42,30 @@ def mesh(*, sequence: bool = False, ulysses: bool = False, **sizes: int) -> Fidd
     return use
 
 
+def both(*changes: Fiddler) -> Fiddler:
+    """Return changes as one."""
+
+    def use(cfg: fdl.Config) -> None:
+        for change in changes:
+            change(cfg)
+
+    return use
+
+
+def traced(cfg: fdl.Config) -> None:
+    """Compile blocks as far as torch alone does, without the machine's compiler, which is slow."""
+    fiddlers.use_compile(cfg)
+    for one in graph.find(cfg, model.Compile):
+        one.backend = "aot_eager"
+
+
 MESHES: dict[int, dict[str, Fiddler]] = {
     2: {
         "tensor": mesh(tensor=2),
         "sequence": mesh(tensor=2, sequence=True),
+        "chunked": both(mesh(tensor=2), fiddlers.use_chunked_sums),
+        "chunked_sequence": both(fiddlers.use_chunked_sums, mesh(tensor=2, sequence=True)),
+        "traced": both(mesh(tensor=2, sequence=True), traced),
         "context": mesh(context=2),
         "ulysses": mesh(context=2, ulysses=True),
         "shard": mesh(shard=2),

@@ -3,8 +3,10 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import fiddle as fdl
 import pytest
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from fidgpt import configs, fiddlers, graph, model, tags
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError
-from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError
+from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError, chunks
 from fidgpt.parallel.tensor import draw_apart, undivided
 
 
@@ -152,6 +154,33 @@ def test_processes_draw_apart_inside_a_component_and_alike_after_it() -> None:
         drawn.append((module(torch.ones(64)), torch.rand(4)))
     (first, after), (second, after_second) = drawn
     assert not torch.equal(first, second) and torch.equal(after, after_second)
+
+
+class Recorded(nn.Linear):
+    """Records when it computes."""
+
+    events: ClassVar[list[str]] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.events.append("compute")
+        return super().forward(x)
+
+
+def test_a_chunk_is_sent_while_the_next_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def begin(x: Tensor, axis: Axis, dim: int) -> Callable[[], Tensor]:
+        events.append("send")
+        return lambda: (events.append("wait"), 2 * x)[1]
+
+    monkeypatch.setattr(chunks, "begin_all_sum", begin)
+    projection, events = Recorded(4, 3), Recorded.events
+    x = torch.randn(2, 6, 4, requires_grad=True)
+    expected = 2 * nn.functional.linear(x, projection.weight, projection.bias)
+    chunks.sum_in_chunks(projection, Axis(2), num_chunks=3, on_part=False)
+    summed = projection(x)
+    assert events == ["compute", "send"] * 3 + ["wait"] * 3
+    torch.testing.assert_close(summed, expected)
+    summed.sum().backward()
+    torch.testing.assert_close(x.grad, projection.weight.sum(0).expand(2, 6, 4))
 
 
 @pytest.mark.slow

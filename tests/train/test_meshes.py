@@ -42,6 +42,7 @@ USUAL = {
             for mesh in ("context", "ulysses")
         ),
         *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor"),
+        *("qwen3/chunked", "everything/chunked_sequence", "everything/traced"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
     ],
     4: [
@@ -73,7 +74,8 @@ def alone(family: str) -> dict[str, Any]:
 
 def on_ranks(number: int, cases: Sequence[str], folder: Path) -> list[dict[str, Any]]:
     """What each of so many processes computes."""
-    run_ranks(number, SCRIPT, folder, *cases, folder=folder, seconds=900)
+    printed = run_ranks(number, SCRIPT, folder, *cases, folder=folder, seconds=900)
+    assert not any("Warning" in text for text in printed), printed[0]
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(number)]
 
 

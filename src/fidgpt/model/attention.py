@@ -187,7 +187,8 @@ class Attention(nn.Module):
                 "key_norm": OnHeads(self.num_kv_heads, repeats=True),
                 "sinks": Columns(self.num_heads),
                 "out": Rows(self.num_heads),
-            }
+            },
+            returns="out",
         )
 
     def projections(self, x: Stream) -> Sequence[Tensor]:

@@ -190,7 +190,7 @@ class LatentAttention(nn.Module):
         """Return how heads may be divided over processes, each of which has all latents."""
         heads = Columns(self.num_heads)
         parts = {"query": heads, "kv_up": heads, "sinks": heads, "out": Rows(self.num_heads)}
-        return Split(parts)
+        return Split(parts, returns="out")
 
     @property
     def _dims_per_pair(self) -> int:

@@ -103,7 +103,8 @@ class _FeedForward(nn.Module):
     def own_split(self) -> Split:
         """Return how the intermediate width may be divided over processes."""
         wide = Columns(self.ffn_dim)
-        return Split({"gate": wide, "up": wide, "down": Rows(self.ffn_dim)})
+        parts = {"gate": wide, "up": wide, "down": Rows(self.ffn_dim)}
+        return Split(parts, returns="down")
 
 
 class GELU(_FeedForward):

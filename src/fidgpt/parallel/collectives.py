@@ -13,6 +13,7 @@ Whether a tensor is the same on all processes, a part or a summand decides the g
 | `exchanged` | parts to other parts | the same way back |
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -44,10 +45,30 @@ def all_gather(x: Tensor, axis: Axis, dim: int) -> Tensor:
 
 def sum_scatter(x: Tensor, axis: Axis, dim: int) -> Tensor:
     """Return this process's part in `dim` of the sum over an axis."""
+    return _functional().wait_tensor(_sum_scatter(x, axis, dim)).movedim(0, dim)
+
+
+def _sum_scatter(x: Tensor, axis: Axis, dim: int) -> Tensor:
     functional, whole = _functional(), x.movedim(dim, 0).contiguous()
     name = "reduce_scatter_single"  # renamed likewise
     collective = getattr(functional, name, None) or functional.reduce_scatter_tensor
-    return functional.wait_tensor(collective(whole, "sum", 0, group_of(axis))).movedim(0, dim)
+    return collective(whole, "sum", 0, group_of(axis))
+
+
+Coming = Callable[[], Tensor]  # waits for a tensor that is being computed
+
+
+def begin_all_sum(x: Tensor, axis: Axis, dim: int) -> Coming:
+    """Begin `all_sum`."""
+    functional = _functional()
+    coming = functional.all_reduce(x.contiguous(), "sum", group_of(axis))
+    return lambda: functional.wait_tensor(coming)
+
+
+def begin_sum_scatter(x: Tensor, axis: Axis, dim: int) -> Coming:
+    """Begin `sum_scatter`."""
+    coming = _sum_scatter(x, axis, dim)
+    return lambda: _functional().wait_tensor(coming).movedim(0, dim)
 
 
 def own_part(x: Tensor, axis: Axis, dim: int) -> Tensor:
@@ -127,7 +148,8 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
         ctx.axis, ctx.dim = axis, dim
-        return all_gather(x, axis, dim)
+        # No view: FSDP warns of those that leave its modules, as this does with the last block.
+        return all_gather(x, axis, dim).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:

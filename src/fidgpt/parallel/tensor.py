@@ -23,10 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.parallel import collectives
+from fidgpt.parallel.chunks import sum_in_chunks
 from fidgpt.parallel.collectives import copied, gathered, joined, scattered, sliced, summed
 from fidgpt.parallel.mesh import Axis, Mesh
 from fidgpt.parallel.placement import Part, gather_uneven
 from fidgpt.placement import LINEAR_DIMS, Columns, Dims, Divisible, Once, OnHeads, Rows
+from fidgpt.ranges import require_size
 
 __all__ = ["SequenceParallel", "SplitVocabulary", "TensorParallel", "undivided"]
 
@@ -45,7 +47,19 @@ class _Cut(NamedTuple):
 
 
 class TensorParallel:
-    """Divides matrix products over the processes of the axis `tensor`."""
+    """Divides matrix products over the processes of the axis `tensor`.
+
+    Args:
+      num_chunks: in how many chunks of tokens the outputs of attention and MLPs are summed, each
+        sent while the next is computed; see `fidgpt.parallel.chunks`.
+
+    Raises:
+      ValueError: `num_chunks` is below 1.
+    """
+
+    def __init__(self, *, num_chunks: int = 1) -> None:
+        require_size("num_chunks", num_chunks)
+        self.num_chunks = num_chunks
 
     def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
         """Raise ValueError unless `mesh.tensor` divides the heads and widths of the model."""
@@ -95,7 +109,7 @@ class TensorParallel:
                         part = made[id(whole)] = _part(whole, cut, axis, is_summand)
                     module._parameters[name] = part
         for component in components.values():
-            _divide(component, axis, on_part=component in on_parts)
+            _divide(component, axis, on_part=component in on_parts, num_chunks=self.num_chunks)
             draw_apart(component, axis)
         for child in on_parts - {*components.values()}:
             if not is_elementwise(child):
@@ -103,7 +117,7 @@ class TensorParallel:
                 child.register_forward_hook(partial(_leave_whole, axis))
 
 
-def _divide(component: Any, axis: Axis, *, on_part: bool) -> None:
+def _divide(component: Any, axis: Axis, *, on_part: bool, num_chunks: int) -> None:
     """Add the hooks of a component, and tell it which part it computes."""
     split = component.own_split()
     for name, entry in split.parts.items():
@@ -124,6 +138,9 @@ def _divide(component: Any, axis: Axis, *, on_part: bool) -> None:
     if split.gathers:
         component.vocabulary = SplitVocabulary(component.weight.placement)
         component.register_forward_hook(component.vocabulary.leave)
+    elif split.returns is not None and num_chunks > 1:
+        projection = component.get_submodule(split.returns)
+        sum_in_chunks(projection, axis, num_chunks=num_chunks, on_part=on_part)
     else:
         component.register_forward_hook(partial(_leave, axis, on_part))
 
@@ -414,7 +431,11 @@ def _part(whole: nn.Parameter, cut: _Cut | None, axis: Axis, is_partial: bool) -
 
 
 class SequenceParallel(TensorParallel):
-    """Tensor parallelism that also splits the stream between components along the sequence."""
+    """Tensor parallelism that also splits the stream between components along the sequence.
+
+    Args:
+      num_chunks: as of `TensorParallel`.
+    """
 
     def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
         """Raise ValueError unless the mesh divides heads, widths and sequences."""
