@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ from custom_modules import (
 )
 from torch import nn
 
-from fidgpt import configs, data, model, train
+from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.mesh import ALONE
@@ -138,6 +139,30 @@ RIGHT_MODULES: dict[str, Callable[[], fdl.Config]] = {
 def test_a_right_module_passes_in_silence(make, capfd):
     check(make())
     assert capfd.readouterr().err == ""
+
+
+NEEDS_OTHERS = "computes something else if processes share rows .context=2.: its output at token "
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (RIGHT_MODULES["Uniform"], None),
+        (RIGHT_MODULES["WindowMixer"], None),
+        (RIGHT_MODULES["mask"], None),
+        (RIGHT_MODULES["block"], None),
+        (RIGHT_MODULES["MLP"], None),
+        (RIGHT_MODULES["Recurrent"], NEEDS_OTHERS),
+        (RIGHT_MODULES["token shift"], NEEDS_OTHERS),
+        (RIGHT_MODULES["hash embedding"], NEEDS_OTHERS),
+        (RIGHT_MODULES["Convolution"], "cannot share rows with other processes .context=2."),
+    ],
+)
+def test_what_looks_at_tokens_of_other_processes_is_refused(make, message):
+    cfg = make()
+    fiddlers.use_mesh(cfg, context=2)
+    with pytest.raises(train.ComponentError, match=message) if message else nullcontext():
+        check(cfg)
 
 
 def unused_mixer() -> fdl.Config:

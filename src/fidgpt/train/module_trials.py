@@ -24,6 +24,7 @@ from fidgpt.parallel import DataParallel
 from fidgpt.train.custom import INTERNAL, custom_class, custom_part, describe, failure
 from fidgpt.train.facts import Trainable
 from fidgpt.train.precision import Precision
+from fidgpt.train.rehearsal import first_difference
 from fidgpt.train.run_directory import print_stderr
 
 
@@ -258,6 +259,7 @@ class Trial:
             self._check_output()
             yield from (f"{self.unit} {text}" for text in self._leaks())
             self._check_format()
+            self._check_shared()
         except _Failed:
             raise
         except _Broken as error:
@@ -408,6 +410,30 @@ class Trial:
         if "documents" in self.declared and ctx.documents is not None:
             allowed = allowed | (ctx.documents <= ctx.documents.T)
         return allowed.T
+
+    def _check_shared(self) -> None:
+        """Check that processes that share rows, if they will, compute what one process does."""
+        parallel = self.run.parallel
+        count = self._count() // 4 * 4
+        size = parallel.layout(parallel.planned_size).context
+        if size == 1 or not count or isinstance(self.module, LanguageModel):
+            return
+        tokens, x = self._batch(count)
+        ctx, remedy = self._plain(tokens), "or use a mesh with context=1."
+        try:
+            column = first_difference(self._call, ctx, tokens, x, bound=_ROUNDING)
+        except _Failed as error:
+            raise _Failed(
+                f"cannot share rows with other processes (context={size}), as what comes from "
+                f"ctx.update_cache has more tokens than its input: {error} Mask these by "
+                f"ctx.visible(), {remedy}"
+            ) from error
+        if column is not None:
+            raise _Broken(
+                f"computes something else if processes share rows (context={size}): its output at "
+                f"token {column} needs tokens of others, which come from ctx.update_cache only. "
+                f"Pass it what is read of other tokens, {remedy}"
+            )
 
     def _check_format(self) -> None:
         """Check the dtype of the output where the run computes in another one than float32."""
