@@ -21,7 +21,11 @@ from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
+from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
 
 from fidgpt.cli.app import MISTAKE, fail
 
@@ -64,6 +68,13 @@ def main() -> int:
         return 128 + stopped.sigval  # as a shell does
     except RendezvousClosedError:
         fail("the other nodes have ended the run. To resume it, start it again on all nodes.")
+        return 1
+    except RendezvousTimeoutError:
+        fail(
+            "a node is missing: fewer than those of --nnodes came to --rdzv-endpoint in 600 s, or "
+            "in the seconds of --rdzv-conf=join_timeout=... Start the same command on all nodes; "
+            "all of them must reach the endpoint."
+        )
         return 1
     except (RendezvousError, DistError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]

@@ -11,6 +11,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousTimeoutError,
 )
 
 from fidgpt import launch
@@ -71,6 +72,7 @@ def test_a_signal_ends_it_as_a_shell_reports(monkeypatch: pytest.MonkeyPatch) ->
     ("error", "message"),
     [
         (RendezvousClosedError(), "error: the other nodes have ended the run."),
+        (RendezvousTimeoutError(), "error: a node is missing: fewer than those of --nnodes came"),
         (RendezvousConnectionError("refused"), "cannot meet at --rdzv-endpoint: refused. Name a"),
         (DistStoreError("wait timeout\nat"), "cannot meet at --rdzv-endpoint: wait timeout. Name"),
     ],

@@ -7,17 +7,18 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import Any, ClassVar
 
 import pytest
 
-from fidgpt.sweep import Ending, Job, LocalRunner, Runner
+from fidgpt.sweep import Ending, Job, LocalRunner, Runner, Sweep, axis
 from fidgpt.sweep.runners import keeper
 from fidgpt.sweep.runners.jobs import Exit, State, shares, visible_devices
 
-from .conftest import NUM_STEPS, Toys, steps_of
+from .conftest import NUM_STEPS, Toys, steps_of, toy_point
 
 
 class RecordedEvents:
@@ -226,6 +227,23 @@ def test_a_machine_is_shared(
     for text, names in {"2, GPU-abc": ["2", "GPU-abc"], "": []}.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
         assert visible_devices() == names
+
+
+def test_a_point_gets_the_processes_of_its_mesh(tmp_path: Path) -> None:
+    def job(num_processes: int) -> Job:
+        point = toy_point("1")
+        cost = replace(point.cost, num_processes=num_processes)
+        return Job(replace(point, cost=cost), tmp_path / "run", tmp_path / "log")
+
+    assert job(1).local_command == job(1).command
+    launched = [sys.executable, "-m", "fidgpt.launch", "--standalone", "--nproc-per-node=4"]
+    assert job(4).local_command == [*launched, *job(4).command[1:]]
+
+
+def test_sizes_of_meshes_are_counted(tmp_path: Path) -> None:
+    given = "config:debug", "fiddler:use_mesh(tensor=1)", axis("tag:TensorSize=1,2")
+    points = Sweep(*given, directory=tmp_path).points
+    assert [point.cost.num_processes for point in points] == [1, 2]
 
 
 STUBBORN = "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True)"

@@ -42,11 +42,13 @@ class Cost:
       parameters: of the model.
       flops: of the whole run, forward and backward.
       num_steps: optimizer steps.
+      num_processes: the least that its mesh takes.
     """
 
     parameters: int
     flops: int
     num_steps: int
+    num_processes: int = 1
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ class DryRuns:
             parameters = count_parameters(trainer.model).total
             known = self._models[key] = (trainer.model, parameters, TRAINING_PASSES * forward)
         flops = known[2] * trainer.num_steps * trainer.batch_size * seq_len
-        return identity, Cost(known[1], flops, trainer.num_steps), bound
+        size = trainer.parallel.planned_size
+        return identity, Cost(known[1], flops, trainer.num_steps, size), bound
 
 
 def _with_model(model: Any, bound: fdl.Config) -> Trainer | None:

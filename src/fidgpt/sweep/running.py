@@ -110,7 +110,7 @@ class Sweep:
         """Train every point that is not finished yet; one that fails does not stop the others.
 
         Args:
-          jobs: processes at a time.
+          jobs: points at a time.
           retries: how often a point that failed is retried.
           runner: what runs the points; defaults to processes on this machine.
           console: where to write; defaults to standard output.

@@ -71,6 +71,14 @@ class Job:
         return self.resume_command if self.is_begun else self.start_command
 
     @property
+    def local_command(self) -> list[str]:
+        """The same, which starts all processes of its mesh on this machine."""
+        if (number := self.point.cost.num_processes) == 1:
+            return self.command
+        launch = [sys.executable, "-m", "fidgpt.launch", "--standalone"]
+        return [*launch, f"--nproc-per-node={number}", *self.command[1:]]
+
+    @property
     def is_begun(self) -> bool:
         """Whether its directory holds a run."""
         return (self.directory / "config.json").exists()
@@ -477,11 +485,13 @@ def visible_devices() -> list[str]:
 class LocalRunner(Runner):
     """Runs jobs on this machine, one after the other or several side by side.
 
+    A job whose mesh takes several processes gets them.
+
     The last digits of numbers on a CPU depend on the number of threads, so `jobs` must be the same
     to reproduce a sweep, unless OMP_NUM_THREADS is set.
 
     Attributes:
-      jobs: processes at a time.
+      jobs: points at a time.
       retries: how often a point that failed is retried, from its newest checkpoint.
     """
 
@@ -495,7 +505,11 @@ class LocalRunner(Runner):
 
     def launch(self, job: Job, log: IO[bytes], slot: int) -> "_Process":
         """Start a process; see Runner."""
-        return _Process(job, log, self._shares[slot])
+        share, devices = self._shares[slot], visible_devices()
+        if len(devices) > 1 and (size := job.point.cost.num_processes) > 1:
+            own = [devices[(slot * size + i) % len(devices)] for i in range(size)]
+            share = {**share, _VISIBLE: ",".join(dict.fromkeys(own))}
+        return _Process(job, log, share)
 
 
 class _Process:
@@ -508,7 +522,7 @@ class _Process:
     def __init__(self, job: Job, log: IO[bytes], share: Mapping[str, str]) -> None:
         self._job, self._log_start = job, log.seek(0, os.SEEK_END)
         self._process = Popen(
-            job.command,
+            job.local_command,
             stdin=DEVNULL,
             stdout=log,
             stderr=STDOUT,
