@@ -60,6 +60,8 @@ def run(main: Main) -> None:
     if __doc__ is None:
         fail("Python -OO strips the docstrings that flags and tags need: use -O instead.")
         sys.exit(MISTAKE)
+    # Or torch prints stacks of its C++ code where the connection to another process closes.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     atexit.register(gc.freeze)  # or Python collects garbage in all of torch before it ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -8,7 +8,6 @@ their parts, and it returns to each its part of the result, as in the distribute
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -73,20 +72,18 @@ class Matrix:
         return held if held.dim() == 2 else held[self.held[rank].index]
 
 
-class Route(NamedTuple):
-    """A part of a matrix that one process sends to another, or to itself.
+class Round(NamedTuple):
+    """What is computed at a time.
 
     Attributes:
-      sender: rank of the process.
-      receiver: rank of the other.
-      sent: returns the part, on the sender.
-      received: returns where it belongs, on the receiver.
+      matrices: those of which this process is the owner, or holds a part.
+      is_collected: whether any process sends a part to another, which owns the matrix.
+      is_returned: whether any owner sends a part of a result to another process.
     """
 
-    sender: int
-    receiver: int
-    sent: Callable[[], Tensor]
-    received: Callable[[], Tensor]
+    matrices: list[Matrix]
+    is_collected: bool
+    is_returned: bool
 
 
 class Owners:
@@ -101,7 +98,7 @@ class Owners:
 
     def __init__(self, parallel: "DataParallel") -> None:
         self._parallel = parallel
-        self._plans: dict[tuple[int, ...], list[list[Matrix]]] = {}
+        self._plans: dict[tuple[int, ...], list[Round]] = {}
 
     def map(self, jobs: Sequence[Job]) -> list[Tensor]:
         """Return this process's part of each result; all processes call this with the same jobs."""
@@ -111,91 +108,86 @@ class Owners:
         rounds = self._plans[key]
         parts = [job.part for job in jobs]
         results = [torch.zeros_like(part) for part in parts]
-        collected = [self._collect(matrices, parts) for matrices in rounds[:1]]
+        collected = [self._collect(one, parts) for one in rounds[:1]]
         returned: list[Callable[[], object]] = []
-        for number, matrices in enumerate(rounds):
+        for number, one in enumerate(rounds):
             wholes = collected.pop()()
             if number + 1 < len(rounds):
                 collected.append(self._collect(rounds[number + 1], parts))
-            made = {one: jobs[one.job].function(whole) for one, whole in wholes.items()}
-            returned.append(self._return(matrices, made, results))
+            made = {matrix: jobs[matrix.job].function(whole) for matrix, whole in wholes.items()}
+            returned.append(self._return(one, made, results))
             if number:
                 returned.pop(0)()
         for finish in returned:
             finish()
         return results
 
-    def _collect(
-        self, matrices: Sequence[Matrix], parts: Sequence[Tensor]
-    ) -> Callable[[], dict[Matrix, Tensor]]:
+    def _collect(self, now: Round, parts: Sequence[Tensor]) -> Callable[[], dict[Matrix, Tensor]]:
         """Begin to send parts to owners; return what waits for the matrices of this process."""
         rank = self._parallel.rank
-        wholes = {one: parts[one.job].new_empty(one.shape) for one in matrices if one.owner == rank}
+        own = [matrix for matrix in now.matrices if matrix.owner == rank]
+        wholes = {matrix: parts[matrix.job].new_empty(matrix.shape) for matrix in own}
         finish = self._exchange(
-            [
-                Route(
-                    source,
-                    one.owner,
-                    partial(one.of, parts[one.job], source),
-                    partial(lambda one, source: one.cut(wholes[one], source), one, source),
-                )
-                for one in matrices
-                for source in one.sources
-            ],
+            [(m.owner, m.of(parts[m.job], rank)) for m in now.matrices if rank in m.sources],
+            [(source, m.cut(wholes[m], source)) for m in own for source in m.sources],
             like=parts[0],
+            is_needed=now.is_collected,
         )
-        return lambda: (finish(), wholes)[1]
+
+        def wait() -> dict[Matrix, Tensor]:
+            finish()
+            return wholes
+
+        return wait
 
     def _return(
-        self,
-        matrices: Sequence[Matrix],
-        made: Mapping[Matrix, Tensor],
-        results: Sequence[Tensor],
+        self, now: Round, made: Mapping[Matrix, Tensor], results: Sequence[Tensor]
     ) -> Callable[[], None]:
         """Begin to send results to all that hold parts of them; return what waits for those."""
+        rank = self._parallel.rank
         return self._exchange(
-            [
-                Route(
-                    one.owner,
-                    holder,
-                    partial(lambda one, holder: one.cut(made[one], holder), one, holder),
-                    partial(one.of, results[one.job], holder),
-                )
-                for one in matrices
-                for holder in one.held
-            ],
+            [(holder, m.cut(whole, holder)) for m, whole in made.items() for holder in m.held],
+            [(m.owner, m.of(results[m.job], rank)) for m in now.matrices if rank in m.held],
             like=results[0],
+            is_needed=now.is_returned,
         )
 
-    def _exchange(self, routes: Sequence[Route], *, like: Tensor) -> Callable[[], None]:
-        """Begin to send along routes, of which all processes know; return what waits for it."""
-        rank, size = self._parallel.rank, self._parallel.world_size
-        outgoing = sorted((one for one in routes if one.sender == rank), key=lambda one: one[1])
-        incoming = sorted((one for one in routes if one.receiver == rank), key=lambda one: one[0])
-        pieces = [one.sent().flatten() for one in outgoing]
-        targets = [one.received() for one in incoming]
-        sent, came = [0] * size, [0] * size
-        for route, piece in zip(outgoing, pieces, strict=True):
-            sent[route.receiver] += piece.numel()
-        for route, target in zip(incoming, targets, strict=True):
-            came[route.sender] += target.numel()
+    def _exchange(
+        self,
+        outgoing: Sequence[tuple[int, Tensor]],
+        incoming: Sequence[tuple[int, Tensor]],
+        *,
+        like: Tensor,
+        is_needed: bool,
+    ) -> Callable[[], None]:
+        """Begin to send tensors to processes, by rank; return what waits until others arrive.
+
+        Between two processes, both sides list them in one order.
+        """
+        sent, came = ([0] * self._parallel.world_size for _ in range(2))
+        for rank, tensor in outgoing:
+            sent[rank] += tensor.numel()
+        for rank, tensor in incoming:
+            came[rank] += tensor.numel()
+        pieces = [tensor.flatten() for _, tensor in sorted(outgoing, key=lambda one: one[0])]
         buffer, work = torch.cat([like.new_empty(0), *pieces]), None
         arriving = buffer
-        if any(one.sender != one.receiver for one in routes):
+        if is_needed:
             arriving = like.new_empty(sum(came))
             work = dist.all_to_all_single(arriving, buffer, came, sent, async_op=True)
 
         def finish() -> None:
             if work is not None:
                 work.wait()
-            numbers = [target.numel() for target in targets]
-            for target, piece in zip(targets, arriving.split(numbers), strict=True):
+            targets = [tensor for _, tensor in sorted(incoming, key=lambda one: one[0])]
+            arrived = arriving.split([target.numel() for target in targets])
+            for target, piece in zip(targets, arrived, strict=True):
                 target.copy_(piece.view(target.shape))
 
         return finish
 
-    def _planned(self, jobs: Sequence[Job]) -> list[list[Matrix]]:
-        """Return the matrices of each round, with their owners; the same on all processes."""
+    def _planned(self, jobs: Sequence[Job]) -> list[Round]:
+        """Return what is computed in turn; owners are the same on all processes."""
         blocks = [block_of(job.parameter) for job in jobs]
         everyone = self._parallel.gather(
             [block and [*zip(block.begin, block.tensor.shape, strict=True)] for block in blocks]
@@ -207,7 +199,15 @@ class Owners:
                 number, whole_shape(job.parameter), [h[number] for h in everyone]
             )
         ]
-        return _rounds(_with_owners(matrices, len(everyone)))
+        rank = self._parallel.rank
+        return [
+            Round(
+                [one for one in now if rank in one.held or one.owner == rank],
+                any({*one.sources} != {one.owner} for one in now),
+                any({*one.held} != {one.owner} for one in now),
+            )
+            for now in _rounds(_with_owners(matrices, len(everyone)))
+        ]
 
 
 def _matrices(
