@@ -25,7 +25,8 @@ def activations(
     """
     tokens = rows * TOKENS / context
     stream = tokens * HIDDEN
-    attention = 2 * stream + 2 * stream * context if gathers else 5 * stream
+    again = stream if context > 1 else 0
+    attention = 2 * stream + 2 * stream * (context if gathers else 1) + again
     layer = 2 * stream + 2 * stream / norms + (attention + 4 * tokens * FFN) / tensor
     loss = tokens * VOCAB / tensor + (stream if tensor > 1 else VOCAB * HIDDEN)
     return SIZE * (LAYERS * layer + 3 * stream + loss)

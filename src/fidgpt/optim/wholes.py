@@ -13,7 +13,7 @@ def is_divided(parameter: Tensor) -> bool:
 
 
 def is_part(parameter: Tensor) -> bool:
-    """Return whether the placement of a parameter says that this process holds a part of it."""
+    """Return whether this process holds a part of a parameter by its placement."""
     placement, shape = placement_of(parameter), tuple(parameter.shape)
     return placement is not None and placement.whole_shape(shape) != shape
 

@@ -107,7 +107,7 @@ class Presence:
     def _claim_here(self) -> bool:
         """Return whether this process is the first of its machine to report that 0 is gone.
 
-        There is no store to ask, so an empty file that stays behind tells the others.
+        There is no store to ask, so the first one leaves an empty file for the others to find.
         """
         claim = Path(tempfile.gettempdir(), f"fidgpt-{self.meeting.start}-reported")
         try:
