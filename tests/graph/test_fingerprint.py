@@ -9,7 +9,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError, bind, clone, dump, equal, fingerprint, load
+from fidgpt.graph import ConfigError, bind, clone, drawing, dump, equal, fingerprint, load
 from fidgpt.graph.formulas import make_formula
 
 from . import parts
@@ -118,7 +118,10 @@ text = [fingerprint(whole_graph()), dump(whole_graph()), draw(base(), since=debu
 
 
 @pytest.mark.slow
-def test_it_the_file_and_the_drawing_are_the_same_in_every_process() -> None:
+def test_it_the_file_and_the_drawing_are_the_same_in_every_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drawing, "_chips", {})  # colors of what was drawn before
     here: dict[str, Any] = {}
     exec(SCRIPT, here)
     code = [sys.executable, "-c", f"{SCRIPT}\nprint(text)"]

@@ -12,6 +12,7 @@ from fidgpt.graph import fiddle
 from fidgpt.graph.cloning import copies_of
 from fidgpt.graph.errors import ConfigError, listed, raise_all
 from fidgpt.graph.formulas import is_formula, look_up_names
+from fidgpt.graph.frozen import Freezer
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
@@ -35,7 +36,9 @@ class Binding:
             return False
         if self.value is other.value:
             return True
-        if type(self.value) is not type(other.value) or (is_node(self.value) and parts(self.value)):
+        if fiddle.kind_of(self.value) is not fiddle.kind_of(other.value) or (
+            is_node(self.value) and parts(self.value)
+        ):
             return False
         return self.value == other.value
 
@@ -276,18 +279,26 @@ class Resolved:
             look_up_names(bound, parts(bound))
         elif any(is_node(one.binding.value) for one in self.inherited):
             nodes(bound)  # raises if a value contains itself
+        freezer = Freezer()
         for node in self.nodes:
+            refuse = partial(self._refused, node)
             if IS_PART[type(node.value)]:
-                fiddle.freeze(copies[id(node.value)], partial(self._refused, node))
-        return copies
+                fiddle.freeze(copies[id(node.value)], refuse, freezer)
+            elif not node.parents:
+                freezer(bound, refuse)
+        known = {key: one for key, (_, one) in freezer.frozen.items()}
+        return {key: known.get(id(one), one) for key, one in copies.items()}
 
-    def _refused(self, node: Node, key: fiddle.Key) -> ConfigError:
+    def _refused(self, node: Node, key: fiddle.Key | None) -> ConfigError:
         """Return the error for an attempt to change the bound copy of a node."""
-        path, source = join(node.path, step_to(key)), self.inherited_by(node.value).get(key)
+        is_part = IS_PART[type(node.value)]
+        path = join(node.path, step_to(key)) if is_part and key is not None else node.path
+        source = self.inherited_by(node.value).get(key) if is_part else None
         inherits = f" It inherits its value from {source.path}: set that." if source else ""
         return ConfigError(
-            f"{path} cannot change, because this graph is bound.{inherits} Change the graph that "
-            "was bound, and bind it again; or change a copy, as graph.clone makes it.",
+            f"{path or 'the root'} cannot change, because this graph is bound.{inherits} Change "
+            "the graph that was bound, and bind it again; or change a copy, as graph.clone makes "
+            "it.",
             place=path,
         )
 

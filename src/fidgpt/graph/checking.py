@@ -57,7 +57,7 @@ def _errors(node: Node) -> Iterator[ConfigError]:
             yield from _outside_a_factory(node)
         yield from _wrong_calls(node) if isinstance(value, fdl.Partial) else _missing(node)
         yield from _type_errors(node)
-    elif type(value) not in (list, tuple, dict) and not hasattr(value, "_fields"):
+    elif fiddle.kind_of(value) not in (list, tuple, dict) and not hasattr(value, "_fields"):
         yield from _not_built(node.path, value)
     for step, child in children(value):
         if not (type(child) in LEAVES or is_node(child)):

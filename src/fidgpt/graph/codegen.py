@@ -215,7 +215,7 @@ class _Writer:
     def _value(self, value: Any) -> _Code:
         if walk.is_node(value) and id(value) in self._code:
             return self._code[id(value)]
-        if type(value) in (list, tuple, dict):
+        if fiddle.kind_of(value) in (list, tuple, dict):
             return self._written(codec.encode_items(value, self._value))
         return self._written(codec.encode(value))
 

@@ -261,7 +261,7 @@ def is_same(before: Any, after: Any) -> bool:
     """Whether two values are one node, or equal plain values: 1 is not 1.0, nor 0.0 -0.0."""
     if before is after:
         return True
-    if type(before) is not type(after):
+    if fiddle.kind_of(before) is not fiddle.kind_of(after):
         return False
     has_parts = is_node(before) and (parts_of(before) or parts_of(after))
     return not has_parts and repr(before) == repr(after)
@@ -317,7 +317,7 @@ def _changed(root: Any, ref: ParameterRef, sign: str, text: str, parts: Parts) -
         factory = fiddle.default_factory_of(ref.container, ref.key)
         is_container = fiddle.makes_container(factory)
         now = factory() if is_container else fiddle.default_of(ref.container, ref.key)
-    if sign == "+" and type(now) in _ITEMS:
+    if sign == "+" and fiddle.kind_of(now) in _ITEMS:
         return _extended(root, ref, now, text, parts)
     with at(f"{ref.path}{sign}={text}"):
         if ref.value is fdl.NO_VALUE and inherits(root, ref.container, ref.key):
@@ -332,7 +332,7 @@ def _changed(root: Any, ref: ParameterRef, sign: str, text: str, parts: Parts) -
         if now is fdl.NO_VALUE:
             raise ConfigError("it has no value to change.")
         if type(now) not in (int, float):
-            adds = "+= appends items, and " if type(now) in _ITEMS else ""
+            adds = "+= appends items, and " if fiddle.kind_of(now) in _ITEMS else ""
             raise ConfigError(
                 f"it is {describe(now)}, not a number: {adds}set:{ref.path}=... sets it."
             )

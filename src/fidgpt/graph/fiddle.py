@@ -4,12 +4,14 @@ import dataclasses
 import inspect
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import fiddle as fdl
 from fiddle.building import call_buildable
 from fiddle.history import History
+
+from fidgpt.graph.frozen import KINDS, Freezer, FrozenDict, Refuse
 
 Key = str | int
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -114,8 +116,9 @@ _FRAMES = 6  # between `fdl.build` and a method by which it flattens a node
 
 
 def kind_of(value: Any) -> type:
-    """Return a value's type; `fdl.Config` for a Config that is prepared before it is built."""
-    return fdl.Config if isinstance(value, PreparedConfig) else type(value)
+    """Return a value's type, whether or not it is frozen, or prepared before it is built."""
+    kind = type(value)
+    return fdl.Config if issubclass(kind, PreparedConfig) else KINDS.get(kind, kind)
 
 
 def _built_instead_of(part: PreparedConfig) -> Any:
@@ -159,64 +162,13 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
     return new
 
 
-def _contents(value: Any) -> Any:
-    """Return what identifies the items of a list, tuple or dict; None for other values."""
-    if isinstance(value, dict):
-        return [(key, id(one), _contents(one)) for key, one in value.items()]
-    if isinstance(value, list | tuple):
-        return [(id(one), _contents(one)) for one in value]
-    return None
-
-
-class _FrozenArguments(dict[Key, Any]):
-    """The arguments of a node that refuses changes; a copy of it takes them.
-
-    Args:
-      arguments: by key.
-      refuse: returns the error for an attempt to change a parameter.
-    """
-
-    def __init__(self, arguments: dict[Key, Any], refuse: Callable[[Key], Exception]) -> None:
-        super().__init__(arguments)
-        self._refuse = refuse
-        held = {key: _contents(one) for key, one in arguments.items()}
-        self._held = {key: one for key, one in held.items() if one is not None}
-
-    def require_unchanged(self) -> None:
-        """Raise the error for a list, tuple or dict that was changed in place."""
-        for key, contents in self._held.items():
-            if _contents(self[key]) != contents:
-                raise self._refuse(key)
-
-    def __iter__(self) -> Iterator[Key]:
-        self.require_unchanged()
-        return super().__iter__()
-
-    def keys(self) -> Any:
-        self.require_unchanged()
-        return super().keys()
-
-    def values(self) -> Any:
-        self.require_unchanged()
-        return super().values()
-
-    def items(self) -> Any:
-        self.require_unchanged()
-        return super().items()
-
-    def __setitem__(self, key: Key, value: Any) -> None:
-        raise self._refuse(key)
-
-    def __delitem__(self, key: Key) -> None:
-        raise self._refuse(key)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
-
-
-def freeze(part: fdl.Buildable, refuse: Callable[[Key], Exception]) -> None:
-    """Let a node refuse every change of its arguments with the error that `refuse` returns."""
-    frozen = _FrozenArguments(part.__arguments__, refuse)
+def freeze(part: fdl.Buildable, refuse: Refuse, freezer: Freezer) -> None:
+    """Let a node, and its lists and dicts, refuse every change with what `refuse` returns."""
+    arguments = part.__arguments__
+    frozen = FrozenDict(
+        {key: freezer(value, lambda _, key=key: refuse(key)) for key, value in arguments.items()}
+    )
+    frozen.refuse = refuse
     vars(part)["__arguments__"] = frozen  # bypasses Fiddle's own __setattr__
 
 

@@ -10,7 +10,14 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph.binding import Resolved, unset_parameters
-from fidgpt.graph.fiddle import Key, all_arguments, default_of, raw_arguments, set_arguments
+from fidgpt.graph.fiddle import (
+    Key,
+    all_arguments,
+    default_of,
+    kind_of,
+    raw_arguments,
+    set_arguments,
+)
 from fidgpt.graph.formulas import is_formula
 from fidgpt.graph.storage.codec import home_of
 from fidgpt.graph.walk import IS_PART, LEAVES, children, holders, join, step_to, title
@@ -74,7 +81,7 @@ def rows(root: Any, *, defaults: bool = False) -> Iterator[Row]:
 
 def leaf_text(value: Any) -> str:
     """Return a value as in code, on one line, with each node as `X()`."""
-    kind = type(value)
+    kind = kind_of(value)
     if kind in LEAVES:
         return repr(value)
     if isinstance(value, fdl.Buildable):

@@ -49,7 +49,7 @@ def has_secrets(value: Any) -> bool:
         return "${secret:" in value
     if isinstance(value, dict):
         return any(map(has_secrets, value.values()))
-    return type(value) in (list, tuple) and any(map(has_secrets, value))
+    return fiddle.kind_of(value) in (list, tuple) and any(map(has_secrets, value))
 
 
 def revealed(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import Key, raw_arguments, set_arguments
+from fidgpt.graph.fiddle import Key, kind_of, raw_arguments, set_arguments
 
 NODE_TYPES = (fdl.Buildable, list, tuple, dict)
 
@@ -198,7 +198,7 @@ def join(path: str, step: str) -> str:
 def title(value: Any) -> str:
     """The name of what a part calls, or of a container's type."""
     if not isinstance(value, fdl.Buildable):
-        return type(value).__name__
+        return kind_of(value).__name__
     function = fdl.get_callable(value)
     return getattr(function, "__qualname__", repr(function))
 

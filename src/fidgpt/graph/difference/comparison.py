@@ -264,7 +264,7 @@ class Comparison:
         if (id(old), id(new)) in self._containers:
             return
         self._containers.add((id(old), id(new)))
-        if type(old) is not type(new):
+        if fiddle.kind_of(old) is not fiddle.kind_of(new):
             edge.at.found.append(("call", edge))
         if isinstance(old, dict):
             for key in {**old, **new}:
@@ -441,7 +441,7 @@ def since(base: Any, root: Any, *, name: str) -> str:
 def _call_of(value: Any) -> tuple[Hashable, ...]:
     """Return the kind of a part and what it calls; of a container, its type."""
     if not IS_PART[type(value)]:
-        return type(value), None
+        return fiddle.kind_of(value), None
     called = fdl.get_callable(value)
     return fiddle.kind_of(value), called if isinstance(called, Hashable) else id(called)
 

@@ -118,7 +118,8 @@ class _Maker:
         if _is_alike(old, new, self._is_kept):
             return
         node = self.comparison.old.node_of.get(id(old))
-        is_open = type(old) is type(new) and node is not None and len(node.parents) == 1
+        is_alike = fiddle.kind_of(old) is fiddle.kind_of(new)
+        is_open = is_alike and node is not None and len(node.parents) == 1
         if is_open and isinstance(old, dict) and all(isinstance(key, str) for key in old | new):
             items = list(_both(old, new, fdl.NO_VALUE))
         elif is_open and isinstance(old, list) and len(old) == len(new):
@@ -169,7 +170,7 @@ def _is_alike(old: Any, new: Any, are_parts_alike: Callable[[Any, Any], bool]) -
     """Return whether two values are equal, given which nodes are."""
     if IS_PART[type(old)] or IS_PART[type(new)]:
         return are_parts_alike(old, new)
-    if type(old) is not type(new) or not IS_NODE[type(new)]:
+    if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
         return bound.value_key(old) == bound.value_key(new)
     items = list(_both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
     return len(old) == len(new) and all(_is_alike(*pair, are_parts_alike) for _, pair in items)

@@ -175,7 +175,7 @@ class _Graph:
         return found.setdefault(key, (len(found), entry))[0]
 
     def _node(self, value: Any) -> dict[str, Any]:
-        described = {"kind": type(value).__name__}
+        described = {"kind": fiddle.kind_of(value).__name__}
         if not isinstance(value, fdl.Buildable):
             rows = [{"step": step, **self._holding(held)} for step, held in children(value)]
             return described | {"rows": rows}
@@ -258,7 +258,7 @@ def _text(value: Any) -> str:
         return "removed"
     holds_nodes = is_node(value) and any(is_node(one) for _, one in children(value))
     if holds_nodes and not isinstance(value, fdl.Buildable):
-        return f"{type(value).__name__} of {len(value)}"
+        return f"{fiddle.kind_of(value).__name__} of {len(value)}"
     return leaf_text(value)
 
 

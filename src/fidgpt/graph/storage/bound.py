@@ -176,7 +176,7 @@ class BoundGraph:
             else:
                 held, make = value, self._container_form
             items = (*held, *held.values()) if isinstance(held, dict) else held
-            form = type(value), *call, *(found.get(id(one)) or id(one) for one in items)
+            form = fiddle.kind_of(value), *call, *(found.get(id(one)) or id(one) for one in items)
             if form not in by_form:
                 by_form[form] = _hash_text(_to_json(make(value, found)))
             found[id(value)] = by_form[form]
@@ -194,10 +194,14 @@ class BoundGraph:
             else:
                 items = value.items() if isinstance(value, dict) else enumerate(value)
             keys = [
-                (key, type(v), v if type(v) in LEAVES else found.get(id(v)) or value_key(v))
+                (
+                    key,
+                    fiddle.kind_of(v),
+                    v if type(v) in LEAVES else found.get(id(v)) or value_key(v),
+                )
                 for key, v in items
             ]
-            found[id(value)] = hash((type(value), call, *keys))
+            found[id(value)] = hash((fiddle.kind_of(value), call, *keys))
         return found
 
     @cached_property
@@ -299,14 +303,14 @@ class BoundGraph:
             return form
 
         try:
-            if type(value) not in (list, tuple, dict):
+            if fiddle.kind_of(value) not in (list, tuple, dict):
                 codec.encode(value)  # raises
             written = codec.encode_items(value, item)
         except errors.ConfigError:
             self._formless.add(id(value))
             items = value.items() if isinstance(value, dict) else enumerate(value)
             return {repr(type(value)): sorted([repr(k), _to_json(item(v))] for k, v in items)}
-        if type(value) is list:
+        if fiddle.kind_of(value) is list:
             return {"list": written}
         written.get("items", []).sort(key=_to_json)  # the order of a dict has no meaning
         return written

@@ -17,6 +17,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.fiddle import kind_of
 from fidgpt.graph.walk import title
 from fidgpt.late import exports
 
@@ -270,7 +271,7 @@ def encode(value: Any, refer: Callable[[fdl.Buildable], Any] = _refuse) -> Any:
     Raises:
       ConfigError: the value has no form in a file.
     """
-    kind = type(value)
+    kind = kind_of(value)
     if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
         return value
     if isinstance(value, fdl.Buildable):
@@ -304,9 +305,10 @@ def encode_items(value: Any, item: Callable[[Any], Any]) -> Any:
     Raises:
       ConfigError: a key has no form in a file.
     """
-    if type(value) is list:
+    kind = kind_of(value)
+    if kind is list:
         return [item(one) for one in value]
-    if type(value) is tuple:
+    if kind is tuple:
         return {"tuple": [item(one) for one in value]}
     if all(type(key) is str for key in value):
         return {"dict": {key: item(one) for key, one in value.items()}}
