@@ -374,7 +374,7 @@ class MoEArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.MoE], Generic[_0, _
     experts: Value[_1, fidgpt.model.moe.experts.Experts]
     shared: Value[_2, torch.nn.modules.module.Module | None]
     dispatch: Value[typing.Any, fidgpt.model.moe.experts.Dispatch]
-    balancing: Value[_3, collections.abc.Sequence[fidgpt.model.moe.layer.Balancing | fiddle.Buildable[typing.Any]]]
+    balancing: Value[_3, collections.abc.Sequence[fidgpt.model.moe.layer.Balancing | None | fiddle.Buildable[typing.Any]]]
     ...
 
 class NormalConfig(fiddle.Config[fidgpt.model.init.Normal]):

@@ -110,10 +110,10 @@ def use_loss_free_balancing(cfg: fdl.Config[Trainer], rate: float = 0.001) -> No
         moe.router.selection_bias = fdl.ArgFactory(
             SelectionBias, num_experts=NumExperts.new(), rate=rate
         )
+        # None keeps the places of the others, which directives name.
         moe.balancing = [
-            part
+            None if _calls(part, LoadBalancingLoss, MicroBatchBalancingLoss) else part
             for part in moe.balancing
-            if fdl.get_callable(part) not in (LoadBalancingLoss, MicroBatchBalancingLoss)
         ]
 
 
@@ -125,9 +125,7 @@ def use_micro_batch_balancing(cfg: fdl.Config[Trainer]) -> None:
     """
     for moe in find(cfg.model, MoE):
         moe.balancing = [
-            swapped(part, MicroBatchBalancingLoss)
-            if fdl.get_callable(part) is LoadBalancingLoss
-            else part
+            swapped(part, MicroBatchBalancingLoss) if _calls(part, LoadBalancingLoss) else part
             for part in moe.balancing
         ]
 
@@ -169,6 +167,10 @@ def with_mlp(mlp: Any, kind: Any) -> Any:
         else:
             holder.mlp = swapped(holder.mlp, kind)
     return mlp
+
+
+def _calls(part: Any, *kinds: Any) -> bool:
+    return isinstance(part, fdl.Buildable) and fdl.get_callable(part) in kinds
 
 
 def _at(layer: int, first: list[Any], pattern: list[Any]) -> Any:

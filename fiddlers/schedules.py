@@ -28,7 +28,6 @@ _AS_PHASES: dict[Any, tuple[Any, float]] = {
     WarmupStableDecay: (LinearDecay, 0.0),
     Constant: (NoDecay, 0.1),
 }
-_CYCLES = {"cycles", "cycle_length", "rewarmup"}
 _RENAMED = {"warmup_steps": "warmup", "decay_steps": "decay", "min_ratio": "min_lr_ratio"}
 
 
@@ -93,7 +92,8 @@ def use_wsd_s(
     The model at the end of each cycle is as good as that of a run of this length (Wen et al., 2024,
     arXiv:2410.05192).
 
-    The cycles belong to it: a schedule that is chosen after it has none.
+    A schedule that is chosen after it does not have its cycles; those of `use_cycles`, before it or
+    after it, replace them.
 
     Args:
       cfg: the graph to change.
@@ -101,8 +101,8 @@ def use_wsd_s(
       decay_ratio: length of the decay as a fraction of a cycle; `schedule.decay` sets steps.
       min_lr_ratio: fraction of the peak at the end of a cycle.
     """
-    _fall(cfg, fdl.Config(InverseDecay), decay=_share(decay_ratio), min_lr_ratio=min_lr_ratio)
-    use_cycles(cfg, cycles=cycles)
+    shape = fdl.Config(InverseDecay, cycles=cycles)
+    _fall(cfg, shape, decay=_share(decay_ratio), min_lr_ratio=min_lr_ratio)
 
 
 def use_cycles(
@@ -149,15 +149,7 @@ def _fall(
     min_lr_ratio: float = 0.1,
 ) -> None:
     phases = _phases(cfg)
-    known = set_arguments(phases)
-    if known.get("decay") is not None and _calls(known.get("shape"), InverseDecay):  # as in WSD-S
-        for name in _CYCLES & known.keys():
-            delattr(phases, name)
     phases.shape, phases.decay, phases.min_lr_ratio = shape, decay, min_lr_ratio
-
-
-def _calls(value: object, kind: type) -> bool:
-    return isinstance(value, fdl.Config) and fdl.get_callable(value) is kind
 
 
 def _phases(cfg: fdl.Config[Trainer]) -> fdl.Config[Phases]:

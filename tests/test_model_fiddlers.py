@@ -1,5 +1,6 @@
 """Fiddlers of models: patterns of layers, mixtures of experts, latent attention, predictions."""
 
+import itertools
 from typing import Any
 
 import fiddle as fdl
@@ -202,6 +203,20 @@ def test_applied_again_it_changes_numbers_only(cfg):
     assert part.router.selection_bias is not None and len(part.router.selection_bias.bias) == 6
     assert [type(one).__name__ for one in part.balancing] == ["RouterZLoss"]
     assert isinstance(part.shared, lm.SwiGLU)
+
+
+BALANCING = ("loss_free_balancing", "micro_batch_balancing", "sequence_balancing", "moe")
+
+
+def test_no_fiddler_moves_a_loss_of_balancing_to_another_place():
+    for names in itertools.permutations(BALANCING):
+        cfg, places = configs.debug(), dict[str, int]()
+        for name in ("moe", *names):
+            getattr(fiddlers, f"use_{name}")(cfg)
+            for part in find(cfg.model, moe.MoE):
+                kinds = [one and fdl.get_callable(one).__name__ for one in part.balancing]
+                assert all(places.setdefault(kind, i) == i for i, kind in enumerate(kinds) if kind)
+        assert places["LoadBalancingLoss"] == 0 and places["RouterZLoss"] == 1
 
 
 def test_experts_and_the_shared_one_change_their_activation_with_a_fiddler(cfg):

@@ -270,6 +270,21 @@ def test_the_cycles_of_a_schedule_end_with_it() -> None:
     assert build(bind(twice).schedule).ends == [200, 450]
 
 
+def test_cycles_of_ones_own_stay_whatever_the_schedule() -> None:
+    """Also where WSD-S came before with as many."""
+    found = []
+    for order in itertools.permutations(["use_wsd_s", "use_cycles", "use_cosine"]):
+        cfg = configs.base()
+        for name in order:
+            arguments = {} if name == "use_cosine" else {"cycles": 3}
+            getattr(fiddlers, name)(cfg, **arguments)
+        assert build(bind(cfg).schedule).ends == [150, 300, 450]
+        is_cosine = fdl.get_callable(cfg.schedule.shape) is optim.CosineDecay
+        assert is_cosine == (order.index("use_cosine") > order.index("use_wsd_s"))
+        found.append((is_cosine, fingerprint(cfg)))
+    assert len({*found}) == 2
+
+
 def test_by_default_an_inverse_square_root_falls_from_the_end_of_the_warm_up() -> None:
     cfg = configs.base()
     fiddlers.use_inverse_sqrt(cfg)

@@ -227,9 +227,17 @@ class CosineDecay:
 class InverseDecay:
     """Decay whose inverse grows linearly to 1 / min_ratio (WSD-S, arXiv:2410.05192).
 
+    Args:
+      cycles: cycles of a schedule that sets neither `cycles` nor `cycle_length`.
+
     Raises:
       ValueError: `min_ratio` is 0; raised when called, and so when a schedule is constructed.
     """
+
+    ADDED: ClassVar[Mapping[str, object]] = {"cycles": None}
+
+    def __init__(self, *, cycles: int | Sequence[int] | None = None) -> None:
+        self.cycles = cycles
 
     def __call__(self, fall: Fall) -> float:
         if not fall.min_ratio:
@@ -304,7 +312,8 @@ class Phases:
       decay: length of the decay at the end of each cycle; None for all steps after the warm-up.
       rewarmup: length of each later cycle's warm-up, from the value at which the previous cycle
         ended; 0 jumps back to the peak.
-      cycles: number of cycles, or the steps at which they end; defaults to one.
+      cycles: number of cycles, or the steps at which they end; defaults to those of the shape, as
+        `InverseDecay` may have them, or one.
       cycle_length: alternative to `cycles`; see `cycle_ends`.
       min_lr_ratio: fraction of the peak at the end of a decay.
 
@@ -336,6 +345,8 @@ class Phases:
         self.num_steps = num_steps
         self.shape = shape
         self.min_lr_ratio = min_lr_ratio
+        if cycles is None and cycle_length is None:
+            cycles = getattr(shape, "cycles", None)
         self.ends = cycle_ends(num_steps=num_steps, cycles=cycles, cycle_length=cycle_length)
         self._cycles: list[_Cycle] = []
         begin = 0.0

@@ -378,7 +378,7 @@ class MoE(nn.Module):
       shared: a shared expert, an MLP that processes all tokens (DeepSeek-MoE, Dai et al., 2024,
         arXiv:2401.06066).
       dispatch: sends tokens to their experts and combines the outputs.
-      balancing: auxiliary losses in training.
+      balancing: auxiliary losses in training; None keeps the place of one.
 
     Raises:
       ValueError: router or experts have a different number of experts.
@@ -392,7 +392,7 @@ class MoE(nn.Module):
         experts: Experts,
         shared: nn.Module | None = None,
         dispatch: Dispatch = dropless,
-        balancing: Sequence[Balancing] = (),
+        balancing: Sequence[Balancing | None] = (),
     ) -> None:
         super().__init__()
         if not router.num_experts == experts.num_experts == num_experts:
@@ -405,7 +405,7 @@ class MoE(nn.Module):
         self.experts = experts
         self.shared = shared
         self.dispatch = dispatch
-        self.balancing = tuple(balancing)
+        self.balancing = tuple(one for one in balancing if one is not None)
 
     @property
     def counts_batch(self) -> bool:
