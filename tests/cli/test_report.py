@@ -413,13 +413,25 @@ def mine() -> fdl.Config[Loop]:
 @pytest.mark.slow
 def test_more_blocks_than_layers(command: Callable[..., Any]) -> None:
     unrolled = ["set:model.num_layers=4", "fiddler:unroll"]
-    assert report.unused_blocks(debug(*unrolled)) == []
-    assert report.unused_blocks(debug(*unrolled, "set:model.num_layers=8")) == []
+    assert report.without_effect(debug(*unrolled)) == []
+    assert report.without_effect(debug(*unrolled, "set:model.num_layers=8")) == []
     for layers in ("2", "{batch_size}"):
-        (line,) = report.unused_blocks(debug(*unrolled, f"set:model.num_layers={layers}"))
+        (line,) = report.without_effect(debug(*unrolled, f"set:model.num_layers={layers}"))
         assert line.startswith("only the first 2 of the 4 blocks of a model make layers")
-    (line,) = report.unused_blocks(debug("fiddler:unroll(every=4)"))
+    (line,) = report.without_effect(debug("fiddler:unroll(every=4)"))
     flags = ["--config=config:debug", "--config=fiddler:unroll(every=4)"]
     for how in ("--print", "--dry_run"):
         status, _, err = command(train.main, *flags, how)
         assert status == 0 and f"warning: {line}" in err
+
+
+@pytest.mark.slow
+def test_as_many_key_heads_as_heads() -> None:
+    (line,) = report.without_effect(debug("fiddler:use_gqa"))
+    assert line == (
+        "fiddler:use_gqa (directive 2) sets model.blocks[0].attention.num_kv_heads to the number "
+        "of heads, 2: no two heads share keys and values. Choose fewer."
+    )
+    fewer = ["fiddler:use_gqa(num_kv_heads=1)"], ["fiddler:use_gqa", "set:model.hidden_dim=64"]
+    for directives in ([], *fewer, ["fiddler:use_gqa", "set:model.hidden_dim=33"]):
+        assert report.without_effect(debug(*directives)) == []

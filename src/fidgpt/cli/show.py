@@ -31,7 +31,7 @@ def show(made: Composition) -> None:
         constraints = runs.constraints_of(made.catalogue)
         rejected = graph.rejections(made.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
-    warn([*reported(made).warnings, *report.unused_blocks(made)])
+    warn([*reported(made).warnings, *report.without_effect(made)])
     sys.stdout.write("\n".join(_texts(made)))
 
 

@@ -54,7 +54,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     rate = getattr(trainer.optimizer, "keywords", {}).get("lr")
     if isinstance(rate, int | float) and rate > _LARGEST_RATE:
         warnings = [*warnings, f"optimizer.lr={rate:g} is so large that the model will diverge."]
-    warn([*warnings, *unused_arguments(made.config), *report.unused_blocks(made)])
+    warn([*warnings, *unused_arguments(made.config), *report.without_effect(made)])
     may_tune = old is None and not FLAGS.dry_run
     if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)

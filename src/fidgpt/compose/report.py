@@ -4,7 +4,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 
@@ -16,10 +16,9 @@ from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_paramet
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import listed, raise_all
-from fidgpt.graph.formulas import is_formula
-from fidgpt.graph.hints import is_quantity
+from fidgpt.graph.hints import computed, is_quantity
 from fidgpt.graph.provenance import places_of
-from fidgpt.graph.walk import join, parts
+from fidgpt.graph.walk import Node, join, parts
 
 _LONGEST = 1000  # entries of a list in which a slice is looked for
 
@@ -182,22 +181,50 @@ def _pattern_of(selector: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\\[(\\\*|[\d\\-]*:[\d\\:-]*)\\\]", indices, text))
 
 
-def unused_blocks(made: Composition) -> list[str]:
-    """Return a sentence for each model with more blocks than layers, as one unrolled too early.
+def without_effect(made: Composition) -> list[str]:
+    """Return a sentence for each setting that leaves a model as it is.
 
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
+    held = parts(made.resolved.bound)
+    return [*_unused_blocks(held), *_ungrouped_heads(made, held)]
+
+
+def _unused_blocks(held: list[Node]) -> Iterator[str]:
+    """Yield a sentence for each model with more blocks than layers, as one unrolled too early."""
     from fidgpt.model import Transformer  # late: it imports torch
 
-    found: list[str] = []
-    held = [node.value for node in parts(made.resolved.bound)]
-    for model in (one for one in held if fdl.get_callable(one) is Transformer):
-        depth, blocks = model.num_layers, model.blocks
-        depth = fdl.build(depth) if is_formula(depth) else depth
+    for model in (node.value for node in held if fdl.get_callable(node.value) is Transformer):
+        depth, blocks = computed(model.num_layers), model.blocks
         if isinstance(depth, int) and isinstance(blocks, list | tuple) and len(blocks) > depth:
-            found.append(
+            yield (
                 f"only the first {depth} of the {len(blocks)} blocks of a model make layers, as "
                 f"its num_layers is {depth}. Set the depth before fiddler:unroll."
             )
-    return found
+
+
+def _ungrouped_heads(made: Composition, held: list[Node]) -> Iterator[str]:
+    """Yield a sentence for each directive that sets as many key heads as there are heads."""
+    from fidgpt.model import Attention  # late: it imports torch
+    from fidgpt.model.attention import require_heads
+
+    changed = {edit.path: one for one in made.effects for edit in one.edits}
+    found: dict[tuple[str, int], list[str]] = {}
+    for node in (node for node in held if fdl.get_callable(node.value) is Attention):
+        names = ("hidden_dim", "head_dim", "num_heads")
+        sizes = {name: computed(getattr(node.value, name)) for name in names}
+        effect = changed.get(path := join(node.path, ".num_kv_heads"))
+        if effect and effect.kind.role != "base" and all(map(_is_size, sizes.values())):
+            with contextlib.suppress(ValueError):  # which is reported as an error
+                if computed(node.value.num_kv_heads) == (count := require_heads(**sizes)):
+                    found.setdefault((named(effect), count), []).append(path)
+    for (directive, count), paths in found.items():
+        yield (
+            f"{directive} sets {listed(paths, most=2)} to the number of heads, {count}: no two "
+            "heads share keys and values. Choose fewer."
+        )
+
+
+def _is_size(value: Any) -> bool:
+    return value is None or isinstance(value, int)
