@@ -276,6 +276,19 @@ class Fitting:
     def read(self, line: str, *, strict: bool = False) -> None: ...
 
 
+class Base:
+    """Counts."""
+
+    def count(self) -> int:
+        raise NotImplementedError
+
+    def name(self) -> str:
+        raise NotImplementedError
+
+    def twice(self) -> int:
+        return 2 * self.count()
+
+
 def made() -> Blind:
     return Blind()
 
@@ -291,6 +304,12 @@ CALL = "\n  Reader: Reads a line.\n  It is called as read(line, *, strict=False)
         (fdl.Config(Short), Reader, f"{CALL}, and Short has read()."),
         (fdl.Partial(Fitting), Reader, f"{CALL}."),
         (fdl.Config(Blind), int, ""),
+        (
+            fdl.Config(Blind),
+            Base,
+            f"\n  Base: Counts.\n  Derive Blind from {__name__}.Base, and define count and name.",
+        ),
+        (fdl.Config(len), Base, ""),
     ],
 )
 def test_the_methods_that_are_missing(value: Any, hint: Any, lines: str) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import ConfigError
+from fidgpt.graph import ConfigError, attributed_to, fiddle, parts
+from fidgpt.graph.provenance import assignments_of
 from fidgpt.interop import read_targets
 
 FILES = {
@@ -36,9 +37,9 @@ def composed(tmp_path: Path) -> Any:
         (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
         (tmp_path / name).write_text(text)
 
-    def composed(text: str) -> Any:
+    def composed(text: str, **select: str | None) -> Any:
         (tmp_path / "config.yaml").write_text(text)
-        return read_targets(tmp_path / "config.yaml")
+        return read_targets(tmp_path / "config.yaml", select=select)
 
     return composed
 
@@ -90,6 +91,20 @@ def test_files_are_merged_by_their_defaults_lists(text: str, expected: Any, comp
     assert composed(text) == expected
 
 
+def test_files_are_selected_as_on_the_command_line_of_hydra(composed: Any) -> None:
+    text = "{defaults: [model: small, optional optimizer: null, optional experiment: null]}"
+    assert composed(text, model="shared")["model"] == {"depth": 7, "shared": True}
+    found = composed(text, model=None, optimizer="sgd")
+    assert found == {"optimizer": {"lr": 0.5}}
+    overridden = "{defaults: [model: small, override model/block: other]}"
+    assert composed(overridden)["model"]["block"]["kind"] == "other"
+    assert composed(overridden, **{"model/block": "plain"}) == {"model": SMALL}
+    with pytest.raises(ConfigError, match=r"no defaults list has the group 'modl'. Did you mean m"):
+        composed(text, modl="shared")
+    with pytest.raises(ConfigError, match="no defaults list to select model in"):
+        composed("{a: 1}", model="small")
+
+
 def test_calls_of_several_files_become_one_graph(composed: Any, tmp_path: Path) -> None:
     (tmp_path / "schedule").mkdir()
     (tmp_path / "schedule" / "long.yaml").write_text(
@@ -100,6 +115,32 @@ def test_calls_of_several_files_become_one_graph(composed: Any, tmp_path: Path) 
     assert (schedule.num_steps, found["steps"]) == (20, 20)
     with pytest.raises(ConfigError, match=r"schedule.warmup_steps: \?\?\? marks a missing value"):
         composed("{defaults: [schedule: long], steps: 20}")
+
+
+def test_each_value_knows_the_file_and_the_line_in_which_it_is_written(
+    composed: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "schedule").mkdir()
+    (tmp_path / "schedule" / "long.yaml").write_text(
+        "_target_: fidgpt.optim.Phases\nshape:\n  _target_: fidgpt.optim.PolynomialDecay\n"
+        "  power: ${power}\nnum_steps: 20\nwarmup: 3\ncycles:\n- 5\n- 15\n"
+    )
+    text = "defaults: [schedule: long]\npower: 3\nschedule:\n  warmup: 4\n"
+    with attributed_to("March"):
+        schedule = composed(text)["schedule"]
+    wheres = {
+        f"{part.path}.{key}".strip("."): assignments_of(part.value, key)[0].set_by
+        for part in parts(schedule)
+        for key in fiddle.raw_arguments(part.value)
+    }
+    long, own = tmp_path / "schedule" / "long.yaml", tmp_path / "config.yaml"
+    assert wheres == {
+        "shape": f"March ({long}:2)",
+        "shape.power": f"March ({long}:4)",
+        "num_steps": f"March ({long}:5)",
+        "warmup": f"March ({own}:4)",
+        "cycles": f"March ({long}:7)",
+    }
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,11 @@ UNFILLED = [partial(Buffered, entries, dtype) for entries in (0, 3) for dtype in
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (Bare, r"\(Bare\) does not .* scale: .* reset_parameters\(\) that fills them, or its"),
+        (Bare, r"\(Bare\) does not .* scale: .* reset_parameters\(\) that fills them, or give"),
+        (
+            lambda: nn.MultiheadAttention(4, 2),
+            r"\(MultiheadAttention\) does not .* to a class of your own that is derived from Mult",
+        ),
         (arange, r"\(Identity\) does not .* table: .*that fills them\.$"),
         (Forgetful, r"\(Forgetful\) leaves scale without values"),
         *((build, r"\(Buffered\) leaves table without values") for build in UNFILLED),

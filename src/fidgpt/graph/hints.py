@@ -16,6 +16,7 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.fiddle import VARIADIC, Key, named_defaults, parameter_of, set_arguments
+from fidgpt.graph.storage.codec import home_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -386,7 +387,7 @@ def computed(value: Any) -> Any:
 
 
 def missing_methods(value: Any, hint: Any) -> str:
-    """Return lines on the Protocols of a hint and what a value that does not fit lacks for them."""
+    """Return lines on the Protocols and base classes of a hint that a value does not implement."""
     kind = type(value)
     if isinstance(value, fdl.Buildable):
         function = fdl.get_callable(value)
@@ -394,9 +395,14 @@ def missing_methods(value: Any, hint: Any) -> str:
         is_known = inspect.isclass(kind) and not (is_unknown(kind) or is_protocol(kind))
         kind = kind if is_known and not isinstance(value, fdl.Partial) else None
     lines: list[str] = []
+    for base in members_of(hint):
+        methods = _abstract_methods(base)
+        if kind is not None and methods and not issubclass(kind, base):
+            what = f"{home_of(base)}.{base.__name__}, and define {' and '.join(methods)}"
+            lines += [_summary(base), f"Derive {kind.__name__} from {what}."]
     for protocol in filter(is_protocol, members_of(hint)):
-        doc, methods = inspect.getdoc(protocol) or "", methods_of(protocol)
-        lines += [f"{name_of(protocol)}: {doc.partition(chr(10))[0]}"]
+        methods = methods_of(protocol)
+        lines += [_summary(protocol)]
         for name in methods:
             if name == "__call__" and "forward" in methods:  # which torch calls
                 continue
@@ -408,6 +414,18 @@ def missing_methods(value: Any, hint: Any) -> str:
                     lines[-1] += f", and {kind.__name__} has {has}"
                 lines[-1] += "."
     return "".join(f"\n  {line}" for line in lines)
+
+
+def _abstract_methods(hint: Any) -> list[str]:
+    """Return the methods that a class leaves to those derived from it."""
+    own = vars(hint).items() if inspect.isclass(hint) and not is_protocol(hint) else ()
+    functions = {name: one.__code__ for name, one in own if inspect.isfunction(one)}
+    return [name for name, code in functions.items() if "NotImplementedError" in code.co_names]
+
+
+def _summary(hint: Any) -> str:
+    doc = inspect.getdoc(hint) or ""
+    return f"{name_of(hint)}: {doc.partition(chr(10))[0]}"
 
 
 def _call_of(method: Any) -> str:

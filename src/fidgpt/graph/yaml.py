@@ -53,6 +53,16 @@ def read_yaml(
     return _read(text, schema, foreign)[1]
 
 
+def read_with_lines(text: str) -> tuple[Any, dict[str, int]]:
+    """Return the content of a document, as OmegaConf reads it, and its `lines_of`.
+
+    Raises:
+      ConfigError: as `read_yaml` does.
+    """
+    node, content = _read(text, "omegaconf", ())
+    return content, lines_of(node)
+
+
 def read_nodes(text: str) -> yaml.Node:
     """Return the root node of a YAML 1.2 document, whose nodes know the line they begin in.
 
@@ -61,6 +71,31 @@ def read_nodes(text: str) -> yaml.Node:
       ConfigError: it is empty.
     """
     return _read(text, "core", ())[0]
+
+
+def lines_of(node: yaml.Node) -> dict[str, int]:
+    """Return the line, from 1, of each key and item in a document, by its path: `a.b[0]`.
+
+    What an alias repeats is at its anchor alone.
+    """
+    found: dict[str, int] = {}
+    seen: set[int] = set()
+    todo = [("", node)]
+    while todo:
+        path, node = todo.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        items: list[tuple[str, yaml.Node, yaml.Node]] = []
+        if isinstance(node, yaml.MappingNode):
+            items = [(f".{key.value}", key, value) for key, value in node.value]
+        elif isinstance(node, yaml.SequenceNode):
+            items = [(f"[{i}]", value, value) for i, value in enumerate(node.value)]
+        for step, key, value in items:
+            place = (path + step).removeprefix(".")
+            found[place] = key.start_mark.line + 1
+            todo.append((place, value))
+    return found
 
 
 class YAMLError(ConfigError):

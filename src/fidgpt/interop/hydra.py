@@ -1,13 +1,13 @@
 """Configs of Hydra in several files, joined by their defaults lists."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
-from fidgpt.graph.errors import at
-from fidgpt.graph.yaml import read_yaml
+from fidgpt.graph.errors import at, listed, suggest
+from fidgpt.graph.yaml import read_with_lines
 
 _SELF, _HEADER, _GLOBAL = "_self_", "# @package", "_global_"
 _MAX_FILES = 300
@@ -34,7 +34,19 @@ class _Entry(NamedTuple):
     is_override: bool
 
 
-def read_composed(path: Path) -> Any:
+class Composed(NamedTuple):
+    """What files of Hydra hold together.
+
+    Attributes:
+      content: the result of merging them.
+      lines: the file and the line in which each value is written, by its path.
+    """
+
+    content: Any
+    lines: dict[str, tuple[str, int]]
+
+
+def read_composed(path: Path, select: Mapping[str, str | None] | None = None) -> Composed:
     """Return the content of a file of Hydra, with the files of its defaults list merged into it.
 
     As Hydra 1.3 does: later entries of a list override earlier ones, where mappings are merged and
@@ -43,19 +55,33 @@ def read_composed(path: Path) -> Any:
     that a group has selected. The group and the section `hydra` configure Hydra itself and are left
     out.
 
+    Args:
+      path: the file.
+      select: the file for each of some groups, as on Hydra's command line: `{"model": "wide"}`.
+
     Raises:
-      ConfigError: a file is missing or is not plain YAML, or an entry has no meaning here.
+      ConfigError: a file is missing or is not plain YAML, an entry has no meaning here, or a group
+        to select from is in no defaults list.
     """
-    written = _read(path)
+    (written, lines), chosen = _read(path), dict(select or {})
     if not isinstance(written, dict) or "defaults" not in written:
-        return written
+        if chosen:
+            raise ConfigError(
+                f"{path} has no defaults list to select {listed([*chosen], most=3)} in."
+            )
+        return Composed(written, {place: (str(path), line) for place, line in lines.items()})
     selected: dict[str, str | None] = {}
     for _ in range(_MAX_ROUNDS):
-        composer = _Composer(path.parent, selected)
+        composer = _Composer(path.parent, selected | chosen)
         composer.add(path, group="", package="")
         if composer.overrides == selected:
+            for group in chosen.keys() - composer.groups:
+                raise ConfigError(
+                    f"{path}: no defaults list has the group {group!r}. "
+                    f"{suggest(group, composer.groups)}"
+                )
             composer.result.pop("hydra", None)
-            return composer.result
+            return Composed(composer.result, composer.lines)
         selected = composer.overrides
     raise ConfigError(f"{path}: the overrides in its defaults lists contradict each other.")
 
@@ -65,12 +91,16 @@ class _Composer:
 
     Attributes:
       result: what they hold together.
+      lines: as in `Composed`.
       overrides: the file that each overridden group selects, as far as was found.
+      groups: all groups that the lists name.
     """
 
     def __init__(self, root: Path, selected: dict[str, str | None]) -> None:
         self.result: dict[str, Any] = {}
+        self.lines: dict[str, tuple[str, int]] = {}
         self.overrides: dict[str, str | None] = {}
+        self.groups: set[str] = set()
         self._root = root
         self._selected = selected
         self._count = 0
@@ -80,7 +110,8 @@ class _Composer:
         self._count += 1
         if self._count > _MAX_FILES:
             raise ConfigError(f"{path}: the defaults lists do not end after {_MAX_FILES} files.")
-        content = _read(path) or {}
+        content, lines = _read(path)
+        content = content or {}
         if not isinstance(content, dict):
             raise ConfigError(f"{path} holds {content!r:.60}, not a mapping.")
         package = _header(path, group, package)
@@ -90,6 +121,8 @@ class _Composer:
         for written in entries if _SELF in entries else [*entries, _SELF]:
             if written == _SELF:
                 _merge(_mapping_at(self.result, package), content)
+                for place, line in lines.items():
+                    self.lines[_joined(package, place)] = str(path), line
                 continue
             for entry in _entries(written, path, group, package):
                 self._add_entry(entry, path)
@@ -100,6 +133,7 @@ class _Composer:
         if entry.is_override:
             self.overrides[entry.key] = entry.name
             return
+        self.groups.add(entry.key)
         name = self._selected.get(entry.key, entry.name)
         if name is None:
             return
@@ -176,7 +210,7 @@ def _mapping_of(result: dict[str, Any], key: Any) -> dict[str, Any]:
     return result[key]
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> tuple[Any, dict[str, int]]:
     source, text = read_text(str(path))
     with at(source):
-        return read_yaml(text, schema="omegaconf")
+        return read_with_lines(text)

@@ -1,5 +1,6 @@
 """Conversion between graphs and YAML with `_target_` calls, as in Hydra and torchtune."""
 
+import contextlib
 import enum
 import functools
 import importlib
@@ -8,7 +9,7 @@ import inspect
 import os
 import pathlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import fiddle as fdl
@@ -18,10 +19,11 @@ from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, su
 from fidgpt.graph.cloning import clone
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.paths import describe
+from fidgpt.graph.provenance import written_in
 from fidgpt.graph.storage.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 from fidgpt.graph.values import as_asked, read_value
 from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
-from fidgpt.interop.hydra import read_composed
+from fidgpt.interop.hydra import Composed, read_composed
 
 _NAMES = ("_target_", "_component_")
 _SETTINGS: dict[str, tuple[Any, str]] = {
@@ -43,7 +45,12 @@ _OWN = (
 )
 
 
-def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] = ()) -> Any:
+def read_targets(
+    text_or_path: str | pathlib.Path,
+    *,
+    select: Mapping[str, str | None] | None = None,
+    allowed: tuple[str, ...] = (),
+) -> Any:
     """Return the graph that a YAML file of `_target_` or `_component_` calls describes.
 
     A call becomes a `fdl.Config`, one with `_partial_: true` a `fdl.Partial`; inside a partial it
@@ -60,6 +67,7 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
 
     Args:
       text_or_path: contents of the file, or a Path to it, which a defaults list needs.
+      select: the file for each of some groups of the defaults list: `{"model": "wide"}`.
       allowed: additional packages whose callables the file may name, besides those exported by
         fidgpt and torch's modules and optimizers.
 
@@ -71,7 +79,7 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
         names is imported.
       ConfigError: the file cannot be read, or is not YAML of plain data.
     """
-    root = _read_file(text_or_path)
+    root, lines = _read_file(text_or_path, select)
     if not isinstance(root, dict | list):
         raise ConfigError(f"the file holds {root!r:.60}, not a mapping with a _target_.")
     if isinstance(root, dict) and "defaults" in root and not _is_call(root):
@@ -79,7 +87,7 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
             "defaults: names other files, which a text cannot find; pass the Path of the file."
         )
     try:
-        reader = _Reader(root, allowed)
+        reader = _Reader(root, lines, allowed)
         raise_all(reader.errors if reader.has_refused else [])
         made = reader.value(reader.root, "")
     except RecursionError:
@@ -89,11 +97,13 @@ def read_targets(text_or_path: str | pathlib.Path, *, allowed: tuple[str, ...] =
     return made
 
 
-def _read_file(text_or_path: str | pathlib.Path) -> Any:
+def _read_file(
+    text_or_path: str | pathlib.Path, select: Mapping[str, str | None] | None
+) -> Composed:
     if not isinstance(text_or_path, str):
-        return read_composed(pathlib.Path(text_or_path))
+        return read_composed(pathlib.Path(text_or_path), select)
     with at("the YAML file"):
-        return read_yaml(text_or_path, schema="omegaconf")
+        return Composed(read_yaml(text_or_path, schema="omegaconf"), {})
 
 
 class _References:
@@ -229,10 +239,13 @@ def _entry(value: Any, step: str) -> Any:
 class _Reader:
     """Converts each container of a file once: calls, lists and dicts."""
 
-    def __init__(self, root: Any, allowed: tuple[str, ...]) -> None:
+    def __init__(
+        self, root: Any, lines: Mapping[str, tuple[str, int]], allowed: tuple[str, ...]
+    ) -> None:
         """Resolve the references of a file, and check the names and settings of its calls."""
         self.errors: list[str] = []
         self.has_refused = False
+        self._lines = lines
         self._allowed = allowed
         self._made: dict[int, Any] = {}
         self._sizes: dict[int, int] = {}
@@ -342,7 +355,9 @@ class _Reader:
                     raise ConfigError("is set twice, by name and in _args_.")
                 in_partial = isinstance(part, _FACTORIES)
                 made = self.value(value, place, hints.hint_of(part, key), in_partial=in_partial)
-                fiddle.assign(part, key, _fitting(part, key, made))
+                file, line = self._lines.get(place, ("", 0))
+                with written_in(file, line) if line else contextlib.nullcontext():
+                    fiddle.assign(part, key, _fitting(part, key, made))
             except (ConfigError, AttributeError, IndexError, TypeError) as error:
                 self.errors.append(f"{place}: {error}")
 
@@ -447,7 +462,7 @@ def _refusal(name: str, allowed: tuple[str, ...]) -> str | None:
         return None
     return (
         f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
-        "torch.nn, optimizers of torch.optim, and packages that you --allow."
+        "torch.nn, optimizers of torch.optim, and packages that you --allow (in Python, allowed=)."
     )
 
 

@@ -198,11 +198,13 @@ def _reset(module: nn.Module, path: str, names: list[str], *, seed: int) -> None
 def _reset_of(module: nn.Module, path: str, names: list[str]) -> Callable[[], object]:
     reset = getattr(module, "reset_parameters", None)
     if reset is None:
-        or_init = ", or its parameters an `init`" if _without_init(module) else ""
+        kind = type(module)
+        has_code = kind.__module__.partition(".")[0] != "torch"
+        where = "" if has_code else f" to a class of your own that is derived from {kind.__name__}"
+        or_init = ", or give its parameters an `init` (with_init)" if _without_init(module) else ""
         raise InitError(
-            f"{path or 'the model'} ({type(module).__name__}) does not define the "
-            f"initial values of {', '.join(names)}: values set in a constructor are lost, since "
-            "models are built on the meta device. Add a method reset_parameters() that fills "
-            f"them{or_init}."
+            f"{path or 'the model'} ({kind.__name__}) does not define the initial values of "
+            f"{', '.join(names)}: values set in a constructor are lost, since models are built on "
+            f"the meta device. Add a method reset_parameters(){where} that fills them{or_init}."
         )
     return reset
