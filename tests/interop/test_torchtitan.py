@@ -214,6 +214,59 @@ def test_a_dataclass_is_read_as_a_file_is() -> None:
     assert graph_of(mapped).model.recompute is None
 
 
+@dataclass
+class TrainingInTokens:
+    num_tokens_per_microbatch_per_dp_rank: int = 16384
+    num_tokens_per_train_step: int = -1
+    max_context_length: int = 2048
+    steps: int = 10_000
+
+
+class CrossEntropyLoss:
+    @dataclass
+    class Config:
+        """Of the next token."""
+
+        global_vocab_size: int = 0
+
+
+@dataclass
+class Chunked:
+    loss_fn: Any = field(default_factory=lambda: CrossEntropyLoss.Config(7))
+
+
+@dataclass
+class RunInTokens(Run):
+    training: Any = field(default_factory=TrainingInTokens)
+    loss: Any = None
+
+
+@pytest.mark.parametrize(
+    ("training", "sizes", "unmapped"),
+    [
+        ({}, (2048, 8, 8), {"training.local_batch_size"}),
+        (
+            {"max_context_length": 512, "num_tokens_per_microbatch_per_dp_rank": 1024},
+            (512, 2, 2),
+            {"training.local_batch_size"},
+        ),
+        ({"max_context_length": 4096, "num_tokens_per_train_step": 2**18}, (4096, 4, 64), set()),
+        (
+            {"num_tokens_per_microbatch_per_dp_rank": 3000},
+            (2048, 1, 1),
+            {"training.local_batch_size", "training.num_tokens_per_microbatch_per_dp_rank"},
+        ),
+    ],
+)
+def test_sizes_of_batches_in_tokens(
+    training: dict[str, int], sizes: tuple[int, ...], unmapped: set[str]
+) -> None:
+    mapped = read_torchtitan(RunInTokens(training=TrainingInTokens(**training), loss=Chunked()))
+    cfg = graph_of(mapped)
+    assert (cfg.seq_len, cfg.micro_batch_size, cfg.batch_size) == sizes
+    assert listed(mapped) == {*unmapped, "optimizer.weight_decay"}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -267,12 +267,39 @@ def _tree_of(config: Any) -> dict[str, Any]:
         tree["optimizer"] = {"param_groups": names}
     loader = found.get("dataloader")
     if isinstance(loader, dict):
+        loader.pop("read_options", None)  # threads and buffers
         tree.setdefault("training", {}).update(loader)
+    _count_in_sequences(tree, getattr(config, "training", None))
+    loss = getattr(config, "loss", None)
+    if type(getattr(loss, "loss_fn", loss)).__qualname__.startswith("CrossEntropyLoss."):
+        tree.pop("loss", None)
     kept = type(getattr(config, "activation_checkpoint", None)).__qualname__
     modes = {"FullAC": "full", "SelectiveAC": "selective", "NoneType": "none"}
     if (mode := modes.get(kept.partition(".")[0])) is not None:
         tree["activation_checkpoint"] = {"mode": mode}
     return tree
+
+
+# Sizes of batches in tokens, as they are in the course of 2026, and before in sequences.
+_IN_TOKENS = {
+    "num_tokens_per_microbatch_per_dp_rank": "local_batch_size",
+    "num_tokens_per_train_step": "global_batch_size",
+}
+
+
+def _count_in_sequences(tree: dict[str, Any], training: Any) -> None:
+    """Replace sizes of batches in tokens; one that is not of whole sequences also stays."""
+    length = getattr(training, "max_context_length", None)
+    if not isinstance(length, int):
+        return
+    found = tree.setdefault("training", {})
+    found["seq_len"] = found.pop("max_context_length", length)
+    for name, former in _IN_TOKENS.items():
+        tokens = getattr(training, name, -1)
+        if tokens > 0:
+            found[former] = max(1, tokens // length)
+        if tokens <= 0 or tokens % length == 0:
+            found.pop(name, None)
 
 
 def _changed(value: Any) -> dict[str, Any]:
