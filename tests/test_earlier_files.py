@@ -50,7 +50,7 @@ WRAPPED = {"llama", "gpt_oss", "qwen", "texts", "other_parts", "experts"}
 
 def is_same_run(cfg: Any, recorded: dict[str, Any], name: str = "") -> bool:
     """Whether a graph is the one that was recorded."""
-    if "fiddler:use_loss_free_balancing" in recorded["directives"]:
+    if "fiddler:use_loss_free_balancing" in (recorded.get("directives") or ()):
         # What it removed left no place.
         cfg = graph.clone(cfg)
         for moe in graph.find(cfg.model, MoE):
