@@ -7,6 +7,7 @@ import functools
 import inspect
 import pathlib
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,7 +17,6 @@ import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph.fiddle import VARIADIC, Key, named_defaults, parameter_of, set_arguments
-from fidgpt.graph.storage.codec import home_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -398,7 +398,7 @@ def missing_methods(value: Any, hint: Any) -> str:
     for base in members_of(hint):
         methods = _abstract_methods(base)
         if kind is not None and methods and not issubclass(kind, base):
-            what = f"{home_of(base)}.{base.__name__}, and define {' and '.join(methods)}"
+            what = f"{_home_of(base)}.{base.__name__}, and define {' and '.join(methods)}"
             lines += [_summary(base), f"Derive {kind.__name__} from {what}."]
     for protocol in filter(is_protocol, members_of(hint)):
         methods = methods_of(protocol)
@@ -421,6 +421,16 @@ def _abstract_methods(hint: Any) -> list[str]:
     own = vars(hint).items() if inspect.isclass(hint) and not is_protocol(hint) else ()
     functions = {name: one.__code__ for name, one in own if inspect.isfunction(one)}
     return [name for name, code in functions.items() if "NotImplementedError" in code.co_names]
+
+
+def _home_of(kind: type) -> str:
+    """Return the outermost of the packages around a class that export it, or its module."""
+    module = kind.__module__
+    while package := module.rpartition(".")[0]:
+        if vars(sys.modules[package]).get(kind.__name__) is not kind:
+            break
+        module = package
+    return module
 
 
 def _summary(hint: Any) -> str:
