@@ -56,7 +56,7 @@ def work() -> None:
     marked(DataParallel, "__enter__", before="config", after="rendezvous")
     marked(Trainer, "prepare", after="text")
     marked(Trainer, "setup", after="loading")
-    marked(Trainer, "update", after=PHASES[-1])
+    marked(Trainer, "launch", after=PHASES[-1])
     train.run()
 
 

@@ -53,6 +53,7 @@ from fidgpt.train.checkpoints import check_fit, manifest, mirror
 from fidgpt.train.trackers.trackers import read_rows
 
 SECONDS, MEGABYTES = 5.0, 500
+_LONGEST_ARGUMENT = (1 << 17) - 1  # bytes, of Linux
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _FORBIDDEN = ("subprocess.Popen", "os.system", "os.exec", "os.posix_spawn", "socket.connect")
 _REMOVES = ("os.remove", "os.rename", "os.rmdir", "os.mkdir", "shutil.rmtree", "os.symlink")
@@ -440,7 +441,6 @@ _SAMPLE = """--prompt=a few
 --min_p=0.1
 --repetition_penalty=1.1
 --stop=of
---score=a few words
 --seed=1
 --draft=hub
 --draft_tokens=2
@@ -642,7 +642,9 @@ def _retyped(line: str, draw: Callable[[Any], Any]) -> str:
 def changed_file(content: bytes, form: str, draw: Callable[[Any], Any]) -> bytes:
     """Return other contents of a file: mostly well formed, so that more than a parser is tried."""
     if draw(st.integers(0, 4)) == 0:
-        return _of_bytes(content, draw)
+        made = _of_bytes(content, draw)
+        lines = made.split(b"\n") if form == "typed" else []
+        return b"\n".join(line[:_LONGEST_ARGUMENT] for line in lines) if lines else made
     count = draw(st.integers(1, 3))
     if form == "safetensors":
         size = int.from_bytes(content[:8], "little")

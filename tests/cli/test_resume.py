@@ -77,6 +77,21 @@ def test_a_part_added_and_killed_before_it_was_saved(resume: Command, run_direct
     assert "average is not in " in done.err and "it starts from its initial state" in done.err
 
 
+def test_a_config_that_was_edited_by_hand_is_reported(
+    command: Command, run_directory: Path, run: str
+) -> None:
+    resume = (f"--resume={run}", "--dry_run")
+    assert "was edited" not in command(train.main, *resume).err
+    path = run_directory / "config.json"
+    text = path.read_text()
+    path.write_text(text.replace("0.95", "0.94"))
+    done = command(train.main, *resume)
+    assert text != path.read_text() and done.status == 0
+    assert f"warning: {path} is not the config that the run began with" in done.err
+    (run_directory / "environment.json").unlink()
+    assert "was edited" not in command(train.main, *resume).err
+
+
 def test_auto_resume_refuses_a_run_of_another_config(command: Command, run_directory: Path) -> None:
     flags = (*flags_of("config:debug"), f"--run_dir={run_directory}", "--auto_resume")
     other = command(train.main, *flags)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import torch._dynamo  # noqa: F401 # or each fork imports it for its first tensor made in a mode
 
-from faults.cases import NO_ROOM, Kinds, RunWorld, World, Wrong
+from faults.cases import NO_ROOM, Kinds, World, Wrong
 from faults.clusters import CLUSTERS, ClusterWorld
 from faults.elastic import ElasticWorld
 from faults.machines import MachineWorld
+from faults.people import PeopleWorld
 from faults.sweeps import SweepWorld
 
 _HEAD = "| fault | times | ended exactly alike | a clear word first | seconds each |"
@@ -47,7 +48,7 @@ def main() -> int:
     else:
         # Of few faults, the variants that between them hold every part.
         few = ["plain", "saved beside", "all of it"] if options.num < 200 else []
-        world = RunWorld(folder, [options.variant] if options.variant else few)
+        world = PeopleWorld(folder, [options.variant] if options.variant else few)
     lines: dict[str, Counter[str]] = {}
     num_wrong = 0
     for number, kind in enumerate(_drawn(world.kinds, options.num, options.seed)):

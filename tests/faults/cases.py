@@ -194,8 +194,12 @@ def refusal_of(ended: Ended) -> str | None:
     return lines[0]
 
 
-def refusal_of_several(ended: Sequence[Ended]) -> str | None:
-    """Return the one `error:` of the processes of a run, which are all on this machine.
+def refusal_of_several(ended: Sequence[Ended], *, is_one_reporting: bool = True) -> str | None:
+    """Return the `error:` of the processes of a run, which are all on this machine.
+
+    Args:
+      ended: how each of them ended.
+      is_one_reporting: whether they can agree on one that reports it.
 
     Raises:
       Wrong: a process ended with a traceback, or not exactly one reports an error.
@@ -206,7 +210,7 @@ def refusal_of_several(ended: Sequence[Ended]) -> str | None:
     texts = "\n".join(one.output[-3000:] for one in ended)
     if "Traceback" in texts:
         raise Wrong(f"a traceback:\n{texts}")
-    has_store = ended[0].status != KILLED  # without it, they cannot agree which one reports
+    has_store = ended[0].status != KILLED and is_one_reporting  # or they cannot agree
     if any(one.status == 2 for one in ended) and (not lines or (has_store and len(lines) > 1)):
         raise Wrong(f"{len(lines)} errors are printed:\n{texts}")
     return lines[0] if lines else None
@@ -321,6 +325,7 @@ class RunCase(Case):
 
     Attributes:
       is_damaged: whether checkpoints may differ from what was written.
+      is_one_reporting: whether its processes can agree on one that reports an error.
       flags: with which the run is resumed.
       statuses: with which the processes of the last command ended, by rank.
     """
@@ -328,6 +333,7 @@ class RunCase(Case):
     def __init__(self, *arguments: Any, num_processes: int = 1) -> None:
         super().__init__(*arguments)
         self.is_damaged = False
+        self.is_one_reporting = True
         self.flags: list[str] = []
         self.statuses: list[int] = []
         self.num_processes = num_processes
@@ -365,7 +371,9 @@ class RunCase(Case):
         is_one = len(processes) > 1
         ended = [self.end(process, is_one_of_several=is_one) for process in processes]
         if is_one:
-            self.refused = self.refused or refusal_of_several(ended)
+            self.refused = self.refused or refusal_of_several(
+                ended, is_one_reporting=self.is_one_reporting
+            )
         self.statuses = [one.status for one in ended]
         if not self.is_damaged:
             beside = any("use_async_checkpoints" in one for one in self.known.arguments)

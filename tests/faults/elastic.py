@@ -25,7 +25,9 @@ from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 STEPS, BATCH_SIZE, MOST_NODES = 12, 7, 3  # 7 rows: no number of processes has equal shares
 TOLERANCE = 1e-4  # relative, of sums in another order
-REDONE = 2  # steps for each event: that of the failure, and one whose copy was being written
+REDONE = (
+    2  # steps for each change of nodes: that of the failure, and one whose copy was being written
+)
 RENDEZVOUS = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=10"
 TRAIN = str(Path(__file__).parents[2] / "train.py")
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl
@@ -99,7 +101,7 @@ class ElasticCase(Case):
       num_nodes: with which it begins.
 
     Attributes:
-      most_redone: steps that may be taken again.
+      loses_little: whether few steps may be taken again.
       nodes: those that are there, by their number.
       place: keeps what they agree on.
     """
@@ -109,7 +111,7 @@ class ElasticCase(Case):
         self.events = self.folder / "events"
         self.events.mkdir()
         self.nodes: dict[int, Process] = {}
-        self.most_redone = STEPS * MOST_NODES
+        self.loses_little = False
         self.begin(num_nodes)
 
     def begin(self, num_nodes: int) -> None:
@@ -167,16 +169,32 @@ class ElasticCase(Case):
         for step in steps:
             (self.events / f"{step:02d}.due").touch()
         for step, action in zip(steps, actions, strict=True):
-            self._reach(step)
+            self.reach(step)
             action(self)
             (self.events / f"{step:02d}.done").touch()
 
-    def _reach(self, step: int) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not (self.events / f"{step:02d}.reached").exists():
-            if time.monotonic() > deadline or all(n.has_ended() for n in self.nodes.values()):
-                raise Wrong(f"step {step} is not reached:\n{self._outputs()}")
-            time.sleep(0.01)
+    def reach(self, step: int) -> None:
+        """Wait until all nodes are in a step, which waits for what is to happen.
+
+        Raises:
+          Wrong: the run does not get there.
+        """
+
+        def is_there() -> bool:
+            reached = (self.events / f"{step:02d}.reached").exists()
+            return reached and self.worlds()[-1] == len(self.nodes)
+
+        if not self.until(is_there):
+            raise Wrong(f"step {step} is not reached:\n{self._outputs()}")
+
+    def until(self, is_so: Callable[[], bool]) -> bool:
+        """Wait until something is so, or all nodes have ended; return whether it is."""
+        deadline = time.monotonic() + MOST_NODES * PATIENCE  # to import torch takes long here
+        while not (so := is_so()) and time.monotonic() < deadline:
+            if all(node.has_ended() for node in self.nodes.values()):
+                return is_so()
+            time.sleep(0.02)
+        return so
 
     def finish(self) -> None:
         """Wait for the end.
@@ -190,8 +208,8 @@ class ElasticCase(Case):
                 require_status(ended, 0)
         self.end_all()  # the store
         redone = read_rows(self.run / "metrics.jsonl")[-1]["goodput/redone_steps"]
-        if redone > self.most_redone:
-            raise Wrong(f"{redone} steps were taken again")
+        if self.loses_little and redone > REDONE * len(self.worlds()):
+            raise Wrong(f"{redone} steps were taken again, by {self.worlds()} processes")
         differ = list(differences(rows_of(self.run), self.known.result))
         if differ:
             raise Wrong("; ".join(differ[:5]))
@@ -243,22 +261,14 @@ def is_taken_away(case: ElasticCase) -> None:
 def joins(case: ElasticCase) -> None:
     """A node comes; the step ends when all others know."""
     case.join()
-    deadline = time.monotonic() + PATIENCE
-    while case.worlds()[-1] != len(case.nodes) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    case.until(lambda: case.worlds()[-1] == len(case.nodes))
 
 
 def changed(case: ElasticCase, *actions: Action) -> None:
     """Nodes leave and join within steps, and the run has other numbers of processes."""
-    if any("use_memory_checkpoints" in one for one in case.known.arguments):
-        case.most_redone = REDONE * len(actions)
+    case.loses_little = any("use_memory_checkpoints" in one for one in case.known.arguments)
     case.happen(*actions)
-    deadline = time.monotonic() + PATIENCE
-    while len(case.worlds()) <= len(actions) and time.monotonic() < deadline:
-        if all(one.has_ended() for one in case.nodes.values()):
-            break
-        time.sleep(0.02)
-    if len(case.worlds()) <= len(actions):
+    if not case.until(lambda: len(case.worlds()) > len(actions)):
         raise Wrong(f"{case.worlds()} processes took steps, and {len(case.nodes)} are left")
 
 
@@ -266,7 +276,7 @@ def requeued(case: ElasticCase) -> None:
     """All nodes get a notice, as Slurm's --signal; the command is started on fewer of them."""
     (step,) = case.draw.sample(range(2, STEPS), 1)
     (case.events / f"{step:02d}.due").touch()
-    case._reach(step)
+    case.reach(step)
     for one in case.nodes.values():
         os.kill(one.pid, signal.SIGUSR1)
     for one in case.nodes.values():
@@ -282,9 +292,7 @@ def place_lost(case: ElasticCase) -> None:
 
     def lose(case: ElasticCase) -> None:
         os.kill(case.place.pid, signal.SIGKILL)
-        deadline = time.monotonic() + PATIENCE
-        while not any(n.has_ended() for n in case.nodes.values()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        case.until(lambda: any(node.has_ended() for node in case.nodes.values()))
 
     case.happen(lose)
     case.end(case.place)

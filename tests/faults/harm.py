@@ -42,11 +42,11 @@ def raising(*numbers: int) -> Act:
     return act
 
 
-def sleep_and_wake() -> None:
-    """Stops as a laptop does that is closed, and goes on a moment later."""
+def sleep_and_wake(*, seconds: float = 0.02) -> None:
+    """Stops as a laptop does that is closed, and goes on later."""
     sleeper = os.getpid()
     if os.fork() == 0:
-        time.sleep(0.02)
+        time.sleep(seconds)
         os.kill(sleeper, signal.SIGCONT)
         os._exit(0)
     os.kill(sleeper, signal.SIGSTOP)
@@ -251,6 +251,19 @@ class Place(NamedTuple):
                 pending.clear()
 
         wrap(self.function, around)
+
+
+def refuse_changes(folder: Path, number: int) -> None:
+    """From now on no call of Python changes a folder; each fails with an error of that number."""
+
+    def refuse(event: str, arguments: Any) -> None:
+        if event not in _CHANGES or not str(arguments[0]).startswith(str(folder)):
+            return
+        reads = event == "open" and not arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if not reads:
+            raise OSError(number, os.strerror(number), str(arguments[0]))
+
+    sys.addaudithook(refuse)
 
 
 class Survey:

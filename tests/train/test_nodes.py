@@ -39,15 +39,15 @@ from pathlib import Path
 from fidgpt.cli import train
 from fidgpt.train import Trainer
 
-update = Trainer.update
+launch = Trainer.launch
 
-def deadly(self, state, batch):
+def deadly(self, state, *shares, **options):
     if os.environ["RANK"] == "1" and state.step == 5 and not Path("died").exists():
         Path("died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return update(self, state, batch)
+    return launch(self, state, *shares, **options)
 
-Trainer.update = deadly
+Trainer.launch = deadly
 train.run()
 """
 

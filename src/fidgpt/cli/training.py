@@ -173,7 +173,17 @@ def _resumed(catalogue: Catalogue) -> fdl.Config:
                 f"--resume={FLAGS.resume} holds no run, and is no copy of one: {error}"
             ) from None
         mirror.restore_run(Path(FLAGS.run_dir))
-    return load_run(Path(FLAGS.run_dir or FLAGS.resume), allowed=catalogue.packages)
+    path = Path(FLAGS.run_dir or FLAGS.resume)
+    cfg = load_run(path, allowed=catalogue.packages)
+    if not runs.is_as_begun(path, cfg):
+        warn(
+            [
+                f"{path / 'config.json'} is not the config that the run began with: it was edited, "
+                "and the run continues with what it holds. Changes by --config are checked and "
+                f"recorded instead; {path / 'command.txt'} with --print=json prints the first one."
+            ]
+        )
+    return cfg
 
 
 def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:

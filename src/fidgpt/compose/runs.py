@@ -22,6 +22,7 @@ from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.configs import constraints as rules
 from fidgpt.cost import with_zeros, without_memory
+from fidgpt.files import read_json
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.building import Constraint, shown, shown_last
 from fidgpt.graph.outlines import rows
@@ -210,6 +211,19 @@ def new_run(
         number += 1
         directory = directory.with_name(f"{named}-{number}")
     return RunDirectory(directory, texts=texts, identity=_identity(resolved))
+
+
+def is_as_begun(path: Path, cfg: fdl.Config) -> bool:
+    """Return whether a run's config is the one that it began with, or was changed by commands.
+
+    Args:
+      path: the directory of the run; one that has no record of its beginning is as begun.
+      cfg: the config that it holds.
+    """
+    begun = read_json(path / "environment.json").get("fingerprint")
+    if begun is None or RunDirectory(path, texts={}).has_changed:
+        return True
+    return begun == graph.fingerprint(cfg)
 
 
 def resumed_run(

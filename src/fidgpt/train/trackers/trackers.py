@@ -24,6 +24,7 @@ __all__ = ["BackgroundTracker", "JSONLines", "Tracker"]
 Row = dict[str, Any]
 _LARGEST = 1 << 30  # bytes of a file of metrics
 _TAIL = 1 << 20  # of which the last row is within these
+_MOST_STEPS = 1 << 63  # a larger number is damage
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
 _OF_TIME = ("seconds/", "goodput/", "slowest/")
@@ -133,7 +134,8 @@ def _row(line: bytes) -> Row | None:
         row: Any = json.loads(line, object_hook=_with_numbers)
     except (ValueError, RecursionError):  # not JSON, or not UTF-8
         return None
-    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
+    step = row.get("step") if isinstance(row, dict) else None
+    return row if isinstance(step, int) and abs(step) < _MOST_STEPS else None
 
 
 def _with_numbers(row: Row) -> Row:
