@@ -4,6 +4,7 @@ import argparse
 import random
 import shlex
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ def table(lines: Mapping[str, Counter[str]]) -> str:
 
 def main() -> int:
     """Returns 0 if every run ended as it must."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell may ignore it
     options, given = _options(), sys.argv[1:]  # which commands in this process change
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     world: World

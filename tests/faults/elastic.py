@@ -17,7 +17,7 @@ from typing import Any
 from torch._C._distributed_c10d import TCPStore
 
 from faults.cases import Case, Kinds, Known, World, Wrong, kind, require_status
-from faults.processes import PATIENCE, Process
+from faults.processes import PATIENCE, TRAIN, Process
 from fidgpt import launch
 from fidgpt.train import Trainer
 from fidgpt.train.run_directory import StopSignals
@@ -29,7 +29,6 @@ REDONE = (
     2  # steps for each change of nodes: that of the failure, and one whose copy was being written
 )
 RENDEZVOUS = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=10"
-TRAIN = str(Path(__file__).parents[2] / "train.py")
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 IN_MEMORY = "shards, saved in memory"
 MESHES = {

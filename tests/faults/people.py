@@ -22,7 +22,7 @@ from faults.cases import (
     require_status,
     signalled,
 )
-from faults.processes import PATIENCE
+from faults.processes import PATIENCE, TRAIN, Spawned
 
 NOBODY = 65534
 _KEPT = ("config.json", "metrics.jsonl")  # without which it is another run, or has no rows
@@ -114,6 +114,29 @@ def overslept(case: RunCase) -> None:
         raise Wrong(f"statuses {case.statuses}")
 
 
+def interrupted(case: RunCase) -> None:
+    """Ctrl-C, once or twice, or a terminal that is closed, where processes have a launcher."""
+    number = case.draw.choice([signal.SIGINT, signal.SIGINT, signal.SIGHUP])
+    launch = ["-m", "fidgpt.launch", "--standalone", "--nproc-per-node=2", TRAIN]
+    process = case.started(
+        Spawned(
+            *launch,
+            *case.known.arguments,
+            f"--run_dir={case.run}",
+            "--auto_resume",
+            output=case.output(),
+            environment={"OMP_NUM_THREADS": "1"},
+        )
+    )
+    while not (case.run / "metrics.jsonl").exists() and not process.has_ended():
+        time.sleep(0.005)
+    for _ in range(case.draw.choice([1, 2])):
+        time.sleep(case.draw.uniform(0, 0.5))
+        if not process.has_ended():
+            os.killpg(process.pid, number)  # a terminal sends it to all
+    case.end(process, 0, 128 + number, -number, is_one_of_several=True)
+
+
 KINDS: Kinds = {
     "SIGHUP": kind(2, signalled, signal.SIGHUP),
     "sent to another place": kind(4, sent),
@@ -124,6 +147,7 @@ KINDS: Kinds = {
         4, disturbed, read_only, LOOP, SAVE, WRITE, CREATE, statuses=(0, 2), units=("calls",)
     ),
     "one of two processes asleep": kind(2, overslept),
+    "one of two processes and their launcher interrupted": kind(1, interrupted),
 }
 ALL_KINDS: Kinds = {**RunWorld.kinds, **KINDS}
 

@@ -22,6 +22,7 @@ from fidgpt.train import device
 
 Command = Callable[[], None]
 AT_END: list[Callable[[], object]] = []  # of a forked process that was not killed
+TRAIN = str(Path(__file__).parents[2] / "train.py")
 PATIENCE = 120.0  # seconds; a process that takes longer hangs
 
 
