@@ -4,6 +4,7 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,6 +170,14 @@ def test_a_files_identity_is_its_content(bpe: data.Tokenizer, tmp_path: Path) ->
     assert first != data.TokenizerFile(tmp_path / "a.json", end_of_text="x").identity()
 
 
+def _bytes_with(added: object) -> bytes:
+    """Return the file of a `ByteTokenizer` with other added tokens."""
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "tokenizer.json")
+        data.ByteTokenizer().save(path)
+        return json.dumps(json.loads(path.read_text()) | {"added_tokens": added}).encode()
+
+
 def test_other_files_are_refused(tmp_path: Path) -> None:
     words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -179,6 +188,11 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         (b"hello", "Expecting value"),
         (b'{"model": {"type": "?"}, "decoder": {"type":"ByteLevel"}}', "Cannot read"),
         (b"\xff\xfe\x00", "invalid start byte"),
+        (b'{"model": {}, "decoder": 235}', "decoder 'none'"),
+        (b'{"model": {}, "decoder": {"type": "Sequence", "decoders": 2}}', "decoder 'Sequence'"),
+        (b'{"model": {}, "decoder": {"type": "Sequence", "decoders": [2]}}', "'Sequence', but"),
+        (_bytes_with([{"id": "a", "content": 1}]), "added tokens are damaged"),
+        (_bytes_with(3), "its added tokens"),
         (None, "No such file"),
     ]:
         path = tmp_path / f"{message.split()[0]}.json"

@@ -369,12 +369,15 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     text, content = _read(path)
     model, added = content["model"], content.get("added_tokens", ())
     if model.get("merges") == [] and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
-        names = sorted((token["id"], token["content"]) for token in added)
-        return ByteTokenizer(special_tokens=[name for number, name in names if number > 256])
-    decoder = content.get("decoder") or {}
-    if all(one.get("type") != "ByteLevel" for one in [decoder, *(decoder.get("decoders") or [])]):
+        try:
+            names = sorted((token["id"], token["content"]) for token in added)
+            return ByteTokenizer(special_tokens=[name for number, name in names if number > 256])
+        except (KeyError, TypeError) as error:
+            raise _unreadable(path, "its added tokens are damaged") from error
+    types = _decoder_types(content.get("decoder"))
+    if "ByteLevel" not in types:
         raise DataError(
-            f"{path} has the decoder {decoder.get('type', 'none')!r}, but fidgpt needs a "
+            f"{path} has the decoder {types[0] if types else 'none'!r}, but fidgpt needs a "
             "byte-level tokenizer (as in GPT-2, Llama 3 or Qwen), which encodes any text "
             "losslessly.\nUse another tokenizer.json, or train one with BPETokenizer(vocab_size)."
         )
@@ -392,6 +395,13 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
         f"{path} has {wanted}; its special tokens are {', '.join(special[:12]) or 'none'}.\n"
         'Name the one that ends a document: TokenizerFile(path, end_of_text="...").'
     )
+
+
+def _decoder_types(decoder: Any) -> list[str]:
+    """Return the names of the parts of a decoder in a tokenizer.json."""
+    parts = decoder.get("decoders") if isinstance(decoder, dict) else None
+    each = [decoder, *(parts if isinstance(parts, list) else [])]
+    return [str(one.get("type")) for one in each if isinstance(one, dict)]
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
