@@ -135,6 +135,8 @@ def test_the_command_prepares_a_file(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sum(counts(data.PreparedCorpus(tmp_path / "out"))) == 30
     assert main([*arguments, "--text_field", "body", "--vocab_size", "300"]) == 2
     assert "prepared from another source, tokenizer" in capsys.readouterr().err
+    assert main([*arguments[:2], "--out", "x" * 300, "--tokenizer", "bytes"]) == 2
+    assert "xxx cannot be used: File name too long." in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["--source", "a", "--source", "b"])
     assert "argument --source: takes one value, but was given a and b" in capsys.readouterr().err

@@ -21,6 +21,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except OSError as error:
+        if error.filename is None:
+            raise
+        print(f"error: {error.filename} cannot be used: {error.strerror}.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("Stopped; the same command resumes after the last finished shard.", file=sys.stderr)
         return 130
