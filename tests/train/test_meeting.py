@@ -15,7 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt import configs, fiddlers, graph
 from fidgpt.compose.runs import build_trainer
-from fidgpt.parallel import DataParallel, MeshParallel
+from fidgpt.parallel import DataParallel, MeshParallel, meeting
 from fidgpt.parallel.meeting import Meeting, MeetingError, Patience, introduce, list_ranks
 from fidgpt.parallel.presence import Presence
 
@@ -74,6 +74,14 @@ def test_a_process_that_never_comes_is_named_to_all() -> None:
     assert str(first).startswith("process 2 of 3 did not start within 0.3 s (parallel.timeout=60)")
 
 
+def test_every_machine_names_once_whom_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(meeting, "_FIRST_WARNING", 0.25)
+    met({"world_size": "4"}, {"world_size": "4"}, {"world_size": "4", "host": "node-b"})
+    assert capfd.readouterr().err.splitlines() == ["waiting for process 3 of 4 ..."] * 2
+
+
 def test_processes_without_the_first_one_name_it() -> None:
     with pytest.raises(MeetingError, match="process 0 of 3 did not start within"):
         introduce(HashStore(), FACTS, rank=1, patience=Hasty(60.0))
@@ -121,7 +129,7 @@ def test_processes_are_listed_in_spans() -> None:
     assert list_ranks([7, 0, 4, 5, 6], 8) == "processes 0, 4-7 of 8"
 
 
-def meeting(rank: int, store: Store) -> Meeting:
+def as_met(rank: int, store: Store) -> Meeting:
     return Meeting(store, rank, ["node-a", "node-a", "node-b"], "start")
 
 
@@ -131,7 +139,7 @@ def beside() -> Iterator[Callable[[int], Presence]]:
     store, made = HashStore(), []
 
     def make(rank: int) -> Presence:
-        made.append(Presence(meeting(rank, PrefixStore("run", store)), Answering(60.0)))
+        made.append(Presence(as_met(rank, PrefixStore("run", store)), Answering(60.0)))
         return made[-1]
 
     yield make
@@ -165,17 +173,20 @@ class Gone(Store):
     def clone(self) -> Store:
         return self
 
-    def _fail(self, *_: object) -> Any:
-        raise RuntimeError("connection was closed")
 
-    add = check = compare_set = get = set = _fail
+def fail(*_: object) -> Any:
+    raise RuntimeError("connection was closed")
+
+
+for _method in ("add", "check", "compare_set", "get", "set"):
+    setattr(Gone, _method, fail)
 
 
 def test_each_machine_reports_once_that_process_0_is_gone_with_the_store(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    second, third = (Presence(meeting(rank, Gone()), Answering(60.0)) for rank in (1, 2))
+    second, third = (Presence(as_met(rank, Gone()), Answering(60.0)) for rank in (1, 2))
     reason = "process 0 of 3 (node-a) is gone: killed or stopped, or a machine or the network is"
     try:
         for one in (second, third):

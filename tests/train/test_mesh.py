@@ -161,9 +161,9 @@ class Recorded(nn.Linear):
 
     events: ClassVar[list[str]] = []
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         self.events.append("compute")
-        return super().forward(x)
+        return super().forward(input)
 
 
 def test_a_chunk_is_sent_while_the_next_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ __all__ = ["Meeting", "MeetingError", "Patience", "list_ranks", "meet", "node_of
 
 _PAUSE = 0.02  # seconds between looks at the store
 _FIRST_WARNING = 10.0  # seconds
+_NONE = "-"  # the notice of a start that has no one to wait for long
 _MARGIN = 10.0  # seconds that process 0's verdict may be late
 Facts = Mapping[str, str]
 
@@ -153,13 +154,18 @@ def introduce(store: Store, facts: Facts, *, rank: int, patience: Patience) -> M
     """
     if rank == 0:
         name, verdict = _collect(store, facts, patience)
+        store.compare_set(f"notice/{name}", "", _NONE)
         store.set(f"verdict/{name}", json.dumps(verdict))
     else:
         name, verdict = _arrive(store, facts, rank, patience)
     if isinstance(verdict, str):
-        node = node_of(facts["host"])
-        raise MeetingError(verdict, is_first=store.add(f"printed/{name}/{node}", 1) == 1)
+        raise MeetingError(verdict, is_first=_is_first(store, f"printed/{name}", facts))
     return Meeting(PrefixStore(name, store), rank, verdict, name)
+
+
+def _is_first(store: Store, what: str, facts: Facts) -> bool:
+    """Whether no other process of this machine has asked that before."""
+    return store.add(f"{what}/{node_of(facts['host'])}", 1) == 1
 
 
 def node_of(host: str) -> str:
@@ -245,7 +251,9 @@ def _collect(store: Store, own: Facts, patience: Patience) -> tuple[str, list[st
                 longest = min(longest, waited + patience.answer)  # for those that read this
         if missing and waited > _FIRST_WARNING and not is_warned:
             is_warned = True
-            print(f"waiting for {list_ranks(missing, size)} ...", file=sys.stderr, flush=True)
+            text = f"waiting for {list_ranks(missing, size)} ..."
+            store.set(f"notice/{name}", text)
+            _print_once(store, name, own, text)
         time.sleep(_PAUSE if missing else 0)
     if missing:
         return name, failed or _absent(list_ranks(missing, size), patience)
@@ -261,10 +269,20 @@ def _arrive(
         store.wait([f"invitation/{own}"], patience.joining)
         name = store.get(f"invitation/{own}").decode()
         store.set(f"arrived/{name}/{rank}", json.dumps(facts))
-        store.wait([f"verdict/{name}"], patience.joining + timedelta(seconds=_MARGIN))
+        longest = patience.joining + timedelta(seconds=_MARGIN)
+        store.wait([f"notice/{name}"], longest)
+        if (text := store.get(f"notice/{name}").decode()) != _NONE:
+            _print_once(store, name, facts, text)
+        store.wait([f"verdict/{name}"], longest)
         return name, json.loads(store.get(f"verdict/{name}"))
     except dist.DistError as error:
         raise MeetingError(_absent(list_ranks([0], size), patience)) from error
+
+
+def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
+    """Print a notice, unless another process of this machine has."""
+    if _is_first(store, f"noticed/{name}", facts):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _absent(who: str, patience: Patience) -> str:

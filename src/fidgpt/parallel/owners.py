@@ -28,7 +28,7 @@ _MOST = 2**25  # elements of the matrices that a process owns in a round, if the
 class Held(NamedTuple):
     """What a process holds of a matrix: its place in the stack there, and rows and columns."""
 
-    index: int
+    place: int
     rows: slice
     columns: slice
 
@@ -69,7 +69,7 @@ class Matrix:
 
     def of(self, held: Tensor, rank: int) -> Tensor:
         """Return that part from what the process holds of the stack, as a view."""
-        return held if held.dim() == 2 else held[self.held[rank].index]
+        return held if held.dim() == 2 else held[self.held[rank].place]
 
 
 class Round(NamedTuple):
