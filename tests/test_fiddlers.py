@@ -241,6 +241,17 @@ def test_the_order_of_fiddlers_does_not_matter_or_is_reported(config: str, mixtu
     assert not differ, "\n".join(map(": ".join, differ.items()))
 
 
+def test_sizes_that_agree_by_chance_do_not_differ_in_silence() -> None:
+    """Of GPT-2's 12 layers, scale_depth makes the 24 that make_medium sets, in one order."""
+    names = [n for n in fiddlers.__all__ if n.startswith(("make_", "scale_"))]
+    differ = {
+        f"{one} and {other}": how
+        for one, other in itertools.combinations(names, 2)
+        if (how := silent_difference(configs.gpt2_124m(), one, other))
+    }
+    assert not differ, "\n".join(map(": ".join, differ.items()))
+
+
 @pytest.mark.parametrize("change", ["use_sliding_window", "use_moe"])
 @pytest.mark.parametrize("every", [2, 3])
 def test_unrolled_layers_are_as_many_as_before(change: str, every: int) -> None:
