@@ -215,7 +215,7 @@ def _score_mod(scoring: Scoring, num_heads: int) -> Callable[..., Tensor] | None
 
 
 def blockwise(
-    query: Queries, key: Keys, value: Values, scoring: Scoring, *, block_size: int = 128
+    query: Queries, key: Keys, value: Values, scoring: Scoring, *, block_size: int = 256
 ) -> Mixed:
     """Compute plain causal attention by blocks of queries; fall back to `sdpa` otherwise.
 

@@ -56,7 +56,8 @@ def gradients(
     # The last block sees every key, so the other blocks' gradients are added to its own.
     for number, rows in reversed(list(enumerate(_blocks(seq, block_size)))):
         seen = slice(before + rows.stop)
-        query, above = (x[:, :, rows].flatten(1, 2) for x in (queries, gradient))
+        # Contiguous, as products of parts would copy them, each for itself.
+        query, above = (x[:, :, rows].flatten(1, 2).contiguous() for x in (queries, gradient))
         weights = kept[number] if kept else _weights(queries[:, :, rows], keys[:, seen], scale)
         value_gradient = _added(value_gradient, weights.mT @ above)
         offset = offsets[:, :, rows].flatten(1, 2)
@@ -85,13 +86,16 @@ def _weights(queries: Queries, keys: Tensor, scale: float) -> Float[Tensor, "hea
     """Return the attention weights of a block, whose queries are the last positions of its keys."""
     group, block = queries.shape[1:3]
     seen = keys.shape[1]
-    future = keys.new_full((block, seen), float("-inf")).triu_(seen - block + 1)
-    future = future.repeat(group, 1)
-    return torch.baddbmm(future, queries.flatten(1, 2), keys.mT, alpha=scale).softmax(-1)
+    query, nothing = queries.flatten(1, 2), keys.new_empty(())
+    scores = torch.baddbmm(nothing, query, keys.mT, beta=0, alpha=scale)
+    # Among the keys before the block, none is in the future.
+    future = keys.new_full((block, block), float("-inf")).triu_(1)
+    scores.unflatten(1, (group, block))[..., seen - block :].add_(future)
+    return scores.softmax(-1)
 
 
 # In bfloat16, kept weights take about seq^2 * heads bytes per row and layer.
-_KEEP_UP_TO = 512
+_KEEP_UP_TO = 1024
 
 
 def causal_attention(
@@ -110,6 +114,9 @@ def causal_attention(
     keeps = seq <= keep_up_to
     if torch.compiler.is_compiling() and not keeps:
         mixed = _recomputing(queries, keys, values, scale, block_size)
+    elif torch.compiler.is_compiling() and queries.shape[2] <= block_size:
+        # Torch derives the same backward pass, and caches compiled graphs without own functions.
+        mixed = _weights(queries, keys, scale) @ values
     else:
         mixed = _Blockwise.apply(queries, keys, values, scale, block_size, keeps)
     return mixed.view(*query.shape[:-1], -1)
