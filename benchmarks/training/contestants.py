@@ -40,9 +40,9 @@ class Task:
 
 def fidgpt(task: Task, *fiddlers: str) -> Step:
     """The step that fidgpt's Trainer takes, with every setting as the named config has it."""
-    from fidgpt.train.device import keep_freed_memory
+    from fidgpt.train.device import use_fast_memory
 
-    keep_freed_memory()
+    use_fast_memory()
     trainer = _trainer(task, *fiddlers, is_tuned=True)
     state = trainer.init_state()
 

@@ -1,6 +1,8 @@
 """What a run computes with is measured, recorded in its config, and kept."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 import torch
 
 from fidgpt import graph
+from fidgpt import model as lm
 from fidgpt.cli import train
 from fidgpt.compose import tuning as chooser
 from fidgpt.compose.composition import Composition, compose
@@ -26,15 +29,25 @@ Slow = Callable[..., list[Any]]
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Slow:
-    """`measured(3, 2, 1)` makes these the seconds of the formats; returns what was measured."""
+    """`measured(3, 2, 1)` makes these the seconds of the formats; returns what was measured.
+
+    All kernels of attention take a second, but for those whose `kernels` are given, in their order.
+    """
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path / "cache"))
 
-    def pretend(*seconds: float, products: float = 0.9, is_steady: bool = True) -> list[Any]:
+    def pretend(
+        *seconds: float,
+        products: float = 0.9,
+        is_steady: bool = True,
+        kernels: Sequence[float] = (1.0, 1.0, 1.0, 1.0),
+    ) -> list[Any]:
         calls: list[Any] = []
 
-        def measure(run: Any, pieces: Any, offered: Sequence[Any]) -> tuning.Speeds:
-            calls.append(run)
-            found = dict(zip(map(tuning.name_of, offered), seconds, strict=False))
+        def measure(run: Any, pieces: Any, asked: Sequence[Any], **_: float) -> tuning.Speeds:
+            are_formats = asked[-1].kernel is None
+            calls.extend([run] if are_formats else [])
+            names = [one.name for one in asked]
+            found = dict(zip(names, seconds if are_formats else kernels, strict=False))
             return tuning.Speeds(
                 seconds=found,
                 products={name: products * one for name, one in found.items()},
@@ -106,12 +119,12 @@ def test_a_damaged_memory_is_measured_again(measured: Slow, tmp_path: Path, dama
 def test_a_disturbed_measurement_decides_nothing(
     measured: Slow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls = measured(9.0, 9.0, 1.0, products=0.0, is_steady=False)
+    calls = measured(9.0, 9.0, 1.0, is_steady=False, kernels=(9.0, 1.0, 9.0, 9.0))
     monkeypatch.setattr(tuning, "native_precision", Float32)
     for _ in range(2):
         choice = choice_of()
         assert type(choice.precision) is Float32
-        assert not choice.compiles
+        assert choice.kernel is None
         assert choice.reason.endswith("other programs disturbed the measurement")
     assert len(calls) == 2  # not remembered
 
@@ -129,6 +142,20 @@ def test_blocks_are_compiled_where_that_saves_time(
     monkeypatch.setenv("CXX", "no-such-compiler")
     measured(3.0, 2.0, 1.0, products=0.1)
     assert not choice_of(renew=True).compiles
+
+
+def test_the_fastest_attention_is_chosen_where_the_config_sets_none(measured: Slow) -> None:
+    measured(3.0, 2.0, 1.0, kernels=(1.0, 2.0, 0.5, 3.0))
+    choice = choice_of()
+    assert choice.kernel == "by blocks of 128 queries"
+    assert "attention by blocks of 128 queries, 2.00 times as fast as it comes" in choice.reason
+    cfg: Any = chooser.tuned(made_of(), choice).config
+    kernel = cfg.model.blocks[0].attention.kernel
+    assert (kernel.__fn_or_cls__, kernel.block_size) == (lm.blockwise, 128)
+    assert graph.equal(chooser.tuned_alike(made_of().config, cfg), cfg)
+    measured(3.0, 2.0, 1.0, kernels=(1.0, 0.98, 0.97, 3.0))
+    assert choice_of(renew=True).kernel is None  # too little
+    assert choice_of("set:**.attention.kernel=sdpa").kernels is None
 
 
 def test_short_runs_and_several_processes_are_not_measured(
@@ -186,6 +213,7 @@ def test_the_table_of_what_was_measured(command: Command, measured: Slow) -> Non
     rows = {line.split("  ")[0]: line.split()[-4:] for line in shown.out.splitlines()}
     assert rows["float32"] == ["3,000.0", "2,700.0", "2,925.0", "1.00"]
     assert rows["bfloat16"] == ["1,000.0", "900.0", "975.0", "3.00"]
+    assert rows["by torch"] == ["1,000.0", "900.0", "975.0", "1.00"]
     assert "tuning:" not in command(train.main, *LONG[:2], "--dry_run").err
     assert "Nothing is measured" in command(train.main, *SHORT, "--print=speed").out
 
@@ -200,6 +228,11 @@ def test_models_of_every_kind_can_be_measured(name: str) -> None:
     choice = chooser.choose(made, trainer, renew=True)
     assert choice is not None and choice.speeds is not None
     assert all(one > 0 for one in choice.speeds.seconds.values())
+    assert choice.kernels is not None and len(choice.kernels.seconds) == 4
+    assert all(one > 0 for one in choice.kernels.seconds.values())
+    assert all(
+        one.kernel is lm.fastest for one in trainer.model.modules() if hasattr(one, "kernel")
+    )
     assert {k: (p.shape, p.is_meta) for k, p in trainer.model.named_parameters()} == before
     assert torch.get_float32_matmul_precision() == "highest"
 
@@ -212,7 +245,39 @@ def test_formats_without_digits_are_not_called_float32() -> None:
 
     trainer = build_trainer(made_of().resolved)
     pieces = tuning.pieces_of(trainer)
-    speeds = tuning.measure(trainer, pieces, [Float32(), Float32(products="medium")])
+    formats = [
+        tuning.Candidate(name=tuning.name_of(one), precision=one)
+        for one in (Float32(), Float32(products="medium"))
+    ]
+    speeds = tuning.measure(trainer, pieces, formats, seconds=0.0)
     assert [*speeds.seconds] == ["float32", "float32 (medium products)"][: len(speeds.seconds)]
     assert not tuning.is_exact(Float32(products="medium"), multiply=rounded)
     assert tuning.is_exact(Float32(products="highest"))
+
+
+_PAGES = """
+import sys
+from pathlib import Path
+from fidgpt.cli import train
+try:
+    train.run()
+except SystemExit as end:
+    assert not end.code, end
+import torch
+kept = torch.ones(2**24)  # 64 MB
+lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
+print(next(line.split()[1] for line in lines if line.startswith("AnonHugePages")))
+"""
+
+
+@pytest.mark.slow
+def test_a_run_asks_for_large_pages_before_its_first_tensor() -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("this system has no large pages")
+    flags = ["--config=config:debug", "--dry_run"]
+    done = subprocess.run(
+        [sys.executable, "-c", _PAGES, *flags], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.splitlines()[-1]) > 2**15  # kB, half of it

@@ -46,6 +46,7 @@ def other_errors(made: Composition) -> list[str]:
 
 def run(made: Composition, old: fdl.Config | None) -> int | None:
     """Train what the directives made, or resume the run that had the config `old`."""
+    device.use_fast_memory()
     with naming_directives(made):
         trainer = runs.build_trainer(made.resolved, made.catalogue)
         _require_consent(made.resolved, is_loaded=old is not None)
@@ -123,7 +124,7 @@ def check_parallel(made: Composition) -> int:
 
 def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
     made = tuning.tuned(made, choice)
-    if choice.compiles:
+    if choice.compiles or choice.kernel is not None:
         return made, runs.build_trainer(made.resolved, made.catalogue)
     trainer.precision = choice.precision
     return made, trainer

@@ -1,19 +1,27 @@
 """What a run computes with, chosen on the machine at hand and written into its config.
 
-A config whose precision is `native_precision` leaves the number format to be chosen, and the
-compilation of blocks if it sets none.
+A config whose precision is `native_precision` leaves the number format to be chosen, and what it
+does not set of attention's kernels and the compilation of blocks.
 """
+
+from typing import Any
 
 import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.model import Compile
+from fidgpt.model import Compile, blockwise, fastest, sdpa
 from fidgpt.train import BFloat16, Float32, Trainer, native_precision, tuning
 from fidgpt.train.tuning import Choice
 
 # The most exact one first, and last the one of accelerators.
 FORMATS = (fdl.Config(Float32), fdl.Config(Float32, products="medium"), fdl.Config(BFloat16))
+# Beside `fastest`, which calls one of them.
+KERNELS: dict[str, Any] = {
+    "by torch": sdpa,
+    "by blocks of 128 queries": fdl.Partial(blockwise, block_size=128),
+    "by blocks of 256 queries": fdl.Partial(blockwise, block_size=256),
+}
 
 
 def is_open(cfg: fdl.Config) -> bool:
@@ -27,6 +35,16 @@ def _may_compile(cfg: fdl.Config) -> bool:
     return getattr(getattr(cfg, "model", None), "compile", ...) is None
 
 
+def _open_attentions(cfg: fdl.Config) -> list[Any]:
+    """Return the parts of a config that leave their kernel open."""
+    return [one for one in _attentions(cfg) if one.kernel is fastest]
+
+
+def _attentions(cfg: fdl.Config) -> list[Any]:
+    """Return the parts of a config that have a kernel."""
+    return [part.value for part in graph.parts(cfg) if hasattr(part.value, "kernel")]
+
+
 def choose(made: Composition, trainer: Trainer, *, renew: bool = False) -> Choice | None:
     """Measure what a config leaves open; None if that is nothing, or not worth it.
 
@@ -37,8 +55,14 @@ def choose(made: Composition, trainer: Trainer, *, renew: bool = False) -> Choic
     """
     if not is_open(made.config):
         return None
-    offered = [fdl.build(one) for one in FORMATS]
-    return tuning.choose(trainer, offered, may_compile=_may_compile(made.config), renew=renew)
+    kernels = {name: fdl.build(one) for name, one in KERNELS.items()}
+    return tuning.choose(
+        trainer,
+        [fdl.build(one) for one in FORMATS],
+        kernels=kernels if _open_attentions(made.config) else {},
+        may_compile=_may_compile(made.config),
+        renew=renew,
+    )
 
 
 def tuned(made: Composition, choice: Choice) -> Composition:
@@ -48,6 +72,9 @@ def tuned(made: Composition, choice: Choice) -> Composition:
         cfg.precision = graph.clone(FORMATS[names.index(tuning.name_of(choice.precision))])
         if choice.compiles:
             cfg.model.compile = fdl.Config(Compile)
+        if choice.kernel is not None:
+            for attention in _open_attentions(cfg):
+                attention.kernel = graph.clone(KERNELS[choice.kernel])
     return compose([], made.catalogue, base=cfg)
 
 
@@ -59,4 +86,7 @@ def tuned_alike(cfg: fdl.Config, old: fdl.Config) -> fdl.Config:
     changed.precision = old.precision
     if _may_compile(cfg) and not _may_compile(old):
         changed.model.compile = old.model.compile
+    for attention, kept in zip(_attentions(changed), _attentions(old), strict=False):
+        if attention.kernel is fastest and kept.kernel is not fastest:
+            attention.kernel = kept.kernel
     return changed

@@ -109,7 +109,7 @@ def _policy(
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _NEEDS_COMPILER = "inductor"
 _MAX_GRAPHS = 128  # per block class
-_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+_CACHE, _THREADS = "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS"
 
 
 class Compile:
@@ -168,6 +168,9 @@ def _compiled(block: type[nn.Module], mode: str | None, backend: str) -> Callabl
     if backend == _NEEDS_COMPILER:
         _require_compiler()
     os.environ.setdefault(_CACHE, str(cache_directory() / "compiled"))
+    if not torch.accelerator.is_available():
+        # A block has a few kernels, and each process of torch's pool imports torch for them.
+        os.environ.setdefault(_THREADS, "1")
     compiled = torch.compile(block.forward, dynamic=False, mode=mode, backend=backend)
     settings = attrgetter("_dynamo.config")(torch)  # torch._dynamo is private
     # Recomputation must not repeat reports or recompute what layers share.

@@ -15,7 +15,7 @@ from fidgpt.data import Curve
 from fidgpt.schedule import Schedule
 from fidgpt.train.facts import Facts, GroupFacts, Summary, tokens_text
 from fidgpt.train.run_directory import RunDirectory
-from fidgpt.train.tuning import Choice
+from fidgpt.train.tuning import Choice, Speeds
 
 UTILISATION = 0.4  # of the peak: what well-configured runs reach on GPUs
 _SMALL = 0.001  # share below which a place is listed under others
@@ -52,7 +52,7 @@ def _rendered(shown: Sequence[RenderableType], *, width: int, color: bool) -> st
 
 
 def speed_text(choice: Choice | None, *, color: bool) -> str:
-    """Format what was measured for the choice of a number format, and the choice.
+    """Format what was measured for the choice of number format and attention, and the choice.
 
     Args:
       choice: what was chosen; None if nothing was.
@@ -63,19 +63,22 @@ def speed_text(choice: Choice | None, *, color: bool) -> str:
             "Nothing is measured for this config: it sets precision and compilation itself, or the "
             "run is too short to gain by it, or the model too large.\n"
         )
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("number format", "ms a step", "in products", "compiled (estimate)", "times"):
-        table.add_column(name, justify="right" if table.columns else "left", no_wrap=True)
-    speeds = choice.speeds
-    names = [] if speeds is None else list(speeds.seconds)
-    for name in names:
-        assert speeds is not None
-        seconds = (speeds.seconds[name], speeds.products[name], speeds.compiled(name))
-        times = f"{speeds.seconds[names[0]] / seconds[0]:.2f}"
-        table.add_row(name, *(f"{1e3 * one:,.1f}" for one in seconds), times)
+    measured = {"number format": choice.speeds, "attention": choice.kernels}
+    tables = [_speeds(kind, one) for kind, one in measured.items() if one is not None]
     note = Text("Without the optimizer's part of a step.", style="dim")
-    chosen = f"Chosen: {choice.reason}."
-    return _rendered([table, note, chosen] if names else [chosen], width=100, color=color)
+    parts = [part for table in tables for part in (table, "")] + [note] * bool(tables)
+    return _rendered([*parts, f"Chosen: {choice.reason}."], width=100, color=color)
+
+
+def _speeds(kind: str, speeds: Speeds) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in (kind, "ms a step", "in products", "compiled (estimate)", "times"):
+        table.add_column(name, justify="right" if table.columns else "left", no_wrap=True)
+    first = next(iter(speeds.seconds.values()))
+    for name, whole in speeds.seconds.items():
+        seconds = (whole, speeds.products[name], speeds.compiled(name))
+        table.add_row(name, *(f"{1e3 * one:,.1f}" for one in seconds), f"{first / whole:.2f}")
+    return table
 
 
 def _table_of(rows: Rows) -> Table:

@@ -182,7 +182,7 @@ class Trainer:
           ParallelError: the processes would run different configs, or another one failed.
         """
         started = time.monotonic()
-        device.keep_freed_memory()
+        device.use_fast_memory()
         with self.parallel, ExitStack() as locks, device.within_memory():
             flags = {"--resume": str(resume), "--until_step": str(until_step)}
             self.parallel.require_same({**flags, **run.identity})

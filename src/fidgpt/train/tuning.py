@@ -1,17 +1,18 @@
-"""Choosing the number format and compilation by what they gain on the machine at hand.
+"""Choosing number format, attention and compilation by what they gain on the machine at hand.
 
 What a processor claims is no measure of what it gains: some with bfloat16 instructions multiply
-twice as fast in float32. So the blocks and the loss of the very model are timed, forward and
-backward.
+twice as fast in float32. So the blocks and the loss of the very model are timed in each format,
+forward and backward, and then its attention with each kernel.
 """
 
+import copy
 import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 from fidgpt import cost
 from fidgpt.model.embedding import Unembedding
+from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.linear import declared_flops
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
@@ -26,11 +28,12 @@ from fidgpt.train.device import remembered
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.precision import Precision, native_precision
 
-_MIN_GAIN = 1.05  # times the speed of the most exact format
+_MIN_GAIN = 1.05  # times the speed of the most exact format, or of the kernel as it comes
 _MIN_FLOPS = 2e12  # of a run that measuring may delay: about ten seconds
 _LARGEST = 1e8  # parameters of a block that can be filled in passing
-_SECONDS = 1.5  # for all measurements together
-_ROUNDS = 9  # at most, of each format; two at least
+_SECONDS, _SECONDS_OF_ATTENTION = 1.2, 0.4  # for all measurements together
+_PATIENCE = 2  # times as long, where other programs are in the way
+_ROUNDS = 9  # at most, of each candidate, while none are; two at least
 _PIECE_FLOPS = 4e9  # of one forward and backward pass: about 20 ms of a CPU
 _MIN_TOKENS = 16
 _STEADY = 1.3  # ratio of the two shortest times above which other programs are in the way
@@ -92,27 +95,63 @@ class Choice:
       compiles: whether blocks are worth compiling.
       speeds: what it is based on; None if nothing was measured.
       reason: the same in words, on one line.
+      kernel: the name of attention's kernel; None to leave it as it comes.
+      kernels: what that is based on; None if nothing was measured.
     """
 
     precision: Precision
     compiles: bool
     speeds: Speeds | None
     reason: str
+    kernel: str | None = None
+    kernels: Speeds | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One way to compute.
+
+    Attributes:
+      name: says what differs.
+      precision: the number format.
+      kernel: of attention, where the model leaves it as it comes; None for that one.
+    """
+
+    name: str
+    precision: Precision
+    kernel: Kernel | None = None
+
+    def apply(self, module: nn.Module) -> None:
+        """Change how a module computes, but for the format."""
+        for attention in attentions_in(module) if self.kernel is not None else ():
+            attention.kernel = self.kernel
+
+
+def attentions_in(module: nn.Module) -> list[Any]:
+    """Return the parts of a module whose attention kernel is as it comes."""
+    return [one for one in module.modules() if getattr(one, "kernel", None) is fastest]
 
 
 def choose(
-    run: Tunable, offered: Sequence[Precision], *, may_compile: bool, renew: bool = False
+    run: Tunable,
+    offered: Sequence[Precision],
+    *,
+    kernels: Mapping[str, Kernel],
+    may_compile: bool,
+    renew: bool = False,
 ) -> Choice | None:
     """Return what suits a run best; None if it is too short or too large to measure.
 
     The result is remembered in fidgpt's cache directory for the same processor, threads, libraries
-    and shapes of the model; a measurement that other programs disturbed is not, and chooses nothing
-    but `native_precision`. On accelerators nothing is measured: the last format is chosen there. Of
-    several processes, which would disturb each other, nothing is measured either.
+    and shapes of the model; a measurement that other programs disturbed is not, and chooses no
+    format but `native_precision` and no kernel. On accelerators nothing is measured: the last
+    format is chosen there. Of several processes, which would disturb each other, nothing is
+    measured either.
 
     Args:
       run: what is measured.
       offered: number formats to choose from, the most exact one first.
+      kernels: of attention to choose from, by their names, beside the one as it comes.
       may_compile: whether blocks may be compiled.
       renew: measure again what is remembered.
     """
@@ -131,13 +170,51 @@ def choose(
     is_large = max(piece.num_parameters for piece in pieces) > _LARGEST
     if is_large or "RANK" in os.environ:
         return None
-    names = [name_of(one) for one in offered]
+    formats = [Candidate(name=name_of(one), precision=one) for one in offered]
+    speeds = _remembered(run, pieces, formats, renew=renew, seconds=_SECONDS)
+    choice = _best(run, offered, speeds, may_compile=may_compile)
+    attentions = attentions_of(run)
+    if not (kernels and attentions):
+        return choice
+    asked = [Candidate(name=_AS_IT_COMES, precision=choice.precision)]
+    asked += [
+        Candidate(name=name, precision=choice.precision, kernel=one)
+        for name, one in kernels.items()
+    ]
+    timed = _remembered(run, attentions, asked, renew=renew, seconds=_SECONDS_OF_ATTENTION)
+    return _with_kernel(choice, timed)
+
+
+_AS_IT_COMES = "as it comes"
+
+
+def _with_kernel(choice: Choice, speeds: Speeds) -> Choice:
+    """Return a choice with the fastest kernel of attention, if it gains enough."""
+    seconds = speeds.seconds
+    best = min(seconds, key=seconds.__getitem__)
+    gain = seconds[_AS_IT_COMES] / seconds[best]
+    if not speeds.is_steady or gain < _MIN_GAIN:
+        return replace(choice, kernels=speeds)
+    note = f"attention {best}, {gain:.2f} times as fast {_AS_IT_COMES}"
+    return replace(choice, kernel=best, kernels=speeds, reason=f"{choice.reason}; {note}")
+
+
+def _remembered(
+    run: Tunable,
+    pieces: "Sequence[Piece]",
+    candidates: Sequence[Candidate],
+    *,
+    renew: bool,
+    seconds: float,
+) -> Speeds:
+    """Return what was measured of candidates before, or measure it in about so many seconds."""
+    names = [one.name for one in candidates]
     measured = remembered(
-        _key(run, pieces, names),
-        lambda: asdict(measure(run, pieces, offered)),
+        _key(run, pieces, [*names, name_of(candidates[0].precision)]),
+        lambda: asdict(measure(run, pieces, candidates, seconds=seconds)),
         read=lambda found: None if renew else _read(found, names),
     )
-    return _best(run, offered, Speeds(**measured), may_compile=may_compile)
+    return Speeds(**measured)
 
 
 def _best(
@@ -165,7 +242,7 @@ def _best(
     ]
     return Choice(
         precision=by_name[best],
-        compiles=may_compile and speeds.is_steady and is_worth_it,
+        compiles=may_compile and is_worth_it,
         speeds=speeds,
         reason="; ".join(notes),
     )
@@ -216,14 +293,22 @@ class Piece:
 
 def pieces_of(run: Tunable) -> list[Piece]:
     """Return the kinds of blocks, and the unembedding."""
-    kinds: dict[str, list[int]] = {}
-    blocks: list[nn.Module] = list(getattr(run.model, "blocks", ()))
-    for index, block in enumerate(blocks):
-        kinds.setdefault(_signature(block), []).append(index)
-    found = [
-        Piece(module=blocks[same[0]], index=same[0], count=len(same)) for same in kinds.values()
-    ]
-    return [*found, Piece(module=run.model.unembedding, index=None, count=1)]
+    blocks = enumerate(getattr(run.model, "blocks", ()))
+    return [*_kinds(blocks), Piece(module=run.model.unembedding, index=None, count=1)]
+
+
+def attentions_of(run: Tunable) -> list[Piece]:
+    """Return the kinds of attention whose kernel is as it comes."""
+    blocks = enumerate(getattr(run.model, "blocks", ()))
+    return _kinds((index, one) for index, block in blocks for one in attentions_in(block))
+
+
+def _kinds(modules: Iterable[tuple[int, nn.Module]]) -> list[Piece]:
+    """Return modules of layers by their kind."""
+    kinds: dict[str, list[tuple[int, nn.Module]]] = {}
+    for index, module in modules:
+        kinds.setdefault(_signature(module), []).append((index, module))
+    return [Piece(module=same[0][1], index=same[0][0], count=len(same)) for same in kinds.values()]
 
 
 def _signature(module: nn.Module) -> str:
@@ -242,43 +327,56 @@ def _rows(run: Tunable) -> int:
     return min(run.micro_batch_size or run.batch_size, run.batch_size)
 
 
-def measure(run: Tunable, pieces: Sequence[Piece], precisions: Sequence[Precision]) -> Speeds:
-    """Time one block of each kind and the loss in each format, in turn."""
-    usable = [one for one in precisions if one.dtype != torch.float32 or is_exact(one)]
-    usable = usable or list(precisions[:1])
-    seconds = dict.fromkeys(map(name_of, usable), 0.0)
-    products, is_steady, passes = dict(seconds), True, run.batch_size / _rows(run)
+def measure(
+    run: Tunable, pieces: Sequence[Piece], candidates: Sequence[Candidate], *, seconds: float
+) -> Speeds:
+    """Time one piece of each kind with each candidate, in turn, for about so many seconds."""
+    usable = [
+        one for one in candidates if one.precision.dtype != torch.float32 or is_exact(one.precision)
+    ]
+    usable = usable or list(candidates[:1])
+    taken = dict.fromkeys((one.name for one in usable), 0.0)
+    products, is_steady, passes = dict(taken), True, run.batch_size / _rows(run)
     for piece in pieces:
         module = _with_values(piece.module).train()
-        trials = [_Trial(run, piece, module, precision) for precision in usable]
-        for trial, times in zip(trials, _in_turn(trials, _SECONDS / len(pieces)), strict=True):
-            name = name_of(trial.precision)
+        trials = [_Trial(run, piece, module, candidate) for candidate in usable]
+        for trial, times in zip(trials, _in_turn(trials, seconds / len(pieces)), strict=True):
             share = piece.count * run.batch_size * run.seq_len / trial.num_tokens
             computing, casting, multiplying = map(min, zip(*times, strict=True))
-            seconds[name] += computing * share + casting * piece.count * passes
-            products[name] += multiplying * share
-            fastest = sorted(time for time, _, _ in times)
-            is_steady &= fastest[1] < _STEADY * fastest[0]
+            taken[trial.name] += computing * share + casting * piece.count * passes
+            products[trial.name] += multiplying * share
+            is_steady &= _is_steady(times)
     return Speeds(
-        seconds=seconds,
+        seconds=taken,
         products=products,
         num_kinds=max(1, len(pieces) - 1),
         is_steady=is_steady,
     )
 
 
+def _is_steady(times: Sequence[tuple[float, ...]]) -> bool:
+    """Whether the two shortest times of computing agree."""
+    fastest_two = sorted(time for time, *_ in times)[:2]
+    return fastest_two[-1] < _STEADY * fastest_two[0]
+
+
 class _Trial:
     """A piece with memory, in one format, that can be timed."""
 
-    def __init__(self, run: Tunable, piece: Piece, module: nn.Module, precision: Precision) -> None:
+    def __init__(self, run: Tunable, piece: Piece, module: nn.Module, candidate: Candidate) -> None:
         costs = (sum(declared_flops(one, seq_len=run.seq_len)) for one in module.modules())
         at_most = max(_MIN_TOKENS, int(_PIECE_FLOPS / max(1, 3 * sum(costs))))
         seq_len = min(run.seq_len, at_most)
         rows = max(1, min(_rows(run), at_most // run.seq_len))
         self.num_tokens = rows * seq_len
-        self.precision, self._module = precision, module
+        self.name, self.precision, self._module = candidate.name, candidate.precision, module
+        precision = candidate.precision
         with _products(precision):  # which a replica may set for the whole process
-            self._replica = precision.replica(module)
+            replica = precision.replica(module)
+        self._is_own = replica is module
+        # What is applied is for this trial alone.
+        self._replica = copy.copy(replica) if candidate.kernel else replica
+        candidate.apply(self._replica)
         tokens = torch.zeros(rows, seq_len, dtype=torch.int64, device="cpu")
         features = torch.randn(rows, seq_len, _width(run.model), device="cpu")
         self._x = features.to(precision.dtype).requires_grad_()
@@ -301,7 +399,10 @@ class _Trial:
         self._x.grad = None
 
     def cast(self) -> None:
-        """Pull gradients and push weights, as a step does."""
+        """Pull gradients and push weights, as a step does if the replica has weights of its own."""
+        if self._is_own:
+            self._module.zero_grad()
+            return
         self.precision.pull_gradients(self._module, self._replica)
         self.precision.push_weights(self._module, self._replica)
         self._module.zero_grad()
@@ -325,16 +426,17 @@ def _width(model: LanguageModel) -> int:
 def _in_turn(trials: Sequence[_Trial], seconds: float) -> list[list[tuple[float, ...]]]:
     """Return the seconds of each trial's three actions, in rounds under the same conditions."""
     times: list[list[tuple[float, ...]]] = [[] for _ in trials]
-    begin = time.perf_counter()
-    for number in range(_ROUNDS + 1):
+    begin, number = time.perf_counter(), 0
+    while True:
         for trial, own in zip(trials, times, strict=True):
             with _products(trial.precision):
                 took = tuple(map(_timed, (trial.compute, trial.cast, trial.multiply)))
             if number:  # the first pass loads libraries and allocates memory
                 own.append(took)
-        if number > 1 and time.perf_counter() - begin > seconds:
-            break
-    return times
+        spent, number = time.perf_counter() - begin, number + 1
+        is_over = spent > seconds or number > _ROUNDS
+        if number > 2 and is_over and (spent > _PATIENCE * seconds or all(map(_is_steady, times))):
+            return times
 
 
 def _timed(action: Callable[[], object]) -> float:
