@@ -1,10 +1,12 @@
 """What a run computes with is measured, recorded in its config, and kept."""
 
+import itertools
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -281,3 +283,23 @@ def test_a_run_asks_for_large_pages_before_its_first_tensor() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.splitlines()[-1]) > 2**15  # kB, half of it
+
+
+@pytest.mark.parametrize(
+    ("times", "rounds"),
+    [
+        ([1.0] * 99, 3),  # as soon as the time is over
+        ([2.0**n for n in range(99, 0, -1)], 6),  # twice as long, and no longer
+        ([9.0, 5.0, 3.0, 3.1] + [4.0] * 99, 4),  # once two agree
+    ],
+)
+def test_rounds_go_on_while_times_disagree(
+    monkeypatch: pytest.MonkeyPatch, times: list[float], rounds: int
+) -> None:
+    seconds, clock = iter([0.0] * 3 + [one for one in times for _ in range(3)]), itertools.count()
+    monkeypatch.setattr(tuning, "_timed", lambda action: next(seconds))
+    monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    trial = tuning._Trial.__new__(tuning._Trial)  # which computes nothing
+    trial.precision = Float32()
+    [found] = tuning._in_turn([trial], 3.0)
+    assert [one for one, *_ in found] == times[:rounds]
