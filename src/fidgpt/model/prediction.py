@@ -183,7 +183,7 @@ class MultiTokenTransformer(Transformer):
     def count_batch(self, tokens: Tokens, ctx: AttentionContext | None = None) -> None:
         """Report the numbers of targets of the predictions, and what losses of modules count."""
         ctx = self.layout(tokens) if ctx is None else ctx
-        if ctx.contiguous or any(getattr(m, "counts_batch", False) for m in self.modules()):
+        if ctx.contiguous or self.counts_computed:
             super().count_batch(tokens, ctx)
             return
         for ahead in range(1, min(len(self.predictions), ctx.num_columns - 2) + 1):

@@ -66,8 +66,13 @@ class LanguageModel(nn.Module):
 
         Nothing is computed unless a module has such a loss, as `LoadBalancingLoss` is.
         """
-        if any(getattr(module, "counts_batch", False) for module in self.modules()):
+        if self.counts_computed:
             self.features(tokens, ctx)
+
+    @property
+    def counts_computed(self) -> bool:
+        """Whether such counts are of what modules compute, as the load of experts is."""
+        return any(getattr(module, "counts_batch", False) for module in self.modules())
 
     @property
     def device(self) -> torch.device:

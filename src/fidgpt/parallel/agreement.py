@@ -26,7 +26,7 @@ class Agreement:
     """
 
     def __init__(self, parallel: "DataParallel") -> None:
-        self._parallel = parallel
+        self.parallel = parallel
         self._parts: list[tuple[Tensor, bool]] = []
         self._sums: Sequence[Tensor] = ()
         self._joined: Tensor | None = None
@@ -38,12 +38,17 @@ class Agreement:
         """Join a tensor or number to be summed over the processes that compute different tokens."""
         return self._join(self._tensor(value))
 
+    def sum_everywhere(self, value: Tensor) -> "Agreed":
+        """Join a tensor to be summed over all processes, those of the axis `tensor` too."""
+        self._is_shared = self._is_shared or self.parallel.world_size > 1
+        return self._join(value.detach(), of_all=True)
+
     def each(self, value: int | float) -> "Agreed":
         """Join a number, of which each process then knows those of all: [processes]."""
-        own, size = self._tensor(value).reshape(1), self._parallel.world_size
+        own, size = self._tensor(value).reshape(1), self.parallel.world_size
         if size == 1:
             return self._join(own)
-        self._is_shared, rank = True, self._parallel.rank
+        self._is_shared, rank = True, self.parallel.rank
         return self._join(F.pad(own, (rank, size - rank - 1)), of_all=True)
 
     def start(self) -> None:
@@ -52,7 +57,7 @@ class Agreement:
         if not self._is_shared or not self._parts:
             return
         # Processes that differ only on the axis `tensor` have the same numbers.
-        is_first = self._parallel.places.axes["tensor"].index == 0
+        is_first = self.parallel.places.axes["tensor"].index == 0
         counted = [
             part if is_first or of_all else torch.zeros_like(part) for part, of_all in self._parts
         ]
@@ -72,9 +77,9 @@ class Agreement:
     def _tensor(self, value: Tensor | int | float) -> Tensor:
         if isinstance(value, Tensor):
             return value.detach()
-        dtype = torch.float32 if self._parallel.world_size == 1 else torch.float64
+        dtype = torch.float32 if self.parallel.world_size == 1 else torch.float64
         # Filled there: a copy from the CPU would wait for queued work.
-        return torch.full((), value, dtype=dtype, device=self._parallel.device)
+        return torch.full((), value, dtype=dtype, device=self.parallel.device)
 
     def _join(self, part: Tensor, *, of_all: bool = False) -> "Agreed":
         self._parts.append((part, of_all))

@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -89,6 +89,7 @@ class DataParallel:
         self.rank = 0
         self.world_size = 1
         self.places = ALONE
+        self._sums_of_shapes: dict[Hashable, Sequence[Tensor]] = {}
 
     def layout(self, world_size: int) -> Mesh:
         """Return the mesh of so many processes.
@@ -203,6 +204,7 @@ class DataParallel:
                 here.leave()
         if not self._joined:
             self.rank, self.world_size, self.places = 0, 1, ALONE
+            self._sums_of_shapes.clear()
         if reason:
             raise ParallelError(reason) from lost
         if kind is None and lost is not None:
@@ -273,6 +275,18 @@ class DataParallel:
         joined = self.sum(torch.cat([value.flatten() for value in values]), axis)
         parts = joined.split([value.numel() for value in values])
         return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
+
+    def sums_of_shapes(self, shape: Hashable, numbers: Sequence[int]) -> Sequence[Tensor]:
+        """Return the sums of numbers over the axis `context`, by one all-reduce for each shape.
+
+        Args:
+          shape: on which the numbers depend, and nothing else; the same on all processes.
+          numbers: of this process.
+        """
+        if shape not in self._sums_of_shapes:
+            made = [torch.full((), n, dtype=torch.int64, device=self.device) for n in numbers]
+            self._sums_of_shapes[shape] = self.sum_all(made, axis=self.places.axes["context"])
+        return self._sums_of_shapes[shape]
 
     def on_main(self, action: Callable[[], object]) -> None:
         """Run an action on the main process; if it fails there, raise on all processes.

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.materialization import keep
 from fidgpt.parallel.collectives import all_gather, all_sum
-from fidgpt.parallel.mesh import Axis
+from fidgpt.parallel.mesh import Axis, Places
 from fidgpt.parallel.sharding import is_sharded
 
 
@@ -244,9 +244,35 @@ def norms_of_wholes(norms: Tensor, parameters: Sequence[object]) -> Tensor:
     parts = [part_of(parameter) for parameter in parameters]
     divided = [p if p is not None and (p.dim is not None or p.is_once) else None for p in parts]
     for axis in dict.fromkeys(part.axis for part in divided if part is not None):
-        own = [part is not None and part.axis is axis for part in divided]
+        each, zero = norms.unbind(), norms.new_zeros(())
         is_owner = [part is not None and part.is_owner for part in divided]
-        squares = norms.square() * torch.tensor(is_owner, device=norms.device)
-        whole = all_sum(squares, axis).sqrt()
-        norms = torch.where(torch.tensor(own, device=norms.device), whole, norms)
+        # Chosen by Python: a mask would be copied from the CPU, which waits for an accelerator.
+        own = [norm if owns else zero for norm, owns in zip(each, is_owner, strict=True)]
+        whole = all_sum(torch.stack(own).square(), axis).sqrt().unbind()
+        norms = torch.stack(
+            [
+                total if part is not None and part.axis is axis else norm
+                for total, norm, part in zip(whole, each, divided, strict=True)
+            ]
+        )
     return norms
+
+
+@torch.no_grad()
+def own_squares(
+    gradients: Sequence[Tensor], parameters: Sequence[object], places: Places
+) -> Tensor:
+    """Return squared norms, [gradients] in float64, which all processes sum to those of wholes.
+
+    Of what several processes hold, the first of them counts.
+    """
+    norms: Any = torch._foreach_norm(  # pyright: ignore[reportPrivateImportUsage]
+        [_local(gradient) for gradient in gradients]
+    )
+    counted, zero = [], norms[0].new_zeros(())
+    for norm, gradient, parameter in zip(norms, gradients, parameters, strict=True):
+        copies = places.axes["replicate"] if is_sharded(gradient) else places.tokens
+        part = part_of(parameter)
+        is_first = places.axes["tensor"].index == 0 if part is None else part.is_owner
+        counted.append(norm if is_first and copies.index == 0 else zero)
+    return torch.stack(counted).double().square()

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from fidgpt.data import BegunStage, TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, report
+from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunError
 from fidgpt.train.step import BatchShares, GradientNorms, GroupSchedules, Stopwatch, norms_of
@@ -105,6 +107,11 @@ class TrainState:
             for name, part in self.stateful.items()
             if part is not self.average
         }
+
+    @functools.cached_property
+    def objective(self) -> NextToken:
+        """Replica and loss, without what wraps them."""
+        return next(one for one in self.module.modules() if isinstance(one, NextToken))
 
     @property
     def shift(self) -> int:

@@ -18,7 +18,7 @@ from fidgpt.model.context import Division
 from fidgpt.model.reports import Reports, Share, Tallier, collecting
 from fidgpt.parallel import DataParallel
 from fidgpt.parallel.agreement import Agreed, Agreement
-from fidgpt.parallel.placement import norms_of_wholes, part_of
+from fidgpt.parallel.placement import norms_of_wholes, own_squares, part_of
 from fidgpt.parallel.sharding import is_sharded
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
@@ -113,7 +113,7 @@ class BatchShares:
         self._agreed = None
         if parallel.tokens.size > 1:
             self._agreed = agreement.sum(self._num_targets), agreement.sum(self.num_rows)
-        self.counted: Sequence[Tensor] | None = None
+        self._counted: Sequence[Agreed] = ()
         self._totals: tuple[Sequence[int | Tensor], Sequence[Tensor]] | None = None
 
     @functools.cached_property
@@ -130,16 +130,19 @@ class BatchShares:
 
     def of(self, part: MicroBatch) -> "PassShare | None":
         """Return the share of a micro-batch; None if it is the whole batch."""
-        is_whole = self.parallel.tokens.size == 1 and not self.accumulates
-        return None if is_whole else PassShare(self, part)
+        return PassShare(self, part) if self.is_shared else None
 
-    def count(self, module: nn.Module) -> None:
-        """Count, before the first of several backward passes, what losses must know of the batch.
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are several micro-batches, of this process or of others."""
+        return self.parallel.tokens.size > 1 or self.accumulates
 
-        If the model has such losses, this is a pass without gradients, which draws the same random
-        numbers as the passes that follow.
+    def count(self, objective: NextToken, agreement: Agreement) -> None:
+        """Count what losses must know of the batch before the first backward pass.
+
+        If that is of what the model computes, this is a pass without gradients, which draws the
+        same random numbers as the passes that follow.
         """
-        objective = next(one for one in module.modules() if isinstance(one, NextToken))
         device = self.parallel.device
         sums: list[Tensor] = []
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -149,7 +152,12 @@ class BatchShares:
                 if not part.is_idle:
                     own = reports.counted
                     sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
-        self.counted = self.parallel.sum_all(sums)
+        self._counted = [agreement.sum(one) for one in sums]
+
+    @functools.cached_property
+    def counted(self) -> Sequence[Tensor]:
+        """What was counted, over all processes; empty if nothing was."""
+        return [one.value for one in self._counted]
 
     def totals(
         self, fixed: Sequence[int], counted: Sequence[Tensor], *, num_rows: int
@@ -159,16 +167,12 @@ class BatchShares:
             # Those of a micro-batch's shape are in proportion to its rows.
             many = max(1, num_rows)
             totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
-            own, device = [] if self.counted else [*counted], self.parallel.device
-            if divided := self.parallel.places.axes["context"].size > 1:
-                # Parts of sequences may be of unequal lengths.
-                rows = [n * self.num_rows // many for n in fixed]
-                own += [torch.full((), n, dtype=torch.int64, device=device) for n in rows]
-            sums = self.parallel.sum_all(own)
-            begin = len(sums) - len(fixed)
-            if divided:
-                sums, totals = sums[:begin], sums[begin:]
-            self._totals = totals, self.counted or sums
+            if (context := self.parallel.places.axes["context"]).size > 1:
+                # Parts of sequences may be of unequal lengths, which all steps share.
+                key, each = (self.parts[0].rows.shape[1], len(fixed)), [n // many for n in fixed]
+                of_row = self.parallel.sums_of_shapes(key, each)
+                totals = [n * self.rows_of_all // context.size for n in of_row]
+            self._totals = totals, self.counted or self.parallel.sum_all(counted)
         return self._totals
 
 
@@ -246,16 +250,33 @@ class GradientNorms:
 
     Args:
       parameters: those without a gradient are ignored.
-
-    Attributes:
-      total: the norm of all of them as one vector; a tensor, to avoid waiting for it.
+      agreement: by which processes that hold parts of parameters sum their squares, and which is
+        started before a norm is used; None if each communicates by itself, or has all of them.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], agreement: Agreement | None = None
+    ) -> None:
         self._parameters = [p for p in parameters if p.grad is not None]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        self._norms = norms_of(gradients, self._parameters)
-        self.total = torch.linalg.vector_norm(self._norms)
+        self._own = self._agreed = None
+        if agreement is None or not gradients:
+            self._own = norms_of(gradients, self._parameters)
+        else:
+            squares = own_squares(gradients, self._parameters, agreement.parallel.places)
+            self._agreed = agreement.sum_everywhere(squares)
+
+    @functools.cached_property
+    def _norms(self) -> Float[Tensor, " parameters"]:
+        if self._agreed is None:
+            assert self._own is not None
+            return self._own
+        return self._agreed.value.sqrt().float()
+
+    @functools.cached_property
+    def total(self) -> Float[Tensor, ""]:
+        """The norm of all of them as one vector; a tensor, to avoid waiting for it."""
+        return torch.linalg.vector_norm(self._norms)
 
     def clip(self, max_norm: float | None) -> None:
         """Scale the gradients down, so that their total norm is at most `max_norm`."""
@@ -275,8 +296,9 @@ class GradientNorms:
     def over(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
         """Return the norm over some of the parameters, as it was before clipping."""
         chosen = {id(parameter) for parameter in parameters}
-        indices = [i for i, p in enumerate(self._parameters) if id(p) in chosen]
-        return torch.linalg.vector_norm(self._norms[indices])
+        norms = zip(self._parameters, self._norms.unbind(), strict=True)
+        own = [norm for parameter, norm in norms if id(parameter) in chosen]
+        return torch.linalg.vector_norm(torch.stack(own)) if own else self._norms.new_zeros(())
 
     def not_finite(self) -> list[nn.Parameter]:
         """Return the parameters whose gradients hold NaN or inf, in the model's order."""

@@ -417,6 +417,8 @@ class Trainer:
         shares = updates.BatchShares(
             parts, agreement or own, parallel, accumulates=max(number, len(parts)) > 1
         )
+        if shares.is_shared and not state.objective.model.counts_computed:
+            shares.count(state.objective, agreement or own)
         own.start()
         return shares
 
@@ -451,11 +453,14 @@ class Trainer:
         """
         state.step, state.ahead = state.step + 1, None
         reports, agreement = self._backward(state, shares), Agreement(self.parallel)
+        places = self.parallel.places
+        is_divided = places.fsdp is not None or places.axes["tensor"].size > 1
         reports.join(agreement, self.parallel)
         joined = [] if votes is None else self._join(votes, agreement)
         if loads_next and (self.parallel.tokens.size > 1 or self.parallel.device.type != "cpu"):
             state.ahead = self._load(state, agreement=agreement)
-        agreement.start()
+        if not is_divided:
+            agreement.start()
         with state.clock.phase("optimizer"):
             self.precision.pull_gradients(state.model, state.replica)
             reduce_gradients(state.model.parameters())
@@ -463,7 +468,11 @@ class Trainer:
                 state.scaling.unscale(state.model.parameters())
             if self.gradient_transform is not None:
                 self.gradient_transform(state.model.parameters())
-            norms = updates.GradientNorms(state.model.parameters())
+            norms = updates.GradientNorms(
+                state.model.parameters(), agreement if is_divided else None
+            )
+            if is_divided:
+                agreement.start()
             state.schedules.apply(state.step - 1)
             rate = float(state.optimizer.param_groups[0]["lr"])
             # A step that cannot be skipped does not wait for its numbers.
@@ -497,9 +506,11 @@ class Trainer:
     def _backward(self, state: TrainState, shares: updates.BatchShares) -> updates.StepReports:
         """Accumulate the gradients of micro-batches, in float32; return what was reported."""
         step, parallel = updates.StepReports(), self.parallel
-        if shares.accumulates:
+        if shares.accumulates and state.objective.model.counts_computed:
             with state.clock.phase("forward"):
-                shares.count(state.module)
+                counting = Agreement(parallel)
+                shares.count(state.objective, counting)
+                counting.start()
         for number, part in enumerate(shares.parts, start=1):
             is_last, share = number == len(shares.parts), shares.of(part)
             if is_last and parallel.tokens.size > 1:  # which all-reduce what the replica has
