@@ -3,13 +3,15 @@
 import copy
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from fidgpt.model import cpu
 from fidgpt.train.device import remembered
+from fidgpt.train.step import group_by_mesh
 
 __all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
 
@@ -53,9 +55,11 @@ class LossScaling:
     @torch.no_grad()
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
         """Divide gradients, which are in float32, by the factor; overflowed ones stay infinite."""
-        for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(1.0 / self.scale)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        for indices in group_by_mesh(gradients):
+            torch._foreach_mul_(  # pyright: ignore[reportPrivateImportUsage]
+                [gradients[index] for index in indices], 1.0 / self.scale
+            )
 
     def accepts(self, *, is_finite: bool) -> bool:
         """Update the factor by a step's gradients; return whether to go on with the step.
@@ -137,14 +141,18 @@ class _Format:
 
     @torch.no_grad()
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:
-        for weight, own in _pairs(model, replica):
-            if own.grad is None:
-                continue
-            if weight.grad is None:
-                weight.grad = own.grad.float()
-            else:
-                weight.grad += own.grad
-            own.grad = None
+        for pairs in _some(_pairs(model, replica)):
+            new: list[tuple[Tensor, Tensor]] = []
+            old: list[tuple[Tensor, Tensor]] = []
+            for weight, own in pairs:
+                gradient, own.grad = own.grad, None
+                if gradient is not None and weight.grad is not None:
+                    old.append((weight.grad, gradient))
+                elif gradient is not None:
+                    weight.grad = torch.empty_like(gradient, dtype=torch.float32)
+                    new.append((weight.grad, gradient))
+            _each(torch._foreach_copy_, new)  # pyright: ignore[reportPrivateImportUsage]
+            _each(torch._foreach_add_, old)  # pyright: ignore[reportPrivateImportUsage]
 
     @torch.no_grad()
     def return_gradients(self, model: nn.Module, replica: nn.Module) -> None:
@@ -154,13 +162,34 @@ class _Format:
 
     @torch.no_grad()
     def push_weights(self, model: nn.Module, replica: nn.Module) -> None:
-        for weight, own in _pairs(model, replica):
-            own.copy_(weight)
+        for pairs in _some(_pairs(model, replica)):
+            swapped = [(own, weight) for weight, own in pairs]
+            _each(torch._foreach_copy_, swapped)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def _pairs(model: nn.Module, replica: nn.Module) -> Iterable[tuple[nn.Parameter, nn.Parameter]]:
     """Return the parameters of both; none if the model is its own replica."""
     return () if replica is model else zip(model.parameters(), replica.parameters(), strict=True)
+
+
+_AT_ONCE = 32  # tensors of one launch; what they hold is in memory twice
+
+
+def _some(
+    pairs: Iterable[tuple[nn.Parameter, nn.Parameter]],
+) -> Iterator[list[tuple[nn.Parameter, nn.Parameter]]]:
+    """Yield pairs that one operation takes together: on a CPU one, where launches cost nothing."""
+    left = [*pairs]
+    alone = cpu.ENABLED and bool(left) and left[0][0].device.type == "cpu"
+    size = 1 if alone else _AT_ONCE
+    for begin in range(0, len(left), size):
+        yield left[begin : begin + size]
+
+
+def _each(operation: Callable[..., Any], pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """Change the first tensor of each pair by the second, in place."""
+    if pairs:
+        operation([one for one, _ in pairs], [other for _, other in pairs])
 
 
 class Float32(_Format):
