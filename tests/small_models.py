@@ -31,6 +31,12 @@ SIZES = {
     "num_groups": 2,
     "top_groups": 1,
 }
+# One config of each.
+FAMILIES = (
+    *("gpt2_124m", "llama3_2_1b", "qwen3_0_6b", "gemma3_270m", "olmo2_1b", "falcon_7b"),
+    *("smollm3_3b", "mixtral_8x7b", "deepseek_v2_lite", "deepseek_v3", "gpt_oss_20b"),
+    *("command_r", "gpt_neox_20b", "phi3_3_8b", "granite3_2b", "olmoe_1b_7b", "gemma2_2b"),
+)
 # They change a mixture of experts, and so come after the one that makes it.
 OF_MIXTURES = [
     "use_expert_capacity",

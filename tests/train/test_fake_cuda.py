@@ -1,18 +1,64 @@
 """A step on a GPU waits for nothing and stays there; shown without one, on fake tensors."""
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-import fake_cuda
 import pytest
+import torch
+from torch import Tensor
+
+from fidgpt.train.step import micro_batches
+
+SCRIPT = Path(__file__).parent.parent / "gpu_cases.py"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("fake_cuda"),
+    pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler"),
+]
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the library that registers the device."""
+    return tmp_path_factory.mktemp("device")
+
+
+def run(device: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(SCRIPT), str(device), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=7200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_a_sample_of_steps_waits_for_nothing(device: Path) -> None:
+    found = run(device, "all", "quick")
+    assert found["cases"] > 15 and not found["wrong"], json.dumps(found["wrong"], indent=1)
+    assert 100 < found["launches"] <= 420  # of two layers; without launches of many tensors, 760
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a compiler")
-def test_a_step_on_a_gpu_reads_no_number_back(tmp_path: Path) -> None:
-    command = [sys.executable, fake_cuda.__file__, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "guard: DataDependentOutputException\n"
+@pytest.mark.parametrize("section", ["configs", "fiddlers", "features"])
+def test_a_step_waits_for_nothing_and_takes_one_collective(section: str, device: Path) -> None:
+    found = run(device, section, "long")
+    assert found["cases"] > 70 and not found["wrong"], json.dumps(found["wrong"], indent=1)
+
+
+def test_a_batch_is_copied_to_a_gpu_while_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies: list[object] = []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda self: copies.append("pinned") or self)
+    monkeypatch.setattr(Tensor, "is_pinned", lambda self: "pinned" in copies)
+
+    def to(self: Tensor, device: torch.device, *, non_blocking: bool) -> Tensor:
+        copies.append((device.type, non_blocking))
+        return self
+
+    monkeypatch.setattr(Tensor, "to", to)
+    batch = torch.zeros(4, 5, dtype=torch.int64)
+    parts = micro_batches(batch, size=2, device=torch.device("cuda"))
+    assert [len(part.rows) for part in parts] == [2, 2]
+    assert copies == ["pinned", ("cuda", True)]
