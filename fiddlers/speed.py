@@ -36,10 +36,15 @@ def use_compile(cfg: fdl.Config[Trainer], mode: str | None = None) -> None:
         model.compile = fdl.Config(Compile, mode=mode)
 
 
-def use_float8(cfg: fdl.Config[Trainer]) -> None:
-    """Multiply in float8 inside of blocks, on GPUs that support it (torchao)."""
+def use_float8(cfg: fdl.Config[Trainer], recipe: str = "tensorwise") -> None:
+    """Multiply in float8 inside of blocks, on GPUs that support it (torchao).
+
+    Args:
+      cfg: the graph to change.
+      recipe: "rowwise" scales each row by itself, which is slower and more exact.
+    """
     for model in find(cfg, Transformer):
-        model.float8 = fdl.Config(Float8)
+        model.float8 = fdl.Config(Float8, recipe=recipe)
 
 
 def use_float16(cfg: fdl.Config[Trainer], init_scale: float = 65536.0) -> None:

@@ -3,7 +3,7 @@
 import functools
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -192,33 +192,48 @@ def _require_compiler() -> None:
         )
 
 
+_RECIPES = ("tensorwise", "rowwise", "rowwise_with_gw_hp")
 _MIN_CAPABILITY = (8, 9)  # Ada; Hopper is 9.0
 
 
 class Float8:
     """Products of linear layers in float8, with weights kept as they are.
 
-    Inputs, weights and gradients are scaled by their absolute maximum, as is the default in
-    torchao's float8 training (Micikevicius et al., 2022, arXiv:2209.05433). This is faster for
-    large matrices in compiled blocks. Layers with adapters, or with sizes that are not multiples of
-    16, are unchanged.
+    Inputs, weights and gradients are scaled by their absolute maximum (Micikevicius et al., 2022,
+    arXiv:2209.05433), as torchao's float8 training does. This is faster for large matrices in
+    compiled blocks. Layers with adapters, or with sizes that are not multiples of 16, are
+    unchanged.
+
+    Args:
+      recipe: torchao's: "tensorwise" has one scale for each tensor, which is the fastest;
+        "rowwise" one for each row, which is more exact; "rowwise_with_gw_hp" also leaves the
+        gradients of weights in the format of the input.
 
     Raises:
+      ValueError: the recipe is unknown.
       MachineError: at the start of a run, if torchao or a suitable GPU is missing.
     """
 
+    ADDED: ClassVar[Mapping[str, object]] = {"recipe": _RECIPES[0]}
     WRAPPED: ClassVar[tuple[str, str]] = ("block", "float8")
+
+    def __init__(self, *, recipe: str = _RECIPES[0]) -> None:
+        if recipe not in _RECIPES:
+            raise ValueError(f"{recipe=} is none of {', '.join(_RECIPES)}.")
+        self.recipe = recipe
 
     def __call__(self, block: nn.Module, /, *, layer: int) -> nn.Module:
         """Return the block, with its linear layers changed."""
         for module in block.modules():
             if isinstance(module, nn.Linear) and _fits(module):
-                extended(module, InFloat8)
+                extended(module, InFloat8).float8_recipe = self.recipe
         return block
 
 
 class InFloat8(nn.Linear):
     """Mixin of linear layers converted by `Float8`."""
+
+    float8_recipe: str
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the product in float8; on the meta device, in the input's dtype."""
@@ -245,21 +260,23 @@ def require_float8(device: torch.device) -> None:
 
 def _torchao() -> Any:
     try:
-        from torchao.float8 import float8_linear  # pyright: ignore[reportMissingImports]
+        from torchao import float8  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MachineError(
             f"use_float8 needs torchao ({error}): install it with `pip install fidgpt[float8]`, or "
             "train without it."
         ) from error
-    return float8_linear.Float8Linear
+    return float8
 
 
-def _product(module: nn.Linear, input: Tensor) -> Tensor:
-    linear = _torchao()
+def _product(module: InFloat8, input: Tensor) -> Tensor:
+    torchao = _torchao()
+    linear = torchao.float8_linear.Float8Linear
     if not hasattr(module, "linear_mm_config"):
         # Copy its settings only: a Float8Linear would hold on to the weight, which FSDP replaces.
         with torch.no_grad():
-            settings = vars(linear.from_float(module))
+            config = torchao.Float8LinearConfig.from_recipe_name(module.float8_recipe)
+            settings = vars(linear.from_float(module, config))
         own = vars(module)
         own.update((name, value) for name, value in settings.items() if name not in own)
     return linear.forward(module, input)
