@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
 
 from fidgpt import model as lm
+from fidgpt.model import kernels
 from fidgpt.model.context import counted
 from fidgpt.model.cpu import attention as cpu_attention
 from fidgpt.model.masks import alibi_slopes
@@ -275,6 +276,9 @@ def compare_flex_with_eager() -> None:
         mixed, exact = (kernel(query, key, value, scoring(*case)) for kernel in (lm.flex, lm.eager))
         there = present(case[0])
         torch.testing.assert_close(mixed[there], exact[there], rtol=1e-6, atol=1e-7)
+    first = scoring("packed", "window", "plain")
+    blocks = kernels._block_mask(first, CPU)  # made once for layers alike
+    assert blocks is kernels._block_mask(replace(first, scale=2.0), CPU)
 
 
 @pytest.mark.slow

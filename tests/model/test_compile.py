@@ -5,13 +5,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import fiddle as fdl
 import pytest
 import torch
 from forked import run_program
-from small_models import started
+from small_models import FAMILIES, started
 from torch import Tensor, nn
 
 from fidgpt import configs, train
@@ -25,6 +26,7 @@ from fidgpt.fiddlers import (
     use_recompute,
     use_selective_recompute,
 )
+from fidgpt.model import wrappers
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
 from fidgpt.model.wrappers import Compiled, InFloat8, Recomputed, require_float8
@@ -141,6 +143,37 @@ def test_compiled_blocks_compute_the_same_and_are_compiled_once_for_all_layers(
     lines: list[str], tmp_path: Path
 ):
     run_program(f"LINES = {lines}\n{BLOCK_PROGRAM}", folder=tmp_path)
+
+
+GRAPHS = {
+    "dense": ["require_one('gpt2_124m')", "require_few('debug', fiddlers.use_mtp)"],
+    "mixture": ["require_few('mixtral_8x7b')"],
+    "masks": ["require_flex('debug')", "require_fused('debug')"],
+}
+EVERY_GRAPH = {name: [f"require_one({name!r})", f"require_few({name!r})"] for name in FAMILIES} | {
+    "changed": [
+        f"require_few('debug', fiddlers.{name})"
+        for name in ("use_moe", "use_mla", "use_document_mask", "use_alibi", "use_recompute")
+    ],
+    "flex": [f"require_flex({name!r})" for name in ("gpt_oss_20b", "gemma3_270m", "qwen3_0_6b")],
+    "schedules": ["require_schedules()"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "lines",
+    [
+        *GRAPHS.values(),
+        *(pytest.param(one, marks=pytest.mark.long) for one in EVERY_GRAPH.values()),
+    ],
+    ids=[*GRAPHS, *EVERY_GRAPH],
+)
+def test_models_are_one_graph_and_blocks_are_compiled_once_for_a_size(
+    lines: list[str], tmp_path: Path
+) -> None:
+    program = ["from compiled_graphs import *", "from fidgpt import fiddlers", *lines]
+    run_program("\n".join(program), folder=tmp_path)
 
 
 class Passing(nn.Module):
@@ -297,6 +330,39 @@ def test_a_run_that_this_machine_cannot_compute_leaves_no_directory(tmp_path):
     with pytest.raises(lm.MachineError, match="does not support float8"):
         build_trainer(cfg).train(train.RunDirectory(tmp_path / "run", texts={}))
     assert not (tmp_path / "run").exists()
+
+
+class Float8Linear(nn.Linear):
+    """What is used of torchao's."""
+
+    @classmethod
+    def from_float(cls, module: nn.Linear, config: str) -> "Float8Linear":
+        made = cls(module.in_features, module.out_features, device="meta")
+        made.linear_mm_config, made.config = "of torchao", config
+        return made
+
+    def forward(self, input: Tensor) -> Tensor:
+        return nn.functional.linear(input, self.weight) if self.config == "rowwise" else input
+
+
+def test_a_recipe_of_float8_reaches_torchao_and_weights_stay(monkeypatch):
+    torchao = SimpleNamespace(
+        float8_linear=SimpleNamespace(Float8Linear=Float8Linear),
+        Float8LinearConfig=SimpleNamespace(from_recipe_name=lambda name: name),
+    )
+    monkeypatch.setattr(wrappers, "_torchao", lambda: torchao)
+    monkeypatch.setattr(wrappers, "require_float8", lambda device: None)
+    cfg = configs.debug()
+    use_float8(cfg, recipe="rowwise")
+    assert cfg.model.float8.recipe == "rowwise"
+    block, x = maps(), torch.randn(2, 32)
+    expected = block.get_submodule("fits")(x)
+    names = [*block.state_dict()]
+    converted = lm.Float8(recipe="rowwise")(block, layer=0)
+    assert torch.equal(converted.get_submodule("fits")(x), expected)
+    assert [*converted.state_dict()] == names
+    with pytest.raises(ValueError, match="recipe='columnwise' is none of tensorwise, rowwise"):
+        lm.Float8(recipe="columnwise")
 
 
 def test_missing_torchao_is_reported(monkeypatch):

@@ -308,7 +308,9 @@ def _fraction(count: Count, total: int | Tensor | None, share: Share) -> float |
 class _Open:
     """The innermost collector."""
 
-    reports: Reports | None = None
+    def __init__(self) -> None:
+        # Not of the class: an attribute that is new after a pass would compile it again.
+        self.reports: Reports | None = None
 
 
 _open = _Open()

@@ -442,7 +442,10 @@ class FusedCrossEntropy(CrossEntropy):
             targets,
             reduction="sum" if is_exact else "none",
             ignore_index=_IGNORED,
-            options=nn.LinearCrossEntropyOptions(batch_chunk_size=self.rows_on(features.device)),
+            options=nn.LinearCrossEntropyOptions(
+                batch_chunk_size=self.rows_on(features.device),
+                allow_retain_graph=torch.compiler.is_compiling(),  # or it warns, and breaks graphs
+            ),
         )
         count = len(targets) if counted is None else counted.sum().clamp_min(1)
         return losses.float().sum() / count
