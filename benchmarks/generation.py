@@ -2,6 +2,7 @@
 
     python benchmarks/generation.py                         # requires transformers
     python benchmarks/generation.py --draft_layers=1 --draft_layers=12      # speculative decoding
+    python benchmarks/generation.py --device=cuda
 
 All decode greedily from one prompt, in turn, for several rounds in one process, so that other load
 affects them equally. A round includes reading the prompt and generating all tokens.
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from training.machine import machine
+from training.machine import gpu, machine
 
 from fidgpt.model import LanguageModel
 
@@ -23,31 +24,34 @@ Writer = Callable[[list[int], int], list[int]]
 accepted: dict[int, float] = {}  # share of proposed tokens, by the layers of the draft
 
 
-def fidgpt_model(dtype: torch.dtype) -> LanguageModel:
+def fidgpt_model(dtype: torch.dtype, device: torch.device) -> LanguageModel:
     """Return GPT-2 124M from its named config, with random weights."""
     from fidgpt import configs
     from fidgpt.graph import build
     from fidgpt.model import materialize
 
     model: Any = build(configs.gpt2_124m()).model
-    materialize(model, device=torch.device("cpu"), seed=0)
+    materialize(model, device=device, seed=0)
     return model.to(dtype).eval()
 
 
-def fidgpt(dtype: torch.dtype, *, prepared: bool = True, draft_layers: int = 0) -> Writer:
+def fidgpt(
+    dtype: torch.dtype, device: torch.device, *, prepared: bool = True, draft_layers: int = 0
+) -> Writer:
     """Return fidgpt's generation, with weights laid out as by `sample`, or as in training.
 
     Args:
       dtype: number format.
+      device: where it computes.
       prepared: whether weights are laid out for generation.
       draft_layers: number of the model's first layers that make a draft; 0 for no draft.
     """
     from fidgpt.model.generation import Draft, generate, prepare_to_write
 
-    model = fidgpt_model(dtype)
+    model = fidgpt_model(dtype, device)
     draft = None
     if draft_layers:
-        smaller: Any = fidgpt_model(dtype)  # from the same seed
+        smaller: Any = fidgpt_model(dtype, device)  # from the same seed
         smaller.blocks = smaller.blocks[:draft_layers]
         prepare_to_write(smaller)
         draft = Draft(smaller, context=1024)
@@ -64,14 +68,14 @@ def fidgpt(dtype: torch.dtype, *, prepared: bool = True, draft_layers: int = 0) 
     return write
 
 
-def transformers(dtype: torch.dtype) -> Writer:
+def transformers(dtype: torch.dtype, device: torch.device) -> Writer:
     """Return GPT2LMHeadModel's `generate` with default settings: eager, SDPA, a dynamic cache."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    model: Any = GPT2LMHeadModel(GPT2Config(eos_token_id=None)).to(dtype).eval()
+    model: Any = GPT2LMHeadModel(GPT2Config(eos_token_id=None)).to(device, dtype).eval()
 
     def write(prompt: list[int], num_tokens: int) -> list[int]:
-        tokens = torch.tensor([prompt])
+        tokens = torch.tensor([prompt], device=device)
         present = torch.ones_like(tokens)
         options = dict(max_new_tokens=num_tokens, do_sample=False, pad_token_id=0)
         written = model.generate(tokens, attention_mask=present, **options)
@@ -80,21 +84,22 @@ def transformers(dtype: torch.dtype) -> Writer:
     return write
 
 
-def writers(dtype: torch.dtype, drafts: list[int]) -> dict[str, Writer]:
+def writers(dtype: torch.dtype, device: torch.device, drafts: list[int]) -> dict[str, Writer]:
     """Return the implementations to compare, the baseline first: fidgpt's own with drafts."""
     if drafts:
         names = {f"draft of {count} layers": count for count in drafts}
-        with_draft = {name: fidgpt(dtype, draft_layers=count) for name, count in names.items()}
-        return {"fidgpt": fidgpt(dtype), **with_draft}
+        drafted = {k: fidgpt(dtype, device, draft_layers=count) for k, count in names.items()}
+        return {"fidgpt": fidgpt(dtype, device), **drafted}
     return {
-        "transformers": transformers(dtype),
-        "fidgpt, weights as in training": fidgpt(dtype, prepared=False),
-        "fidgpt": fidgpt(dtype),
+        "transformers": transformers(dtype, device),
+        "fidgpt, weights as in training": fidgpt(dtype, device, prepared=False),
+        "fidgpt": fidgpt(dtype, device),
     }
 
 
 def compare(
     dtype: torch.dtype,
+    device: torch.device,
     *,
     rounds: int,
     prompt_tokens: int,
@@ -103,7 +108,7 @@ def compare(
 ) -> dict[str, list[float]]:
     """Return the seconds of each implementation in every round."""
     prompt = torch.randint(0, 50_000, (prompt_tokens,)).tolist()
-    contestants = writers(dtype, drafts)
+    contestants = writers(dtype, device, drafts)
     for write in contestants.values():
         write(prompt, 4)
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
@@ -133,18 +138,20 @@ def main() -> None:
     """Print a table per dtype."""
     parser = argparse.ArgumentParser(description="Generation with fidgpt and with transformers.")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="defaults to all")
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt_tokens", type=int, default=32)
     parser.add_argument("--num_tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--draft_layers", type=int, action="append", default=[])
     arguments = parser.parse_args()
-    print(machine(arguments.threads))
+    print(machine(arguments.threads) if arguments.device.type == "cpu" else gpu())
     torch.manual_seed(0)
     print("\n| | | tokens/s | times, median | rounds from to |\n|---|---|---|---|---|")
     for dtype in arguments.dtype or DTYPES:
         seconds = compare(
             DTYPES[dtype],
+            arguments.device,
             rounds=arguments.rounds,
             prompt_tokens=arguments.prompt_tokens,
             num_tokens=arguments.num_tokens,
