@@ -137,14 +137,61 @@ def outcome(folder: Path, case: str) -> dict[str, Any]:
     }
 
 
+# Machines with which a run begins, what is lost, those with which it continues, and its step.
+RESIZED: dict[str, tuple[int, Callable[[Path], None], int, int]] = {
+    "by_the_second_machine_alone": (2, partial(machine_lost, number=0), 1, 6),
+    "by_one_machine_more": (1, lambda folder: None, 2, 6),
+    "by_one_machine_from_an_older_step": (2, part_lost, 1, 4),
+}
+
+
+def resized(folder: Path, case: str) -> dict[str, Any]:
+    """Return the rows of an undisturbed run, and of one that others continue."""
+    before, lose, after, _ = RESIZED[case]
+    path = folder / "run"
+
+    def work(rank: int, *, dies: bool) -> list[Any]:
+        # What one machine has left is that of the second, if there were two.
+        number = before - 1 if after == 1 and not dies else rank
+        os.environ["MEMORY"] = str(folder / f"machine{number}")
+        cfg = config_of(sharded, keep_last=2)
+        if not dies:
+            return train(cfg, path, resume=True)
+        try:
+            with dying(DIES_IN):
+                train(cfg, path)
+        except Dies:
+            pass
+        return []
+
+    def works(number: int, *, dies: bool) -> list[Any]:
+        # A process of its own even if it is one, since this one forks.
+        return run_ranks(number, lambda: work(_rank(), dies=dies))[0]
+
+    whole = run_ranks(1, lambda: train(config_of(sharded), folder / "whole"))[0]
+    works(before, dies=True)
+    lose(folder)
+    rows = works(after, dies=False)
+    redone = read_rows(path / "metrics.jsonl")[-1]["goodput/redone_steps"]
+    return {"whole": whole, "rows": rows, "redone": redone}
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
 def main(folder: Path, *cases: str) -> None:
     """Leaves what each process found, by case, in one file."""
     import torch
 
-    found = {}
+    found: dict[str, Any] = {}
     for case in cases:
         (folder / case).mkdir()
-        found[case] = run_ranks(2, partial(outcome, folder / case, case))
+        if case in RESIZED:
+            os.environ["MEMORY"] = str(folder / case / "memory")
+            found[case] = resized(folder / case, case)
+        else:
+            found[case] = run_ranks(2, partial(outcome, folder / case, case))
     torch.save(found, folder / "found.pt")
 
 

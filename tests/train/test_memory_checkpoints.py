@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import remembered
 import torch
+from faults.elastic import differences
 from forked import Python
-from remembered import CASES, Dies, config_of, cut, dying, files_in, train
+from remembered import CASES, RESIZED, Dies, config_of, cut, dying, files_in, train
 
 from fidgpt.train import MemoryCheckpoints, RunError
 from fidgpt.train.checkpoints import manifest
@@ -158,3 +159,13 @@ def test_machines_hold_copies_for_each_other(tmp_path: Path, cases: list[str]) -
             assert left["rows"] == left["whole"], case
             assert left["redone"] == 6 - step, case
             assert left["files"] and not left["left"], case
+
+
+def test_another_number_of_machines_resumes_from_memory(tmp_path: Path) -> None:
+    process = Python(remembered.__file__, tmp_path, *RESIZED, output=tmp_path / "output")
+    assert process.end(seconds=300) == 0, process.output[-4000:]
+    found: dict[str, Any] = torch.load(tmp_path / "found.pt", weights_only=False)
+    for case, (*_, step) in RESIZED.items():
+        left = found[case]
+        assert differences(left["rows"], left["whole"]) == [], case
+        assert left["redone"] == 6 - step, case
