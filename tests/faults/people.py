@@ -54,11 +54,11 @@ def another_users(case: RunCase) -> None:
     """Somebody else resumes it, who may read it only, and then does so in a copy."""
     if not begun(case) or os.getuid():
         return
-    mine = case.listen
+    mine = case.at_start
     case.flags = ["--debug=false"]  # it is resumed, and not begun again
-    case.listen = lambda: os.setuid(NOBODY)
+    case.at_start = lambda: os.setuid(NOBODY)
     require_status(case.start(), 2, output="cannot be")
-    case.listen, case.flags = mine, []
+    case.at_start, case.flags = mine, []
 
 
 def edited(case: RunCase) -> None:
