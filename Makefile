@@ -26,8 +26,15 @@ test-fast: setup  ## run the quick tests, while editing
 test-long: setup  ## run all tests, including those that take minutes
 	$(PYTEST) -m "long or not long" $(ARGS)
 
-faults: setup  ## inject a thousand faults into runs, and print the outcomes
-	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults $(or $(ARGS),--num=1000)
+FAULTS = OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m faults
+THOUSAND = "--num=880" "--elastic --num=30" "--machines --num=50" "--sweeps --num=40"
+
+faults: setup  ## inject a thousand faults into runs and sweeps, and print the outcomes
+ifdef ARGS
+	$(FAULTS) $(ARGS)
+else
+	@status=0; for kind in $(THOUSAND); do $(FAULTS) $$kind || status=1; done; exit $$status
+endif
 
 fuzz: setup  ## change the files that are read at random, for an hour
 	OMP_NUM_THREADS=1 $(BIN)/python tests/fuzz.py $(or $(ARGS),--minutes=60)
