@@ -128,6 +128,25 @@ def test_blockwise_errors_in_bfloat16_are_of_its_size():
         assert (mine.double() - truth).norm() < 1e-2 * truth.norm()
 
 
+def test_an_endless_sequence_is_measured_at_once(monkeypatch):
+    """Without memory, one block is computed, and no list of all is made."""
+    monkeypatch.setattr(
+        cpu_attention, "range", lambda *bounds: _Short(range(*bounds)), raising=False
+    )
+    query = torch.empty(1, 2, 10**9, 4, device="meta")
+    assert lm.blockwise(query, query, query, _causal(10**9)).shape == query.shape
+
+
+class _Short:
+    """A range of which few are looked at."""
+
+    def __init__(self, numbers: range) -> None:
+        self._numbers = numbers
+
+    def __getitem__(self, which: slice) -> range:
+        return self._numbers[which]
+
+
 def test_each_case_gets_the_kernel_that_suits_it(monkeypatch):
     called = []
     for name in ("blockwise", "sdpa"):

@@ -24,9 +24,10 @@ def mix(
     group, seq = queries.shape[1:3]
     before = keys.shape[1] - seq
     mixed, kept = queries.new_empty(*queries.shape[:-1], values.shape[-1]), []
-    blocks = _blocks(seq, block_size)
+    firsts = range(0, seq, block_size)
     # On the meta device one block is enough: the last one has the largest tensors.
-    for rows in blocks[-1:] if queries.is_meta and not keeps else blocks:
+    for first in firsts[-1:] if queries.is_meta and not keeps else firsts:
+        rows = slice(first, min(first + block_size, seq))
         seen = slice(before + rows.stop)
         weights = _weights(queries[:, :, rows], keys[:, seen], scale)
         mixed[:, :, rows] = (weights @ values[:, seen]).unflatten(1, (group, -1))
@@ -54,7 +55,8 @@ def gradients(
     query_gradient = queries.new_empty(queries.shape)
     key_gradient = value_gradient = None
     # The last block sees every key, so the other blocks' gradients are added to its own.
-    for number, rows in reversed(list(enumerate(_blocks(seq, block_size)))):
+    for first in reversed(range(0, seq, block_size)):
+        rows, number = slice(first, min(first + block_size, seq)), first // block_size
         seen = slice(before + rows.stop)
         # Contiguous, as products of parts would copy them, each for itself.
         query, above = (x[:, :, rows].flatten(1, 2).contiguous() for x in (queries, gradient))
@@ -76,10 +78,6 @@ def _added(total: Tensor | None, part: Tensor) -> Tensor:
     total = total.to(torch.promote_types(part.dtype, torch.float32))
     total[:, : part.shape[1]] += part
     return total
-
-
-def _blocks(seq: int, block_size: int) -> list[slice]:
-    return [slice(i, min(i + block_size, seq)) for i in range(0, seq, block_size)]
 
 
 def _weights(queries: Queries, keys: Tensor, scale: float) -> Float[Tensor, "heads rows seen"]:
