@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import fiddle as fdl
 import pytest
@@ -14,7 +14,7 @@ import torch
 from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
 
-from fidgpt import configs, fiddlers, graph, model, tags
+from fidgpt import configs, fiddlers, graph, model, tags, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError
 from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError, chunks
@@ -95,6 +95,28 @@ def test_sizes_that_do_not_divide_the_model_are_refused(
     fiddlers.use_mesh(cfg, **sizes)
     with pytest.raises(ConfigError, match=message):
         build_trainer(cfg)
+
+
+def test_a_mesh_of_one_process_computes_as_without_a_mesh(cfg: fdl.Config) -> None:
+    def made(cfg: fdl.Config) -> tuple[nn.Module, dict[str, Any]]:
+        trainer = build_trainer(cfg)
+        with trainer.parallel:
+            state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
+            tokens = torch.arange(4 * (trainer.seq_len + 1)).view(4, -1) % 256
+            return state.module, dict(trainer.update(state, tokens))
+
+    fiddlers.use_float32(cfg)
+    cfg.batch_size = 4
+    (plain, expected), _ = made(cfg), fiddlers.use_mesh(cfg)
+    fiddlers.use_sequence_parallel(cfg)
+    fiddlers.use_chunked_sums(cfg)
+    fiddlers.use_ulysses(cfg)
+    alone, row = made(cfg)
+    assert [type(one) for one in alone.modules()] == [type(one) for one in plain.modules()]
+    assert not any(one._forward_hooks or one._forward_pre_hooks for one in alone.modules())
+    assert not any("placement" in vars(one) for one in alone.parameters())
+    assert not torch.distributed.is_initialized()
+    assert (row["loss"], row["grad_norm"]) == (expected["loss"], expected["grad_norm"])
 
 
 def test_an_axis_without_a_part_is_refused() -> None:
