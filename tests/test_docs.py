@@ -182,6 +182,7 @@ def _joined(line: str) -> str:
     return re.sub(r"\\\0\s*", "", line)
 
 
+@pytest.mark.slow(20)
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_step_of_a_page_does_what_it_shows(page: Path, tmp_path: Path) -> None:
     someone = Reader(tmp_path / "reader")

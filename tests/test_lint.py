@@ -16,7 +16,7 @@ TOOLS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.slow(50)
 @pytest.mark.parametrize(
     "command",
     [

@@ -19,7 +19,7 @@ LIMIT = 240  # seconds a cell may take on a machine that is busy
 SVG = "image/svg+xml"
 HAS_PORT = shutil.which("graphviz-pure", path=sysconfig.get_path("scripts")) is not None
 
-pytestmark = pytest.mark.xdist_group("notebooks")
+pytestmark = [pytest.mark.slow(5), pytest.mark.xdist_group("notebooks")]
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 LINKED = ["configs/__init__.py", "configs/small.py", "fiddlers/__init__.py", "tags.py"]
 PAGE = ["graph/page/page.html", "graph/page/tree.js", "graph/page/dagre.LICENSE.txt"]
 HELD = [*LINKED, "__init__.py", "py.typed", "model/transformer.py", "cli/train.py", *PAGE]
-pytestmark = pytest.mark.xdist_group("packaging")  # one worker builds, once
+# One worker builds, once.
+pytestmark = [pytest.mark.slow(10), pytest.mark.xdist_group("packaging")]
 NOT_CHECKOUT = (".git", ".venv", "runs", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
 
 

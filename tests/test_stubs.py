@@ -194,7 +194,7 @@ def test_a_module_without_configs(lab: Path, name: str, message: str) -> None:
         stubs.main([name])
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_right_programs_are_right_and_wrong_lines_are_wrong(lab: Path, tmp_path: Path) -> None:
     assert stubs.main(["lab.ablations"]) == 0
     (tmp_path / "wrong.py").write_text(WRONG)

@@ -16,7 +16,7 @@ from faults.sweeps import DONE, Trained, refuse_second_training, table_of
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.mark.slow
+@pytest.mark.slow(40)
 @pytest.mark.usefixtures("default_sighup")
 @pytest.mark.parametrize(
     "arguments",
@@ -39,7 +39,7 @@ def test_disturbed_commands_end_like_undisturbed_ones(arguments: list[str]) -> N
     assert times == exact > 0, done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.slow(20)
 def test_a_run_that_differs_in_a_bit_is_found() -> None:
     """The harness reports where an average that is not restored shows."""
     forget = "from fidgpt.train import Ema; Ema.load_state_dict = lambda self, state: None"

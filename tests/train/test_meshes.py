@@ -118,6 +118,7 @@ def _same(found: Mapping[str, Tensor], name: str, value: Tensor) -> bool:
     return name in found and torch.equal(found[name], value)
 
 
+@pytest.mark.slow(40)
 @pytest.mark.parametrize("number", USUAL)
 def test_every_gradient_is_that_of_one_process(number: int, tmp_path: Path) -> None:
     check(number, USUAL[number], tmp_path)
@@ -151,6 +152,7 @@ def test_a_missing_sum_is_found() -> None:
     assert not differences("qwen3/tensor", [one])
 
 
+@pytest.mark.slow(20)
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
