@@ -9,7 +9,7 @@ from typing import Any
 
 import fiddle as fdl
 import torch
-from small_models import shrunk
+from small_models import shrunk, whole_weights
 from torch import Tensor, nn
 
 from fidgpt import data, fiddlers, graph, model, train
@@ -216,11 +216,11 @@ def trained(family: str, change: Fiddler | None = None) -> dict[str, Any]:
     with trainer.parallel as parallel:
         trainer.prepare()
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
-        start = whole_weights(state)
+        start = whole_weights(state.model)
         rank, size = parallel.data_rank, parallel.data_size
         batches = [batch().chunk(size)[rank], trainer.data.batch(1, rank=rank, world_size=size)]
         rows = [trainer.update(state, one) for one in batches]
-        return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state)}
+        return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state.model)}
 
 
 def evaluated(change: Fiddler | None = None) -> dict[str, float]:
@@ -295,18 +295,14 @@ class Run:
 
 def whole_state(state: TrainState) -> dict[str, Tensor]:
     """Return weights, optimizer state and averages, whole and by name."""
-    found = whole_weights(state)
+    found = whole_weights(state.model)
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state[parameter].items():
             divided = value.shape == parameter.shape
             found[f"{name}/{key}"] = whole_of(value, parameter if divided else None).clone()
     with state.averaged():
-        found |= {f"{name}/average": one for name, one in whole_weights(state).items()}
+        found |= {f"{name}/average": one for name, one in whole_weights(state.model).items()}
     return found
-
-
-def whole_weights(state: TrainState) -> dict[str, Tensor]:
-    return {n: whole_of(p.detach(), p).clone() for n, p in state.model.named_parameters()}
 
 
 def saved_and_restored(path: Path, optimizer: Fiddler, *, each: bool) -> dict[str, Any]:

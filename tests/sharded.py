@@ -8,6 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 import torch
+from small_models import whole_weights
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -19,7 +20,7 @@ from fidgpt.parallel import DataParallel
 from fidgpt.train import preflight
 from fidgpt.train.trackers.trackers import read_rows
 
-NUM_STEPS = 4
+NUM_STEPS = 3
 
 
 def accumulating(cfg: fdl.Config) -> None:
@@ -88,7 +89,7 @@ def trained(case: Case) -> dict[str, Any]:
         trainer.gradient_transform = measure_gradients
         trainer.prepare()
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
-        start = {name: whole(p) for name, p in state.model.named_parameters()}
+        start = whole_weights(state.model)
         rows = []
         for step in range(NUM_STEPS):
             torch.manual_seed(step)
@@ -119,16 +120,10 @@ def trained(case: Case) -> dict[str, Any]:
                 "weights": own_bytes(model.parameters()),
                 "optimizer": own_bytes(states(state.optimizer)),
             },
-            "end": {name: whole(p) for name, p in model.named_parameters()},
+            "end": whole_weights(model),
             "biases": {name: b for name, b in model.named_buffers() if "bias" in name},
             "tied": model.embedding.weight is model.unembedding.weight,
         }
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor, of which this process may hold a shard."""
-    tensor = tensor.detach()
-    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).clone()
 
 
 def states(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:

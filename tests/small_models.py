@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fidgpt import configs, fiddlers, graph, parallel
 from fidgpt import model as lm
+from fidgpt.parallel.placement import whole_of
 from fidgpt.train import Trainer, state
 
 M = TypeVar("M", bound=nn.Module)
@@ -157,6 +158,11 @@ def start(
     trainer.micro_batch_size = micro_batch_size
     trainer.max_grad_norm = max_grad_norm
     return trainer.init_state()
+
+
+def whole_weights(model: nn.Module) -> dict[str, Tensor]:
+    """All weights, copied; each process of a mesh that holds parts of them calls this."""
+    return {name: whole_of(p.detach(), p).clone() for name, p in model.named_parameters()}
 
 
 def tiered(names: Iterable[Any], usual: Collection[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from small_models import whole_weights
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
@@ -16,6 +17,7 @@ from fidgpt import configs, fiddlers, graph, optim, parallel, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
+from fidgpt.parallel.placement import whole_of
 from fidgpt.train.state import TrainState
 from fidgpt.train.step import GradientNorms
 
@@ -103,9 +105,9 @@ def harmed(path: Path, share: str) -> dict[str, Any]:
     with made.parallel:
         made.train(train.RunDirectory(path / "run", texts={}))
         (state,) = kept
-        left = _whole_weights(state.model)
+        left = whole_weights(state.model)
         with state.averaged():
-            average = _whole_weights(state.model)
+            average = whole_weights(state.model)
     guards = {name: part.state_dict() for name, part in state.stateful.items() if name != "average"}
     return {"model": left, "average": average, "guards": guards}
 
@@ -144,7 +146,7 @@ def _measured(mesh: DeviceMesh | None) -> dict[str, Any]:
         optimizer.step()
     average.update(net, step=0)
     average.exchange(net)
-    held = _whole_weights(net)
+    held = whole_weights(net)
     one = found.over([net.get_parameter("matrix")])
     gradient = net.get_parameter("other").grad
     assert gradient is not None
@@ -180,7 +182,7 @@ def _stepped(mesh: DeviceMesh | None) -> dict[str, Tensor]:
             optimizer.step()
             if mesh is not None:
                 _replicate(optimizer, mesh)
-        held |= {f"{name}/{number}": _whole(p) for number, p in enumerate(parameters)}
+        held |= {f"{name}/{number}": whole_of(p.detach(), p) for number, p in enumerate(parameters)}
     return held
 
 
@@ -190,15 +192,6 @@ def _replicate(optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
         for name, value in state.items():
             if value.dim() and not hasattr(value, "device_mesh"):
                 state[name] = distribute_tensor(value, mesh, [Replicate()])
-
-
-def _whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: _whole(parameter) for name, parameter in model.named_parameters()}
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    full = getattr(tensor, "full_tensor", None)
-    return (tensor if full is None else full()).detach().clone()
 
 
 if __name__ == "__main__":
