@@ -114,7 +114,7 @@ def facts(trainer: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", configs.__all__)
+@pytest.mark.parametrize("name", tiered(configs.__all__, {"base", *FAMILIES}))
 def test_fiddle_builds_a_config_as_the_graph_does(name: str) -> None:
     with torch.device("meta"):
         made = graph.build(getattr(configs, name)())

@@ -86,6 +86,15 @@ UNFIT: dict[str, Collection[str]] = {
     "make_xl": {"mixtral_8x7b", "deepseek_v2_lite"},
 }
 
+CHANGE_MODELS = {"adapters", "attention", "blocks", "embeddings", "heads", "latent", "losses"}
+FEATURES = [
+    name
+    for name in fiddlers.__all__
+    if getattr(fiddlers, name).__module__.rpartition(".")[2] in {*CHANGE_MODELS, "positions"}
+    or name in {"use_mup", "use_moe"}
+]
+FEATURES.remove("freeze")  # which changes what is trained of a model, and not the model
+
 REFUSAL = "refused"
 PASSED: set[str] = set()  # models that could be gone through
 
@@ -152,7 +161,7 @@ def test_a_fiddler_applies_and_changes_something_once(name: str, config: str) ->
 
 
 @pytest.mark.parametrize("config", tiered(MIXTURES, {"deepseek_v3"}))
-@pytest.mark.parametrize("name", fiddlers.__all__)
+@pytest.mark.parametrize("name", tiered(fiddlers.__all__, FEATURES))
 def test_a_fiddler_applies_to_a_published_mixture_or_is_refused(name: str, config: str) -> None:
     cfg = family(config)
     cfg.model.num_layers += len(cfg.model.first_blocks)
@@ -298,14 +307,6 @@ def test_fiddlers_can_be_used_from_a_command_line() -> None:
 
 
 FAMILIES = [*(name for name in TIED if name not in {"base", "debug"}), *MIXTURES]
-CHANGE_MODELS = {"adapters", "attention", "blocks", "embeddings", "heads", "latent", "losses"}
-FEATURES = [
-    name
-    for name in fiddlers.__all__
-    if getattr(fiddlers, name).__module__.rpartition(".")[2] in {*CHANGE_MODELS, "positions"}
-    or name in {"use_mup", "use_moe"}
-]
-FEATURES.remove("freeze")  # which changes what is trained of a model, and not the model
 
 
 @functools.cache

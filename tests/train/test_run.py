@@ -11,8 +11,6 @@ import re
 import resource
 import shlex
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -22,6 +20,7 @@ from typing import Any, ClassVar
 import fiddle as fdl
 import pytest
 import torch
+from forked import Python
 from run_facts import FACTS, metrics_row, tracking
 from torch import nn
 
@@ -366,16 +365,11 @@ with watchdog.observing(run, DataParallel()):
 @pytest.mark.slow
 def test_a_step_that_hangs_ends_the_process_with_its_stacks(tmp_path: Path):
     path = tmp_path / "stacks" / "rank0.txt"
+    (tmp_path / "hangs.py").write_text(HANGING.format(path=str(tmp_path)))
     messages = f"{path} shows where the watchdog ended an earlier process that hung.\n"
     for printed in ("", messages):  # the second time as after a restart
-        done = subprocess.run(
-            [sys.executable, "-c", HANGING.format(path=str(tmp_path))],
-            timeout=100,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert (done.returncode, done.stderr) == (1, printed)
+        process = Python(tmp_path / "hangs.py", output=tmp_path / "output")
+        assert (process.end(seconds=100), process.output) == (1, printed)
     stacks = path.read_text()
     assert stacks.count("in step_that_never_ends") == 2
 
@@ -408,12 +402,10 @@ print("alive")
 @pytest.mark.slow
 @pytest.mark.parametrize(("then", "status"), [("pass", 0), ("time.sleep(60)", 1)])
 def test_time_in_which_the_process_is_stopped_does_not_count(tmp_path: Path, then: str, status):
-    script = STOPPED.format(path=str(tmp_path), then=then)
-    done = subprocess.run(
-        [sys.executable, "-c", script], timeout=100, check=False, capture_output=True, text=True
-    )
-    assert done.returncode == status, done.stderr
-    assert ("alive" in done.stdout) == (status == 0)
+    (tmp_path / "stops.py").write_text(STOPPED.format(path=str(tmp_path), then=then))
+    process = Python(tmp_path / "stops.py", output=tmp_path / "output")
+    assert process.end(seconds=100) == status, process.output
+    assert ("alive" in process.output) == (status == 0)
 
 
 @pytest.mark.parametrize("part", [Profiler, Watchdog])
