@@ -23,7 +23,7 @@ from fidgpt.model.generation import (
     score,
     write,
 )
-from fidgpt.model.generation.weights import PackedLinear, can_pack
+from fidgpt.model.generation.weights import PackedLinear, PackedUnembedding, can_pack
 from fidgpt.model.mla import LatentAttention
 
 
@@ -468,16 +468,6 @@ def test_logits_stay(dtype, tied):
     assert model.device == CPU
 
 
-def test_tall_float32_weights_stand_column_by_column():
-    model = make_model(tied=True)
-    prepare_to_write(model)
-    assert model.embedding.weight is model.unembedding.weight
-    assert model.embedding.weight.stride() == (1, 50)
-    mlp = model.blocks[0].mlp
-    assert mlp.up.weight.stride() == (1, mlp.up.weight.shape[0])
-    assert mlp.down.weight.is_contiguous()
-
-
 @pytest.mark.parametrize("bias", [True, False])
 def test_queries_keys_and_values_become_one_product(bias):
     attention = filled(lm.Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, bias=bias), std=0.2)
@@ -485,7 +475,7 @@ def test_queries_keys_and_values_become_one_product(bias):
     expected = attention(x)
     prepare_to_write(attention)
     assert [name for name, _ in attention.named_children()] == ["out", "joined"]
-    assert attention.get_parameter("joined.weight").shape == (64, 32)
+    assert attention.joined(x).shape == (2, 5, 64)
     torch.testing.assert_close(attention(x), expected, atol=1e-6, rtol=1e-6)
 
 
@@ -525,7 +515,6 @@ SIZES: dict[str, Any] = dict(hidden_dim=16, head_dim=8)
     [
         (partial(LatentAttention, **SIZES, rope_head_dim=4, kv_rank=8), "kv_up"),
         (partial(lm.Attention, **SIZES, linear=partial(lm.LoRALinear, rank=2)), "query"),
-        (partial(Tripled, **SIZES), "query"),
         (lambda: nn.Sequential(Doubled(8, 8), nn.LayerNorm(8)), "0"),
     ],
 )
@@ -536,7 +525,19 @@ def test_matrices_that_serve_more_than_one_product_stay(make, name):
     assert model.get_submodule(name) is kept
 
 
-def test_a_shared_table_is_laid_out():
-    table = lm.token_table(vocab_size=9, hidden_dim=4)
-    prepare_to_write(nn.ModuleList([lm.Embedding(table), lm.Unembedding(table)]))
-    assert table.stride() == (1, 9)
+def test_the_projections_of_another_attention_stay_apart():
+    model, x = filled(Tripled(**SIZES), std=0.2), drawn(1, 3, 16)
+    expected = model(x)
+    prepare_to_write(model)
+    torch.testing.assert_close(model(x), expected, atol=1e-6, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_table_is_packed_for_products_and_kept_for_looking_up(dtype):
+    table = nn.Parameter(drawn(9, 4).to(dtype))
+    model = nn.ModuleList([lm.Embedding(table), lm.Unembedding(table)])
+    if not can_pack(model[1]):
+        pytest.skip("this machine cannot pack the number format")
+    prepare_to_write(model)
+    assert isinstance(model[1], PackedUnembedding)
+    assert model[0].weight is model[1].weight is table
