@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -251,9 +252,12 @@ def test_a_long_text_has_the_ids_of_its_pieces(
     tokenizer = backend()
     (whole,) = encoding_process.encode_batch(tokenizer, [PARAGRAPHS])
     for size in (30, 333):
-        parts = list(encoding_process.pieces(tokenizer, PARAGRAPHS, piece_chars=size))
-        assert "".join(parts) == PARAGRAPHS
-        assert (len(parts) > 2) == is_cut
+        for count in (len(PARAGRAPHS), 41):
+            chunks = (PARAGRAPHS[i : i + count] for i in range(0, len(PARAGRAPHS), count))
+            parts = list(encoding_process.pieces(tokenizer, chunks, piece_chars=size))
+            assert "".join(parts) == PARAGRAPHS
+            assert (len(parts) > 2) == is_cut
+            assert sum(encoding_process.encode_batch(tokenizer, parts), array("I")) == whole
         texts = ["ab", PARAGRAPHS, ""]
         encoded = encoding_process.encode_batch(tokenizer, texts, piece_chars=size)
         assert encoded[1] == whole and len(encoded[2]) == 0

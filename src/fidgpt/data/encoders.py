@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,26 @@ from fidgpt.data.errors import DataError
 BATCH_SIZE = 512 * 1024
 
 Encode = Callable[[list[str]], list[NDArray[np.uint32]]]
-_Encoded = list[tuple[bytes, NDArray[np.uint32]]]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A document, or a piece of one.
+
+    Attributes:
+      text: characters of the piece.
+      num_bytes: their number in UTF-8.
+      split: index of the split that the document belongs to.
+      is_last: whether the document ends here.
+    """
+
+    text: str
+    num_bytes: int
+    split: int
+    is_last: bool = True
+
+
+_Encoded = list[tuple[Piece, NDArray[np.uint32]]]
 
 
 @contextlib.contextmanager
@@ -54,18 +74,18 @@ def encoding_processes(tokenizer: Path, *, num_processes: int) -> Iterator[Encod
 
 
 def encode_all(
-    documents: Iterable[str], encode: Encode, *, num_workers: int
-) -> Iterator[tuple[bytes, NDArray[np.uint32]]]:
-    """Yield the UTF-8 bytes and the token ids of each document, in order."""
+    pieces: Iterable[Piece], encode: Encode, *, num_workers: int
+) -> Iterator[tuple[Piece, NDArray[np.uint32]]]:
+    """Yield the pieces and their token ids, in order."""
 
-    def encode_with_bytes(texts: list[str]) -> _Encoded:
-        return [(t.encode(), ids) for t, ids in zip(texts, encode(texts), strict=True)]
+    def encode_texts(batch: list[Piece]) -> _Encoded:
+        return list(zip(batch, encode([piece.text for piece in batch]), strict=True))
 
     executor = ThreadPoolExecutor(num_workers, thread_name_prefix="tokenize")
     in_flight: collections.deque[Future[_Encoded]] = collections.deque()
     try:
-        for texts in _batches(documents):
-            in_flight.append(executor.submit(encode_with_bytes, texts))
+        for batch in _batches(pieces):
+            in_flight.append(executor.submit(encode_texts, batch))
             if len(in_flight) > 2 * num_workers:
                 yield from in_flight.popleft().result()
         while in_flight:
@@ -106,14 +126,14 @@ def _request(process: subprocess.Popen[bytes], texts: list[str]) -> list[NDArray
     return [np.frombuffer(ids, dtype=np.uint32) for ids in ids_of_texts]
 
 
-def _batches(documents: Iterable[str]) -> Iterator[list[str]]:
-    texts: list[str] = []
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
     size = 0
-    for text in documents:
-        texts.append(text)
-        size += len(text)
+    for piece in pieces:
+        batch.append(piece)
+        size += len(piece.text)
         if size >= BATCH_SIZE:
-            yield texts
-            texts, size = [], 0
-    if texts:
-        yield texts
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

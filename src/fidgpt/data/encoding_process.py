@@ -9,7 +9,7 @@ import pickle
 import re
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import tokenizers
 
@@ -43,41 +43,51 @@ def encode_batch(
     encoded = []
     for text in texts:
         ids = array("I")
-        for piece in pieces(backend, text, piece_chars=piece_chars):
+        for piece in pieces(backend, [text], piece_chars=piece_chars):
             ids.extend(_encode(backend, [piece])[0])
         encoded.append(ids)
     return encoded
 
 
-def pieces(backend: tokenizers.Tokenizer, text: str, *, piece_chars: int) -> Iterator[str]:
+def pieces(
+    backend: tokenizers.Tokenizer, chunks: Iterable[str], *, piece_chars: int = PIECE_CHARS
+) -> Iterator[str]:
     """Cut a text where its pre-tokenizer does, into pieces whose ids are those of the whole text.
 
     Cuts are after a line end or before a space, with a word after it, where the characters around
     are split into the same words, and have the same ids, in one part and in two. A text has no cuts
-    if its tokenizer has no pre-tokenizer, or if there is no such place.
+    if its tokenizer has no pre-tokenizer, or if there is no such place: its last piece is the rest.
 
     Args:
       backend: the tokenizer.
-      text: the text.
+      chunks: the text, in parts of any length; no more is read than a piece needs.
       piece_chars: number of characters of a piece; more, if the next cut is further on.
     """
-    begin = 0
-    while backend.pre_tokenizer is not None and begin + piece_chars < len(text):
-        cut = _next_cut(backend, text, begin=begin + piece_chars, piece_chars=piece_chars)
-        if cut is None:
-            break
-        yield text[begin:cut]
-        begin = cut
-    yield text[begin:]
+    text, tested, is_whole = "", 0, False
+    parts = iter(chunks)
+    while not is_whole:
+        chunk = next(parts, None)
+        is_whole = chunk is None
+        text += chunk or ""
+        while backend.pre_tokenizer is not None:
+            begin = max(piece_chars, tested)
+            end = len(text) if is_whole else len(text) - _AROUND
+            cut = _next_cut(backend, text, begin=begin, end=end, piece_chars=piece_chars)
+            if cut is None:
+                tested = max(begin, end)
+                break
+            yield text[:cut]
+            text, tested = text[cut:], 0
+    yield text
 
 
 def _next_cut(
-    backend: tokenizers.Tokenizer, text: str, *, begin: int, piece_chars: int
+    backend: tokenizers.Tokenizer, text: str, *, begin: int, end: int, piece_chars: int
 ) -> int | None:
-    """Return a place from `begin` on where a text can be cut, the first stretch's first."""
-    for start in range(begin, len(text), piece_chars):
+    """Return a place from `begin` to `end` where a text can be cut, the first stretch's first."""
+    for start in range(begin, end, piece_chars):
         for pattern in _CUTS:
-            found = pattern.finditer(text, start, start + piece_chars)
+            found = pattern.finditer(text, start, min(start + piece_chars, end))
             for match in itertools.islice(found, _TRIALS):
                 cut = match.start()
                 left, right = text[max(0, cut - _AROUND) : cut], text[cut : cut + _AROUND]

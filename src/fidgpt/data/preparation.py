@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.data.encoders import Encode, encode_all, encoding_processes
+from fidgpt.data.encoders import Encode, Piece, encode_all, encoding_processes
+from fidgpt.data.encoding_process import PIECE_CHARS
 from fidgpt.data.errors import DataError, delete_command
 from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
 from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter, corpus_files
-from fidgpt.data.sources import Source
+from fidgpt.data.sources import Document, Source
 from fidgpt.data.tokenizers import ByteLevelTokenizer, Tokenizer, TokenizerSpec, load_tokenizer
 from fidgpt.files import cache_directory, read_json, sha256_of, sync, write_whole
 from fidgpt.ranges import require_size
@@ -89,7 +90,9 @@ class Corpus:
     def prepare_in(self, directory: str | Path, *, show_progress: bool = True) -> PreparedCorpus:
         """Open the corpus in `directory`, writing it first if it is missing.
 
-        Memory use is constant. Several processes may call this at once: one works, the others wait.
+        Memory use is constant, whatever the number and the length of documents: a long one that its
+        source reads in pieces is tokenized in pieces, unless its tokenizer cannot tell where a text
+        may be cut. Several processes may call this at once: one works, the others wait.
         If it is interrupted or killed, the finished shards are kept beside `directory`, and the
         same call resumes after them.
 
@@ -193,16 +196,21 @@ class _Preparation:
         with contextlib.ExitStack() as stack:
             for writer in writers:
                 stack.callback(writer.close)
-            self._tokenize(surveyed, tokenizer, writers)
-            for writer in writers:
-                writer.finish_shard()
-        num_bytes = sum(writer.num_bytes for writer in writers)
-        if num_bytes != surveyed.num_bytes:
-            (self._directory / RECORD).unlink(missing_ok=True)
-            raise DataError(
-                f"The text changed while it was read: {surveyed.num_bytes} bytes at first, "
-                f"{num_bytes} later.\nStart again when nothing writes to it."
-            )
+            try:
+                self._tokenize(surveyed, tokenizer, writers)
+                for writer in writers:
+                    writer.finish_shard()
+                num_bytes = sum(writer.num_bytes for writer in writers)
+                if num_bytes != surveyed.num_bytes:
+                    raise _TextChangedError(
+                        f"{surveyed.num_bytes} bytes at first, {num_bytes} later"
+                    )
+            except _TextChangedError as error:
+                (self._directory / RECORD).unlink(missing_ok=True)
+                raise DataError(
+                    f"The text changed while it was read: {error}.\n"
+                    "Start again when nothing writes to it."
+                ) from error
         files = sorted(self._directory.glob("tokenizer*.json"))
         return {
             "dtype": dtype,
@@ -247,22 +255,31 @@ class _Preparation:
         done = sum(writer.num_bytes for writer in writers)
         self._progress.phase("Tokenizing", total=surveyed.num_bytes, done=done)
 
-        def documents() -> Iterator[str]:
-            for text in self._corpus.source.documents():
-                split = any(finished) and surveyed.is_held_out(text.encode())
+        def pieces() -> Iterator[Piece]:
+            hashes = iter(surveyed.long_hashes)
+            for document in self._corpus.source.documents():
+                if isinstance(document, str):
+                    data = document.encode()
+                    value, size = _hash(data), len(data)
+                else:
+                    value, size = next(hashes, -1), 0
+                split = int(value < surveyed.held_out_below)
                 if finished[split]:
                     finished[split] -= 1
+                elif isinstance(document, str) and len(document) <= PIECE_CHARS:
+                    yield Piece(document, size, split)
                 else:
-                    yield text
+                    chunks = _chunks(document) if isinstance(document, str) else document
+                    yield from _cut(tokenizer, chunks, split=split, value=value)
 
         with self._encoder(tokenizer, num_bytes=surveyed.num_bytes - done) as encode:
-            for data, tokens in encode_all(documents(), encode, num_workers=self._num_workers):
-                writer = writers[surveyed.is_held_out(data)]
-                if writer.add(tokens, num_bytes=len(data)):
+            for piece, tokens in encode_all(pieces(), encode, num_workers=self._num_workers):
+                writer = writers[piece.split]
+                if writer.add(tokens, num_bytes=piece.num_bytes, is_last=piece.is_last):
                     records = {n: w.record() for n, w in zip(SPLITS, writers, strict=True)}
                     record = {"survey": dataclasses.asdict(surveyed), "splits": records}
                     write_whole(self._directory / RECORD, json.dumps(record))
-                self._progress.advance(len(data))
+                self._progress.advance(piece.num_bytes)
 
     @contextlib.contextmanager
     def _encoder(self, tokenizer: Tokenizer, *, num_bytes: int) -> Iterator[Encode]:
@@ -274,6 +291,55 @@ class _Preparation:
             yield encode
 
 
+def _chunks(text: str) -> Iterator[str]:
+    return (text[i : i + PIECE_CHARS] for i in range(0, len(text), PIECE_CHARS))
+
+
+class _TextChangedError(Exception):
+    """The documents are others than those of the survey."""
+
+
+def _cut(tokenizer: Tokenizer, chunks: Iterable[str], *, split: int, value: int) -> Iterator[Piece]:
+    """Yield the pieces of a long document with the hash `value`.
+
+    Raises:
+      _TextChangedError: the hash is another one.
+    """
+    digest, latest = _Digest(), None
+    for text in tokenizer.pieces(chunks):
+        if latest is not None:
+            yield latest
+        latest = Piece(text, digest.add(text), split, is_last=False)
+    if digest.value != value:
+        raise _TextChangedError("a long document has another hash")
+    if latest is not None:
+        yield dataclasses.replace(latest, is_last=True)
+
+
+class _Digest:
+    """The hash of a document that is read in pieces.
+
+    Attributes:
+      num_bytes: number of bytes so far.
+    """
+
+    def __init__(self) -> None:
+        self._state = hashlib.blake2b(digest_size=8)
+        self.num_bytes = 0
+
+    def add(self, text: str) -> int:
+        """Add a piece, and return its number of bytes."""
+        data = text.encode()
+        self._state.update(data)
+        self.num_bytes += len(data)
+        return len(data)
+
+    @property
+    def value(self) -> int:
+        """The hash, as of `_hash`."""
+        return int.from_bytes(self._state.digest(), "big")
+
+
 @dataclasses.dataclass(frozen=True)
 class Survey:
     """The results of reading a corpus once.
@@ -282,19 +348,17 @@ class Survey:
       num_bytes: number of bytes of text.
       held_out_below: a document is held out if its hash is below this.
       sample: the training documents on which the tokenizer is trained.
+      long_hashes: hashes of the documents that came in pieces, in order.
     """
 
     num_bytes: int
     held_out_below: int
     sample: list[str]
-
-    def is_held_out(self, data: bytes) -> bool:
-        """Return whether the document with these bytes is in the validation split."""
-        return _hash(data) < self.held_out_below
+    long_hashes: list[int] = dataclasses.field(default_factory=list)
 
 
 def survey(
-    documents: Iterable[str],
+    documents: Iterable[Document],
     *,
     validation_fraction: float,
     sample_bytes: int,
@@ -303,16 +367,28 @@ def survey(
     """Read every document once, to size the corpus, split it and sample it.
 
     The sample consists of the documents with the largest hashes, up to `sample_bytes` bytes, so it
-    does not depend on their order. If there are two different documents, at least one is held out
-    and at least one is not, unless `validation_fraction` is 0 or 1.
+    does not depend on their order; of a document that came in pieces and is larger, it has the
+    beginning. If there are two different documents, at least one is held out and at least one is
+    not, unless `validation_fraction` is 0 or 1.
     """
     num_bytes = sampled_bytes = 0
     smallest, largest = _HASH_RANGE, -1
     lowest = 0 if sample_bytes else _HASH_RANGE
     sample: list[tuple[int, int, str]] = []
-    for text in documents:
-        data = text.encode()
-        value, size = _hash(data), len(data)
+    long_hashes: list[int] = []
+    for document in documents:
+        if isinstance(document, str):
+            text, data = document, document.encode()
+            value, size = _hash(data), len(data)
+            on_document(size)
+        else:
+            digest, kept = _Digest(), list[str]()
+            for piece in document:
+                on_document(digest.add(piece))
+                if digest.num_bytes <= sample_bytes or not kept:
+                    kept.append(piece)
+            text, value, size = "".join(kept), digest.value, digest.num_bytes
+            long_hashes.append(value)
         num_bytes += size
         smallest, largest = min(smallest, value), max(largest, value)
         if value >= lowest:
@@ -322,7 +398,6 @@ def survey(
             lowest += (_HASH_RANGE - lowest) // 8
             sample = [item for item in sample if item[0] >= lowest]
             sampled_bytes = sum(size for _, size, _ in sample)
-        on_document(size)
     if largest < 0:
         raise DataError("The corpus holds no text.\nCheck the path of the source.")
     below = int(validation_fraction * _HASH_RANGE)
@@ -330,7 +405,8 @@ def survey(
         below = min(max(below, smallest + 1), largest) if smallest < largest else 0
     # If everything is held out, the tokenizer is trained on that.
     least = 0 if below == _HASH_RANGE else below
-    return Survey(num_bytes, below, [text for value, _, text in sorted(sample) if value >= least])
+    chosen = [text for value, _, text in sorted(sample) if value >= least]
+    return Survey(num_bytes, below, chosen, long_hashes)
 
 
 def _hash(data: bytes) -> int:

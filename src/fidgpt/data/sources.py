@@ -1,11 +1,13 @@
 """Sources of documents: files of text, JSON lines or tables; Hugging Face datasets."""
 
+import collections
 import contextlib
 import fnmatch
 import functools
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import os
 import platform
@@ -15,31 +17,39 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fidgpt.data.errors import DataError, import_extra
+from fidgpt.data.long_lines import LongLine
 from fidgpt.files import read_json
 from fidgpt.ranges import require_size
 
 __all__ = ["HubDataset", "Source", "StandardLibrary", "TextFiles"]
 
 
+T = TypeVar("T")
 _BY_PYARROW = {".bz2": "bz2", ".lz4": "lz4", ".zst": "zstd"}
 _UNPACKED = {".gz", *_BY_PYARROW}
 _UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
 _TESTS = ("test", "tests", "idle_test")
 _NOT_CODE = (*_TESTS, "encodings", "pydoc_data", "site-packages", "dist-packages")
 _EXCLUDE = 'exclude it from its folder: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt"'
-_MAX_LINE_BYTES = 1 << 26  # longer lines are not text
+_LONG_LINE = 1 << 20  # bytes; the text of a longer line is read in pieces
+_MAX_LINE_BYTES = 1 << 26  # of everything else in a line
 _ROWS_AT_ONCE = 256
+# A text, or the pieces of a long one, which are read before the next document is.
+Document = str | Iterator[str]
 
 
 @runtime_checkable
 class Source(Protocol):
     """Documents in a fixed order, and a cheap fingerprint of them."""
 
-    def documents(self) -> Iterator[str]:
-        """Yield the non-empty documents; every call yields the same ones."""
+    def documents(self) -> Iterator[Document]:
+        """Yield the non-empty documents; every call yields the same ones.
+
+        A document that may not fit into memory is an iterator over its pieces, in order.
+        """
         ...
 
     def identity(self) -> str:
@@ -114,22 +124,10 @@ class TextFiles:
         self.patterns = tuple(patterns)
         self.document_chars = document_chars
 
-    def documents(self) -> Iterator[str]:
-        """Yield the documents of each file in turn."""
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents of each file in turn; those of long lines in pieces."""
         for path in self._files():
-            try:
-                yield from filter(None, self._read(path))
-            except (OSError, EOFError, zlib.error) as error:
-                reason = getattr(error, "strerror", None) or str(error)
-                raise DataError(
-                    f"Cannot read {path}: {reason}.\nCheck that the file is complete and readable."
-                ) from error
-            except UnicodeDecodeError as error:
-                byte = error.object[error.start]
-                raise DataError(
-                    f"{path} is not UTF-8 text ({error.reason}, byte 0x{byte:02x}).\n"
-                    f"Convert it, for example with `iconv -f latin1 -t utf-8`, or {_EXCLUDE}."
-                ) from error
+            yield from _explained(filter(None, self._read(path)), path)
 
     def identity(self) -> str:
         """Return the options, and a hash of the files' paths, sizes and modification times."""
@@ -138,7 +136,7 @@ class TextFiles:
         options = f"{self.text_field} {self.document_chars}"
         return f"files {root} {options} {_fingerprint(files, root=root)}"
 
-    def _read(self, path: Path) -> Iterator[str]:
+    def _read(self, path: Path) -> Iterator[Document]:
         """Yield the documents of a file, whose suffix determines its format."""
         match kind_of(path):
             case ".parquet" | ".arrow":
@@ -301,31 +299,81 @@ def _has_lines(path: Path, text_field: str) -> bool:
     return isinstance(row, dict) and text_field in row
 
 
-def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
+def _explained(items: Iterator[T], path: Path) -> Iterator[T]:
+    """Yield items that are read from a file, and name it where that fails.
+
+    Raises:
+      DataError: the file cannot be read or is not UTF-8 text.
+    """
+    try:
+        yield from items
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(
+            f"Cannot read {path}: {reason}.\nCheck that the file is complete and readable."
+        ) from error
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise DataError(
+            f"{path} is not UTF-8 text ({error.reason}, byte 0x{byte:02x}).\n"
+            f"Convert it, for example with `iconv -f latin1 -t utf-8`, or {_EXCLUDE}."
+        ) from error
+
+
+def _read_json_lines(path: Path, *, text_field: str) -> Iterator[Document]:
     with open_unpacked(path) as file:
-        lines = iter(lambda: file.readline(_MAX_LINE_BYTES + 1), b"")
-        for number, line in enumerate(lines, start=1):
+        for number in itertools.count(1):
+            line = file.readline(_LONG_LINE)
+            if not line:
+                return
             place = f"{path}, line {number}"
-            if len(line) > _MAX_LINE_BYTES:
-                raise DataError(
-                    f"{place} is longer than {_MAX_LINE_BYTES >> 20} MiB, which takes ten times as "
-                    "much memory.\nSplit it into several documents."
-                )
-            if not line.strip():
-                continue
-            try:
-                text = text_of(
-                    json.loads(line.decode("utf-8-sig")), text_field=text_field, place=place
-                )
-                text.encode()  # fails for unpaired surrogates
-            except DataError:
-                raise
-            except (ValueError, RecursionError) as error:
-                raise DataError(
-                    f"{place} is not JSON in UTF-8 ({error}).\nEach line must be an object, such "
-                    f'as {{"{text_field}": "..."}}.'
-                ) from error
-            yield text
+            if len(line) == _LONG_LINE and not line.endswith(b"\n"):
+                chunks = _rest_of_line(line, file)
+                pieces = _explained(_long_text(chunks, text_field=text_field, place=place), path)
+                if first := next(pieces, ""):
+                    yield itertools.chain([first], pieces)
+                collections.deque(pieces, maxlen=0)  # what was not wanted
+            elif line.strip():
+                with _explaining_json(place, text_field=text_field):
+                    row = json.loads(line.decode("utf-8-sig"))
+                    text = text_of(row, text_field=text_field, place=place)
+                    text.encode()  # fails for unpaired surrogates
+                yield text
+
+
+def _rest_of_line(line: bytes, file: gzip.GzipFile | io.BufferedReader) -> Iterator[bytes]:
+    """Yield what was read of a line, then the rest, without the line end."""
+    while line and not line.endswith(b"\n"):
+        yield line
+        line = file.readline(_LONG_LINE)
+    yield line
+
+
+def _long_text(chunks: Iterator[bytes], *, text_field: str, place: str) -> Iterator[str]:
+    line = LongLine(chunks, text_field=text_field, max_rest=_MAX_LINE_BYTES)
+    pieces = line.pieces()
+    while True:
+        with _explaining_json(place, text_field=text_field):
+            piece = next(pieces, None)
+            if piece is not None:
+                piece.encode()  # fails for unpaired surrogates
+        if piece is None:
+            text_of(line.row, text_field=text_field, place=place)
+            return
+        yield piece
+
+
+@contextlib.contextmanager
+def _explaining_json(place: str, *, text_field: str) -> Iterator[None]:
+    try:
+        yield
+    except DataError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{place} is not JSON in UTF-8 ({error}).\nEach line must be an object, such "
+            f'as {{"{text_field}": "..."}}.'
+        ) from error
 
 
 def read_table(path: Path, *, text_field: str) -> Iterator[str]:
