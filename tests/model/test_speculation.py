@@ -77,6 +77,23 @@ def test_every_kind_of_cache_is_rewound(kind: str, num_tokens: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["prefix", "window", "latent"])
+def test_greedy_texts_with_filters_are_the_same(kind: str) -> None:
+    """With a mask that shows later tokens of the prefix too, of which a proposal is none."""
+    model = MODELS[kind]()
+    draft = Draft(similar(model, noise=0.1), context=14, num_tokens=5)
+    filters: dict[str, Any] = {"repetition_penalty": 1.5, "top_k": 9, "top_p": 0.9, "min_p": 0.01}
+
+    def written(draft: Draft | None) -> Any:
+        choose = Sampling(seeds=[0] * len(PROMPTS), temperature=0.0, **filters)
+        sizes = {"num_tokens": 9, "context": 14}
+        return list(write(model, PROMPTS, choose=choose, draft=draft, **sizes))
+
+    assert written(draft) == written(None)
+    assert 0 < draft.num_accepted < draft.num_proposed
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("context", "draft_context"), [(8, 99), (99, 8), (1, 99)])
 def test_beyond_a_context_the_model_writes_alone(context: int, draft_context: int) -> None:
     model = MODELS["plain"]()

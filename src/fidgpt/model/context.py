@@ -62,11 +62,14 @@ class AttentionContext(TokenPositions):
       tokens: token ids [batch, seq], for modules that embed them again; None if not available.
       cache: keys and values of earlier tokens, during generation.
       layer: index of the layer whose cache `update_cache` extends.
+      continues: whether the tokens continue a text one by one, so that none attends to later ones,
+        whatever the mask.
     """
 
     tokens: Tokens | None = None
     cache: Cache | None = None
     layer: int = 0
+    continues: bool = False
     _cached: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def at_layer(self, index: int) -> "AttentionContext":
@@ -195,10 +198,13 @@ class AttentionContext(TokenPositions):
             self._cached[key] = compute()
         return self._cached[key]
 
-    @staticmethod
-    def may_see(query: Token, key: Token, mask: Mask, window: int | None) -> Bool[Tensor, "..."]:
+    def may_see(
+        self, query: Token, key: Token, mask: Mask, window: int | None
+    ) -> Bool[Tensor, "..."]:
         """Return whether queries may attend to keys; the shapes of tokens broadcast."""
         visible = mask(query, key) & (key.position >= 0)
+        if self.continues and mask is not causal:
+            visible = visible & causal(query, key)
         if window is not None:
             visible = visible & Window(window)(query, key)
         if query.document is None or key.document is None:

@@ -89,6 +89,7 @@ class Rows:
             whole.contiguous,
             tokens=_after(cached, self.text()),
             cache=cache,
+            continues=old > 0,
         )
 
 
