@@ -55,7 +55,10 @@ def choose(made: Composition, trainer: Trainer, *, renew: bool = False) -> Choic
     """
     if not is_open(made.config):
         return None
-    kernels = {name: fdl.build(one) for name, one in KERNELS.items()}
+    kernels = {
+        name: fdl.build(one) if isinstance(one, fdl.Buildable) else one
+        for name, one in KERNELS.items()
+    }
     return tuning.choose(
         trainer,
         [fdl.build(one) for one in FORMATS],
