@@ -182,6 +182,33 @@ def test_a_parameter_without_a_gradient_is_named(capfd):
     assert capfd.readouterr().err == ""
 
 
+class OwnModel(model.LanguageModel):
+    READS = ("padding", "documents")
+
+    def __init__(self, *, vocab_size: int, width: int, has_spare: bool = False) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocab_size, width)
+        self.layers = nn.GRU(width, width, batch_first=True)
+        self.unembedding = nn.Linear(width, vocab_size)
+        self.spare = nn.Linear(width, 1) if has_spare else None
+
+    def features(self, tokens, ctx=None):
+        return self.layers(self.embedding(tokens))[0]
+
+
+def test_a_model_of_ones_own_is_tried_with_its_unembedding(capfd):
+    cfg = configs.debug()
+    cfg.model = fdl.Config(OwnModel, vocab_size=257, width=8)
+    check(cfg)
+    assert capfd.readouterr().err == ""
+    trainer = build_trainer(cfg)
+    trainer.parallel.world_size = 2
+    preflight.check_components(trainer)
+    cfg.model.has_spare = True
+    check(cfg)
+    assert "get no gradient: spare.weight, spare.bias. " in capfd.readouterr().err
+
+
 def test_on_several_processes_it_is_an_error():
     trainer = build_trainer(unused_mixer())
     trainer.parallel.world_size = 2

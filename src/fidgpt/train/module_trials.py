@@ -499,6 +499,8 @@ class Trial:
         tokens, x = self._batch(self._count())
         with torch.enable_grad(), collecting() as reports:
             out = self._call(self._plain(tokens), tokens, x.requires_grad_(self.width is not None))
+            if isinstance(self.module, LanguageModel):
+                out = self.module.unembedding(out)
             total = sum((loss.float() for loss in reports.losses.values()), out.float().sum())
         waiting: list[Any] = [total.grad_fn]
         seen, reached = set[Any](), set[int]()
