@@ -14,6 +14,7 @@ FILES = {
     "base.yaml": "{width: 1, seed: 5, model: {color: red}}",
     "model/small.yaml": "{defaults: [block: plain, shared], width: 10, depth: 2, block: {size: 4}}",
     "model/shared.yaml": "{depth: 7, shared: true}",
+    "model/like.yaml": "{defaults: [shared], width: 3}",
     "model/block/plain.yaml": "{kind: plain, size: 1}",
     "model/block/other.yaml": "{kind: other}",
     "optimizer/adam.yaml": "{defaults: [schedule: cosine, _self_], lr: 0.1}",
@@ -99,6 +100,9 @@ def test_files_are_selected_as_on_the_command_line_of_hydra(composed: Any) -> No
     overridden = "{defaults: [model: small, override model/block: other]}"
     assert composed(overridden)["model"]["block"]["kind"] == "other"
     assert composed(overridden, **{"model/block": "plain"}) == {"model": SMALL}
+    assert composed(text, model="like")["model"] == {"depth": 7, "shared": True, "width": 3}
+    experiment = "{defaults: [model: small, override model: like]}"
+    assert composed(experiment)["model"]["width"] == 3
     with pytest.raises(ConfigError, match=r"no defaults list has the group 'modl'. Did you mean m"):
         composed(text, modl="shared")
     with pytest.raises(ConfigError, match="no defaults list to select model in"):

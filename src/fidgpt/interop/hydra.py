@@ -21,7 +21,8 @@ class _Entry(NamedTuple):
       group: folder of the file inside the root; empty for the root itself.
       name: name of the file; None selects none.
       package: path of the config at which its content is put.
-      key: the group, with the package if the entry names one, by which it is overridden.
+      key: the group, with the package if the entry names one, by which it is overridden; empty for
+        an entry that is a name alone, which nothing overrides.
       is_optional: whether the file may be missing.
       is_override: whether it replaces what other entries of the key select.
     """
@@ -133,7 +134,7 @@ class _Composer:
         if entry.is_override:
             self.overrides[entry.key] = entry.name
             return
-        self.groups.add(entry.key)
+        self.groups.update(filter(None, [entry.key]))
         name = self._selected.get(entry.key, entry.name)
         if name is None:
             return
@@ -147,6 +148,7 @@ class _Composer:
 
 def _entries(written: Any, path: Path, group: str, package: str) -> Iterator[_Entry]:
     """Yield what an entry of a defaults list in a file of a group and package selects."""
+    has_group = not isinstance(written, str)
     if isinstance(written, str):  # NAME, FOLDER/NAME and NAME@PACKAGE
         name, at_sign, place = written.partition("@")
         folder, slash, name = name.rpartition("/")
@@ -170,7 +172,8 @@ def _entries(written: Any, path: Path, group: str, package: str) -> Iterator[_En
         if name is not None and (not isinstance(name, str) or name == "???" or "${" in name):
             raise ConfigError(f"{path}: defaults have {key}: {name!r:.60}; select a file.")
         marks = "optional" in words, "override" in words
-        yield _Entry(folder, name, placed, f"{folder}{at_sign}{place}", *marks)
+        own = f"{folder}{at_sign}{place}" if has_group else ""
+        yield _Entry(folder, name, placed, own, *marks)
 
 
 def _header(path: Path, group: str, package: str) -> str:
