@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fiddle.experimental import serialization
 from torch import nn
 
 from fidgpt.cli import train
@@ -392,6 +393,10 @@ def test_a_graph_of_a_users_own_parts_is_shown(
 ) -> None:
     code = """
 import fiddle as fdl
+from fiddle.experimental import auto_config
+
+class LearningRate(fdl.Tag):
+    'As one of fidgpt is called.'
 
 class Net:
     def __init__(self, dim: int = 8): ...
@@ -400,7 +405,11 @@ class Loop:
     def __init__(self, net: Net, lr: float = 0.1): ...
 
 def mine() -> fdl.Config[Loop]:
-    return fdl.Config(Loop, net=fdl.Config(Net, dim=16))
+    return fdl.Config(Loop, net=fdl.Config(Net, dim=16), lr=LearningRate.new(0.1))
+
+@auto_config.auto_config
+def decorated(dim: int = 4) -> Loop:
+    return Loop(net=Net(dim=dim))
 """
     (tmp_path / "plainfiddle.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -408,6 +417,18 @@ def mine() -> fdl.Config[Loop]:
     status, out, err = command(train.main, *flags, "--diff=plainfiddle.mine")
     assert (status, err) == (0, "")
     assert "net.dim = 32\n" in out and out.endswith("~ net.dim: 16 -> 32\n")
+    decorated = "--config=config:plainfiddle.decorated(dim=5)"
+    assert "\nnet.dim = 5\n" in command(train.main, decorated, "--print=flat")[1]
+    status, _, err = command(train.main, decorated.replace("5", "wide"), "--print")
+    assert status == 2 and "dim: 'wide' is not an int." in err
+    tag = "--config=tag:LearningRate=0.2"
+    assert "\nlr = 0.2\n" in command(train.main, flags[0], tag, "--print=flat")[1]
+    status, _, err = command(train.main, flags[0], "--allow=plainfiddle", "--dry_run")
+    assert status == 2 and "builds Loop, and what runs is a Trainer. In a script of your" in err
+    made = compose(["config:plainfiddle.mine"]).config
+    (tmp_path / "fiddle.json").write_text(serialization.dump_json(made))
+    status, _, err = command(train.main, f"--config=config_file:{tmp_path}/fiddle.json", "--print")
+    assert status == 2 and "a file of Fiddle" in err and "load_json in a config function" in err
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ checks every run:
 
 import collections
 import enum
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -296,7 +297,7 @@ def _with_projects(own: dict[str, Any], packages: Iterable[str], kind: str) -> d
         f"{module.__name__}.{name}": value
         for package in packages
         for module in _module_in(package, f"{kind}s")
-        for name, value in offers(module).items()
+        for name, value in _offers_of(module, kind).items()
         if _is_kind(value, kind)
     }
     bare = collections.Counter(name.rpartition(".")[2] for name in dotted)
@@ -362,12 +363,28 @@ def find_dotted(name: str, kind: str) -> Any:
             f"there is no {kind} {name!r}: {package} is one of Python's own modules, which have "
             "none. Rename your module."
         )
-    known = offers(imported(module_name, f"{kind} {name!r}"))
+    known = _offers_of(imported(module_name, f"{kind} {name!r}"), kind)
     if last not in known:
         raise ConfigError(f"{module_name} offers no {kind} {last!r}. {suggest(last, known)}")
     if not _is_kind(known[last], kind):
         raise ConfigError(f"{name} is not a {kind}, but {type(known[last]).__name__}.")
     return known[last]
+
+
+def _offers_of(module: ModuleType, kind: str) -> dict[str, Any]:
+    """Return what a module offers as a kind; of `auto_config` what makes the graph."""
+    known = offers(module)
+    if kind == "config":
+        known |= {n: _as_config(one) for n, one in known.items() if hasattr(one, "as_buildable")}
+    return known
+
+
+def _as_config(decorated: Any) -> Callable[..., fdl.Config]:
+    @functools.wraps(decorated.func)
+    def make(*args: Any, **named: Any) -> fdl.Config:
+        return decorated.as_buildable(*args, **named)
+
+    return make
 
 
 def offers(module: ModuleType) -> dict[str, Any]:

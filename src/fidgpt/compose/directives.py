@@ -214,8 +214,12 @@ def _set(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
 
 
 def _tag(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
+    from fidgpt.graph.selectors import tags_of
+
     name, sign, value = split_assignment(text, "tag:LearningRate=3e-4")
-    return _assign(root, catalogue.find("tag", name), sign, value, f"tag:{name}", catalogue)
+    carried = [tag for tag in tags_of(root) if tag.__name__ == name]
+    tag = carried[0] if len(carried) == 1 else catalogue.find("tag", name)
+    return _assign(root, tag, sign, value, f"tag:{name}", catalogue)
 
 
 def _assign(

@@ -85,7 +85,10 @@ def build_trainer(cfg: fdl.Config | Resolved, catalogue: Catalogue | None = None
         constraints = constraints_of(catalogue) if catalogue else CONSTRAINTS
         trainer = graph.build(cfg, constraints=constraints)
     if not isinstance(trainer, Trainer):
-        raise ConfigError(f"the config builds a {type(trainer).__name__}; a run needs a Trainer.")
+        raise ConfigError(
+            f"the config builds {type(trainer).__name__}, and what runs is a Trainer. In a script "
+            "of your own, graph.build(compose(directives).config) builds it: see docs/python.md."
+        )
     try_model(trainer)
     try_optimizer(trainer)
     return trainer

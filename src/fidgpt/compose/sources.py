@@ -19,6 +19,7 @@ _READERS = {
     r"^\[(model|training|optimizer|parallelism)\]": "read_torchtitan(Path({path!r})).directives",
     r"^trainer:": "read_levanter(Path({path!r})).directives",
 }
+_FIDDLE = re.compile(r'\s*\{\s*"root":\s*\{\s*"type":')
 _LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
 
 
@@ -100,6 +101,11 @@ def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
 
 def reader_hint(path: str, content: str) -> str:
     """Return what reads a file that looks like one of another system; "" for other files."""
+    if _FIDDLE.match(content):
+        return (
+            "It looks like a file of Fiddle, which imports all that it names: read it with its own "
+            "serialization.load_json in a config function, and name that one, as config:lab.mine."
+        )
     is_other = path.endswith((".toml", ".yaml", ".yml"))
     for sign, reader in _READERS.items() if is_other else ():
         if re.search(sign, content, re.MULTILINE):

@@ -123,7 +123,12 @@ def tags_below(refs: Iterable[ParameterRef]) -> set[Any]:
 
 def tags_in(root: Any) -> dict[str, Any]:
     """Return the tags of the parameters of a graph, by name."""
-    return {tag.__name__: tag for tag in tags_below([ParameterRef.to_root(root)])}
+    return {tag.__name__: tag for tag in tags_of(root)}
+
+
+def tags_of(root: Any) -> set[Any]:
+    """Return the tags of the parameters of a graph."""
+    return tags_below([ParameterRef.to_root(root)])
 
 
 def _carriers(refs: Iterable[ParameterRef], is_wanted: Callable[[Any], bool]) -> list[ParameterRef]:
