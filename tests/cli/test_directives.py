@@ -111,8 +111,8 @@ def test_a_graph_that_is_kept_elsewhere_stays_as_it_is() -> None:
             "model:\n  _component_: torchtune.models.llama3\n",
             "read_targets(Path(",
         ),
-        ("levanter.yml", "trainer: {seed: 1}\n", "read_levanter(Path("),
-        ("titan.toml", "[model]\nname = 'llama3'\n", "read_torchtitan(Path("),
+        ("levanter.yml", "trainer: {seed: 1}\n", "python -m fidgpt.interop /"),
+        ("titan.toml", "[model]\nname = 'llama3'\n", "python -m fidgpt.interop /"),
         ("mine.yaml", "seed: 3\n", None),
     ],
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from fidgpt import model, optim
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, check_and_bind
 from fidgpt.interop import Mapped, read_torchtitan
+from fidgpt.interop import __main__ as command
 from fidgpt.train import BFloat16, Float32
 
 QWEN = """
@@ -265,6 +267,36 @@ def test_sizes_of_batches_in_tokens(
     cfg = graph_of(mapped)
     assert (cfg.seq_len, cfg.micro_batch_size, cfg.batch_size) == sizes
     assert listed(mapped) == {*unmapped, "optimizer.weight_decay"}
+
+
+REGISTRY = """
+from tests.interop.test_torchtitan import Run, Training
+
+def small():
+    return Run(training=Training(steps=300, seq_len=64))
+
+SIZE = 3
+"""
+
+
+def test_the_command_for_a_file_or_a_function_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ownregistry.py").write_text(REGISTRY)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = Run(training=Training(steps=300, seq_len=64))
+    assert command.main(["ownregistry.small"]) == 0
+    printed = capsys.readouterr().out.replace("\\\n", "")
+    mapped = read_torchtitan(run)
+    flags = [f"--config={one}" for one in mapped.directives]
+    assert shlex.split(printed, comments=True) == ["python", "train.py", *flags]
+    assert [line[2:] for line in printed.splitlines() if line[0] == "#"] == mapped.unmapped
+    (tmp_path / "levanter.yaml").write_text("model: {type: llama}\ntrainer: {seed: 7}\n")
+    assert command.main([str(tmp_path / "levanter.yaml")]) == 0
+    assert "--config=set:seed=7" in capsys.readouterr().out
+    for name in ("ownregistry.SIZE", "ownregistry", "nothing.at.all"):
+        with pytest.raises(ConfigError, match=name):
+            command.main([name])
 
 
 @pytest.mark.parametrize(

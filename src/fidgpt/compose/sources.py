@@ -15,9 +15,13 @@ from fidgpt.graph.provenance import restore_provenance
 
 # What in fidgpt.interop reads the files of other systems, by what stands in them.
 _READERS = {
-    r"^defaults:|\b_(target|component)_:": "read_targets(Path({path!r}))",
-    r"^\[(model|training|optimizer|parallelism)\]": "read_torchtitan(Path({path!r})).directives",
-    r"^trainer:": "read_levanter(Path({path!r})).directives",
+    r"^defaults:|\b_(target|component)_:": (
+        "fidgpt.interop reads in Python: read_targets(Path({path!r}))"
+    ),
+    **dict.fromkeys(
+        (r"^\[(model|training|optimizer|parallelism)\]", r"^trainer:"),
+        "has an equivalent command, which this prints: python -m fidgpt.interop {path}",
+    ),
 }
 _FIDDLE = re.compile(r'\s*\{\s*"root":\s*\{\s*"type":')
 _LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
@@ -109,10 +113,7 @@ def reader_hint(path: str, content: str) -> str:
     is_other = path.endswith((".toml", ".yaml", ".yml"))
     for sign, reader in _READERS.items() if is_other else ():
         if re.search(sign, content, re.MULTILINE):
-            return (
-                "It looks like a file of another system, which fidgpt.interop reads in Python: "
-                + reader.format(path=path)
-            )
+            return f"It looks like a file of another system, which {reader.format(path=path)}"
     return ""
 
 

@@ -1,0 +1,42 @@
+"""`python -m fidgpt.interop FILE`: the command for a training file of Levanter or torchtitan."""
+
+import shlex
+from pathlib import Path
+
+from fidgpt.compose.catalogue import called, imported
+from fidgpt.graph import ConfigError
+from fidgpt.graph.errors import run_command
+from fidgpt.interop import Mapped, read_levanter, read_torchtitan
+
+_USAGE = (
+    "name a TOML file of torchtitan, a YAML file of Levanter, or a function of torchtitan's "
+    "registries, such as torchtitan.models.llama3.config_registry.llama3_8b"
+)
+
+
+def main(arguments: list[str]) -> int:
+    """Print the command, and below it, as comments, what has no equivalent; return the status."""
+    if len(arguments) != 1:
+        raise ConfigError(f"{_USAGE}: python -m fidgpt.interop FILE")
+    mapped = _read(arguments[0])
+    flags = [shlex.quote(f"--config={one}") for one in mapped.directives]
+    print("python train.py", *flags, sep=" \\\n    ")
+    print(*(f"# {' '.join(one.split())}" for one in mapped.unmapped), sep="\n")
+    return 0
+
+
+def _read(name: str) -> Mapped:
+    match Path(name).suffix:
+        case ".toml":
+            return read_torchtitan(Path(name))
+        case ".yaml" | ".yml":
+            return read_levanter(Path(name))
+    module, _, function = name.rpartition(".")
+    make = getattr(imported(module, name), function, None) if module else None
+    if not callable(make):
+        raise ConfigError(f"{name} is neither a file nor a function: {_USAGE}.")
+    return read_torchtitan(called(name, make))
+
+
+if __name__ == "__main__":
+    run_command(main)
