@@ -69,7 +69,9 @@ def fiddled(config: str, name: str) -> fdl.Config:
         cfg.model.hidden_dim, cfg.model.num_layers = size, min(depth, 2)
     if name == "use_compile":
         cfg.model.compile.backend = "eager"
-    cfg.seq_len, cfg.batch_size = min(cfg.seq_len, 64), min(cfg.batch_size, 4)
+    for key, most in {"seq_len": 64, "batch_size": 4}.items():
+        if isinstance(value := getattr(cfg, key), int):
+            setattr(cfg, key, min(value, most))
     return cfg
 
 

@@ -9,6 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -40,6 +41,7 @@ _CHANNELS = ("collectives.py", "data_parallel.py")
 # What a step is there for: gradients are averaged, parts of products and sequences joined, and
 # weights gathered; by the innermost place in fidgpt that is no channel.
 _NEEDED = ("model/", "parallel/context.py", "parallel/tensor.py", "optim/", "train/loss.py")
+_NEEDED += ("parallel/owners.py",)
 _GRADIENTS = ("reduce_gradients", "gather", "gather_uneven")
 
 
@@ -155,12 +157,16 @@ def _synchronize(*_: object) -> None:
         Counting.current.taken.waits[f"synchronize in {_place()}"] += 1
 
 
-def _reduced(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+def _reduced(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket of gradients, as DDP does where processes are there."""
     buffer, future = bucket.buffer(), torch.futures.Future[Tensor]()
     dist.all_reduce(buffer)
     future.set_result(buffer)
     return future
+
+
+# As DDP wants it; torch keeps the class private.
+_reduced.__annotations__["bucket"] = attrgetter("GradBucket")(dist)
 
 
 class _Reducer:
@@ -203,8 +209,9 @@ def _columns(*place: Any) -> context.Columns:
     """Return the columns of a process, which it computes once on the CPU, on the device."""
     with unset_fake_temporarily():
         made = _columns_of(*place[:-1], torch.device("cpu"))
-    parts = (getattr(made, one.name) for one in fields(made))
-    return context.Columns(*(x if x is None else torch.empty_like(x, device=GPU) for x in parts))
+    parts: list[Any] = [getattr(made, one.name) for one in fields(made)]
+    placed: Any = [x if x is None else torch.empty_like(x, device=GPU) for x in parts]
+    return context.Columns(*placed)
 
 
 def _flex(
@@ -256,6 +263,9 @@ def _patched(fake: FakeTensorMode) -> Iterator[None]:
         patch(distributed, _sync_module_states=lambda *_, **__: None)
         patch(data_parallel, DistributedDataParallel=Averaged, shard_fully=shard_fully)
         patch(context, _columns=_columns)
+        # Once, to divide the work of an optimizer: as if all processes had the same parts.
+        alike = lambda parallel, value: [value] * parallel.world_size  # noqa: E731
+        patch(data_parallel.DataParallel, gather=alike)
         patch(materialization, initialize=lambda *_, **__: None, _fill=lambda *_, **__: None)
         patch(step, micro_batches=_micro_batches)
         patch(kernels, _compiled=lambda _: _flex)

@@ -335,10 +335,12 @@ def test_a_run_that_this_machine_cannot_compute_leaves_no_directory(tmp_path):
 class Float8Linear(nn.Linear):
     """What is used of torchao's."""
 
+    config: str
+
     @classmethod
     def from_float(cls, module: nn.Linear, config: str) -> "Float8Linear":
         made = cls(module.in_features, module.out_features, device="meta")
-        made.linear_mm_config, made.config = "of torchao", config
+        vars(made).update(linear_mm_config="of torchao", config=config)
         return made
 
     def forward(self, input: Tensor) -> Tensor:
