@@ -62,7 +62,7 @@ def another_users(case: RunCase) -> None:
 
 
 def edited(case: RunCase) -> None:
-    """A number in its config is changed by hand, which is said; the run begins anew."""
+    """A number in its config is changed by hand, which is reported; the run begins anew."""
     if not begun(case):
         return
     path = case.run / "config.json"
