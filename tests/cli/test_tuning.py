@@ -301,5 +301,5 @@ def test_rounds_go_on_while_times_disagree(
     monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     trial = tuning._Trial.__new__(tuning._Trial)  # which computes nothing
     trial.precision = Float32()
-    [found] = tuning._in_turn([trial], 3.0)
+    [found] = tuning._in_turn([trial], 3.0, 1.3)
     assert [one for one, *_ in found] == times[:rounds]

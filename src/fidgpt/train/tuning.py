@@ -36,7 +36,8 @@ _PATIENCE = 2  # times as long, where other programs are in the way
 _ROUNDS = 9  # at most, of each candidate, while none are; two at least
 _PIECE_FLOPS = 4e9  # of one forward and backward pass: about 20 ms of a CPU
 _MIN_TOKENS = 16
-_STEADY = 1.3  # ratio of the two shortest times above which other programs are in the way
+# Ratio of the two shortest times above which other programs are in the way: formats differ by more.
+_STEADY, _STEADY_ATTENTION = 1.3, 1.05
 _EXACT = 1e-5  # relative error of a product that still counts as float32; bfloat16 has 3e-3
 _PROBE = 256  # rows and columns of that product
 # Of a step's time outside of matrix products, compilation saved 28 to 37% at one to four million
@@ -171,7 +172,7 @@ def choose(
     if is_large or "RANK" in os.environ:
         return None
     formats = [Candidate(name=name_of(one), precision=one) for one in offered]
-    speeds = _remembered(run, pieces, formats, renew=renew, seconds=_SECONDS)
+    speeds = _remembered(run, pieces, formats, _SECONDS, _STEADY, renew=renew)
     choice = _best(run, offered, speeds, may_compile=may_compile)
     attentions = attentions_of(run)
     if not (kernels and attentions):
@@ -181,7 +182,8 @@ def choose(
         Candidate(name=name, precision=choice.precision, kernel=one)
         for name, one in kernels.items()
     ]
-    timed = _remembered(run, attentions, asked, renew=renew, seconds=_SECONDS_OF_ATTENTION)
+    limits = _SECONDS_OF_ATTENTION, _STEADY_ATTENTION
+    timed = _remembered(run, attentions, asked, *limits, renew=renew)
     return _with_kernel(choice, timed)
 
 
@@ -203,15 +205,16 @@ def _remembered(
     run: Tunable,
     pieces: "Sequence[Piece]",
     candidates: Sequence[Candidate],
+    seconds: float,
+    steady: float,
     *,
     renew: bool,
-    seconds: float,
 ) -> Speeds:
-    """Return what was measured of candidates before, or measure it in about so many seconds."""
+    """Return what was measured of candidates before, or measure it; see `measure`."""
     names = [one.name for one in candidates]
     measured = remembered(
         _key(run, pieces, [*names, name_of(candidates[0].precision)]),
-        lambda: asdict(measure(run, pieces, candidates, seconds=seconds)),
+        lambda: asdict(measure(run, pieces, candidates, seconds=seconds, steady=steady)),
         read=lambda found: None if renew else _read(found, names),
     )
     return Speeds(**measured)
@@ -328,9 +331,22 @@ def _rows(run: Tunable) -> int:
 
 
 def measure(
-    run: Tunable, pieces: Sequence[Piece], candidates: Sequence[Candidate], *, seconds: float
+    run: Tunable,
+    pieces: Sequence[Piece],
+    candidates: Sequence[Candidate],
+    *,
+    seconds: float,
+    steady: float = _STEADY,
 ) -> Speeds:
-    """Time one piece of each kind with each candidate, in turn, for about so many seconds."""
+    """Time one piece of each kind with each candidate, in turn.
+
+    Args:
+      run: of which they are.
+      pieces: one of each kind.
+      candidates: those whose format is not as exact as its name says are left out.
+      seconds: about as long, and up to twice as long while times disagree.
+      steady: the ratio of a candidate's two shortest times from which they disagree.
+    """
     usable = [
         one for one in candidates if one.precision.dtype != torch.float32 or is_exact(one.precision)
     ]
@@ -340,12 +356,14 @@ def measure(
     for piece in pieces:
         module = _with_values(piece.module).train()
         trials = [_Trial(run, piece, module, candidate) for candidate in usable]
-        for trial, times in zip(trials, _in_turn(trials, seconds / len(pieces)), strict=True):
+        for trial, times in zip(
+            trials, _in_turn(trials, seconds / len(pieces), steady), strict=True
+        ):
             share = piece.count * run.batch_size * run.seq_len / trial.num_tokens
             computing, casting, multiplying = map(min, zip(*times, strict=True))
             taken[trial.name] += computing * share + casting * piece.count * passes
             products[trial.name] += multiplying * share
-            is_steady &= _is_steady(times)
+            is_steady &= _is_steady(times, steady)
     return Speeds(
         seconds=taken,
         products=products,
@@ -354,10 +372,10 @@ def measure(
     )
 
 
-def _is_steady(times: Sequence[tuple[float, ...]]) -> bool:
+def _is_steady(times: Sequence[tuple[float, ...]], steady: float) -> bool:
     """Whether the two shortest times of computing agree."""
     fastest_two = sorted(time for time, *_ in times)[:2]
-    return fastest_two[-1] < _STEADY * fastest_two[0]
+    return fastest_two[-1] < steady * fastest_two[0]
 
 
 class _Trial:
@@ -423,7 +441,9 @@ def _width(model: LanguageModel) -> int:
     return next(model.unembedding.parameters()).shape[-1]
 
 
-def _in_turn(trials: Sequence[_Trial], seconds: float) -> list[list[tuple[float, ...]]]:
+def _in_turn(
+    trials: Sequence[_Trial], seconds: float, steady: float
+) -> list[list[tuple[float, ...]]]:
     """Return the seconds of each trial's three actions, in rounds under the same conditions."""
     times: list[list[tuple[float, ...]]] = [[] for _ in trials]
     begin, number = time.perf_counter(), 0
@@ -435,7 +455,8 @@ def _in_turn(trials: Sequence[_Trial], seconds: float) -> list[list[tuple[float,
                 own.append(took)
         spent, number = time.perf_counter() - begin, number + 1
         is_over = spent > seconds or number > _ROUNDS
-        if number > 2 and is_over and (spent > _PATIENCE * seconds or all(map(_is_steady, times))):
+        is_late = spent > _PATIENCE * seconds
+        if number > 2 and is_over and (is_late or all(_is_steady(own, steady) for own in times)):
             return times
 
 
