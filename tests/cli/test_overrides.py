@@ -53,7 +53,7 @@ model:
   norm: {use: OffsetRMSNorm, eps: 1e-3}
 optimizer: {betas: [0.9, 0.99], lr*: 0.5}
 samples:
-  prompts: [hello, "a, b", "1", '{x', 2]
+  prompts: [hello, "a, b", "1", '{x', 2, "a, f(x)", "{a}, b", "it's f(x)", "he's {a}", "f(x), g(y)"]
 schedule: {use: optim.Constant, warmup_steps: "{num_steps} // 4"}
 evaluators.validation.every: ~
 "evaluators+": {more: "Validation(data=HeldOut)"}
@@ -67,7 +67,8 @@ AS_DIRECTIVES = [
     *("set:model.blocks[0].dropout=0.1", "set:model.**.eps=1e-4"),
     *("use:model.norm=OffsetRMSNorm", "set:model.norm.eps=1e-3"),
     *("set:optimizer.betas=(0.9, 0.99)", "set:optimizer.lr*=0.5"),
-    "set:samples.prompts=['hello', 'a, b', '1', '{x', '2']",
+    "set:samples.prompts=['hello', 'a, b', '1', '{x', '2', 'a, f(x)', '{a}, b', "
+    "\"it's f(x)\", \"he's {a}\", 'f(x), g(y)']",
     *("use:schedule=optim.Constant", "set:schedule.warmup_steps={num_steps} // 4"),
     "set:evaluators.validation.every=None",
     "set:evaluators+={'more': Validation(data=HeldOut)}",

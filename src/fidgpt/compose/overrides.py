@@ -26,6 +26,7 @@ from fidgpt.compose.messages import Written, directive_error
 from fidgpt.compose.sources import is_url, read_text, reader_hint
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
+from fidgpt.graph.expressions import split_at_commas
 from fidgpt.graph.paths import parse_selector
 from fidgpt.graph.yaml import YAMLError, read_nodes
 
@@ -33,6 +34,7 @@ SWEEPS = ("zip", "repeat", "ablate")  # the flags of a sweep that its section ma
 _NULL, _BOOL, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "str"))
 _SIGNED = re.compile(r"(.*[\w\])'\"])\s*([*+-])")  # a key whose value changes the one that is there
 _REFERENCE = re.compile(r"\{\s*@?[A-Za-z_][^{}]*\}|\w\(.*\)$|\$\{", re.DOTALL)
+_CALL = re.compile(r"[\w.]+\(.*\)", re.DOTALL)
 _NESTED = re.compile(r"[^\w.+*/-]")  # what would end an item of a list
 
 
@@ -252,7 +254,18 @@ def _text(node: yaml.Node, *, nested: bool = False) -> str:
         return node.value.capitalize()
     is_quoted = isinstance(node, yaml.ScalarNode) and bool(node.style)
     is_typed = node.tag != _TEXT or (not is_quoted and not (nested and _ends(node.value)))
-    return node.value if is_typed or _REFERENCE.search(node.value) else repr(node.value)
+    return node.value if is_typed or _refers(node.value, nested=nested) else repr(node.value)
+
+
+def _refers(text: str, *, nested: bool) -> bool:
+    """Whether a text in quotes is a formula or calls a component; in a list, as one item of it."""
+    if not _REFERENCE.search(text) or not nested:
+        return _REFERENCE.search(text) is not None
+    is_call = _CALL.fullmatch(text.strip()) is not None
+    try:
+        return (is_call or not {*text} & {*"'\""}) and len(split_at_commas(text)) == 1
+    except ConfigError:
+        return False
 
 
 def _ends(text: str) -> bool:

@@ -108,6 +108,8 @@ def expanded(text: str) -> list[str]:
 
 def _written(value: float, digits: int) -> str:
     """Write a number with some digits; as a whole number if it is one but for rounding."""
+    if isinstance(value, int):  # which a range counts exactly
+        return str(value)
     whole = round(value)
     if abs(value - whole) <= 1e-9 * abs(value) and abs(whole) < 10**12:
         return str(whole)
