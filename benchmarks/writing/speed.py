@@ -1,0 +1,172 @@
+"""How fast GPT-2 124M writes in fidgpt, beside transformers and llama.cpp.
+
+    python benchmarks/writing/speed.py --peers=PYTHON
+
+Every contestant is a process of its own with the same number of threads. They write in turn, round
+after round, so that whatever else the machine does meets them all alike. Peers that are not
+installed are left out, and named.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import torch
+from contestants import CONTESTANTS, DTYPES, LAYERS, VOCAB, WIDTH
+
+sys.path.append(str(Path(__file__).parents[1] / "training"))
+from machine import machine  # pyright: ignore[reportMissingImports]
+
+# What a token reads: the matrices of all layers, and the table.
+WEIGHTS = 12 * WIDTH**2 * LAYERS + VOCAB * WIDTH
+BANDWIDTH_BYTES = 1 << 29  # no cache holds it
+OWN = "fidgpt"
+
+
+class Contestant:
+    """A process that writes whenever it is told to.
+
+    Attributes:
+      prefill: seconds to the first token, of each turn.
+      step: seconds of each further token, of each turn.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], *, num_tokens: int) -> None:
+        self._process = process
+        self._num_tokens = num_tokens
+        self.prefill: list[float] = []
+        self.step: list[float] = []
+
+    def write(self) -> None:
+        """Takes a turn."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        row = json.loads(self._process.stdout.readline())
+        self.prefill.append(row["prefill"])
+        self.step.append(row["writing"] / (self._num_tokens - 1))
+
+
+@contextmanager
+def started(
+    name: str, dtype: str, batch_size: int, asked: argparse.Namespace
+) -> Iterator[Contestant | None]:
+    """A contestant that is warm, or None if what it compares with is not installed."""
+    python = sys.executable if name.startswith(OWN) else asked.peers
+    process = subprocess.Popen(
+        [
+            python,
+            str(Path(__file__).with_name("contestants.py")),
+            name,
+            f"--dtype={dtype}",
+            f"--batch_size={batch_size}",
+            f"--prompt_tokens={asked.prompt_tokens}",
+            f"--num_tokens={asked.num_tokens}",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": str(asked.threads)},
+    )
+    try:
+        assert process.stdout and process.stderr
+        if process.stdout.readline():
+            print(f"{name}, {dtype}, batch of {batch_size}: warm", file=sys.stderr)
+            yield Contestant(process, num_tokens=asked.num_tokens)
+        else:
+            reason = process.stderr.read().strip().splitlines()[-1:]
+            print(f"{name}, {dtype}, is left out: {''.join(reason)}", file=sys.stderr)
+            yield None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def bandwidth(threads: int) -> float:
+    """The bytes a second that this machine reads at best, of one array once."""
+    torch.set_num_threads(threads)
+    array, best = torch.zeros(BANDWIDTH_BYTES // 4), 0.0
+    for _ in range(10):
+        begin = time.perf_counter()
+        array.amax()
+        best = max(best, BANDWIDTH_BYTES / (time.perf_counter() - begin))
+    return best
+
+
+def table(results: dict[str, Contestant], *, batch_size: int, least: float) -> str:
+    """Medians in Markdown, and the speed of fidgpt as a multiple of each, by round.
+
+    Args:
+      results: what took part.
+      batch_size: number of rows.
+      least: seconds that reading the weights once takes.
+    """
+    lines = [
+        "| | tokens/s | ms a step | of what memory allows | fidgpt writes | rounds from to "
+        "| prompt, ms | fidgpt reads it |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    own = results.get(OWN)
+    for name, result in results.items():
+        step, prefill = statistics.median(result.step), statistics.median(result.prefill)
+        row = f"| {name} | {batch_size / step:.1f} | {step * 1e3:.1f} | {least / step:.0%} "
+        if own is None:
+            lines.append(f"{row}| | | {prefill * 1e3:.0f} | |")
+            continue
+        each = ratios(result.step, own.step)
+        reads = statistics.median(ratios(result.prefill, own.prefill))
+        lines.append(
+            f"{row}| {statistics.median(each):.2f} | {min(each):.2f} {max(each):.2f} "
+            f"| {prefill * 1e3:.0f} | {reads:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def ratios(theirs: Sequence[float], own: Sequence[float]) -> list[float]:
+    """The times of one over those of another, round by round."""
+    return [other / mine for other, mine in zip(theirs, own, strict=True)]
+
+
+def main() -> None:
+    """Prints a table for each number format and batch size."""
+    parser = argparse.ArgumentParser(description="Generation by fidgpt and by its peers.")
+    parser.add_argument("--dtype", action="append", choices=DTYPES, help="defaults to all")
+    parser.add_argument("--batch_size", action="append", type=int, help="defaults to 1 and 8")
+    parser.add_argument("--contestant", action="append", choices=CONTESTANTS)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--prompt_tokens", type=int, default=128)
+    parser.add_argument("--num_tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--peers", default=sys.executable, help="Python that has the peers")
+    asked = parser.parse_args()
+    names = asked.contestant or list(CONTESTANTS)
+    print(f"{machine(asked.threads)}; memory reads {bandwidth(asked.threads) / 1e9:.1f} GB/s")
+    for dtype in asked.dtype or DTYPES:
+        for batch_size in asked.batch_size or (1, 8):
+            results: dict[str, Contestant] = {}
+            with ExitStack() as stack:
+                for name in names:
+                    one = stack.enter_context(started(name, dtype, batch_size, asked))
+                    if one is not None:
+                        results[name] = one
+                fastest = 0.0
+                for _ in range(asked.rounds):
+                    fastest = max(fastest, bandwidth(asked.threads))
+                    for one in results.values():
+                        one.write()
+            least = WEIGHTS * DTYPES[dtype].itemsize / fastest
+            title = f"{dtype}, batch of {batch_size}, {asked.prompt_tokens} + {asked.num_tokens}"
+            print(f"\n#### {title} tokens, memory {fastest / 1e9:.1f} GB/s\n")
+            print(table(results, batch_size=batch_size, least=least), flush=True)
+
+
+if __name__ == "__main__":
+    main()
