@@ -218,7 +218,7 @@ def _ungrouped_heads(made: Composition, held: list[Node]) -> Iterator[str]:
         if effect and effect.kind.role != "base" and all(map(_is_size, sizes.values())):
             with contextlib.suppress(ValueError):  # which is reported as an error
                 if computed(node.value.num_kv_heads) == (count := require_heads(**sizes)):
-                    found.setdefault((named(effect), count), []).append(path)
+                    found.setdefault((effect.named, count), []).append(path)
     for (directive, count), paths in found.items():
         yield (
             f"{directive} sets {listed(paths, most=2)} to the number of heads, {count}: no two "
