@@ -291,9 +291,9 @@ class Resolved:
 
     def _refused(self, node: Node, key: fiddle.Key | None) -> ConfigError:
         """Return the error for an attempt to change the bound copy of a node."""
-        is_part = IS_PART[type(node.value)]
-        path = join(node.path, step_to(key)) if is_part and key is not None else node.path
-        source = self.inherited_by(node.value).get(key) if is_part else None
+        path, source = node.path, None
+        if IS_PART[type(node.value)] and key is not None:
+            path, source = join(path, step_to(key)), self.inherited_by(node.value).get(key)
         inherits = f" It inherits its value from {source.path}: set that." if source else ""
         return ConfigError(
             f"{path or 'the root'} cannot change, because this graph is bound.{inherits} Change "

@@ -70,7 +70,7 @@ class Freezer:
         if kind not in (list, dict) and not isinstance(value, tuple):
             return value
         if id(value) not in self.frozen:
-            items = value.items() if kind is dict else enumerate(value)
+            items = value.items() if isinstance(value, dict) else enumerate(value)
             made: Any = {key: self(item, refuse) for key, item in items}
             if isinstance(value, tuple):
                 is_same = all(made[i] is item for i, item in enumerate(value))
