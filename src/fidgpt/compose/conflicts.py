@@ -66,7 +66,7 @@ def overridden(made: Composition) -> Iterator[str]:
         for edit in one.edits
         for path in (edit.path, *_assigned_around(made, one, edit.path))
     }
-    effects = {one.source: one for one in made.effects}
+    effects: dict[Source | None, Effect] = {one.source: one for one in made.effects}
     found: dict[str, list[Assignment]] = {}
     for _, path in edited:
         with contextlib.suppress(ConfigError):  # the place is gone
