@@ -162,14 +162,17 @@ def test_a_bound_graph_refuses_changes_and_names_where_to_make_them() -> None:
     remedy = "It inherits its value from width: set that. Change the graph that was bound"
     with pytest.raises(ConfigError, match=f"{path}. {remedy}"):
         bound.child[0].width = 99
-    with pytest.raises(ConfigError, match=f"{path}.*change a copy, as graph.clone makes it"):
+    with pytest.raises(ConfigError, match=f"{path}.*, and bind it again.$"):
         del bound.child[0].width
     with pytest.raises(ConfigError, match="^width cannot change, .* is bound. Change the graph"):
         find_parameter(bound, "width").set(5)
     assert bound.child[0].width == bound.width and fingerprint(bound) == fingerprint(cfg)
     for copied in (clone(bound), copy.deepcopy(bound), pickle.loads(pickle.dumps(bound))):
-        copied.child[0].width = 99
-        assert bind(copied).child[0].width == 99
+        copied.width = 99
+        fdl.add_tag(copied.child[0], "width", Rate)
+        assert bind(copied).width == 99
+        assert bind(copied).child[0].width == bound.width  # what was inherited is set in a copy
+        assert fdl.get_tags(copied.child[0], "width") == {Width, Rate}
     cfg.width = 7
     assert bind(cfg).child[0].width == 7
 
@@ -208,6 +211,26 @@ def test_lists_and_dicts_of_a_bound_graph_refuse_changes(name: str) -> None:
     with pytest.raises(ConfigError, match="^(other|child) cannot change, because this graph is"):
         CHANGES[name](bound)
     assert fingerprint(bound) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda bound: fdl.add_tag(bound, "width", Rate),
+        lambda bound: fdl.add_tag(bound, "child", Rate),
+        lambda bound: fdl.set_tags(bound, "width", []),
+        lambda bound: fdl.remove_tag(bound, "width", Width),
+        lambda bound: fdl.clear_tags(bound, "child"),
+        lambda bound: fiddle.argument_tags(bound).clear(),
+    ],
+)
+def test_tags_of_a_bound_graph_refuse_changes(change: Callable[[Any], Any]) -> None:
+    bound = bind(outer([part()]))
+    before = fingerprint(bound)
+    with pytest.raises(ConfigError, match="^(width|child|the root) cannot change, because this"):
+        change(bound)
+    assert fingerprint(bound) == before
+    assert fdl.get_tags(bound, "width") == {Width} and fdl.get_tags(bound, "child") == set()
 
 
 def test_lists_of_a_bound_graph_are_lists_for_all_that_reads_it() -> None:

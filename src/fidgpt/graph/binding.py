@@ -195,8 +195,9 @@ def bind(root: Any) -> Any:
     enclosing scope binds it to. A value that is itself a node is computed in the scope of the
     argument that sets it. Where no node sets the tag, the parameter's default applies. Formulas get
     the values that they name. Binding twice changes nothing, and a node of a bound graph stands for
-    itself: `bind(cfg).model` can be saved and compared alone. Its nodes refuse changes, which would
-    not reach what inherits: change `root`, or a copy.
+    itself: `bind(cfg).model` can be saved and compared alone. Its nodes refuse changes of values
+    and tags, which would not reach what inherits: change `root`, and bind it again. Copies take
+    changes, and inherit nothing: what was inherited is set in them.
 
     Raises:
       ConfigErrors: tags that no node sets, or that have two values: for a shared node, by two
@@ -297,8 +298,7 @@ class Resolved:
         inherits = f" It inherits its value from {source.path}: set that." if source else ""
         return ConfigError(
             f"{path or 'the root'} cannot change, because this graph is bound.{inherits} Change "
-            "the graph that was bound, and bind it again; or change a copy, as graph.clone makes "
-            "it.",
+            "the graph that was bound, and bind it again.",
             place=path,
         )
 

@@ -20,6 +20,7 @@ def clone(root: Any) -> Any:
     """A copy of a whole graph: what was one part stays one part; leaves are not copied.
 
     A list or dict is a value: where several places hold one, each of them gets its own.
+    A copy of a bound graph takes changes, but what was inherited is set in it, and does not follow.
     """
     return copies_of(nodes(root))[id(root)]
 

@@ -11,7 +11,7 @@ import fiddle as fdl
 from fiddle.building import call_buildable
 from fiddle.history import History
 
-from fidgpt.graph.frozen import KINDS, Freezer, FrozenDict, Refuse
+from fidgpt.graph.frozen import KINDS, Freezer, FrozenDict, FrozenTags, Refuse
 
 Key = str | int
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -155,7 +155,7 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
     own["__arguments__"] = arguments
     own["__argument_tags__"] = copied = defaultdict(set)
     for key, carried in tags.items():
-        copied[key] = carried.copy()
+        copied[key] = set(carried)  # a set's own copy would be frozen as it is
     own["__argument_history__"] = History(
         zip(history, map(list.copy, history.values()), strict=True)
     )
@@ -163,13 +163,18 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
 
 
 def freeze(part: fdl.Buildable, refuse: Refuse, freezer: Freezer) -> None:
-    """Let a node, and its lists and dicts, refuse every change with what `refuse` returns."""
+    """Let a node refuse changes of arguments, lists, dicts and tags with what `refuse` returns.
+
+    Of what it calls, Fiddle lets nobody refuse a change.
+    """
     arguments = part.__arguments__
     frozen = FrozenDict(
         {key: freezer(value, lambda _, key=key: refuse(key)) for key, value in arguments.items()}
     )
     frozen.refuse = refuse
-    vars(part)["__arguments__"] = frozen  # bypasses Fiddle's own __setattr__
+    own = vars(part)  # bypasses Fiddle's own __setattr__
+    own["__arguments__"] = frozen
+    own["__argument_tags__"] = FrozenTags(part.__argument_tags__, refuse)
 
 
 def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:

@@ -1,6 +1,7 @@
-"""Arguments, lists and dicts of bound graphs, which refuse changes; copies of them take changes."""
+"""Arguments, tags, lists and dicts of bound graphs, which refuse changes; copies take changes."""
 
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from fiddle import daglish
@@ -27,11 +28,42 @@ class FrozenDict(dict[Any, Any]):
         return dict, (dict(self),)
 
 
+class FrozenSet(set[Any]):
+    """A set that refuses changes."""
+
+    refuse: Refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return set, (list(self),)
+
+
+class FrozenTags(FrozenDict):
+    """The tags of a node's parameters, which refuse changes; a parameter without any has none."""
+
+    def __init__(self, tags: Mapping[Any, Iterable[Any]], refuse: Refuse) -> None:
+        super().__init__({key: self._frozen(key, own, refuse) for key, own in tags.items()})
+        self.refuse = refuse
+
+    @staticmethod
+    def _frozen(key: Any, tags: Iterable[Any], refuse: Refuse) -> FrozenSet:
+        frozen = FrozenSet(tags)
+        frozen.refuse = lambda _: refuse(key)
+        return frozen
+
+    def __missing__(self, key: Any) -> FrozenSet:
+        return self._frozen(key, (), self.refuse)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return defaultdict, (set, dict(self))
+
+
 KINDS: Mapping[type, type] = {FrozenList: list, FrozenDict: dict}
 _CHANGES: Mapping[type, str] = {
     FrozenList: "__setitem__ __delitem__ __iadd__ __imul__ append clear extend insert pop remove "
     "reverse sort",
     FrozenDict: "__setitem__ __delitem__ __ior__ clear pop popitem setdefault update",
+    FrozenSet: "__iand__ __ior__ __isub__ __ixor__ add clear difference_update discard "
+    "intersection_update pop remove symmetric_difference_update update",
 }
 
 
@@ -42,6 +74,7 @@ def _refused(self: Any, key: Any = None, *rest: object, **more: object) -> Any:
 for _kind, _names in _CHANGES.items():
     for _name in _names.split():
         setattr(_kind, _name, _refused)
+for _kind in KINDS:
     # Fiddle builds, and writes to files, only containers whose type it knows.
     _known: Any = daglish.find_node_traverser(KINDS[_kind])
     daglish.register_node_traverser(
