@@ -11,6 +11,7 @@ from torch import nn
 
 from fidgpt import configs
 from fidgpt.graph import ConfigErrors, bind, build, check
+from fidgpt.graph.formulas import make_formula
 from fidgpt.graph.hints import missing_methods
 from fidgpt.graph.unused import unused_arguments
 
@@ -44,6 +45,16 @@ def test_a_value_that_does_not_fit() -> None:
         "child.width is 1024.5 (float), and Part takes int.",
         "  Set a value of that type:  set:child.width=...",
     ]
+
+
+def test_a_text_in_place_of_a_formula() -> None:
+    text = "{child.width} * 2"
+    (message,) = mistakes(cfg := fdl.Config(Outer, width=text, child=fdl.Config(Part, width=4)))
+    first, remedy = message.splitlines()
+    assert first == f"width is '{text}' (str), and Outer takes int."
+    assert remedy.endswith(f"fidgpt.graph.formulas.make_formula(cfg, '{text}')")
+    cfg.width = make_formula(cfg, text)
+    assert build(check(cfg)).width == 8
 
 
 def test_a_part_that_does_not_fit() -> None:

@@ -15,7 +15,7 @@ from fidgpt.collection import gc_paused
 from fidgpt.graph import fiddle, hints
 from fidgpt.graph.binding import Resolved, unset_parameters
 from fidgpt.graph.errors import ConfigError, raise_all
-from fidgpt.graph.formulas import wrong_formulas
+from fidgpt.graph.formulas import means_formula, wrong_formulas
 from fidgpt.graph.paths import describe
 from fidgpt.graph.walk import IS_PART, LEAVES, Node, children, is_node, join, nodes, step_to, title
 
@@ -155,6 +155,8 @@ def _type_errors(node: Node) -> Iterator[ConfigError]:
         where = "" if inner == path else " there"
         others = f" {num_others} more do not fit." if num_others else ""
         how = f"\n  Set a value of that type:  set:{path}=..." if hints.can_be_typed(hint) else ""
+        if isinstance(item, str) and means_formula(item, hint):
+            how = f"\n  Make a text a formula:  fidgpt.graph.formulas.make_formula(cfg, {item!r})"
         yield ConfigError(
             f"{inner} is {describe(item)}, and {title(part)} takes {hints.name_of(hint)}{where}."
             f"{others}{hints.missing_methods(item, hint)}{how}",
