@@ -16,7 +16,7 @@ from graph.parts import Color, Outer, Part, Wide, Width, pair
 
 from fidgpt import configs
 from fidgpt.configs import base
-from fidgpt.graph import ConfigError, bind, build, check_and_bind, fingerprint, nodes
+from fidgpt.graph import ConfigError, bind, build, check_and_bind, clone, fingerprint, nodes
 from fidgpt.graph.errors import ConfigErrors
 from fidgpt.interop import read_targets, write_targets
 from fidgpt.model import Block
@@ -36,7 +36,7 @@ def back_and_forth(root: Any) -> Any:
 
 def without_tags(root: Any) -> Any:
     """Return a bound copy of a graph without tags, but with their values."""
-    bound = bind(root)
+    bound = clone(bind(root))
     for node in nodes(bound):
         if isinstance(node.value, fdl.Buildable):
             node.value.__argument_tags__.clear()
