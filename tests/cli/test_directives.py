@@ -368,7 +368,16 @@ def test_what_is_no_call(text: str) -> None:
 def test_pieces_between_commas() -> None:
     assert split_at_commas("") == []
     assert split_at_commas("(1,2),f(a,b),g") == ["(1,2)", "f(a,b)", "g"]
-    assert split_at_commas("'a,b',it's,that's") == ["'a,b'", "it's,that's"]
+    assert split_at_commas("'a,b',it's,that's,don't,'c, d'") == [
+        *("'a,b'", "it's", "that's", "don't", "'c, d'")
+    ]
+    assert split_at_commas('\'tis,("a)",b),c="d,\\",e",') == [*("'tis", '("a)",b)', 'c="d,\\",e"')]
+
+
+@pytest.mark.parametrize("text", ["a),b", "[a", "'a' b,c", "'it's',b", "a,,b", "a]+[b"])
+def test_what_is_no_list(text: str) -> None:
+    with pytest.raises(ConfigError):
+        split_at_commas(text)
 
 
 def typed(

@@ -2,9 +2,11 @@
 
 import ast
 import inspect
+import io
 import math
 import operator
 import re
+import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -41,6 +43,7 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 _MOST_BITS = 1024  # of a power: 9**9**9 would keep the machine busy for hours
 _EXACT = 2**53  # below it, a whole float is the number that was written
 _NUMERAL = re.compile(r"[0-9]+(\.[0-9]+)?")
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _ZERO = re.compile(r"[0_.]*(e.*)?", re.IGNORECASE)
 _TYPESET = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\N{MULTIPLICATION SIGN}", "--*")
 _EXPONENTS = {"k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
@@ -50,7 +53,7 @@ def parsed(text: str) -> ast.expr:
     """Return the syntax tree of an expression.
 
     Raises:
-      SyntaxError, ValueError, MemoryError, RecursionError: it is none.
+      SyntaxError, ValueError, MemoryError, RecursionError: it is none, or has a comment.
       FloatingPointError: a number in it is so small that only 0.0 is left of it.
     """
     if _NUMERAL.fullmatch(text):  # most are, and there is nothing to warn of
@@ -60,6 +63,9 @@ def parsed(text: str) -> ast.expr:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whoever typed "\\d" knows that it is no escape
         expression = ast.parse(text, mode="eval").body
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline) if "#" in text else ()
+    if any(one.type == tokenize.COMMENT for one in tokens):
+        raise SyntaxError("what follows # is no part of it")
     for node in ast.walk(expression):
         if isinstance(node, ast.Constant) and type(node.value) is float and not node.value:
             written = ast.get_source_segment(text, node)
@@ -278,29 +284,37 @@ def parse_call(text: str) -> Call:
     return Call(name.strip(), positional, named)
 
 
-def split_at_commas(text: str, *, quotes: str = "'\"") -> list[str]:
+def split_at_commas(text: str) -> list[str]:
     """Return the pieces between commas that are outside brackets and quotes.
 
-    A quote that is not closed is an apostrophe. A comma may stand at the end.
+    A quote begins where a value does; elsewhere, or where nothing closes it, it is an apostrophe. A
+    comma may stand at the end.
 
     Raises:
-      ConfigError: there is nothing between two commas, or a bracket is not closed.
+      ConfigError: there is nothing between two commas, something follows a quoted piece, or a
+        bracket is not closed or not opened.
     """
-    pieces, depth, quote, start = [], 0, "", 0
-    for i, letter in enumerate(text):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in quotes:
-            quote = letter
-        elif letter in "([{":
-            depth += 1
-        elif letter in ")]}":
-            depth -= 1
-        elif letter == "," and depth == 0:
+    pieces, depth, start, at_start, i = [], 0, 0, True, 0
+    while i < len(text):
+        letter = text[i]
+        if at_start and (quoted := _QUOTED.match(text, i)):
+            i = quoted.end()
+            rest = text[i:].lstrip()[:1]
+            if rest not in ("", ",") and not depth and not text[start : quoted.start()].strip():
+                raise ConfigError(
+                    f"{text!r:.80} has text after the quoted {quoted[0]:.40}: put a comma between "
+                    "them, or quote all of it."
+                )
+            at_start = False
+            continue
+        depth += (letter in "([{") - (letter in ")]}")
+        if depth < 0:
+            raise ConfigError(f"{text!r:.80} closes a bracket that is not open: quote the text.")
+        if letter == "," and depth == 0:
             pieces.append(text[start:i])
             start = i + 1
-    if quote:
-        return split_at_commas(text, quotes=quotes.replace(quote, ""))
+        at_start = letter in "([{,;:=" or (at_start and letter.isspace())
+        i += 1
     pieces.append(text[start:])
     if not pieces[-1].strip():
         pieces.pop()

@@ -29,7 +29,9 @@ def item_texts(text: str, hint: Any) -> dict[Any, str]:
         return {_read_key(key, hint): one.strip() for key, _, one in entries} if is_dict else {}
     if not (_takes(list, hint) or _takes(tuple, hint)):
         return {}
-    items = split_at_commas(inner[1:-1] if brackets in ("[]", "()") else inner)
+    items = split_at_commas(inner)
+    if len(items) == 1 and brackets in ("[]", "()"):
+        items = split_at_commas(inner[1:-1])
     is_list = brackets == "[]" or len(items) > 1 or inner.endswith(",)")
     return {i: one.strip() for i, one in enumerate(items)} if is_list else {}
 
