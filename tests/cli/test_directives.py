@@ -231,6 +231,12 @@ def test_a_tag_stays_and_must_be_carried() -> None:
     assert untagged.endswith("carries the tag HiddenDim, so nothing would change. There is none.")
 
 
+def test_blocks_beyond_the_depth() -> None:
+    message = message_of("config:debug", "fiddler:unroll", "set:model.blocks[5:].dropout=0.1")
+    assert "num_layers is 2, and each layer has an entry of its own: set the depth" in message
+    assert "put fiddler:unroll" in message_of("config:debug", "set:model.blocks[1].dropout=0.1")
+
+
 def test_fiddlers_take_arguments_without_quotes() -> None:
     cfg = composed("fiddler:use_gqa(num_kv_heads=1)", "fiddler:use_text('/a, b/c.txt')")
     assert attention(cfg).num_kv_heads == 1

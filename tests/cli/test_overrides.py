@@ -271,3 +271,10 @@ def test_a_file_of_another_system_is_named_once_with_what_reads_it() -> None:
     message = message_of("defaults:\n  - model: small\nseed: 3\n")
     assert message.count("is no file of overrides") == 1
     assert "read_targets(Path('mine.yaml'))" in message
+
+
+def test_null_is_no_text() -> None:
+    with pytest.raises(ConfigError, match="None is not a str"):
+        made("config: debug\nsamples: {prompts: [~, a]}\n")
+    text = made("config: debug\nsamples: {prompts: ['None', a]}\n")
+    assert text.config.samples.prompts == ["None", "a"]

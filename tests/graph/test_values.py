@@ -41,6 +41,9 @@ READ = [
     ("a, b", str, "a, b"),
     ("def ", str, "def "),
     ("a#b", str | None, "a#b"),
+    ("5#0", int | str, "5#0"),
+    ("[don't, 'a, b', c # d]", list[str], ["don't", "a, b", "c # d"]),
+    ("[a], [b]", list[list[str]], [["a"], ["b"]]),
     ("", str, ""),
     ("1e-400", int | str, "1e-400"),
     ("'a\nb'", str, "a\nb"),
@@ -122,6 +125,13 @@ def test_refused(text: str, hint: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "hint", "message"),
     [
+        ("5#0", int, "'5#0' is not an int."),
+        ("[a, None]", list[str], "None is not a str: for the word, write it in quotes: 'None'."),
+        (
+            "[a, b] # [c]",
+            list[str],
+            "'a, b] # [c' closes a bracket that is not open: quote the text.",
+        ),
         ("c", Literal["red", "blue"], "'c' is not Literal['red', 'blue']. There are blue, red."),
         ("blue", Color, "'blue' is not a Color. Did you mean BLUE?"),
         (
@@ -134,7 +144,7 @@ def test_refused(text: str, hint: Any) -> None:
         ("", int, "nothing follows the '='; it takes an int."),
         (" ", Sequence[str], "nothing follows the '='; it takes Sequence[str]."),
         ("['a', 'b'", Sequence[str], "\"['a', 'b'\" has an unclosed bracket."),
-        ("(1, [2, 3)", tuple[int, int], "'1, [2, 3' has an unclosed bracket."),
+        ("(1, [2, 3)", tuple[int, int], "'(1, [2, 3)' has an unclosed bracket."),
         ("don't (", int, '"don\'t (" is not an int.'),
         ("1e400", float, "'1e400' is too large a number."),
         ("1e-400", float, "'1e-400' is too small a number: as a float it would be 0.0."),

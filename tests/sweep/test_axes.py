@@ -78,6 +78,7 @@ def test_the_values_of_an_axis(text: str, prefix: str, values: str | list[str]) 
         *((axis, text, "lacks the kind of directive") for text in ("", "tag", "a=1,2")),
         *((axis, text, "has no values") for text in ("tag:LearningRate", "tag:X=", "fiddler:")),
         (axis, "set:a=1,,2", ","),
+        (axis, "set:num_steps=1,000,2,000", "1,000: write 1000: a comma separates items"),
         (pairs, "set:seq_len=1,2,3", "pairs nothing"),
         (
             pairs,

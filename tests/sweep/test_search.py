@@ -360,6 +360,7 @@ def test_what_a_space_holds(text: str, expected: Distribution) -> None:
 def test_values_are_written_with_few_digits() -> None:
     assert RATE.choice(0.00123456789).directives == ("tag:LearningRate=0.0012346",)
     assert RATE.choice(0.1).directives == ("tag:LearningRate=0.1",)
+    assert space("set:n=log(1e3,1e5)").choice(34920.3).directives == ("set:n=34920",)
     assert space("set:seq_len*=range(1,4)").choice(2).directives == ("set:seq_len*=2",)
     one = space("use:model.norm=RMSNorm,LayerNorm")
     assert one.choice("LayerNorm").directives == ("use:model.norm=LayerNorm",)

@@ -275,12 +275,18 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
     kind = registry.split_directive(directive)[0]
     if made.config is None or not isinstance(error, MissingEntry):
         return ""
+    container = graph.find_parameter(made.config, error.place).value
     if error.place.endswith("model.blocks"):
+        model = graph.find_parameter(made.config, error.place.removesuffix(".blocks")).value
+        if graph.computed(getattr(model, "num_layers", None)) == len(container):
+            return (
+                f"\nnum_layers is {len(container)}, and each layer has an entry of its own: set "
+                "the depth before fiddler:unroll to have more."
+            )
         return (
             "\nA block stands for several layers: put fiddler:unroll before this, and each layer "
             "has an entry of its own."
         )
-    container = graph.find_parameter(made.config, error.place).value
     if kind not in ("set", "use") or not isinstance(container, list | dict):
         return ""
     entry = "[...]" if isinstance(container, list) else "{'name': ...}"

@@ -300,7 +300,11 @@ def split_at_commas(text: str) -> list[str]:
         if at_start and (quoted := _QUOTED.match(text, i)):
             i = quoted.end()
             rest = text[i:].lstrip()[:1]
-            if rest not in ("", ",") and not depth and not text[start : quoted.start()].strip():
+            if (
+                rest not in ("", ",", ":")
+                and not depth
+                and not text[start : quoted.start()].strip()
+            ):
                 raise ConfigError(
                     f"{text!r:.80} has text after the quoted {quoted[0]:.40}: put a comma between "
                     "them, or quote all of it."

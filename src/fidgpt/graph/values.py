@@ -104,6 +104,8 @@ def _readings(text: str, hint: Any) -> list[Any]:
             return [sys.modules["torch"].device(word)]
     is_quoted = word[:1] in ("'", '"') and word[:1] == word[-1:] and len(word) > 1
     if members == (str,) and not is_quoted:
+        if word == "None":
+            raise ConfigError("None is not a str: for the word, write it in quotes: 'None'.")
         return [text]
     takes_path = any(inspect.isclass(one) and issubclass(one, pathlib.Path) for one in members)
     others: list[Any] = [pathlib.Path(word)] if takes_path and word else []

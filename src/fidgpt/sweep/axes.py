@@ -1,5 +1,6 @@
 """Axes of a sweep: their values, and the names of what varies."""
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -22,7 +23,7 @@ from fidgpt.compose.directives import (
 from fidgpt.compose.messages import Written, directive_error
 from fidgpt.graph import ConfigError, computed, find_parameters
 from fidgpt.graph.errors import at
-from fidgpt.graph.expressions import compute, split_at_commas
+from fidgpt.graph.expressions import compute, split_at_commas, typed_number
 from fidgpt.graph.outlines import leaf_text
 
 _CALL = re.compile(r"\s*(lin|log|range)\((.*)\)\s*", re.DOTALL)
@@ -31,6 +32,7 @@ _FORMS = {
     "log": "log(first, last, count), of numbers above 0",
     "range": "range(first, end, step), whose step leads from the first to the end",
 }
+_THOUSANDS = re.compile(r"[1-9]\d{0,2},0\d\d")  # what follows the comma is no number
 _MOST = 100_000  # values of an axis; more are a typing error
 _REPEAT = "--repeat="
 _LAST = re.compile(r"([A-Za-z_]\w*)\W*$")
@@ -100,13 +102,13 @@ def expanded(text: str) -> list[str]:
     if count != int(count) or not 1 <= count <= _MOST or not is_positive:
         raise ConfigError(f"{text} has no values, or too many: write {_FORMS[kind]}.")
     if kind == "range":
-        return [_written(first + i * third, 12) for i in range(int(count))]
+        return [written(first + i * third, 12) for i in range(int(count))]
     if kind == "lin":
-        return [_written(value, 6) for value in np.linspace(first, last, int(count)).tolist()]
-    return [_written(value, 4) for value in np.geomspace(first, last, int(count)).tolist()]
+        return [written(value, 6) for value in np.linspace(first, last, int(count)).tolist()]
+    return [written(value, 4) for value in np.geomspace(first, last, int(count)).tolist()]
 
 
-def _written(value: float, digits: int) -> str:
+def written(value: float, digits: int) -> str:
     """Write a number with some digits; as a whole number if it is one but for rounding."""
     if isinstance(value, int):  # which a range counts exactly
         return str(value)
@@ -307,6 +309,9 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
     if not values:
         raise ConfigError(f"{flag}={text} has no values: write KIND:NAME=VALUE,VALUE.")
     if takes_numbers(kind):
+        for pair in map(",".join, itertools.pairwise(values)):
+            if _THOUSANDS.fullmatch(pair):
+                raise ConfigError(f"{flag}={text}: {pair}: {typed_number(pair, is_whole=True)}")
         with at(f"{flag}={text}"):
             values = [one for value in values for one in expanded(value)]
     return [prefix.lstrip() + value for value in values]

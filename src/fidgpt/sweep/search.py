@@ -36,7 +36,7 @@ from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
 from fidgpt.model import InitError
 from fidgpt.sweep import objective as objectives
-from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read
+from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read, written
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
 from fidgpt.sweep.progress import Screen
@@ -96,7 +96,7 @@ class Space:
         """Return a value as a directive; a float is rounded, inside its range."""
         if isinstance(self.distribution, distributions.FloatDistribution):
             low, high = self.distribution.low, self.distribution.high
-            value = repr(min(high, max(low, float(f"{value:.{_DIGITS}g}"))))
+            value = written(min(high, max(low, float(f"{value:.{_DIGITS}g}"))), 17)
         return Choice((f"{self.prefix}{value}",))
 
     def axis(self) -> Axis:
