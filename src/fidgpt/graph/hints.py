@@ -388,7 +388,7 @@ def computed(value: Any) -> Any:
 
 def missing_methods(value: Any, hint: Any) -> str:
     """Return lines on the Protocols and base classes of a hint that a value does not implement."""
-    kind = type(value)
+    kind = function = type(value)
     if isinstance(value, fdl.Buildable):
         function = fdl.get_callable(value)
         kind = function if inspect.isclass(function) else hints_of(function).get("return")
@@ -397,7 +397,8 @@ def missing_methods(value: Any, hint: Any) -> str:
     lines: list[str] = []
     for base in members_of(hint):
         methods = _abstract_methods(base)
-        if kind is not None and methods and not issubclass(kind, base):
+        is_own = kind is function  # a function returns what may be another's class
+        if kind is not None and is_own and methods and not issubclass(kind, base):
             what = f"{_home_of(base)}.{base.__name__}, and define {' and '.join(methods)}"
             lines += [_summary(base), f"Derive {kind.__name__} from {what}."]
     for protocol in filter(is_protocol, members_of(hint)):
