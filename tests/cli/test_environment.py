@@ -1,14 +1,16 @@
 """Environment variables in directives, and secrets in runs."""
 
 import os
+import sys
 from pathlib import Path
 
+import fiddle as fdl
 import pytest
 from forked import Python
 
-from fidgpt.cli import train
+from fidgpt.cli import app, train
 from fidgpt.compose.composition import compose
-from fidgpt.graph import ConfigError
+from fidgpt.graph import ConfigError, build
 from fidgpt.sweep import Sweep, axis
 
 from .conftest import Command
@@ -24,7 +26,10 @@ def test_a_variable_is_read_once_and_recorded(
     made = compose(["config:debug", "set:num_steps=${env:NUM}", "set:seed=${env:UNSET_SEED, 7}"])
     monkeypatch.setenv("NUM", "40")
     assert (made.config.num_steps, made.config.seed) == (32, 7)
-    assert "32  set by directive 2: set:num_steps=${env:NUM}\n" in made.why("num_steps")
+    assert (
+        "32  set by directive 2: set:num_steps=${env:NUM}, here set:num_steps=2**5\n"
+        in made.why("num_steps")
+    )
     assert made.directives == ["config:debug", "set:num_steps=2**5", "set:seed= 7"]
     file = tmp_path / "mine.yaml"
     file.write_text("config: debug\nnum_steps: ${env:NUM}\nsamples.prompts: ['${oc.env:NUM}', a]\n")
@@ -50,6 +55,48 @@ def test_repro_writes_the_value(command: Command, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("NUM", "33")
     flags = ["--config=config:debug", "--config=set:num_steps=${env:NUM}"]
     assert "set:num_steps=33" in command(train.main, *flags, "--diff=debug", "--repro").out
+
+
+def test_the_base_that_a_variable_names_is_shown(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BASE", "debug")
+    flags = ["--config=config:${env:BASE}", "--print=base", "--why=num_steps"]
+    out = command(train.main, *flags).out
+    assert out.startswith("config:debug, unchanged")
+    assert "directive 1: config:${env:BASE}, here config:debug (" in out
+
+
+@pytest.mark.parametrize("wrong", ["${secret:}", "${secret:A,d}", "${secret:A", "${secret:A-B}"])
+def test_a_secret_without_a_name_or_with_a_default(wrong: str, command: Command) -> None:
+    status, _, err = command(train.main, "--config=config:debug", f"--config=set:run_name={wrong}")
+    assert status == 2 and "directive 2 is wrong" in err and "write ${secret:NAME}" in err
+    assert f"set:run_name={wrong}\n" in err and "^" * len(wrong) in err
+
+
+FORMS = [
+    *("text", "flat", "yaml", "json", "python", "html", "base", "defaults"),
+    *("schema", "summary", "schedule"),
+]
+SHOWN = [*(f"--print={form}" for form in FORMS), "--why=samples.prompts", "--repro"]
+
+
+@pytest.mark.parametrize("flag", [*SHOWN, "--diff=debug"])
+def test_what_is_printed_does_not_depend_on_the_value(
+    flag: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, like = "${secret:LAB_KEY}", "abcdef"
+    prompts = f"--config=set:samples.prompts=['{like}-and-more','{secret}']"
+
+    monkeypatch.setattr(sys, "stdout", app.SafeStream(sys.stdout))
+
+    def printed(value: str) -> str:
+        monkeypatch.setenv("LAB_KEY", value)
+        build(fdl.Config(dict, key=secret))  # or nothing may have read it
+        return command(train.main, "--config=config:debug", prompts, flag).out
+
+    assert VALUE not in (first := printed(VALUE))
+    assert len(first) > 50 and printed(like) == first
 
 
 LAB = '''

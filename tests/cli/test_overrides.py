@@ -146,6 +146,7 @@ WRONG = [
         "format: fidgpt.config",
         ["format:", "", "a whole config: read it with config_file:mine.yaml"],
     ),
+    ("format: fidgpt.patch", ["format:", "", "a patch: apply it with patch:mine.yaml"]),
     ("a: [" * 300, ["", " ", "nesting deeper than 200 levels"]),
     ("a: [1", ["a: [1", "", "expected ',' or ']'"]),
     ("seed: " + "9" * 5000, ["seed: 999", "", ""]),
@@ -161,6 +162,12 @@ def test_a_mistake_shows_its_line_and_piece(text: str, shown: list[str]) -> None
     assert line.startswith(f"  {shown[0]}")
     assert carets.startswith(f"  {shown[1]}") and set(carets) == {" ", "^"}
     assert shown[2] in "\n".join(message) and len(message) < 5
+
+
+def test_a_file_of_overrides_that_is_read_as_a_config_names_the_directive() -> None:
+    Path("mine.yaml").write_text("num_steps: 3\n")
+    with pytest.raises(ConfigError, match="overrides is applied by yaml:mine.yaml"):
+        compose(["config_file:mine.yaml"])
 
 
 def test_all_mistakes_are_shown_together_with_those_of_constructors() -> None:

@@ -61,6 +61,9 @@ def test_changes_are_journaled(command: Command, resume: Command, run_directory:
     assert (run_directory / "config.until_step_2.json").read_text() == before
     assert load_run(run_directory).num_steps == 4
     file = f"--config=config_file:{run_directory / 'config.json'}"
+    why = command(train.main, file, "--why=num_steps").out
+    assert f"4  set by {run_directory} resumed after step 2: directive 1: set:num_steps=4" in why
+    assert f"2  previously set by {run_directory}: directive" in why
     out = command(train.main, file, "--repro").out  # later changes after the first ones
     assert out.startswith("python train.py --config=config:debug ")
     assert "--config=set:num_steps=4" in out and "num_steps=2" not in out

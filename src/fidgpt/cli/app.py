@@ -70,7 +70,7 @@ def run(main: Main) -> None:
 
 
 class SafeStream:
-    """A stream without secrets that a config names, which are printed as references.
+    """A stream for messages, without secrets that a config names, in whose place are references.
 
     On a terminal, control characters become escapes, whatever a text holds. Left are line breaks,
     colors, and how a progress display moves the cursor; nothing that sets a title, fills the
@@ -88,11 +88,14 @@ class SafeStream:
     def write(self, text: str) -> int:
         """Write a text; return its length."""
         secrets = sys.modules.get("fidgpt.graph.secrets")
-        shown = secrets.redacted(text) if secrets else text
-        if self._stream.isatty():
-            shown = self._UNSAFE.sub(lambda found: ascii(found[0])[1:-1], shown)
-        self._stream.write(shown)
+        self.write_unredacted(secrets.redacted(text) if secrets else text)
         return len(text)
+
+    def write_unredacted(self, text: str) -> None:
+        """Write a text made of a graph: it holds references, and like words are no secrets."""
+        if self._stream.isatty():
+            text = self._UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
+        self._stream.write(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write several texts."""
@@ -101,6 +104,11 @@ class SafeStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def print_graph(text: str) -> None:
+    """Print a text that is made of a graph alone, of which no letter may change."""
+    getattr(sys.stdout, "write_unredacted", sys.stdout.write)(text)
 
 
 def fail(message: str) -> None:

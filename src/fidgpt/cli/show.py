@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from fidgpt import graph
+from fidgpt.cli.app import print_graph
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose import attribution, report, reproduction, runs, tuning
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.graph import ConfigError, ConfigErrors, outlines
 from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.errors import raise_all
+from fidgpt.graph.secrets import redacted
 from fidgpt.train import device
 from fidgpt.train.facts import parameter_groups, summary_of
 
@@ -32,7 +34,7 @@ def show(made: Composition) -> None:
         rejected = graph.rejections(made.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
     warn([*reported(made).warnings, *report.without_effect(made)])
-    sys.stdout.write("\n".join(_texts(made)))
+    print_graph("\n".join(_texts(made)))
 
 
 def naming_directives(made: Composition) -> AbstractContextManager[None]:
@@ -108,7 +110,7 @@ def _printed(made: Composition, form: str) -> str:
         case "flat" | "defaults":
             return (outlines.flat if form == "flat" else outlines.set_lines)(made.resolved)
         case _:
-            return _of_trainer(made, form, color)
+            return redacted(_of_trainer(made, form, color))  # which was built with secrets
 
 
 def _of_trainer(made: Composition, form: str, color: bool) -> str:

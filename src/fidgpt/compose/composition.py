@@ -17,6 +17,7 @@ from fidgpt.compose.messages import Written, curly_quotes, directive_error, labe
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import MissingEntry
+from fidgpt.graph.secrets import require_names
 
 
 @dataclass(eq=False)
@@ -45,7 +46,7 @@ class Effect:
     @property
     def source(self) -> Source:
         """The source that its assignments were recorded with."""
-        return _source(self.number, self.text)
+        return _source(self.number, self.text, self.meant)
 
     @property
     def named(self) -> str:
@@ -113,7 +114,8 @@ class Composition:
             raise ConfigError("it is not UTF-8 text: whoever wrote it used another encoding.")
         if kind is None:
             raise ConfigError(_unknown(text, self.catalogue))
-        meant = text if kind.kind == "config_str" else registry.with_environment(text)
+        meant = _meant(text)
+        require_names(meant)
         rest = registry.split_directive(meant)[1]
         if kind.role == "base":
             if self.config is not None:
@@ -172,7 +174,7 @@ def compose(
         made.apply(0, f"config:{registry.DEFAULT_CONFIG}")
     for number, text in numbered:
         try:
-            with graph.attributed_to(_source(number, text)):
+            with graph.attributed_to(_source(number, text, _meant(text))):
                 made.apply(number, text)
         except ConfigError as error:
             message = f"{error}{_remedy(made, error, text)}{_obstacle(made, base, text)}"
@@ -185,9 +187,15 @@ def compose(
     return made
 
 
-def _source(number: int, text: str) -> Source:
+def _meant(text: str) -> str:
+    """A directive with the environment variables that it names."""
+    is_data = registry.split_directive(text)[0] == "config_str"
+    return text if is_data else registry.with_environment(text)
+
+
+def _source(number: int, text: str, meant: str) -> Source:
     where = text.where if isinstance(text, Written) else ""
-    return Source(text, "directive", number, where=where)
+    return Source(text, "directive", number, where=where, meant="" if meant == text else meant)
 
 
 def _with_those_in_files(

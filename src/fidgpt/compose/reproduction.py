@@ -45,7 +45,7 @@ def base_of(made: Composition) -> str:
     Raises:
       ConfigError: the graph cannot be bound.
     """
-    first = made.effects[0].text if made.effects else ""
+    first = made.effects[0].meant if made.effects else ""
     if registry.split_directive(first)[0] == "config":
         return first
     known = _named_base(remembered(made.config), made.catalogue)

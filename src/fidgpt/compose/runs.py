@@ -28,7 +28,7 @@ from fidgpt.graph.building import Constraint, shown, shown_last
 from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.graph.provenance import dump_provenance
-from fidgpt.graph.secrets import redacted
+from fidgpt.graph.secrets import redacted_value
 from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import RunDirectory, Trainer
@@ -201,11 +201,11 @@ def new_run(
       ConfigError: the config cannot be written to a file and read again.
     """
     resolved = Resolved.of(cfg)
-    recorded = {"fingerprint": graph.fingerprint(resolved)} | environment()
+    recorded = {"fingerprint": graph.fingerprint(resolved)} | redacted_value(environment())
     changes = patch()
     texts = _texts_of(resolved, allowed, flags) | {
         "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
-        "environment.json": redacted(json.dumps(recorded, indent=1)) + "\n",
+        "environment.json": json.dumps(recorded, indent=1) + "\n",
         **({"changes.patch": changes} if changes else {}),
     }
     named = f"{name_of_base(directives)}-{time.strftime('%Y%m%d-%H%M%S')}"

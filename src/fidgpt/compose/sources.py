@@ -1,5 +1,7 @@
 """Configs read from files and runs, on this machine or in storage that fsspec knows."""
 
+import contextlib
+import json
 import os
 import re
 import sys
@@ -97,7 +99,7 @@ def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     try:
         cfg = load_and_warn(content, source=path, allowed=allowed)
     except ConfigError as error:
-        if hint := reader_hint(path, content):
+        if hint := reader_hint(path, content) or _overrides_hint(path, content):
             raise ConfigError(f"{error}\n{hint}") from error
         raise
     return _with_history(cfg, path)
@@ -115,6 +117,13 @@ def reader_hint(path: str, content: str) -> str:
         if re.search(sign, content, re.MULTILINE):
             return f"It looks like a file of another system, which {reader.format(path=path)}"
     return ""
+
+
+def _overrides_hint(path: str, content: str) -> str:
+    is_other = "format:" in content or not re.search(r"^[\w.]+:", content, re.MULTILINE)
+    if is_other or not path.endswith((".yaml", ".yml")):
+        return ""
+    return f"A file of overrides is applied by yaml:{path}"
 
 
 def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> Any:
@@ -140,11 +149,20 @@ def _with_history(cfg: fdl.Config, file: str) -> fdl.Config:
     beside = f"{file.removesuffix(name)}provenance.json"
     if name == "config.json" and _exists(beside):
         try:
-            restore_provenance(cfg, read_text(beside)[1], source=folder or ".")
+            named = f"{folder or '.'}{_resumption(file.removesuffix(name))}"
+            restore_provenance(cfg, read_text(beside)[1], source=named)
         except ConfigError as error:
             reason = error.reason if isinstance(error, UnreadableFile) else error
             print(f"{beside} is ignored: {reason}", file=sys.stderr)
     return cfg
+
+
+def _resumption(prefix: str) -> str:
+    """Where the command resumed a run that changed its config last; "" if none did."""
+    with contextlib.suppress(UnreadableFile, ValueError, LookupError, TypeError):
+        last = json.loads(read_text(f"{prefix}changes.jsonl")[1].splitlines()[-1])
+        return f" resumed after step {last['after_step']}"
+    return ""
 
 
 def _is_run(path: Path) -> bool:

@@ -33,6 +33,7 @@ class Source(NamedTuple):
       number: its position among those of its kind, counted from 1; 0 for others.
       run: the previous run, or file, that it belongs to; None for this command.
       where: the line of the file that a directive stands in; "" for others.
+      meant: the directive with the values of environment variables; "" if it names none.
     """
 
     text: str
@@ -40,9 +41,11 @@ class Source(NamedTuple):
     number: int = 0
     run: str | None = None
     where: str = ""
+    meant: str = ""
 
     def __str__(self) -> str:
         own = f"{self.kind} {self.number}: {self.text}" if self.kind else self.text
+        own = f"{own}, here {self.meant}" if self.meant else own
         return f"{self.run}: {own}" if self.run else own
 
     @classmethod

@@ -2,8 +2,8 @@
 
 A graph holds `${secret:NAME}`, and so does everything that is made of it: files, prints, pages,
 drawings, differences and fingerprints. Only the constructor that takes it gets the value, and every
-build reads it again. Errors show the reference in its place; commands pass all they print through
-`redacted`.
+build reads it again. Errors show the reference in its place; commands pass their messages through
+`redacted`. What is made of a graph alone needs none of that, and might change by it.
 """
 
 import os
@@ -18,6 +18,9 @@ from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.walk import parts
 
 _REFERENCE = re.compile(r"\$\{secret:\s*([^{}]*?)\s*\}")
+_WRITTEN = re.compile(r"\$\{secret:[^{}]*\}?")  # a wrong one, too
+_NAME = re.compile(r"\$\{secret:\s*[A-Za-z_][A-Za-z_0-9]*\s*\}")
+_SHORTEST, _FEWEST_DIGITS = 4, 8  # characters of what is replaced wherever it stands
 _read: dict[str, str] = {}  # what stands in the place of each value that was read
 
 
@@ -52,15 +55,30 @@ def has_secrets(value: Any) -> bool:
     return fiddle.kind_of(value) in (list, tuple) and any(map(has_secrets, value))
 
 
+def require_names(text: str) -> None:
+    """Make sure that each secret in a text names an environment variable.
+
+    Raises:
+      ConfigError: one does not, or has a default.
+    """
+    for found in _WRITTEN.finditer(text):
+        if not _NAME.fullmatch(found[0]):
+            raise ConfigError(
+                f"'{found[0]}' does not name an environment variable: write ${{secret:NAME}}, "
+                "with letters, digits and _ in the name; a secret has no default."
+            )
+
+
 def revealed(value: Any) -> Any:
     """Return a plain value with those of its secrets.
 
     Raises:
-      ConfigError: an environment variable is not set, or empty.
+      ConfigError: an environment variable is not set, or empty, or no name of one.
     """
     if not has_secrets(value):
         return value
     if isinstance(value, str):
+        require_names(value)
         return Secret(_REFERENCE.sub(_value_of, value), value)
     if isinstance(value, dict):
         return {key: revealed(one) for key, one in value.items()}
@@ -98,7 +116,23 @@ def _with_secrets(part: fdl.Buildable) -> dict[fiddle.Key, Any]:
 
 
 def redacted(text: str) -> str:
-    """Return a text in which references stand in place of the secrets that were read so far."""
+    """Return a message in which references stand in place of the secrets that were read so far.
+
+    Short ones, which any text may hold, are replaced only where they stand as a value: in quotes,
+    after `=`, or as a password in an address.
+    """
     for value, written in sorted(_read.items(), key=lambda one: -len(one[0])):
-        text = text.replace(value, written)
+        pattern = re.escape(value)
+        if len(value) < (_FEWEST_DIGITS if value.isdecimal() else _SHORTEST):
+            pattern = rf"(?<=['\"=]){pattern}(?!\w)|(?<=:){pattern}(?=@)"
+        text = re.sub(pattern, lambda _, written=written: written, text)
     return text
+
+
+def redacted_value(value: Any) -> Any:
+    """Return a value made of dicts, lists and texts with those texts redacted."""
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, dict):
+        return {key: redacted_value(one) for key, one in value.items()}
+    return [redacted_value(one) for one in value] if isinstance(value, list) else value
