@@ -22,7 +22,7 @@ for feature in FEATURES:
 
 # Parallelism: a family writes nothing, and a component of its own one declaration.
 declared = {feature.name: composed.declared(feature) for feature in FEATURES}
-assert declared["swiglu"] == 3 and declared["moe"] > 0, declared
+assert declared["swiglu"] == 4 and declared["moe"] > 0, declared
 assert not any(declared[name] for name in ("rope", "parallel_block", "tensor", "context")), declared
 for name in ("swiglu", "lora", "moe"):
     (feature,) = (one for one in FEATURES if one.name == name)

@@ -282,7 +282,7 @@ def _arrive(
 def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
     """Print a notice, unless another process of this machine has."""
     if _is_first(store, f"noticed/{name}", facts):
-        print(text, file=sys.stderr, flush=True)
+        print(f"{text}\n", end="", file=sys.stderr, flush=True)
 
 
 def _absent(who: str, patience: Patience) -> str:
