@@ -3,7 +3,7 @@
 import gc
 import os
 import signal
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -73,7 +73,7 @@ def pytest_collection_modifyitems(
     yield
     if not getattr(config.option, "loadgroup", False):
         return
-    seconds: Counter[str] = Counter()
+    seconds: dict[str, float] = defaultdict(float)
     groups: dict[pytest.Item, str] = {}
     for item in items:
         mark = item.get_closest_marker("xdist_group")

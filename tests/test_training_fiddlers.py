@@ -279,7 +279,8 @@ def test_cycles_of_ones_own_stay_whatever_the_schedule() -> None:
             arguments = {} if name == "use_cosine" else {"cycles": 3}
             getattr(fiddlers, name)(cfg, **arguments)
         assert build(bind(cfg).schedule).ends == [150, 300, 450]
-        is_cosine = fdl.get_callable(cfg.schedule.shape) is optim.CosineDecay
+        schedule: Any = cfg.schedule
+        is_cosine = fdl.get_callable(schedule.shape) is optim.CosineDecay
         assert is_cosine == (order.index("use_cosine") > order.index("use_wsd_s"))
         found.append((is_cosine, fingerprint(cfg)))
     assert len({*found}) == 2

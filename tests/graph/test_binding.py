@@ -4,7 +4,7 @@ import copy
 import operator
 import pickle
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import fiddle as fdl
 import pytest
@@ -245,7 +245,7 @@ def test_lists_of_a_bound_graph_are_lists_for_all_that_reads_it() -> None:
     copied["c"] = 1
     assert type(copied) is dict and type(bound.child[:]) is list
     assert bound.other == cfg.other and repr(bound.other) == repr(cfg.other)
-    for built in (build(bound), fdl.build(bound)):
+    for built in cast(list[Any], [build(bound), fdl.build(bound)]):
         assert type(built.child) is list and type(built.other) is dict
         assert type(built.other["a"]) is list
     other = clone(bound)

@@ -160,8 +160,8 @@ def test_each_case_gets_the_kernel_that_suits_it(monkeypatch):
     lm.fastest(*_inputs(SHAPES[0], torch.float32), _causal(7))
     x = torch.empty(2, 4, 7, 8, dtype=torch.bfloat16, device="meta")
     lm.fastest(x, x, x, _causal(7))
-    one = [x[:, :, :1].detach() for x in _inputs(SHAPES[0], torch.bfloat16)]
-    assert lm.fastest(*one, _causal(1)).dtype == torch.bfloat16
+    q, k, v = (x[:, :, :1].detach() for x in _inputs(SHAPES[0], torch.bfloat16))
+    assert lm.fastest(q, k, v, _causal(1)).dtype == torch.bfloat16
     assert called == ["blockwise", "sdpa", "sdpa", "sdpa"]
 
 

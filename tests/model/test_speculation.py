@@ -86,8 +86,7 @@ def test_greedy_texts_with_filters_are_the_same(kind: str) -> None:
 
     def written(draft: Draft | None) -> Any:
         choose = Sampling(seeds=[0] * len(PROMPTS), temperature=0.0, **filters)
-        sizes = {"num_tokens": 9, "context": 14}
-        return list(write(model, PROMPTS, choose=choose, draft=draft, **sizes))
+        return list(write(model, PROMPTS, choose=choose, draft=draft, num_tokens=9, context=14))
 
     assert written(draft) == written(None)
     assert 0 < draft.num_accepted < draft.num_proposed

@@ -198,13 +198,14 @@ class OwnModel(model.LanguageModel):
 
 def test_a_model_of_ones_own_is_tried_with_its_unembedding(capfd):
     cfg = configs.debug()
-    cfg.model = fdl.Config(OwnModel, vocab_size=257, width=8)
+    model: Any = fdl.Config(OwnModel, vocab_size=257, width=8)
+    cfg.model = model
     check(cfg)
     assert capfd.readouterr().err == ""
     trainer = build_trainer(cfg)
     trainer.parallel.world_size = 2
     preflight.check_components(trainer)
-    cfg.model.has_spare = True
+    model.has_spare = True
     check(cfg)
     assert "get no gradient: spare.weight, spare.bias. " in capfd.readouterr().err
 
