@@ -1,7 +1,6 @@
 """Configs read from files and runs, on this machine or in storage that fsspec knows."""
 
 import contextlib
-import json
 import os
 import re
 import sys
@@ -10,7 +9,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.files import read_all, read_bytes
+from fidgpt.files import parse_json, read_all, read_bytes
 from fidgpt.graph import ConfigError, attributed_to, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
@@ -160,7 +159,7 @@ def _with_history(cfg: fdl.Config, file: str) -> fdl.Config:
 def _resumption(prefix: str) -> str:
     """Where the command resumed a run that changed its config last; "" if none did."""
     with contextlib.suppress(UnreadableFile, ValueError, LookupError, TypeError):
-        last = json.loads(read_text(f"{prefix}changes.jsonl")[1].splitlines()[-1])
+        last = parse_json(read_text(f"{prefix}changes.jsonl")[1].splitlines()[-1])
         return f" resumed after step {last['after_step']}"
     return ""
 
