@@ -1,4 +1,4 @@
-"""What is compared: each contestant holds GPT-2 124M and writes greedily when told to.
+"""What is compared: each contestant holds GPT-2 124M and writes greedily on demand.
 
 Run by speed.py, one process for each. Nothing of fidgpt or of its peers is imported before it is
 wanted, since they may live in different environments.

@@ -31,7 +31,7 @@ OWN = "fidgpt"
 
 
 class Contestant:
-    """A process that writes whenever it is told to.
+    """A process that writes on demand.
 
     Attributes:
       prefill: seconds to the first token, of each turn.

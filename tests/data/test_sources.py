@@ -213,7 +213,7 @@ def test_a_long_line_is_read_in_pieces(tmp_path, monkeypatch, size, escapes):
     assert ["".join(document) for document in TextFiles(path).documents()] == whole
     in_pieces = [not isinstance(document, str) for document in TextFiles(path).documents()]
     assert sum(in_pieces) >= len(LONG) * len(LONG_TEXTS)
-    assert sum(1 for _ in TextFiles(path).documents()) == len(whole)  # pieces that nobody reads
+    assert sum(1 for _ in TextFiles(path).documents()) == len(whole)  # no piece of it is read
 
 
 @pytest.mark.parametrize(

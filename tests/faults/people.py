@@ -51,7 +51,7 @@ def sent(case: RunCase) -> None:
 
 
 def another_users(case: RunCase) -> None:
-    """Somebody else resumes it, who may read it only, and then does so in a copy."""
+    """Another user, who may only read it, tries to resume it, and then resumes a copy."""
     if not begun(case) or os.getuid():
         return
     mine = case.at_start
@@ -62,7 +62,7 @@ def another_users(case: RunCase) -> None:
 
 
 def edited(case: RunCase) -> None:
-    """A number in its config is changed by hand, which is reported; the run begins anew."""
+    """A number in its config is changed by hand, which is reported; the run starts again."""
     if not begun(case):
         return
     path = case.run / "config.json"
@@ -75,7 +75,7 @@ def edited(case: RunCase) -> None:
 
 
 def shared(case: RunCase) -> None:
-    """Somebody starts the same run while it goes on."""
+    """Another process starts the same run while it goes on."""
     reached, go_on = case.folder / "reached", case.folder / "go_on"
 
     def wait() -> None:

@@ -165,7 +165,7 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
 def freeze(part: fdl.Buildable, refuse: Refuse, freezer: Freezer) -> None:
     """Let a node refuse changes of arguments, lists, dicts and tags with what `refuse` returns.
 
-    Of what it calls, Fiddle lets nobody refuse a change.
+    What it calls can still change: `fdl.update_callable` sets that without asking the node.
     """
     arguments = part.__arguments__
     frozen = FrozenDict(
