@@ -10,8 +10,6 @@ left out, and named.
 """
 
 import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +22,7 @@ from typing import Any
 import torch
 from contestants import CONTESTANTS
 from machine import gpu, machine
+from processes import started, take_turn
 from shapes import SHAPES, Shape
 
 from fidgpt.compose.composition import compose
@@ -37,7 +36,7 @@ OURS = ("PyTorch", "fidgpt")  # they need no peers, which may live in another en
 
 
 class Contestant:
-    """A process that trains for a moment whenever it is told to.
+    """A process that trains for a moment on demand.
 
     Attributes:
       turns: the seconds of every step of every turn.
@@ -58,42 +57,24 @@ class Contestant:
 
     def train(self) -> None:
         """Takes a turn and remembers how long each step took."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        row = json.loads(self._process.stdout.readline())
+        row = take_turn(self._process)
         self.turns.append(row["seconds"])
         self.peak_memory = row["peak_memory"]
 
 
 @contextmanager
-def started(name: str, asked: argparse.Namespace, shape: str) -> Iterator[Contestant | None]:
+def warm_contestant(
+    name: str, asked: argparse.Namespace, shape: str
+) -> Iterator[Contestant | None]:
     """A contestant after its first step, or None if what it compares with is not installed."""
     python = sys.executable if name.startswith(OURS) else asked.peers
     size = asked.batch_size or SHAPES[shape].batch_size
     command = [python, str(Path(__file__).with_name("contestants.py")), shape, name]
+    command += [f"--batch_size={size}", f"--device={asked.device}"]
     begin = time.perf_counter()
-    process = subprocess.Popen(
-        [*command, f"--batch_size={size}", f"--device={asked.device}"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(asked.threads)},
-    )
-    try:
-        assert process.stdout and process.stderr
-        ready = process.stdout.readline()
+    with started(command, name=f"{shape}: {name}", threads=asked.threads) as ready:
         took = time.perf_counter() - begin
-        if ready:
-            print(f"{shape}: {name} (torch {json.loads(ready)['torch']})", file=sys.stderr)
-        else:
-            reason = process.stderr.read().strip().splitlines()[-1:]
-            print(f"{shape}: {name} is left out: {''.join(reason)}", file=sys.stderr)
-        yield Contestant(process, first_step=took) if ready else None
-    finally:
-        process.kill()
-        process.wait()
+        yield None if ready is None else Contestant(ready[0], first_step=took)
 
 
 def compare(shape: str, names: Iterable[str], asked: argparse.Namespace) -> dict[str, Contestant]:
@@ -104,7 +85,7 @@ def compare(shape: str, names: Iterable[str], asked: argparse.Namespace) -> dict
         for name in names:
             with ExitStack() as own:
                 keeper = own if apart else stack
-                contestant = keeper.enter_context(started(name, asked, shape))
+                contestant = keeper.enter_context(warm_contestant(name, asked, shape))
                 if contestant is None:
                     continue
                 running[name] = contestant

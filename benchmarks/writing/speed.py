@@ -8,8 +8,6 @@ installed are left out, and named.
 """
 
 import argparse
-import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,6 +21,7 @@ from contestants import CONTESTANTS, DTYPES, LAYERS, VOCAB, WIDTH
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
 from machine import machine  # pyright: ignore[reportMissingImports]
+from processes import started, take_turn  # pyright: ignore[reportMissingImports]
 
 # What a token reads: the matrices of all layers, and the table.
 WEIGHTS = 12 * WIDTH**2 * LAYERS + VOCAB * WIDTH
@@ -46,48 +45,26 @@ class Contestant:
 
     def write(self) -> None:
         """Takes a turn."""
-        assert self._process.stdin and self._process.stdout
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        row = json.loads(self._process.stdout.readline())
+        row = take_turn(self._process)
         self.prefill.append(row["prefill"])
         self.step.append(row["writing"] / (self._num_tokens - 1))
 
 
 @contextmanager
-def started(
+def warm_contestant(
     name: str, dtype: str, batch_size: int, asked: argparse.Namespace
 ) -> Iterator[Contestant | None]:
     """A contestant that is warm, or None if what it compares with is not installed."""
     python = sys.executable if name.startswith(OWN) else asked.peers
-    process = subprocess.Popen(
-        [
-            python,
-            str(Path(__file__).with_name("contestants.py")),
-            name,
-            f"--dtype={dtype}",
-            f"--batch_size={batch_size}",
-            f"--prompt_tokens={asked.prompt_tokens}",
-            f"--num_tokens={asked.num_tokens}",
-        ],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(asked.threads)},
-    )
-    try:
-        assert process.stdout and process.stderr
-        if process.stdout.readline():
-            print(f"{name}, {dtype}, batch of {batch_size}: warm", file=sys.stderr)
-            yield Contestant(process, num_tokens=asked.num_tokens)
-        else:
-            reason = process.stderr.read().strip().splitlines()[-1:]
-            print(f"{name}, {dtype}, is left out: {''.join(reason)}", file=sys.stderr)
-            yield None
-    finally:
-        process.kill()
-        process.wait()
+    command = [python, str(Path(__file__).with_name("contestants.py")), name, f"--dtype={dtype}"]
+    command += [
+        f"--batch_size={batch_size}",
+        f"--prompt_tokens={asked.prompt_tokens}",
+        f"--num_tokens={asked.num_tokens}",
+    ]
+    named = f"{name}, {dtype}, batch of {batch_size}"
+    with started(command, name=named, threads=asked.threads) as ready:
+        yield None if ready is None else Contestant(ready[0], num_tokens=asked.num_tokens)
 
 
 def bandwidth(threads: int) -> float:
@@ -154,7 +131,7 @@ def main() -> None:
             results: dict[str, Contestant] = {}
             with ExitStack() as stack:
                 for name in names:
-                    one = stack.enter_context(started(name, dtype, batch_size, asked))
+                    one = stack.enter_context(warm_contestant(name, dtype, batch_size, asked))
                     if one is not None:
                         results[name] = one
                 fastest = 0.0
