@@ -5,15 +5,16 @@ twice as fast in float32. So the blocks and the loss of the very model are timed
 forward and backward, and then its attention with each kernel.
 """
 
+import contextlib
 import copy
 import math
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -38,6 +39,10 @@ _PIECE_FLOPS = 4e9  # of one forward and backward pass: about 20 ms of a CPU
 _MIN_TOKENS = 16
 # Ratio of the two shortest times above which other programs are in the way: formats differ by more.
 _STEADY, _STEADY_ATTENTION = 1.3, 1.05
+# Share of the time that threads may wait for a processor: the shortest times of a machine that is
+# busy throughout agree with each other, and do not show what it does alone. It is 0.01 on an idle
+# one, and 0.5 or more beside a program that uses all cores.
+_WAITING = 0.1
 _EXACT = 1e-5  # relative error of a product that still counts as float32; bfloat16 has 3e-3
 _PROBE = 256  # rows and columns of that product
 # Of a step's time outside of matrix products, compilation saved 28 to 37% at one to four million
@@ -360,9 +365,9 @@ def measure(
             trials, _in_turn(trials, seconds / len(pieces), steady), strict=True
         ):
             share = piece.count * run.batch_size * run.seq_len / trial.num_tokens
-            computing, casting, multiplying = map(min, zip(*times, strict=True))
-            taken[trial.name] += computing * share + casting * piece.count * passes
-            products[trial.name] += multiplying * share
+            taken[trial.name] += min(one.computing for one in times) * share
+            taken[trial.name] += min(one.casting for one in times) * piece.count * passes
+            products[trial.name] += min(one.multiplying for one in times) * share
             is_steady &= _is_steady(times, steady)
     return Speeds(
         seconds=taken,
@@ -372,10 +377,31 @@ def measure(
     )
 
 
-def _is_steady(times: Sequence[tuple[float, ...]], steady: float) -> bool:
-    """Whether the two shortest times of computing agree."""
-    fastest_two = sorted(time for time, *_ in times)[:2]
-    return fastest_two[-1] < steady * fastest_two[0]
+class _Timed(NamedTuple):
+    """Seconds of a trial's three actions, and the share of them that threads waited for a core."""
+
+    computing: float
+    casting: float
+    multiplying: float
+    waiting: float
+
+
+def _is_steady(times: Sequence[_Timed], steady: float) -> bool:
+    """Whether the two shortest times of computing agree, and no thread waited for a processor."""
+    first, second = sorted(times)[:2]
+    return (
+        second.computing < steady * first.computing
+        and max(first.waiting, second.waiting) < _WAITING
+    )
+
+
+def _waited() -> float:
+    """Return the seconds that this process's threads have waited for a processor; 0 if unknown."""
+    waited = 0
+    for file in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # the thread may have ended
+            waited += int(file.read_text(encoding="ascii").split()[1])
+    return waited / 1e9
 
 
 class _Trial:
@@ -441,18 +467,17 @@ def _width(model: LanguageModel) -> int:
     return next(model.unembedding.parameters()).shape[-1]
 
 
-def _in_turn(
-    trials: Sequence[_Trial], seconds: float, steady: float
-) -> list[list[tuple[float, ...]]]:
-    """Return the seconds of each trial's three actions, in rounds under the same conditions."""
-    times: list[list[tuple[float, ...]]] = [[] for _ in trials]
+def _in_turn(trials: Sequence[_Trial], seconds: float, steady: float) -> list[list[_Timed]]:
+    """Return the times of each trial, in rounds under the same conditions."""
+    times: list[list[_Timed]] = [[] for _ in trials]
     begin, number = time.perf_counter(), 0
     while True:
         for trial, own in zip(trials, times, strict=True):
+            before = _waited()
             with _products(trial.precision):
-                took = tuple(map(_timed, (trial.compute, trial.cast, trial.multiply)))
+                took = [_timed(one) for one in (trial.compute, trial.cast, trial.multiply)]
             if number:  # the first pass loads libraries and allocates memory
-                own.append(took)
+                own.append(_Timed(*took, waiting=(_waited() - before) / sum(took)))
         spent, number = time.perf_counter() - begin, number + 1
         is_over = spent > seconds or number > _ROUNDS
         is_late = spent > _PATIENCE * seconds
@@ -466,7 +491,7 @@ def _timed(action: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-@contextmanager
+@contextlib.contextmanager
 def _products(precision: Precision) -> Iterator[None]:
     """Context in which products are computed as a run in this format computes them."""
     before = torch.get_float32_matmul_precision()
