@@ -43,10 +43,11 @@ profiled() {  # DIRECTIVE...: where a step spends its time
 }
 
 shapes=(gpt2_124m_1024 llama3_8b_slice) step=(--batch_size=32) rounds=9
-configs=(gpt2_124m llama3_2_1b) size=(set:batch_size=8) tokens=256 dtypes=(bfloat16 float32)
+configs=(gpt2_124m llama3_2_1b) size=(set:batch_size=8) tokens=256 dtypes=(bfloat16 float32) writers=()
 profile=(config:gpt2_124m fiddler:use_bytes set:vocab_size=50257 set:batch_size=32 set:num_steps=30)
 if [ "$device" = cpu ]; then
     shapes=(gpt2_1m) rounds=1 tokens=4 dtypes=(float32)
+    writers=(--contestant=fidgpt --batch_size=1)
     step=(--contestant="PyTorch, float32" --contestant="fidgpt, as it comes")
     configs=(debug) size=(set:batch_size=2)
     profile=(config:debug fiddler:smoke_test set:num_steps=20)
@@ -59,8 +60,8 @@ for shape in "${shapes[@]}"; do
         --peers="$peers" --shape="$shape" --rounds="$rounds" "${step[@]}"
 done
 for dtype in "${dtypes[@]}"; do
-    part "Generation in $dtype" "$python" benchmarks/generation.py --device="$device" \
-        --dtype="$dtype" --num_tokens="$tokens" --rounds="$rounds"
+    part "Generation in $dtype" "$python" benchmarks/generation/speed.py --device="$device" \
+        --peers="$peers" --dtype="$dtype" --num_tokens="$tokens" --rounds="$rounds" "${writers[@]}"
 done
 for config in "${configs[@]}"; do
     part "Memory: $config" "$python" benchmarks/gpu.py memory --device="$device" \

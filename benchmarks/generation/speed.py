@@ -1,8 +1,8 @@
-"""How fast GPT-2 124M writes in fidgpt, beside transformers and llama.cpp.
+"""How fast GPT-2 124M generates in fidgpt, beside transformers and llama.cpp.
 
-    python benchmarks/writing/speed.py --peers=PYTHON
+    python benchmarks/generation/speed.py --peers=PYTHON
 
-Every contestant is a process of its own with the same number of threads. They write in turn, round
+Every contestant is a process of its own with the same number of threads. They take turns, round
 after round, so that whatever else the machine does meets them all alike. Peers that are not
 installed are left out, and named.
 """
@@ -20,7 +20,7 @@ import torch
 from contestants import CONTESTANTS, DTYPES, LAYERS, VOCAB, WIDTH
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))
-from machine import machine  # pyright: ignore[reportMissingImports]
+from machine import gpu, machine  # pyright: ignore[reportMissingImports]
 from processes import started, take_turn  # pyright: ignore[reportMissingImports]
 
 # What a token reads: the matrices of all layers, and the table.
@@ -58,6 +58,7 @@ def warm_contestant(
     python = sys.executable if name.startswith(OWN) else asked.peers
     command = [python, str(Path(__file__).with_name("contestants.py")), name, f"--dtype={dtype}"]
     command += [
+        f"--device={asked.device}",
         f"--batch_size={batch_size}",
         f"--prompt_tokens={asked.prompt_tokens}",
         f"--num_tokens={asked.num_tokens}",
@@ -67,13 +68,13 @@ def warm_contestant(
         yield None if ready is None else Contestant(ready[0], num_tokens=asked.num_tokens)
 
 
-def bandwidth(threads: int) -> float:
-    """The bytes a second that this machine reads at best, of one array once."""
+def bandwidth(device: torch.device, *, threads: int) -> float:
+    """The bytes a second that a device reads at best, of one array once."""
     torch.set_num_threads(threads)
-    array, best = torch.zeros(BANDWIDTH_BYTES // 4), 0.0
+    array, best = torch.zeros(BANDWIDTH_BYTES // 4, device=device), 0.0
     for _ in range(10):
         begin = time.perf_counter()
-        array.amax()
+        array.amax().item()
         best = max(best, BANDWIDTH_BYTES / (time.perf_counter() - begin))
     return best
 
@@ -117,15 +118,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Generation by fidgpt and by its peers.")
     parser.add_argument("--dtype", action="append", choices=DTYPES, help="defaults to all")
     parser.add_argument("--batch_size", action="append", type=int, help="defaults to 1 and 8")
-    parser.add_argument("--contestant", action="append", choices=CONTESTANTS)
+    parser.add_argument(
+        "--contestant",
+        action="append",
+        choices=CONTESTANTS,
+        help="defaults to all but variants",
+    )
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--prompt_tokens", type=int, default=128)
     parser.add_argument("--num_tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--peers", default=sys.executable, help="Python that has the peers")
     asked = parser.parse_args()
-    names = asked.contestant or list(CONTESTANTS)
-    print(f"{machine(asked.threads)}; memory reads {bandwidth(asked.threads) / 1e9:.1f} GB/s")
+    names = asked.contestant or [name for name in CONTESTANTS if not name.startswith(f"{OWN},")]
+    print(machine(asked.threads) if asked.device.type == "cpu" else gpu())
     for dtype in asked.dtype or DTYPES:
         for batch_size in asked.batch_size or (1, 8):
             results: dict[str, Contestant] = {}
@@ -136,7 +143,7 @@ def main() -> None:
                         results[name] = one
                 fastest = 0.0
                 for _ in range(asked.rounds):
-                    fastest = max(fastest, bandwidth(asked.threads))
+                    fastest = max(fastest, bandwidth(asked.device, threads=asked.threads))
                     for one in results.values():
                         one.write()
             least = WEIGHTS * DTYPES[dtype].itemsize / fastest

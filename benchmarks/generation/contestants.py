@@ -27,38 +27,59 @@ Writing = Iterator[None]
 Writer = Callable[[list[list[int]], int], Writing]
 
 
-def fidgpt(dtype: torch.dtype) -> Writer:
-    """The function `write` of fidgpt, with weights laid out as by the command `sample`."""
+def fidgpt(
+    dtype: torch.dtype, device: torch.device, *, prepared: bool = True, draft_layers: int = 0
+) -> Writer:
+    """The function `write` of fidgpt, with weights laid out as by the command `sample`.
+
+    Args:
+      dtype: number format.
+      device: where it computes.
+      prepared: whether weights are laid out for generation; otherwise as in training.
+      draft_layers: number of the model's first layers that make a draft; 0 for no draft.
+    """
     from fidgpt import configs
     from fidgpt.graph import build
     from fidgpt.model import materialize
-    from fidgpt.model.generation import Sampling, prepare_to_write, write
+    from fidgpt.model.generation import Draft, Sampling, prepare_to_write, write
 
-    model: Any = build(configs.gpt2_124m()).model
-    materialize(model, device=torch.device("cpu"), seed=0)
-    model = model.to(dtype).eval()
-    prepare_to_write(model)
+    def filled() -> Any:
+        model: Any = build(configs.gpt2_124m()).model
+        materialize(model, device=device, seed=0)
+        return model.to(dtype).eval()
+
+    model, draft = filled(), None
+    if prepared:
+        prepare_to_write(model)
+    if draft_layers:
+        smaller = filled()
+        smaller.blocks = smaller.blocks[:draft_layers]
+        prepare_to_write(smaller)
+        draft = Draft(smaller, context=CONTEXT)
 
     def writing(prompts: list[list[int]], num_tokens: int) -> Writing:
         choose = Sampling(seeds=[0] * len(prompts), temperature=0.0, top_k=None)
         sizes: dict[str, Any] = {"num_tokens": num_tokens, "context": CONTEXT}
-        for _ in write(model, prompts, choose=choose, **sizes):
+        for _ in write(model, prompts, choose=choose, draft=draft, **sizes):
             yield
 
     return writing
 
 
-def transformers(dtype: torch.dtype, *, compiled: bool = False, frozen: bool = False) -> Writer:
+def transformers(
+    dtype: torch.dtype, device: torch.device, *, compiled: bool = False, frozen: bool = False
+) -> Writer:
     """GPT2LMHeadModel in a loop over argmax, which takes less time than `generate` does.
 
     Args:
       dtype: number format.
+      device: where it computes.
       compiled: whether it has a static cache and `torch.compile`; otherwise a dynamic one.
       frozen: whether the compiler may pack weights, which makes them constants.
     """
     from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel, StaticCache
 
-    model: Any = GPT2LMHeadModel(GPT2Config()).to(dtype).eval()
+    model: Any = GPT2LMHeadModel(GPT2Config()).to(device, dtype).eval()
 
     def step(tokens: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
         places = {"position_ids": positions.unsqueeze(0)}
@@ -69,8 +90,8 @@ def transformers(dtype: torch.dtype, *, compiled: bool = False, frozen: bool = F
     compute: Any = torch.compile(step, dynamic=False, options=options) if compiled else step
 
     def writing(prompts: list[list[int]], num_tokens: int) -> Writing:
-        tokens = torch.tensor(prompts)
-        positions = torch.arange(tokens.shape[1])
+        tokens = torch.tensor(prompts, device=device)
+        positions = torch.arange(tokens.shape[1], device=device)
         length = tokens.shape[1] + num_tokens
         cache: Any = DynamicCache(config=model.config)
         if compiled:
@@ -84,7 +105,7 @@ def transformers(dtype: torch.dtype, *, compiled: bool = False, frozen: bool = F
     return writing
 
 
-def llama_cpp(dtype: torch.dtype, *, batch_size: int) -> Writer:
+def llama_cpp(dtype: torch.dtype, device: torch.device, *, batch_size: int) -> Writer:
     """llama.cpp on a file of GPT-2 with random weights, all rows in one batch."""
     import llama_cpp  # pyright: ignore[reportMissingImports]
 
@@ -97,6 +118,7 @@ def llama_cpp(dtype: torch.dtype, *, batch_size: int) -> Writer:
         _write_gguf(path, dtype)
         options = c.llama_model_default_params()
         options.use_mmap = False
+        options.n_gpu_layers = 0 if device.type == "cpu" else LAYERS + 1
         model = c.llama_model_load_from_file(str(path).encode(), options)
     settings = c.llama_context_default_params()
     settings.n_ctx = CONTEXT * batch_size
@@ -197,6 +219,9 @@ CONTESTANTS: dict[str, Callable[..., Writer]] = {
     ),
     "llama.cpp": llama_cpp,
     "fidgpt": fidgpt,
+    "fidgpt, weights as in training": partial(fidgpt, prepared=False),
+    "fidgpt, draft of 1 layer": partial(fidgpt, draft_layers=1),
+    "fidgpt, draft of 12 layers": partial(fidgpt, draft_layers=LAYERS),
 }
 
 
@@ -205,13 +230,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("contestant", choices=CONTESTANTS)
     parser.add_argument("--dtype", choices=DTYPES, required=True)
+    parser.add_argument("--device", type=torch.device, required=True)
     parser.add_argument("--batch_size", type=int, required=True)
     parser.add_argument("--prompt_tokens", type=int, required=True)
     parser.add_argument("--num_tokens", type=int, required=True)
     asked = parser.parse_args()
     torch.manual_seed(0)
     options = {"batch_size": asked.batch_size} if asked.contestant == "llama.cpp" else {}
-    write = CONTESTANTS[asked.contestant](DTYPES[asked.dtype], **options)
+    write = CONTESTANTS[asked.contestant](DTYPES[asked.dtype], asked.device, **options)
     prompts = torch.randint(0, 50_000, (asked.batch_size, asked.prompt_tokens)).tolist()
     for _ in range(2):
         assert len(list(write(prompts, asked.num_tokens))) == asked.num_tokens
@@ -219,6 +245,8 @@ def main() -> None:
     for _ in sys.stdin:
         times = [time.perf_counter()]
         for _ in write(prompts, asked.num_tokens):
+            if asked.device.type == "cuda":
+                torch.cuda.synchronize()
             times.append(time.perf_counter())
         row = {"prefill": times[1] - times[0], "writing": times[-1] - times[1]}
         print(json.dumps(row), flush=True)
