@@ -30,7 +30,19 @@ from fidgpt.graph.codegen import python
 from fidgpt.graph.page.rendering import document
 
 from . import parts
-from .parts import Depth, InnerWidth, Outer, Part, Rate, Width, pair, positional, product, scaled
+from .parts import (
+    Depth,
+    InnerWidth,
+    Outer,
+    Part,
+    Rate,
+    Wide,
+    Width,
+    pair,
+    positional,
+    product,
+    scaled,
+)
 
 
 def part(tag: Any = Width, **arguments: Any) -> fdl.Config[Part]:
@@ -231,6 +243,21 @@ def test_tags_of_a_bound_graph_refuse_changes(change: Callable[[Any], Any]) -> N
         change(bound)
     assert fingerprint(bound) == before
     assert fdl.get_tags(bound, "width") == {Width} and fdl.get_tags(bound, "child") == set()
+
+
+@pytest.mark.parametrize("drop", [False, True])
+def test_what_nodes_of_a_bound_graph_call_stays(drop: bool) -> None:
+    bound = bind(outer([part()]))
+    before = fingerprint(bound)
+    for node, path in ((bound, "the root"), (bound.child[0], r"child\[0\]")):
+        with pytest.raises(
+            ConfigError, match=f"^{path} cannot change, because this graph is bound"
+        ):
+            fdl.update_callable(node, Wide, drop_invalid_args=drop)
+    assert fingerprint(bound) == before and "width" in fiddle.raw_arguments(bound)
+    copied = clone(bound)
+    fdl.update_callable(copied.child[0], Wide)
+    assert fdl.get_callable(copied.child[0]) is Wide
 
 
 def test_lists_of_a_bound_graph_are_lists_for_all_that_reads_it() -> None:

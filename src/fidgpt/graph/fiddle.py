@@ -73,6 +73,11 @@ def aliases_of(part: fdl.Buildable) -> Mapping[str, str]:
     return getattr(part.__fn_or_cls__, "ALIASES", {})
 
 
+def repeats_of(part: fdl.Buildable) -> Mapping[str, str]:
+    """Return the lists that repeat until there are as many items as another argument says."""
+    return getattr(part.__fn_or_cls__, "REPEATS", {})
+
+
 def first_variadic(part: fdl.Buildable) -> int | None:
     """Return the index of the first element of `*args`; None for a callable without."""
     return part.__signature_info__.var_positional_start
@@ -162,13 +167,26 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
     return new
 
 
-def freeze(part: fdl.Buildable, refuse: Refuse, freezer: Freezer) -> None:
-    """Let a node refuse changes of arguments, lists, dicts and tags with what `refuse` returns.
+class _FrozenArguments(FrozenDict):
+    """Arguments of a node that refuses to call something else, too.
 
-    What it calls can still change: `fdl.update_callable` sets that without asking the node.
+    `fdl.update_callable` sets that past the node, but looks up the names of the arguments first.
+    """
+
+    def keys(self) -> Any:
+        caller = getattr(inspect.currentframe(), "f_back", None)
+        if caller is not None and caller.f_code is fdl.update_callable.__code__:
+            raise self.refuse(None)
+        return super().keys()
+
+
+def freeze(part: fdl.Buildable, refuse: Refuse, freezer: Freezer) -> None:
+    """Let a node refuse changes with what `refuse` returns.
+
+    That is of its arguments, the lists and dicts in them, its tags, and of what it calls.
     """
     arguments = part.__arguments__
-    frozen = FrozenDict(
+    frozen = _FrozenArguments(
         {key: freezer(value, lambda _, key=key: refuse(key)) for key, value in arguments.items()}
     )
     frozen.refuse = refuse
