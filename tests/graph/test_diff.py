@@ -83,7 +83,7 @@ def assigned(path: str, value: Any) -> Callable[[Any], None]:
         ),
         (
             lambda cfg: setattr(cfg, "depth", make_formula(cfg, "{width} * 2")),
-            "+ depth: {width} * 2, instead of 0",
+            "~ depth: 0 -> {width} * 2",
         ),
     ],
 )
@@ -311,3 +311,50 @@ def test_graphs_that_differ_from_one_another_differ_in_their_lines(seed: int) ->
             change_something(rng, part)
         text = diff_text(diff(old, new))
         assert found.setdefault(text, fingerprint(new)) == fingerprint(new), text
+
+
+class TestFormulas:
+    """A formula is a value, as its text has it; what it looks up is no difference of its own."""
+
+    @staticmethod
+    def outer(depth: Any = None, **arguments: Any) -> fdl.Config:
+        cfg = fdl.Config(Outer, width=Width.new(3), rate=2.0, **arguments)
+        cfg.child = fdl.Config(Part, Width.new())
+        cfg.depth = make_formula(cfg, depth) if isinstance(depth, str) else depth
+        return cfg
+
+    @pytest.mark.parametrize(
+        ("old", "new", "expected"),
+        [
+            ("{width} * 2", "{width} * 3", ["~ depth: {width} * 2 -> {width} * 3"]),
+            ("{@Width}", "{width}", ["~ depth: {@Width} -> {width}"]),
+            ("{@Width}", "{@Width}", ["no difference"]),
+            ("{width}", 5, ["~ depth: {width} -> 5"]),
+            (5, "{@Width} + 1", ["~ depth: 5 -> {@Width} + 1"]),
+            (NUMBER, "{width}", ["~ depth: scaled(number=10) -> {width}"]),
+            ("{width}", NUMBER, ["+ depth: scaled(number=10), instead of {width}"]),
+        ],
+    )
+    def test_it_is_shown_as_it_is_written(self, old: Any, new: Any, expected: list[str]) -> None:
+        assert lines(self.outer(old), self.outer(new)) == expected
+
+    def test_another_result_follows_from_what_it_looks_up(self) -> None:
+        for text in ("{width} * 2", "{@Width} * 2"):
+            old, new = self.outer(text), self.outer(text)
+            new.width = 4
+            changed = ["~ width: 3 -> 4, inherited by 2 parameters"]
+            if "@" not in text:
+                changed = ["~ width: 3 -> 4, inherited by 1 parameter"]
+            assert lines(old, new) == changed
+
+    def test_one_that_others_inherit_or_share(self) -> None:
+        old, new = self.outer(), self.outer()
+        old.width, new.width = (make_formula(old, f"{{rate}} * {n}") for n in (2, 3))
+        changed = "~ width: {rate} * 2 -> {rate} * 3, inherited by 1 parameter"
+        assert lines(old, new) == [changed]
+        new = self.outer("{rate} * 2")
+        new.other = new.depth
+        assert lines(self.outer(5, other=5), new) == [
+            "~ depth: 5 -> {rate} * 2",
+            "& other: 5 -> shared with depth",
+        ]

@@ -163,4 +163,4 @@ def test_a_computed_number_that_a_formula_names_is_compared_in_its_own_place() -
     after = clone(before)
     after.width = make_formula(after, "{depth} * 2")
     after.rate = make_formula(after, "{width} + 1")
-    assert [(one.sign, one.path) for one in diff(before, after)] == [("+", "width"), ("+", "rate")]
+    assert [(one.sign, one.path) for one in diff(before, after)] == [("~", "width"), ("~", "rate")]

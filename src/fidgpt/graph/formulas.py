@@ -43,6 +43,15 @@ def is_formula(part: Any) -> bool:
     return isinstance(part, fdl.Buildable) and fdl.get_callable(part) is formula
 
 
+def as_written(part: fdl.Buildable) -> tuple[str, dict[str, Any]]:
+    """Return the text of a formula, and the tags of the names in it that stand for tags."""
+    known = fiddle.set_arguments(part)
+    tagged = (known.get("values") or {}).items()
+    return known["text"], {
+        name: fdl.get_tags(one, "value") for name, one in tagged if isinstance(one, TaggedValueCls)
+    }
+
+
 def means_formula(text: str, hint: Any) -> bool:
     """Whether a text means a formula where `hint` applies, rather than a text or a dict."""
     takes_numbers = any(

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import fiddle as fdl
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import cloning, fiddle, hints
+from fidgpt.graph import cloning, fiddle, formulas, hints
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.difference import changes
 from fidgpt.graph.outlines import leaf_text
@@ -64,6 +64,7 @@ class Edge:
       is_moved: whether it is an item that has left its position among the others.
       like: for an item that was added, the old item that it resembles.
       copy: the walk that compares a new part here with the old one that it is a copy of.
+      is_in_formula: whether it is inside of a formula, which is a value as its text has it.
     """
 
     holders: tuple[Any, Any]
@@ -76,6 +77,7 @@ class Edge:
     is_moved: bool = False
     like: Any = None
     copy: _Pass | None = None
+    is_in_formula: bool = False
 
     @property
     def is_inherited(self) -> bool:
@@ -177,6 +179,9 @@ class Comparison:
         for aspect, edge in found:
             if aspect == "value" and edge.is_inherited and self.is_same(edge):
                 continue
+            if edge.is_in_formula:
+                yield edge, None
+                continue
             old, new = self._side(0, edge), self._side(1, edge)
             match aspect:
                 case "tags":
@@ -197,7 +202,12 @@ class Comparison:
     def _walk(self, edges: Iterable[Edge]) -> None:
         stack = list(edges)[::-1]
         while stack:
-            stack += list(self._visit(stack.pop()))[::-1]
+            edge = stack.pop()
+            inside = list(self._visit(edge))
+            if edge.is_in_formula or formulas.is_formula(edge.new.value):
+                for one in inside:
+                    one.is_in_formula = True
+            stack += inside[::-1]
 
     def _visit(self, edge: Edge) -> Iterator[Edge]:
         """Record how the graphs differ at an edge, and yield the edges inside."""
@@ -225,11 +235,16 @@ class Comparison:
             return
         is_first = id(old) not in edge.at.became and id(new) not in self._was
         would_share = edge.at is not self._all and is_shared_object(self.old.node_of[id(old)])
+        differs = _differ_by_formula(old, new)
+        if differs:
+            edge.at.found.append(("value", edge))
+            if not (formulas.is_formula(old) and formulas.is_formula(new)):
+                return
         if is_first and (not would_share or hints.is_quantity(old)):
             if _call_of(old) != _call_of(new):
                 edge.at.found.append(("call", edge))
             yield from self._pair(old, new, edge.at)
-        else:
+        elif not differs:
             edge.at.found.append(("value", edge))
             self._later.append((edge, old, new))
 
@@ -315,13 +330,21 @@ class Comparison:
     def _value_change(self, edge: Edge, old: changes.Side, new: changes.Side) -> changes.Change:
         was, now = edge.old.value, edge.new.value
         had, has = self.old.has_parts(was), self.new.has_parts(now)
-        if not had and not has:
+        if _differ_by_formula(was, now):
+            had, has = had and not formulas.is_formula(was), has and not formulas.is_formula(now)
+            if formulas.is_formula(now) and self._is_known(now) and not self.is_same(edge):
+                return changes.SharingChanged(old, new)
+        if not has and (not had or formulas.is_formula(now)):
+            for graph, part in ((self.old, was), (self.new, now)):
+                if graph.has_parts(part):
+                    self._report(graph, part)
+            old, new = (replace(side, shared_with=None) for side in (old, new))  # as values are
             gone, found = (
                 heirs.get(place, ()) for heirs, place in zip(self._heirs, edge.places, strict=True)
             )
             heirs = tuple(one.path for one in found or gone)
             return changes.ValueChanged(old, new, heirs, self._num_places(edge))
-        if IS_PART[type(was)] and IS_PART[type(now)]:
+        if had and has and IS_PART[type(was)] and IS_PART[type(now)]:
             self._report(self.old, was)
             is_equal = self.old.content[id(was)] == self.new.content[id(now)]
             return changes.SharingChanged(old, new, is_equal)
@@ -375,6 +398,8 @@ class Comparison:
             if is_known or not graph.has_parts(value):
                 continue
             self._reported.add(id(value))
+            if formulas.is_formula(value):
+                continue
             inherited, own = graph.inherited_by(value), graph.path(value)
             stack += [
                 (join(own, step_from(value, key)), one)
@@ -436,6 +461,13 @@ def since(base: Any, root: Any, *, name: str) -> str:
     """
     found = diff(base, root)
     return f"{name}, but\n{changes.diff_text(found)}" if found else f"{name}, unchanged\n"
+
+
+def _differ_by_formula(old: Any, new: Any) -> bool:
+    """Return whether one of two values is a formula, and the other not the same one."""
+    are_formulas = [formulas.is_formula(one) for one in (old, new)]
+    is_same = all(are_formulas) and formulas.as_written(old) == formulas.as_written(new)
+    return any(are_formulas) and not is_same
 
 
 def _call_of(value: Any) -> tuple[Hashable, ...]:
