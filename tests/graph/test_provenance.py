@@ -190,6 +190,15 @@ def test_a_run_resumed_twice_is_named_once() -> None:
         ("directive 2: set:a='directive 7: y'", Source("set:a='directive 7: y'", "directive", 2)),
         ("runs/a: fiddler 1: use_rope", Source("use_rope", "fiddler", 1, "runs/a")),
         ("directive one: set:seed=1", Source("directive one: set:seed=1")),
+        (
+            "runs/a: directive 1: config:${env:A}, here config:debug",
+            Source("config:${env:A}", "directive", 1, "runs/a", meant="config:debug"),
+        ),
+        (
+            "directive 4: set:a=${oc.env:A,x, here}, here set:a=x, here",
+            Source("set:a=${oc.env:A,x, here}", "directive", 4, meant="set:a=x, here"),
+        ),
+        ("directive 2: set:a=b, here set:a=c", Source("set:a=b, here set:a=c", "directive", 2)),
     ],
 )  # fmt: skip
 def test_a_source_is_read_from_its_text(written: str, source: Source) -> None:

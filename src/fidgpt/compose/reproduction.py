@@ -13,11 +13,11 @@ from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.runs import train_command
-from fidgpt.compose.sources import is_url
+from fidgpt.compose.sources import RESUMED, is_url
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.codegen import shortest
 from fidgpt.graph.errors import at
-from fidgpt.graph.provenance import sources_of
+from fidgpt.graph.provenance import Source, sources_of
 from fidgpt.graph.reproduce import Repro, nearest, repro
 
 _MOST_KEPT = 256  # graphs that are kept, since others begin like them
@@ -48,8 +48,20 @@ def base_of(made: Composition) -> str:
     first = made.effects[0].meant if made.effects else ""
     if registry.split_directive(first)[0] == "config":
         return first
-    known = _named_base(remembered(made.config), made.catalogue)
+    known = _named_base(_first_of(_sources(made.config)), made.catalogue)
     return next(iter(known), "") or nearest(made.config, named_graphs(made.catalogue))
+
+
+def _first_of(sources: Sequence[Source]) -> list[str]:
+    """Return the directive that began what others then changed; none if that was no named config.
+
+    A graph that no directive began is `config:base`.
+    """
+    begun = [one for one in sources if one.run and RESUMED not in one.run]
+    firsts = [one.meant or one.text for one in begun if one.number == begun[0].number]
+    named = [one for one in firsts if registry.split_directive(one)[0] == "config"]
+    is_default = bool(firsts) and not any(map(registry.is_base, firsts))
+    return named[:1] or [f"config:{registry.DEFAULT_CONFIG}"] * is_default
 
 
 def directive_for(text: str, catalogue: Catalogue) -> str:
@@ -94,12 +106,18 @@ def _is_portable(directive: str) -> bool:
 
 def remembered(cfg: fdl.Config) -> list[str]:
     """Return the directives that a graph's history names, in order, without those of files."""
-    found: dict[tuple[bool, int], list[str]] = {}
-    for one in sources_of(node.value for node in parts(cfg)):
-        if one.kind == "directive":
-            found.setdefault((one.run is None, one.number), []).append(one.text)
-    # Those of a previous run, which has a name, come first; a resumed run counts from 1 again.
-    return [one for key in sorted(found) for one in found[key] if _is_portable(one)]
+    meant = (one.meant or one.text for one in _sources(cfg))
+    return [one for one in meant if _is_portable(one)]
+
+
+def _sources(cfg: fdl.Config) -> list[Source]:
+    """Return the directives that a graph's history names, in order.
+
+    Those of a previous run, which has a name, come first; a resumed run counts from 1 again.
+    """
+    found = sources_of(node.value for node in parts(cfg))
+    directives = [one for one in found if one.kind == "directive"]
+    return sorted(directives, key=lambda one: (one.run is None, one.number))
 
 
 def _named_base(directives: Sequence[str], catalogue: Catalogue) -> dict[str, Any]:

@@ -25,6 +25,7 @@ _READERS = {
     ),
 }
 _FIDDLE = re.compile(r'\s*\{\s*"root":\s*\{\s*"type":')
+RESUMED = " resumed after step "  # between the name of a run and the step
 _LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
 
 
@@ -160,7 +161,7 @@ def _resumption(prefix: str) -> str:
     """Where the command resumed a run that changed its config last; "" if none did."""
     with contextlib.suppress(UnreadableFile, ValueError, LookupError, TypeError):
         last = parse_json(read_text(f"{prefix}changes.jsonl")[1].splitlines()[-1])
-        return f" resumed after step {last['after_step']}"
+        return f"{RESUMED}{last['after_step']}"
     return ""
 
 

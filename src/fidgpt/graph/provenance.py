@@ -22,6 +22,7 @@ from fidgpt.graph.walk import join, parts, places, step_from, step_to, title
 _WRITTEN = re.compile(
     r"(?:(?P<run>.+?): )??(?P<kind>directive|fiddler) (?P<number>\d+): (?P<text>.+)", re.DOTALL
 )
+_WITH_MEANT = re.compile(r"(?P<text>(\w+:).*?\$\{.*?), here (?P<meant>\2.*)", re.DOTALL)
 
 
 class Source(NamedTuple):
@@ -54,7 +55,9 @@ class Source(NamedTuple):
         found = _WRITTEN.fullmatch(written)
         if found is None:
             return cls(written)
-        return cls(found["text"], found["kind"], int(found["number"]), found["run"])
+        both = _WITH_MEANT.fullmatch(found["text"])
+        text, meant = (both["text"], both["meant"]) if both else (found["text"], "")
+        return cls(text, found["kind"], int(found["number"]), found["run"], meant=meant)
 
 
 _FIDGPT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
