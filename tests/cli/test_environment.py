@@ -1,5 +1,6 @@
 """Environment variables in directives, and secrets in runs."""
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -7,11 +8,17 @@ from pathlib import Path
 import fiddle as fdl
 import pytest
 from forked import Python
+from rich.console import Console
 
-from fidgpt.cli import app, train
+from fidgpt.cli import app, sweep, train
+from fidgpt.compose import runs
 from fidgpt.compose.composition import compose
+from fidgpt.compose.reproduction import remembered
+from fidgpt.compose.sources import load_file
 from fidgpt.graph import ConfigError, build
-from fidgpt.sweep import Sweep, axis
+from fidgpt.sweep import Point, Sweep, axis, jobs_of, results
+from fidgpt.sweep.points import Cost
+from fidgpt.sweep.runners.jobs import Ending
 
 from .conftest import Command
 
@@ -67,6 +74,34 @@ def test_the_base_that_a_variable_names_is_shown(
     assert "directive 1: config:${env:BASE}, here config:debug (" in out
 
 
+@pytest.mark.parametrize(
+    ("directives", "base"),
+    [
+        (["config:${env:BASE}", "fiddler:smoke_test(3)", "set:model.hidden_dim=32"], "gpt2_124m"),
+        (["fiddler:use_bytes", "fiddler:smoke_test"], "base"),  # nearer to debug
+        (["set:num_steps=${env:NUM}", "fiddler:smoke_test(3)"], "base"),
+    ],
+)
+def test_the_base_of_a_saved_run_is_the_one_that_it_began_with(
+    directives: list[str],
+    base: str,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("BASE", "gpt2_124m")
+    monkeypatch.setenv("NUM", "5")
+    run = tmp_path / "run"
+    runs.new_run(compose(directives).config, directives=directives, path=str(run)).create()
+    for name in ("BASE", "NUM"):
+        monkeypatch.delenv(name)
+    file = f"--config=config_file:{run / 'config.json'}"
+    out = command(train.main, file, "--print=base").out
+    assert out.startswith(f"config:{base}, but\n")
+    meant = [one.replace("${env:BASE}", base).replace("${env:NUM}", "5") for one in directives]
+    assert remembered(load_file(str(run / "config.json"))) == meant
+
+
 @pytest.mark.parametrize("wrong", ["${secret:}", "${secret:A,d}", "${secret:A", "${secret:A-B}"])
 def test_a_secret_without_a_name_or_with_a_default(wrong: str, command: Command) -> None:
     status, _, err = command(train.main, "--config=config:debug", f"--config=set:run_name={wrong}")
@@ -97,6 +132,39 @@ def test_what_is_printed_does_not_depend_on_the_value(
 
     assert VALUE not in (first := printed(VALUE))
     assert len(first) > 50 and printed(like) == first
+
+
+@pytest.mark.slow
+def test_tables_of_sweeps_do_not_depend_on_the_value(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = "${secret:LAB_KEY}"
+    flags = [f"--config=set:samples.prompts=['{secret}']", "--sweep=fiddler:use_alibi,use_gelu"]
+    monkeypatch.setattr(sys, "stdout", app.SafeStream(sys.stdout))
+
+    def printed(value: str) -> str:
+        monkeypatch.setenv("LAB_KEY", value)
+        build(fdl.Config(dict, key=secret))
+        where = f"--run_dir={tmp_path / 'sweep'}"
+        return command(sweep.main, "--config=config:debug", *flags, where, "--print").out
+
+    assert "fiddler:use_alibi changes" in (first := printed(VALUE))
+    assert printed("use_alibi") == first
+
+
+def test_the_last_words_of_a_point_hold_no_secret_however_they_are_folded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAB_KEY", VALUE)
+    build(fdl.Config(dict, key="${secret:LAB_KEY}"))
+    point = Point((), (), "1" * 64, "a", Cost(1, 1, 1))
+    jobs = jobs_of([point], tmp_path)
+    results.ResultsTable(tmp_path, jobs).ended(jobs[0], Ending("failed", f"{VALUE} was refused"))
+    rows = results.read_results(tmp_path)
+    assert rows[0]["last_words"] == "${secret:LAB_KEY} was refused"
+    console = Console(file=io.StringIO(), width=40)
+    console.print(rows)
+    assert VALUE[:8] not in console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 LAB = '''

@@ -193,8 +193,15 @@ def _runner() -> "Runner":
         return call_with(getattr(importlib.import_module(module), made), call)
 
 
+def _print(console: "Console", made: Any, *, soft_wrap: bool = False) -> None:
+    """Print what is made of directives and results: no secret is in it, and like words are none."""
+    with console.capture() as captured:
+        console.print(made, soft_wrap=soft_wrap)
+    app.print_graph(captured.get())
+
+
 def _show(console: "Console", results: Any, directory: Path) -> None:
-    console.print(results)
+    _print(console, results)
     command = f"python -m fidgpt.sweep report {shlex.quote(str(directory))}"
     console.print(f"More of it: {command}", soft_wrap=True)
 
@@ -215,7 +222,7 @@ def _sweep(console: "Console") -> int | None:
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
     runner = _runner()
     if FLAGS.print:
-        console.print(sweep)
+        _print(console, sweep)
         return None
     results = sweep.run(runner=runner, console=console)
     _show(console, results, sweep.directory)
@@ -241,7 +248,7 @@ def _search(console: "Console") -> int | None:
     search = Search(*_items({"space": space}), sampler=FLAGS.search, stop=stop, **settings)
     runner = _runner()
     if FLAGS.print:
-        console.print(search)
+        _print(console, search)
         return None
     found = search.run(jobs=FLAGS.jobs, runner=runner, console=console)
     _show(console, found, search.directory)
@@ -259,13 +266,13 @@ def _bisect(console: "Console") -> int | None:
         raise ConfigError("--bisect needs two run directories: --bisect=runs/good:runs/bad")
     made = Bisection(good, bad, threshold=FLAGS.threshold, steps=FLAGS.steps, **_settings())
     if FLAGS.print:
-        console.print(made)
+        _print(console, made)
         return None
     try:
         found = made.run(_runner(), jobs=FLAGS.jobs, console=console)
     except Stopped:
         return _stopped(console, made.directory)
-    console.print(found, soft_wrap=True)
+    _print(console, found, soft_wrap=True)
     return None
 
 

@@ -24,6 +24,7 @@ from fidgpt.compose.directives import DEFAULT_CONFIG
 from fidgpt.files import is_inside, parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
+from fidgpt.graph.secrets import redacted
 from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.points import Plan
@@ -232,7 +233,7 @@ class ResultsTable:
     def ended(self, job: Job, ending: Ending) -> None:
         """Record the end of a process."""
         row = self.row(job)
-        row |= {"status": ending.status, "last_words": ending.last_words}
+        row |= {"status": ending.status, "last_words": redacted(ending.last_words)}
         if (started := self._started.pop(job.point.fingerprint, None)) is not None:
             row["seconds"] += round(time.monotonic() - started, 1)
         if ending.status == "finished":
