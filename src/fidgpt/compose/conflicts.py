@@ -13,6 +13,7 @@ from fidgpt.compose.directives import is_by_machine, split_directive
 from fidgpt.compose.messages import directives_error
 from fidgpt.graph import ConfigError, clone, diff, find_parameter
 from fidgpt.graph.difference.changes import SharingChanged, describe
+from fidgpt.graph.difference.expectations import Unmet
 from fidgpt.graph.edits import Edit, carry_out
 from fidgpt.graph.errors import listed
 from fidgpt.graph.fiddle import argument_history
@@ -214,9 +215,10 @@ def _depends(effect: Effect, values: list[Edit], settled: list[str]) -> bool:
             if not any(_is_inside(edit.path, path) for path in settled)
         }
 
-    with contextlib.suppress(ConfigError):  # it cannot do with these values
+    try:
         return outcome([]) != outcome(values)
-    return False
+    except ConfigError as error:  # it cannot do with these values
+        return any(isinstance(one, Unmet) for one in error.mistakes)
 
 
 def _is_plain(value: Any) -> bool:

@@ -121,6 +121,7 @@ class Transformer(LanguageModel):
         "recompute": "live",
         "compile": "restart",  # compiled code rounds differently
     }
+    REPEATS: ClassVar[Mapping[str, str]] = {"blocks": "num_layers"}
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -20,7 +20,7 @@ from fidgpt.compose import runs, sources
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError
-from fidgpt.graph.difference.patches import Patch, patch_of
+from fidgpt.graph.difference.patches import patch_of
 from fidgpt.model import InitError
 from fidgpt.sweep import objective as objectives
 from fidgpt.sweep.objective import Objective
@@ -302,7 +302,7 @@ class Bisection:
 
     def _patch_text(self, pieces: Pieces) -> str:
         changes = {path: self._patch.changes[path] for path in pieces}
-        return Patch(changes, self._patch.parts).text()
+        return replace(self._patch, changes=changes).text()
 
     def changed(self, pieces: Pieces) -> fdl.Config:
         """Return the good graph with some differences applied.

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import fiddle as fdl
@@ -11,7 +11,17 @@ import fiddle as fdl
 from fidgpt.graph import cloning, edits, errors, fiddle
 from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
-from fidgpt.graph.paths import ParameterRef, parse_path
+from fidgpt.graph.difference.expectations import expected, renumbered, unmet
+from fidgpt.graph.difference.places import (
+    both,
+    checked_place,
+    follow,
+    held,
+    keys_of,
+    outside,
+    text_of,
+)
+from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.storage import bound, codec, files
 from fidgpt.graph.storage.files import VERSION, add_tags, head_of, key_of, new_part
 from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_from, step_to, title
@@ -30,10 +40,13 @@ class Patch:
       changes: by the path of a place in the old graph, what it held and holds: `old` and `new`
         value, `call` and `tags`.
       parts: the new nodes by their path in the new graph.
+      expects: what else the old graph holds, by path, as far as the changes rest on it; nothing
+        is known of that in patches of earlier versions.
     """
 
     changes: Entries
     parts: Entries
+    expects: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return the patch as the text of a file."""
@@ -81,7 +94,8 @@ class _Maker:
             path = self.comparison.new.path(part)
             with errors.at(path or "the root"):
                 self._parts[path] = self._entry(part)
-        return Patch(self._changes, dict(sorted(self._parts.items())))
+        expects = expected(self.comparison, self._changes)
+        return Patch(self._changes, dict(sorted(self._parts.items())), expects)
 
     def _kept(self, new: Any) -> Any:
         """Return the old node that becomes a new one by changes; None where there is none."""
@@ -101,12 +115,10 @@ class _Maker:
         calls = [fdl.get_callable(part) for part in (old, new)]
         if calls[0] is not calls[1] and calls[0] != calls[1]:
             self._at(path)["call"] = [codec.name_of(call) for call in calls]
-        for key, values in _both(
-            fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE
-        ):
+        for key, values in both(fiddle.set_arguments(old), fiddle.set_arguments(new), fdl.NO_VALUE):
             with errors.at(place := join(path, step_to(key))):
                 self._place(place, *values)
-        for key, tags in _both(
+        for key, tags in both(
             fiddle.nonempty_tags(old), fiddle.nonempty_tags(new), frozenset[Any]()
         ):
             if tags[0] != tags[1]:
@@ -121,12 +133,12 @@ class _Maker:
         is_alike = fiddle.kind_of(old) is fiddle.kind_of(new)
         is_open = is_alike and node is not None and len(node.parents) == 1
         if is_open and isinstance(old, dict) and all(isinstance(key, str) for key in old | new):
-            items = list(_both(old, new, fdl.NO_VALUE))
+            items = list(both(old, new, fdl.NO_VALUE))
         elif is_open and isinstance(old, list) and len(old) == len(new):
             items = list(enumerate(zip(old, new, strict=True)))
         else:
             change = self._at(path)
-            change |= {} if old is fdl.NO_VALUE else {"old": _outside(old)}
+            change |= {} if old is fdl.NO_VALUE else {"old": outside(old)}
             change |= {} if new is fdl.NO_VALUE else {"new": codec.encode(new, self._refer)}
             return
         for key, values in items:
@@ -143,7 +155,7 @@ class _Maker:
             "tags": {str(key): sorted(map(codec.name_of, own)) for key, own in tags},
         }
         if (old := self.comparison.original(part)) is not None:
-            values = _both(fiddle.set_arguments(old), known, fdl.NO_VALUE)
+            values = both(fiddle.set_arguments(old), known, fdl.NO_VALUE)
             but = [str(key) for key, pair in values if not _is_alike(*pair, self._is_copied)]
             entry["like"] = {"part": self.comparison.old.path(old), "but": but}
         return entry
@@ -158,38 +170,14 @@ class _Maker:
         return {"part": path}
 
 
-def _both(
-    old: Mapping[Any, Any], new: Mapping[Any, Any], default: Any
-) -> Iterator[tuple[Any, tuple[Any, Any]]]:
-    """Yield the keys of two mappings, each with both values."""
-    for key in {**old, **new}:
-        yield key, (old.get(key, default), new.get(key, default))
-
-
 def _is_alike(old: Any, new: Any, are_parts_alike: Callable[[Any, Any], bool]) -> bool:
     """Return whether two values are equal, given which nodes are."""
     if IS_PART[type(old)] or IS_PART[type(new)]:
         return are_parts_alike(old, new)
     if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
         return bound.value_key(old) == bound.value_key(new)
-    items = list(_both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
+    items = list(both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
     return len(old) == len(new) and all(_is_alike(*pair, are_parts_alike) for _, pair in items)
-
-
-def _outside(value: Any) -> Any:
-    """Return what a place held, as far as it is compared: of a node, what it calls."""
-    if value is fdl.NO_VALUE:
-        return value
-    if isinstance(value, fdl.Buildable):
-        return {"a": getattr(fdl.get_callable(value), "__qualname__", "?")}
-    if isinstance(value, list | tuple):
-        return [_outside(item) for item in value]
-    try:
-        if isinstance(value, dict):
-            return codec.encode_items(value, _outside)
-        return codec.encode(value)
-    except errors.ConfigError:
-        return {"a": type(value).__name__}
 
 
 def apply(root: Any, changes: Changes | Patch) -> Any:
@@ -199,7 +187,7 @@ def apply(root: Any, changes: Changes | Patch) -> Any:
 
     Raises:
       ConfigErrors: places are missing, or hold something else than they did when the difference
-        was taken.
+        was taken, or items of lists stand for others now.
       ConfigError: a value of the difference has no form in a file.
     """
     patch = patch_of(changes.old, changes.new) if isinstance(changes, Changes) else changes
@@ -222,7 +210,7 @@ def apply_patch(
       ConfigError: the text is not a patch, or names what it may not.
     """
     document = files.read_document(text, source, FORMAT)
-    patch = Patch(document.get("changes", {}), document.get("parts", {}))
+    patch = Patch(*(document.get(name, {}) for name in ("changes", "parts", "expects")))
     with files.damage_of(source):
         return apply_all(root, [patch], functools.partial(codec.find_name, allowed=allowed))
 
@@ -247,7 +235,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
     outdated: list[str] = []
 
     def keep(path: str) -> Any:
-        return _follow(root, path, is_there=True).value
+        return follow(root, path, is_there=True).value
 
     for patch in patches:
         made: dict[str, Any] = {}
@@ -258,13 +246,13 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
         for path, change in patch.changes.items():
             try:
                 with _at(path):
-                    ref = _checked_place(root, path, change)
+                    ref = checked_place(root, path, change)
             except errors.ConfigError as error:
                 messages.append(error)
             else:
                 new = codec.decode(change["new"], find, refer) if "new" in change else fdl.NO_VALUE
                 places.append((path, ref, change, new))
-        errors.raise_all(messages)
+        errors.raise_all([*messages, *unmet(root, patch.changes, patch.expects)])
         for path, entry in patch.parts.items():
             with _at(path):
                 add_tags(made[path], entry.get("tags", {}), find)
@@ -273,7 +261,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
                     fiddle.assign(made[path], key, codec.decode(value, find, refer))
         outdated += _outdated(root, made, patch.parts)
     errors.raise_all(outdated)
-    called = [_held(ref.container, ref.key) for _, ref, _, _ in places]
+    called = [held(ref.container, ref.key) for _, ref, _, _ in places]
     for path, ref, change, _ in places:
         with _at(path):
             _remove(ref, change, find)
@@ -305,7 +293,7 @@ def _remove(ref: ParameterRef, change: Mapping[str, Any], find: codec.Find) -> N
         if (tag := codec.find_tag(name, find)) in fdl.get_tags(ref.container, ref.key):
             fdl.remove_tag(ref.container, ref.key, tag)
     is_gone = "old" in change and "new" not in change
-    if is_gone and _held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
+    if is_gone and held(ref.container, ref.key) is not fdl.NO_VALUE:  # two patches may agree
         ref.write(fdl.NO_VALUE)
 
 
@@ -319,68 +307,6 @@ def _put(ref: ParameterRef, change: Mapping[str, Any], new: Any, find: codec.Fin
         fdl.add_tag(holder, ref.key, codec.find_tag(name, find))  # pyright: ignore
 
 
-def _follow(root: Any, path: str, *, is_there: bool = False) -> ParameterRef:
-    """Return the place at a path, which may hold nothing unless `is_there`.
-
-    Raises:
-      ConfigError: there is no such place.
-    """
-    ref = ParameterRef.to_root(root)
-    for key in _keys_of(path):
-        ref = ParameterRef(_held(ref.container, ref.key), key, ref)
-        if not IS_NODE[type(ref.container)]:
-            raise errors.ConfigError("there is no such path in this graph.")
-    if is_there and _held(ref.container, ref.key) is fdl.NO_VALUE:
-        raise errors.ConfigError("there is no such path in this graph.")
-    return ref
-
-
-def _checked_place(root: Any, path: str, change: Mapping[str, Any]) -> ParameterRef:
-    """Look up a place, and check that it holds what it did when the patch was made."""
-    ref = _follow(root, path)
-    value = _held(ref.container, ref.key)
-    if "call" in change and not isinstance(value, fdl.Buildable):
-        raise errors.ConfigError(f"no component there calls {change['call'][0]}.")
-    if "old" in change or "new" in change:
-        now, was = _outside(value), change.get("old", fdl.NO_VALUE)
-        if repr(now) != repr(was):
-            raise errors.ConfigError(
-                f"it was {_text(was)} when the difference was taken, but is {_text(now)}."
-            )
-    return ref
-
-
-def _text(value: Any) -> str:
-    """Return a value of a patch, or of a graph, for a message."""
-    if value is fdl.NO_VALUE:
-        return "not set"
-    match value:
-        case fdl.Buildable():
-            return f"a {title(value)}"
-        case {"a": name, **rest} if not rest:
-            return f"a {name}"
-        case {"keep": path, **rest} if not rest:
-            return f"the part at {path or 'the root'}"
-        case {"part": str(), **rest} if not rest:
-            return "a new part"
-        case list() if any(isinstance(one, dict) for one in value):
-            return f"[{', '.join(map(_text, value)):.200}]"
-    return f"{value!r:.60}"
-
-
-def _keys_of(path: str) -> list[fiddle.Key]:
-    """Return the keys of a path; none for the root."""
-    return parse_path(path) if path else []
-
-
-def _held(holder: Any, key: fiddle.Key) -> Any:
-    """Return what a node holds under a key; `fdl.NO_VALUE` where there is nothing."""
-    try:
-        return (fiddle.raw_arguments(holder) if isinstance(holder, fdl.Buildable) else holder)[key]
-    except (LookupError, TypeError):
-        return fdl.NO_VALUE
-
-
 def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[str]:
     """Yield where the nodes that new ones were made like have changed since."""
     copies = {name: entry["like"] for name, entry in entries.items() if "like" in entry}
@@ -392,12 +318,12 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
 
     reported: set[str] = set()
     for name, like in copies.items():
-        now, part = _follow(root, like["part"], is_there=True).value, made[name]
+        now, part = follow(root, like["part"], is_there=True).value, made[name]
         differ = [("", (title(now), title(part)))]
         if fdl.get_callable(now) is fdl.get_callable(part):
-            arguments = _both(fiddle.set_arguments(now), fiddle.set_arguments(part), fdl.NO_VALUE)
+            arguments = both(fiddle.set_arguments(now), fiddle.set_arguments(part), fdl.NO_VALUE)
             differ = [
-                (step_to(key), (_text(values[0]), _text(values[1])))
+                (step_to(key), (text_of(values[0]), text_of(values[1])))
                 for key, values in arguments
                 if str(key) not in like["but"] and not _is_alike(*values, is_alike)
             ]
@@ -426,9 +352,20 @@ def merge(base: Any, ours: Any, theirs: Any) -> Any:
         *_same_place(*contents),
         *_replaced_around(makers[1], contents, ("ours", "theirs")),
         *_replaced_around(makers[0], contents[::-1], ("theirs", "ours")),
+        *_renumbered(patches[0], makers[1], ("ours", "theirs")),
+        *_renumbered(patches[1], makers[0], ("theirs", "ours")),
     ]
     errors.raise_all(list(dict.fromkeys(conflicts)))
     return apply_all(base, patches)
+
+
+def _renumbered(patch: Patch, maker: _Maker, names: tuple[str, str]) -> Iterator[str]:
+    """Yield the numbers of items that a patch expects and the graph of another one changed."""
+    for path, was, now in renumbered(patch.expects, maker.comparison):
+        yield (
+            f"{path}: {names[1]} is {text_of(now)}, and what {names[0]} sets for single items is "
+            f"for {text_of(was)}."
+        )
 
 
 def _contents(patch: Patch) -> _Contents:
@@ -446,7 +383,7 @@ def _contents(patch: Patch) -> _Contents:
         own = found[path] = {}
         if "old" in change or "new" in change:
             new = change.get("new", fdl.NO_VALUE)
-            own["value"] = repr(decoded(new)), _text(new)
+            own["value"] = repr(decoded(new)), text_of(new)
         if "call" in change:
             own["call"] = ("", f"a call of {change['call'][1]}")
         if "tags" in change:
@@ -476,7 +413,7 @@ def _replaced_around(
     """
     for path, change in contents[0].items():
         value, place = maker.comparison.old.root, ""
-        for key in _keys_of(path):
+        for key in keys_of(path):
             is_part, around = IS_PART[type(value)], contents[1].get(place, {})
             successor = maker.comparison.successor(value) if is_part else None
             is_kept = is_part and fiddle.kind_of(successor) is fiddle.kind_of(value)
@@ -488,4 +425,4 @@ def _replaced_around(
                 )
                 break
             place = join(place, step_from(value, key))
-            value = _held(value, key)
+            value = held(value, key)

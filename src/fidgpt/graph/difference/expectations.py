@@ -1,0 +1,174 @@
+"""What a patch expects of the graph that it changes, beside what the changed places held.
+
+A patch names items of lists by their positions, which mean the same only where the lists do, and
+removes nodes with all that they hold. What that rests on is recorded when the patch is made, by
+path, and compared before it is applied:
+
+- of a list through which a change leads: its items, a node as what it calls;
+- of a node that is removed: what it calls, and its arguments;
+- of a list that repeats until there are as many items as an argument says, as blocks do over the
+  depth, and that has one for each of them: that number.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph import fiddle, hints
+from fidgpt.graph.binding import Resolved
+from fidgpt.graph.difference.comparison import Comparison
+from fidgpt.graph.difference.places import (
+    both,
+    difference_text,
+    follow,
+    held,
+    keys_of,
+    outside,
+    value_at,
+)
+from fidgpt.graph.errors import ConfigError
+from fidgpt.graph.paths import ParameterRef, num_entries
+from fidgpt.graph.walk import join, parts, step_from, step_to
+
+_REMEDY = "apply this difference before that change, or take it anew"
+
+
+class Unmet(ConfigError):
+    """A graph is not as a patch expects it."""
+
+
+def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the difference of two graphs expects of the old one, by path.
+
+    Args:
+      comparison: of the two graphs, as they are written.
+      changed: the places that the difference changes, by path.
+    """
+    old, new = comparison.old, comparison.new
+    kept = {id(one) for one, _ in comparison.pairs()}
+    found: dict[str, Any] = {}
+    for path in changed:
+        for place, items, _ in _lists_on(old.root, path):
+            if place not in found:
+                found[place] = outside(items)
+    for part in (node.value for node in parts(old.root) if id(node.value) not in kept):
+        known = fiddle.set_arguments(part).items()
+        given = {str(key): outside(value) for key, value in known}
+        found[old.path(part)] = outside(part) | {"set": given}
+    numbers = _numbers_of(old.root), _numbers_of(new.root)
+    for was, now in comparison.pairs():
+        for name, count in _repeats(now).items():
+            items, counted = (join(old.path(was), step_to(key)) for key in (name, count))
+            num_items = len(held(now, name)) if held(now, name) is not fdl.NO_VALUE else 0
+            if num_items < 2 or counted in changed or not {items} & {*found, *changed}:
+                continue
+            before, after = numbers[0](was, count), numbers[1](now, count)
+            if isinstance(before, int) and isinstance(after, int) and num_items >= after:
+                found[counted] = before
+    return found
+
+
+def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iterator[Unmet]:
+    """Yield what is not in a graph as the patch of some changes expects it."""
+    number_in = _numbers_of(root)
+    for path, was in expects.items():
+        if isinstance(was, dict):
+            yield from _changed_since(path, was["set"], value_at(root, path))
+        elif not isinstance(was, list):
+            try:
+                ref = follow(root, path)
+            except ConfigError as error:
+                yield Unmet(f"{path}: {error}", place=path)
+                continue
+            if wrong := difference_text(was, number_in(ref.container, ref.key)):
+                lists = [name for name, key in _repeats(ref.container).items() if key == ref.key]
+                yield Unmet(
+                    f"{path}: {wrong}, and each entry of {' and '.join(lists)} was for one of "
+                    "them: take the difference anew from a config that agrees in this.",
+                    place=path,
+                )
+    outline = cache(lambda place: outside(value_at(root, place)))
+    others: dict[str, Unmet | None] = {}
+    for path in changed if expects else ():
+        for place, items, index in _lists_on(root, path):
+            was = expects.get(place)
+            if isinstance(was, list) and index < len(items) and not others.get(place):
+                others[place] = _other_item(follow(root, place), was, outline(place), index)
+    yield from filter(None, others.values())
+
+
+def renumbered(
+    expects: Mapping[str, Any], comparison: Comparison
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the numbers that a patch expects and that another graph changed: path, old and new."""
+    number_in = _numbers_of(comparison.new.root)
+    for path, was in expects.items():
+        if isinstance(was, list | dict):
+            continue
+        ref = follow(comparison.old.root, path)
+        now = number_in(comparison.successor(ref.container), ref.key)
+        if now not in (was, fdl.NO_VALUE):  # what is gone conflicts itself
+            yield path, was, now
+
+
+def _changed_since(path: str, given: Mapping[str, Any], part: Any) -> Iterator[Unmet]:
+    """Yield where a node that is to be removed has other arguments than it had."""
+    if not isinstance(part, fdl.Buildable):
+        return  # which is reported where it is held
+    known = {str(key): outside(value) for key, value in fiddle.set_arguments(part).items()}
+    for name, (was, now) in both(given, known, fdl.NO_VALUE):
+        if wrong := difference_text(was, now):
+            place = join(path, step_to(int(name) if name.isdecimal() else name))
+            yield Unmet(f"{place}: {wrong}, and would be removed: {_REMEDY}.", place=place)
+
+
+def _other_item(ref: ParameterRef, was: list[Any], now: list[Any], index: int) -> Unmet | None:
+    """Return an error if the item of a list is another one than it was.
+
+    In a list of another length it is the same one if there is no second of its kind, unless the
+    list repeats, and its items stand for others then.
+    """
+    wrong = difference_text(was[index], now[index])
+    if len(was) != len(now):
+        repeats = ref.key in _repeats(ref.container)
+        if wrong or repeats or was.count(was[index]) > 1 or now.count(now[index]) > 1:
+            return Unmet(
+                f"{ref.path}: it had {num_entries(was)} when the difference was taken, but has "
+                f"{num_entries(now)}, so that [{index}] is another: {_REMEDY}.",
+                place=ref.path,
+            )
+    elif wrong and len(now) > 1:
+        path = f"{ref.path}[{index}]"
+        return Unmet(f"{path}: {wrong}: {_REMEDY}.", place=path)
+    return None
+
+
+def _repeats(holder: Any) -> Mapping[str, str]:
+    return fiddle.repeats_of(holder) if isinstance(holder, fdl.Buildable) else {}
+
+
+def _lists_on(root: Any, path: str) -> Iterator[tuple[str, Any, int]]:
+    """Yield the lists and tuples through which a path leads, each with its path and the index."""
+    place, value = "", root
+    for key in keys_of(path):
+        if isinstance(value, list | tuple) and isinstance(key, int):
+            yield place, value, key
+        place, value = join(place, step_from(value, key)), held(value, key)
+
+
+def _numbers_of(root: Any) -> Callable[[Any, fiddle.Key], Any]:
+    """Return what finds the number that an argument of a node has once the graph is bound."""
+
+    @cache
+    def resolved() -> Resolved:
+        return Resolved.of(root, is_whole=False)
+
+    def number(part: Any, key: fiddle.Key) -> Any:
+        with contextlib.suppress(ConfigError):  # which is reported when the graph is used
+            return hints.computed(held(resolved().copies.get(id(part)), key))
+        return fdl.NO_VALUE
+
+    return number

@@ -1,0 +1,113 @@
+"""Places that a patch names: what they held when it was made, and what they hold now."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph import errors, fiddle
+from fidgpt.graph.paths import ParameterRef, parse_path
+from fidgpt.graph.storage import codec
+from fidgpt.graph.walk import IS_NODE, title
+
+
+def both(
+    old: Mapping[Any, Any], new: Mapping[Any, Any], default: Any
+) -> Iterator[tuple[Any, tuple[Any, Any]]]:
+    """Yield the keys of two mappings, each with both values."""
+    for key in {**old, **new}:
+        yield key, (old.get(key, default), new.get(key, default))
+
+
+def outside(value: Any) -> Any:
+    """Return what a place held, as far as it is compared: of a node, what it calls."""
+    if value is fdl.NO_VALUE:
+        return value
+    if isinstance(value, fdl.Buildable):
+        return {"a": getattr(fdl.get_callable(value), "__qualname__", "?")}
+    if isinstance(value, list | tuple):
+        return [outside(item) for item in value]
+    try:
+        if isinstance(value, dict):
+            return codec.encode_items(value, outside)
+        return codec.encode(value)
+    except errors.ConfigError:
+        return {"a": type(value).__name__}
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a patch, or of a graph, for a message."""
+    if value is fdl.NO_VALUE:
+        return "not set"
+    match value:
+        case fdl.Buildable():
+            return f"a {title(value)}"
+        case {"a": name, **rest} if not rest:
+            return f"a {name}"
+        case {"keep": path, **rest} if not rest:
+            return f"the part at {path or 'the root'}"
+        case {"part": str(), **rest} if not rest:
+            return "a new part"
+        case list() if any(isinstance(one, dict) for one in value):
+            return f"[{', '.join(map(text_of, value)):.200}]"
+    return f"{value!r:.60}"
+
+
+def difference_text(was: Any, now: Any) -> str | None:
+    """Return how a place differs from what `outside` returned; None if it does not."""
+    if repr(now) == repr(was):
+        return None
+    return f"it was {text_of(was)} when the difference was taken, but is {text_of(now)}"
+
+
+def keys_of(path: str) -> list[fiddle.Key]:
+    """Return the keys of a path; none for the root."""
+    return parse_path(path) if path else []
+
+
+def held(holder: Any, key: fiddle.Key) -> Any:
+    """Return what a node holds under a key; `fdl.NO_VALUE` where there is nothing."""
+    try:
+        return (fiddle.raw_arguments(holder) if isinstance(holder, fdl.Buildable) else holder)[key]
+    except (LookupError, TypeError):
+        return fdl.NO_VALUE
+
+
+def follow(root: Any, path: str, *, is_there: bool = False) -> ParameterRef:
+    """Return the place at a path, which may hold nothing unless `is_there`.
+
+    Raises:
+      ConfigError: there is no such place.
+    """
+    ref = ParameterRef.to_root(root)
+    for key in keys_of(path):
+        ref = ParameterRef(held(ref.container, ref.key), key, ref)
+        if not IS_NODE[type(ref.container)]:
+            raise errors.ConfigError("there is no such path in this graph.")
+    if is_there and held(ref.container, ref.key) is fdl.NO_VALUE:
+        raise errors.ConfigError("there is no such path in this graph.")
+    return ref
+
+
+def value_at(root: Any, path: str) -> Any:
+    """Return what stands at a path; `fdl.NO_VALUE` where there is nothing."""
+    value = root
+    for key in keys_of(path):
+        value = held(value, key)
+    return value
+
+
+def checked_place(root: Any, path: str, change: Mapping[str, Any]) -> ParameterRef:
+    """Look up a place, and check that it holds what it did when the patch was made.
+
+    Raises:
+      ConfigError: there is no such place, or it holds something else.
+    """
+    ref = follow(root, path)
+    value = held(ref.container, ref.key)
+    if "call" in change and not isinstance(value, fdl.Buildable):
+        raise errors.ConfigError(f"no component there calls {change['call'][0]}.")
+    was = change.get("old", fdl.NO_VALUE)
+    if change.keys() & {"old", "new"} and (wrong := difference_text(was, outside(value))):
+        raise errors.ConfigError(f"{wrong}.")
+    return ref
