@@ -1,6 +1,7 @@
 """The documentation is true: every command and all code in it runs, and prints what it shows."""
 
 import contextlib
+import inspect
 import io
 import os
 import re
@@ -9,11 +10,17 @@ import subprocess
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import fiddle as fdl
 import pytest
 from forked import Python
+from small_models import apply_to_any
 
 from fidgpt import configs, fiddlers
+from fidgpt.compose.catalogue import own_catalogue
+from fidgpt.graph import diff, fiddle, hints, parts
+from fidgpt.graph.fitting import fitting as fitting_names
 
 pytestmark = pytest.mark.slow
 
@@ -222,6 +229,62 @@ def test_the_page_of_models_names_every_family_and_no_fiddler_that_is_gone() -> 
     models = {*configs.__all__} - {"base", "debug"}
     assert models - named == set()
     assert {name for name in named if name.startswith("use_")} <= {*fiddlers.__all__}
+
+
+CODE = [
+    one
+    for page in PAGES
+    for one in re.findall(
+        r"```.*?^```$|`[^`\n]+`|^    .*$",
+        page.read_text(encoding="utf-8"),
+        re.DOTALL | re.MULTILINE,
+    )
+]
+IN_CODE = {*re.findall(r"\w+", "\n".join(CODE))}
+
+
+def changed_by_fiddlers() -> dict[str, tuple[Any, Any]]:
+    """A small config before and after each fiddler, by its name."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in fiddlers.__all__:
+        before, after = configs.debug(), configs.debug()
+        apply_to_any(after, name)
+        found[name] = before, after
+    return found
+
+
+def test_every_fiddler_and_component_is_in_the_documentation() -> None:
+    assert {*fiddlers.__all__} - IN_CODE == set()
+    changed = changed_by_fiddlers()
+    rows = [row for page in PAGES for row in re.findall(r"^\| (`.*?) \|", page.read_text(), re.M)]
+    in_tables = {name for row in rows for name in re.findall(r"`(\w+)", row)}
+    of_models = {
+        name
+        for name, (before, after) in changed.items()
+        if (paths := [one.path for one in diff(before, after)])
+        and all(path.startswith("model.") for path in paths)
+    }
+    assert len(of_models) > 20 and of_models - in_tables == set()
+    # What a fiddler puts in place needs no mention of its own, and neither do base classes.
+    held: set[Any] = set()
+    annotations: dict[str, Any] = {}
+    for part in (node.value for _, cfg in changed.values() for node in parts(cfg)):
+        held.add(fdl.get_callable(part))
+        for key in fiddle.all_arguments(part):
+            annotations |= {repr(one): one for one in _with_items(hints.hint_of(part, key))}
+    known = {name: one for name, one in own_catalogue().parts.items() if inspect.isclass(one)}
+    own = {name: one for name, one in known.items() if one.__module__.startswith("fidgpt.")}
+    fitting = {name for hint in annotations.values() for name in fitting_names(hint, own)}
+    bases = {base for one in own.values() for base in one.__mro__[1:]}
+    components = {own[name].__name__ for name in fitting if own[name] not in bases | held}
+    assert len(components) > 20 and components - IN_CODE == set()
+
+
+def _with_items(hint: Any) -> list[Any]:
+    """An annotation, and those of the items of a list or the values of a dict that it allows."""
+    empties = [one for one in ([], {}) if any(hints.fits(one, h) for h in hints.members_of(hint))]
+    keys = (0 if isinstance(one, list) else "" for one in empties)
+    return [hint, *(hints.element_hint(hint, key) for key in keys)]
 
 
 def test_a_page_is_read_as_commands_outputs_files_and_code() -> None:
