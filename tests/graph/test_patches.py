@@ -149,8 +149,8 @@ def test_what_conflicts_is_shown_as_it_is_written() -> None:
     theirs.child.insert(0, fdl.Config(Part, width=4))
     assert conflicts(base, ours, theirs) == [
         "depth: ours is not set, and theirs is None.",
-        "child: ours is [the part at child[0], a new part], "
-        "and theirs is [a new part, the part at child[0]].",
+        "child: ours is [the part at child[0], a new Part], "
+        "and theirs is [a new Part, the part at child[0]].",
     ]
 
 

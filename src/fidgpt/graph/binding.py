@@ -1,8 +1,9 @@
 """Binding: a tag is a variable, the graph is its scope, and unset parameters inherit from it."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 import fiddle as fdl
@@ -13,6 +14,7 @@ from fidgpt.graph.cloning import copies_of
 from fidgpt.graph.errors import ConfigError, listed, raise_all
 from fidgpt.graph.formulas import is_formula, look_up_names
 from fidgpt.graph.frozen import Freezer
+from fidgpt.graph.hints import computed
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
@@ -301,6 +303,25 @@ class Resolved:
             "the graph that was bound, and bind it again.",
             place=path,
         )
+
+
+def numbers_in(root: Any) -> Callable[[Any, fiddle.Key], Any]:
+    """Return what finds the value that an argument of a node has once the graph is bound.
+
+    That is the number of a formula or another quantity, and `fdl.NO_VALUE` where none is known.
+    """
+
+    @cache
+    def resolved() -> Resolved:
+        return Resolved.of(root, is_whole=False)
+
+    def number(part: Any, key: fiddle.Key) -> Any:
+        with contextlib.suppress(ConfigError):  # which is reported when the graph is used
+            bound = resolved().copies[id(part)]
+            return computed(fiddle.all_arguments(bound).get(key, fdl.NO_VALUE))
+        return fdl.NO_VALUE
+
+    return number
 
 
 def _inherit(part: fdl.Buildable, one: Inherited, value: Any) -> None:

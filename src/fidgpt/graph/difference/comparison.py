@@ -235,16 +235,13 @@ class Comparison:
             return
         is_first = id(old) not in edge.at.became and id(new) not in self._was
         would_share = edge.at is not self._all and is_shared_object(self.old.node_of[id(old)])
-        differs = _differ_by_formula(old, new)
-        if differs:
+        if _differ_by_formula(old, new):
             edge.at.found.append(("value", edge))
-            if not (formulas.is_formula(old) and formulas.is_formula(new)):
-                return
-        if is_first and (not would_share or hints.is_quantity(old)):
+        elif is_first and (not would_share or hints.is_quantity(old)):
             if _call_of(old) != _call_of(new):
                 edge.at.found.append(("call", edge))
             yield from self._pair(old, new, edge.at)
-        elif not differs:
+        else:
             edge.at.found.append(("value", edge))
             self._later.append((edge, old, new))
 
@@ -332,7 +329,7 @@ class Comparison:
         had, has = self.old.has_parts(was), self.new.has_parts(now)
         if _differ_by_formula(was, now):
             had, has = had and not formulas.is_formula(was), has and not formulas.is_formula(now)
-            if formulas.is_formula(now) and self._is_known(now) and not self.is_same(edge):
+            if formulas.is_formula(now) and self._is_known(now):
                 return changes.SharingChanged(old, new)
         if not has and (not had or formulas.is_formula(now)):
             for graph, part in ((self.old, was), (self.new, now)):

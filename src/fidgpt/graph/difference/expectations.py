@@ -10,15 +10,14 @@ path, and compared before it is applied:
   depth, and that has one for each of them: that number.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import fiddle, hints
-from fidgpt.graph.binding import Resolved
+from fidgpt.graph import fiddle, formulas
+from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.difference.places import (
     both,
@@ -49,21 +48,24 @@ def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, An
     """
     old, new = comparison.old, comparison.new
     kept = {id(one) for one, _ in comparison.pairs()}
+    there = parts(old.root)
+    values = [parts(node.value) for node in there if formulas.is_formula(node.value)]
+    kept |= {id(node.value) for inside in values for node in inside}  # values are not removed
     found: dict[str, Any] = {}
     for path in changed:
         for place, items, _ in _lists_on(old.root, path):
             if place not in found:
                 found[place] = outside(items)
-    for part in (node.value for node in parts(old.root) if id(node.value) not in kept):
+    for part in (node.value for node in there if id(node.value) not in kept):
         known = fiddle.set_arguments(part).items()
         given = {str(key): outside(value) for key, value in known}
         found[old.path(part)] = outside(part) | {"set": given}
-    numbers = _numbers_of(old.root), _numbers_of(new.root)
+    numbers = numbers_in(old.root), numbers_in(new.root)
     for was, now in comparison.pairs():
         for name, count in _repeats(now).items():
             items, counted = (join(old.path(was), step_to(key)) for key in (name, count))
             num_items = len(held(now, name)) if held(now, name) is not fdl.NO_VALUE else 0
-            if num_items < 2 or counted in changed or not {items} & {*found, *changed}:
+            if num_items < 2 or counted in changed or not (items in found or items in changed):
                 continue
             before, after = numbers[0](was, count), numbers[1](now, count)
             if isinstance(before, int) and isinstance(after, int) and num_items >= after:
@@ -73,7 +75,7 @@ def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, An
 
 def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iterator[Unmet]:
     """Yield what is not in a graph as the patch of some changes expects it."""
-    number_in = _numbers_of(root)
+    number_in = numbers_in(root)
     for path, was in expects.items():
         if isinstance(was, dict):
             yield from _changed_since(path, was["set"], value_at(root, path))
@@ -104,12 +106,13 @@ def renumbered(
     expects: Mapping[str, Any], comparison: Comparison
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the numbers that a patch expects and that another graph changed: path, old and new."""
-    number_in = _numbers_of(comparison.new.root)
+    number_in = numbers_in(comparison.new.root)
     for path, was in expects.items():
         if isinstance(was, list | dict):
             continue
         ref = follow(comparison.old.root, path)
-        now = number_in(comparison.successor(ref.container), ref.key)
+        successor = comparison.successor(ref.container)
+        now = fdl.NO_VALUE if successor is None else number_in(successor, ref.key)
         if now not in (was, fdl.NO_VALUE):  # what is gone conflicts itself
             yield path, was, now
 
@@ -157,18 +160,3 @@ def _lists_on(root: Any, path: str) -> Iterator[tuple[str, Any, int]]:
         if isinstance(value, list | tuple) and isinstance(key, int):
             yield place, value, key
         place, value = join(place, step_from(value, key)), held(value, key)
-
-
-def _numbers_of(root: Any) -> Callable[[Any, fiddle.Key], Any]:
-    """Return what finds the number that an argument of a node has once the graph is bound."""
-
-    @cache
-    def resolved() -> Resolved:
-        return Resolved.of(root, is_whole=False)
-
-    def number(part: Any, key: fiddle.Key) -> Any:
-        with contextlib.suppress(ConfigError):  # which is reported when the graph is used
-            return hints.computed(held(resolved().copies.get(id(part)), key))
-        return fdl.NO_VALUE
-
-    return number

@@ -383,7 +383,7 @@ def _contents(patch: Patch) -> _Contents:
         own = found[path] = {}
         if "old" in change or "new" in change:
             new = change.get("new", fdl.NO_VALUE)
-            own["value"] = repr(decoded(new)), text_of(new)
+            own["value"] = repr(decoded(new)), text_of(new, patch.parts)
         if "call" in change:
             own["call"] = ("", f"a call of {change['call'][1]}")
         if "tags" in change:

@@ -5,9 +5,10 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle
+from fidgpt.graph import errors, fiddle, formulas
+from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import ParameterRef, parse_path
-from fidgpt.graph.storage import codec
+from fidgpt.graph.storage import codec, files
 from fidgpt.graph.walk import IS_NODE, title
 
 
@@ -20,9 +21,14 @@ def both(
 
 
 def outside(value: Any) -> Any:
-    """Return what a place held, as far as it is compared: of a node, what it calls."""
+    """Return what a place held, as far as it is compared: of a node, what it calls.
+
+    A formula is a value, as its text has it.
+    """
     if value is fdl.NO_VALUE:
         return value
+    if formulas.is_formula(value):
+        return {"formula": fiddle.set_arguments(value)["text"]}
     if isinstance(value, fdl.Buildable):
         return {"a": getattr(fdl.get_callable(value), "__qualname__", "?")}
     if isinstance(value, list | tuple):
@@ -35,29 +41,52 @@ def outside(value: Any) -> Any:
         return {"a": type(value).__name__}
 
 
-def text_of(value: Any) -> str:
-    """Return a value of a patch, or of a graph, for a message."""
+def text_of(value: Any, made: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """Return a value of a patch, or of a graph, for a message.
+
+    Args:
+      value: the value.
+      made: the new nodes of the patch.
+    """
     if value is fdl.NO_VALUE:
         return "not set"
     match value:
         case fdl.Buildable():
-            return f"a {title(value)}"
+            return leaf_text(value) if formulas.is_formula(value) else f"a {title(value)}"
         case {"a": name, **rest} if not rest:
             return f"a {name}"
+        case {"formula": str(text), **rest} if not rest:
+            return text
         case {"keep": path, **rest} if not rest:
             return f"the part at {path or 'the root'}"
-        case {"part": str(), **rest} if not rest:
-            return "a new part"
+        case {"part": str(path), **rest} if not rest:
+            return _text_of_new((made or {}).get(path, {}))
         case list() if any(isinstance(one, dict) for one in value):
-            return f"[{', '.join(map(text_of, value)):.200}]"
+            return f"[{', '.join(text_of(one, made) for one in value):.200}]"
     return f"{value!r:.60}"
 
 
+def _text_of_new(entry: Mapping[str, Any]) -> str:
+    called = next((str(entry[kind]) for kind in files.KINDS if kind in entry), "")
+    if called == codec.name_of(formulas.formula):
+        return str(entry["set"]["text"])
+    return f"a new {called.rpartition(':')[2] or 'part'}"
+
+
 def difference_text(was: Any, now: Any) -> str | None:
-    """Return how a place differs from what `outside` returned; None if it does not."""
-    if repr(now) == repr(was):
+    """Return how a place differs from what `outside` returned; None if it does not.
+
+    Patches of earlier versions do not have the texts of formulas.
+    """
+    if repr(was) in (repr(now), repr(_without_texts(now))):
         return None
     return f"it was {text_of(was)} when the difference was taken, but is {text_of(now)}"
+
+
+def _without_texts(now: Any) -> Any:
+    if isinstance(now, list):
+        return [_without_texts(one) for one in now]
+    return {"a": "formula"} if isinstance(now, dict) and [*now] == ["formula"] else now
 
 
 def keys_of(path: str) -> list[fiddle.Key]:
