@@ -315,6 +315,7 @@ def test_a_saved_difference_is_applied(tmp_path: Path) -> None:
         ("set:evaluators['a'].every=2", "To add one, write set:evaluators+={'name': ...}"),
         ("set:model.blocks[1]=Block", "layer has an entry of its own."),
         ("del:trackers[9]", "there is no item 9."),
+        ("del:trackers['*']", "trackers is a list, so there is no item '*': trackers[0] is its"),
     ],
 )
 def test_mistakes(directive: str, message: str) -> None:

@@ -76,6 +76,12 @@ AS_DIRECTIVES = [
 ]
 
 
+def test_an_empty_mapping_leaves_an_item_of_a_list() -> None:
+    blocks = "config: debug\nfiddler: unroll\nmodel: {blocks: [{}, {dropout: 0.1}]}\n"
+    assert [one.text for one in made(blocks).effects[2:]] == ["set:model.blocks[1].dropout=0.1"]
+    assert made("config: debug\nevaluators: {}\ntrackers: []\n").config.trackers == []
+
+
 def test_a_file_means_what_its_directives_would() -> None:
     Path("folder").mkdir()
     Path("folder/common.yaml").write_text(

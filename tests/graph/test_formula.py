@@ -9,7 +9,7 @@ from fidgpt.graph import ConfigError, bind, build, check, clone, diff, edits, fi
 from fidgpt.graph.formulas import formula, make_formula, means_formula
 
 from .edited import message_of
-from .parts import Depth, Outer, Part, Width, annotated, double, keywords, pair
+from .parts import Depth, Outer, Part, Width, annotated, double, keywords, pair, scaled
 
 
 def graph(text: str, **others: Any) -> fdl.Config[Outer]:
@@ -164,3 +164,10 @@ def test_a_computed_number_that_a_formula_names_is_compared_in_its_own_place() -
     after.width = make_formula(after, "{depth} * 2")
     after.rate = make_formula(after, "{width} + 1")
     assert [(one.sign, one.path) for one in diff(before, after)] == [("~", "width"), ("~", "rate")]
+
+
+def test_a_circle_through_a_computed_number_is_told_without_internals() -> None:
+    cfg = fdl.Config(Outer, width=Width.new(1), depth=fdl.Config(scaled, Width.new(), ratio=2.0))
+    cfg.width = make_formula(cfg, "{depth} + 1")
+    with pytest.raises(ConfigError, match=r"^width \(formula\) contains itself, at depth.num"):
+        bind(cfg)

@@ -157,7 +157,8 @@ class _Reader:
                     self._values(_joined(path, name), inner, one)
         elif isinstance(value, yaml.SequenceNode) and _has_mapping(value):
             for index, one in enumerate(value.value):
-                self._values(f"{path}[{index}]", one, one)
+                if not isinstance(one, yaml.MappingNode) or one.value:  # {} keeps an item
+                    self._values(f"{path}[{index}]", one, one)
         else:
             self._add(f"set:{path}={_text(value)}", key)
 
@@ -227,8 +228,10 @@ def _plain(node: yaml.Node) -> str:
 
 
 def _has_mapping(node: yaml.Node) -> bool:
+    """Return whether a mapping with entries is in a list, at any depth."""
     inside = node.value if isinstance(node, yaml.SequenceNode) else ()
-    return any(isinstance(one, yaml.MappingNode) or _has_mapping(one) for one in inside)
+    has_entries = (isinstance(one, yaml.MappingNode) and bool(one.value) for one in inside)
+    return any(has_entries) or any(map(_has_mapping, inside))
 
 
 def _call(node: yaml.Node) -> str:

@@ -309,6 +309,11 @@ def _nothing_at(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> Con
         why = f"{where} has no entry {key!r}. {suggest(str(key), map(str, value))}"
         return MissingEntry(why, place=where)
     if is_node(value):
+        if not isinstance(key, int):
+            return ConfigError(
+                f"{where} is a {title(value)}, so there is no item {key!r}: {where}[0] is its "
+                f"first, and {where}[*] are all."
+            )
         counted = ", counted from 0" if value else ""
         why = f"{where} has {num_entries(value)}{counted}; there is no item {key!r}."
         return MissingEntry(why, place=where)
