@@ -7,6 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, clone_part, find
+from fidgpt.graph.binding import numbers_in
 from fidgpt.model import Transformer
 from fidgpt.train import Trainer
 
@@ -25,13 +26,17 @@ def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
     """
     if every is not None and every < 1:
         raise ConfigError(f"{every=} must be 1 or more layers.")
+    depth_of = numbers_in(cfg)
     for model in find(cfg, Transformer):
-        model.blocks = _every_layer(model) if every is None else repeated(model.blocks, every)
+        if every is None:
+            model.blocks = _every_layer(model, depth_of(model, "num_layers"))
+        else:
+            model.blocks = repeated(model.blocks, every)
 
 
-def _every_layer(model: fdl.Buildable[Transformer]) -> list[fdl.Buildable]:
+def _every_layer(model: fdl.Buildable[Transformer], num_layers: Any) -> list[fdl.Buildable]:
     """Return a block for each layer, including the first ones."""
-    pattern, num_layers = model.blocks, model.num_layers
+    pattern = model.blocks
     if not isinstance(num_layers, int):
         raise ConfigError("unroll needs model.num_layers to be a number.")
     require_depth(num_layers)

@@ -14,7 +14,7 @@ from fidgpt.compose import conflicts, report
 from fidgpt.compose.attribution import Attribution, grouped
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.messages import directive_error
-from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump_patch
+from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump, dump_patch
 
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 must be a multiple of "
 WIDTH = "model.blocks[0].attention.hidden_dim"  # which inherits it
@@ -444,6 +444,35 @@ def test_more_blocks_than_layers(command: Callable[..., Any]) -> None:
     for how in ("--print", "--dry_run"):
         status, _, err = command(train.main, *flags, how)
         assert status == 0 and f"warning: {line}" in err
+
+
+def test_entries_of_single_layers_that_a_file_holds_and_another_depth_repeats(
+    tmp_path: Path,
+) -> None:
+    made = debug("set:model.num_layers=4", "fiddler:unroll", "set:model.blocks[3].dropout=0.2")
+    (tmp_path / "four.json").write_text(dump(made.config))
+    (tmp_path / "four.patch").write_text(dump_patch((debug().config, made.config)))
+    file = f"config_file:{tmp_path / 'four.json'}"
+    for base in ([file], ["config:debug", f"patch:{tmp_path / 'four.patch'}"]):
+        (line,) = report.without_effect(compose([*base, "set:model.num_layers=8"]))
+        assert line == (
+            f"set:model.num_layers=8 (directive {len(base) + 1}): the 4 entries of model.blocks, "
+            "each of which was for one of 4 layers, repeat until there are 8."
+        )
+    assert report.without_effect(compose([file, "set:model.blocks[0].dropout=0.1"])) == []
+    assert report.without_effect(compose([file, "set:model.num_layers=8", "fiddler:unroll"])) == []
+
+
+def test_code_that_read_a_number_which_a_formula_sets_later() -> None:
+    formula = "set:model.num_layers={model.hidden_dim} // 8"
+    (error,) = conflicts.own_errors(debug("fiddler:unroll", formula))
+    assert f"fiddler:unroll depends on model.num_layers, which {formula} changes later" in error
+    assert conflicts.own_errors(debug("fiddler:unroll", formula.replace("8", "16"))) == []
+    made = debug(formula, "fiddler:unroll")
+    assert len(made.config.model.blocks) == 4 and conflicts.own_errors(made) == []
+    wider = "set:model.hidden_dim=64"
+    (error,) = conflicts.own_errors(debug(formula, "fiddler:unroll", wider))
+    assert f"fiddler:unroll depends on model.hidden_dim, which {wider} changes later" in error
 
 
 @pytest.mark.slow

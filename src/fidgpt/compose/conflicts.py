@@ -12,6 +12,7 @@ from fidgpt.compose.composition import Composition, Effect, edits_between
 from fidgpt.compose.directives import is_by_machine, split_directive
 from fidgpt.compose.messages import directives_error
 from fidgpt.graph import ConfigError, clone, diff, find_parameter
+from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.difference.changes import SharingChanged, describe
 from fidgpt.graph.difference.expectations import Unmet
 from fidgpt.graph.edits import Edit, carry_out
@@ -172,7 +173,7 @@ def outdated(made: Composition) -> Iterator[str]:
         for one in made.effects[number + 1 :]:
             later |= {edit.path: (one, edit) for edit in one.edits}
         values = {
-            path: (one, edit)
+            path: (one, _with_number(made, edit))
             for path, (one, edit) in later.items()
             if _is_plain(edit.after) and not any(_is_inside(path, outer) for outer in own)
         }
@@ -187,6 +188,16 @@ def outdated(made: Composition) -> Iterator[str]:
                     f"Put {effect.text} after it.",
                 )
                 break
+
+
+def _with_number(made: Composition, edit: Edit) -> Edit:
+    """Return an edit with the number of a formula that it sets, on which code may depend."""
+    if is_quantity(edit.after):
+        with contextlib.suppress(ConfigError):  # the place is gone
+            ref = find_parameter(made.config, edit.path)
+            number = numbers_in(made.config)(ref.container, ref.key)
+            return edit if number is fdl.NO_VALUE else edit._replace(after=number)
+    return edit
 
 
 def _depends(effect: Effect, values: list[Edit], settled: list[str]) -> bool:

@@ -13,12 +13,14 @@ from fidgpt.compose.composition import Composition, Effect
 from fidgpt.compose.conflicts import described, overridden, own_errors, removed
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
+from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import listed, raise_all
+from fidgpt.graph.fiddle import repeats_of, set_arguments
 from fidgpt.graph.hints import computed, is_quantity
 from fidgpt.graph.provenance import places_of
-from fidgpt.graph.walk import Node, join, parts
+from fidgpt.graph.walk import Node, join, parts, step_to
 
 _LONGEST = 1000  # entries of a list in which a slice is looked for
 
@@ -188,7 +190,7 @@ def without_effect(made: Composition) -> list[str]:
       ConfigErrors: the graph cannot be bound.
     """
     held = parts(made.resolved.bound)
-    return [*_unused_blocks(held), *_ungrouped_heads(made, held)]
+    return [*_unused_blocks(held), *_repeating_entries(made), *_ungrouped_heads(made, held)]
 
 
 def _unused_blocks(held: list[Node]) -> Iterator[str]:
@@ -202,6 +204,27 @@ def _unused_blocks(held: list[Node]) -> Iterator[str]:
                 f"only the first {depth} of the {len(blocks)} blocks of a model make layers, as "
                 f"its num_layers is {depth}. Set the depth before fiddler:unroll."
             )
+
+
+def _repeating_entries(made: Composition) -> Iterator[str]:
+    """Yield a sentence for each directive by which entries, one for each layer, become a pattern.
+
+    Code that made them for these layers reports that itself.
+    """
+    number_in = numbers_in(made.config)
+    edits = [(one, edit) for one in made.effects for edit in one.edits]
+    for node in parts(made.config):
+        for name, count in repeats_of(node.value).items():
+            items, counted = (join(node.path, step_to(key)) for key in (name, count))
+            size, now = len(set_arguments(node.value).get(name) or ()), number_in(node.value, count)
+            is_entry = re.compile(rf"{re.escape(items)}(\[\d+\])?").fullmatch
+            is_made = any(one.kind.portable and is_entry(edit.path) for one, edit in edits)
+            by = [one for one, edit in edits if edit.path == counted and edit.before == size]
+            if by and size > 1 and isinstance(now, int) and now > size and not is_made:
+                yield (
+                    f"{by[-1].named}: the {size} entries of {items}, each of which was for one of "
+                    f"{size} {count.removeprefix('num_')}, repeat until there are {now}."
+                )
 
 
 def _ungrouped_heads(made: Composition, held: list[Node]) -> Iterator[str]:
