@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import checked
+import jaxtyping
 import pytest
 from golden_text import GOLDENS, Explain, compare_with_golden
 from xdist.scheduler import LoadGroupScheduling
@@ -15,6 +17,9 @@ from xdist.workermanage import WorkerController
 # Workers with a pool of threads each would fight over the cores. Must precede torch's import.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What `--jaxtyping-packages` puts on every function. Must precede the import of fidgpt.
+jaxtyping.jaxtyped = checked.checked
 
 # A shell lets what it starts in the background ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -1,5 +1,6 @@
 """Pausing Python's garbage collection while many lasting objects are made."""
 
+import functools
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,7 +22,10 @@ def gc_paused(*, stays: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        if stays and not gc.get_freeze_count():
-            gc.freeze()
+        if stays:
+            _freeze()
         if was_enabled:
             gc.enable()
+
+
+_freeze = functools.cache(gc.freeze)  # once; Python counts what is frozen one by one
