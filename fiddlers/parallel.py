@@ -1,10 +1,9 @@
-"""Parallelism over processes."""
+"""Parallelism over processes: the sizes of one mesh, and what computes on its axes."""
 
 import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.parallel import (
-    FullyShardedDataParallel,
     GatheredContext,
     Mesh,
     MeshParallel,
@@ -15,11 +14,20 @@ from fidgpt.parallel import (
 from fidgpt.tags import ContextSize, ReplicateSize, ShardSize, TensorSize
 from fidgpt.train import Trainer
 
+_SIZES = {
+    "replicate": ReplicateSize,
+    "shard": ShardSize,
+    "context": ContextSize,
+    "tensor": TensorSize,
+}
+
 
 def use_fsdp(cfg: fdl.Config[Trainer]) -> None:
-    """Shard weights, gradients and optimizer state over all processes (FSDP2)."""
-    use_hsdp(cfg)
-    del cfg.parallel.num_shards
+    """Shard weights, gradients and optimizer state over all processes (FSDP2).
+
+    With other axes of `use_mesh`, before or after it, these are the processes that they leave.
+    """
+    use_mesh(cfg, replicate=1, shard=-1)
 
 
 def use_hsdp(cfg: fdl.Config[Trainer], num_shards: int = 8) -> None:
@@ -29,17 +37,20 @@ def use_hsdp(cfg: fdl.Config[Trainer], num_shards: int = 8) -> None:
       cfg: the graph to change.
       num_shards: processes per group.
     """
-    cfg.parallel = graph.swapped(cfg.parallel, FullyShardedDataParallel)
-    cfg.parallel.num_shards = num_shards
+    use_mesh(cfg, replicate=-1, shard=num_shards)
 
 
 def use_mesh(
-    cfg: fdl.Config[Trainer], replicate: int = 1, shard: int = 1, context: int = 1, tensor: int = 1
+    cfg: fdl.Config[Trainer],
+    replicate: int | None = None,
+    shard: int | None = None,
+    context: int | None = None,
+    tensor: int | None = None,
 ) -> None:
     """Divide rows, weights, sequences and matrix products over a mesh of processes.
 
     The product of the sizes is the number of processes; one size may be -1, for those that are
-    left.
+    left. Sizes that are not given stay as they are: 1, unless something else sets them.
 
     Args:
       cfg: the graph to change.
@@ -53,11 +64,12 @@ def use_mesh(
         cfg.parallel.mesh = fdl.Config(Mesh)
         cfg.parallel.tensor = fdl.Config(TensorParallel)
         cfg.parallel.context = fdl.Config(GatheredContext)
-    mesh = cfg.parallel.mesh
-    mesh.replicate = ReplicateSize.new(replicate)
-    mesh.shard = ShardSize.new(shard)
-    mesh.context = ContextSize.new(context)
-    mesh.tensor = TensorSize.new(tensor)
+        for name, tag in _SIZES.items():
+            fdl.add_tag(cfg.parallel.mesh, name, tag)
+    sizes = {"replicate": replicate, "shard": shard, "context": context, "tensor": tensor}
+    for name, size in sizes.items():
+        if size is not None:
+            setattr(cfg.parallel.mesh, name, size)
 
 
 def use_ulysses(cfg: fdl.Config[Trainer]) -> None:
@@ -65,8 +77,7 @@ def use_ulysses(cfg: fdl.Config[Trainer]) -> None:
 
     It takes effect with `use_mesh(context=...)`, which may come before or after it.
     """
-    if fdl.get_callable(cfg.parallel) is not MeshParallel:
-        use_mesh(cfg)
+    use_mesh(cfg)
     cfg.parallel.context = fdl.Config(UlyssesContext)
 
 
@@ -75,8 +86,7 @@ def use_sequence_parallel(cfg: fdl.Config[Trainer]) -> None:
 
     It takes effect with `use_mesh(tensor=...)`, which may come before or after it.
     """
-    if fdl.get_callable(cfg.parallel) is not MeshParallel:
-        use_mesh(cfg)
+    use_mesh(cfg)
     cfg.parallel.tensor = graph.swapped(cfg.parallel.tensor, SequenceParallel)
 
 
@@ -89,6 +99,5 @@ def use_chunked_sums(cfg: fdl.Config[Trainer], num_chunks: int = 2) -> None:
       cfg: the graph to change.
       num_chunks: of the tokens of each sequence.
     """
-    if fdl.get_callable(cfg.parallel) is not MeshParallel:
-        use_mesh(cfg)
+    use_mesh(cfg)
     cfg.parallel.tensor.num_chunks = num_chunks

@@ -1,6 +1,5 @@
-"""Every fiddler on every family of models, alone, in pairs and together: it applies, and trains."""
+"""Every fiddler on every family of models, alone and together: it applies, and trains."""
 
-import contextlib
 import functools
 import inspect
 import itertools
@@ -13,8 +12,7 @@ import torch
 from small_models import ARGUMENTS, OF_MIXTURES, apply, shrunk, start, tiered
 
 from fidgpt import configs, fiddlers, train
-from fidgpt.compose import report, runs
-from fidgpt.compose.composition import compose, edits_between
+from fidgpt.compose import runs
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
 from fidgpt.model import materialize
 
@@ -98,9 +96,6 @@ FEATURES.remove("freeze")  # which changes what is trained of a model, and not t
 REFUSAL = "refused"
 PASSED: set[str] = set()  # models that could be gone through
 
-# Every pair is tried on one of these.
-ORDERED_ON = ["gpt2_124m", "qwen2_5_0_5b", "gemma3_270m", "olmo2_1b", "base"]
-
 
 def family(name: str) -> fdl.Config:
     """A named config; those of published models are cut to two rounds of their pattern."""
@@ -176,91 +171,6 @@ def test_a_fiddler_applies_to_a_published_mixture_or_is_refused(name: str, confi
         assert all(parameter.is_meta for parameter in model.parameters())
 
 
-def outcome(cfg: fdl.Config, name: str) -> str:
-    """The graph after a fiddler, or that it refuses."""
-    try:
-        return fingerprint(fiddled(cfg, name))
-    except ConfigError:
-        return REFUSAL
-
-
-def directive(name: str) -> str:
-    given = ", ".join(f"{key}={value!r}" for key, value in ARGUMENTS.get(name, {}).items())
-    return f"fiddler:{name}({given})"
-
-
-class Tried:
-    """Two fiddlers in one order, as directives: the graph, its changes and the reports."""
-
-    def __init__(self, cfg: fdl.Config, *names: str) -> None:
-        self.cfg, self.paths, self.errors, self.warnings = None, [], "", []
-        try:
-            made = compose([directive(name) for name in names], base=cfg)
-            self.warnings = report.report(made, allow_noop=True).warnings
-            self.cfg = made.config
-            self.paths = [[edit.path for edit in one.edits] for one in made.effects]
-        except ConfigError as error:
-            self.errors = str(error)
-
-    def names(self, one: str, other: str) -> bool:
-        """Whether an error or one of the warnings names both."""
-        words = (directive(one), directive(other))
-        return any(all(w in line for w in words) for line in [self.errors, *self.warnings])
-
-
-def silent_difference(cfg: fdl.Config, one: str, other: str) -> str:
-    """How two orders differ without a message that names both fiddlers; "" if they do not."""
-    tried = [Tried(cfg, one, other), Tried(cfg, other, one)]
-    if failed := [order for order in tried if order.errors]:
-        return "" if all(order.names(one, other) for order in failed) else failed[0].errors
-    paths = [edit.path for edit in edits_between(tried[0].cfg, tried[1].cfg)]
-    if not paths:
-        return ""
-    if not any(order.names(one, other) for order in tried):
-        return f"{paths} differ"
-    # What differs was changed by both of them: nothing follows from what only one has changed.
-    changed = [[*tried[0].paths[i], *tried[1].paths[1 - i]] for i in (0, 1)]
-    for path in paths:
-        if not all(any(related(path, known) for known in found) for found in changed):
-            return f"{path} differs, which only one of them changes"
-    return ""
-
-
-def related(path: str, other: str) -> bool:
-    shorter, longer = sorted([path, other], key=len)
-    return longer.startswith((f"{shorter}.", f"{shorter}[")) or longer == shorter
-
-
-@pytest.mark.parametrize("mixture", [False, True], ids=["dense", "mixture"])
-@pytest.mark.parametrize("config", tiered(ORDERED_ON, {"base"}))
-def test_the_order_of_fiddlers_does_not_matter_or_is_reported(config: str, mixture: bool) -> None:
-    """Of each two, in a tenth of all pairs for each config; in the long tests all on one."""
-    before = fiddled(family(config), "use_moe") if mixture else family(config)
-    names = OF_MIXTURES if mixture else [n for n in fiddlers.__all__ if n not in OF_MIXTURES]
-    once = {name: fiddled(before, name) for name in fiddlers.__all__ if mixture or name in names}
-    turn = ORDERED_ON.index(config)
-    differ = {
-        f"{one} and {other}": silent_difference(before, one, other)
-        for number, (one, other) in enumerate(itertools.combinations(once, 2))
-        if number % (2 * len(ORDERED_ON)) == turn
-        and {one, other} & {*names}
-        and outcome(once[one], other) != outcome(once[other], one)
-    }
-    differ = {pair: how for pair, how in differ.items() if how}
-    assert not differ, "\n".join(map(": ".join, differ.items()))
-
-
-def test_sizes_that_agree_by_chance_do_not_differ_in_silence() -> None:
-    """Of GPT-2's 12 layers, scale_depth makes the 24 that make_medium sets, in one order."""
-    names = [n for n in fiddlers.__all__ if n.startswith(("make_", "scale_"))]
-    differ = {
-        f"{one} and {other}": how
-        for one, other in itertools.combinations(names, 2)
-        if (how := silent_difference(configs.gpt2_124m(), one, other))
-    }
-    assert not differ, "\n".join(map(": ".join, differ.items()))
-
-
 @pytest.mark.parametrize("change", ["use_sliding_window", "use_moe"])
 @pytest.mark.parametrize("every", [2, 3])
 def test_unrolled_layers_are_as_many_as_before(change: str, every: int) -> None:
@@ -271,23 +181,6 @@ def test_unrolled_layers_are_as_many_as_before(change: str, every: int) -> None:
         for i in order:
             steps[i](cfg)
     assert fingerprint(cfgs[0]) == fingerprint(cfgs[1]) and len(cfgs[0].model.blocks) == 5
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("config", ["base", "mixtral_8x7b", "deepseek_v3", "gpt_oss_20b"])
-def test_no_two_fiddlers_differ_in_silence(config: str) -> None:
-    before, once = family(config), {}
-    before.model.num_layers += len(before.model.first_blocks)
-    for name in fiddlers.__all__:
-        with contextlib.suppress(ConfigError):  # not all of them suit all configs
-            once[name] = fiddled(before, name)
-    differ = {
-        f"{one} and {other}": silent_difference(before, one, other)
-        for one, other in itertools.combinations(once, 2)
-        if outcome(once[one], other) != outcome(once[other], one)
-    }
-    differ = {pair: how for pair, how in differ.items() if how}
-    assert not differ, "\n".join(map(": ".join, differ.items()))
 
 
 def test_fiddlers_can_be_used_from_a_command_line() -> None:

@@ -109,6 +109,9 @@ class TestOverruled:
             ["fiddler:unroll", "set:model.blocks[1].mlp.ffn_dim=64", "fiddler:scale_depth(2)"],
             ["set:seed=3", "set:seed=3"],
             ["fiddler:make_small", "set:model.num_layers=12"],
+            # What the earlier one put there is for the later one to change.
+            ["fiddler:use_fsdp", "fiddler:use_sequence_parallel"],
+            ["fiddler:use_mesh(tensor=2)", "fiddler:use_fsdp"],
         ],
     )
     def test_a_value_that_has_an_effect(self, directives: list[str]) -> None:
@@ -123,6 +126,59 @@ class TestOverruled:
         file = tmp_path / "seed.patch"  # which contains the value that it replaces
         file.write_text(dump_patch((debug("set:seed=3").config, debug("set:seed=4").config)))
         assert not [*conflicts.overridden(debug("set:seed=3", f"patch:{file}"))]
+
+    @pytest.mark.parametrize(
+        ("path", "directives"),
+        [
+            ("parallel.mesh.shard", ["fiddler:use_fsdp", "fiddler:use_mesh(shard=4)"]),
+            ("model.norm.eps", ["set:model.norm.eps=1e-3", "use:model.norm=LayerNorm(eps=1)"]),
+            (
+                "model.blocks[0].attention.key_norm.eps",
+                ["fiddler:use_qk_norm", "set:**.key_norm.eps=1", "fiddler:use_qk_norm"],
+            ),
+        ],
+    )
+    def test_a_value_in_a_component(self, path: str, directives: list[str]) -> None:
+        (line,) = conflicts.overridden(debug(*directives))
+        earlier, later = len(directives), len(directives) + 1
+        assert line == (
+            f"{directives[-1]} (directive {later}) overrides {path} as set by "
+            f"{directives[-2]} (directive {earlier})."
+        )
+
+
+class TestLeftBehind:
+    @pytest.mark.parametrize(
+        ("fiddler", "write", "copies"),
+        [
+            ("unroll", "set:model.blocks[0].dropout=0.1", "model.blocks[1].dropout"),
+            ("use_sliding_window", "use:model.blocks[0].mlp=GELU", "model.blocks[1].mlp"),
+            (
+                "use_sandwich_norm",
+                "set:model.blocks[0].mlp_norm.eps=1",
+                "model.blocks[0].mlp_out_norm.eps",
+            ),
+        ],
+    )
+    def test_copies_that_code_made(self, fiddler: str, write: str, copies: str) -> None:
+        (line,) = report.report(debug(f"fiddler:{fiddler}", write)).warnings
+        assert line == (
+            f"{write} (directive 3) does not change {copies}, copied by fiddler:{fiddler} "
+            "(directive 2): before that one, it changes both."
+        )
+        assert not [*conflicts.left_behind(debug(write, f"fiddler:{fiddler}"))]
+
+    @pytest.mark.parametrize(
+        "directives",
+        [
+            ["fiddler:unroll", "set:model.blocks[1].dropout=0.1"],
+            ["fiddler:unroll", "set:model.blocks[*].dropout=0.1"],
+            ["fiddler:unroll", "tag:Dropout=0.1"],
+            ["set:model.blocks=[Block, Block]", "set:model.blocks[0].dropout=0.1"],
+        ],
+    )
+    def test_no_copies(self, directives: list[str]) -> None:
+        assert not [*conflicts.left_behind(debug(*directives))]
 
 
 class TestRemoved:
@@ -205,10 +261,13 @@ def test_a_fiddler_that_an_earlier_one_prevents_names_it() -> None:
     with pytest.raises(ConfigErrors) as caught:
         debug("set:seed=3", "fiddler:use_mla", "set:seed=4", "fiddler:use_gqa")
     message = str(caught.value)
-    assert message.endswith("It applies without fiddler:use_mla (directive 3).")
+    assert message.endswith("It applies before fiddler:use_mla (directive 3).")
     with pytest.raises(ConfigErrors) as caught:
         debug("set:seed=3", "fiddler:use_shared_expert")
-    assert "applies without" not in str(caught.value)
+    assert "applies before" not in str(caught.value)
+    with pytest.raises(ConfigErrors) as caught:
+        debug("fiddler:use_shared_expert", "set:seed=3", "fiddler:use_moe", "set:seed=4")
+    assert str(caught.value).endswith("It applies after fiddler:use_moe (directive 4).")
 
 
 INIT = "model.unembedding.weight.init"

@@ -210,7 +210,7 @@ mp: 'p=f32, c=F16' -> precision() = Float16
 mp: bfloat16 -> precision() = native_precision ! mp
 mp: 'p=f32,c=f8' -> precision() = native_precision ! mp
 mp: 'p=f32,x=f32' -> precision() = native_precision ! mp
-fsdp_axis: embed, batch_axis: batch -> parallel() = FullyShardedDataParallel
+fsdp_axis: embed, batch_axis: batch -> parallel.mesh.shard = -1
 fsdp_axis: null, tensor_parallel_axes: [mlp, heads] -> parallel() = DataParallel
 axis_resources: {}, model_axis_size: 1 -> parallel() = DataParallel
 replica_dcn_axis_size: 2 -> parallel() = DataParallel ! replica_dcn_axis_size

@@ -175,12 +175,13 @@ def test_large_meshes_stand_for_themselves_by_twos() -> None:
         replicate=2, shard=2, tensor=2
     )
     cfg = configs.debug()
+    cfg.batch_size = 4
     assert mesh_of(build_trainer(cfg).parallel) == Mesh(replicate=2)
     fiddlers.use_fsdp(cfg)
     assert mesh_of(build_trainer(cfg).parallel) == Mesh(shard=2)
     fiddlers.use_hsdp(cfg, num_shards=4)
     assert mesh_of(build_trainer(cfg).parallel) == Mesh(replicate=2, shard=4)
-    fiddlers.use_mesh(cfg, shard=-1, tensor=2)
+    fiddlers.use_mesh(cfg, replicate=1, shard=-1, tensor=2)
     assert mesh_of(build_trainer(cfg).parallel) == Mesh(shard=2, tensor=2)
 
 

@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 
@@ -29,15 +29,17 @@ class Effect:
       text: the directive.
       meant: the directive with the environment variables that it names.
       find_edits: returns what it changed; called once, when first needed.
-      rerun: for code, such as a fiddler: returns what it makes of the graph that it got, changed
-        by a function first; None for other directives.
+      rerun: for code, such as a fiddler: returns what it makes of the graph that it got, or of
+        another one, changed by a function first; None for other directives.
+      before: the graph that code got; None for other directives.
     """
 
     number: int
     text: str
     meant: str
     find_edits: Callable[[], list[Edit]]
-    rerun: Callable[[Callable[[Any], Any]], Any] | None = None
+    rerun: Callable[..., Any] | None = None
+    before: Any = None
 
     @property
     def kind(self) -> registry.Directive:
@@ -137,14 +139,27 @@ class Composition:
         self.config = after = code(graph.clone(before))
         self._is_kept = True
 
-        def rerun(change: Callable[[Any], Any]) -> Any:
-            changed = graph.clone(before)
+        def rerun(change: Callable[[Any], Any] = lambda _: None, *, root: Any = before) -> Any:
+            changed = graph.clone(root)
             change(changed)
             with contextlib.redirect_stderr(io.StringIO()):  # what it prints is known
                 return code(changed)
 
         found = functools.partial(edits_between, before, after)
-        self.effects.append(Effect(number, text, meant, found, rerun))
+        self.effects.append(Effect(number, text, meant, found, rerun, before))
+
+
+class _Wrong(NamedTuple):
+    """A directive that could not be applied; `position` is how many of the others come before."""
+
+    number: int
+    text: str
+    position: int
+    message: str
+    error: ConfigError
+
+
+_MOST_TRIED = 10  # wrong directives for which other places are tried
 
 
 def compose(
@@ -170,6 +185,7 @@ def compose(
     """
     made = Composition(catalogue or own_catalogue(), base)
     numbered, errors = _with_those_in_files(directives, first, made)
+    wrong: list[_Wrong] = []
     if base is None and not (numbered and registry.is_base(numbered[0][1])):
         made.apply(0, f"config:{registry.DEFAULT_CONFIG}")
     for number, text in numbered:
@@ -177,14 +193,16 @@ def compose(
             with graph.attributed_to(_source(number, text, _meant(text))):
                 made.apply(number, text)
         except ConfigError as error:
-            message = f"{error}{_remedy(made, error, text)}{_obstacle(made, base, text)}"
-            errors.append((directive_error(number, text, message), error))
+            message = f"{error}{_remedy(made, error, text)}"
+            wrong.append(_Wrong(number, text, len(made.effects), message, error))
             if made.config is None:  # all that follow would fail for this reason alone
                 break
-    if errors:
-        others = other_errors(made) if made.config is not None else []
-        raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
-    return made
+    if not errors and not wrong:
+        return made
+    for one, where in zip(wrong, _where_applicable(made, base, wrong), strict=True):
+        errors.append((directive_error(one.number, one.text, one.message + where), one.error))
+    others = other_errors(made) if made.config is not None else []
+    raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
 
 
 def _meant(text: str) -> str:
@@ -301,17 +319,23 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
     return f"\nTo add one, write set:{error.place}+={entry}"
 
 
-def _obstacle(made: Composition, base: fdl.Config | None, text: str) -> str:
-    """Return which earlier directive is why code cannot be applied; "" if none alone is."""
-    kind = registry.kind_of(text)
-    if kind is None or kind.role != "code" or made.config is None:
-        return ""
-    earlier = [one for one in made.effects if one.kind.role != "base"]
-    for obstacle in reversed(earlier):
-        others = [one.text for one in made.effects if one is not obstacle]
-        tried = Composition(made.catalogue, base)
-        with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
-            for number, one in enumerate([*others, text]):
-                tried.apply(number, one)
-            return f"\nIt applies without {obstacle.named}."
-    return ""
+def _where_applicable(
+    made: Composition, base: fdl.Config | None, wrong: Sequence[_Wrong]
+) -> list[str]:
+    """Return for each wrong directive before or after which of the others it applies, if any."""
+    where, tried = [""] * len(wrong), Composition(made.catalogue, base)
+    # A pipe, for example, cannot be read again.
+    with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
+        for number in range(len(made.effects) + 1):
+            for i, one in enumerate(wrong[:_MOST_TRIED] if tried.config is not None else ()):
+                is_before = number < one.position
+                if number == one.position or (where[i] and not is_before):
+                    continue
+                with contextlib.suppress(ConfigError):
+                    Composition(made.catalogue, tried.config).apply(0, one.text)
+                    other = made.effects[number if is_before else number - 1]
+                    word = "before" if is_before else "after"
+                    where[i] = f"\nIt applies {word} {other.named}."
+            if number < len(made.effects):
+                tried.apply(number, made.effects[number].text)
+    return where

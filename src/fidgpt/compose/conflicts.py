@@ -15,9 +15,9 @@ from fidgpt.graph import ConfigError, clone, diff, find_parameter
 from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.difference.changes import SharingChanged, describe
 from fidgpt.graph.difference.expectations import Unmet
-from fidgpt.graph.edits import Edit, carry_out
+from fidgpt.graph.edits import Edit, carry_out, is_same
 from fidgpt.graph.errors import listed
-from fidgpt.graph.fiddle import argument_history
+from fidgpt.graph.fiddle import argument_history, raw_arguments
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import parse_path
@@ -26,9 +26,10 @@ from fidgpt.graph.provenance import (
     Source,
     assignments_at,
     assignments_of,
+    origin_of,
     short_text,
 )
-from fidgpt.graph.walk import is_node, parts, title
+from fidgpt.graph.walk import Node, is_node, join, parts, step_to, title
 
 
 def _is_noop(effect: Effect) -> bool:
@@ -79,18 +80,53 @@ def overridden(made: Composition) -> Iterator[str]:
         values = [(by, next(same).value) for by, same in groups]
         while values and values[0][0] != source:  # later ones
             del values[0]
-        earlier = edited.get((values[1][0], path)) if values[1:] else None
+        earlier = effects.get(values[1][0]) if values[1:] else None
+        if len(values) == 1:
+            earlier = _set_before(made, source, path)
         if effect is None or earlier is None:
             continue
+        is_edit, known = ((one, path) in edited for one in (source, earlier.source))
+        is_edit |= len(values) > 1 and _differ(values[0][1], values[1][1])  # inside of an edit
+        # A value in a component that the earlier one added is there for other directives to set;
+        # code that sets it without that one, too, overrides it.
+        added = is_edit and effect.rerun and any(_is_inside(path, e.path) for e in earlier.edits)
+        if not known and not added:
+            continue
+        undone = earlier.edits if is_edit else [Edit(path, values[0][1], fdl.NO_VALUE)]
         with contextlib.suppress(ValueError):  # code needs what the earlier directive had done
-            if (source, path) in edited:
-                known = [edit.before for edit in earlier.edits if edit.path == path]
-                before = [*known, *(value for _, value in values[2:]), fdl.NO_VALUE][0]
-                overrides = not _is_relative(effect, path, before)
-            else:
-                overrides = _is_relative(earlier, path, values[0][1])
-            if overrides:
+            is_relative = _is_relative(effect if is_edit else earlier, path, undone)
+            if is_relative != is_edit and _would_set(made, earlier, path):
                 yield f"{effect.named} overrides {path} as set by {earlier.named}."
+
+
+def _differ(one: Any, other: Any) -> bool:
+    """Return whether two values are plain, and different."""
+    return not is_node(one) and not is_node(other) and not is_same(one, other)
+
+
+def _set_before(made: Composition, source: Source | None, path: str) -> Effect | None:
+    """Return what had set the value that a directive replaced, with the component around it."""
+    number = next((i for i, one in enumerate(made.effects) if one.source == source), 0)
+    edits = made.effects[number].edits
+    replaced = [edit.before for edit in edits if edit.path == path and _is_plain(edit.before)]
+    if not replaced or any(_removes(edit, path) for edit in edits):  # which is reported as such
+        return None
+    for effect in reversed(made.effects[:number]):
+        for edit in effect.edits:
+            if edit.path == path:
+                return effect if is_same(edit.after, replaced[0]) else None
+    return None
+
+
+def _would_set(made: Composition, effect: Effect, path: str) -> bool:
+    """Return whether a directive, applied once more, would change what is at a path."""
+    if effect.rerun is None:
+        return True
+    try:
+        changes = diff(made.config, effect.rerun(root=made.config))
+    except ConfigError:  # it does not apply any more
+        return True
+    return any(_is_inside(one.path, path) or _is_inside(path, one.path) for one in changes)
 
 
 def _assigned_around(made: Composition, effect: Effect, path: str) -> Iterator[str]:
@@ -103,25 +139,27 @@ def _assigned_around(made: Composition, effect: Effect, path: str) -> Iterator[s
             ref = ref.above
 
 
-def _is_relative(effect: Effect, path: str, before: Any) -> bool:
+def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
     """Return whether what a directive sets depends on what is there.
 
     Args:
       effect: the directive, and what it changed.
       path: the parameter.
-      before: the value before the one that it may depend on.
+      undone: edits before it that it may depend on.
 
     Raises:
-      ConfigError: code cannot do without that one.
+      ConfigError: code cannot do without them.
     """
     if effect.rerun is None:
         return effect.kind.is_relative(split_directive(effect.meant)[1])
 
     def take_back(root: Any) -> None:
-        value = before if before is fdl.NO_VALUE else clone(before)
-        carry_out([(find_parameter(root, path), value)])
+        for edit in undone:
+            value = edit.before if edit.before is fdl.NO_VALUE else clone(edit.before)
+            with contextlib.suppress(*[ConfigError] * (edit is not undone[0])):  # inside of another
+                carry_out([(find_parameter(root, edit.path), value)])
 
-    differences = diff(effect.rerun(lambda _: None), effect.rerun(take_back))
+    differences = diff(effect.rerun(), effect.rerun(take_back))
     return any(
         _is_inside(one.path, path)
         for one in differences
@@ -157,6 +195,58 @@ def removed(made: Composition) -> Iterator[str]:
                 lost.setdefault((by, effect), []).append(edit.path)
     for (by, effect), paths in lost.items():
         yield f"{by.named} removes {listed(paths, most=2)} as set by {effect.named}."
+
+
+def left_behind(made: Composition) -> Iterator[str]:
+    """Yield a sentence for each directive that changes a value, but no copy that code had made.
+
+    A pattern of blocks that a fiddler made longer, for example, has such copies.
+    """
+    for number, effect in enumerate(made.effects):
+        code = [one for one in made.effects[:number] if one.rerun is not None]
+        if effect.rerun is not None or not code:
+            continue
+        later = (one.before for one in made.effects[number:] if one.rerun is not None)
+        now, copied_by = _Copies(next(later, made.config)), dict[str, Effect]()
+        for one, before in [(one, _Copies(one.before)) for one in code]:
+            for edit in effect.edits:
+                with contextlib.suppress(ConfigError):  # the place is gone, or was not there before
+                    copies = now.of(edit.path, edit.before)
+                    known = before.of(edit.path) if copies else ()
+                    copied_by |= dict.fromkeys({*copies} - {*known}, one)
+        for one in dict.fromkeys(copied_by.values()):
+            paths = sorted(path for path, by in copied_by.items() if by is one)
+            yield (
+                f"{effect.named} does not change {listed(paths, most=2)}, copied by "
+                f"{one.named}: before that one, it changes both."
+            )
+
+
+class _Copies:
+    """The components of a graph that are copies of each other."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._alike: dict[Any, list[Node]] = {}
+        for node in parts(root):
+            self._alike.setdefault(id(origin_of(node.value)), []).append(node)
+
+    def of(self, path: str, value: Any = ...) -> list[str]:
+        """Return where copies of the component around a parameter have its value, or a given one.
+
+        Raises:
+          ConfigError: there is no such parameter.
+        """
+        changed = find_parameter(self._root, path)
+        value = changed.value if value is ... else value
+        found = self._alike.get(id(origin_of(changed.container)), ())
+        return [
+            join(node.path, step_to(changed.key))
+            for node in found
+            if node.value is not changed.container
+            for held in [raw_arguments(node.value).get(changed.key, fdl.NO_VALUE)]
+            if is_same(held, value) or origin_of(held) is origin_of(value) is not None
+        ]
 
 
 def outdated(made: Composition) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Reports on a composition: what its directives changed, and all that a user may not have meant."""
 
 import contextlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -10,7 +11,13 @@ import fiddle as fdl
 
 from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition, Effect
-from fidgpt.compose.conflicts import described, overridden, own_errors, removed
+from fidgpt.compose.conflicts import (
+    described,
+    left_behind,
+    overridden,
+    own_errors,
+    removed,
+)
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
 from fidgpt.graph.binding import numbers_in
@@ -60,7 +67,8 @@ class Report(NamedTuple):
 
     Attributes:
       changes: what each of them changed.
-      warnings: those that a later one overrides, and those that set what was set already.
+      warnings: those that a later one overrides, those that set what was set already, and those
+        that reach further than the path written in them, or not as far as an earlier copy.
     """
 
     changes: list[str]
@@ -104,7 +112,8 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
         for one in effects
         if not one.edits
     ]
-    warnings = [*made.unused, *idle, *overridden(made), *removed(made), *reaching_out(made)]
+    found = (overridden(made), removed(made), left_behind(made), reaching_out(made))
+    warnings = [*made.unused, *idle, *itertools.chain(*found)]
     return Report(changes, warnings)
 
 

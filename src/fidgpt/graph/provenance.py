@@ -175,6 +175,12 @@ def keep_assignments(
     fiddle.argument_history(new)[key if known_as is None else known_as] = entries
 
 
+def origin_of(part: Any) -> history.HistoryEntry | None:
+    """Return what a node has in common with its copies: how the first of them was made."""
+    known = fiddle.argument_history(part) if isinstance(part, fdl.Buildable) else {}
+    return next(iter(known.get(fiddle.CALLABLE, ())), None)
+
+
 def _is_of_tags(entry: history.HistoryEntry) -> bool:
     return entry.kind is history.ChangeKind.UPDATE_TAGS
 
