@@ -8,7 +8,7 @@ import runpy
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing import connection
 from pathlib import Path
 
@@ -48,6 +48,7 @@ class Python:
       printed: file for what it prints without errors, if that is to be another one.
       directory: its working directory; the current one by default.
       environment: all its variables; those of this process by default.
+      first: called in it before the program, by which pickle finds it.
 
     Attributes:
       process: which may be asked how it is.
@@ -60,6 +61,7 @@ class Python:
         printed: Path | None = None,
         directory: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        first: Callable[[], None] | None = None,
     ) -> None:
         output.unlink(missing_ok=True)
         self._output = output
@@ -70,6 +72,7 @@ class Python:
                 (printed or output, output),
                 directory or Path.cwd(),
                 dict(os.environ if environment is None else environment),
+                first,
             ),
         )
         with pytest.MonkeyPatch.context() as patch:  # the server starts with its first process
@@ -168,6 +171,7 @@ def _become(
     outputs: tuple[Path, Path],
     directory: Path,
     environment: dict[str, str],
+    first: Callable[[], None] | None,
 ) -> None:
     """What `python ARGUMENTS` does, in this process, its outputs in files."""
     gc.freeze()  # or it looks through all of torch for garbage
@@ -179,6 +183,8 @@ def _become(
     for stream, path in enumerate(outputs, start=1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
     sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
+    if first is not None:
+        first()
     paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     if arguments[0] == "-m":
         sys.path[:0] = [str(directory), *paths]

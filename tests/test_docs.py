@@ -16,6 +16,7 @@ import fiddle as fdl
 import pytest
 from forked import Python
 from small_models import apply_to_any
+from spared import build_indexes, fork_points
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose.catalogue import own_catalogue
@@ -36,6 +37,8 @@ _FILE = re.compile(r"# (\S+\.(?:py|yaml))\n")  # a block that begins so is a fil
 _PROGRAMS = ("python", "make", "torchrun", ".", "pip", "cat", "eval")  # as indented blocks begin
 # Sets up an environment, needs several processes, or changes the reader's own shell.
 _NOT_HERE = ("make", "torchrun", ".", "pip", "eval")
+# Spares other Pythons, which tests of the index, of sweeps and of notebooks let commands start.
+_FIRST = {"train.py": build_indexes, "sweep.py": fork_points}
 _NOT_RUN = re.compile(r"#\s*not run: \w+")
 
 
@@ -147,6 +150,7 @@ def run_command(text: str, directory: Path) -> Outcome:
         printed=target,
         directory=directory,
         environment=os.environ | extra,
+        first=_FIRST.get(Path(arguments[0]).name),
     )
     status = python.end(seconds=LONGEST)
     return Outcome(status, python.output)

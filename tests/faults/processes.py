@@ -11,7 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import IO, Any, NamedTuple, NoReturn
 
 import torch
 from absl import flags
@@ -24,6 +24,8 @@ Command = Callable[[], None]
 AT_END: list[Callable[[], object]] = []  # of a forked process that was not killed
 TRAIN = str(Path(__file__).parents[2] / "train.py")
 PATIENCE = 120.0  # seconds; a process that takes longer hangs
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_BEGIN = [sys.executable, "-m", train.__name__]
 
 
 class Ended(NamedTuple):
@@ -110,6 +112,74 @@ class Spawned(Process):
                 start_new_session=True,
             )
         self.pid = self._process.pid
+
+
+class ForkedPoint:
+    """What `Popen` is to the driver of a sweep, of a child that need not import torch first.
+
+    Args:
+      words: the training command.
+      run: what the child does, by its arguments.
+      at_start: called first in the child.
+      stdout: takes what it prints.
+      env: its variables.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        *,
+        run: Callable[[Sequence[str]], Command] = lambda _: train.run,
+        at_start: Callable[[], None] = lambda: None,
+        stdout: IO[bytes],
+        env: Mapping[str, str],
+        **_: Any,
+    ) -> None:
+        assert list(words[:3]) == _BEGIN, words
+        self.returncode: int | None = None
+
+        def begin() -> None:
+            os.setsid()
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            os.dup2(stdout.fileno(), 1)
+            os.dup2(stdout.fileno(), 2)
+            _forget_files()
+            os.environ.clear()
+            os.environ.update(env)
+            at_start()
+
+        # As in a new process, no signal is taken by what the driver does on it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            become(run(words[3:]), words[3:], begin=begin)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def poll(self) -> int | None:
+        """The status with which it ended; None while it runs."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Sends it a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+def _forget_files() -> None:
+    """Lets go of files, and so of locks, as a new process would that inherits none."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for handle in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):  # the listing's own is closed already
+            if handle > 2:
+                os.dup2(nowhere, handle, inheritable=False)
 
 
 def warm_up(arguments: Sequence[str], command: Command = train.run) -> None:

@@ -8,13 +8,12 @@ import os
 import random
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import optuna
 from optuna.storages import JournalStorage
@@ -23,7 +22,7 @@ from optuna.storages.journal import JournalFileBackend
 from faults import cases, harm
 from faults.cases import KILLED, NO_ROOM, Known, Wrong, kind, refuse_difference
 from faults.harm import Act, Place
-from faults.processes import PATIENCE, Command, Process, Spawned, become, warm_up
+from faults.processes import PATIENCE, Command, ForkedPoint, Process, Spawned, warm_up
 from fidgpt.cli import sweep, train
 from fidgpt.sweep.runners import jobs
 from fidgpt.train import Trainer
@@ -31,8 +30,6 @@ from fidgpt.train.trackers.trackers import reproducible
 
 DONE = "done"
 _BY_CHANCE = ("attempts", "seconds", "code")
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_BEGIN = [sys.executable, "-m", train.__name__]
 _POLL = 0.003
 
 
@@ -159,72 +156,6 @@ class Journal:
         return sum(line.what.isdecimal() for line in self.lines())
 
 
-class ForkedPoint:
-    """What `Popen` is to a driver, of a child that need not import torch first.
-
-    Args:
-      command: the training command.
-      journal: records its steps.
-      at_start: called first in the child.
-      stdout: takes what it prints.
-      env: its variables.
-    """
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        journal: Journal,
-        at_start: Callable[[], None],
-        stdout: IO[bytes],
-        env: Mapping[str, str],
-        **_: Any,
-    ) -> None:
-        assert list(command[:3]) == _BEGIN, command
-        self.returncode: int | None = None
-
-        def begin() -> None:
-            os.setsid()
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            os.dup2(stdout.fileno(), 1)
-            os.dup2(stdout.fileno(), 2)
-            _forget_files()
-            os.environ.clear()
-            os.environ.update(env)
-            at_start()
-
-        # As in a new process, no signal is taken by what the driver does on it.
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self.pid = os.fork()
-        if self.pid == 0:
-            become(_watched(journal, command[3:]), command[3:], begin=begin)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-    def poll(self) -> int | None:
-        """The status with which it ended; None while it runs."""
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
-        return self.returncode
-
-    def send_signal(self, number: int) -> None:
-        """Sends it a signal, if it runs."""
-        if self.poll() is None:
-            os.kill(self.pid, number)
-
-
-def _forget_files() -> None:
-    """Lets go of files, and so of locks, as a new process would that inherits none."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for handle in map(int, os.listdir("/proc/self/fd")):
-        with contextlib.suppress(OSError):  # the listing's own is closed already
-            if handle > 2:
-                os.dup2(nowhere, handle, inheritable=False)
-
-
 def children_of(pid: int) -> list[int]:
     """The processes that a process has started and not waited for."""
     try:
@@ -277,7 +208,8 @@ class SweepCase(cases.Case):
         """Begins the sweep, or goes on with it, disturbed at a place in the driver."""
 
         def fork_points() -> None:
-            jobs.Popen = partial(ForkedPoint, journal=self.journal, at_start=self.at_start)
+            run = partial(_watched, self.journal)
+            jobs.Popen = partial(ForkedPoint, run=run, at_start=self.at_start)
             jobs.LocalRunner.pause = self._pause
 
         command = [*self.known.arguments, f"--run_dir={self.run}", *flags]
