@@ -3,16 +3,20 @@
 It takes the arguments of torchrun. After a user's mistake, whose message a process has printed, it
 exits with that process's status and prints neither torch's traceback nor its table of failures.
 Nodes may leave and join (`--nnodes=1:4`), and processes receive SIGUSR1, which Slurm can send as a
-notice. With `--preload` as the first argument, processes are forked from one that has imported
-torch and fidgpt already, so that a run which lost one continues seconds sooner.
+notice. A node that does not come is reported soon. With `--preload` as the first argument,
+processes are forked from one that has imported torch and fidgpt already, so that a run which lost
+one continues seconds sooner.
 """
 
+import functools
 import importlib
+import inspect
 import logging
 import os
 import runpy
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +30,8 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousError,
     RendezvousTimeoutError,
 )
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from fidgpt.cli.app import MISTAKE, fail
 
@@ -47,6 +53,10 @@ _PRELOADED = (
     "torch.distributed.checkpoint.default_planner",
     "torch.distributed.fsdp",
 )
+_HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
+_TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
+_FIRST_WARNING = 10.0  # seconds
+_LONGEST = 60  # seconds for all nodes to come, if none may be replaced; torchrun waits 600 or 900
 _LOGGERS = (  # of how each process ended
     "torch.distributed.elastic.multiprocessing.api",
     "torch.multiprocessing.spawn",
@@ -57,9 +67,11 @@ def main() -> int:
     """Start the processes and wait for them; return the exit status."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
+    read, wait = inspect.unwrap(torchrun.config_from_args), _Wait()
     if sys.argv[1:2] == ["--preload"]:
         del sys.argv[1]
-        torchrun.config_from_args = _preloaded(torchrun.config_from_args)
+        read = _preloaded(read)
+    torchrun.config_from_args = wait.bounded(read)
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -69,15 +81,15 @@ def main() -> int:
     except RendezvousClosedError:
         fail("the other nodes have ended the run. To resume it, start it again on all nodes.")
         return 1
-    except RendezvousTimeoutError:
-        fail(
-            "a node is missing: fewer than those of --nnodes came to --rdzv-endpoint in 600 s, or "
-            "in the seconds of --rdzv-conf=join_timeout=... Start the same command on all nodes; "
-            "all of them must reach the endpoint."
-        )
-        return 1
     except (RendezvousError, DistError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
+        if isinstance(error, RendezvousTimeoutError) or _TOO_FEW in reason:
+            fail(
+                f"a node is missing: fewer than those of --nnodes came to {wait.place} in "
+                f"{wait.seconds} s. Start the same command on all nodes; all of them must reach "
+                f"that one. If some start later, add --rdzv-conf={wait.setting}=600."
+            )
+            return 1
         fail(
             f"the nodes cannot meet at --rdzv-endpoint: {reason:.200}. Name a node that stays and "
             "that all others reach, and start the run again on all nodes."
@@ -93,6 +105,63 @@ def main() -> int:
         fail(f"process {rank} of {error.name} ended with {how}.")
         return max(status, 1)
     return 0
+
+
+class _Wait:
+    """How nodes wait for each other.
+
+    Attributes:
+      place: where they meet.
+      setting: of --rdzv-conf that says how long they wait.
+      seconds: how long they wait.
+    """
+
+    def __init__(self) -> None:
+        self.place, self.setting, self.seconds = "--rdzv-endpoint", "join_timeout", 600
+
+    def bounded(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Bound the wait, which is named after a while; return what reads the flags of torchrun.
+
+        Nodes that may come and go wait as long as torchrun lets them.
+
+        Args:
+          read: makes a configuration, a program and its arguments of the flags.
+        """
+
+        @functools.wraps(read)
+        def bounding(arguments: Any) -> Any:
+            config, *program = read(arguments)
+            self.place = config.rdzv_endpoint
+            if config.rdzv_backend == "static":
+                self.setting = "timeout"
+            chosen = {pair.partition("=")[0].strip() for pair in arguments.rdzv_conf.split(",")}
+            is_fixed = config.min_nodes == config.max_nodes and not config.max_restarts
+            if is_fixed and self.setting not in chosen:
+                config.rdzv_configs[self.setting] = _LONGEST
+            self.seconds = int(config.rdzv_configs.get(self.setting, self.seconds))
+            for handler in _HANDLERS if config.max_nodes > 1 else ():
+                method = inspect.unwrap(handler.next_rendezvous)
+                setattr(handler, "next_rendezvous", self._naming(method, arguments.nnodes))  # noqa: B010
+            return config, *program
+
+        return bounding
+
+    def _naming(self, wait: Callable[[Any], Any], nodes: str) -> Callable[[Any], Any]:
+        """Return what waits for the other nodes, and says so after a while."""
+        text = f"waiting for other nodes at {self.place}: --nnodes={nodes}, {self.seconds} s ..."
+
+        @functools.wraps(wait)
+        def waiting(handler: Any) -> Any:
+            # At once: the standard streams of processes that are forked must not be locked.
+            timer = threading.Timer(_FIRST_WARNING, os.write, (2, f"{text}\n".encode()))
+            timer.daemon = True
+            timer.start()
+            try:
+                return wait(handler)
+            finally:
+                timer.cancel()
+
+        return waiting
 
 
 def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,7 +1,9 @@
 """How `fidgpt.launch` ends: as torchrun does, but without its traceback and table of failures."""
 
+import inspect
 import os
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -75,6 +77,7 @@ def test_a_signal_ends_it_as_a_shell_reports(monkeypatch: pytest.MonkeyPatch) ->
         (RendezvousTimeoutError(), "error: a node is missing: fewer than those of --nnodes came"),
         (RendezvousConnectionError("refused"), "cannot meet at --rdzv-endpoint: refused. Name a"),
         (DistStoreError("wait timeout\nat"), "cannot meet at --rdzv-endpoint: wait timeout. Name"),
+        (DistStoreError("Timed out waiting: 1/2 clients joined."), "error: a node is missing: few"),
     ],
 )
 def test_nodes_that_do_not_meet_are_answered_in_a_line(
@@ -106,6 +109,53 @@ def test_nodes_may_join_and_processes_get_the_notice_of_slurm(
         .parse_args(["train.py"])
         .signals_to_handle.endswith("SIGUSR1")
     )
+
+
+ELASTIC = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "setting", "seconds"),
+    [
+        (["--nnodes=2", *ELASTIC], "join_timeout", 60),
+        (["--nnodes=2", "--max-restarts=3", *ELASTIC], "join_timeout", 600),  # may be replaced
+        (["--nnodes=1:2", *ELASTIC], "join_timeout", 600),
+        (["--nnodes=2", "--rdzv-conf=join_timeout=7", *ELASTIC], "join_timeout", 7),
+        (["--nnodes=2", "--master-addr=localhost"], "timeout", 60),
+        (["--nnodes=2", "--master-addr=localhost", "--rdzv-conf=timeout=7"], "timeout", 7),
+    ],
+)
+def test_nodes_are_waited_for_in_seconds_unless_they_may_be_replaced(
+    flags: list[str], setting: str, seconds: int
+) -> None:
+    wait = launch._Wait()
+    read = wait.bounded(inspect.unwrap(launch.torchrun.config_from_args))
+    config, *_ = read(launch.torchrun.parse_args([*flags, "train.py"]))
+    assert (wait.setting, wait.seconds) == (setting, seconds)
+    assert int(config.rdzv_configs.get(setting, 600)) == seconds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["c10d", "static"])
+def test_a_node_that_does_not_come_is_named_and_refused(
+    kind: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "_FIRST_WARNING", 0.5)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        place = f"127.0.0.1:{found.getsockname()[1]}"
+    where = ["--rdzv-backend=c10d", f"--rdzv-endpoint={place}", "--rdzv-conf=join_timeout=2"]
+    if kind == "static":
+        host, _, port = place.partition(":")
+        where = [f"--master-addr={host}", f"--master-port={port}", "--rdzv-conf=timeout=2"]
+    monkeypatch.setattr("sys.argv", ["fidgpt.launch", "--nnodes=2", *where, "train.py"])
+    assert launch.main() == 1
+    *_, notice, error = capfd.readouterr().err.splitlines()
+    assert notice == f"waiting for other nodes at {place}: --nnodes=2, 2 s ..."
+    assert error.startswith(
+        f"error: a node is missing: fewer than those of --nnodes came to {place}"
+    )
+    assert f"{place} in 2 s. Start the same command on all nodes" in error
 
 
 @pytest.mark.long

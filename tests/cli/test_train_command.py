@@ -45,11 +45,12 @@ def test_what_shows_trains_nothing(
 
 
 @pytest.mark.parametrize(
-    ("error", "rank", "is_printed", "waits"),
+    ("error", "rank", "agent", "is_printed", "waits"),
     [
-        (RunError("no disk"), "0", True, False),
-        (RunError("no disk"), "1", True, False),  # which only this process may have found
-        (ConfigError("no size"), "1", False, True),
+        (RunError("no disk"), "0", False, True, False),
+        (RunError("no disk"), "1", False, True, False),  # which only this process may have found
+        (ConfigError("no size"), "1", False, False, True),
+        (ConfigError("no size"), "1", True, True, True),  # torchrun has not ended it meanwhile
     ],
 )
 def test_an_error_of_all_processes_is_printed_by_the_first(
@@ -57,6 +58,7 @@ def test_an_error_of_all_processes_is_printed_by_the_first(
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     rank: str,
+    agent: bool,
     is_printed: bool,
     waits: bool,
 ) -> None:
@@ -66,6 +68,7 @@ def test_an_error_of_all_processes_is_printed_by_the_first(
     slept: list[float] = []
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, rank)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(agent))
     monkeypatch.setattr("fidgpt.parallel.meeting.report_failure", lambda message: None)
     monkeypatch.setattr(app.time, "sleep", slept.append)
     outcome = command(main)

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from forked import run_ranks
+from forked import run_program, run_ranks, variables_of_ranks
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt import configs, fiddlers, graph
 from fidgpt.compose.runs import build_trainer
-from fidgpt.parallel import DataParallel, MeshParallel, meeting
+from fidgpt.parallel import DataParallel, MeshParallel, ParallelError, meeting, presence
 from fidgpt.parallel.meeting import Meeting, MeetingError, Patience, introduce, list_ranks
 from fidgpt.parallel.presence import Presence
+from fidgpt.parallel.reporting import Report
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
 FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}
@@ -85,6 +86,68 @@ def test_every_machine_names_once_whom_it_waits_for(
 def test_processes_without_the_first_one_name_it() -> None:
     with pytest.raises(MeetingError, match="process 0 of 3 did not start within"):
         introduce(HashStore(), FACTS, rank=1, patience=Hasty(60.0))
+
+
+class Brief(Patience):
+    """Waits for moments, but for processes that are on their way."""
+
+    @property
+    def appearing(self) -> timedelta:
+        return timedelta(seconds=0.2)
+
+    @property
+    def joining(self) -> timedelta:
+        return timedelta(seconds=60)
+
+
+def test_a_process_without_a_sign_is_refused_soon_whoever_else_is_on_its_way() -> None:
+    store, begin = HashStore(), time.monotonic()
+    store.set("coming/1", "")
+    with pytest.raises(MeetingError, match="process 2 of 3 did not start within 0.2 s"):
+        introduce(store, FACTS, rank=0, patience=Brief(60.0))
+    assert time.monotonic() - begin < 30
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_process_on_its_way_is_waited_for(late: int) -> None:
+    store, found = HashStore(), {}
+    store.set(f"coming/{late}", "")
+
+    def begin(rank: int) -> None:
+        time.sleep(0.5 if rank == late else 0.0)
+        two = FACTS | {"world_size": "2"}
+        found[rank] = introduce(store, two, rank=rank, patience=Brief(60.0)).hosts
+
+    threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {0: ["node-a"] * 2, 1: ["node-a"] * 2}
+
+
+@pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 15), (2400.0, 60), (60.0, 10)])
+def test_the_wait_for_a_sign_follows_from_the_setting(
+    timeout: float, seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(seconds=4))
+    assert Patience(timeout).appearing == timedelta(seconds=seconds)
+    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(seconds=35))
+    assert Patience(600.0).appearing == timedelta(seconds=70)  # others may begin as slowly
+    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(days=1))
+    assert Patience(timeout).appearing == Patience(timeout).joining
+
+
+def test_a_process_knows_when_it_began(tmp_path: Path) -> None:
+    text = """
+import time
+from fidgpt.parallel import meeting
+time.sleep(0.3)
+print(meeting._own_age().total_seconds())
+"""
+    begin = time.monotonic()
+    age = float(run_program(text, folder=tmp_path))
+    assert 0.3 <= age < time.monotonic() - begin + 0.1
 
 
 @pytest.mark.parametrize(
@@ -156,7 +219,7 @@ def test_a_process_that_does_not_answer_is_named(beside: Callable[[int], Presenc
         "process 2 of 3 (node-b) is gone: killed or stopped, or a machine or the network is down."
     )
     assert first.explain(LOST) == second.explain(LOST) == reason
-    assert (first.is_first, second.is_first) == (True, False)  # of one machine
+    assert (first.report.is_first, second.report.is_first) == (True, False)  # of one machine
 
 
 def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Presence]) -> None:
@@ -164,7 +227,8 @@ def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Presence]) -> 
     third.fail(ValueError("there is no memory"))
     for other in (first, second):
         assert other.explain(LOST) == "process 2 of 3 (node-b) failed: there is no memory"
-    assert (third.is_first, first.is_first, second.is_first) == (True, True, False)
+    firsts = [one.report.is_first for one in (third, first, second)]
+    assert firsts == [True, True, False]
 
 
 class Gone(Store):
@@ -191,10 +255,79 @@ def test_each_machine_reports_once_that_process_0_is_gone_with_the_store(
     try:
         for one in (second, third):
             assert one.explain(LOST).startswith(reason)
-        assert (second.is_first, third.is_first) == (True, False)
+        assert (second.report.is_first, third.report.is_first) == (True, False)
     finally:
         second.leave()
         third.leave()
+
+
+def reports(store: Store, *, seconds: float) -> tuple[Report, Report]:
+    """Of two processes of one machine."""
+    first, second = (
+        Report(store, "start", rank=rank, host="node-a", seconds=seconds) for rank in range(2)
+    )
+    assert first.claim()
+    return first, second
+
+
+def test_a_process_ends_once_another_one_has_printed_the_error() -> None:
+    first, second = reports(HashStore(), seconds=60.0)
+    shown: list[int] = []
+    late = threading.Timer(0.3, lambda: first.print(lambda: shown.append(0)))
+    late.start()
+    second.print(lambda: shown.append(1))
+    assert shown == [0]
+
+
+def test_an_error_that_the_first_process_does_not_print_is_printed_by_another(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    shown: list[int] = []
+    for store in (HashStore(), Gone()):
+        _, second = reports(store, seconds=0.2)
+        second.print(lambda: shown.append(1))
+    assert shown == [1, 1]
+
+
+def test_without_a_store_an_error_is_printed_once_as_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    shown: list[int] = []
+    first, second = reports(Gone(), seconds=60.0)
+    first.print(lambda: shown.append(0))
+    second.print(lambda: shown.append(1))
+    assert shown == [0]
+
+
+def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its main thread may hang after it has said that it will."""
+    ended = threading.Event()
+    monkeypatch.setattr(presence.os, "_exit", lambda status: ended.set())
+    monkeypatch.setattr(Patience, "reporting", 0.1)
+    stuck = Presence(Meeting(HashStore(), 0, ["node-a"], "start"), Answering(60.0))
+    stuck.fail(ValueError("there is no memory"))
+    assert ended.wait(60)
+    assert "error: process 0 of 1 (node-a) failed: there is no memory" in capfd.readouterr().err
+
+
+def test_an_error_that_an_outer_context_survives_is_no_alarm(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in variables_of_ranks(1)[0].items():
+        monkeypatch.setenv(name, value)
+    with DataParallel() as parallel:
+        with pytest.raises(ParallelError, match="refused"), parallel:
+            raise ParallelError("refused")
+        here = presence.live()
+        assert here is not None and not here.meeting.store.check(["alarm"])
+    with pytest.raises(ValueError, match="a bug"), DataParallel():
+        here = presence.live()
+        raise ValueError("a bug")
+    assert here is not None and here.report.is_first
 
 
 def test_one_timeout_is_a_setting_that_fiddlers_keep() -> None:
@@ -204,7 +337,6 @@ def test_one_timeout_is_a_setting_that_fiddlers_keep() -> None:
     parallel = build_trainer(cfg).parallel
     assert isinstance(parallel, MeshParallel)
     assert parallel.patience == Patience(40.0)
-    assert parallel.patience.saving == timedelta(minutes=8)
     with pytest.raises(ValueError, match="timeout=0"):
         DataParallel(timeout=0.0)
     file = graph.dump(cfg)
@@ -233,36 +365,50 @@ except ParallelError as error:
 
 
 _HANGS_IN_SAVE = """
-import os, time
-from datetime import timedelta
+import os, sys, time
 from fidgpt.parallel import DataParallel, ParallelError
-from fidgpt.parallel.meeting import Patience
-from fidgpt.train.checkpoints.writing import Peers
+from fidgpt.parallel.presence import advance
+from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce, WriteBeside
 
-class Brief(Patience):
-    saving = property(lambda self: timedelta(seconds=1.5))
+writer = {"WriteAtOnce": WriteAtOnce, "WriteBeside": WriteBeside}[sys.argv[1]]()
+
+def write_to_a_slow_disk():
+    for _ in range(8):
+        time.sleep(0.5)
+        advance()
 
 def write_to_a_disk_that_hangs():
     time.sleep(5)
     os._exit(0)
 
-parallel = DataParallel()
-parallel.patience = Brief(60.0)
 try:
-    with parallel:
-        Peers().together(write_to_a_disk_that_hangs if parallel.rank == 1 else int)
+    with DataParallel(timeout=1.5) as parallel:
+        peers = Peers()
+        peers.together(write_to_a_slow_disk if parallel.rank == 1 else int)
+        begin = time.monotonic()
+        hanging = write_to_a_disk_that_hangs if parallel.rank == 1 else int
+        writer.write(lambda: peers.together(hanging))
+        while True:  # steps that need no other process
+            writer.require_all()
+            time.sleep(0.01)
 except ParallelError as error:
     print(error)
+    print(time.monotonic() - begin < 10)
 """
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_in_a_save_is_named_in_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("writer", ["WriteAtOnce", "WriteBeside"])
+def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
+    writer: str, tmp_path: Path
+) -> None:
+    """One that gets on, however slowly, is waited for."""
     (tmp_path / "hangs.py").write_text(_HANGS_IN_SAVE)
-    first, _ = run_ranks(2, tmp_path / "hangs.py", folder=tmp_path)
+    first, _ = run_ranks(2, tmp_path / "hangs.py", writer, folder=tmp_path)
     assert "process 1 of 2" in first
-    assert "did not come to a collective within" in first
-    assert "hangs.py:12 in write_to_a_disk_that_hangs" in first
+    assert "did not come to a collective within parallel.timeout=1.5 s" in first
+    assert "hangs.py:15 in write_to_a_disk_that_hangs" in first
+    assert first.endswith("True\n")
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from absl import app, flags
@@ -25,7 +26,6 @@ _REFUSALS = (  # that any call may meet, whose files are another's, or on a fail
 )
 _NO_READER = (errno.EPIPE, errno.EIO)  # as after `head`, and where a terminal is gone
 _PATIENCE_SECONDS = 20
-_MOMENT = 1.0  # seconds
 _LONGEST_NAME, _LONGEST_LINE, _LONGEST_END = 40, 8_000, 400  # characters
 _MOST_FILES, _LARGEST_FILE = 30, 1 << 20  # of --flagfile, and bytes
 _EXAMPLE = "--config=fiddler:make_small --config=set:num_steps=200"
@@ -189,18 +189,16 @@ def _fail_once(message: str, *, is_config: bool) -> None:
 
     Another one waits, because torchrun ends all once one ends, and the first has to have printed.
     """
-    from fidgpt.parallel import meeting, presence
+    from fidgpt.parallel import meeting, presence, reporting
 
     if not presence.has_met():
         meeting.report_failure(message)
         if is_config and int(os.environ.get("LOCAL_RANK", "0")):  # the first one has the same error
             time.sleep(_PATIENCE_SECONDS)
-            return
-    if presence.is_silent():
-        time.sleep(_MOMENT)
-    else:
-        fail(message)
-    presence.keep_store()
+            if not reporting.has_agent():
+                return
+            # torchrun has not ended this process, so that the first one has not printed.
+    presence.report(partial(fail, message))
 
 
 def _number_reader(parser: flags.IntegerParser | flags.FloatParser) -> Callable[[str], Any]:

@@ -192,7 +192,7 @@ class DataParallel:
         if lost is not None and (isinstance(lost, dist.DistError) or _GLOO in str(lost)):
             reason = f"another process of the run is gone: {str(lost).splitlines()[0]:.200}"
             reason = here.explain(lost) if here else reason
-        elif error is not None and here is not None:
+        elif error is not None and here is not None and joined:  # else an outer context decides
             here.fail(error)
         if joined:
             # If a DistributedDataParallel holds the last reference, torch destroys the group while

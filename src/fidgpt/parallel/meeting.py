@@ -1,8 +1,8 @@
 """How the processes of a run find each other: all of them, of one version, within a time.
 
 Process 0 collects an introduction of every other one in a store, and answers all with one verdict:
-a process that is missing or different is named on every node, at once or after `Patience.joining`,
-where torch's own rendezvous waits half an hour for a count.
+a process that is missing or different is named on every node, at once or after the times of
+`Patience`, where torch's own rendezvous waits half an hour for a count.
 """
 
 import functools
@@ -24,7 +24,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-__all__ = ["Meeting", "MeetingError", "Patience", "list_ranks", "meet", "node_of", "report_failure"]
+from fidgpt.parallel.reporting import Report, has_agent, node_of
+
+__all__ = [
+    *("Meeting", "MeetingError", "Patience", "announce", "introduce", "list_ranks", "meet"),
+    "report_failure",
+]
 
 _PAUSE = 0.02  # seconds between looks at the store
 _FIRST_WARNING = 10.0  # seconds
@@ -36,13 +41,22 @@ Facts = Mapping[str, str]
 class MeetingError(RuntimeError):
     """The processes of a run cannot begin together; all of them raise it, with the same message.
 
+    Args:
+      message: what is wrong.
+      report: of the error; None where no store says which process prints it.
+      others: processes that wait for the verdict in the store, too.
+
     Attributes:
-      is_first: whether no other process of this machine has raised it before.
+      report: of the error.
+      others: processes that wait for the verdict in the store, too.
     """
 
-    def __init__(self, message: str, *, is_first: bool = True) -> None:
+    def __init__(
+        self, message: str, report: Report | None = None, *, others: Iterable[int] = ()
+    ) -> None:
         super().__init__(message)
-        self.is_first = is_first
+        self.report = report
+        self.others = [*others]
 
 
 @dataclass(frozen=True)
@@ -62,18 +76,19 @@ class Patience:
 
     @property
     def joining(self) -> timedelta:
-        """The longest wait from the first process of a run to the last."""
+        """The longest wait from the first process of a run to the last, if all are on their way."""
         return max(self.collective / 5, timedelta(seconds=20))
+
+    @property
+    def appearing(self) -> timedelta:
+        """The longest wait for a sign of each process, which may take longer than this one did."""
+        least = max(self.collective / 40, timedelta(seconds=10), 2 * _own_age())
+        return min(least, self.joining)
 
     @property
     def connecting(self) -> timedelta:
         """The longest wait while processes that are all there connect."""
         return self.collective / 10
-
-    @property
-    def saving(self) -> timedelta:
-        """The longest wait while a checkpoint is saved: file systems may be slow."""
-        return 12 * self.collective
 
     @property
     def silence(self) -> float:
@@ -84,6 +99,21 @@ class Patience:
     def answer(self) -> float:
         """Seconds that processes have to answer whether they are there."""
         return min(max(self.timeout / 100, 1.0), 5.0)
+
+    @property
+    def reporting(self) -> float:
+        """Seconds from a failure until a process that cannot report it ends."""
+        return 3 * self.answer + 5.0
+
+
+def _own_age() -> timedelta:
+    """Return how long ago this process began; zero where the system does not say."""
+    try:
+        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        begin = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # the 22nd of all
+        return timedelta(seconds=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begin))
+    except (OSError, ValueError, IndexError, AttributeError):
+        return timedelta()
 
 
 class Meeting(NamedTuple):
@@ -132,13 +162,13 @@ def meet(patience: Patience, *, device: torch.device) -> Meeting:
       ValueError: the environment variables are incomplete.
     """
     rank, world_size = _number("RANK"), _number("WORLD_SIZE")
+    longest = patience.appearing
     try:
-        store = _store(rank, patience.joining)
+        store = _store(rank, longest)
     except (dist.DistError, TimeoutError) as error:
         raise MeetingError(
-            f"process 0 of {world_size} did not start within "
-            f"{patience.joining.total_seconds():g} s: nothing answers at {_address()} "
-            f"({str(error).splitlines()[0]:.200})."
+            f"process 0 of {world_size} did not start within {longest.total_seconds():.0f} s: "
+            f"nothing answers at {_address()} ({str(error).splitlines()[0]:.200})."
         ) from error
     return introduce(store, _own_facts(world_size, device), rank=rank, patience=patience)
 
@@ -152,15 +182,23 @@ def introduce(store: Store, facts: Facts, *, rank: int, patience: Patience) -> M
       rank: of this process.
       patience: how long to wait.
     """
+    there: Iterable[int] = ()
     if rank == 0:
-        name, verdict = _collect(store, facts, patience)
+        name, verdict, there = _collect(store, facts, patience)
         store.compare_set(f"notice/{name}", "", _NONE)
         store.set(f"verdict/{name}", json.dumps(verdict))
     else:
         name, verdict = _arrive(store, facts, rank, patience)
+    own = PrefixStore(name, store)
     if isinstance(verdict, str):
-        raise MeetingError(verdict, is_first=_is_first(store, f"printed/{name}", facts))
-    return Meeting(PrefixStore(name, store), rank, verdict, name)
+        raise MeetingError(verdict, _report(own, name, facts, rank, patience), others=there)
+    return Meeting(own, rank, verdict, name)
+
+
+def _report(store: Store, name: str, facts: Facts, rank: int, patience: Patience) -> Report:
+    report = Report(store, name, rank=rank, host=facts["host"], seconds=patience.reporting)
+    report.claim()
+    return report
 
 
 def _is_first(store: Store, what: str, facts: Facts) -> bool:
@@ -168,20 +206,28 @@ def _is_first(store: Store, what: str, facts: Facts) -> bool:
     return store.add(f"{what}/{node_of(facts['host'])}", 1) == 1
 
 
-def node_of(host: str) -> str:
-    """Return what only the processes of this machine have in common: of one torchrun, if used."""
-    return os.environ.get("GROUP_RANK") or host
-
-
 def report_failure(message: str) -> None:
     """Let process 0 know that this one fails before it joins, so that no process waits for it."""
+    if os.environ.get("RANK") != "0" or has_agent():
+        _leave("failed", json.dumps([socket.gethostname(), message]))
+
+
+def announce() -> None:
+    """Let the others know that this process is on its way, if torchrun has started it.
+
+    They then wait for it as long as `Patience.joining` says, however long it prepares.
+    """
+    if has_agent():
+        _leave("coming", "")
+
+
+def _leave(what: str, text: str) -> None:
+    """Leave something about this process in the store, if that can be reached."""
     try:
         rank = _number("RANK")
-        store = _store(rank, timedelta(seconds=2)) if rank or _has_agent() else None
+        _store(rank, timedelta(seconds=2)).set(f"{what}/{rank}", text)
     except (ValueError, RuntimeError, TimeoutError):
         return  # then they wait
-    if store is not None:
-        store.set(f"failed/{rank}", json.dumps([socket.gethostname(), message]))
 
 
 def _store(rank: int, timeout: timedelta) -> Store:
@@ -189,7 +235,7 @@ def _store(rank: int, timeout: timedelta) -> Store:
     return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
         os.environ.get("MASTER_ADDR", "localhost"),
         _number("MASTER_PORT"),
-        is_master=rank == 0 and not _has_agent(),
+        is_master=rank == 0 and not has_agent(),
         timeout=timeout,
         wait_for_workers=False,
         multi_tenant=True,
@@ -201,10 +247,6 @@ def _number(variable: str) -> int:
     if text is None or not text.isdecimal():
         raise ValueError(f"{variable}={text} in the environment must be a number.")
     return int(text)
-
-
-def _has_agent() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _own_facts(world_size: int, device: torch.device) -> dict[str, str]:
@@ -228,14 +270,17 @@ def _digest_of_sources() -> str:
     return digest.hexdigest()[:12]
 
 
-def _collect(store: Store, own: Facts, patience: Patience) -> tuple[str, list[str] | str]:
+def _collect(
+    store: Store, own: Facts, patience: Patience
+) -> tuple[str, list[str] | str, Iterable[int]]:
     """Answer all that come, dead ones of earlier starts included, until all live ones have.
 
-    Returns the name of this start, and the machines of all processes or what is wrong.
+    Returns the name of this start, the machines of all processes or what is wrong, and who is here.
     """
     name, size = uuid.uuid4().hex, int(own["world_size"])
     known, missing = {0: own}, set(range(1, size))
     begin, longest = time.monotonic(), patience.joining.total_seconds()
+    soon = patience.appearing.total_seconds()
     failed, is_warned = "", False
     stale = {one for one in missing if store.check([f"failed/{one}"])} if _restarts() else set()
     while missing and (waited := time.monotonic() - begin) < longest:
@@ -254,10 +299,19 @@ def _collect(store: Store, own: Facts, patience: Patience) -> tuple[str, list[st
             text = f"waiting for {list_ranks(missing, size)} ..."
             store.set(f"notice/{name}", text)
             _print_once(store, name, own, text)
+        if waited > soon and (unseen := {one for one in missing if not _is_coming(store, one)}):
+            missing, longest = unseen, soon
+            break
         time.sleep(_PAUSE if missing else 0)
     if missing:
-        return name, failed or _absent(list_ranks(missing, size), patience)
-    return name, _difference(known) or [known[rank]["host"] for rank in range(size)]
+        who = list_ranks(missing, size)
+        return name, failed or _absent(who, longest, patience), known
+    return name, _difference(known) or [known[rank]["host"] for rank in range(size)], known
+
+
+def _is_coming(store: Store, rank: int) -> bool:
+    """Whether there was any sign of a process."""
+    return any(store.check([f"{sign}/{rank}"]) for sign in ("coming", "guest", "failed"))
 
 
 def _arrive(
@@ -265,18 +319,31 @@ def _arrive(
 ) -> tuple[str, list[str] | str]:
     own, size = uuid.uuid4().hex, int(facts["world_size"])
     store.set(f"guest/{rank}", own)
+    begin, longest = time.monotonic(), patience.joining + timedelta(seconds=_MARGIN)
     try:
-        store.wait([f"invitation/{own}"], patience.joining)
+        _await_invitation(store, own, patience)
         name = store.get(f"invitation/{own}").decode()
         store.set(f"arrived/{name}/{rank}", json.dumps(facts))
-        longest = patience.joining + timedelta(seconds=_MARGIN)
         store.wait([f"notice/{name}"], longest)
         if (text := store.get(f"notice/{name}").decode()) != _NONE:
             _print_once(store, name, facts, text)
         store.wait([f"verdict/{name}"], longest)
         return name, json.loads(store.get(f"verdict/{name}"))
     except dist.DistError as error:
-        raise MeetingError(_absent(list_ranks([0], size), patience)) from error
+        name = f"without-0/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        text = _absent(list_ranks([0], size), time.monotonic() - begin, patience)
+        report = _report(PrefixStore(name, store), uuid.uuid4().hex, facts, rank, patience)
+        raise MeetingError(text, report) from error
+
+
+def _await_invitation(store: Store, own: str, patience: Patience) -> None:
+    """Wait until process 0 has seen this one, longer if it is on its way."""
+    try:
+        store.wait([f"invitation/{own}"], patience.appearing)
+    except dist.DistError:
+        if not _is_coming(store, 0):
+            raise
+        store.wait([f"invitation/{own}"], patience.joining - patience.appearing)
 
 
 def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
@@ -285,11 +352,11 @@ def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
         print(f"{text}\n", end="", file=sys.stderr, flush=True)
 
 
-def _absent(who: str, patience: Patience) -> str:
+def _absent(who: str, seconds: float, patience: Patience) -> str:
     return (
-        f"{who} did not start within {patience.joining.total_seconds():g} s "
-        f"(parallel.timeout={patience.timeout:g}).\nStart all of them with the same command; their "
-        f"machines must reach {_address()}."
+        f"{who} did not start within {seconds:.3g} s (parallel.timeout={patience.timeout:g}).\n"
+        "Start all of them with the same command; their machines must reach "
+        f"{_address()}. Where they start at different times, set a larger parallel.timeout."
     )
 
 

@@ -11,25 +11,28 @@ import json
 import os
 import re
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from fidgpt.parallel.meeting import Meeting, MeetingError, Patience, meet, node_of
+from fidgpt.parallel.meeting import Meeting, MeetingError, Patience, meet
+from fidgpt.parallel.reporting import Report
 
-__all__ = ["Presence", "begin", "has_met", "is_silent", "keep_store", "live"]
+__all__ = ["Presence", "advance", "begin", "has_met", "live", "report"]
 
 _POLL = 0.25  # seconds from one sign of life to the next
+_PAUSE = 0.005
 _SAVING = "fidgpt/train/checkpoints/"
-_LIBRARIES = re.compile(r"/lib/python[\d.]+/(?!.*/fidgpt/)|^<frozen")
-_WAITING = ("torch/distributed/", "torch/autograd/graph.py", "threading.py")
+_OWN = "fidgpt/parallel/presence.py"
+_LIBRARIES = re.compile(rf"/lib/python[\d.]+/(?!.*/fidgpt/)|^<frozen|{_OWN}$")
+_WAITING = ("torch/distributed/", "torch/autograd/graph.py", "threading.py", _OWN)
 
 
 class Presence:
@@ -42,7 +45,8 @@ class Presence:
     Attributes:
       meeting: of the processes.
       patience: how long they wait for each other.
-      is_first: after a failure, whether this process is the first of its machine to report one.
+      report: of a failure.
+      progress: how often this process has got on with what the others wait for.
     """
 
     def __init__(self, meeting: Meeting, patience: Patience) -> None:
@@ -53,7 +57,15 @@ class Presence:
         self._own: Store = store.clone()
         self._leaving = threading.Event()
         self._has_raised = False
-        self.is_first: bool | None = None
+        self._num_gates = 0
+        self.progress = 0
+        self.report = Report(
+            self._own,
+            meeting.start,
+            rank=meeting.rank,
+            host=meeting.hosts[meeting.rank],
+            seconds=patience.reporting,
+        )
         self._thread = threading.Thread(target=self._watch, name="presence", daemon=True)
         self._thread.start()
 
@@ -74,18 +86,40 @@ class Presence:
         """Give no more signs of life: the run has ended, or failed."""
         self._leaving.set()
         self._thread.join()
-        with contextlib.suppress(RuntimeError):
-            if self._has_raised:
-                self._own.set(f"left/{self._rank}", "")
+
+    def gate(self) -> Callable[[], None]:
+        """Return what waits until all processes are there; all make their gates in one order.
+
+        It waits as long as any process gets on within `Patience.collective`; see `advance`.
+
+        Raises:
+          DistError: when called, if they do not.
+        """
+        self._num_gates += 1
+        store: Any = self.meeting.store
+        return partial(self._pass, store.clone(), f"gate/{self._num_gates}")
+
+    def _pass(self, store: Store, name: str) -> None:
+        number = store.add(name, 1) - 1
+        key = f"{name}/{number // self._size}"
+        if number % self._size == self._size - 1:
+            store.set(key, "")
+        begin = last = time.monotonic()
+        known = store.add("progress", 0)
+        while not store.check([key]):
+            now = time.monotonic()
+            if (progress := store.add("progress", 0)) != known:
+                last, known = now, progress
+            elif now - last > self.patience.timeout:
+                raise dist.DistError("not all processes came to save together")
+            time.sleep(min(_POLL, _PAUSE + (now - begin) / 20))  # a store may serve thousands
 
     def fail(self, error: BaseException) -> None:
         """Let the others know that this process fails, and why."""
         self._has_raised = True
-        try:
+        with contextlib.suppress(RuntimeError):  # the store is gone, and with it the others
             self._raise_alarm([self._rank], str(error).strip() or type(error).__name__)
-            self._claim()
-        except RuntimeError:  # the store is gone, and with it the others
-            self.is_first = self._claim_here()
+        self.report.claim()
 
     def explain(self, error: BaseException) -> str:
         """Return why a collective failed: which process is gone, hangs, or has failed."""
@@ -93,46 +127,22 @@ class Presence:
         try:
             self._raise_alarm([], "")
             found = self._await_answers(str(error).splitlines()[0])
-            self._claim()
         except RuntimeError:  # only process 0, or its torchrun, keeps the store
-            self.is_first = self._claim_here()
             found = self._gone([0])
+        self.report.claim()
         return found
 
-    def _claim(self) -> None:
-        """Find out whether this process is the first of its machine to report an error."""
-        node = node_of(self.meeting.hosts[self._rank])
-        self.is_first = self._own.add(f"printed/{node}", 1) == 1
+    def part(self) -> None:
+        """Need the store no more, once the failure is reported; let others report it as well."""
+        begin = time.monotonic()
 
-    def _claim_here(self) -> bool:
-        """Return whether this process is the first of its machine to report that 0 is gone.
+        def is_alone(others: set[int]) -> bool:
+            waited = time.monotonic() - begin
+            return waited > self.patience.answer and not others & self._answers().keys()
 
-        There is no store to ask, so the first one leaves an empty file for the others to find.
-        """
-        claim = Path(tempfile.gettempdir(), f"fidgpt-{self.meeting.start}-reported")
-        try:
-            claim.touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        except OSError:
-            pass  # as on a full disk: rather twice than never
-        return True
-
-    def keep_store(self) -> None:
-        """Keep the store, if it ends with this process, until the others have left as well."""
-        if self._rank != 0 or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            return
-        begin, others = time.monotonic(), set(range(1, self._size))
-        while others and (waited := time.monotonic() - begin) < self._deadline + _POLL:
-            others -= {rank for rank in others if self._own.check([f"left/{rank}"])}
-            if waited > self.patience.answer and not others & self._answers().keys():
-                return
-            time.sleep(_POLL / 5)
-
-    @property
-    def _deadline(self) -> float:
-        """Seconds from an alarm until a process that cannot report it ends."""
-        return 3 * self.patience.answer + 5.0
+        self.report.leave(
+            range(self._size), seconds=self.patience.reporting + _POLL, is_alone=is_alone
+        )
 
     def _raise_alarm(self, ranks: list[int], text: str) -> None:
         """Raise the alarm, unless another process has."""
@@ -177,7 +187,7 @@ class Presence:
     def _watch(self) -> None:
         """Give signs of life, and answer alarms, until the run ends."""
         neighbor = f"alive/{(self._rank + 1) % self._size}"
-        count, last, silent = 0, b"", 0
+        count, last, silent, shown = 0, b"", 0, 0
         while not self._leaving.wait(_POLL):
             try:
                 if self._store.check(["alarm"]):
@@ -186,6 +196,9 @@ class Presence:
                     return self._end_if_stuck()
                 count += 1
                 self._store.set(f"alive/{self._rank}", str(count))
+                if self.progress != shown:
+                    shown = self.progress
+                    self._store.add("progress", 1)
                 sign = self._store.get(neighbor) if self._store.check([neighbor]) else b""
                 # In own turns, not by a clock: this process may have been stopped as well.
                 silent = silent + 1 if sign == last else 0
@@ -198,17 +211,14 @@ class Presence:
 
     def _end_if_stuck(self) -> None:
         """Let the main thread report the alarm; if it cannot, do so and end the process."""
-        if self._leaving.wait(self._deadline):
+        if self._leaving.wait(self.patience.reporting):
             return
-        self._own = self._store  # the other one may be held by the main thread
+        # The other one may be held by the main thread.
+        self._own = self.report.store = self._store
         reason = self.explain(TimeoutError("they do not return from a collective"))
-        if self.is_first:
-            print(f"error: {reason}", file=sys.stderr)
+        self.report.print(lambda: print(f"error: {reason}", file=sys.stderr, flush=True))
         sys.stdout.flush()
-        sys.stderr.flush()
-        with contextlib.suppress(RuntimeError):
-            self._own.set(f"left/{self._rank}", "")
-            self.keep_store()
+        self.part()
         os._exit(2)
 
 
@@ -245,17 +255,27 @@ def has_met() -> bool:
     return _Current.presence is not None
 
 
-def is_silent() -> bool:
-    """Whether another process of this machine has reported the failure of the run."""
-    presence = _Current.presence
-    return presence is not None and presence.is_first is False
+def report(show: Callable[[], object]) -> None:
+    """Show the failure of a run on one process of this machine; return once that is done.
+
+    Args:
+      show: prints it.
+    """
+    current = _Current.presence
+    if current is None or current.report is None:
+        show()
+        return
+    current.report.print(show)
+    if isinstance(current, MeetingError):
+        current.report.leave(current.others, seconds=Patience().answer)
+    else:
+        current.part()
 
 
-def keep_store() -> None:
-    """After a failure is reported: let others report it as well, before this process ends."""
-    presence = _Current.presence
-    if isinstance(presence, Presence) and presence.is_first is not None:
-        presence.keep_store()
+def advance() -> None:
+    """Note that this process gets on with what the others may wait for, such as a checkpoint."""
+    if (here := live()) is not None:
+        here.progress += 1
 
 
 def _position() -> tuple[bool, str]:
@@ -272,8 +292,9 @@ def _position() -> tuple[bool, str]:
             waits = any(part in file for file in files[:own] for part in _WAITING)
             code = frames[own].f_code
             at = f"{files[own]}:{frames[own].f_lineno} in {code.co_name}"
-            positions.append((waits, at))
-    return min(positions, default=(True, ""))
+            positions.append((waits, ident == threading.main_thread().ident, at))
+    waits, _, at = min(positions, default=(True, True, ""))
+    return waits, at
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

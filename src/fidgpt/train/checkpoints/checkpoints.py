@@ -262,7 +262,11 @@ class Checkpoints:
           row: what was measured at this step.
           agree: returns the main process's value on every process; all of them call this.
           is_time: what the main process returned for `is_time`; None to look at the clock now.
+
+        Raises:
+          RuntimeError: another process hangs in the save before.
         """
+        self._writer.require_all()
         reasons, measured = self.planned(step, num_steps=num_steps), row or {}
         if (best := self.best) is not None:
             if best.metric in measured:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 
 from fidgpt.files import is_inside, parse_json, read_bytes, sha256_of, sync
+from fidgpt.parallel.presence import advance
 from fidgpt.train.run_directory import cannot_write, resume_flag
 
 __all__ = ["CheckpointError"]
@@ -101,6 +102,7 @@ def discard(path: Path) -> None:
     os.rename(path, doomed)
     sync(path.parent)
     shutil.rmtree(doomed)
+    advance()
 
 
 def write_json(path: Path, value: object) -> None:
@@ -139,6 +141,7 @@ def seal(path: Path, names: Iterable[str]) -> Seals:
 
     def sealed(name: str) -> tuple[str, dict[str, Any]]:
         sync(path / name)
+        advance()
         return name, {"bytes": (path / name).stat().st_size, "sha256": sha256_of(path / name)}
 
     with ThreadPoolExecutor() as pool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fidgpt.files import LIST
+from fidgpt.parallel.presence import advance
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.run_directory import RUN_ID, RunDirectory, RunError, print_stderr
@@ -170,9 +171,14 @@ class _Storage:
         self._system.makedirs(f"{target}/{_RUN}", exist_ok=True)
         self._list(step, [manifest.MANIFEST, *names, *(f"{_RUN}/{name}" for name in run_files)])
         for name in run_files:
-            self._system.put_file(str(run / name), f"{target}/{_RUN}/{name}")
+            self._put(run / name, f"{target}/{_RUN}/{name}")
         for name in [*names, manifest.MANIFEST]:
-            self._system.put_file(str(path / name), f"{target}/{name}")
+            self._put(path / name, f"{target}/{name}")
+
+    def _put(self, path: Path, target: str) -> None:
+        """Copy a file, for which the other processes wait as long as parts of it arrive."""
+        self._system.put_file(str(path), target, callback=_progress())
+        advance()
 
     def _list(self, step: int, names: Sequence[str]) -> None:
         content = manifest.json_bytes({"files": {name: {} for name in names}})
@@ -182,7 +188,9 @@ class _Storage:
     def receive(self, step: int, folder: Path) -> None:
         """Copy the files of a checkpoint into a folder."""
         for name in {manifest.MANIFEST, *self.read_manifest(step).get("files", ())}:
-            self._system.get_file(f"{self._folder(step)}/{name}", str(folder / name))
+            source = f"{self._folder(step)}/{name}"
+            self._system.get_file(source, str(folder / name), callback=_progress())
+            advance()
 
     def remove(self, step: int) -> None:
         """Delete the files of a copy that its list names, the manifest first, the list last."""
@@ -403,6 +411,13 @@ class Mirror:
                 f"{failure} {self.url} ({_line(error)}): check that it can be reached and that "
                 "its package is installed, such as gcsfs or s3fs."
             ) from error
+
+
+def _progress() -> Any:
+    """Return what storage calls after each part of a file."""
+    from fsspec.callbacks import Callback  # late: few runs have a mirror
+
+    return Callback(hooks={"advance": lambda *size, **value: advance()})
 
 
 def _line(error: Exception) -> str:

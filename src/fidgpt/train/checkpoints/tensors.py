@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from fidgpt.files import parse_json
 from fidgpt.parallel.placement import Block, block_of, is_divided, placed_like, whole_shape
+from fidgpt.parallel.presence import advance
 from fidgpt.parallel.sharding import is_sharded
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
@@ -345,6 +346,7 @@ def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> None:
     mode = path.stat().st_mode
     safetensors.torch.save_file(plain, path, metadata=metadata)
     path.chmod(mode)  # save_file ignores the umask
+    advance()
 
 
 def _names(sections: Mapping[str, object], writers: Mapping[Key, int], rank: int) -> dict[str, str]:

@@ -26,9 +26,12 @@ class Peers:
     def __init__(self) -> None:
         self.world = _world()
         self.rank, self.size, self.group = 0, 1, None
+        self._gate: Callable[[], None] = lambda: None
         if self.world is not None and dist.get_world_size() > 1:
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
             self.group = _meet()
+            if (here := live()) is not None:
+                self._gate = here.gate()
 
     @property
     def is_main(self) -> bool:
@@ -40,9 +43,14 @@ class Peers:
         return self if _world() is self.world else Peers()
 
     def all(self, value: Any) -> list[Any]:
-        """Return the values of all processes, on each of them."""
+        """Return the values of all processes, on each of them.
+
+        Raises:
+            RuntimeError: one is gone, or does not come and writes nothing meanwhile.
+        """
         if self.size == 1:
             return [value]
+        self._gate()
         values = [None] * self.size
         dist.all_gather_object(values, value, group=self.group)
         return values
@@ -94,7 +102,7 @@ def _meet() -> dist.ProcessGroup:
     dist.barrier()
     group = dist.new_group(backend="gloo", timeout=patience.connecting)
     assert isinstance(group, dist.ProcessGroup)  # every process is in it
-    _set_pg_timeout(patience.saving, group)
+    _set_pg_timeout(patience.collective, group)
     return group
 
 
@@ -111,6 +119,9 @@ class WriteAtOnce:
 
     def wait(self) -> None:
         """Wait until nothing is being written; raise what the last job raised."""
+
+    def require_all(self) -> None:
+        """Raise what the last job raised if it has lost another process of the run."""
 
 
 class WriteBeside(WriteAtOnce):
@@ -146,6 +157,11 @@ class WriteBeside(WriteAtOnce):
         self.wait()
         self._thread = threading.Thread(target=run, daemon=True)
         self._thread.start()
+
+    def require_all(self) -> None:
+        """Raise at once, and not with the next save, that another process does not write."""
+        if isinstance(self._error, dist.DistError):
+            self.wait()
 
     def wait(self) -> None:
         """Wait for the thread; raise what the job raised, once."""
