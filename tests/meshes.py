@@ -223,8 +223,11 @@ def trained(family: str, change: Fiddler | None = None) -> dict[str, Any]:
         return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state.model)}
 
 
-def evaluated(change: Fiddler | None = None) -> dict[str, float]:
-    """The validation of new weights, on sequences of a length that two does not divide."""
+def evaluated(change: Fiddler | None = None) -> tuple[dict[str, float], list[str]]:
+    """The validation of new weights, on sequences of a length that two does not divide, and texts.
+
+    A text is written with a cache, and beyond the length of its context.
+    """
     cfg = FAMILIES["packing"]()
     cfg.seq_len = SEQ_LEN
     cfg.evaluators["validation"].data.seq_len = SEQ_LEN + 3
@@ -234,7 +237,12 @@ def evaluated(change: Fiddler | None = None) -> dict[str, float]:
     with trainer.parallel:
         trainer.prepare()
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
-        return trainer.evaluators["validation"](state.replica, trainer.loss, trainer.parallel)
+        found = trainer.evaluators["validation"](state.replica, trainer.loss, trainer.parallel)
+        samples = train.Samples(prompts=["The", ""], num_tokens=2 * SEQ_LEN, temperature=1.0)
+        written = samples.write(
+            state.replica.eval(), trainer.data.tokenizer, context=SEQ_LEN, seed=0
+        )
+        return found, [*written]
 
 
 SAVED: dict[str, Fiddler] = {
@@ -298,8 +306,8 @@ def whole_state(state: TrainState) -> dict[str, Tensor]:
     found = whole_weights(state.model)
     for name, parameter in state.model.named_parameters():
         for key, value in state.optimizer.state[parameter].items():
-            divided = value.shape == parameter.shape
-            found[f"{name}/{key}"] = whole_of(value, parameter if divided else None).clone()
+            alike = parameter if value.shape == parameter.shape else value
+            found[f"{name}/{key}"] = whole_of(value, alike).clone()
     with state.averaged():
         found |= {f"{name}/average": one for name, one in whole_weights(state.model).items()}
     return found

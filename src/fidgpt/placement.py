@@ -150,3 +150,51 @@ class SharesWork(Protocol):
     """An optimizer that gives its work on whole matrices to `workers`."""
 
     workers: Workers
+
+
+class Share(NamedTuple):
+    """What a process holds of a parameter.
+
+    Attributes:
+      shape: of the whole.
+      place: of what it holds in each dimension; None if that is nothing.
+      counts: whether it is the first of the processes that hold the same.
+      most: elements of the largest part that any process holds.
+    """
+
+    shape: tuple[int, ...]
+    place: tuple[slice, ...] | None
+    counts: bool
+    most: int
+
+
+@runtime_checkable
+class Statistics(Protocol):
+    """Sums over divided parameters, and vectors of which each process keeps a part."""
+
+    def shares(self, parameters: Sequence[Any], /) -> list[Share]:
+        """Return what this process holds of parameters."""
+        ...
+
+    def sum(self, values: Sequence[Any], /) -> list[Any]:
+        """Return the sums of tensors over all processes."""
+        ...
+
+    def kept(self, whole: Any, dim: int, /) -> Any:
+        """Return this process's part of a whole tensor, which is divided along a dimension."""
+        ...
+
+    def placed(self, part: Any, dim: int, size: int, /) -> Any:
+        """Note that a tensor is this process's part of one of `size` along a dimension."""
+        ...
+
+    def wholes(self, parts: Sequence[Any], /) -> list[Any]:
+        """Return whole tensors of the parts that processes keep."""
+        ...
+
+
+@runtime_checkable
+class KeepsStatistics(Protocol):
+    """An optimizer that keeps sums over divided parameters as `statistics` of the processes."""
+
+    statistics: Statistics | None

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from small_models import whole_weights
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -18,6 +17,7 @@ from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
 from fidgpt.parallel.placement import whole_of
+from fidgpt.parallel.statistics import ProcessStatistics
 from fidgpt.train.state import TrainState
 from fidgpt.train.step import GradientNorms
 
@@ -114,15 +114,12 @@ def harmed(path: Path, share: str) -> dict[str, Any]:
 
 def norms(path: Path) -> dict[str, Any]:
     """What components measure and make of sharded gradients and weights, and of whole ones."""
-    dist.init_process_group("gloo")
-    try:
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    with parallel.DataParallel() as processes:
+        mesh = init_device_mesh("cpu", (processes.world_size,))
         return {
-            "sharded": _measured(mesh) | _stepped(mesh),
-            "whole": _measured(None) | _stepped(None),
+            "sharded": _measured(mesh) | _stepped(mesh, processes),
+            "whole": _measured(None) | _stepped(None, processes),
         }
-    finally:
-        dist.destroy_process_group()
 
 
 def _measured(mesh: DeviceMesh | None) -> dict[str, Any]:
@@ -157,7 +154,7 @@ def _measured(mesh: DeviceMesh | None) -> dict[str, Any]:
     return {"measured": numbers, "total": found.total, "one": one, "not finite": names, **held}
 
 
-def _stepped(mesh: DeviceMesh | None) -> dict[str, Tensor]:
+def _stepped(mesh: DeviceMesh | None, processes: parallel.DataParallel) -> dict[str, Tensor]:
     """Weights after two steps of optimizers that need whole matrices; three are in the stack.
 
     Of one number, one of the processes holds nothing.
@@ -176,6 +173,7 @@ def _stepped(mesh: DeviceMesh | None) -> dict[str, Tensor]:
             optimizer = optim.Muon(groups, lr=0.1)
         else:
             optimizer = optim.Adafactor(parameters, lr=0.1, weight_decay=0.1)
+            optimizer.statistics = ProcessStatistics(processes)
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = (parameter.detach() * 3).sin()
@@ -191,7 +189,7 @@ def _replicate(optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
     for state in optimizer.state.values():
         for name, value in state.items():
             if value.dim() and not hasattr(value, "device_mesh"):
-                state[name] = distribute_tensor(value, mesh, [Replicate()])
+                state[name] = distribute_tensor(whole_of(value, value), mesh, [Replicate()])
 
 
 if __name__ == "__main__":

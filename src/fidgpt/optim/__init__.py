@@ -1,5 +1,6 @@
 """Optimizers, parameter groups and schedules."""
 
+from fidgpt.optim.adafactor import *
 from fidgpt.optim.groups import *
 from fidgpt.optim.muon import *
 from fidgpt.optim.optima import *

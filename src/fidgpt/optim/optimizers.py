@@ -1,8 +1,6 @@
-"""Optimizers: AdamW, Adafactor and Lion."""
+"""Optimizers: AdamW and Lion."""
 
 import inspect
-import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -10,10 +8,9 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from fidgpt.optim.wholes import is_divided, put_back, whole_of
 from fidgpt.ranges import require_not_negative
 
-__all__ = ["Adafactor", "Lion", "adamw"]
+__all__ = ["Lion", "adamw"]
 
 
 Closure = Callable[[], Any]
@@ -110,76 +107,6 @@ def _fusible(groups: list[Any]) -> bool:
         for parameters in lists
         for parameter in parameters
     )
-
-
-_adafactor_step = inspect.unwrap(torch.optim.Adafactor.step)
-
-
-class Adafactor(torch.optim.Adafactor):
-    """torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235), for divided weights too.
-
-    Row and column statistics are those of the full matrix: parameters that are divided over
-    processes are gathered one at a time for their update, and every process holds the full
-    optimizer state.
-
-    Raises:
-      ValueError: a rate, decay or bound is out of range or not finite.
-    """
-
-    def __init__(
-        self,
-        params: Any,
-        lr: float | Tensor = 1e-2,
-        beta2_decay: float = -0.8,
-        eps: tuple[float | None, float] = (None, 1e-3),
-        d: float = 1.0,
-        weight_decay: float = 0.0,
-        *,
-        foreach: bool | None = None,
-        maximize: bool = False,
-    ) -> None:
-        require_settings(lr=float(lr), weight_decay=weight_decay)
-        if not -math.inf < beta2_decay <= 0:
-            raise ValueError(f"{beta2_decay=} must be finite and at most 0, such as -0.8.")
-        if not 1 <= d < math.inf:
-            raise ValueError(f"{d=} must be finite and at least 1; it bounds the update size.")
-        super().__init__(
-            params, lr, beta2_decay, eps, d, weight_decay, foreach=foreach, maximize=maximize
-        )
-
-    @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> Any:
-        """Step once, and return the value of the closure."""
-        groups, state = self.param_groups, self.state
-        sharded = [
-            (group, parameter)
-            for group in groups
-            for parameter in group["params"]
-            if parameter.grad is not None and is_divided(parameter)
-        ]
-        if not sharded:
-            return _adafactor_step(self, closure)
-        loss = loss_of(closure)
-        try:
-            for group, parameter in sharded:
-                whole = whole_of(parameter, parameter)
-                whole.grad = whole_of(parameter.grad, parameter)
-                self.param_groups = [group | {"params": [whole]}]
-                own = state[parameter]
-                for name, value in own.items():  # loaded from a checkpoint, it is sharded
-                    own[name] = whole_of(value, parameter)
-                self.state = defaultdict(dict, {whole: own})
-                _adafactor_step(self)
-                put_back(whole, parameter, parameter)
-            self.state = state
-            self.param_groups = [
-                group | {"params": [p for p in group["params"] if not is_divided(p)]}
-                for group in groups
-            ]
-            _adafactor_step(self)
-        finally:
-            self.param_groups, self.state = groups, state
-        return loss
 
 
 class Lion(Optimizer):

@@ -8,8 +8,8 @@ from fidgpt.placement import placement_of
 
 
 def is_divided(parameter: Tensor) -> bool:
-    """Return whether this process may hold a part of a parameter only."""
-    return hasattr(parameter, "device_mesh") or is_part(parameter)
+    """Return whether processes may hold parts of a parameter; the same on all of them."""
+    return hasattr(parameter, "device_mesh") or placement_of(parameter) is not None
 
 
 def is_part(parameter: Tensor) -> bool:

@@ -4,6 +4,7 @@ The weights of a model divided along `tensor` are plain tensors; the attribute `
 parameter is all that distinguishes a part from a whole. FSDP may shard the part again.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -155,6 +156,8 @@ def block_of(tensor: Any) -> Block | None:
     if part is not None and part.is_once and part.axis.index:
         return None
     if part is not None and part.dim is not None:
+        if not tensor.numel() and math.prod(shape):
+            return None
         begin[part.dim] += part.begin
     return Block(tensor, tuple(begin), shape)
 

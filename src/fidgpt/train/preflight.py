@@ -266,7 +266,7 @@ def _stand_in(run: Components, groups: Sequence[Mapping[str, Any]]) -> tuple[nn.
     run.parallel.shard(stand_in, run.precision)
     tiny = iter(stand_in.parameters())
     own = [{**group, "params": [next(tiny) for _ in group["params"]]} for group in groups]
-    return stand_in, make_optimizer(run.optimizer, own)
+    return stand_in, make_optimizer(run.optimizer, own, parallel=run.parallel)
 
 
 def _values(module: nn.Module) -> list[Tensor]:

@@ -18,8 +18,11 @@ from fidgpt.model.context import Division
 from fidgpt.model.reports import Reports, Share, Tallier, collecting
 from fidgpt.parallel import DataParallel
 from fidgpt.parallel.agreement import Agreed, Agreement
+from fidgpt.parallel.owners import Owners
 from fidgpt.parallel.placement import norms_of_wholes, own_squares, part_of
 from fidgpt.parallel.sharding import is_sharded
+from fidgpt.parallel.statistics import ProcessStatistics
+from fidgpt.placement import KeepsStatistics, SharesWork
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
 from fidgpt.train.device import first_line, is_lack_of_memory, widest_dtype
@@ -396,8 +399,10 @@ def _require_number(name: str, groups: Sequence[Group]) -> None:
         )
 
 
-def make_optimizer(make: Callable[..., Optimizer], groups: Sequence[Group]) -> Optimizer:
-    """Make the optimizer of parameter groups.
+def make_optimizer(
+    make: Callable[..., Optimizer], groups: Sequence[Group], *, parallel: DataParallel
+) -> Optimizer:
+    """Make the optimizer of parameter groups, which shares work and state with other processes.
 
     Raises:
       RunError: it refuses its arguments, or needs whole matrices, of which there are parts here.
@@ -411,9 +416,12 @@ def make_optimizer(make: Callable[..., Optimizer], groups: Sequence[Group]) -> O
         name = type(optimizer).__name__
         raise RunError(
             f"torch.optim.{name} needs whole matrices, which tensor parallelism divides: use "
-            f"fidgpt's {name} (fiddler:use_{name.lower()}), which gathers them, or a mesh with "
-            "tensor=1."
+            f"fidgpt's {name} (fiddler:use_{name.lower()}), or a mesh with tensor=1."
         )
+    if parallel.world_size > 1 and isinstance(optimizer, SharesWork):
+        optimizer.workers = Owners(parallel)
+    if parallel.world_size > 1 and isinstance(optimizer, KeepsStatistics):
+        optimizer.statistics = ProcessStatistics(parallel)
     return optimizer
 
 

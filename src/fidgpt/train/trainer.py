@@ -22,9 +22,7 @@ from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
 from fidgpt.parallel.agreement import Agreed, Agreement
-from fidgpt.parallel.owners import Owners
 from fidgpt.parallel.placement import reduce_gradients
-from fidgpt.placement import SharesWork
 from fidgpt.ranges import require_size
 from fidgpt.train import device, preflight, run_directory
 from fidgpt.train import step as updates
@@ -591,9 +589,9 @@ class Trainer:
     def init_state(self) -> TrainState:
         """Return the state at step 0 for the model as it is, which has memory."""
         replica = self.parallel.replica(self.model, self.precision)
-        optimizer = updates.make_optimizer(self.optimizer, self.groups(self.model))
-        if self.parallel.world_size > 1 and isinstance(optimizer, SharesWork):
-            optimizer.workers = Owners(self.parallel)
+        optimizer = updates.make_optimizer(
+            self.optimizer, self.groups(self.model), parallel=self.parallel
+        )
         return TrainState(
             self.model,
             optimizer,

@@ -1,0 +1,219 @@
+"""Adafactor: second moments of a row and a column per matrix, and the moments of divided ones."""
+
+import inspect
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fidgpt.optim.optimizers import Closure, Group, loss_of, require_settings
+from fidgpt.optim.wholes import held, is_divided
+from fidgpt.placement import Share, Statistics
+
+__all__ = ["Adafactor"]
+
+_MOST = 2**25  # elements of the updates that a process computes at once
+_FACTORS = {"row_var": -1, "col_var": -2}  # by name: the dimension over which a mean is taken
+_step = inspect.unwrap(torch.optim.Adafactor.step)
+
+
+class Adafactor(torch.optim.Adafactor):
+    """torch's Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235), for divided weights too.
+
+    Row and column statistics are those of the full matrix. Processes that hold parts of it add up
+    sums over their parts, and each keeps its part of the statistics.
+
+    Attributes:
+      statistics: of the processes of the run; needed to step weights that are divided over them.
+
+    Raises:
+      ValueError: a rate, decay or bound is out of range or not finite.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+    ) -> None:
+        require_settings(lr=float(lr), weight_decay=weight_decay)
+        if not -math.inf < beta2_decay <= 0:
+            raise ValueError(f"{beta2_decay=} must be finite and at most 0, such as -0.8.")
+        if not 1 <= d < math.inf:
+            raise ValueError(f"{d=} must be finite and at least 1; it bounds the update size.")
+        super().__init__(
+            params, lr, beta2_decay, eps, d, weight_decay, foreach=foreach, maximize=maximize
+        )
+        self.statistics: Statistics | None = None
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        """Step once, and return the value of the closure."""
+        groups = self.param_groups
+        divided = [
+            (group, parameter)
+            for group in groups
+            for parameter in group["params"]
+            if parameter.grad is not None and is_divided(parameter)
+        ]
+        if not divided:
+            return _step(self, closure)
+        if self.statistics is None:
+            raise ValueError(
+                "the weights are divided over processes: set `statistics` to a "
+                "fidgpt.parallel.ProcessStatistics of them, as Trainer does."
+            )
+        loss = loss_of(closure)
+        shares = self.statistics.shares([parameter for _, parameter in divided])
+        updates = [
+            _Update(group, parameter, share, self.state[parameter], self.statistics)
+            for (group, parameter), share in zip(divided, shares, strict=True)
+        ]
+        for some in _rounds(updates):
+            _step_together(some, self.statistics)
+        try:
+            self.param_groups = [
+                group | {"params": [p for p in group["params"] if not is_divided(p)]}
+                for group in groups
+            ]
+            _step(self)
+        finally:
+            self.param_groups = groups
+        return loss
+
+
+def _rounds(updates: Sequence["_Update"]) -> Iterator[list["_Update"]]:
+    """Divide updates into those that are computed at once, the same on all processes."""
+    some: list[_Update] = []
+    size = 0
+    for update in updates:
+        if some and size + update.size > _MOST:
+            yield some
+            some, size = [], 0
+        some.append(update)
+        size += update.size
+    yield some
+
+
+def _step_together(updates: Sequence["_Update"], statistics: Statistics) -> None:
+    sums = iter(statistics.sum([one for update in updates for one in update.sums()]))
+    for update in updates:
+        update.remember(next(sums), {name: next(sums) for name in update.factors})
+    names = [(update, name) for update in updates for name in update.factors]
+    wholes = iter(statistics.wholes([update.state[name] for update, name in names]))
+    found = [update.direction(*(next(wholes) for _ in update.factors)) for update in updates]
+    norms = [update.counted(one) for update, one in zip(updates, found, strict=True)]
+    for update, direction, norm in zip(updates, found, statistics.sum(norms), strict=True):
+        update.apply(direction, norm)
+
+
+@dataclass
+class _Update:
+    """A step of a parameter, of which this process holds a part.
+
+    The names of its steps are those of torch's loop over whole tensors, whose numbers it computes.
+    """
+
+    group: Group
+    parameter: Any
+    share: Share
+    state: dict[str, Any]
+    statistics: Statistics
+
+    def __post_init__(self) -> None:
+        self.weights, gradient = held(self.parameter), held(self.parameter.grad)
+        self.gradient = -gradient if self.group["maximize"] else gradient
+        shape = self.share.shape
+        # By name: the dimension over which a mean is taken, and the shape of the whole.
+        self.factors = {
+            name: (dim, shape[:dim] + (1,) + (shape[dim + 1 :] if dim < -1 else ()))
+            for name, dim in (_FACTORS if len(shape) > 1 else {}).items()
+        }
+        self._begin_state()
+
+    def _begin_state(self) -> None:
+        if not self.state:
+            self.state["step"] = torch.tensor(0.0)
+            if not self.factors:
+                self.state["variance"] = torch.zeros_like(self.parameter)
+        for name, (dim, shape) in self.factors.items():
+            kept = -3 - dim  # the other one
+            known = self.state.get(name)
+            known = self.gradient.new_zeros(shape) if known is None else held(known)
+            if known.shape == shape:  # new, or loaded from a checkpoint
+                known = self.statistics.kept(known, kept)
+            self.state[name] = self.statistics.placed(known, kept, shape[kept])
+
+    @property
+    def size(self) -> int:
+        """Elements of what is computed: of the largest part of a process, and the statistics."""
+        return self.share.most + sum(math.prod(shape) for _, shape in self.factors.values())
+
+    def counted(self, values: Tensor) -> Tensor:
+        """Return the sum of squares, on the first process that holds them; zero on others."""
+        counts = self.share.counts
+        return values.square().sum() if counts else values.new_zeros(())
+
+    def sums(self) -> Iterator[Tensor]:
+        """Yield what all processes sum: squares of weights, and of gradients by row and column."""
+        yield self.counted(self.weights)
+        for dim, shape in self.factors.values():
+            whole = self.gradient.new_zeros(shape)
+            if self.share.counts and self.share.place is not None:
+                squares = self.gradient.square().sum(dim, keepdim=True)
+                whole[self._place(self.share.place, dim)] = squares
+            yield whole
+
+    def _place(self, place: tuple[slice, ...], dim: int) -> tuple[slice, ...]:
+        """Return the place of this process's part in statistics over a dimension."""
+        parts = [*place]
+        parts[dim] = slice(0, 1)
+        return tuple(parts)
+
+    def remember(self, squares: Tensor, sums: dict[str, Tensor]) -> None:
+        """Decay the weights, and move this process's part of the statistics."""
+        group, number = self.group, math.prod(self.share.shape)
+        self.state["step"] += 1
+        step, rate = self.state["step"].item(), float(group["lr"])
+        weight = step ** group["beta2_decay"]
+        length = (squares / number).sqrt().clamp(min=group["eps"][1])
+        self.scale = length * min(rate, 1 / math.sqrt(step))
+        if group["weight_decay"]:
+            self.weights.mul_(1 - rate * group["weight_decay"])
+        for name, total in sums.items():
+            dim, _ = self.factors[name]
+            mean = total / self.share.shape[dim]
+            self.state[name].lerp_(self.statistics.kept(mean, -3 - dim), weight)
+        if not self.factors:
+            held(self.state["variance"]).lerp_(self.gradient.square(), weight)
+
+    def direction(self, *wholes: Tensor) -> Tensor:
+        """Return the gradient over the root of its estimated second moment."""
+        eps, place = self.group["eps"][0], self.share.place
+        eps = torch.finfo(self.weights.dtype).eps if eps is None else eps
+        if place is None:
+            return torch.zeros_like(self.gradient)
+        if wholes:
+            rows, columns = (
+                whole[self._place(place, dim)]
+                for whole, dim in zip(wholes, _FACTORS.values(), strict=True)
+            )
+            mean = wholes[0].mean(-2, keepdim=True)[(*place[:-2], slice(0, 1), slice(0, 1))]
+            estimate = rows * columns / mean.clamp(min=eps)
+        else:
+            estimate = held(self.state["variance"]).clone()
+        return estimate.clamp_(min=eps * eps).rsqrt_().mul_(self.gradient)
+
+    def apply(self, direction: Tensor, squares: Tensor) -> None:
+        """Move the weights, by a bounded length."""
+        length = (squares / math.prod(self.share.shape)).sqrt() / self.group["d"]
+        self.weights.sub_(direction * (self.scale / length.clamp(min=1.0)))
