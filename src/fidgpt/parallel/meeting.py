@@ -27,7 +27,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from fidgpt.parallel.reporting import Report, has_agent, node_of
 
 __all__ = [
-    *("Meeting", "MeetingError", "Patience", "announce", "introduce", "list_ranks", "meet"),
+    "Meeting",
+    "MeetingError",
+    "Patience",
+    "announce",
+    "introduce",
+    "list_ranks",
+    "meet",
     "report_failure",
 ]
 
