@@ -68,7 +68,8 @@ def test_an_error_of_all_processes_is_printed_by_the_first(
     slept: list[float] = []
     for name in ("RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, rank)
-    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", str(agent))
+    if agent:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
     monkeypatch.setattr("fidgpt.parallel.meeting.report_failure", lambda message: None)
     monkeypatch.setattr(app.time, "sleep", slept.append)
     outcome = command(main)

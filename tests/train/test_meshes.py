@@ -130,7 +130,9 @@ def test_every_gradient_of_every_family_on_every_mesh(number: int, tmp_path: Pat
     check(number, ALL[number], tmp_path)
 
 
-def test_processes_drop_different_elements_evaluate_and_write_alike_and_stay_alike(tmp_path: Path) -> None:
+def test_processes_drop_other_elements_evaluate_and_write_alike_and_stay_alike(
+    tmp_path: Path,
+) -> None:
     dropping = ["dropout/tensor", "dropout/sequence"]
     evaluated = ["evaluated/context", "evaluated/ulysses"]
     first, second = on_ranks(2, [*dropping, *evaluated], tmp_path)

@@ -189,13 +189,13 @@ def _fail_once(message: str, *, is_config: bool) -> None:
 
     Another one waits, because torchrun ends all once one ends, and the first has to have printed.
     """
-    from fidgpt.parallel import meeting, presence, reporting
+    from fidgpt.parallel import meeting, presence
 
     if not presence.has_met():
         meeting.report_failure(message)
         if is_config and int(os.environ.get("LOCAL_RANK", "0")):  # the first one has the same error
             time.sleep(_PATIENCE_SECONDS)
-            if not reporting.has_agent():
+            if "TORCHELASTIC_RUN_ID" not in os.environ:
                 return
             # torchrun has not ended this process, so that the first one has not printed.
     presence.report(partial(fail, message))

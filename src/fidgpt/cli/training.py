@@ -19,7 +19,6 @@ from fidgpt.compose.trust import require_consent
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
-from fidgpt.parallel import meeting
 from fidgpt.train import Mirror, Trainer, device, mesh_check, preflight
 from fidgpt.train.facts import check_resumable, facts_of
 from fidgpt.train.tuning import Choice
@@ -33,7 +32,6 @@ def prepared() -> tuple[Catalogue, fdl.Config | None]:
     Raises:
       ConfigError: flags contradict each other, or there is no such run.
     """
-    meeting.announce()
     raise_all(list(_contradictions()))
     _pretend_machine()
     catalogue = own_catalogue(tuple(FLAGS.allow))

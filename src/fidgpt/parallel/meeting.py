@@ -30,7 +30,6 @@ __all__ = [
     "Meeting",
     "MeetingError",
     "Patience",
-    "announce",
     "introduce",
     "list_ranks",
     "meet",
@@ -82,14 +81,17 @@ class Patience:
 
     @property
     def joining(self) -> timedelta:
-        """The longest wait from the first process of a run to the last, if all are on their way."""
-        return max(self.collective / 5, timedelta(seconds=20))
+        """The longest wait for the others once this process is ready.
+
+        All begin at once. Where this one was slow to start, others may take longer.
+        """
+        least = max(self.collective / 40, timedelta(seconds=10))
+        return min(max(least, 2 * _own_age()), self.deciding)
 
     @property
-    def appearing(self) -> timedelta:
-        """The longest wait for a sign of each process, which may take longer than this one did."""
-        least = max(self.collective / 40, timedelta(seconds=10), 2 * _own_age())
-        return min(least, self.joining)
+    def deciding(self) -> timedelta:
+        """The longest that process 0 may wait for the others."""
+        return max(self.collective / 5, timedelta(seconds=20))
 
     @property
     def connecting(self) -> timedelta:
@@ -168,7 +170,7 @@ def meet(patience: Patience, *, device: torch.device) -> Meeting:
       ValueError: the environment variables are incomplete.
     """
     rank, world_size = _number("RANK"), _number("WORLD_SIZE")
-    longest = patience.appearing
+    longest = patience.joining
     try:
         store = _store(rank, longest)
     except (dist.DistError, TimeoutError) as error:
@@ -214,26 +216,13 @@ def _is_first(store: Store, what: str, facts: Facts) -> bool:
 
 def report_failure(message: str) -> None:
     """Let process 0 know that this one fails before it joins, so that no process waits for it."""
-    if os.environ.get("RANK") != "0" or has_agent():
-        _leave("failed", json.dumps([socket.gethostname(), message]))
-
-
-def announce() -> None:
-    """Let the others know that this process is on its way, if torchrun has started it.
-
-    They then wait for it as long as `Patience.joining` says, however long it prepares.
-    """
-    if has_agent():
-        _leave("coming", "")
-
-
-def _leave(what: str, text: str) -> None:
-    """Leave something about this process in the store, if that can be reached."""
     try:
         rank = _number("RANK")
-        _store(rank, timedelta(seconds=2)).set(f"{what}/{rank}", text)
+        store = _store(rank, timedelta(seconds=2)) if rank or has_agent() else None
     except (ValueError, RuntimeError, TimeoutError):
         return  # then they wait
+    if store is not None:
+        store.set(f"failed/{rank}", json.dumps([socket.gethostname(), message]))
 
 
 def _store(rank: int, timeout: timedelta) -> Store:
@@ -286,7 +275,6 @@ def _collect(
     name, size = uuid.uuid4().hex, int(own["world_size"])
     known, missing = {0: own}, set(range(1, size))
     begin, longest = time.monotonic(), patience.joining.total_seconds()
-    soon = patience.appearing.total_seconds()
     failed, is_warned = "", False
     stale = {one for one in missing if store.check([f"failed/{one}"])} if _restarts() else set()
     while missing and (waited := time.monotonic() - begin) < longest:
@@ -305,19 +293,10 @@ def _collect(
             text = f"waiting for {list_ranks(missing, size)} ..."
             store.set(f"notice/{name}", text)
             _print_once(store, name, own, text)
-        if waited > soon and (unseen := {one for one in missing if not _is_coming(store, one)}):
-            missing, longest = unseen, soon
-            break
         time.sleep(_PAUSE if missing else 0)
     if missing:
-        who = list_ranks(missing, size)
-        return name, failed or _absent(who, longest, patience), known
+        return name, failed or _absent(list_ranks(missing, size), longest, patience), known
     return name, _difference(known) or [known[rank]["host"] for rank in range(size)], known
-
-
-def _is_coming(store: Store, rank: int) -> bool:
-    """Whether there was any sign of a process."""
-    return any(store.check([f"{sign}/{rank}"]) for sign in ("coming", "guest", "failed"))
 
 
 def _arrive(
@@ -325,9 +304,9 @@ def _arrive(
 ) -> tuple[str, list[str] | str]:
     own, size = uuid.uuid4().hex, int(facts["world_size"])
     store.set(f"guest/{rank}", own)
-    begin, longest = time.monotonic(), patience.joining + timedelta(seconds=_MARGIN)
+    begin, longest = time.monotonic(), patience.deciding + timedelta(seconds=_MARGIN)
     try:
-        _await_invitation(store, own, patience)
+        store.wait([f"invitation/{own}"], patience.joining)
         name = store.get(f"invitation/{own}").decode()
         store.set(f"arrived/{name}/{rank}", json.dumps(facts))
         store.wait([f"notice/{name}"], longest)
@@ -340,16 +319,6 @@ def _arrive(
         text = _absent(list_ranks([0], size), time.monotonic() - begin, patience)
         report = _report(PrefixStore(name, store), uuid.uuid4().hex, facts, rank, patience)
         raise MeetingError(text, report) from error
-
-
-def _await_invitation(store: Store, own: str, patience: Patience) -> None:
-    """Wait until process 0 has seen this one, longer if it is on its way."""
-    try:
-        store.wait([f"invitation/{own}"], patience.appearing)
-    except dist.DistError:
-        if not _is_coming(store, 0):
-            raise
-        store.wait([f"invitation/{own}"], patience.joining - patience.appearing)
 
 
 def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
