@@ -8,6 +8,7 @@ processes are forked from one that has imported torch and fidgpt already, so tha
 one continues seconds sooner.
 """
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -17,6 +18,7 @@ import runpy
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +59,7 @@ _HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
 _TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
 _FIRST_WARNING = 10.0  # seconds
 _LONGEST = 60  # seconds for all nodes to come, if none may be replaced; torchrun waits 600 or 900
+_LAST = 10.0  # seconds
 _LOGGERS = (  # of how each process ended
     "torch.distributed.elastic.multiprocessing.api",
     "torch.multiprocessing.spawn",
@@ -97,12 +100,14 @@ def main() -> int:
         return 1
     except ChildFailedError as error:
         failures = {one.exitcode: (rank, one) for rank, one in error.failures.items()}
-        if MISTAKE in failures:
-            return MISTAKE
         status = max(failures)  # of one that failed by itself: torchrun ends others by signals
-        rank, failure = failures[status] if status > 0 else error.get_first_failure()
-        how = f"exit status {status}" if status > 0 else failure.signal_name()
-        fail(f"process {rank} of {error.name} ended with {how}.")
+        if MISTAKE in failures:
+            status = MISTAKE
+        else:
+            rank, failure = failures[status] if status > 0 else error.get_first_failure()
+            how = f"exit status {status}" if status > 0 else failure.signal_name()
+            fail(f"process {rank} of {error.name} ended with {how}.")
+        wait.for_reports()
         return max(status, 1)
     return 0
 
@@ -118,6 +123,17 @@ class _Wait:
 
     def __init__(self) -> None:
         self.place, self.setting, self.seconds = "--rdzv-endpoint", "join_timeout", 600
+        self._has_others = False
+
+    def for_reports(self) -> None:
+        """Let processes on other nodes report first what has failed on this one.
+
+        Where nodes meet in this process, torchrun ends all of theirs at once when this one ends.
+        """
+        if self._has_others:
+            sys.stderr.flush()
+            with contextlib.suppress(KeyboardInterrupt, SignalException):
+                time.sleep(_LAST)
 
     def bounded(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Bound the wait, which is named after a while; return what reads the flags of torchrun.
@@ -131,7 +147,7 @@ class _Wait:
         @functools.wraps(read)
         def bounding(arguments: Any) -> Any:
             config, *program = read(arguments)
-            self.place = config.rdzv_endpoint
+            self.place, self._has_others = config.rdzv_endpoint, config.max_nodes > 1
             if config.rdzv_backend == "static":
                 self.setting = "timeout"
             chosen = {pair.partition("=")[0].strip() for pair in arguments.rdzv_conf.split(",")}
@@ -139,7 +155,7 @@ class _Wait:
             if is_fixed and self.setting not in chosen:
                 config.rdzv_configs[self.setting] = _LONGEST
             self.seconds = int(config.rdzv_configs.get(self.setting, self.seconds))
-            for handler in _HANDLERS if config.max_nodes > 1 else ():
+            for handler in _HANDLERS if self._has_others else ():
                 method = inspect.unwrap(handler.next_rendezvous)
                 setattr(handler, "next_rendezvous", self._naming(method, arguments.nnodes))  # noqa: B010
             return config, *program
