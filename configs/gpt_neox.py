@@ -57,6 +57,16 @@ HUB = Family(
 _pythia = partial(gpt_neox, vocab_size=50_304, seq_len=2048)
 
 
+def pythia_14m() -> fdl.Config[Trainer]:
+    """14 million parameters, 12.9 of them in the two tables."""
+    return _pythia(hidden_dim=128, num_layers=6, num_heads=4, ffn_dim=512)
+
+
+def pythia_31m() -> fdl.Config[Trainer]:
+    """30 million parameters."""
+    return _pythia(hidden_dim=256, num_layers=6, num_heads=8, ffn_dim=1024)
+
+
 def pythia_70m() -> fdl.Config[Trainer]:
     """70 million parameters."""
     return _pythia(hidden_dim=512, num_layers=6, num_heads=8, ffn_dim=2048)

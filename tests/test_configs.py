@@ -54,7 +54,8 @@ FAMILIES = {
     "phi3_3_8b": ("phi3_14b", "phi4_14b"),
     "gpt_neox_20b": (),
     "pythia_70m": tuple(
-        f"pythia_{size}" for size in ("160m", "410m", "1b", "1_4b", "2_8b", "6_9b", "12b")
+        f"pythia_{size}"
+        for size in ("14m", "31m", "160m", "410m", "1b", "1_4b", "2_8b", "6_9b", "12b")
     ),
     "granite3_2b": ("granite3_8b",),
     "olmoe_1b_7b": (),
