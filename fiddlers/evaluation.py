@@ -5,9 +5,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.data import HeldOut
+from fidgpt.data import Corpus, HeldOut
 from fidgpt.fiddlers.texts import OWN, own_corpus, text_like
-from fidgpt.graph import ConfigError, swapped
+from fidgpt.graph import ConfigError, find, swapped
 from fidgpt.tags import BatchSize, SeqLen
 from fidgpt.train import DomainValidation, Samples, TaskEvaluation, Trainer, Validation
 
@@ -18,7 +18,7 @@ def use_validation(
     """Validate on additional files.
 
     Interval and number of batches are those of the existing validation on held-out text, which the
-    name `validation` replaces.
+    name `validation` replaces. Own text that no evaluator reads any more is trained on.
 
     Args:
       cfg: the graph to change.
@@ -31,11 +31,15 @@ def use_validation(
         if held_out is not None:
             every, like = evaluator.every, held_out
             break
+    own = own_corpus(cfg)
     for name, path in texts.items():
-        corpus = text_like(own_corpus(cfg), path, text_field=text_field)
+        corpus = text_like(own, path, text_field=text_field)
         corpus.validation_fraction = 1.0
         data = _of(corpus, like=like)
         cfg.evaluators[name] = fdl.Config(Validation, data=data, every=every)
+    is_read = any(held_out.corpus is own for held_out in find(cfg.evaluators, HeldOut))
+    if fdl.get_callable(own) is Corpus and not is_read:
+        own.validation_fraction = 0.0
 
 
 def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:

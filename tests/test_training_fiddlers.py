@@ -91,8 +91,10 @@ def test_a_file_of_which_all_is_held_out_is_validated_on_by_its_name(cfg, tmp_pa
     own = cfg.evaluators["here"]
     fiddlers.use_domain_validation(cfg)  # which is about what is trained on
     assert cfg.evaluators["here"] is own
+    assert built(cfg).data.corpus.validation_fraction > 0  # which `validation` reads
     fiddlers.use_validation(cfg, {"validation": __file__})
     assert cfg.evaluators["validation"].data.corpus.validation_fraction == 1.0
+    assert built(cfg).data.corpus.validation_fraction == 0  # which nothing reads
 
 
 def test_tasks_inherit_the_length_and_share_the_text(cfg):
