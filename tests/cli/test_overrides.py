@@ -97,6 +97,8 @@ def test_a_file_means_what_its_directives_would() -> None:
     config = compose(["config:debug", "yaml:mine.yaml", "set:num_steps*=2"]).config
     assert config.num_steps == 10
     assert compose(["yaml:mine.yaml", "yaml:mine.yaml"]).config.num_steps == 5
+    # Spaces make no text of a number.
+    assert made("fiddler: {use_wsd: {decay_ratio: 1 / 5}}\n").config.schedule.decay == 0.2
 
 
 def test_a_value_knows_its_file_and_line() -> None:

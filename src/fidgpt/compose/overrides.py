@@ -35,7 +35,7 @@ _NULL, _BOOL, _TEXT = (f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", 
 _SIGNED = re.compile(r"(.*[\w\])'\"])\s*([*+-])")  # a key whose value changes the one that is there
 _REFERENCE = re.compile(r"\{\s*@?[A-Za-z_][^{}]*\}|\w\(.*\)$|\$\{", re.DOTALL)
 _CALL = re.compile(r"[\w.]+\(.*\)", re.DOTALL)
-_NESTED = re.compile(r"[^\w.+*/-]")  # what would end an item of a list
+_NESTED = re.compile(r"[^\w.+*/ -]")  # what would end an item of a list
 
 
 class Overrides(NamedTuple):
