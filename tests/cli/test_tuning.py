@@ -257,6 +257,15 @@ def test_formats_without_digits_are_not_called_float32() -> None:
     assert tuning.is_exact(Float32(products="highest"))
 
 
+def test_measuring_leaves_the_settings_of_products_as_they_were() -> None:
+    kinds = [torch.backends.mkldnn.matmul, torch.backends.cuda.matmul]
+    before = [one.fp32_precision for one in kinds]
+    with tuning._products(Float32(products="medium")):
+        assert torch.get_float32_matmul_precision() == "medium"
+    assert [one.fp32_precision for one in kinds] == before
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
 _PAGES = """
 import sys
 from pathlib import Path

@@ -284,12 +284,14 @@ class RoPE(nn.Module):
     ) -> tuple[Heads, KeyHeads]:
         """Rotate queries and keys by their positions; without a context, positions count from 0."""
         ctx = counted(query.shape[2], query.device) if ctx is None else ctx
-        make = partial(self._waves, ctx.positions, query.dtype)
-        cos, sin = ctx.cached(("rope", id(self), query.dtype), make)
+        cos, sin = self.waves(ctx, query.dtype)
         return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
+    def waves(self, ctx: AttentionContext, dtype: torch.dtype) -> tuple[Waves, Waves]:
+        """Return the cosine and the signed sine for each dimension, computed once per pass."""
+        return ctx.cached(("rope", self, dtype), partial(self._waves, ctx.positions, dtype))
+
     def _waves(self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype) -> tuple[Waves, Waves]:
-        """Return the cosine and the signed sine for each dimension."""
         frequencies = _frequencies(self.theta, self.rotary_dim, positions.device)
         amplitude = 1.0
         if self.scaling is not None:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import (
 
 from fidgpt.files import cache_directory
 from fidgpt.model.linear import MachineError, extended
+from fidgpt.model.positions import RoPE
 from fidgpt.ranges import require_size
 
 __all__ = ["Compile", "Float8", "Keep", "Recompute", "keep_products"]
@@ -152,6 +153,7 @@ class Compiled(nn.Module):
         """Call the block's forward, compiled in training."""
         if x.is_meta or not (self.training and torch.is_grad_enabled()):
             return super().forward(x, *args)
+        _share(self, x, *args)
         order = type(self).__mro__
         block = order[order.index(Compiled) + 1]
         return _compiled(block, *self.compile_settings)(self, x, *args)
@@ -160,6 +162,14 @@ class Compiled(nn.Module):
         """Raise MachineError if there is no compiler."""
         if self.compile_settings[1] == _NEEDS_COMPILER:
             _require_compiler()
+
+
+def _share(block: nn.Module, x: Tensor, ctx: Any = None, *_: Any) -> None:
+    """Compute what layers share before the first of them, which would have a graph of its own."""
+    if ctx is not None:
+        for module in block.modules():
+            if isinstance(module, RoPE):
+                module.waves(ctx, x.dtype)
 
 
 @functools.cache

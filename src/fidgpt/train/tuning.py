@@ -26,7 +26,7 @@ from fidgpt.model.linear import declared_flops
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.train.device import remembered
-from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.loss import CrossEntropy, with_gradients
 from fidgpt.train.precision import Precision, native_precision
 
 _MIN_GAIN = 1.05  # times the speed of the most exact format, or of the kernel as it comes
@@ -439,7 +439,7 @@ class _Trial:
             self._loss(self._x.flatten(0, 1), self._replica, self._targets, None).backward()
         else:
             out = self._replica(self._x, self._ctx)
-            out.backward(torch.ones_like(out))
+            with_gradients(out, torch.ones_like(out)).backward()
         self._x.grad = None
 
     def cast(self) -> None:
@@ -494,12 +494,20 @@ def _timed(action: Callable[[], object]) -> float:
 @contextlib.contextmanager
 def _products(precision: Precision) -> Iterator[None]:
     """Context in which products are computed as a run in this format computes them."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(getattr(precision, "products", None) or before)
+    products = getattr(precision, "products", None)
+    if products is None:
+        yield
+        return
+    # Setting what torch has by default changes these too, by which compiled code is kept.
+    kinds: list[Any] = [torch.backends.mkldnn.matmul, torch.backends.cuda.matmul]
+    before = torch.get_float32_matmul_precision(), [kind.fp32_precision for kind in kinds]
+    torch.set_float32_matmul_precision(products)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(before[0])
+        for kind, own in zip(kinds, before[1], strict=True):
+            kind.fp32_precision = own
 
 
 def is_exact(
