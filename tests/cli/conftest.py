@@ -1,7 +1,9 @@
 """Commands in this process: their flags parsed, run to their end, and all put back."""
 
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +12,8 @@ from absl import flags
 from absl.testing import flagsaver
 
 from fidgpt.cli import app, train
-from fidgpt.compose import index
+from fidgpt.compose import index, reproduction
+from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.index_build import build_index, write
 from fidgpt.sweep.runners import jobs
 
@@ -24,6 +27,19 @@ class Outcome(NamedTuple):
 
 
 Command = Callable[..., Outcome]
+CATALOGUE = own_catalogue()
+NAMED = cache(partial(reproduction.named_graphs, CATALOGUE))
+
+
+@pytest.fixture(autouse=True)
+def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compose the named configs once for all tests: `--repro` looks for the nearest of them."""
+    composed = reproduction.named_graphs
+
+    def named(known: Catalogue) -> dict[str, Any]:
+        return NAMED() if known.configs == CATALOGUE.configs else composed(known)
+
+    monkeypatch.setattr(reproduction, "named_graphs", named)
 
 
 @pytest.fixture
@@ -32,7 +48,8 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
     def run(main: Any, *arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["command", *arguments])
-        flags.FLAGS.unparse_flags()  # for a command that runs another one
+        outer = capsys.readouterr() if flags.FLAGS.is_parsed() else None  # of a command around it
+        flags.FLAGS.unparse_flags()
         with flagsaver.flagsaver():
             try:
                 status = app.call(main, app.parse_flags(sys.argv)[1:])
@@ -40,6 +57,10 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
                 status = int(exit_.code or 0)
         flags.FLAGS.unparse_flags()
         written = capsys.readouterr()
+        if outer is not None:
+            flags.FLAGS.mark_as_parsed()
+            sys.stdout.write(outer.out)
+            sys.stderr.write(outer.err)
         return Outcome(status, written.out, written.err)
 
     return run
@@ -84,13 +105,36 @@ def index_for(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
         yield index.index_for
 
 
+@pytest.fixture(scope="session")
+def finished_runs() -> dict[tuple[str, ...], Path]:
+    """Runs that were trained for a test, by their flags."""
+    return {}
+
+
 @pytest.fixture
-def run_directory(command: Command, tmp_path: Path) -> Path:
+def finished(
+    command: Command,
+    finished_runs: dict[tuple[str, ...], Path],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[..., Path]:
+    """`finished("--flag", ...)` is a run with these flags: trained once, and copied for a test."""
+
+    def copied(*flags: str) -> Path:
+        if flags not in finished_runs:
+            path = tmp_path_factory.mktemp("finished") / "run"
+            assert command(train.main, *flags, f"--run_dir={path}").status == 0
+            finished_runs[flags] = path
+        return Path(shutil.copytree(finished_runs[flags], tmp_path / "run"))
+
+    return copied
+
+
+@pytest.fixture
+def run_directory(finished: Callable[..., Path]) -> Path:
     """A run of two steps, with its seed changed."""
-    path = tmp_path / "run"
-    flags = ("--config=set:num_steps=2", "--config=set:samples=None", "--config=set:seed=7")
-    assert command(train.main, "--config=config:debug", *flags, f"--run_dir={path}").status == 0
-    return path
+    changes = ("config:debug", "set:num_steps=2", "set:samples=None", "set:seed=7")
+    return finished(*(f"--config={one}" for one in changes))
 
 
 @pytest.fixture

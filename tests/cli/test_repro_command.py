@@ -1,7 +1,6 @@
 """`--repro`: the fewest directives that make a graph again."""
 
 import dataclasses
-import functools
 import shlex
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ from torch import nn
 
 from fidgpt import configs, graph, model, optim, tags
 from fidgpt.cli import train
-from fidgpt.compose import reproduction
-from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
-from fidgpt.compose.reproduction import command_for, named_graphs, part_name
+from fidgpt.compose.reproduction import command_for, part_name
 
 from .conftest import Command
 
@@ -23,17 +21,6 @@ pytestmark = pytest.mark.slow
 
 DEBUG = "--config=config:debug"
 CATALOGUE = own_catalogue()
-NAMED = functools.cache(lambda: named_graphs(CATALOGUE))
-
-
-@pytest.fixture(autouse=True)
-def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose the named configs once for all tests."""
-
-    def named(known: Catalogue) -> dict[str, Any]:
-        return NAMED() if known.configs == CATALOGUE.configs else named_graphs(known)
-
-    monkeypatch.setattr(reproduction, "named_graphs", named)
 
 
 def repro(command: Command, *flags: str) -> list[str]:

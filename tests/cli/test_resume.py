@@ -19,12 +19,12 @@ def flags_of(*directives: str) -> list[str]:
     return [f"--config={one}" for one in directives]
 
 
+QUICK = ("config:debug", "set:num_steps=2", "set:checkpoints.every=1", "set:samples=None")
+
+
 @pytest.fixture
-def run_directory(command: Command, tmp_path: Path) -> Path:
-    path = tmp_path / "run"
-    flags = flags_of("config:debug", "set:num_steps=2", "set:checkpoints.every=1")
-    assert command(train.main, *flags, f"--run_dir={path}").status == 0
-    return path
+def run_directory(finished: Callable[..., Path]) -> Path:
+    return finished(*flags_of(*QUICK))
 
 
 @pytest.fixture
@@ -139,11 +139,9 @@ GROWS = ("fiddler:grow_batch(over=0.5, multiple_of=1)", "set:batch_size=4")
     ],
 )
 def test_a_dry_run_ends_as_the_run_itself(
-    command: Command, tmp_path: Path, begun: list[str], change: str, fits: bool
+    command: Command, finished: Callable[..., Path], begun: list[str], change: str, fits: bool
 ) -> None:
-    flags = flags_of("config:debug", "set:num_steps=2", "set:checkpoints.every=1", *begun)
-    path = tmp_path / "run"
-    assert command(train.main, *flags, f"--run_dir={path}").status == 0
+    path = finished(*flags_of(*QUICK, *begun))
     files = files_in(path)
     resume = [f"--resume={path}", f"--config={change}", "--allow_noop", "--until_step=3"]
     dry = command(train.main, *resume, "--dry_run")

@@ -88,10 +88,13 @@ def test_a_failed_point_is_retried_alone(
     assert all("--resume" in line[-1] for line in processes[2:])
 
 
-def test_an_objective_that_no_point_measures_is_reported(command: Command, tmp_path: Path) -> None:
+def test_an_objective_that_no_point_measures_is_reported(
+    command: Command, tmp_path: Path, processes: Lines
+) -> None:
     flags = [*FLAGS, RATES, "--objective=moe/load_max", f"--run_dir={tmp_path}"]
     status, out, err = command(sweep.main, *flags)
     assert status == 2
+    assert len(processes) == 2
     assert out.count("warning: no run reports moe/load_max. There are") == 1
     assert "no run reports --objective=moe/load_max. There are" in err
 
