@@ -49,7 +49,7 @@ def main() -> int:
         world = ClusterWorld(folder, options.on) if options.on else SweepWorld(folder)
     else:
         # Of few faults, the variants that between them hold every part.
-        few = ["plain", "saved beside", "all of it"] if options.num < 200 else []
+        few = ["plain", "all of it"] if options.num < 200 else []
         world = PeopleWorld(folder, [options.variant] if options.variant else few)
     lines: dict[str, Counter[str]] = {}
     num_wrong = 0

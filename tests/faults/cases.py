@@ -1,5 +1,6 @@
 """Disturbed commands, each in a directory of its own, and the kinds of faults of single runs."""
 
+import functools
 import json
 import os
 import random
@@ -649,10 +650,6 @@ class RunWorld(World):
         super().__init__(folder, megabytes=16)
         warm_up([*self.commands["plain"], f"--run_dir={folder / 'warm'}"])
         self._known = {name: self._undisturbed(name) for name in names or self.commands}
-        first = next(iter(self._known.values()))
-        two = RunCase(first, folder / "undisturbed" / "two", random.Random(0), num_processes=2)
-        require_status(two.start(), 0)
-        self._of_two = first._replace(result=result_of(two.run))
         self._of_meshes: dict[str, Known] = {}
 
     def case(self, kind: str, number: int, draw: random.Random) -> RunCase:
@@ -663,6 +660,15 @@ class RunWorld(World):
             return RunCase(self._on_mesh(kind), folder, draw, num_processes=MESHES[kind][1])
         known = self._known[draw.choice(list(self._known))]
         return RunCase(known, folder, draw, self.run_of(kind, number))
+
+    @functools.cached_property
+    def _of_two(self) -> Known:
+        """Return the first command on two processes, which is run undisturbed the first time."""
+        first = next(iter(self._known.values()))
+        folder = self.folder / "undisturbed" / "two"
+        two = RunCase(first, folder, random.Random(0), num_processes=2)
+        require_status(two.start(), 0)
+        return first._replace(result=result_of(two.run))
 
     def _on_mesh(self, kind: str) -> Known:
         """Return the plain command on a mesh, which is run undisturbed the first time."""
