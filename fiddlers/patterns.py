@@ -11,8 +11,6 @@ from fidgpt.graph.binding import numbers_in
 from fidgpt.model import Transformer
 from fidgpt.train import Trainer
 
-_LONGEST = 100_000  # maximum number of entries, as a typo could exhaust memory
-
 
 def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
     """Give every layer a block of its own in the graph, so that it can be changed alone.
@@ -73,5 +71,6 @@ def repeated(
 
 def require_depth(num_blocks: int) -> None:
     """Raise ConfigError if a pattern has more entries than any model has layers."""
-    if num_blocks > _LONGEST:
-        raise ConfigError(f"{num_blocks} separate blocks are more than {_LONGEST}.")
+    if num_blocks > Transformer.MOST_LAYERS:
+        most = Transformer.MOST_LAYERS
+        raise ConfigError(f"{num_blocks} separate blocks are more than {most}.")

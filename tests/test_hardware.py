@@ -1,11 +1,15 @@
 """Machines have names, and a config may change with the machine that it runs on."""
 
+import os
+from pathlib import Path
+
 import fiddle as fdl
 import pytest
 import torch
 
 from fidgpt import configs, fiddlers, train
 from fidgpt.fiddlers.hardware import apply_rules
+from fidgpt.train import device
 from fidgpt.train.device import bfloat16_flops, machine_named, short_name
 
 RULES = [
@@ -16,7 +20,37 @@ RULES = [
 
 
 @pytest.mark.parametrize(
-    ("device", "name", "teraflops"),
+    ("line", "files", "most"),
+    [
+        ("0::/", {"memory.max": "4096"}, 4096),
+        ("0::/jobs/step", {"jobs/memory.max": "8192", "jobs/step/memory.max": "max"}, 8192),
+        ("0::/of/another/place", {"memory.max": "4096"}, 4096),
+        ("0::/../..", {"memory.max": "max"}, None),
+        ("4:memory:/job", {"memory/job/memory.limit_in_bytes": "4096"}, 4096),
+        ("4:cpu,memory:/job", {"memory/memory.limit_in_bytes": f"{2**63 - 4096}"}, None),
+        ("3:cpu:/job", {"memory/job/memory.limit_in_bytes": "4096"}, None),
+        ("", {}, None),
+    ],
+)
+def test_the_memory_is_what_a_scheduler_or_container_allows(
+    line: str,
+    files: dict[str, str],
+    most: int | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    (tmp_path / "own").write_text(f"{line}\n" if line else "")
+    monkeypatch.setattr(device, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(device, "_OWN_CGROUPS", tmp_path / "own")
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert device.main_memory() == (most or whole)
+
+
+@pytest.mark.parametrize(
+    ("full_name", "name", "teraflops"),
     [
         ("NVIDIA H100 80GB HBM3", "h100", 989),
         ("NVIDIA H100 PCIe", "h100", 756),
@@ -35,11 +69,11 @@ RULES = [
         ("", "unknown", None),
     ],
 )
-def test_a_device_has_its_name_and_peak(device: str, name: str, teraflops: float | None) -> None:
-    assert short_name(device) == name
+def test_a_device_has_its_name_and_peak(full_name: str, name: str, teraflops: float | None) -> None:
+    assert short_name(full_name) == name
     peak = None if teraflops is None else teraflops * 1e12
-    assert bfloat16_flops(device) == peak
-    if device in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"):
+    assert bfloat16_flops(full_name) == peak
+    if full_name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"):
         assert machine_named(name, torch.bfloat16).peak_flops == peak
 
 

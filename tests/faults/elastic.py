@@ -28,7 +28,8 @@ TOLERANCE = 1e-4  # relative, of sums in another order
 REDONE = (
     2  # steps for each change of nodes: that of the failure, and one whose copy was being written
 )
-RENDEZVOUS = "is_host=0,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=10"
+# Of a busy machine: each sign of life, each second, would make others repeat what they wrote.
+RENDEZVOUS = "is_host=0,last_call_timeout=6,keep_alive_interval=4,keep_alive_max_attempt=3"
 _DEATH_OF_PARENT = 1  # PR_SET_PDEATHSIG of prctl
 IN_MEMORY = "shards, saved in memory"
 MESHES = {

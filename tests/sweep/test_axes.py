@@ -89,6 +89,7 @@ def test_the_values_of_an_axis(text: str, prefix: str, values: str | list[str]) 
             (repeat, text, "--repeat=seed:3")
             for text in ("seed", "seed:", "seed:0", "seed:x", ":3")
         ),
+        (repeat, "seed:1000000", "--repeat=seed:1000000 repeats more than 100,000 times"),
         *((ablation, text, "--ablate") for text in ("", " ")),
         (ablation, "fiddler:use_gelu,use_gelu", "twice"),
         (ablation, "fiddler:use_gelu,set:seed=1", "set:seed=1 is no value, .*: put a ; before it"),

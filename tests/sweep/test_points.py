@@ -1,5 +1,6 @@
 """Points of a sweep: their order, identity, names and cost, and the mistakes that stop a sweep."""
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -212,10 +213,43 @@ def test_points_of_one_mistake_are_counted() -> None:
     assert str(caught.value).startswith(f"{first}0:\n{first}1:\nand 3 more points:\n  model.blocks")
 
 
+def test_after_many_wrong_points_no_more_are_checked() -> None:
+    *_, last = mistakes(axis("set:no_such_thing=range(0,5000)"))
+    assert last == "4,800 points after these were not checked."
+
+
 def test_a_wrong_base_is_named_once() -> None:
     with pytest.raises(ConfigErrors) as caught:
         plan(["config:missing", RATES, repeat("seed:2")])
     assert len(caught.value.messages) == 1
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([axis("set:seed=range(0,200)"), axis("set:num_steps=range(1,101)")], "200 x 100 values"),
+        ([repeat("seed:100000"), RATES], "100,000 x 2 values make 200,000 points, and a sweep has"),
+    ],
+)
+def test_more_points_than_anyone_trains_are_refused_at_once(
+    items: list[Item], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan(items)
+
+
+@pytest.mark.slow
+def test_many_points_keep_none_of_their_graphs_and_show_how_far_they_are(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    collected: list[str] = []
+    monkeypatch.setattr(points, "_SILENT", 1e-9)
+    gc.callbacks.append(note := lambda phase, _: collected.append(phase))
+    try:
+        assert len(plan([*QUICK, axis("set:seed=range(0,8)")]).points) == 8
+    finally:
+        gc.callbacks.remove(note)
+    assert "7 of 8 points are checked." in capsys.readouterr().err and collected
 
 
 @pytest.mark.slow

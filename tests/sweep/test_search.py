@@ -374,6 +374,9 @@ def test_values_are_written_with_few_digits() -> None:
         ("tag:LearningRate=log(1e-1,1e-5)", "0.1 must be below 1e-05"),
         ("tag:LearningRate=log(0,1)", "log needs numbers above 0"),
         ("set:seq_len=range(64,65)", "fewer than two integers"),
+        ("set:seed=range(0,1e30)", "integers of more than 64 bits"),
+        ("set:seed=range(0,inf)", "inf"),
+        ("set:seed=range(0,nan)", "nan"),
         ("tag:LearningRate=log(1e-1)", r"write log\(first, last, count\)"),
         ("tag:LearningRate", "has no values"),
         ("fiddler:use_rope", "has a single value"),
@@ -391,6 +394,12 @@ def test_invalid_ranges_are_refused(text: str, message: str) -> None:
         ([RATE.text], "", None, "there is no such sampler. There are cmaes, grid, random, tpe"),
         ([RATE.text], "tpe", None, "needs the number of points: write --search=tpe:50"),
         ([RATE.text], "grid", None, "log\\(first, last, count\\)"),
+        (
+            ["set:seed=range(0,1000000000)", "set:num_steps=1,2"],
+            "grid",
+            None,
+            "which make 2,000,000,000 points, and 10,000 are the most",
+        ),
         ([RATE.text], "cmaes:5", None, "at least two continuous ranges"),
         (
             [RATE.text],

@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt.model import Unembedding, token_table
 from fidgpt.model.reports import collecting
@@ -202,6 +203,23 @@ KINDS = {
     "scaled": table_of(scale=0.3),
     "softcapped": table_of(softcap=5.0),
 }
+
+
+@pytest.mark.slow
+def test_a_sequence_of_any_length_is_measured_by_two_chunks():
+    class Counting(TorchDispatchMode):
+        most = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            made = func(*args, **(kwargs or {}))
+            self.most = max(self.most, len(made) if isinstance(made, list | tuple) else 1)
+            return made
+
+    with torch.device("meta"), Counting() as counting:
+        features = torch.empty(10**9, HIDDEN, requires_grad=True)
+        loss = CrossEntropy()(features, nn.Linear(HIDDEN, VOCAB), torch.zeros(10**9).long())
+        loss.backward()
+    assert features.grad.shape == features.shape and counting.most == 2
 
 
 @needs_fused

@@ -80,9 +80,6 @@ class LanguageModel(nn.Module):
         return next(self.parameters()).device
 
 
-_MAX_LAYERS = 100_000  # each layer is built, so a typo could take forever
-
-
 class Transformer(LanguageModel):
     """A decoder-only language model.
 
@@ -113,6 +110,7 @@ class Transformer(LanguageModel):
         hidden_dim.
     """
 
+    MOST_LAYERS: ClassVar[int] = 1024  # each is built, so that a typo could take all memory
     ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
         ("sharing", "float8", "recompute", "compile")
     )
@@ -144,8 +142,8 @@ class Transformer(LanguageModel):
         require_size("hidden_dim", hidden_dim)
         require_size("num_layers", num_layers)
         require_probability("dropout", dropout)
-        if num_layers > _MAX_LAYERS:
-            raise ValueError(f"{num_layers=} must be at most {_MAX_LAYERS}.")
+        if num_layers > self.MOST_LAYERS:
+            raise ValueError(f"{num_layers=} must be at most {self.MOST_LAYERS}.")
         if not blocks:
             raise ValueError(f"{blocks=} is empty; it needs at least one block factory.")
         if embedding.weight.shape[1] != hidden_dim:

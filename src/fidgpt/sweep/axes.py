@@ -209,6 +209,8 @@ def repeat(text: str) -> Axis:
     what, _, count = text.rpartition(":")
     if not what or not count.strip().isdecimal() or int(count) < 1:
         raise ConfigError(f"--repeat={text} needs a name and a count: write --repeat=seed:3.")
+    if int(count) > _MOST:
+        raise ConfigError(f"--repeat={text} repeats more than {_MOST:,} times.")
     directive = what if split_directive(what)[0] else f"set:{what}"
     choices = tuple(Choice((f"{directive}+={i}",)) for i in range(int(count)))
     return Axis(f"{_REPEAT}{text}", choices)

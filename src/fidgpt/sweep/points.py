@@ -3,6 +3,9 @@
 import contextlib
 import functools
 import itertools
+import math
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +35,9 @@ from fidgpt.train.facts import measured_flops
 from fidgpt.train.summary_text import counted
 
 _MOST_LINES = 8  # of errors, and two of how many are left
+MOST_POINTS = 10_000  # which take minutes to check; more are a typing error
+_MOST_WRONG = 200  # after which the others are not checked
+_SILENT = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -267,14 +273,30 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
       ConfigErrors: some points are wrong, and the first are named; or an axis changes nothing,
         or a directive overwrites what one chose.
     """
-    with gc_paused():
-        maker = Maker(items, own_catalogue(allowed))
-        points: dict[str, Point] = {}
-        identities: dict[tuple[int, ...], str] = {}
-        # By message, the points that it is about; none if it names a directive itself.
-        mistakes: dict[str, list[tuple[str, ...]]] = {}
-        for numbers in itertools.product(*(range(len(axis.choices)) for axis in maker.axes)):
-            chosen = [axis.choices[i] for axis, i in zip(maker.axes, numbers, strict=True)]
+    maker = Maker(items, own_catalogue(allowed))
+    count = math.prod(len(axis.choices) for axis in maker.axes)
+    if count > MOST_POINTS:
+        sizes = " x ".join(f"{len(axis.choices):,}" for axis in maker.axes)
+        raise ConfigError(
+            f"{sizes} values make {count:,} points, and a sweep has {MOST_POINTS:,} at most: name "
+            "fewer values, or choose among them by --search=random:100 with --space in place of "
+            "--sweep."
+        )
+    points: dict[str, Point] = {}
+    identities: dict[tuple[int, ...], str] = {}
+    # By message, the points that it is about; none if it names a directive itself.
+    mistakes: dict[str, list[tuple[str, ...]]] = {}
+    begin, silent, left = time.monotonic(), _SILENT, 0
+    ranges = (range(len(axis.choices)) for axis in maker.axes)
+    for number, numbers in enumerate(itertools.product(*ranges)):
+        if time.monotonic() > begin + silent:
+            print(f"{number:,} of {count:,} points are checked.", file=sys.stderr)
+            silent *= 2
+        if number - len(identities) >= _MOST_WRONG:
+            left = count - number
+            break
+        chosen = [axis.choices[i] for axis, i in zip(maker.axes, numbers, strict=True)]
+        with gc_paused():  # but not for all points, which would keep all their graphs
             try:
                 graph = maker.graph(chosen)
             except ConfigError as error:
@@ -285,12 +307,14 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
             except (ConfigError, InitError) as error:
                 mistakes.setdefault(str(error), []).append(_varied(chosen))
                 continue
-            identities[numbers] = point.fingerprint
-            points.setdefault(point.fingerprint, point)
-        raise_all(_some([_message(text, names) for text, names in mistakes.items()]))
+        identities[numbers] = point.fingerprint
+        points.setdefault(point.fingerprint, point)
+    wrong = _some([_message(text, names) for text, names in mistakes.items()])
+    raise_all([*wrong, *([f"{left:,} points after these were not checked."] if left else [])])
+    with gc_paused():
         overwritten, moves = maker.effects
-        raise_all(overwritten or _without_effect(maker.axes, identities))
-        return Plan(list(points.values()), maker.labels, len(identities) - len(points), moves)
+    raise_all(overwritten or _without_effect(maker.axes, identities))
+    return Plan(list(points.values()), maker.labels, len(identities) - len(points), moves)
 
 
 def _some(mistakes: list[str]) -> list[str]:

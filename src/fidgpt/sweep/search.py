@@ -38,7 +38,7 @@ from fidgpt.model import InitError
 from fidgpt.sweep import objective as objectives
 from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read, written
 from fidgpt.sweep.objective import Objective
-from fidgpt.sweep.points import Maker
+from fidgpt.sweep.points import MOST_POINTS, Maker
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import Result, Results, ResultsTable, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
@@ -83,13 +83,13 @@ class Space:
         return self.prefix.rstrip("=:*+- ")
 
     @property
-    def values(self) -> list[Any] | None:
+    def values(self) -> Sequence[Any] | None:
         """All values, or None for a continuous range."""
         match self.distribution:
             case distributions.IntDistribution(low=low, high=high, step=step):
-                return list(range(low, high + 1, step))
+                return range(low, high + 1, step)
             case distributions.CategoricalDistribution(choices=choices):
-                return list(choices)
+                return choices
         return None
 
     def choice(self, value: Any) -> Choice:
@@ -144,8 +144,10 @@ def _range(kind: str, inside: str, text: str) -> Distribution | None:
         return None
     if kind == "range":
         numbers = [*numbers, 1.0] if len(numbers) == 2 else numbers
-        if len(numbers) != 3 or any(one != int(one) for one in numbers) or numbers[2] < 1:
+        if len(numbers) != 3 or not all(map(float.is_integer, numbers)) or numbers[2] < 1:
             return None
+        if max(map(abs, numbers)) >= 2**63:
+            raise ConfigError(f"--space={text} holds integers of more than 64 bits.")
         first, end, step = map(int, numbers)
         last = first + (end - 1 - first) // step * step
         if last <= first:
@@ -198,9 +200,9 @@ def grid_of(spaces: Sequence[Space]) -> dict[str, list[Any]]:
     """Return all values of every space by its name.
 
     Raises:
-      ConfigError: a space is continuous.
+      ConfigError: a space is continuous, or they make more points than anyone trains.
     """
-    grid: dict[str, list[Any]] = {}
+    grid: dict[str, Sequence[Any]] = {}
     for one in spaces:
         if one.values is None:
             raise ConfigError(
@@ -208,7 +210,12 @@ def grid_of(spaces: Sequence[Space]) -> dict[str, list[Any]]:
                 "count, as in log(first, last, count)."
             )
         grid[one.name] = one.values
-    return grid
+    if (size := math.prod(map(len, grid.values()))) > MOST_POINTS:
+        raise ConfigError(
+            f"--search=grid tries all values, which make {size:,} points, and {MOST_POINTS:,} are "
+            "the most: choose among them by --search=random:100."
+        )
+    return {name: [*values] for name, values in grid.items()}
 
 
 class CmaEsSampler(samplers.BaseSampler):

@@ -187,7 +187,7 @@ def machine_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Machine:
     """Return the devices of the current processes, which compute in `dtype`."""
     each, memory = peak_flops(parallel.device, dtype), None
     if parallel.device.type == "cpu":
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        memory = main_memory()
     elif parallel.device.type == "cuda":
         memory = torch.cuda.get_device_properties(parallel.device).total_memory
     return Machine(
@@ -196,6 +196,39 @@ def machine_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Machine:
         peak_flops=parallel.planned_size * each,
         memory=memory,
     )
+
+
+_CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUPS = Path("/proc/self/cgroup")
+
+
+def main_memory() -> int:
+    """Return the bytes of main memory that this process may use, beside others.
+
+    A scheduler or a container ends processes that take more than their control group has.
+    """
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([whole, *_limits()])
+
+
+def _limits() -> Iterator[int]:
+    """Yield what the control groups of this process may use; of none that have no limit."""
+    try:
+        lines = _OWN_CGROUPS.read_text().splitlines()
+    except OSError:  # no Linux
+        return
+    for number, controllers, place in (line.split(":", 2) for line in lines):
+        root, name = _CGROUPS, "memory.max"
+        if number != "0":  # of the first version
+            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+            if "memory" not in controllers.split(","):
+                continue
+        own = root / place.lstrip("/")
+        for folder in (own, *own.parents):  # a container sees the last ones alone
+            with contextlib.suppress(OSError, ValueError):  # a missing one, or "max"
+                yield int((folder / name).read_text())
+            if folder == root:
+                break
 
 
 def machine_named(name: str, dtype: torch.dtype) -> Machine:

@@ -264,11 +264,14 @@ class _Chunked(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         totals = features.new_zeros(1 + len(terms), dtype=torch.float32)
         feature_gradients, sums = torch.empty_like(features), []
-        chunks = [part.split(chunk_size) for part in (features, targets, feature_gradients)]
-        weights = [None] * len(chunks[0]) if counted is None else counted.split(chunk_size)
         # On the meta device all chunks after the first take the same memory.
-        last = 2 if features.is_meta else None
-        for x, y, x_gradient, weight in [*zip(*chunks, weights, strict=True)][:last]:
+        most = 2 * chunk_size if features.is_meta else len(targets)
+        parts = (features, targets, feature_gradients)
+        chunks = [part[:most].split(chunk_size) for part in parts]
+        weights = [None] * len(chunks[0])
+        if counted is not None:
+            weights = counted[:most].split(chunk_size)
+        for x, y, x_gradient, weight in zip(*chunks, weights, strict=True):
             x = x.detach().requires_grad_()
             with torch.enable_grad():
                 logits, vocabulary = _own_logits(unembedding, x)
