@@ -522,6 +522,18 @@ def test_entries_of_single_layers_that_a_file_holds_and_another_depth_repeats(
     assert report.without_effect(compose([file, "set:model.num_layers=8", "fiddler:unroll"])) == []
 
 
+def test_shared_blocks_of_which_each_layer_has_one_of_its_own() -> None:
+    for directives in (["fiddler:unroll", "fiddler:share_blocks"], ["fiddler:share_blocks"] * 2):
+        lines = report.without_effect(debug(*dict.fromkeys(directives)))
+        assert len(lines) == ("fiddler:unroll" in directives)
+        assert all("shares no weights: each of its 2 layers has an entry" in one for one in lines)
+    tied = ["fiddler:unroll", "fiddler:share_blocks", "fiddler:use_mtp"]
+    assert len(report.without_effect(debug(*tied))) == 1  # a model of another class
+    made = debug("fiddler:share_blocks", "fiddler:unroll")
+    made.config.model.blocks = [made.config.model.blocks[0]] * 2
+    assert report.without_effect(made) == []
+
+
 def test_code_that_read_a_number_which_a_formula_sets_later() -> None:
     formula = "set:model.num_layers={model.hidden_dim} // 8"
     (error,) = conflicts.own_errors(debug("fiddler:unroll", formula))

@@ -157,6 +157,16 @@ class TestRemoved:
         assert refusals(near, text)[0].startswith("child.child: it was a Square when")
 
 
+def test_another_call_than_the_one_that_is_replaced() -> None:
+    old = fdl.Config(Outer, width=1, child=fdl.Config(Part, width=1))
+    text = patch(old, lambda cfg: fdl.update_callable(cfg.child, Wide))
+    assert fdl.get_callable(graph.apply_patch(old, text, allowed=ALLOWED).child) is Wide
+    for child, now in ((fdl.Config(Square, width=1), "a Square"), (None, "None")):
+        assert refusals(fdl.Config(Outer, width=1, child=child), text) == [
+            f"child: it was a Part when the difference was taken, but is {now}."
+        ]
+
+
 class TestItems:
     """A position in a list means an item as long as the list shows that it is that one."""
 

@@ -76,6 +76,7 @@ def test_the_values_of_an_axis(text: str, prefix: str, values: str | list[str]) 
     ("make", "text", "message"),
     [
         *((axis, text, "lacks the kind of directive") for text in ("", "tag", "a=1,2")),
+        (axis, "yaml:a.yaml,b.yaml", "a yaml: has no values that an axis could choose from"),
         *((axis, text, "has no values") for text in ("tag:LearningRate", "tag:X=", "fiddler:")),
         (axis, "set:a=1,,2", ","),
         (axis, "set:num_steps=1,000,2,000", "1,000: write 1000: a comma separates items"),

@@ -107,6 +107,13 @@ def test_a_plan_counts_the_parameters_that_move() -> None:
     ]
 
 
+@pytest.mark.slow
+def test_a_plan_shows_what_values_of_an_axis_leave_without_effect() -> None:
+    unrolled = ["set:model.num_layers=4", "fiddler:unroll"]
+    (line,) = plan([*QUICK, *unrolled, axis("fiddler:use_gelu,share_blocks")]).moves[2:]
+    assert line.startswith("the sharing of a model shares no weights: each of its 4 layers")
+
+
 @pytest.mark.parametrize(
     "late", ["tag:LearningRate=5e-4", "set:optimizer.lr*=2", "use:optimizer=adamw(lr=1)"]
 )

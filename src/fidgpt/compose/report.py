@@ -1,6 +1,7 @@
 """Reports on a composition: what its directives changed, and all that a user may not have meant."""
 
 import contextlib
+import inspect
 import itertools
 import re
 from collections import Counter
@@ -203,15 +204,26 @@ def without_effect(made: Composition) -> list[str]:
 
 
 def _unused_blocks(held: list[Node]) -> Iterator[str]:
-    """Yield a sentence for each model with more blocks than layers, as one unrolled too early."""
+    """Yield a sentence for each model with more blocks than layers, or layers that share none."""
     from fidgpt.model import Transformer  # late: it imports torch
 
-    for model in (node.value for node in held if fdl.get_callable(node.value) is Transformer):
-        depth, blocks = computed(model.num_layers), model.blocks
-        if isinstance(depth, int) and isinstance(blocks, list | tuple) and len(blocks) > depth:
+    called = ((node.value, fdl.get_callable(node.value)) for node in held)
+    for model in (
+        one for one, kind in called if inspect.isclass(kind) and issubclass(kind, Transformer)
+    ):
+        depth, first = computed(model.num_layers), model.first_blocks or ()
+        if not isinstance(depth, int) or not isinstance(blocks := model.blocks, list | tuple):
+            continue
+        if len(blocks) > depth:
             yield (
                 f"only the first {depth} of the {len(blocks)} blocks of a model make layers, as "
                 f"its num_layers is {depth}. Set the depth before fiddler:unroll."
+            )
+        entries = {*map(id, first), *map(id, blocks)}
+        if model.sharing is not None and 1 < depth <= len(entries):
+            yield (
+                f"the sharing of a model shares no weights: each of its {depth} layers has an "
+                "entry of its own. Leave out fiddler:unroll, or tie entries of blocks."
             )
 
 

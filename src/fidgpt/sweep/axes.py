@@ -291,7 +291,12 @@ def axis_values(text: str, *, flag: str = "--sweep") -> list[str]:
       ConfigError: the axis has no values.
     """
     kind = split_directive(text)[0]
-    if kind not in DIRECTIVES or DIRECTIVES[kind].sweep is None:
+    if kind in DIRECTIVES and DIRECTIVES[kind].sweep is None:
+        raise ConfigError(
+            f"{flag}={text}: a {kind}: has no values that an axis could choose from: sweep what it "
+            "sets, or begin a sweep with each in a directory of its own."
+        )
+    if kind not in DIRECTIVES:
         raise ConfigError(
             f"{flag}={text} lacks the kind of directive: write, for example, "
             "tag:LearningRate=1e-3,3e-3 or fiddler:use_rope,use_alibi."

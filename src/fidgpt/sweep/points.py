@@ -214,7 +214,7 @@ class Maker:
             edits = {one.number: _edits(one) for one in made.effects}
             with contextlib.suppress(ConfigError):
                 mistakes |= {("", line): line for line in conflicts.outdated(made)}
-            outside |= dict.fromkeys(report.reaching_out(made))
+            outside |= dict.fromkeys([*report.reaching_out(made), *report.without_effect(made)])
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):
                 mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)

@@ -246,7 +246,7 @@ def apply_all(root: Any, patches: Iterable[Patch], find: codec.Find = _find) -> 
         for path, change in patch.changes.items():
             try:
                 with _at(path):
-                    ref = checked_place(root, path, change)
+                    ref = checked_place(root, path, change, find)
             except errors.ConfigError as error:
                 messages.append(error)
             else:

@@ -1,5 +1,6 @@
 """Places that a patch names: what they held when it was made, and what they hold now."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -126,7 +127,9 @@ def value_at(root: Any, path: str) -> Any:
     return value
 
 
-def checked_place(root: Any, path: str, change: Mapping[str, Any]) -> ParameterRef:
+def checked_place(
+    root: Any, path: str, change: Mapping[str, Any], find: codec.Find
+) -> ParameterRef:
     """Look up a place, and check that it holds what it did when the patch was made.
 
     Raises:
@@ -134,9 +137,19 @@ def checked_place(root: Any, path: str, change: Mapping[str, Any]) -> ParameterR
     """
     ref = follow(root, path)
     value = held(ref.container, ref.key)
-    if "call" in change and not isinstance(value, fdl.Buildable):
-        raise errors.ConfigError(f"no component there calls {change['call'][0]}.")
+    if "call" in change and not _calls(value, change["call"][0], find):
+        called = str(change["call"][0]).rpartition(":")[2]
+        now = f"is {text_of(value)}"
+        raise errors.ConfigError(f"it was a {called} when the difference was taken, but {now}.")
     was = change.get("old", fdl.NO_VALUE)
     if change.keys() & {"old", "new"} and (wrong := difference_text(was, outside(value))):
         raise errors.ConfigError(f"{wrong}.")
     return ref
+
+
+def _calls(value: Any, name: str, find: codec.Find) -> bool:
+    """Return whether a node calls what has a name, or had it."""
+    called = fdl.get_callable(value) if isinstance(value, fdl.Buildable) else None
+    with contextlib.suppress(errors.ConfigError):
+        return called is not None and (codec.name_of(called) == name or called is find(name))
+    return False
