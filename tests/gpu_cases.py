@@ -67,6 +67,8 @@ def fiddled(config: str, name: str) -> fdl.Config:
     apply(cfg, name)
     if name.startswith("make_"):
         cfg.model.hidden_dim, cfg.model.num_layers = size, min(depth, 2)
+    if name == "use_hsdp":
+        cfg.parallel.mesh.shard = 1
     if name == "use_compile":
         cfg.model.compile.backend = "eager"
     for key, most in {"seq_len": 64, "batch_size": 4}.items():

@@ -1,48 +1,15 @@
-"""Graphs with different fingerprints never print the same difference."""
+"""Graphs with different fingerprints never print the same difference, and patches make them."""
 
-import inspect
 import random
 from collections.abc import Iterator
-from typing import Any
 
 import fiddle as fdl
 import pytest
+from drawn_directives import ALL_FAMILIES, changed, draw_directives, start_for
 
-from fidgpt import fiddlers, graph
+from fidgpt import graph
 from fidgpt.compose.composition import compose
-
-DIRECTIVES = [
-    "set:model.hidden_dim=64",
-    "set:**.mlp.ffn_dim=64",
-    "tag:InitStd=0.03",
-    "untie:model.unembedding.weight",
-    "untie:model.blocks[0].mlp.init",
-    "use:model.norm=RMSNorm(eps=1e-3)",
-    "use:**.mlp.router=SigmoidRouter",
-    "set:trackers+=[TensorBoard]",
-    *(
-        f"fiddler:{name}"
-        for name in fiddlers.__all__
-        if all(
-            one.default is not one.empty
-            for one in [*inspect.signature(getattr(fiddlers, name)).parameters.values()][1:]
-        )
-    ),
-]
-
-
-def changed(value: Any) -> Any:
-    """Another value of the same type; None for one that has no other."""
-    match value:
-        case bool():
-            return not value
-        case int():
-            return value + 1
-        case float():
-            return value * 1.5 + 0.001
-        case str():
-            return f"{value}x"
-    return None
+from fidgpt.graph.page import page
 
 
 def mutants(cfg: fdl.Config, draw: random.Random, count: int) -> Iterator[fdl.Config]:
@@ -60,26 +27,40 @@ def mutants(cfg: fdl.Config, draw: random.Random, count: int) -> Iterator[fdl.Co
         yield other
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_a_difference_shows_everything(seed: int) -> None:
-    draw = random.Random(seed)
-    base = compose(["config:debug"]).config
-    known: dict[str, dict[str, str]] = {"text": {}, "patch": {}}
-    for _ in range(6):
+def drawn(draw: random.Random, family: str) -> Iterator[fdl.Config]:
+    """What directives make of a family at random, and its mutants; some contradict themselves."""
+    base = start_for(family, [])
+    for _ in range(4):
+        directives = draw_directives(draw, base, 3)
         try:
-            cfg = compose(["config:debug", *draw.sample(DIRECTIVES, draw.randint(1, 4))]).config
+            cfg = compose(directives, base=start_for(family, directives)).config
         except graph.ConfigError:  # of directives that need another one
             continue
-        for one in [cfg, *mutants(cfg, draw, 8)]:
+        yield from (cfg, *mutants(cfg, draw, 3))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 300), marks=pytest.mark.long)])
+def test_a_difference_shows_everything_and_makes_it(seeds: range) -> None:
+    compared = 0
+    for seed in seeds:
+        draw = random.Random(seed)
+        family = draw.choice(ALL_FAMILIES)
+        base = start_for(family, [])
+        known: dict[tuple[str, str], str] = {}
+        for cfg in drawn(draw, family):
             try:
-                identity = graph.fingerprint(one)
-            except graph.ConfigError:  # the value contradicts another one
+                identity = graph.fingerprint(cfg)
+            except graph.ConfigError:  # a value contradicts another one
                 continue
+            patch = graph.dump_patch((base, cfg))
             texts = {
-                "text": graph.diff_text(graph.diff(base, one)),
-                "patch": graph.dump_patch((base, one)),
+                "text": graph.diff_text(graph.diff(base, cfg)),
+                "patch": patch,
+                "page": page(cfg, other=base),
             }
-            for form, text in texts.items():
-                assert known[form].setdefault(text, identity) == identity, text
-    assert len(known["text"]) > 20
+            for form in texts.items():
+                assert known.setdefault(form, identity) == identity, form
+            assert graph.fingerprint(graph.apply_patch(base, patch)) == identity, texts["text"]
+            compared += 1
+    assert compared > 6 * len(seeds)
