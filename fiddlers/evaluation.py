@@ -48,7 +48,10 @@ def use_domain_validation(cfg: fdl.Config[Trainer]) -> None:
     Existing validations keep their settings.
     """
     if not _split_validations(cfg, Validation, DomainValidation):
-        raise ConfigError("no evaluator is a Validation on a HeldOut stream.")
+        raise ConfigError(
+            "no evaluator is a Validation on a HeldOut stream, which could be split by text: put "
+            "this before what removes it, or add one to evaluators."
+        )
 
 
 def follow_mixture(cfg: fdl.Config[Trainer]) -> None:

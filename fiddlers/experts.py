@@ -5,7 +5,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.fiddlers.patterns import repeated, require_depth
-from fidgpt.graph import ConfigError, clone_part, find, swapped
+from fidgpt.graph import ConfigError, clone_part, find, swapped, title
 from fidgpt.graph.fiddle import parameter_names
 from fidgpt.model import Block, LoRALinear, Transformer
 from fidgpt.model.mlp import (
@@ -263,9 +263,11 @@ def _mlp_of(experts: Any) -> Any:
             mlp = _adapted(experts, GatedMLP)
             mlp.activation = experts.gating.activation
             return mlp
+    gating = getattr(experts, "gating", None)
+    how = f" with {title(gating)}" if isinstance(gating, fdl.Buildable) else ""
     raise ConfigError(
-        f"there is no equivalent MLP for {kind.__name__} with "
-        f"{getattr(experts, 'gating', 'their own weights')!r}; set the MLP explicitly."
+        f"no MLP computes what {kind.__name__}{how} do. Put use_swiglu, or another of its kind, "
+        "before this, or set what is to stand there, such as use:**.mlp.shared=SwiGLU."
     )
 
 

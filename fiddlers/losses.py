@@ -35,4 +35,7 @@ def _add_term(cfg: fdl.Config[Trainer], name: str, term: fdl.Config[Any]) -> Non
 def _require_cross_entropy(cfg: fdl.Config[Trainer]) -> None:
     kind = fdl.get_callable(cfg.loss)
     if not (isinstance(kind, type) and issubclass(kind, CrossEntropy)):
-        raise ConfigError(f"the loss is {kind.__name__}, but must be a CrossEntropy to add terms.")
+        raise ConfigError(
+            f"the loss is {kind.__name__}, but terms and fusion are of a CrossEntropy: put "
+            "use:loss=CrossEntropy before this."
+        )

@@ -38,7 +38,10 @@ def scale_depth(cfg: fdl.Config[Trainer], factor: float = 2.0) -> None:
         raise ConfigError(f"{factor=} must be above 0, and finite.")
     for model in find(cfg, Transformer):
         if not isinstance(model.num_layers, int):
-            raise ConfigError("scale_depth needs model.num_layers to be a number.")
+            raise ConfigError(
+                "scale_depth needs model.num_layers to be a number, and it is computed: "
+                "set:model.num_layers*=2 doubles that, too."
+            )
         model.num_layers = max(1, round(model.num_layers * factor))
 
 

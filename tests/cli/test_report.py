@@ -268,6 +268,17 @@ def test_a_fiddler_that_an_earlier_one_prevents_names_it() -> None:
     with pytest.raises(ConfigErrors) as caught:
         debug("fiddler:use_shared_expert", "set:seed=3", "fiddler:use_moe", "set:seed=4")
     assert str(caught.value).endswith("It applies after fiddler:use_moe (directive 4).")
+    assert "With fiddler:use_moe before it, it applies." in str(caught.value)
+
+
+def test_a_component_that_is_missing_is_put_where_one_like_it_stands() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        debug("fiddler:use_mla", "fiddler:use_gqa")
+    assert "holds no Attention, so there is nothing to change. It has LatentAttention." in (
+        str(caught.value)
+    )
+    assert "With use::LatentAttention=Attention before it, it applies." in str(caught.value)
+    debug("fiddler:use_mla", "use::LatentAttention=Attention", "fiddler:use_gqa")
 
 
 INIT = "model.unembedding.weight.init"

@@ -2,8 +2,9 @@
 
 import contextlib
 import functools
+import inspect
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -12,11 +13,17 @@ import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.compose import directives as registry
-from fidgpt.compose.catalogue import Catalogue, called, own_catalogue, require_none
+from fidgpt.compose.catalogue import (
+    Catalogue,
+    called,
+    needs_arguments,
+    own_catalogue,
+    require_none,
+)
 from fidgpt.compose.messages import Written, curly_quotes, directive_error, label
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.errors import MissingEntry
+from fidgpt.graph.errors import MissingComponent, MissingEntry, at, listed
 from fidgpt.graph.secrets import require_names
 
 
@@ -251,7 +258,7 @@ def apply_fiddlers(root: fdl.Config, fiddlers: Sequence[Any]) -> fdl.Config:
     for number, fiddler in enumerate(fiddlers, start=1):
         function = fdl.get_callable(fiddler) if isinstance(fiddler, fdl.Buildable) else fiddler
         name = getattr(function, "__name__", repr(function))
-        with graph.attributed_to(Source(name, "fiddler", number)):
+        with graph.attributed_to(Source(name, "fiddler", number)), at(name):
             is_part = isinstance(fiddler, fdl.Partial)
             function = called(name, fdl.build, fiddler) if is_part else fiddler
             if not callable(function) or isinstance(function, fdl.Buildable):
@@ -297,8 +304,11 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
 
 
 def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
-    """Return what would add the entry that a directive misses in a list or dict; "" if unknown."""
+    """Return what would add the entry or component that a directive misses; "" if unknown."""
     kind = registry.split_directive(directive)[0]
+    if made.config is not None and isinstance(error, MissingComponent):
+        makers = [*_makers(made, error, directive)]
+        return f"\nWith {listed(makers, most=3)} before it, it applies." if makers else ""
     if made.config is None or not isinstance(error, MissingEntry):
         return ""
     container = graph.find_parameter(made.config, error.place).value
@@ -317,6 +327,25 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
         return ""
     entry = "[...]" if isinstance(container, list) else "{'name': ...}"
     return f"\nTo add one, write set:{error.place}+={entry}"
+
+
+def _makers(made: Composition, error: MissingComponent, directive: str) -> Iterator[str]:
+    """Yield what puts a missing component in place, so that a directive applies.
+
+    Fiddlers are tried whose module knows the component, and to put it where one like it stands.
+    """
+    likely = [f"use::{one}={part.__name__}" for part in error.wanted for one in error.alike]
+    for name, fiddler in made.catalogue.fiddlers.items():
+        known = getattr(inspect.unwrap(fiddler), "__globals__", {}).values()
+        is_likely = any(one is value for value in known for one in error.wanted)
+        if is_likely and not needs_arguments(fiddler, given=1):
+            likely.append(f"fiddler:{name}")
+    for maker in likely:
+        tried = Composition(made.catalogue, made.config)
+        with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
+            tried.apply(0, maker)
+            tried.apply(0, directive)
+            yield maker
 
 
 def _where_applicable(

@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import fiddle, paths
-from fidgpt.graph.errors import ConfigError, MissingEntry, suggest
+from fidgpt.graph.errors import ConfigError, MissingComponent, MissingEntry, listed, suggest
 from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import IS_PART, is_node, parts, title
 
@@ -244,12 +244,19 @@ def find(root: Any, *functions: Any) -> list[fdl.Buildable]:
     """Return every node under `root` that calls one of `functions` or a subclass of one.
 
     Raises:
-      ConfigError: there is none.
+      MissingComponent: there is none.
     """
     found = [node.value for node in parts(root) if _calls(node.value, functions)]
     if not found:
-        wanted = " or ".join(getattr(f, "__name__", str(f)) for f in functions)
-        raise ConfigError(f"{title(root)} holds no {wanted}, so there is nothing to change.")
+        names = [getattr(function, "__name__", str(function)) for function in functions]
+        called = {title(node.value) for node in parts(root)}
+        alike = sorted(name for name in called if name.endswith((*names,)))
+        has = f" It has {listed(alike, most=3)}." if alike else ""
+        raise MissingComponent(
+            f"{title(root)} holds no {' or '.join(names)}, so there is nothing to change.{has}",
+            wanted=functions,
+            alike=alike,
+        )
     return found
 
 
