@@ -126,6 +126,12 @@ def dropping(cfg: fdl.Config) -> None:
     cfg.model.blocks[0].attention.dropout = 0.2
 
 
+def dropping_branches(cfg: fdl.Config) -> None:
+    """Drop elements of embeddings and of branches, and no attention weights."""
+    cfg.model.dropout = cfg.model.blocks[0].dropout = 0.2
+    cfg.model.blocks[0].attention.dropout = 0.0
+
+
 def narrow(cfg: fdl.Config) -> None:
     cfg.precision = fdl.Config(train.BFloat16)
 
@@ -161,6 +167,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "adafactor": partial(base, fiddlers.use_adafactor, use_all_biases),
     "compiled": partial(base, fiddlers.use_compile, fiddlers.use_document_mask),
     "dropout": partial(base, dropping),  # of which each process drops its own
+    "branch_dropout": partial(base, dropping_branches),  # outside of what is divided
 }
 
 
@@ -219,6 +226,7 @@ def trained(family: str, change: Fiddler | None = None) -> dict[str, Any]:
         start = whole_weights(state.model)
         rank, size = parallel.data_rank, parallel.data_size
         batches = [batch().chunk(size)[rank], trainer.data.batch(1, rank=rank, world_size=size)]
+        torch.manual_seed(0)
         rows = [trainer.update(state, one) for one in batches]
         return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state.model)}
 

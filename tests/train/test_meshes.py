@@ -41,7 +41,7 @@ USUAL = {
             for family in [*SEQUENCES, *CHANGED, "narrow", "mixture", "prefix"]
             for mesh in ("context", "ulysses")
         ),
-        *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor"),
+        *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor", "branch_dropout/tensor"),
         *("qwen3/chunked", "everything/chunked_sequence", "everything/traced"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
     ],
@@ -59,7 +59,7 @@ ALL = {
     number: [
         f"{family}/{mesh}"
         for family in meshes.FAMILIES
-        if family not in ("dropout", "narrow")
+        if family not in ("dropout", "branch_dropout", "narrow")
         for mesh in meshes.MESHES[number]
         if mesh != "traced" or family in PRODUCTS  # which takes five times as long
     ]
