@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,17 @@ from fidgpt.compose.catalogue import Catalogue, call_with, own_catalogue
 from fidgpt.compose.composition import apply_fiddlers, compose
 from fidgpt.compose.directives import DIRECTIVES, is_base, is_by_machine, split_directive
 from fidgpt.compose.runs import build_trainer, name_of_base
-from fidgpt.graph import ConfigError, bind, check, dump, edits, fingerprint, load, outline
+from fidgpt.graph import (
+    ConfigError,
+    ConfigErrors,
+    bind,
+    check,
+    dump,
+    edits,
+    fingerprint,
+    load,
+    outline,
+)
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.graph.expressions import Call, parse_call, split_at_commas
 from fidgpt.graph.outlines import flat
@@ -435,3 +446,32 @@ def test_wrong_calls(function: Any, text: str, message: str) -> None:
     """More of them are in goldens/messages.txt."""
     with pytest.raises(ConfigError, match=message):
         call_with(function, parse_call(text), "cfg")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        "set:num_steps=" + "1" * 100_000,
+        "set:num_steps=" + "0" * 5_000 + "1",
+        "set:" + " " * 100_000,
+        "set:model.blocks[" + " " * 100_000 + "]=1",
+    ],
+    ids=["digits", "zeros", "blanks", "an index"],
+)
+def test_a_directive_of_any_length_is_refused_in_linear_time(text: str) -> None:
+    begin = time.process_time()
+    with pytest.raises(ConfigError):
+        compose(["config:debug", text])
+    assert time.process_time() - begin < 5  # seconds, where squares would take minutes
+
+
+def test_mistakes_beyond_count_are_not_looked_for() -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        compose(["config:debug", *["set:nothing=1"] * 500])
+    assert len(caught.value.messages) == 51
+    assert str(caught.value).endswith("450 directives after these were not tried.")
+    with pytest.raises(ConfigError, match="10,001 directives are more than 10,000"):
+        compose(["config:debug"] * 10_001)
+    text = str(ConfigErrors(["wrong"] * 5_000))
+    assert len(text) < 1_000 and text.endswith("and 4,950 more mistakes.")

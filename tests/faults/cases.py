@@ -538,7 +538,7 @@ def text_cut_in_a_step(case: RunCase) -> None:
 
 def hung(case: RunCase) -> None:
     """A step never ends: the watchdog ends the process, with the stacks, to be started again."""
-    watched = "--config=fiddler:use_watchdog(seconds=1.5)"
+    watched = "--config=fiddler:use_watchdog(seconds=1.5, first_seconds=10)"
     case.known = case.known._replace(arguments=[*case.known.arguments, watched])
     require_status(case.start(case.place(STEP), harm.hang), 1)
     if "Timeout" not in (case.run / "stacks" / "rank0.txt").read_text():

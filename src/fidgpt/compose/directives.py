@@ -130,7 +130,7 @@ def is_by_machine(directive: str) -> bool:
 
 
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
-_ASSIGNMENT = re.compile(rf"((?:[^='\"]|{_QUOTED})*?)\s*([*+-]?)=(.*)", re.DOTALL)
+_ASSIGNMENT = re.compile(rf"((?:[^='\"]|{_QUOTED})*?)([*+-]?)=(.*)", re.DOTALL)
 _AMOUNT = re.compile(r"\s*([*+/-])=?\s*([\w.({][^*/+-]*)")
 _OTHER_SIGN = re.compile(r"(?<=[\w\]])\s*([/*%^]+)$")
 

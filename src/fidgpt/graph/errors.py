@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 _LISTED = 24  # names in a message; more would bury the message
+MOST_MISTAKES = 50  # in a message; what finds them one by one need not look for more
 
 
 class ConfigError(ValueError):
@@ -59,7 +60,10 @@ class ConfigErrors(ConfigError):
             one if isinstance(one, ConfigError) else ConfigError(one) for one in mistakes
         ]
         sources = (path for one in self._mistakes for path in one.sources)
-        super().__init__("\n\n".join(self.messages), sources=sources)
+        shown = self.messages
+        if len(shown) > MOST_MISTAKES + 1:  # one more takes no more room than this line
+            shown[MOST_MISTAKES:] = [f"and {len(shown) - MOST_MISTAKES:,} more mistakes."]
+        super().__init__("\n\n".join(shown), sources=sources)
 
     @property
     def mistakes(self) -> list[ConfigError]:

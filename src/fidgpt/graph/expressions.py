@@ -152,7 +152,7 @@ def typed_number(text: str, *, is_whole: bool = False) -> str:
         exponent = _EXPONENTS[letter]
         binary = "" if letter == "b" else f", or {number} * 2**{exponent // 3 * 10}"
         return f"write {number}e{exponent}{binary}."
-    if found := re.fullmatch(r"(\d+\.?\d*) ?%", text):
+    if found := re.fullmatch(r"(\d+(?:\.\d*)?) ?%", text):
         share = f"{float(found[1]) / 100:.10g}"
         return f"write {f'a formula, such as {{num_steps}} * {share}' if is_whole else share}."
     if re.fullmatch(r"[1-9]\d{0,2}([, ]\d{3})+", text):  # thousands
@@ -162,10 +162,11 @@ def typed_number(text: str, *, is_whole: bool = False) -> str:
     if found := re.fullmatch(r"(-?\d+),(\d+)", text):
         return f"write {found[1]}.{found[2]}: {comma}."
     if re.fullmatch(r"0\d+", text):
-        return f"write {int(text)}; or 0.{text}, with a point, since {comma}."
-    if found := re.fullmatch(r"(\d+\.?\d*) ?[x*] ?10 ?\^ ?(-?\d+)", text):
+        number = text.lstrip("0") or "0"
+        return f"write {number}; or 0.{text}, with a point, since {comma}."
+    if found := re.fullmatch(r"(\d+(?:\.\d*)?) ?[x*] ?10 ?\^ ?(-?\d+)", text):
         return f"write {found[1]}e{found[2]}."
-    if found := re.fullmatch(r"(\d+\.?\d*) ?\^ ?(-?\d+)", text):
+    if found := re.fullmatch(r"(\d+(?:\.\d*)?) ?\^ ?(-?\d+)", text):
         return f"write {found[1]}**{found[2]}."
     return ""
 
