@@ -117,7 +117,7 @@ class _Wait:
 
     Attributes:
       place: where they meet.
-      setting: of --rdzv-conf that says how long they wait.
+      setting: of --rdzv-conf for how long they wait.
       seconds: how long they wait.
     """
 
@@ -163,7 +163,7 @@ class _Wait:
         return bounding
 
     def _naming(self, wait: Callable[[Any], Any], nodes: str) -> Callable[[Any], Any]:
-        """Return what waits for the other nodes, and says so after a while."""
+        """Return what waits for the other nodes, and prints so after a while."""
         text = f"waiting for other nodes at {self.place}: --nnodes={nodes}, {self.seconds} s ..."
 
         @functools.wraps(wait)

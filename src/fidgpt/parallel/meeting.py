@@ -48,7 +48,7 @@ class MeetingError(RuntimeError):
 
     Args:
       message: what is wrong.
-      report: of the error; None where no store says which process prints it.
+      report: of the error; None where no store decides which process prints it.
       others: processes that wait for the verdict in the store, too.
 
     Attributes:

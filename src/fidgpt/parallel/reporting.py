@@ -107,7 +107,7 @@ class Report:
                 if self.store.check([f"{self._key}/{_PRINTED}"]):
                     return True
             except RuntimeError:
-                if self._file_says_so():
+                if self._is_printed_by_file():
                     return True
             time.sleep(_PAUSE)
         return False
@@ -122,7 +122,7 @@ class Report:
             pass  # as on a full disk
         return True
 
-    def _file_says_so(self) -> bool:
+    def _is_printed_by_file(self) -> bool:
         try:
             return self._file.read_text(encoding="utf-8") == _PRINTED
         except OSError:
