@@ -4,13 +4,12 @@ import csv
 import io
 import json
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import Python
 from rich.console import Console
 
 from fidgpt.compose.composition import compose
@@ -274,17 +273,19 @@ def test_unknown_names_show_the_nearest(sweep: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_command_prints_the_winner_and_its_files(sweep: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "fidgpt.sweep", "report"]
-    flags = ["--nopage", "--objective=loss", f"--out={tmp_path}/new/"]
-    done = subprocess.run(
-        [*command, str(sweep), *flags], capture_output=True, text=True, check=True
-    )
-    assert "LearningRate=0.001 won, with loss" in done.stdout and done.stderr == ""
-    assert f"Written: {tmp_path}/new/report.csv, {tmp_path}/new/report.md" in done.stdout
-    best = next(line for line in done.stdout.splitlines() if "python train.py" in line)
+    def report(*flags: str) -> tuple[int, str, str]:
+        out = tmp_path / "out"
+        command = ("-m", "fidgpt.sweep", "report", *flags)
+        process = Python(*command, output=tmp_path / "err", printed=out)
+        return process.end(seconds=60), out.read_text(), process.output
+
+    status, out, err = report(str(sweep), "--nopage", "--objective=loss", f"--out={tmp_path}/new/")
+    assert (status, err) == (0, "") and "LearningRate=0.001 won, with loss" in out
+    assert f"Written: {tmp_path}/new/report.csv, {tmp_path}/new/report.md" in out
+    best = next(line for line in out.splitlines() if "python train.py" in line)
     assert best.strip() in (tmp_path / "new/report.md").read_text()
-    lost = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert lost.returncode == 2 and lost.stderr.startswith("error: name one sweep")
+    status, _, err = report()
+    assert status == 2 and err.startswith("error: name one sweep")
 
 
 def test_damaged_rows_and_several_sweeps_are_warned_of(sweep: Path) -> None:
