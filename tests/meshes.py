@@ -111,6 +111,14 @@ def use_all_biases(cfg: fdl.Config) -> None:
         block.bias = True
 
 
+def shallow(name: str) -> fdl.Config:
+    """A small named config, of whose pattern two layers are left and then come again."""
+    cfg = shrunk(name)
+    cfg.model.first_blocks, cfg.model.blocks = cfg.model.first_blocks[:1], cfg.model.blocks[-2:]
+    cfg.model.num_layers = len(cfg.model.first_blocks) + len(cfg.model.blocks) + 1
+    return cfg
+
+
 def use_prefix_mask(cfg: fdl.Config) -> None:
     """Let tokens attend to a prefix, by positions that are scaled, with fewer heads of keys."""
     fiddlers.use_gqa(cfg)
@@ -143,9 +151,9 @@ def accumulating(cfg: fdl.Config) -> None:
 FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "llama": partial(shrunk, "llama3_2_1b"),
     "qwen3": partial(shrunk, "qwen3_0_6b"),
-    "gemma3": partial(shrunk, "gemma3_1b"),  # windows in five of six layers
+    "gemma3": partial(shallow, "gemma3_1b"),  # with windows and without, in turn
     "gpt2": partial(shrunk, "gpt2_124m"),  # learned positions, biases
-    "deepseek_v3": partial(shrunk, "deepseek_v3"),  # latent attention, YaRN, balanced sequences
+    "deepseek_v3": partial(shallow, "deepseek_v3"),  # latent attention, YaRN, balanced sequences
     "gpt_oss": partial(shrunk, "gpt_oss_20b"),  # sinks
     "mixtral": partial(shrunk, "mixtral_8x7b"),
     "olmo2": partial(shrunk, "olmo2_7b"),

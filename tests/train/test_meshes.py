@@ -42,7 +42,7 @@ USUAL = {
             for mesh in ("context", "ulysses")
         ),
         *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor", "branch_dropout/tensor"),
-        *("qwen3/chunked", "everything/chunked_sequence", "everything/traced"),
+        *("qwen3/chunked", "everything/chunked_sequence", "gpt2/traced"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
     ],
     4: [
@@ -61,7 +61,8 @@ ALL = {
         for family in meshes.FAMILIES
         if family not in ("dropout", "branch_dropout", "narrow")
         for mesh in meshes.MESHES[number]
-        if mesh != "traced" or family in PRODUCTS  # which takes five times as long
+        # Which takes five times as long.
+        if mesh != "traced" or family in [*PRODUCTS, "everything"]
     ]
     for number in meshes.MESHES
 }
