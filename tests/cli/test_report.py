@@ -131,6 +131,10 @@ class TestOverruled:
         ("path", "directives"),
         [
             ("parallel.mesh.shard", ["fiddler:use_fsdp", "fiddler:use_mesh(shard=4)"]),
+            (  # which replaces only what does not suit it
+                "model.blocks[0].attention.num_kv_heads",
+                ["fiddler:use_gqa(5)", "fiddler:make_depth"],
+            ),
             ("model.norm.eps", ["set:model.norm.eps=1e-3", "use:model.norm=LayerNorm(eps=1)"]),
             (
                 "model.blocks[0].attention.key_norm.eps",

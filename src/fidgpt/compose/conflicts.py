@@ -142,6 +142,8 @@ def _assigned_around(made: Composition, effect: Effect, path: str) -> Iterator[s
 def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
     """Return whether what a directive sets depends on what is there.
 
+    To replace a value that does not suit it, and to leave others, is not to depend on it.
+
     Args:
       effect: the directive, and what it changed.
       path: the parameter.
@@ -158,12 +160,17 @@ def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
             value = edit.before if edit.before is fdl.NO_VALUE else clone(edit.before)
             with contextlib.suppress(*[ConfigError] * (edit is not undone[0])):  # inside of another
                 carry_out([(find_parameter(root, edit.path), value)])
+        without.append(clone(root))
 
-    differences = diff(effect.rerun(), effect.rerun(take_back))
-    return any(
-        _is_inside(one.path, path)
-        for one in differences
-        if not isinstance(one, SharingChanged)  # what was taken back is a copy
+    without: list[Any] = []
+    made = effect.rerun(take_back)
+    return all(
+        any(
+            _is_inside(one.path, path)
+            for one in diff(other, made)
+            if not isinstance(one, SharingChanged)  # what was taken back is a copy
+        )
+        for other in (effect.rerun(), without[0])
     )
 
 
@@ -217,7 +224,7 @@ def left_behind(made: Composition) -> Iterator[str]:
         for one in dict.fromkeys(copied_by.values()):
             paths = sorted(path for path, by in copied_by.items() if by is one)
             yield (
-                f"{effect.named} does not change {listed(paths, most=2)}, copied by "
+                f"{effect.named} does not change {listed(paths, most=4)}, copied by "
                 f"{one.named}: before that one, it changes both."
             )
 
@@ -227,9 +234,11 @@ class _Copies:
 
     def __init__(self, root: Any) -> None:
         self._root = root
-        self._alike: dict[Any, list[Node]] = {}
+        self._alike: dict[int, list[Node]] = {}
         for node in parts(root):
-            self._alike.setdefault(id(origin_of(node.value)), []).append(node)
+            for entries in argument_history(node.value).values():
+                for first in entries[:1]:
+                    self._alike.setdefault(id(first), []).append(node)
 
     def of(self, path: str, value: Any = ...) -> list[str]:
         """Return where copies of the component around a parameter have its value, or a given one.
@@ -238,13 +247,16 @@ class _Copies:
           ConfigError: there is no such parameter.
         """
         changed = find_parameter(self._root, path)
+        part, key = changed.container, changed.key
         value = changed.value if value is ... else value
-        found = self._alike.get(id(origin_of(changed.container)), ())
+        # Of a node of another kind, only some arguments are copies.
+        origins = [origin_of(part), origin_of(part, key)]
+        alike = (node for one in origins if one for node in self._alike[id(one)])
         return [
-            join(node.path, step_to(changed.key))
-            for node in found
-            if node.value is not changed.container
-            for held in [raw_arguments(node.value).get(changed.key, fdl.NO_VALUE)]
+            join(node.path, step_to(key))
+            for node in dict.fromkeys(alike)
+            if node.value is not part
+            for held in [raw_arguments(node.value).get(key, fdl.NO_VALUE)]
             if is_same(held, value) or origin_of(held) is origin_of(value) is not None
         ]
 

@@ -175,10 +175,10 @@ def keep_assignments(
     fiddle.argument_history(new)[key if known_as is None else known_as] = entries
 
 
-def origin_of(part: Any) -> history.HistoryEntry | None:
-    """Return what a node has in common with its copies: how the first of them was made."""
+def origin_of(part: Any, key: fiddle.Key = fiddle.CALLABLE) -> history.HistoryEntry | None:
+    """Return what a node, or an argument, has in common with its copies: the first assignment."""
     known = fiddle.argument_history(part) if isinstance(part, fdl.Buildable) else {}
-    return next(iter(known.get(fiddle.CALLABLE, ())), None)
+    return next(iter(known.get(key, ())), None)
 
 
 def _is_of_tags(entry: history.HistoryEntry) -> bool:
