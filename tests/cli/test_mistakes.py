@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fidgpt.cli import sample, sweep, train
+from fidgpt.compose import tuning
 from fidgpt.train import RunError, device
 from fidgpt.train.run_directory import RunDirectory
 
@@ -49,6 +50,15 @@ def test_numbers_that_cannot_work_are_warned_of(
 ) -> None:
     done = command(train.main, DEBUG, f"--config={directive}", "--dry_run")
     assert done.status == 0 and warning in done.err
+
+
+def test_nothing_is_measured_for_a_run_that_cannot_fit(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tuning, "choose", lambda *_, **__: pytest.fail("it was measured"))
+    flags = ["--config=set:batch_size=1000000000", f"--run_dir={tmp_path / 'run'}"]
+    done = command(train.main, DEBUG, *flags)
+    assert done.status == 2 and "error: the run needs" in done.err
 
 
 def test_a_run_that_cannot_fit_does_not_begin() -> None:

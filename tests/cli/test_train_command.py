@@ -297,6 +297,32 @@ def test_without_docstrings_nothing_begins() -> None:
     assert done.stderr.startswith("error: Python -OO strips")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shell", "shown"),
+    [
+        ("exec {} <&- >&- 2>&-", ""),
+        ("exec {} 2>/dev/full", ""),
+        ("mkdir gone && cd gone && rmdir ../gone && exec {}", "error: the working directory was"),
+    ],
+)
+def test_closed_streams_and_a_removed_directory_end_no_command_with_a_traceback(
+    shell: str, shown: str, tmp_path: Path
+) -> None:
+    command = shell.format(f"{shlex.quote(sys.executable)} -m fidgpt.plot {tmp_path}/none")
+    done = subprocess.run(
+        ["sh", "-c", command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(app.__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == app.MISTAKE and "Traceback" not in done.stderr
+    assert done.stderr.startswith(shown) and bool(done.stderr) == bool(shown)
+
+
 def test_what_another_machine_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("TORCH_API_KEY", "hush")

@@ -60,13 +60,31 @@ def run(main: Main) -> None:
     if __doc__ is None:
         fail("Python -OO strips the docstrings that flags and tags need: use -O instead.")
         sys.exit(MISTAKE)
+    _open_streams()
+    try:
+        os.getcwd()
+    except FileNotFoundError:  # without which MKL does not load either
+        fail("the working directory was removed: change to another one.")
+        sys.exit(MISTAKE)
     # Or torch prints stacks of its C++ code where the connection to another process closes.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     atexit.register(gc.freeze)  # or Python collects garbage in all of torch before it ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr)
+    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr, may_fail=True)
     app.run(lambda arguments: sys.exit(call(main, arguments[1:])), flags_parser=parse_flags)
+
+
+def _open_streams() -> None:
+    """Let what is printed go nowhere where whoever started this has closed a stream.
+
+    Else the next file that is opened takes its number, and gets what libraries print.
+    """
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(number, True)
+    os.close(number)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
 
 
 class SafeStream:
@@ -75,6 +93,10 @@ class SafeStream:
     On a terminal, control characters become escapes, whatever a text holds. Left are line breaks,
     colors, and how a progress display moves the cursor; nothing that sets a title, fills the
     clipboard or asks the terminal for an answer.
+
+    Args:
+      stream: where to write.
+      may_fail: drop what cannot be written, as on a full disk: warnings shall stop no run.
     """
 
     _UNSAFE = re.compile(
@@ -82,8 +104,9 @@ class SafeStream:
         r"|[\u202a-\u202e\u2066-\u2069]"  # these reverse the order of letters
     )
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: Any, *, may_fail: bool = False) -> None:
         self._stream = stream
+        self._failing = (OSError,) if may_fail else ()
 
     def write(self, text: str) -> int:
         """Write a text; return its length."""
@@ -95,7 +118,13 @@ class SafeStream:
         """Write a text made of a graph: it holds references, and like words are no secrets."""
         if self._stream.isatty():
             text = self._UNSAFE.sub(lambda found: ascii(found[0])[1:-1], text)
-        self._stream.write(text)
+        with suppress(*self._failing):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Write out what was printed."""
+        with suppress(*self._failing):
+            self._stream.flush()
 
     def writelines(self, lines: Iterable[str]) -> None:
         """Write several texts."""

@@ -23,6 +23,7 @@ from fidgpt.train import Mirror, Trainer, device, mesh_check, preflight
 from fidgpt.train.facts import check_resumable, facts_of
 from fidgpt.train.tuning import Choice
 
+_MANY_TOKENS = 1 << 22  # at once
 _LARGEST_RATE = 10.0  # no optimizer that fidgpt has learns with more
 
 
@@ -56,7 +57,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     if isinstance(rate, int | float) and rate > _LARGEST_RATE:
         warnings = [*warnings, f"optimizer.lr={rate:g} is so large that the model will diverge."]
     warn([*warnings, *unused_arguments(made.config), *report.without_effect(made)])
-    may_tune = old is None and not FLAGS.dry_run
+    may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
         made, trainer = _tuned(made, trainer, choice)
@@ -120,6 +121,15 @@ def check_parallel(made: Composition) -> int:
     comparison = mesh_check.check_mesh(alone, shared, num_processes=mesh.size)
     print(mesh_check.comparison_text(comparison), end="")
     return int(bool(comparison.bad))
+
+
+def _may_fit(trainer: Trainer) -> bool:
+    """Whether a run is not refused for its memory: of a common size, it need not be estimated."""
+    rows = min(trainer.micro_batch_size or trainer.batch_size, trainer.batch_size)
+    if rows * trainer.seq_len < _MANY_TOKENS:
+        return True
+    facts = facts_of(trainer)
+    return device.lack_of_memory(facts.memory.peak, facts.memory_there) is None
 
 
 def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
