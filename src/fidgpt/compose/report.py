@@ -232,7 +232,7 @@ def _repeating_entries(made: Composition) -> Iterator[str]:
 
     Code that made them for these layers reports that itself.
     """
-    number_in = numbers_in(made.config)
+    number_in = numbers_in(made.resolved)
     edits = [(one, edit) for one in made.effects for edit in one.edits]
     for node in parts(made.config):
         for name, count in repeats_of(node.value).items():

@@ -309,6 +309,7 @@ def numbers_in(root: Any) -> Callable[[Any, fiddle.Key], Any]:
     """Return what finds the value that an argument of a node has once the graph is bound.
 
     That is the number of a formula or another quantity, and `fdl.NO_VALUE` where none is known.
+    The graph may be `Resolved` already.
     """
 
     @cache
