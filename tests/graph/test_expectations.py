@@ -63,7 +63,7 @@ class TestDepth:
             made, of_depth(2, fiddlers.unroll, dropout(1, 0.1), lambda cfg: setattr(cfg, "seed", 5))
         )
         (message,) = refusals(of_depth(4), text)
-        assert message.startswith(TWO) and "take the difference anew" in message
+        assert message.startswith(TWO) and "take the difference again" in message
 
     def test_so_is_what_changes_such_an_entry(self) -> None:
         text = patch(of_depth(2, fiddlers.unroll), dropout(1, 0.1))
@@ -125,7 +125,7 @@ def test_a_change_of_all_layers_is_none_of_one_of_them() -> None:
     (message,) = refusals(of_depth(4, fiddlers.unroll), text)
     assert message == (
         "model.blocks: it had 1 entry when the difference was taken, but has 4 entries, so that "
-        "[0] is another: apply this difference before that change, or take it anew."
+        "[0] is another: apply this difference before that change, or take it again."
     )
 
 
@@ -139,7 +139,7 @@ class TestRemoved:
         changed = of_depth(3, fiddlers.unroll, dropout(2, 0.1), dropout(1, 0.2))
         assert refusals(changed, text) == [
             "model.blocks[1].dropout: it was not set when the difference was taken, but is 0.2, "
-            "and would be removed: apply this difference before that change, or take it anew."
+            "and would be removed: apply this difference before that change, or take it again."
         ]
         assert refusals(of_depth(4, fiddlers.unroll, dropout(2, 0.1)), text)[0].startswith(
             "model.blocks: it was ["

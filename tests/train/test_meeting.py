@@ -88,7 +88,7 @@ def test_processes_without_the_first_one_name_it() -> None:
         introduce(HashStore(), FACTS, rank=1, patience=Hasty(60.0))
 
 
-@pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 15), (2400.0, 60), (60.0, 10)])
+@pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 30), (2400.0, 120), (60.0, 10)])
 def test_the_wait_for_others_follows_from_the_setting(
     timeout: float, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +266,7 @@ def test_without_a_store_an_error_is_printed_once_as_well(
 def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Its main thread may hang after it has said that it will."""
+    """Its main thread may hang after it has announced that."""
     ended = threading.Event()
     monkeypatch.setattr(presence.os, "_exit", lambda status: ended.set())
     monkeypatch.setattr(Patience, "reporting", 0.1)

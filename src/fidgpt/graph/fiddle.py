@@ -74,7 +74,7 @@ def aliases_of(part: fdl.Buildable) -> Mapping[str, str]:
 
 
 def repeats_of(part: fdl.Buildable) -> Mapping[str, str]:
-    """Return the lists that repeat until there are as many items as another argument says."""
+    """Return the lists that repeat until there are as many items as another argument gives."""
     return getattr(part.__fn_or_cls__, "REPEATS", {})
 
 

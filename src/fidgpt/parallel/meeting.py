@@ -85,7 +85,7 @@ class Patience:
 
         All begin at once. Where this one was slow to start, others may take longer.
         """
-        least = max(self.collective / 40, timedelta(seconds=10))
+        least = max(self.collective / 20, timedelta(seconds=10))
         return min(max(least, 2 * _own_age()), self.deciding)
 
     @property
@@ -258,7 +258,7 @@ def _own_facts(world_size: int, device: torch.device) -> dict[str, str]:
 
 @functools.cache
 def _digest_of_sources() -> str:
-    """Return a digest of this package's code, which tells installations of one version apart."""
+    """Return a digest of this package's code, by which installations of one version differ."""
     digest, root = hashlib.sha256(), Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())

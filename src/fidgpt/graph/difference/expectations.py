@@ -6,7 +6,7 @@ path, and compared before it is applied:
 
 - of a list through which a change leads: its items, a node as what it calls;
 - of a node that is removed: what it calls, and its arguments;
-- of a list that repeats until there are as many items as an argument says, as blocks do over the
+- of a list that repeats until there are as many items as an argument gives, as blocks do over the
   depth, and that has one for each of them: that number.
 """
 
@@ -32,7 +32,7 @@ from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.paths import ParameterRef, num_entries
 from fidgpt.graph.walk import join, parts, step_from, step_to
 
-_REMEDY = "apply this difference before that change, or take it anew"
+_REMEDY = "apply this difference before that change, or take it again"
 
 
 class Unmet(ConfigError):
@@ -89,7 +89,7 @@ def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iter
                 lists = [name for name, key in _repeats(ref.container).items() if key == ref.key]
                 yield Unmet(
                     f"{path}: {wrong}, and each entry of {' and '.join(lists)} was for one of "
-                    "them: take the difference anew from a config that agrees in this.",
+                    "them: take the difference again from a config that agrees in this.",
                     place=path,
                 )
     outline = cache(lambda place: outside(value_at(root, place)))
