@@ -34,8 +34,8 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Ranks]:
 
 @functools.cache
 def alone(case: str) -> dict[str, Any]:
-    """What one process gives."""
-    return trained({**CASES[2], **CASES[4], "mesh": ()}[case])
+    """What one process gives, which fills no mesh of several."""
+    return trained({**CASES[2], **CASES[4], "mesh": (), "hybrid": ()}[case])
 
 
 @pytest.mark.parametrize(("number", "case"), EXACT)
