@@ -20,7 +20,8 @@ def started(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        # Installed peers have compiled Python files, and fidgpt may write its own.
+        env=os.environ | {"OMP_NUM_THREADS": str(threads), "PYTHONDONTWRITEBYTECODE": ""},
     )
     try:
         assert process.stdout and process.stderr

@@ -33,7 +33,8 @@ class Taken(NamedTuple):
 def until_first_step(command: Sequence[str]) -> Taken:
     """Runs a command until it says that it is at step 1, and stops it there."""
     begin = time.perf_counter()
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    env = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}  # or each start would compile them again
+    process = subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     is_there = any(line.startswith("step 1") for line in process.stdout)
     wall = time.perf_counter() - begin
