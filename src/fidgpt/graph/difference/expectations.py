@@ -6,6 +6,7 @@ path, and compared before it is applied:
 
 - of a list through which a change leads: its items, a node as what it calls;
 - of a node that is removed: what it calls, and its arguments;
+- of a node in a list of which items are copies with another one in its place: what it calls;
 - of a list that repeats until there are as many items as an argument gives, as blocks do over the
   depth, and that has one for each of them: that number.
 """
@@ -60,6 +61,13 @@ def expected(comparison: Comparison, changed: Mapping[str, Any]) -> dict[str, An
         known = fiddle.set_arguments(part).items()
         given = {str(key): outside(value) for key, value in known}
         found[old.path(part)] = outside(part) | {"set": given}
+    for made in (node.value for node in parts(new.root)):
+        if (copied := comparison.original(made)) is not None:
+            for key, value in fiddle.set_arguments(copied).items():
+                is_other = outside(value) != outside(fiddle.set_arguments(made).get(key))
+                is_part = isinstance(value, fdl.Buildable) and not formulas.is_formula(value)
+                if is_part and is_other:
+                    found.setdefault(join(old.path(copied), step_to(key)), outside(value))
     numbers = numbers_in(old.root), numbers_in(new.root)
     for was, now in comparison.pairs():
         for name, count in _repeats(now).items():
@@ -78,7 +86,10 @@ def unmet(root: Any, changed: Iterable[str], expects: Mapping[str, Any]) -> Iter
     number_in = numbers_in(root)
     for path, was in expects.items():
         if isinstance(was, dict):
-            yield from _changed_since(path, was["set"], value_at(root, path))
+            now = value_at(root, path)
+            yield from _changed_since(path, was["set"], now) if "set" in was else ()
+            if "set" not in was and (wrong := difference_text(was, outside(now))):
+                yield Unmet(f"{path}: {wrong}, and copies differ: {_REMEDY}.", place=path)
         elif not isinstance(was, list):
             try:
                 ref = follow(root, path)
