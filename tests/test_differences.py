@@ -1,5 +1,6 @@
 """Graphs with different fingerprints never print the same difference, and patches make them."""
 
+import contextlib
 import random
 from collections.abc import Iterator
 
@@ -64,3 +65,37 @@ def test_a_difference_shows_everything_and_makes_it(seeds: range) -> None:
             assert graph.fingerprint(graph.apply_patch(base, patch)) == identity, texts["text"]
             compared += 1
     assert compared > 6 * len(seeds)
+
+
+LAYERS = ("set:model.num_layers=6", "fiddler:unroll(every=3)", "set:model.blocks[0].dropout=0.2")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seed", "num_pairs"),
+    [(0, 30), *(pytest.param(i, 400, marks=pytest.mark.long) for i in (1, 2))],
+)
+def test_a_patch_on_another_config_does_what_its_directive_would(seed: int, num_pairs: int) -> None:
+    """In whichever order, or it is refused; of places that are new there it knows nothing."""
+    draw = random.Random(seed)
+    base = ["config:debug", *draw.choice([[], ["set:model.num_layers=4", "fiddler:unroll"]])]
+    num_applied = 0
+    for _ in range(num_pairs):
+        start = compose(base).config
+        one, other = draw.sample([*draw_directives(draw, start, 4), draw.choice(LAYERS)], 2)
+        with contextlib.suppress(graph.ConfigError):
+            old, new, elsewhere = (compose([*base, *more]).config for more in ([], [one], [other]))
+            expected = [compose([*base, *two]).config for two in ((other, one), (one, other))]
+            made = graph.apply_patch(elsewhere, graph.dump_patch((old, new)))
+            num_applied += 1
+            left = min((graph.diff(want, made) for want in expected), key=len)
+            known = [change.path for change in left if is_there(old, change.path)]
+            assert not known, (one, other, known)
+    assert num_applied > num_pairs // 3
+
+
+def is_there(cfg: fdl.Config, path: str) -> bool:
+    try:
+        return bool(graph.find_parameter(cfg, path))
+    except graph.ConfigError:
+        return False
