@@ -1,42 +1,23 @@
 """Python processes that begin at once: forked from one that has imported what commands import."""
 
-import gc
-import io
-import multiprocessing
+import functools
 import os
-import runpy
+import pickle
+import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
-from multiprocessing import connection
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
-import pytest
-import torch
+import fork_server
+from fork_server import Program
 
 import fidgpt
 
-_SERVER = multiprocessing.get_context("forkserver")
-# None of these defines flags, which belong to one command only.
-_SERVER.set_forkserver_preload(
-    [
-        "pytest",
-        "fidgpt.fiddlers",
-        "fidgpt.configs",
-        "fidgpt.interop",
-        "fidgpt.compose.catalogue",
-        "fidgpt.compose.directives",
-        "fidgpt.compose.runs",
-        "torch.distributed.checkpoint.default_planner",
-        "fidgpt.train.summary_text",
-        "rich.progress",
-        "rich.table",
-        "torch._dynamo",
-        "torch.distributed.fsdp",
-        "measured",
-    ]
-)
+_SERVER = Path(fork_server.__file__)
+_PATIENCE = 60.0  # seconds until the server listens, which it does before it imports anything
 
 
 class Python:
@@ -49,9 +30,6 @@ class Python:
       directory: its working directory; the current one by default.
       environment: all its variables; those of this process by default.
       first: called in it before the program, by which pickle finds it.
-
-    Attributes:
-      process: which may be asked how it is.
     """
 
     def __init__(
@@ -65,38 +43,50 @@ class Python:
     ) -> None:
         output.unlink(missing_ok=True)
         self._output = output
-        self.process = _SERVER.Process(
-            target=_become,
-            args=(
-                [str(word) for word in arguments],
-                (printed or output, output),
-                directory or Path.cwd(),
-                dict(os.environ if environment is None else environment),
-                first,
-            ),
+        program = Program(
+            [str(word) for word in arguments],
+            (printed or output, output),
+            directory or Path.cwd(),
+            dict(os.environ if environment is None else environment),
+            sys.path,
+            first,
         )
-        with pytest.MonkeyPatch.context() as patch:  # the server starts with its first process
-            patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-            self.process.start()
+        _be_there()
+        self._connection = _connected()
+        self._connection.send_bytes(pickle.dumps(program))
+        self.pid: int = self._connection.recv()
+        self._status: int | None = None
 
     def send_signal(self, number: int) -> None:
         """Sends a signal to it, wherever it is."""
-        assert self.process.pid is not None
-        os.kill(self.process.pid, number)
+        if self.status is None:
+            os.kill(self.pid, number)
+
+    @property
+    def status(self) -> int | None:
+        """That with which it ended; None while it runs."""
+        if self._status is None and self._connection.poll():
+            self._status = self._connection.recv()
+        return self._status
 
     def end(self, *, seconds: float) -> int:
         """Waits for its end; returns its status, that of SIGKILL where it took too long."""
-        self.process.join(seconds)
-        if self.process.is_alive():
-            self.process.kill()
-            self.process.join()
-        assert self.process.exitcode is not None
-        return self.process.exitcode
+        wait_for([self], seconds)
+        self.send_signal(signal.SIGKILL)
+        wait_for([self], None)
+        assert self.status is not None
+        return self.status
 
     @property
     def output(self) -> str:
         """What it has printed so far."""
         return self._output.read_text(encoding="utf-8") if self._output.exists() else ""
+
+
+def wait_for(processes: Sequence[Python], seconds: float | None) -> None:
+    """Waits until one of some processes has ended, or for so long."""
+    if all(one.status is None for one in processes):
+        wait([one._connection for one in processes], seconds)
 
 
 def run_program(program: str, *, folder: Path, seconds: float = 300.0) -> str:
@@ -133,9 +123,9 @@ def run_ranks(
     ]
     deadline = time.monotonic() + seconds
     alive = ranks
-    while alive and time.monotonic() < deadline and not any(one.process.exitcode for one in ranks):
-        connection.wait([one.process.sentinel for one in alive], deadline - time.monotonic())
-        alive = [one for one in alive if one.process.is_alive()]
+    while alive and time.monotonic() < deadline and not any(one.status for one in ranks):
+        wait_for(alive, deadline - time.monotonic())
+        alive = [one for one in alive if one.status is None]
     statuses = [rank.end(seconds=0) for rank in ranks]
     outputs = [rank.output for rank in ranks]
     assert not any(statuses), f"{statuses}\n" + "\n".join(text[-3000:] for text in outputs)
@@ -166,37 +156,39 @@ def variables_of_ranks(number: int) -> list[dict[str, str]]:
     ]
 
 
-def _become(
-    arguments: list[str],
-    outputs: tuple[Path, Path],
-    directory: Path,
-    environment: dict[str, str],
-    first: Callable[[], None] | None,
-) -> None:
-    """What `python ARGUMENTS` does, in this process, its outputs in files."""
-    gc.freeze()  # or it looks through all of torch for garbage
-    os.chdir(directory)
-    os.environ.clear()
-    os.environ.update(environment)
-    if "OMP_NUM_THREADS" in environment:  # which torch looks at when it is imported
-        torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))
-    for stream, path in enumerate(outputs, start=1):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
-    sys.stdout, sys.stderr = _lines_to(1), _lines_to(2)
-    if first is not None:
-        first()
-    paths = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if arguments[0] == "-m":
-        sys.path[:0] = [str(directory), *paths]
-        sys.argv = arguments[1:]
-        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
-    else:
-        sys.path[:0] = [str(Path(arguments[0]).parent), *paths]
-        sys.argv = arguments
-        runpy.run_path(arguments[0], run_name="__main__")
+@functools.cache
+def _be_there() -> Connection:
+    """Let the server know of this process, once, and start it if there is none."""
+    connection = _connected()
+    connection.send_bytes(fork_server.HERE)
+    return connection
 
 
-def _lines_to(descriptor: int) -> io.TextIOWrapper:
-    """A stream that writes each line at once, so that both outputs keep their order."""
-    file = io.FileIO(descriptor, "w", closefd=False)
-    return io.TextIOWrapper(io.BufferedWriter(file), "utf-8", line_buffering=True)
+def _connected() -> Connection:
+    """Connect to the server of all workers, which is started if there is none."""
+    address = f"fidgpt-tests-{os.environ.get('PYTEST_XDIST_TESTRUNUID', os.getpid())}"
+    deadline, is_started = time.monotonic() + _PATIENCE, False
+    while True:
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            made.connect(f"\0{address}")
+        except ConnectionRefusedError:
+            made.close()
+            if time.monotonic() > deadline:
+                raise
+            if not is_started:
+                is_started = True
+                _start(address)
+            time.sleep(0.02)
+        else:
+            return Connection(made.detach())
+
+
+def _start(address: str) -> None:
+    """Start the server, which ends by itself: no one waits for it."""
+    os.posix_spawn(
+        sys.executable,
+        [sys.executable, str(_SERVER), address],
+        os.environ | {"PYTHONPATH": python_path()},
+        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+    )
