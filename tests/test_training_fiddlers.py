@@ -50,7 +50,9 @@ def test_terms_are_added_and_the_loss_stays_what_it_is(cfg):
     assert {*terms} == {"label_smoothing", "z_loss"}
     assert (terms["label_smoothing"].amount, terms["z_loss"].weight) == (0.2, 0.01)
     cfg.loss = fdl.Config(dict)
-    with pytest.raises(ConfigError, match="dict, but must be a CrossEntropy"):
+    with pytest.raises(
+        ConfigError, match="the loss is dict, but terms and fusion are of a CrossEntropy"
+    ):
         fiddlers.use_label_smoothing(cfg)
 
 

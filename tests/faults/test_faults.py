@@ -21,7 +21,7 @@ TESTS = Path(__file__).parents[1]
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--num=10", "--seed=0"],
+        ["--num=6", "--seed=0"],
         pytest.param(["--num=1000", "--seed=0"], marks=pytest.mark.long),
         ["--sweeps", "--num=1", "--seed=4"],
         pytest.param(["--sweeps", "--num=24", "--seed=4"], marks=pytest.mark.long),

@@ -499,7 +499,8 @@ def _products(precision: Precision) -> Iterator[None]:
         yield
         return
     # Setting what torch has by default changes these too, by which compiled code is kept.
-    kinds: list[Any] = [torch.backends.mkldnn.matmul, torch.backends.cuda.matmul]
+    mkldnn: Any = torch.backends.mkldnn
+    kinds: list[Any] = [mkldnn.matmul, torch.backends.cuda.matmul]
     before = torch.get_float32_matmul_precision(), [kind.fp32_precision for kind in kinds]
     torch.set_float32_matmul_precision(products)
     try:
