@@ -166,7 +166,7 @@ def test_a_computed_number_that_a_formula_names_is_compared_in_its_own_place() -
     assert [(one.sign, one.path) for one in diff(before, after)] == [("~", "width"), ("~", "rate")]
 
 
-def test_a_circle_through_a_computed_number_is_told_without_internals() -> None:
+def test_a_circle_through_a_computed_number_is_an_error_without_internals() -> None:
     cfg = fdl.Config(Outer, width=Width.new(1), depth=fdl.Config(scaled, Width.new(), ratio=2.0))
     cfg.width = make_formula(cfg, "{depth} + 1")
     with pytest.raises(ConfigError, match=r"^width \(formula\) contains itself, at depth.num"):

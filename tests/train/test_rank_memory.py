@@ -47,7 +47,7 @@ OFTEN = ["shard=2", "tensor=2, sequence", "context=2", "context=2, ulysses"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("names", [OFTEN, pytest.param([*EXPECTED], marks=pytest.mark.long)])
-def test_memory_of_a_process_falls_as_arithmetic_says(tmp_path: Path, names: list[str]) -> None:
+def test_memory_of_a_process_falls_as_computed(tmp_path: Path, names: list[str]) -> None:
     script = Path(rank_memory.__file__)
     run_ranks(2, script, tmp_path, *names, folder=tmp_path)
     for rank in range(2):
