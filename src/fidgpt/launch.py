@@ -57,9 +57,9 @@ _PRELOADED = (
 )
 _HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
 _TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
-_FIRST_WARNING = 10.0  # seconds
+_FIRST_WARNING = 10.0  # seconds until the wait for other nodes is printed
 _LONGEST = 60  # seconds for all nodes to come, if none may be replaced; torchrun waits 600 or 900
-_LAST = 10.0  # seconds
+_REPORTING = 10.0  # seconds that other nodes get to print what has failed
 _LOGGERS = (  # of how each process ended
     "torch.distributed.elastic.multiprocessing.api",
     "torch.multiprocessing.spawn",
@@ -133,7 +133,7 @@ class _Wait:
         if self._has_others:
             sys.stderr.flush()
             with contextlib.suppress(KeyboardInterrupt, SignalException):
-                time.sleep(_LAST)
+                time.sleep(_REPORTING)
 
     def bounded(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Bound the wait, which is named after a while; return what reads the flags of torchrun.

@@ -32,7 +32,7 @@ _FORMS = {
     "log": "log(first, last, count), of numbers above 0",
     "range": "range(first, end, step), whose step leads from the first to the end",
 }
-_THOUSANDS = re.compile(r"[1-9]\d{0,2},0\d\d")  # what follows the comma is no number
+_THOUSANDS = re.compile(r"[1-9]\d{0,2},0\d\d")  # an item of a list does not begin with a zero
 _MOST = 100_000  # values of an axis; more are a typing error
 _REPEAT = "--repeat="
 _LAST = re.compile(r"([A-Za-z_]\w*)\W*$")
