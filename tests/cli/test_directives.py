@@ -339,6 +339,11 @@ def test_a_model_that_cannot_be_called_is_an_error() -> None:
         build_trainer(made("use:model=LanguageModel"))
 
 
+def test_a_sequence_that_no_machine_can_hold_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="seq_len=1000000000 is too long for this model"):
+        build_trainer(compose(["config:base", "set:seq_len=10**9"]).resolved)
+
+
 def test_each_directive_records_what_it_changed() -> None:
     done = compose(
         [DEBUG, "set:seed=3", "set:seed=3", "set:model.hidden_dim=64", "fiddler:make_large"]

@@ -32,6 +32,7 @@ from fidgpt.graph.secrets import redacted_value
 from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import RunDirectory, Trainer
+from fidgpt.train.device import first_line, is_lack_of_memory
 from fidgpt.train.facts import trainable_copy
 from fidgpt.train.run_directory import FLAGS_FILE
 
@@ -108,7 +109,12 @@ def try_model(trainer: Trainer) -> None:
     try:
         model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a user's model
-        line = (str(error).splitlines() or [type(error).__name__])[0]
+        line = first_line(error)
+        if is_lack_of_memory(error):  # such as more bytes than a machine can address
+            raise ConfigError(
+                f"a sequence of seq_len={trainer.seq_len} is too long for this model: choose a "
+                f"shorter one.\n  {_where(model, error)}{line:.200}"
+            ) from error
         raise ConfigError(
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its components do not "
             f"fit together.\n  {_where(model, error)}{line:.200}\n  {_REMEDY}"

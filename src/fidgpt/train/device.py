@@ -292,6 +292,7 @@ _MADV_HUGEPAGE, _LARGE_PAGE = 14, 2**21  # from Linux
 _LACKS = (
     *("can't allocate memory", "Cannot allocate memory", "cannot allocate memory", "bad_alloc"),
     *("failed to map segment", "could not create a memory", "could not create a primitive"),
+    "Storage size calculation overflowed",
 )
 _SURELY = 1.25  # times the memory there is: an estimate may be a few per cent off
 TRAIN_WITH_LESS = (
