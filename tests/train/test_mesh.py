@@ -6,19 +6,24 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import fiddle as fdl
 import pytest
 import torch
 from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, fiddlers, graph, model, tags, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError
-from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError, chunks
+from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError, chunks, entries
+from fidgpt.parallel.entries import defers, entered
 from fidgpt.parallel.tensor import draw_apart, undivided
+from fidgpt.train.device import machine_at_hand
+from fidgpt.train.facts import summary_of
+from fidgpt.train.summary_text import summary_text
 
 
 def test_an_axis_takes_the_processes_that_are_left() -> None:
@@ -178,31 +183,136 @@ def test_processes_draw_apart_inside_a_component_and_alike_after_it() -> None:
     assert not torch.equal(first, second) and torch.equal(after, after_second)
 
 
-class Recorded(nn.Linear):
-    """Records when it computes."""
+@pytest.mark.parametrize(
+    ("sizes", "change", "alike"),
+    [
+        ({}, None, True),
+        ({"replicate": 2}, None, False),
+        ({"shard": 2, "tensor": 2}, None, False),
+        ({"tensor": 2}, None, True),
+        ({"tensor": 2}, fiddlers.use_sequence_parallel, False),
+        ({"tensor": 2}, lambda cfg: graph.set_tag(cfg, tags.Dropout, 0.1), False),
+        ({"replicate": 2}, lambda cfg: setattr(cfg.model, "dropout", 0.0), True),
+    ],
+)
+def test_the_summary_shows_where_dropout_is_not_that_of_one_process(
+    cfg: fdl.Config, sizes: dict[str, int], change: Callable[[fdl.Config], object], alike: bool
+) -> None:
+    cfg.batch_size, cfg.model.dropout = 4, 0.1
+    cfg.model.blocks[0].attention.dropout = cfg.model.blocks[0].dropout = 0.0
+    fiddlers.use_mesh(cfg, **sizes)
+    if change is not None:
+        change(cfg)
+    trainer = build_trainer(cfg)
+    machine = machine_at_hand(trainer.parallel, trainer.precision.dtype)
+    text = summary_text(summary_of(trainer, machine), color=False)
+    assert ("other elements than in one process" in text) != alike
 
-    events: ClassVar[list[str]] = []
 
-    def forward(self, input: Tensor) -> Tensor:
-        self.events.append("compute")
-        return super().forward(input)
+class Products(TorchDispatchMode):
+    """Records when matrices are multiplied."""
+
+    def __init__(self, events: list[str]) -> None:
+        super().__init__()
+        self.events = events
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default):
+            self.events.append("compute")
+        return func(*args, **(kwargs or {}))
+
+
+def recorded(events: list[str], change: Callable[[Tensor, int | None], Tensor]) -> Any:
+    """A collective that only records when its tensor is sent and waited for."""
+
+    def begin(x: Tensor, axis: Axis, dim: int | None) -> Callable[[], Tensor]:
+        events.append("send")
+        return lambda: (events.append("wait"), change(x, dim))[1]
+
+    return begin
 
 
 def test_a_chunk_is_sent_while_the_next_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(x: Tensor, axis: Axis, dim: int) -> Callable[[], Tensor]:
-        events.append("send")
-        return lambda: (events.append("wait"), 2 * x)[1]
-
-    monkeypatch.setattr(chunks, "begin_all_sum", begin)
-    projection, events = Recorded(4, 3), Recorded.events
+    events: list[str] = []
+    monkeypatch.setattr(chunks, "begin_sum", recorded(events, lambda x, dim: 2 * x))
+    projection = nn.Linear(4, 3)
     x = torch.randn(2, 6, 4, requires_grad=True)
-    expected = 2 * nn.functional.linear(x, projection.weight, projection.bias)
+    expected = 2 * projection(x)
     chunks.sum_in_chunks(projection, Axis(2), num_chunks=3, on_part=False)
-    summed = projection(x)
+    with Products(events):
+        summed = projection(x)
     assert events == ["compute", "send"] * 3 + ["wait"] * 3
     torch.testing.assert_close(summed, expected)
     summed.sum().backward()
     torch.testing.assert_close(x.grad, projection.weight.sum(0).expand(2, 6, 4))
+
+
+def test_gradients_of_chunks_are_gathered_while_others_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def own(x: Tensor, dim: int | None) -> Tensor:
+        assert dim == 1
+        return x.chunk(2, 1)[0]
+
+    events: list[str] = []
+    monkeypatch.setattr(chunks, "begin_sum", recorded([], own))
+    both = recorded(events, lambda x, dim: torch.cat([x, x], dim=1))
+    monkeypatch.setattr(chunks, "begin_all_gather", both)
+    projection = nn.Linear(4, 3)
+    x, outer = torch.randn(2, 12, 4, requires_grad=True), torch.randn(2, 6, 3)
+    whole = torch.cat([outer, outer], dim=1)  # as if the other process had the same
+    projection(x).backward(whole)
+    expected = [one.grad for one in (x, projection.weight, projection.bias)]
+    x.grad = projection.weight.grad = projection.bias.grad = None
+    chunks.sum_in_chunks(projection, Axis(2), num_chunks=3, on_part=True)
+    part = projection(x)
+    torch.testing.assert_close(
+        part, nn.functional.linear(x, projection.weight, projection.bias)[:, :6]
+    )
+    with Products(events):
+        part.backward(outer)
+    assert events == ["send"] * 3 + ["wait", "compute", "compute"] * 3
+    for one, gradient in zip((x, projection.weight, projection.bias), expected, strict=True):
+        torch.testing.assert_close(one.grad, gradient)
+
+
+@pytest.mark.parametrize("dim", [None, 1])
+def test_a_gradient_is_sent_while_those_of_weights_are_computed(
+    dim: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    monkeypatch.setattr(entries, "all_gather", lambda x, axis, dim: torch.cat([x, x], dim))
+    half = recorded(
+        events, lambda x, dim: 2 * x if dim is None else torch.stack(x.chunk(2, dim)).sum(0)
+    )
+    monkeypatch.setattr(entries, "begin_sum", half)
+    query, key, frozen, unused = (nn.Linear(4, size, bias=size < 6) for size in (3, 5, 6, 7))
+    frozen.requires_grad_(False)
+    whole = nn.Linear(4, 2)  # which all processes compute
+    trained = [query.weight, query.bias, key.weight, key.bias, whole.weight, whole.bias]
+    x = torch.randn(2, 6, 4, requires_grad=True)
+
+    def total(x: Tensor) -> Tensor:
+        outputs = [query(x), key(x), key(2 * x), frozen(x), whole(x)]
+        return torch.cat(outputs, dim=-1).square().sum()
+
+    expected = torch.autograd.grad(total(x if dim is None else torch.cat([x, x], 1)), [x, *trained])
+    divided = [query, key, frozen, unused]
+    assert all(map(defers, divided))
+    assert not defers(model.LoRALinear(4, 3, rank=2)) and not defers(query.bias)
+    with Products(events):
+        loss = total(entered(x, Axis(2), dim, [one.weight for one in divided]))
+        events.clear()
+        found = torch.autograd.grad(loss, [x, *trained])
+    # Gradients of inputs, and of the weights of the product of another tensor and of `whole`.
+    assert events == ["compute"] * 7 + ["send"] + ["compute"] * 2 + ["wait"]
+    scales = [2.0 if dim is None else 1.0] + [1.0] * len(trained)
+    for one, gradient, scale in zip(found, expected, scales, strict=True):
+        torch.testing.assert_close(one, scale * gradient)
+    with torch.no_grad():
+        assert "receivers" not in vars(entered(x, Axis(2), None, [query.weight]))
 
 
 @pytest.mark.slow

@@ -1,4 +1,7 @@
-"""Sums over an axis in chunks, each of which is sent while the next one is computed."""
+"""Sums over an axis in chunks, each of which is sent while the next one is computed.
+
+If a process keeps its part of the sequence, the gradients of chunks are gathered likewise.
+"""
 
 from typing import Any
 
@@ -6,14 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.model.linear import extended
-from fidgpt.parallel.collectives import (
-    Coming,
-    all_gather,
-    begin_all_sum,
-    begin_sum_scatter,
-    scattered,
-    summed,
-)
+from fidgpt.parallel.collectives import Coming, begin_all_gather, begin_sum, scattered, summed
 from fidgpt.parallel.mesh import Axis
 
 __all__ = ["sum_in_chunks"]
@@ -54,26 +50,51 @@ class Chunked(nn.Module):
             return scattered(whole, axis, _SEQUENCE) if on_part else summed(whole, axis)
         # A chunk has tokens of each process's part, so that what it keeps is consecutive.
         each = x.unflatten(_SEQUENCE, (parts, number, -1)).unbind(_SEQUENCE + 1)
-        begin = begin_sum_scatter if on_part else begin_all_sum
         outputs: list[Tensor] = []
         coming: list[Coming] = []
-        for chunk in each:
-            outputs.append(super().forward(chunk.flatten(_SEQUENCE, _SEQUENCE + 1)))
-            coming.append(begin(outputs[-1].detach(), axis, _SEQUENCE))
-        return _Arrived.apply(coming, axis, on_part, *outputs)
+        returning: dict[int, Coming] = {}
+        for index, chunk in enumerate(each):
+            output = super().forward(chunk.flatten(_SEQUENCE, _SEQUENCE + 1))
+            outputs.append(_Returned.apply(output, returning, index) if on_part else output)
+            coming.append(begin_sum(output.detach(), axis, _SEQUENCE if on_part else None))
+        return _Arrived.apply(coming, returning, axis, on_part, *outputs)
 
 
 class _Arrived(torch.autograd.Function):
     """The sums of chunks, once all have arrived, side by side."""
 
     @staticmethod
-    def forward(ctx: Any, coming: list[Coming], axis: Axis, on_part: bool, *_: Tensor) -> Tensor:
-        ctx.axis, ctx.on_part, ctx.number = axis, on_part, len(coming)
+    def forward(
+        ctx: Any,
+        coming: list[Coming],
+        returning: dict[int, Coming],
+        axis: Axis,
+        on_part: bool,
+        *outputs: Tensor,
+    ) -> Tensor:
+        ctx.returning, ctx.axis, ctx.on_part = returning, axis, on_part
+        ctx.shapes = [output.shape for output in outputs]
         return torch.cat([wait() for wait in coming], dim=_SEQUENCE)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:
-        chunks = outer[0].chunk(ctx.number, _SEQUENCE)
+        chunks = outer[0].chunk(len(ctx.shapes), _SEQUENCE)
         if ctx.on_part:
-            chunks = [all_gather(chunk, ctx.axis, _SEQUENCE) for chunk in chunks]
-        return None, None, None, *chunks
+            for index in reversed(range(len(chunks))):  # the last one is needed first
+                ctx.returning[index] = begin_all_gather(chunks[index], ctx.axis, _SEQUENCE)
+            nothing = outer[0].new_zeros(())
+            chunks = [nothing.expand(shape) for shape in ctx.shapes]
+        return None, None, None, None, *chunks
+
+
+class _Returned(torch.autograd.Function):
+    """A chunk, whose gradient is waited for where it is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, output: Tensor, returning: dict[int, Coming], index: int) -> Tensor:
+        ctx.returning, ctx.index = returning, index
+        return output.view_as(output)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return ctx.returning.pop(ctx.index)(), None, None

@@ -25,8 +25,7 @@ from fidgpt.parallel.mesh import Axis
 
 def all_sum(x: Tensor, axis: Axis) -> Tensor:
     """Return the sum over an axis, which is the same on all of its processes, bit for bit."""
-    functional = _functional()
-    return functional.wait_tensor(functional.all_reduce(x.contiguous(), "sum", group_of(axis)))
+    return begin_sum(x, axis, None)()
 
 
 def all_max(x: Tensor, axis: Axis) -> Tensor:
@@ -37,38 +36,36 @@ def all_max(x: Tensor, axis: Axis) -> Tensor:
 
 def all_gather(x: Tensor, axis: Axis, dim: int) -> Tensor:
     """Return the tensors of all processes, which have one shape, side by side in `dim`."""
-    functional, parts = _functional(), x.movedim(dim, 0).contiguous()
-    # torch 2.13 renames it, and warns about the old name.
-    collective = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
-    return functional.wait_tensor(collective(parts, 0, group_of(axis))).movedim(0, dim)
+    return begin_all_gather(x, axis, dim)()
 
 
 def sum_scatter(x: Tensor, axis: Axis, dim: int) -> Tensor:
     """Return this process's part in `dim` of the sum over an axis."""
-    return _functional().wait_tensor(_sum_scatter(x, axis, dim)).movedim(0, dim)
+    return begin_sum(x, axis, dim)()
 
 
-def _sum_scatter(x: Tensor, axis: Axis, dim: int) -> Tensor:
-    functional, whole = _functional(), x.movedim(dim, 0).contiguous()
+Coming = Callable[[], Tensor]  # waits for a tensor that is being sent
+
+
+def begin_all_gather(x: Tensor, axis: Axis, dim: int) -> Coming:
+    """Begin `all_gather`."""
+    functional, part = _functional(), x.movedim(dim, 0).contiguous()
+    # torch 2.13 renames it, and warns about the old name.
+    collective = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+    coming = collective(part, 0, group_of(axis))
+    return lambda: functional.wait_tensor(coming).movedim(0, dim)
+
+
+def begin_sum(x: Tensor, axis: Axis, dim: int | None) -> Coming:
+    """Begin `sum_scatter`; without a dimension, `all_sum`."""
+    functional = _functional()
+    if dim is None:
+        whole = functional.all_reduce(x.contiguous(), "sum", group_of(axis))
+        return lambda: functional.wait_tensor(whole)
     name = "reduce_scatter_single"  # renamed likewise
     collective = getattr(functional, name, None) or functional.reduce_scatter_tensor
-    return collective(whole, "sum", 0, group_of(axis))
-
-
-Coming = Callable[[], Tensor]  # waits for a tensor that is being computed
-
-
-def begin_all_sum(x: Tensor, axis: Axis, dim: int) -> Coming:
-    """Begin `all_sum`."""
-    functional = _functional()
-    coming = functional.all_reduce(x.contiguous(), "sum", group_of(axis))
-    return lambda: functional.wait_tensor(coming)
-
-
-def begin_sum_scatter(x: Tensor, axis: Axis, dim: int) -> Coming:
-    """Begin `sum_scatter`."""
-    coming = _sum_scatter(x, axis, dim)
-    return lambda: _functional().wait_tensor(coming).movedim(0, dim)
+    part = collective(x.movedim(dim, 0).contiguous(), "sum", 0, group_of(axis))
+    return lambda: functional.wait_tensor(part).movedim(0, dim)
 
 
 def own_part(x: Tensor, axis: Axis, dim: int) -> Tensor:

@@ -16,6 +16,7 @@ from fidgpt.parallel import presence
 from fidgpt.parallel.meeting import MeetingError, Patience
 from fidgpt.parallel.mesh import ALONE, Axis, Mesh, places_on
 from fidgpt.parallel.sharding import shard_fully, without_reduction
+from fidgpt.parallel.tensor import drops
 from fidgpt.ranges import require_positive
 
 _GLOO = "gloo/transport/"  # in the messages of gloo's errors, which have no class of their own
@@ -114,6 +115,10 @@ class DataParallel:
     def undivided(self, model: nn.Module) -> list[str]:
         """Return paths of modules that processes compute whole, though they divide the others."""
         return []
+
+    def drops_alike(self, model: nn.Module, mesh: Mesh) -> bool:
+        """Return whether a step on a mesh drops the elements that one process would drop."""
+        return mesh.size == 1 or not drops(model)
 
     @property
     def data_rank(self) -> int:

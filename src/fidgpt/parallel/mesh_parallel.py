@@ -131,6 +131,13 @@ class MeshParallel(DataParallel):
         """Return paths of modules that processes compute whole, though they divide the others."""
         return matrices.undivided(model) if self._divides_matrices else []
 
+    def drops_alike(self, model: nn.Module, mesh: Mesh) -> bool:
+        """Return whether a step on a mesh drops the elements that one process would drop."""
+        is_alone = (
+            mesh.tensor == mesh.size and type(self.parts["tensor"]) is matrices.TensorParallel
+        )
+        return super().drops_alike(model, mesh) or (is_alone and not matrices.drops_apart(model))
+
     @property
     def _divides_matrices(self) -> bool:
         return self.mesh.tensor > 1 and isinstance(self.parts["tensor"], matrices.TensorParallel)

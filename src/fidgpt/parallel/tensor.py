@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from fidgpt.parallel import collectives
 from fidgpt.parallel.chunks import sum_in_chunks
-from fidgpt.parallel.collectives import copied, gathered, joined, scattered, sliced, summed
+from fidgpt.parallel.collectives import gathered, joined, scattered, sliced, summed
+from fidgpt.parallel.entries import defers, entered
 from fidgpt.parallel.mesh import Axis, Mesh
 from fidgpt.parallel.placement import Part, gather_uneven
 from fidgpt.placement import LINEAR_DIMS, Columns, Dims, Divisible, Once, OnHeads, Rows
@@ -134,7 +135,9 @@ def _divide(component: Any, axis: Axis, *, on_part: bool, num_chunks: int) -> No
         component.split_place = (axis.index, axis.size)
     if hasattr(component, "first_row"):
         component.first_row = component.weight.placement.begin
-    component.register_forward_pre_hook(partial(_enter, axis, on_part))
+    columns = [name for name, entry in split.parts.items() if isinstance(entry, Columns)]
+    deferred = tuple(name for name in columns if defers(_child(component, name)))
+    component.register_forward_pre_hook(partial(_enter, axis, on_part, deferred))
     if split.gathers:
         component.vocabulary = SplitVocabulary(component.weight.placement)
         component.register_forward_hook(component.vocabulary.leave)
@@ -203,12 +206,14 @@ class _JoinedLogits(torch.autograd.Function):
 # Hooks. A stream is split along the sequence in training only, where lengths are known to fit.
 
 
-def _enter(axis: Axis, on_part: bool, module: nn.Module, args: tuple[Any, ...]) -> Any:
-    x = args[0]
-    if not x.is_floating_point():
+def _enter(
+    axis: Axis, on_part: bool, deferred: tuple[str, ...], module: nn.Module, args: tuple[Any, ...]
+) -> Any:
+    if not args[0].is_floating_point():
         return None
-    x = gathered(x, axis, _SEQUENCE) if on_part and module.training else copied(x, axis)
-    return x, *args[1:]
+    dim = _SEQUENCE if on_part and module.training else None
+    weights = [module.get_parameter(f"{name}.weight") for name in deferred]
+    return entered(args[0], axis, dim, weights), *args[1:]
 
 
 def _leave(axis: Axis, on_part: bool, module: nn.Module, args: object, out: Tensor) -> Tensor:
@@ -245,7 +250,7 @@ def draw_apart(inside: nn.Module, axis: Axis) -> None:
 
     They drop elements of different heads or tokens there.
     """
-    if not _drops(inside):
+    if not drops(inside):
         return
     states: list[list[tuple[torch.Generator, Tensor]]] = []
 
@@ -264,11 +269,6 @@ def draw_apart(inside: nn.Module, axis: Axis) -> None:
 
     inside.register_forward_pre_hook(enter)
     inside.register_forward_hook(leave)
-
-
-def _drops(module: nn.Module) -> bool:
-    """Return whether a module drops elements at random."""
-    return any(getattr(one, "dropout", 0.0) for one in module.modules())
 
 
 def _once(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
@@ -291,6 +291,16 @@ ELEMENTWISE_MODULES = (nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout)
 def is_elementwise(module: nn.Module) -> bool:
     """Return whether a module treats each vector of the last dimension by itself."""
     return getattr(module, "ELEMENTWISE", False) or type(module) in ELEMENTWISE_MODULES
+
+
+def drops(module: nn.Module) -> bool:
+    """Return whether a module drops elements at random."""
+    return any(getattr(one, "dropout", 0.0) for one in module.modules())
+
+
+def drops_apart(model: nn.Module) -> bool:
+    """Return whether a divided component drops elements at random."""
+    return any(map(drops, _divided(model).values()))
 
 
 def undivided(model: nn.Module) -> list[str]:
@@ -457,7 +467,7 @@ class SequenceParallel(TensorParallel):
             run[-1].register_forward_hook(partial(_end_parts, axis))
             for block in run:
                 whole = [x for x in block.children() if x not in divided and not is_elementwise(x)]
-                if not any(map(_drops, whole)):  # else these would differ
+                if not any(map(drops, whole)):  # else these would differ
                     draw_apart(block, axis)
 
 

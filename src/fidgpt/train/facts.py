@@ -154,6 +154,7 @@ class Facts:
       memory_there: bytes that each device has; None if unknown.
       weights: what initializes the model; None if its weights are random.
       undivided: modules with matrices that every process of the axis `tensor` computes whole.
+      drops_alike: whether dropout drops the elements that one process would drop.
       evaluators: names of the evaluators.
       copies: bytes of checkpoints that a machine keeps in memory.
     """
@@ -173,6 +174,7 @@ class Facts:
     memory_there: int | None = None
     weights: str | None = None
     undivided: tuple[str, ...] = ()
+    drops_alike: bool = True
     evaluators: tuple[str, ...] = ()
     copies: int = 0
 
@@ -316,6 +318,7 @@ def facts_of(
         evaluators=tuple(recipe.evaluators),
         copies=_copies(recipe.checkpoints, memory, mesh),
         undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
+        drops_alike=recipe.parallel.drops_alike(model, mesh),
     )
 
 

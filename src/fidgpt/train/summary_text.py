@@ -100,7 +100,7 @@ def _model(summary: Summary) -> Rows:
         ("token embeddings", f"{count.embedding:,}; {count.without_embedding:,} elsewhere"),
         ("shared", _shared(facts)),
         ("KV cache", cached),
-        *_undivided(facts),
+        *_on_meshes(facts),
         *([("starts from", facts.weights)] if facts.weights else []),
     ]
 
@@ -213,7 +213,7 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
     rows = [
         ("parameters", f"{count.total:,}{parts}"),
         ("shared parameters", _shared(facts)),
-        *_undivided(facts),
+        *_on_meshes(facts),
         ("FLOPs per token", f"{facts.flops_per_token:.3g} (forward and backward)"),
         ("tokens", tokens_text(facts)),
         ("device", _device_text(facts)),
@@ -234,9 +234,11 @@ def _copies(facts: Facts) -> Rows:
     return [("checkpoints in memory", text)] if facts.copies else []
 
 
-def _undivided(facts: Facts) -> list[tuple[str, str]]:
-    """Return a row for what tensor parallelism does not divide, if there is something."""
-    return [("computed whole", ", ".join(facts.undivided))] if facts.undivided else []
+def _on_meshes(facts: Facts) -> list[tuple[str, str]]:
+    """Return what is not as one process has it, or not divided, if there is something."""
+    whole, drops = ", ".join(facts.undivided), "other elements than in one process"
+    rows = [("computed whole", whole)] if whole else []
+    return rows if facts.drops_alike else [*rows, ("dropout", drops)]
 
 
 def _shared(facts: Facts) -> str:
