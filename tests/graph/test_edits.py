@@ -1,5 +1,6 @@
 """Edits of values: what each operation changes, and that an error changes nothing."""
 
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -204,6 +205,19 @@ class TestSetParts:
         assert cfg.call is scaled
         set_text(cfg, "call", "scaled(ratio=2.0)", parts=PARTS)
         assert build(cfg)(4) == 8
+
+    @pytest.mark.parametrize("hint", [Callable[[int], None], typing.Callable[[int], None]])
+    def test_of_a_class_an_instance_is_called_where_a_call_returns_nothing(self, hint: Any) -> None:
+        class Counts:
+            def __call__(self, number: int) -> None: ...
+
+        def hold(call: Any = None) -> Any:
+            return call
+
+        hold.__annotations__["call"] = hint | None
+        cfg = fdl.Config(hold)
+        set_text(cfg, "call", "Counts", parts={"Counts": Counts})
+        assert isinstance(build(cfg), Counts)
 
     def test_a_required_parameter_inherits_as_its_namesakes_do(self) -> None:
         cfg = fdl.Config(Outer, width=Width.new(8), child=fdl.Config(Part, width=Width.new()))

@@ -158,8 +158,10 @@ def may_return(function: Any, hint: Any) -> bool:
     """Whether a function or class, where it is one, may return what a Callable shall."""
     if not (inspect.isfunction(function) or inspect.isclass(function)):
         return True
-    returns, built = typing.get_args(hint)[1:] or (Any,), hints_of(function).get("return", Any)
-    return _may_be(built, returns[0], exactly=inspect.isclass(function))
+    returns, built = (typing.get_args(hint)[1:] or (Any,))[0], hints_of(function).get("return", Any)
+    if returns in (None, types.NoneType):  # a function may return more; of a class, instances act
+        return inspect.isfunction(function)
+    return _may_be(built, returns, exactly=inspect.isclass(function))
 
 
 def _may_be(built: Any, hint: Any, *, exactly: bool) -> bool:
