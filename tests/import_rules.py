@@ -31,6 +31,7 @@ INSIDE = {
 LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "torch"}
 OUTSIDE = {
     **dict.fromkeys(ALONE, frozenset()),
+    "placement": {"torch"},
     **dict.fromkeys(LIBRARY | {"train"}, frozenset(LIBRARY_PACKAGES)),
     "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fidgpt import data, fiddlers, graph, model, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.placement import whole_of
+from fidgpt.placement import whole_of
 from fidgpt.train.state import TrainState, progress
 
 SEQ_LEN, ROWS, NUM_STEPS = 24, 4, 2

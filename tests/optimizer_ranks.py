@@ -14,9 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from fidgpt.optim import Adafactor, Muon
 from fidgpt.parallel import DataParallel, Mesh, MeshParallel
 from fidgpt.parallel.owners import Owners
-from fidgpt.parallel.placement import Part, part_of, whole_of
+from fidgpt.parallel.placement import Part, part_of
 from fidgpt.parallel.statistics import ProcessStatistics
 from fidgpt.parallel.tensor import TensorParallel
+from fidgpt.placement import whole_of
 
 # Two stacks, of as many matrices as processes and one more; the others are wide, tall and narrow.
 MATRICES = ((4, 8, 12), (5, 6, 6), (12, 16), (16, 8), (32, 4), (7, 3), (12, 12), (12, 12))

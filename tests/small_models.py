@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fidgpt import configs, fiddlers, graph, parallel
 from fidgpt import model as lm
-from fidgpt.parallel.placement import whole_of
+from fidgpt.placement import whole_of
 from fidgpt.train import Trainer, state
 
 M = TypeVar("M", bound=nn.Module)

@@ -10,12 +10,19 @@ and everything else follows (see `fidgpt.parallel.tensor`): its input is the sam
 its output is summed over them, and whole parameters inside it have their gradients summed. A linear
 layer declares by `SPLIT_DIMS` which dimensions of its parameters that means. A component without a
 declaration is computed whole on every process.
+
+Of what is divided, a process holds parts: here is also how whole tensors are made of them, and
+parts of whole ones. FSDP may shard a part again, as a DTensor of torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import torch
+from torch import Tensor
+
+T = TypeVar("T", bound=Tensor)
 Dims = Mapping[str, int | None]  # by parameter; None if it counts on one process only
 
 
@@ -120,6 +127,61 @@ class Placement(Protocol):
 def placement_of(parameter: object) -> Placement | None:
     """Return the placement of a parameter; None if this process holds all of it."""
     return getattr(parameter, "placement", None)
+
+
+def placed_like(tensor: T, parameter: object) -> T:
+    """Return a tensor that is divided as a parameter is, with its placement."""
+    if (placement := placement_of(parameter)) is not None:
+        vars(tensor)["placement"] = placement
+    return tensor
+
+
+def is_sharded(tensor: object) -> bool:
+    """Return whether a tensor is a DTensor, without its import, which takes a second."""
+    return hasattr(tensor, "device_mesh")
+
+
+def is_divided(tensor: object) -> bool:
+    """Return whether processes may hold parts of a tensor; the same on all of them."""
+    return is_sharded(tensor) or placement_of(tensor) is not None
+
+
+def held(tensor: Any) -> Any:
+    """Return what this process holds of a tensor, as a plain one that shares its memory."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def whole_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape of the whole tensor of which this process may hold a part."""
+    placement, shape = placement_of(tensor), tuple(tensor.shape)
+    return shape if placement is None else placement.whole_shape(shape)
+
+
+@torch.no_grad()
+def whole_of(tensor: Any, parameter: object) -> Any:
+    """Return a whole tensor from this process's part; all processes call this.
+
+    Args:
+      tensor: the parameter or, divided in the same way, its gradient or state.
+      parameter: with its placement.
+    """
+    placement = placement_of(parameter)
+    tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
+    return tensor if placement is None else placement.gather(tensor)
+
+
+@torch.no_grad()
+def keep(tensor: Any, whole: Tensor) -> None:
+    """Copy this process's part of a whole tensor, which all processes have, into a tensor."""
+    if (placement := placement_of(tensor)) is not None:
+        whole = placement.cut(whole)
+    if is_sharded(tensor):
+        from torch.distributed.tensor import distribute_tensor  # late: it takes a second
+
+        mesh, placements = tensor.device_mesh, tensor.placements
+        # Every process has the same values, so no communication is needed.
+        whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    tensor.copy_(whole)
 
 
 class Job(NamedTuple):

@@ -16,8 +16,8 @@ from fidgpt import configs, fiddlers, graph, optim, parallel, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
-from fidgpt.parallel.placement import whole_of
 from fidgpt.parallel.statistics import ProcessStatistics
+from fidgpt.placement import whole_of
 from fidgpt.train.state import TrainState
 from fidgpt.train.step import GradientNorms
 

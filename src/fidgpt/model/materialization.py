@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fidgpt.placement import placement_of
+from fidgpt.placement import is_divided, keep, whole_shape
 
 __all__ = ["InitError", "initialize", "materialize"]
 
@@ -143,7 +143,7 @@ def _unsharded(module: nn.Module) -> Iterator[None]:
     This includes child modules, which are initialized later.
     """
     held = [part._parameters for part in module.modules()]
-    shards = {id(x): x for own in held for x in own.values() if x is not None and _is_part(x)}
+    shards = {id(x): x for own in held for x in own.values() if x is not None and is_divided(x)}
     full = {key: nn.Parameter(_whole(x), x.requires_grad) for key, x in shards.items()}
     places = [(own, name, id(x)) for own in held for name, x in own.items() if id(x) in full]
     for own, name, number in places:
@@ -154,34 +154,9 @@ def _unsharded(module: nn.Module) -> Iterator[None]:
         own[name] = shards[number]
 
 
-def _is_part(tensor: object) -> bool:
-    return _is_sharded(tensor) or placement_of(tensor) is not None
-
-
-def _is_sharded(tensor: object) -> bool:
-    # Tested by an attribute, because importing DTensor takes seconds.
-    return hasattr(tensor, "device_mesh")
-
-
 def _whole(parameter: Tensor) -> Tensor:
     """Return an empty CPU tensor with the full shape of a parameter."""
-    placement, shape = placement_of(parameter), tuple(parameter.shape)
-    shape = shape if placement is None else placement.whole_shape(shape)
-    return torch.empty(shape, dtype=parameter.dtype, device="cpu")
-
-
-def keep(parameter: Tensor, values: Tensor) -> None:
-    """Copy full values into a parameter, which may be divided, and then sharded."""
-    if (placement := placement_of(parameter)) is not None:
-        values = placement.cut(values)
-    if _is_sharded(parameter):
-        from torch.distributed.tensor import DTensor, distribute_tensor
-
-        assert isinstance(parameter, DTensor)
-        # Every process has the same values, so no communication is needed.
-        mesh, placements = parameter.device_mesh, parameter.placements
-        values = distribute_tensor(values, mesh, placements, src_data_rank=None)
-    parameter.copy_(values)
+    return torch.empty(whole_shape(parameter), dtype=parameter.dtype, device="cpu")
 
 
 def _reset(module: nn.Module, path: str, names: list[str], *, seed: int) -> None:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from fidgpt.optim.optimizers import Closure, Group, loss_of, require_settings
-from fidgpt.optim.wholes import held, is_divided
-from fidgpt.placement import Share, Statistics
+from fidgpt.placement import Share, Statistics, held, is_divided
 
 __all__ = ["Adafactor"]
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from fidgpt.optim.optimizers import Closure, Group, adamw, loss_of, require_settings
-from fidgpt.optim.wholes import held, put_back, whole_of, whole_shape
-from fidgpt.placement import Job, Workers
+from fidgpt.placement import Job, Workers, held, keep, placed_like, whole_of, whole_shape
 
 __all__ = ["Muon"]
 
@@ -153,11 +152,11 @@ class _Alone:
         return [self._done(*job) for job in jobs]
 
     def _done(self, part: Tensor, parameter: Any, function: Any) -> Tensor:
-        like = torch.zeros_like(parameter, dtype=part.dtype)
+        like = placed_like(torch.zeros_like(parameter, dtype=part.dtype), parameter)
         held(like).copy_(part)
         whole = whole_of(like, parameter)
         each = [function(one) for one in (whole.unbind() if whole.dim() == 3 else [whole])]
-        put_back(torch.stack(each) if whole.dim() == 3 else each[0], like, parameter)
+        keep(like, torch.stack(each) if whole.dim() == 3 else each[0])
         return held(like)
 
 

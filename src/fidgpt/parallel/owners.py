@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fidgpt.parallel.placement import block_of, whole_shape
-from fidgpt.placement import Job
+from fidgpt.parallel.placement import block_of
+from fidgpt.placement import Job, whole_shape
 
 if TYPE_CHECKING:
     from fidgpt.parallel.data_parallel import DataParallel

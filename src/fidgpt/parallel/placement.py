@@ -14,10 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fidgpt.model.materialization import keep
 from fidgpt.parallel.collectives import all_gather, all_sum
 from fidgpt.parallel.mesh import Axis, Places
-from fidgpt.parallel.sharding import is_sharded
+from fidgpt.placement import held, is_sharded, keep, placement_of, whole_of, whole_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,11 +108,8 @@ def gather_uneven(x: Tensor, part: Part, dim: int) -> Tensor:
 
 def part_of(parameter: object) -> Part | None:
     """Return the place of a parameter; None if it is not divided along an axis."""
-    return getattr(parameter, "placement", None)
-
-
-def _local(tensor: Any) -> Tensor:
-    return tensor.to_local() if is_sharded(tensor) else tensor
+    part: Any = placement_of(parameter)
+    return part
 
 
 class Block(NamedTuple):
@@ -128,17 +124,6 @@ class Block(NamedTuple):
     tensor: Tensor
     begin: tuple[int, ...]
     shape: tuple[int, ...]
-
-
-def whole_shape(tensor: Tensor) -> tuple[int, ...]:
-    """Return the shape of the whole tensor of which this process may hold a part."""
-    part = part_of(tensor)
-    return tuple(tensor.shape) if part is None else part.whole_shape(tensor.shape)
-
-
-def is_divided(tensor: Tensor) -> bool:
-    """Return whether this process may hold a part of a tensor only."""
-    return is_sharded(tensor) or part_of(tensor) is not None
 
 
 def block_of(tensor: Any) -> Block | None:
@@ -162,32 +147,13 @@ def block_of(tensor: Any) -> Block | None:
     return Block(tensor, tuple(begin), shape)
 
 
-def placed_like(tensor: Tensor, parameter: object) -> Tensor:
-    """Return a tensor that is divided as a parameter is, with its placement."""
-    if (part := part_of(parameter)) is not None:
-        vars(tensor)["placement"] = part
-    return tensor
-
-
-@torch.no_grad()
-def whole_of(tensor: Any, parameter: object) -> Tensor:
-    """Return a whole tensor from this process's part; all processes call this.
-
-    Args:
-      tensor: the parameter or, divided in the same way, its gradient or state.
-      parameter: with its placement.
-    """
-    part, tensor = part_of(parameter), tensor.full_tensor() if is_sharded(tensor) else tensor
-    return tensor if part is None else part.gather(tensor)
-
-
 @contextmanager
 def wholes(model: nn.Module) -> Iterator[None]:
     """Give a model whole parameters in main memory inside the block, and parts of them after it."""
-    held = [module._parameters for module in model.modules()]
+    owned = [module._parameters for module in model.modules()]
     places = [
         (own, name, p)
-        for own in held
+        for own in owned
         for name, p in own.items()
         if p is not None and part_of(p) is not None
     ]
@@ -197,9 +163,8 @@ def wholes(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        with torch.no_grad():
-            for parameter, whole in made.items():
-                keep(parameter, whole.detach())
+        for parameter, whole in made.items():
+            keep(parameter, whole.detach())
         for own, name, parameter in places:
             own[name] = parameter
 
@@ -217,7 +182,7 @@ def reduce_gradients(parameters: Iterable[nn.Parameter]) -> None:
         part = part_of(parameter)
         if part is None or parameter.grad is None:
             continue
-        gradient = _local(parameter.grad)
+        gradient = held(parameter.grad)
         if part.is_once and part.axis.index:
             gradient.zero_()
         elif part.is_partial:
@@ -270,7 +235,7 @@ def own_squares(
     Of what several processes hold, the first of them counts.
     """
     norms: Any = torch._foreach_norm(  # pyright: ignore[reportPrivateImportUsage]
-        [_local(gradient) for gradient in gradients]
+        [held(gradient) for gradient in gradients]
     )
     counted, zero = [], norms[0].new_zeros(())
     for norm, gradient, parameter in zip(norms, gradients, parameters, strict=True):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -104,8 +104,3 @@ def _gather_around_features(model: nn.Module) -> None:
         return switch(mode)
 
     setattr(model, "train", train)  # noqa: B010
-
-
-def is_sharded(tensor: Tensor) -> bool:
-    """Return whether a tensor is a DTensor, without its import, which takes a second."""
-    return hasattr(tensor, "device_mesh")

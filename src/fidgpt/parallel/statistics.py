@@ -16,8 +16,8 @@ from torch import Tensor
 
 from fidgpt.parallel.collectives import all_gather
 from fidgpt.parallel.mesh import Axis
-from fidgpt.parallel.placement import Part, block_of, part_of, whole_shape
-from fidgpt.placement import Share
+from fidgpt.parallel.placement import Part, block_of, part_of
+from fidgpt.placement import Share, whole_shape
 
 if TYPE_CHECKING:
     from fidgpt.parallel.data_parallel import DataParallel

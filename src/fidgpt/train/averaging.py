@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fidgpt.parallel.placement import placed_like
+from fidgpt.placement import placed_like
 from fidgpt.ranges import require_probability
 from fidgpt.train.step import group_by_mesh
 

@@ -22,8 +22,8 @@ from fidgpt.data import mask_loss
 from fidgpt.data.streams import rows_of_rank
 from fidgpt.parallel.counting import KINDS, OUTSIDE, CollectiveCounts, counting
 from fidgpt.parallel.mesh import Mesh
-from fidgpt.parallel.placement import whole_of
 from fidgpt.parallel.ranks import run_ranks
+from fidgpt.placement import whole_of
 from fidgpt.train.run_directory import RunDirectory
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from fidgpt.data import EvaluationStream, StreamWrapper, TrainingStream
 from fidgpt.data.streams import rows_of_rank
 from fidgpt.optim import Schedule
 from fidgpt.optim.groups import Grouping
+from fidgpt.placement import held
 from fidgpt.train.averaging import EvaluationWeights
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import flatten
@@ -271,8 +272,7 @@ def _stand_in(run: Components, groups: Sequence[Mapping[str, Any]]) -> tuple[nn.
 
 def _values(module: nn.Module) -> list[Tensor]:
     """Return copies of this process's part of the parameters."""
-    own = (getattr(one, "to_local", lambda one=one: one)() for one in module.parameters())
-    return [one.detach().clone() for one in own]
+    return [held(one).detach().clone() for one in module.parameters()]
 
 
 def _differ(one: Tensor, other: Tensor) -> bool:

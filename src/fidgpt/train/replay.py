@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from fidgpt.parallel import DataParallel
 from fidgpt.parallel.placement import block_of
-from fidgpt.parallel.sharding import is_sharded
+from fidgpt.placement import held
 from fidgpt.ranges import require_size
 from fidgpt.train.checkpoints import tensors
 from fidgpt.train.checkpoints.checkpoints import contents_of
@@ -133,7 +133,7 @@ class _Saved:
         }
         self._sections = sections
         self._live = {
-            (section, name): _local(tensor)
+            (section, name): held(tensor)
             for section, named in {**sections, "buffers": _buffers(state)}.items()
             for name, tensor in named.items()
         }
@@ -225,7 +225,7 @@ def _computed(update: Update, state: TrainState) -> _Result:
     paths = _parameter_paths(state.optimizer, state.model)
     for section, named in sections.items():
         for name, tensor in named.items():
-            checks["result", _readable(section, name, paths)] = checksum(_local(tensor))
+            checks["result", _readable(section, name, paths)] = checksum(held(tensor))
     read = _read(checks)
     read["result", "settings and policies"] = hash(repr(texts))
     return _Result(outcome, read)
@@ -244,9 +244,9 @@ def _watched(replica: nn.Module) -> Iterator[dict[Key, Tensor]]:
     def watch(name: str, parameter: Tensor) -> None:
         passes[name] = passes.get(name, 0) + 1
         place = name if passes[name] == 1 else f"{name} (micro-batch {passes[name]})"
-        checks["weight", place] = checksum(_local(parameter))
+        checks["weight", place] = checksum(held(parameter))
         if parameter.grad is not None:
-            checks["gradient", place] = checksum(_local(parameter.grad))
+            checks["gradient", place] = checksum(held(parameter.grad))
 
     handles = [
         parameter.register_post_accumulate_grad_hook(partial(watch, name))
@@ -280,10 +280,6 @@ def checksum(tensor: Tensor) -> Tensor:
         # The constant spreads the factors over all 64 bits (Knuth, volume 3, 6.4); | 1: odd.
         total += (chunk * ((places * -7046029254386353131) | 1)).sum()
     return total
-
-
-def _local(tensor: Any) -> Tensor:
-    return tensor.to_local() if is_sharded(tensor) else tensor
 
 
 def _read(checks: Mapping[Key, Tensor]) -> dict[Key, int]:

@@ -20,9 +20,8 @@ from fidgpt.parallel import DataParallel
 from fidgpt.parallel.agreement import Agreed, Agreement
 from fidgpt.parallel.owners import Owners
 from fidgpt.parallel.placement import norms_of_wholes, own_squares, part_of
-from fidgpt.parallel.sharding import is_sharded
 from fidgpt.parallel.statistics import ProcessStatistics
-from fidgpt.placement import KeepsStatistics, SharesWork
+from fidgpt.placement import KeepsStatistics, SharesWork, is_sharded
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
 from fidgpt.train.device import first_line, is_lack_of_memory, widest_dtype

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.files import parse_json
-from fidgpt.parallel.placement import Block, block_of, is_divided, placed_like, whole_shape
+from fidgpt.parallel.placement import Block, block_of
 from fidgpt.parallel.presence import advance
-from fidgpt.parallel.sharding import is_sharded
+from fidgpt.placement import held, is_divided, is_sharded, placed_like, whole_shape
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce
@@ -401,7 +401,7 @@ class Stored:
         for name, target in targets.items():
             block = block_of(target)
             if block is None:  # another process has it
-                getattr(target, "to_local", lambda: target)().zero_()  # noqa: B023
+                held(target).zero_()
                 continue
             for begin, (shape, file) in self._pieces[name].items():
                 if all(low < high for low, high in _overlap(block, begin, shape)):
