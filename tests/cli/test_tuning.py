@@ -45,11 +45,10 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Slow:
     ) -> list[Any]:
         calls: list[Any] = []
 
-        def measure(run: Any, pieces: Any, asked: Sequence[Any], **_: float) -> tuning.Speeds:
-            are_formats = asked[-1].kernel is None
+        def measure(run: Any, pieces: Any, asked: Any, effort: tuning.Effort) -> tuning.Speeds:
+            are_formats = effort is tuning.FORMATS
             calls.extend([run] if are_formats else [])
-            names = [one.name for one in asked]
-            found = dict(zip(names, seconds if are_formats else kernels, strict=False))
+            found = dict(zip(asked, seconds if are_formats else kernels, strict=False))
             return tuning.Speeds(
                 seconds=found,
                 products={name: products * one for name, one in found.items()},
@@ -157,7 +156,7 @@ def test_the_fastest_attention_is_chosen_where_the_config_sets_none(measured: Sl
     assert graph.equal(chooser.tuned_alike(made_of().config, cfg), cfg)
     measured(3.0, 2.0, 1.0, kernels=(1.0, 0.98, 0.97, 3.0))
     assert choice_of(renew=True).kernel is None  # too little
-    assert choice_of("set:**.attention.kernel=sdpa").kernels is None
+    assert "attention" not in choice_of("set:**.attention.kernel=sdpa").measured
 
 
 def test_short_runs_and_several_processes_are_not_measured(
@@ -228,10 +227,11 @@ def test_models_of_every_kind_can_be_measured(name: str) -> None:
     trainer = build_trainer(made.resolved)
     before = {key: (one.shape, one.is_meta) for key, one in trainer.model.named_parameters()}
     choice = chooser.choose(made, trainer, renew=True)
-    assert choice is not None and choice.speeds is not None
-    assert all(one > 0 for one in choice.speeds.seconds.values())
-    assert choice.kernels is not None and len(choice.kernels.seconds) == 4
-    assert all(one > 0 for one in choice.kernels.seconds.values())
+    assert choice is not None
+    assert [*choice.measured] == ["number format", "attention"]
+    assert len(choice.measured["attention"].seconds) == 4
+    for speeds in choice.measured.values():
+        assert all(one > 0 for one in speeds.seconds.values())
     assert all(
         one.kernel is lm.fastest for one in trainer.model.modules() if hasattr(one, "kernel")
     )
@@ -247,11 +247,11 @@ def test_formats_without_digits_are_not_called_float32() -> None:
 
     trainer = build_trainer(made_of().resolved)
     pieces = tuning.pieces_of(trainer)
-    formats = [
-        tuning.Candidate(name=tuning.name_of(one), precision=one)
+    formats = {
+        tuning.name_of(one): tuning.Candidate(one)
         for one in (Float32(), Float32(products="medium"))
-    ]
-    speeds = tuning.measure(trainer, pieces, formats, seconds=0.0)
+    }
+    speeds = tuning.measure(trainer, pieces, formats, tuning.Effort(seconds=0.0, steady=1.3))
     assert [*speeds.seconds] == ["float32", "float32 (medium products)"][: len(speeds.seconds)]
     assert not tuning.is_exact(Float32(products="medium"), multiply=rounded)
     assert tuning.is_exact(Float32(products="highest"))

@@ -63,8 +63,7 @@ def speed_text(choice: Choice | None, *, color: bool) -> str:
             "Nothing is measured for this config: it sets precision and compilation itself, or the "
             "run is too short to gain by it, or the model too large.\n"
         )
-    measured = {"number format": choice.speeds, "attention": choice.kernels}
-    tables = [_speeds(kind, one) for kind, one in measured.items() if one is not None]
+    tables = [_speeds(kind, one) for kind, one in choice.measured.items()]
     note = Text("Without the optimizer's part of a step.", style="dim")
     parts = [part for table in tables for part in (table, "")] + [note] * bool(tables)
     return _rendered([*parts, f"Chosen: {choice.reason}."], width=100, color=color)

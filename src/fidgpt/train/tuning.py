@@ -7,12 +7,13 @@ forward and backward, and then its attention with each kernel.
 
 import contextlib
 import copy
+import itertools
 import math
 import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -32,13 +33,10 @@ from fidgpt.train.precision import Precision, native_precision
 _MIN_GAIN = 1.05  # times the speed of the most exact format, or of the kernel as it comes
 _MIN_FLOPS = 2e12  # of a run that measuring may delay: about ten seconds
 _LARGEST = 1e8  # parameters of a block that can be filled in passing
-_SECONDS, _SECONDS_OF_ATTENTION = 1.2, 0.4  # for all measurements together
 _PATIENCE = 2  # times as long, where other programs are in the way
 _ROUNDS = 9  # at most, of each candidate, while none are; two at least
 _PIECE_FLOPS = 4e9  # of one forward and backward pass: about 20 ms of a CPU
 _MIN_TOKENS = 16
-# Ratio of the two shortest times above which other programs are in the way: formats differ by more.
-_STEADY, _STEADY_ATTENTION = 1.3, 1.05
 # Share of the time that threads may wait for a processor: the shortest times of a machine that is
 # busy throughout agree with each other, and do not show what it does alone. It is 0.01 on an idle
 # one, and 0.5 or more beside a program that uses all cores.
@@ -68,28 +66,32 @@ class Tunable(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Speeds:
-    """What was measured: seconds of a training step, without the optimizer's.
+    """Seconds of a training step without the optimizer's, as measured of candidates, by name.
 
     Attributes:
-      seconds: in each format, by its name; only those that may be chosen.
-      products: those of them that matrix products take.
-      num_kinds: kinds of blocks.
+      seconds: of those that may be chosen; first the one that stays unless another gains enough.
+      products: what matrix products take of that.
       is_steady: whether repeated measurements agreed.
     """
 
     seconds: Mapping[str, float]
     products: Mapping[str, float]
-    num_kinds: int = 1
     is_steady: bool = True
 
     def compiled(self, name: str) -> float:
-        """Return the estimated seconds of a compiled step in a format."""
+        """Return the estimated seconds of a compiled step with a candidate."""
         return self.seconds[name] - _SAVED * max(0.0, self.seconds[name] - self.products[name])
 
-    @property
-    def compiling(self) -> float:
-        """Estimated seconds that compilation takes once."""
-        return _COST + _COST_OF_KIND * self.num_kinds
+    def best(self, *, otherwise: str) -> str:
+        """Return the fastest candidate, or the first one unless the fastest gains enough.
+
+        Args:
+          otherwise: the candidate to return if other programs disturbed the measurement.
+        """
+        first, best = next(iter(self.seconds)), min(self.seconds, key=self.seconds.__getitem__)
+        if not self.is_steady:
+            return otherwise if otherwise in self.seconds else first
+        return first if self.seconds[first] < _MIN_GAIN * self.seconds[best] else best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,32 +100,32 @@ class Choice:
 
     Attributes:
       precision: the number format, one of those offered.
+      reason: why, on one line.
       compiles: whether blocks are worth compiling.
-      speeds: what it is based on; None if nothing was measured.
-      reason: the same in words, on one line.
       kernel: the name of attention's kernel; None to leave it as it comes.
-      kernels: what that is based on; None if nothing was measured.
+      measured: the speeds that this is based on, by what was chosen by them.
     """
 
     precision: Precision
-    compiles: bool
-    speeds: Speeds | None
     reason: str
+    compiles: bool = False
     kernel: str | None = None
-    kernels: Speeds | None = None
+    measured: Mapping[str, Speeds] = field(default_factory=dict)
+
+    def noting(self, note: str, **changes: Any) -> "Choice":
+        """Return a choice with some attributes changed, and the reason for that."""
+        return replace(self, reason=f"{self.reason}; {note}", **changes)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Candidate:
     """One way to compute.
 
     Attributes:
-      name: says what differs.
       precision: the number format.
       kernel: of attention, where the model leaves it as it comes; None for that one.
     """
 
-    name: str
     precision: Precision
     kernel: Kernel | None = None
 
@@ -131,6 +133,25 @@ class Candidate:
         """Change how a module computes, but for the format."""
         for attention in attentions_in(module) if self.kernel is not None else ():
             attention.kernel = self.kernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How closely candidates are timed.
+
+    Attributes:
+      seconds: for all of them together; up to twice as long while times disagree.
+      steady: ratio of a candidate's two shortest times from which they disagree, since other
+        programs are in the way.
+    """
+
+    seconds: float
+    steady: float
+
+
+# Formats differ by more than kernels of attention.
+FORMATS, KERNELS = Effort(seconds=1.2, steady=1.3), Effort(seconds=0.4, steady=1.05)
+_AS_IT_COMES = "as it comes"
 
 
 def attentions_in(module: nn.Module) -> list[Any]:
@@ -166,94 +187,76 @@ def choose(
     if operations * run.num_steps * run.batch_size * run.seq_len < _MIN_FLOPS:
         return None
     if run.parallel.device.type != "cpu":
-        return Choice(
-            precision=offered[-1],
-            compiles=may_compile,
-            speeds=None,
-            reason=f"{name_of(offered[-1])}, as on every {run.parallel.device.type}",
-        )
+        reason = f"{name_of(offered[-1])}, as on every {run.parallel.device.type}"
+        return Choice(precision=offered[-1], compiles=may_compile, reason=reason)
     pieces = pieces_of(run)
-    is_large = max(piece.num_parameters for piece in pieces) > _LARGEST
-    if is_large or "RANK" in os.environ:
+    if max(piece.num_parameters for piece in pieces) > _LARGEST or "RANK" in os.environ:
         return None
-    formats = [Candidate(name=name_of(one), precision=one) for one in offered]
-    speeds = _remembered(run, pieces, formats, _SECONDS, _STEADY, renew=renew)
-    choice = _best(run, offered, speeds, may_compile=may_compile)
-    attentions = attentions_of(run)
-    if not (kernels and attentions):
-        return choice
-    asked = [Candidate(name=_AS_IT_COMES, precision=choice.precision)]
-    asked += [
-        Candidate(name=name, precision=choice.precision, kernel=one)
-        for name, one in kernels.items()
-    ]
-    limits = _SECONDS_OF_ATTENTION, _STEADY_ATTENTION
-    timed = _remembered(run, attentions, asked, *limits, renew=renew)
-    return _with_kernel(choice, timed)
+    formats = {name_of(one): Candidate(one) for one in offered}
+    speeds = _remembered(run, pieces, formats, FORMATS, renew=renew)
+    best = speeds.best(otherwise=name_of(native_precision()))
+    precision = formats[best].precision
+    choice = Choice(
+        precision=precision, reason=_gains(speeds, best), measured={"number format": speeds}
+    )
+    if may_compile:
+        choice = _with_compilation(choice, run, speeds, best, num_kinds=max(1, len(pieces) - 1))
+    if not speeds.is_steady:
+        choice = choice.noting("other programs disturbed the measurement")
+    if kernels and (attentions := attentions_of(run)):
+        candidates = {_AS_IT_COMES: Candidate(precision)}
+        candidates |= {name: Candidate(precision, one) for name, one in kernels.items()}
+        timed = _remembered(run, attentions, candidates, KERNELS, renew=renew)
+        choice = _with_kernel(choice, timed)
+    return choice
 
 
-_AS_IT_COMES = "as it comes"
+def _gains(speeds: Speeds, best: str) -> str:
+    """Describe a candidate by how much faster it is than each of the others."""
+    seconds = speeds.seconds
+    gains = [f"{seconds[n] / seconds[best]:.2f} times as fast as {n}" for n in seconds if n != best]
+    return ", ".join([best, *([" and ".join(gains)] if gains else [])])
+
+
+def _with_compilation(
+    choice: Choice, run: Tunable, speeds: Speeds, name: str, *, num_kinds: int
+) -> Choice:
+    """Return a choice with compiled blocks if that saves more time than it takes."""
+    saved = speeds.seconds[name] - speeds.compiled(name)
+    whole, takes = saved * run.num_steps, _COST + _COST_OF_KIND * num_kinds
+    return choice.noting(
+        f"compiling would save {whole:,.0f} s and take about {takes:.0f} s",
+        compiles=whole > takes and saved > _MIN_SAVED * speeds.seconds[name],
+    )
 
 
 def _with_kernel(choice: Choice, speeds: Speeds) -> Choice:
     """Return a choice with the fastest kernel of attention, if it gains enough."""
-    seconds = speeds.seconds
-    best = min(seconds, key=seconds.__getitem__)
-    gain = seconds[_AS_IT_COMES] / seconds[best]
-    if not speeds.is_steady or gain < _MIN_GAIN:
-        return replace(choice, kernels=speeds)
+    choice = replace(choice, measured={**choice.measured, "attention": speeds})
+    best = speeds.best(otherwise=_AS_IT_COMES)
+    if best == _AS_IT_COMES:
+        return choice
+    gain = speeds.seconds[_AS_IT_COMES] / speeds.seconds[best]
     note = f"attention {best}, {gain:.2f} times as fast {_AS_IT_COMES}"
-    return replace(choice, kernel=best, kernels=speeds, reason=f"{choice.reason}; {note}")
+    return choice.noting(note, kernel=best)
 
 
 def _remembered(
     run: Tunable,
     pieces: "Sequence[Piece]",
-    candidates: Sequence[Candidate],
-    seconds: float,
-    steady: float,
+    candidates: Mapping[str, Candidate],
+    effort: Effort,
     *,
     renew: bool,
 ) -> Speeds:
     """Return what was measured of candidates before, or measure it; see `measure`."""
-    names = [one.name for one in candidates]
+    first = name_of(next(iter(candidates.values())).precision)
     measured = remembered(
-        _key(run, pieces, [*names, name_of(candidates[0].precision)]),
-        lambda: asdict(measure(run, pieces, candidates, seconds=seconds, steady=steady)),
-        read=lambda found: None if renew else _read(found, names),
+        _key(run, pieces, [*candidates, first]),
+        lambda: asdict(measure(run, pieces, candidates, effort)),
+        read=lambda found: None if renew else _read(found, [*candidates]),
     )
     return Speeds(**measured)
-
-
-def _best(
-    run: Tunable, offered: Sequence[Precision], speeds: Speeds, *, may_compile: bool
-) -> Choice:
-    by_name, seconds = {name_of(one): one for one in offered}, speeds.seconds
-    first, native = next(iter(by_name)), name_of(native_precision())
-    best = min(seconds, key=seconds.__getitem__)
-    if not speeds.is_steady:
-        best = native if native in seconds else first
-    elif seconds[first] < _MIN_GAIN * seconds[best]:
-        best = first
-    saved, whole = seconds[best] - speeds.compiled(best), run.num_steps
-    is_worth_it = saved * whole > speeds.compiling and saved > _MIN_SAVED * seconds[best]
-    gains = [
-        f"{seconds[name] / seconds[best]:.2f} times as fast as {name}"
-        for name in seconds
-        if name != best
-    ]
-    compiling = f"{saved * whole:,.0f} s and take about {speeds.compiling:.0f} s"
-    notes = [
-        ", ".join([best, *([" and ".join(gains)] if gains else [])]),
-        *([f"compiling would save {compiling}"] if may_compile else []),
-        *([] if speeds.is_steady else ["other programs disturbed the measurement"]),
-    ]
-    return Choice(
-        precision=by_name[best],
-        compiles=may_compile and is_worth_it,
-        speeds=speeds,
-        reason="; ".join(notes),
-    )
 
 
 def name_of(precision: Precision) -> str:
@@ -266,16 +269,11 @@ def name_of(precision: Precision) -> str:
 def _read(found: Any, names: Sequence[str]) -> dict[str, Any] | None:
     """Return what was remembered, unless it is damaged or was disturbed."""
     match found:
-        case {
-            "seconds": dict(seconds),
-            "products": dict(products),
-            "num_kinds": int(),
-            "is_steady": True,
-        }:
+        case {"seconds": dict(seconds), "products": dict(products), "is_steady": True}:
             numbers = [*seconds.values(), *products.values()]
             is_whole = seconds.keys() == products.keys() and names[0] in seconds.keys() <= {*names}
             is_whole &= all(isinstance(one, float) and 0 <= one < math.inf for one in numbers)
-            return found if is_whole and len(found) == 4 else None
+            return found if is_whole and len(found) == 3 else None
     return None
 
 
@@ -336,12 +334,7 @@ def _rows(run: Tunable) -> int:
 
 
 def measure(
-    run: Tunable,
-    pieces: Sequence[Piece],
-    candidates: Sequence[Candidate],
-    *,
-    seconds: float,
-    steady: float = _STEADY,
+    run: Tunable, pieces: Sequence[Piece], candidates: Mapping[str, Candidate], effort: Effort
 ) -> Speeds:
     """Time one piece of each kind with each candidate, in turn.
 
@@ -349,32 +342,27 @@ def measure(
       run: of which they are.
       pieces: one of each kind.
       candidates: those whose format is not as exact as its name says are left out.
-      seconds: about as long, and up to twice as long while times disagree.
-      steady: the ratio of a candidate's two shortest times from which they disagree.
+      effort: how long to measure.
     """
-    usable = [
-        one for one in candidates if one.precision.dtype != torch.float32 or is_exact(one.precision)
-    ]
-    usable = usable or list(candidates[:1])
-    taken = dict.fromkeys((one.name for one in usable), 0.0)
+    usable = {
+        name: one
+        for name, one in candidates.items()
+        if one.precision.dtype != torch.float32 or is_exact(one.precision)
+    }
+    usable = usable or dict(itertools.islice(candidates.items(), 1))
+    taken = dict.fromkeys(usable, 0.0)
     products, is_steady, passes = dict(taken), True, run.batch_size / _rows(run)
     for piece in pieces:
         module = _with_values(piece.module).train()
-        trials = [_Trial(run, piece, module, candidate) for candidate in usable]
-        for trial, times in zip(
-            trials, _in_turn(trials, seconds / len(pieces), steady), strict=True
-        ):
+        trials = [_Trial(run, piece, module, one) for one in usable.values()]
+        timed = _in_turn(trials, effort.seconds / len(pieces), effort.steady)
+        for name, trial, times in zip(usable, trials, timed, strict=True):
             share = piece.count * run.batch_size * run.seq_len / trial.num_tokens
-            taken[trial.name] += min(one.computing for one in times) * share
-            taken[trial.name] += min(one.casting for one in times) * piece.count * passes
-            products[trial.name] += min(one.multiplying for one in times) * share
-            is_steady &= _is_steady(times, steady)
-    return Speeds(
-        seconds=taken,
-        products=products,
-        num_kinds=max(1, len(pieces) - 1),
-        is_steady=is_steady,
-    )
+            taken[name] += min(one.computing for one in times) * share
+            taken[name] += min(one.casting for one in times) * piece.count * passes
+            products[name] += min(one.multiplying for one in times) * share
+            is_steady &= _is_steady(times, effort.steady)
+    return Speeds(seconds=taken, products=products, is_steady=is_steady)
 
 
 class _Timed(NamedTuple):
@@ -413,8 +401,8 @@ class _Trial:
         seq_len = min(run.seq_len, at_most)
         rows = max(1, min(_rows(run), at_most // run.seq_len))
         self.num_tokens = rows * seq_len
-        self.name, self.precision, self._module = candidate.name, candidate.precision, module
-        precision = candidate.precision
+        self.precision = precision = candidate.precision
+        self._module = module
         with _products(precision):  # which a replica may set for the whole process
             replica = precision.replica(module)
         self._is_own = replica is module
