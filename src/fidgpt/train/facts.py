@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt import cost
-from fidgpt.data import TrainingStream
+from fidgpt.data import StreamWrapper, TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel, Mesh
+from fidgpt.schedule import Schedule
 from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.device import Machine, machine_at_hand
@@ -248,18 +249,23 @@ def trainable_copy(model: nn.Module, trainable: Trainable | None) -> nn.Module:
 
 @runtime_checkable
 class Recipe(Protocol):
-    """What decides about the size and cost of a run; see the attributes of `Trainer`.
+    """What a run consists of; see the attributes of `Trainer`.
 
-    The model may be on the meta device, and is left unchanged by what measures it.
+    The model may be on the meta device, and is left unchanged by what measures or tries it.
     """
 
     model: LanguageModel
     data: TrainingStream
+    vocab_size: int
     seq_len: int
     batch_size: int
     num_steps: int
     micro_batch_size: int | None
+    batch_growth: StreamWrapper | None
+    seq_len_growth: StreamWrapper | None
     optimizer: Callable[..., Optimizer]
+    schedule: Schedule
+    schedules: Mapping[str, Schedule] | None
     groups: Grouping
     trainable: Trainable | None
     loss: CrossEntropy

@@ -8,7 +8,7 @@ import functools
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,24 +20,10 @@ from fidgpt.model.masks import causal
 from fidgpt.model.materialization import InitError, materialize
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel, Transformer
-from fidgpt.parallel import DataParallel
 from fidgpt.train.custom import INTERNAL, custom_class, custom_part, describe, failure
-from fidgpt.train.facts import Trainable
-from fidgpt.train.precision import Precision
+from fidgpt.train.facts import Recipe
 from fidgpt.train.rehearsal import first_difference
 from fidgpt.train.run_directory import print_stderr
-
-
-@runtime_checkable
-class ModelRun(Protocol):
-    """What the trials use of a run; see the attributes of `Trainer`."""
-
-    vocab_size: int
-    seq_len: int
-    model: LanguageModel
-    precision: Precision
-    parallel: DataParallel
-    trainable: Trainable | None
 
 
 @dataclass(frozen=True)
@@ -91,7 +77,7 @@ def _units(model: LanguageModel) -> Iterator[_Unit]:
         yield from unit("", model, "tokens")
 
 
-def model_errors(run: ModelRun) -> Iterator[str]:
+def model_errors(run: Recipe) -> Iterator[str]:
     """Yield what the custom modules of a model do that they should not."""
     units, tried, lossy = list(_units(run.model)), set[Any](), set[int]()
     held = {id(x) for x in (*run.model.parameters(), *run.model.buffers(), *run.model.modules())}
@@ -139,7 +125,7 @@ def _signature(value: object, depth: int = 6) -> Any:
     return (type(value), _signature(getattr(value, "__dict__", {}), depth - 1))
 
 
-def _lost_attributes(run: ModelRun, module: nn.Module, held: set[int]) -> Iterator[str]:
+def _lost_attributes(run: Recipe, module: nn.Module, held: set[int]) -> Iterator[str]:
     """Yield tensors and modules that a module keeps where torch does not see them."""
     for name, value in vars(module).items():
         if name in INTERNAL:
@@ -228,7 +214,7 @@ class Trial:
       _Untried: it is too large, or the width of its input is unknown.
     """
 
-    def __init__(self, run: ModelRun, unit: _Unit) -> None:
+    def __init__(self, run: Recipe, unit: _Unit) -> None:
         self.run = run
         self.unit = unit
         self.size = sum(p.numel() for p in unit.module.parameters())

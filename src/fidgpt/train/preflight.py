@@ -14,18 +14,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.data import EvaluationStream, StreamWrapper, TrainingStream
+from fidgpt.data import EvaluationStream, TrainingStream
 from fidgpt.data.streams import rows_of_rank
-from fidgpt.optim import Schedule
-from fidgpt.optim.groups import Grouping
 from fidgpt.placement import held
 from fidgpt.train.averaging import EvaluationWeights
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import flatten
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
 from fidgpt.train.evaluation import Evaluator
-from fidgpt.train.facts import trainable_copy
-from fidgpt.train.module_trials import ModelRun, model_errors
+from fidgpt.train.facts import Recipe, trainable_copy
+from fidgpt.train.module_trials import model_errors
 from fidgpt.train.observers import Observer
 from fidgpt.train.run_directory import RunError
 from fidgpt.train.step import make_optimizer, peak_rate, step_optimizer
@@ -42,21 +40,11 @@ class ComponentError(RunError):
 
 
 @runtime_checkable
-class Components(ModelRun, Protocol):
+class Components(Recipe, Protocol):
     """What is checked; see the attributes of `Trainer`."""
 
-    batch_size: int
-    num_steps: int
-    data: TrainingStream
-    optimizer: Callable[..., Optimizer]
-    schedule: Schedule
-    schedules: Mapping[str, Schedule] | None
-    groups: Grouping
-    evaluators: Mapping[str, Evaluator]
     trackers: Sequence[Tracker]
     observers: Sequence[Observer]
-    batch_growth: StreamWrapper | None
-    seq_len_growth: StreamWrapper | None
 
 
 def check_components(run: Components) -> None:

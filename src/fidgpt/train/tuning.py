@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,9 @@ from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.linear import declared_flops
 from fidgpt.model.transformer import LanguageModel
-from fidgpt.parallel import DataParallel
 from fidgpt.train.device import remembered
-from fidgpt.train.loss import CrossEntropy, with_gradients
+from fidgpt.train.facts import Recipe
+from fidgpt.train.loss import with_gradients
 from fidgpt.train.precision import Precision, native_precision
 
 _MIN_GAIN = 1.05  # times the speed of the most exact format, or of the kernel as it comes
@@ -48,20 +48,6 @@ _PROBE = 256  # rows and columns of that product
 # each kind of block.
 _SAVED, _COST, _COST_OF_KIND = 0.25, 8.0, 5.0
 _MIN_SAVED = 0.05  # of a step
-
-
-@runtime_checkable
-class Tunable(Protocol):
-    """What is measured; see the attributes of `Trainer`. The model is left unchanged."""
-
-    model: LanguageModel
-    loss: CrossEntropy
-    precision: Precision
-    parallel: DataParallel
-    seq_len: int
-    batch_size: int
-    num_steps: int
-    micro_batch_size: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +146,7 @@ def attentions_in(module: nn.Module) -> list[Any]:
 
 
 def choose(
-    run: Tunable,
+    run: Recipe,
     offered: Sequence[Precision],
     *,
     kernels: Mapping[str, Kernel],
@@ -219,7 +205,7 @@ def _gains(speeds: Speeds, best: str) -> str:
 
 
 def _with_compilation(
-    choice: Choice, run: Tunable, speeds: Speeds, name: str, *, num_kinds: int
+    choice: Choice, run: Recipe, speeds: Speeds, name: str, *, num_kinds: int
 ) -> Choice:
     """Return a choice with compiled blocks if that saves more time than it takes."""
     saved = speeds.seconds[name] - speeds.compiled(name)
@@ -242,7 +228,7 @@ def _with_kernel(choice: Choice, speeds: Speeds) -> Choice:
 
 
 def _remembered(
-    run: Tunable,
+    run: Recipe,
     pieces: "Sequence[Piece]",
     candidates: Mapping[str, Candidate],
     effort: Effort,
@@ -297,13 +283,13 @@ class Piece:
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
-def pieces_of(run: Tunable) -> list[Piece]:
+def pieces_of(run: Recipe) -> list[Piece]:
     """Return the kinds of blocks, and the unembedding."""
     blocks = enumerate(getattr(run.model, "blocks", ()))
     return [*_kinds(blocks), Piece(module=run.model.unembedding, index=None, count=1)]
 
 
-def attentions_of(run: Tunable) -> list[Piece]:
+def attentions_of(run: Recipe) -> list[Piece]:
     """Return the kinds of attention whose kernel is as it comes."""
     blocks = enumerate(getattr(run.model, "blocks", ()))
     return _kinds((index, one) for index, block in blocks for one in attentions_in(block))
@@ -322,19 +308,19 @@ def _signature(module: nn.Module) -> str:
     return repr(([type(one).__qualname__ for one in module.modules()], shapes))
 
 
-def _key(run: Tunable, pieces: Sequence[Piece], names: Sequence[str]) -> object:
+def _key(run: Recipe, pieces: Sequence[Piece], names: Sequence[str]) -> object:
     """Return everything but the machine that the speed depends on."""
     kinds = [(_signature(piece.module), piece.count) for piece in pieces]
     return (kinds, run.seq_len, _rows(run), run.batch_size, names)
 
 
-def _rows(run: Tunable) -> int:
+def _rows(run: Recipe) -> int:
     """Return the sequences that are computed at once."""
     return min(run.micro_batch_size or run.batch_size, run.batch_size)
 
 
 def measure(
-    run: Tunable, pieces: Sequence[Piece], candidates: Mapping[str, Candidate], effort: Effort
+    run: Recipe, pieces: Sequence[Piece], candidates: Mapping[str, Candidate], effort: Effort
 ) -> Speeds:
     """Time one piece of each kind with each candidate, in turn.
 
@@ -395,7 +381,7 @@ def _waited() -> float:
 class _Trial:
     """A piece with memory, in one format, that can be timed."""
 
-    def __init__(self, run: Tunable, piece: Piece, module: nn.Module, candidate: Candidate) -> None:
+    def __init__(self, run: Recipe, piece: Piece, module: nn.Module, candidate: Candidate) -> None:
         costs = (sum(declared_flops(one, seq_len=run.seq_len)) for one in module.modules())
         at_most = max(_MIN_TOKENS, int(_PIECE_FLOPS / max(1, 3 * sum(costs))))
         seq_len = min(run.seq_len, at_most)
