@@ -2,11 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
+
+Counts = Sequence[Int64[Tensor, "..."]]
+Totals = tuple[Sequence[int | Tensor], Counts, Counts]
+Count = int | Int64[Tensor, ""] | None
 
 
 @runtime_checkable
@@ -50,20 +55,13 @@ class Share(Protocol):
         """Its fraction of the tokens that count in the loss, times `num_processes`."""
         ...
 
-    def sequence_totals(
-        self, counts: Sequence[Int64[Tensor, "..."]], /
-    ) -> Sequence[Int64[Tensor, "..."]]:
-        """Return counts of each sequence summed over the processes that share it."""
-        ...
-
-    def totals(
-        self, fixed: Sequence[int], counted: Sequence[Int64[Tensor, "..."]], /
-    ) -> tuple[Sequence[int | Tensor], Sequence[Int64[Tensor, "..."]]]:
+    def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts, /) -> Totals:
         """Return these counts of a pass summed over all passes of the step.
 
         Args:
           fixed: those that depend on the shape of the pass only.
           counted: those that depend on its tokens.
+          by_sequence: those of each sequence, to be summed over the processes that share it only.
         """
         ...
 
@@ -73,7 +71,8 @@ class Reports:
 
     def __init__(self) -> None:
         # A linked list: torch.compile guards on the length of lists and dicts, and would recompile
-        # a block for every layer. For the same reason, all kinds of reports are one class.
+        # a block for every layer. For the same reason, all kinds of reports are one class, and the
+        # list is never empty.
         self.last = _Report(None, "", "", None)
 
     @property
@@ -103,26 +102,14 @@ class Reports:
         return {name: torch.stack(values).mean() for name, values in named.items()}
 
     @property
-    def fixed(self) -> list[int]:
-        """The counts that depend on the shape of the pass only."""
-        return [one.count for one in self._chain() if isinstance(one.count, int)]
-
-    @property
-    def counted(self) -> list[Int64[Tensor, "..."]]:
-        """The counts that depend on the tokens of the pass."""
+    def counted(self) -> Counts:
+        """The counts that depend on the tokens of the pass, to be summed over the whole step."""
         both = (
             count
             for one in self._chain()
-            for count in (one.count, None if one.is_of_sequences else one.counts)
+            for count in (one.count, None if one.by_sequence else one.counts)
         )
         return [count for count in both if isinstance(count, Tensor)]
-
-    @property
-    def counted_by_sequence(self) -> list[Int64[Tensor, "..."]]:
-        """The counts of each sequence."""
-        return [
-            one.counts for one in self._chain() if one.is_of_sequences and one.counts is not None
-        ]
 
     @property
     def tallies(self) -> dict[Tallier, Tensor]:
@@ -137,36 +124,27 @@ class Reports:
     def pass_on(self, other: "Reports") -> None:
         """Copy all reports to another collector."""
         for one in self._chain():
-            other.last = _Report(
-                other.last,
-                one.kind,
-                one.name,
-                one.value,
-                one.part,
-                one.count,
-                one.counts,
-                one.is_of_sequences,
-            )
+            other.last = replace(one, before=other.last)
 
     def _named(self, kind: str, share: Share | None) -> dict[str, list[Tensor]]:
-        fixed, counted, sequences = self.fixed, self.counted, self.counted_by_sequence
+        chain = self._chain()
+        fixed = [one.count for one in chain if isinstance(one.count, int)]
+        by_sequence = [one.counts for one in chain if one.by_sequence and one.counts is not None]
+        sums: Totals = fixed, self.counted, by_sequence
         if share is not None:
-            fixed, counted = share.totals(fixed, counted)
-            sequences = share.sequence_totals(sequences)
-        totals, counts, of_sequences = iter(fixed), iter(counted), iter(sequences)
+            sums = share.totals(*sums)
+        totals, counts, of_sequences = map(iter, sums)  # in the order of the reports
         named: dict[str, list[Tensor]] = {}
-        for one in self._chain():
-            total = None if one.count is None else next(totals if one.is_fixed else counts)
-            value = one.value
+        for one in chain:
+            is_fixed, value = isinstance(one.count, int), one.value
+            total = None if one.count is None else next(totals if is_fixed else counts)
             if one.counts is not None:
-                value = one.part.loss_of_batch(
-                    value, next(of_sequences if one.is_of_sequences else counts)
-                )
-            if one.kind != kind:
-                continue
-            if share is not None:
-                value = scaled(value, _fraction(one.count, total, share))
-            named.setdefault(one.name, []).append(value)
+                all_counts = next(of_sequences if one.by_sequence else counts)
+                value = one.part.loss_of_batch(value, all_counts)
+            if one.kind == kind:
+                if share is not None:
+                    value = scaled(value, _fraction(one.count, total, share))
+                named.setdefault(one.name, []).append(value)
         return named
 
     def _chain(self) -> list["_Report"]:
@@ -195,9 +173,6 @@ def collecting() -> Iterator[Reports]:
         reports.pass_on(outer)
 
 
-Count = int | Int64[Tensor, ""] | None
-
-
 def report_loss(name: str, value: Float[Tensor, ""], *, count: Count = None) -> None:
     """Add a differentiable scalar to the loss of this forward pass; no-op without a collector.
 
@@ -207,8 +182,7 @@ def report_loss(name: str, value: Float[Tensor, ""], *, count: Count = None) -> 
       count: number of tokens in that mean, by which micro-batches and processes are weighted; an
         int if it depends on shapes only. None for the tokens that count in the model's own loss.
     """
-    if _open.reports is not None:
-        _open.reports.last = _Report(_open.reports.last, "loss", name, value, None, count)
+    _add("loss", name, value, count=count)
 
 
 def report_batch_loss(
@@ -231,10 +205,7 @@ def report_batch_loss(
       by_sequence: sum the counts over the processes that share the sequences of this pass, instead
         of over the whole batch.
     """
-    if _open.reports is not None:
-        _open.reports.last = _Report(
-            _open.reports.last, "loss", name, value, part, count, counts.detach(), by_sequence
-        )
+    _add("loss", name, value, part, count, counts.detach(), by_sequence)
 
 
 def report_metric(name: str, value: Float[Tensor, ""], *, count: Count = None) -> None:
@@ -245,10 +216,7 @@ def report_metric(name: str, value: Float[Tensor, ""], *, count: Count = None) -
       value: a mean over tokens.
       count: their number, as in `report_loss`.
     """
-    if _open.reports is not None:
-        _open.reports.last = _Report(
-            _open.reports.last, "metric", name, value.detach(), None, count
-        )
+    _add("metric", name, value.detach(), count=count)
 
 
 def report_tally(part: Tallier, tally: Tensor) -> None:
@@ -258,37 +226,27 @@ def report_tally(part: Tallier, tally: Tensor) -> None:
       part: the module.
       tally: integers, always of the same shape.
     """
-    if _open.reports is not None:
-        _open.reports.last = _Report(_open.reports.last, "tally", "", tally.detach(), part)
+    _add("tally", "", tally.detach(), part)
 
 
+@dataclass(eq=False)
 class _Report:
     """A node of the linked list; the first one is empty."""
 
-    def __init__(
-        self,
-        before: "_Report | None",
-        kind: str,
-        name: str,
-        value: Any,
-        part: Any = None,
-        count: Count = None,
-        counts: Tensor | None = None,
-        is_of_sequences: bool = False,
-    ) -> None:
-        self.before = before
-        self.kind = kind
-        self.name = name
-        self.value = value
-        self.part = part
-        self.count = count
-        self.counts = counts
-        self.is_of_sequences = is_of_sequences
+    before: "_Report | None"
+    kind: str
+    name: str
+    value: Any
+    part: Any = None
+    count: Count = None
+    counts: Tensor | None = None
+    by_sequence: bool = False
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the count depends on shapes only."""
-        return isinstance(self.count, int)
+
+def _add(kind: str, name: str, value: Tensor, *more: Any, **named: Any) -> None:
+    """Add a report to the innermost collector, if there is one; the arguments are `_Report`'s."""
+    if _open.reports is not None:
+        _open.reports.last = _Report(_open.reports.last, kind, name, value, *more, **named)
 
 
 def scaled(value: Tensor, factor: float | Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from fidgpt.data import all_in_loss, count_loss_targets
 from fidgpt.model.context import Division
-from fidgpt.model.reports import Reports, Share, Tallier, collecting
+from fidgpt.model.reports import Counts, Reports, Share, Tallier, Totals, collecting
 from fidgpt.parallel import DataParallel
 from fidgpt.parallel.agreement import Agreed, Agreement
 from fidgpt.parallel.owners import Owners
@@ -116,7 +116,7 @@ class BatchShares:
         if parallel.tokens.size > 1:
             self._agreed = agreement.sum(self._num_targets), agreement.sum(self.num_rows)
         self._counted: Sequence[Agreed] = ()
-        self._totals: tuple[Sequence[int | Tensor], Sequence[Tensor]] | None = None
+        self._totals: tuple[Sequence[int | Tensor], Counts] | None = None
 
     @functools.cached_property
     def targets_per_process(self) -> float | Float[Tensor, ""]:
@@ -162,8 +162,8 @@ class BatchShares:
         return [one.value for one in self._counted]
 
     def totals(
-        self, fixed: Sequence[int], counted: Sequence[Tensor], *, num_rows: int
-    ) -> tuple[Sequence[int | Tensor], Sequence[Tensor]]:
+        self, fixed: Sequence[int], counted: Counts, *, num_rows: int
+    ) -> tuple[Sequence[int | Tensor], Counts]:
         """Return the sums of counts of a micro-batch over all micro-batches of all processes."""
         if self._totals is None:
             # Those of a micro-batch's shape are in proportion to its rows.
@@ -196,18 +196,12 @@ class PassShare:
             self._of_targets = self._num_targets / self._batch.targets_per_process
         return self._of_targets
 
-    def sequence_totals(self, counts: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Return the sums of these counts over the processes that share sequences."""
+    def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts) -> Totals:
+        """Return the sums of these counts over the step, or the processes that share sequences."""
         if self._of_sequences is None:
             parallel = self._batch.parallel
-            self._of_sequences = parallel.sum_all(counts, axis=parallel.places.axes["context"])
-        return self._of_sequences
-
-    def totals(
-        self, fixed: Sequence[int], counted: Sequence[Tensor]
-    ) -> tuple[Sequence[int | Tensor], Sequence[Tensor]]:
-        """Return the sums of these counts over the step."""
-        return self._batch.totals(fixed, counted, num_rows=self._num_rows)
+            self._of_sequences = parallel.sum_all(by_sequence, axis=parallel.places.axes["context"])
+        return *self._batch.totals(fixed, counted, num_rows=self._num_rows), self._of_sequences
 
 
 _EPS_OF_TORCH = 1e-6  # which its clipping adds to a norm
