@@ -150,8 +150,8 @@ class YaRN:
 
     Args:
       factor: ratio of the extended sequence length to the original one.
-      original_seq_len: sequence length of the original training, in tokens. beta_fast: rotations
-        within the original length from which frequencies are kept.
+      original_seq_len: sequence length of the original training, in tokens.
+      beta_fast: rotations within the original length from which frequencies are kept.
       beta_slow: rotations up to which frequencies are divided by the full factor.
       amplitude: factor of cosine and sine; defaults to 0.1 ln(factor) + 1.
       truncate: rounds the ends of the ramp to whole dimensions, as in the paper's code.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.placement import placed_like
 from fidgpt.ranges import require_probability
-from fidgpt.train.step import group_by_mesh
+from fidgpt.train.step import by_mesh
 
 __all__ = ["Average", "Ema", "EmaDecaySqrt", "EvaluationWeights"]
 
@@ -104,11 +104,9 @@ class _Averaged:
     def _move(self, model: nn.Module, share: float) -> None:
         """Move by a share of the way to the model's weights."""
         self.has_history = True
-        own, new = [*self._weights.values()], [p.detach() for p in self._parameters(model)]
-        for indices in group_by_mesh(own):
-            torch._foreach_lerp_(  # pyright: ignore[reportPrivateImportUsage]
-                [own[index] for index in indices], [new[index] for index in indices], share
-            )
+        weights = [p.detach() for p in self._parameters(model)]
+        for own, new in by_mesh([*self._weights.values()], weights):
+            torch._foreach_lerp_(own, new, share)  # pyright: ignore[reportPrivateImportUsage]
 
     def _parameters(self, model: nn.Module) -> list[nn.Parameter]:
         trained = dict(model.named_parameters())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fidgpt.model import cpu
 from fidgpt.train.device import remembered
-from fidgpt.train.step import group_by_mesh
+from fidgpt.train.step import by_mesh
 
 __all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
 
@@ -56,10 +56,8 @@ class LossScaling:
     def unscale(self, parameters: Iterable[nn.Parameter]) -> None:
         """Divide gradients, which are in float32, by the factor; overflowed ones stay infinite."""
         gradients = [p.grad for p in parameters if p.grad is not None]
-        for indices in group_by_mesh(gradients):
-            torch._foreach_mul_(  # pyright: ignore[reportPrivateImportUsage]
-                [gradients[index] for index in indices], 1.0 / self.scale
-            )
+        for (some,) in by_mesh(gradients):
+            torch._foreach_mul_(some, 1.0 / self.scale)  # pyright: ignore[reportPrivateImportUsage]
 
     def accepts(self, *, is_finite: bool) -> bool:
         """Update the factor by a step's gradients; return whether to go on with the step.

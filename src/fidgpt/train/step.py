@@ -1,6 +1,7 @@
 """The pieces of an optimizer step: micro-batches, gradients, schedules, and what it measures."""
 
 import functools
+import itertools
 import re
 import time
 from collections import defaultdict
@@ -237,8 +238,8 @@ class ClipByValue:
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> None:
         chosen = [p for p in parameters if p.grad is not None]
-        for indices in group_by_mesh(chosen):
-            nn.utils.clip_grad_value_([chosen[index] for index in indices], self.max_grad_value)
+        for (some,) in by_mesh(chosen):
+            nn.utils.clip_grad_value_(some, self.max_grad_value)
 
 
 class GradientNorms:
@@ -278,9 +279,8 @@ class GradientNorms:
         """Scale the gradients down, so that their total norm is at most `max_norm`."""
         if max_norm is None or self._is_within(max_norm):
             return
-        for indices in group_by_mesh(self._parameters):
-            chosen = [self._parameters[index] for index in indices]
-            nn.utils.clip_grads_with_norm_(chosen, max_norm, self.total)
+        for (some,) in by_mesh(self._parameters):
+            nn.utils.clip_grads_with_norm_(some, max_norm, self.total)
 
     def _is_within(self, max_norm: float) -> bool:
         """Whether torch would multiply by 1, a needless pass over memory.
@@ -315,11 +315,9 @@ def norms_of(
     if not tensors:
         return torch.zeros(0)
     norms: list[Any] = [None] * len(tensors)
-    for indices in group_by_mesh(tensors):
+    for some, indices in by_mesh(tensors, range(len(tensors))):
         # One launch for all of them, as in torch's own clipping.
-        each: Any = torch._foreach_norm(  # pyright: ignore[reportPrivateImportUsage]
-            [tensors[index] for index in indices]
-        )
+        each: Any = torch._foreach_norm(some)  # pyright: ignore[reportPrivateImportUsage]
         if is_sharded(each[0]):  # stacked first, for one all-reduce
             joined: Any = torch.stack(each)
             each = joined.full_tensor().unbind()
@@ -328,11 +326,18 @@ def norms_of(
     return norms_of_wholes(torch.stack(norms), tensors if parameters is None else parameters)
 
 
-def group_by_mesh(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Return indices of tensors on the same processes, which one operation may take together."""
+def by_mesh(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[list[list[Any]]]:
+    """Yield tensors on the same processes, which one operation may take together.
+
+    Args:
+      tensors: on any processes.
+      *others: lists of the same length, of which the corresponding items are yielded as well.
+    """
     # By attribute: torch takes more than a second to import the class of sharded tensors.
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
-    return [[p for p, own in enumerate(meshes) if own == mesh] for mesh in dict.fromkeys(meshes)]
+    for mesh in dict.fromkeys(meshes):
+        chosen = [own == mesh for own in meshes]
+        yield [[*itertools.compress(one, chosen)] for one in (tensors, *others)]
 
 
 class GroupSchedules:
@@ -550,24 +555,22 @@ class Timing:
     """Seconds of phases, which the device may still be computing."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = defaultdict(float)
-        self._events: list[tuple[str, torch.Event, torch.Event]] = []
+        self._parts: list[tuple[str, float | tuple[torch.Event, torch.Event]]] = []
 
-    def add(self, name: str, seconds: float) -> None:
-        """Add to a phase."""
-        self._seconds[name] += seconds
-
-    def add_between(self, name: str, begin: torch.Event, end: torch.Event) -> None:
-        """Add what passes between two events to a phase."""
-        self._events.append((name, begin, end))
+    def add(self, phase: str, seconds: float | tuple[torch.Event, torch.Event]) -> None:
+        """Add seconds to a phase, or what passes between two events."""
+        self._parts.append((phase, seconds))
 
     def read(self) -> dict[str, float]:
         """Return the seconds of each phase by `seconds/<phase>`; waits for the last one."""
-        for name, begin, end in self._events:
-            end.synchronize()
-            self._seconds[name] += begin.elapsed_time(end) / 1e3
-        self._events.clear()
-        return {f"seconds/{name}": seconds for name, seconds in self._seconds.items()}
+        total: dict[str, float] = defaultdict(float)
+        for phase, seconds in self._parts:
+            if isinstance(seconds, tuple):
+                begin, end = seconds
+                end.synchronize()
+                seconds = begin.elapsed_time(end) / 1e3
+            total[f"seconds/{phase}"] += seconds
+        return total
 
 
 class Stopwatch:
@@ -589,16 +592,13 @@ class Stopwatch:
             yield
             self._timing.add(name, time.perf_counter() - begin)
         else:
-            begin, end = self._event(), self._event()
+            begin, end = (torch.Event(self._device, enable_timing=True) for _ in range(2))
             begin.record()
             yield
             end.record()
-            self._timing.add_between(name, begin, end)
+            self._timing.add(name, (begin, end))
 
     def take(self) -> Timing:
         """Return the phases since the last call."""
         taken, self._timing = self._timing, Timing()
         return taken
-
-    def _event(self) -> torch.Event:
-        return torch.Event(self._device, enable_timing=True)
