@@ -48,7 +48,7 @@ class GrowingBatch(WrappedStream):
         self, stream: IndexedStream, *, batch_size: int, schedule: Schedule, multiple_of: int = 1
     ) -> None:
         super().__init__(stream.with_batch_starts(self._start))
-        require_size("multiple_of", multiple_of)
+        require_size(multiple_of=multiple_of)
         if batch_size % multiple_of:
             raise ValueError(f"{batch_size=} is not a multiple of {multiple_of=}.")
         self.batch_size = batch_size
@@ -116,7 +116,7 @@ class GrowingSequence(WrappedStream):
         self, stream: TrainingStream, *, seq_len: int, schedule: Schedule, min_seq_len: int
     ) -> None:
         super().__init__(stream)
-        require_size("min_seq_len", min_seq_len)
+        require_size(min_seq_len=min_seq_len)
         halves = seq_len // min_seq_len
         if seq_len % min_seq_len or halves & (halves - 1) or not halves:
             raise ValueError(

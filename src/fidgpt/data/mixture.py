@@ -173,7 +173,7 @@ class Mixture(IndexedStream):
         weights: Weights,
         stages: Sequence[Stage] = (),
     ) -> None:
-        require_size("batch_size", batch_size)
+        require_size(batch_size=batch_size)
         self.streams = dict(sorted(streams.items()))  # a saved config may have another order
         self.batch_size = batch_size
         self.weights = weights
@@ -352,7 +352,7 @@ def annealed(
       DataError: `every` is below 1.
       ValueError: weights are negative, or all zero.
     """
-    require_size("every", every)
+    require_size(every=every)
     first, last = _shares(begin), _shares(end)
     names = sorted({*first, *last})
     stages = []

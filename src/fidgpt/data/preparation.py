@@ -67,8 +67,7 @@ class Corpus:
     def __post_init__(self) -> None:
         if not 0 <= self.validation_fraction <= 1:
             raise ValueError(f"validation_fraction={self.validation_fraction} must be from 0 to 1.")
-        require_size("shard_tokens", self.shard_tokens)
-        require_size("num_workers", self.num_workers)
+        require_size(shard_tokens=self.shard_tokens, num_workers=self.num_workers)
         self._prepared: PreparedCorpus | None = None
 
     def require_source(self) -> None:

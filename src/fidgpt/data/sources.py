@@ -113,7 +113,7 @@ class TextFiles:
         patterns: Sequence[str] = ("*",),
         document_chars: int = 64 * 1024,
     ) -> None:
-        require_size("document_chars", document_chars)
+        require_size(document_chars=document_chars)
         if "://" in str(path):
             raise ValueError(
                 f"path={str(path)!r} is a URL, and a text is read from this machine: download it "

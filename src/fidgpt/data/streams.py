@@ -269,8 +269,7 @@ class TokenStream(IndexedStream):
     transforms: Sequence[Transform] = ()
 
     def __post_init__(self) -> None:
-        require_size("seq_len", self.seq_len)
-        require_size("batch_size", self.batch_size)
+        require_size(seq_len=self.seq_len, batch_size=self.batch_size)
         self._packed: tuple[PreparedCorpus, Sequences] | None = None
 
     def require_text(self) -> None:
@@ -356,9 +355,7 @@ class HeldOut(EvaluationStream):
     def __init__(
         self, corpus: CorpusPart, *, seq_len: int, batch_size: int, num_batches: int | None = None
     ) -> None:
-        require_size("seq_len", seq_len)
-        require_size("batch_size", batch_size)
-        require_size("num_batches", num_batches)
+        require_size(seq_len=seq_len, batch_size=batch_size, num_batches=num_batches)
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size

@@ -306,7 +306,7 @@ class BPETokenizer:
                 f"{vocab_size=} must be from {least} (256 bytes, the end of text and "
                 f"{len(special_tokens)} special tokens) to {_MAX_TOKENS}."
             )
-        require_size("sample_bytes", sample_bytes)
+        require_size(sample_bytes=sample_bytes)
         self.vocab_size = vocab_size
         self.special_tokens = tuple(special_tokens)
         self.sample_bytes = sample_bytes

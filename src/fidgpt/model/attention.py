@@ -44,7 +44,7 @@ def require_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None) -> i
     Raises:
       ValueError: num_heads is below 1; or it is None, and head_dim does not divide hidden_dim.
     """
-    require_size("num_heads", num_heads)
+    require_size(num_heads=num_heads)
     if num_heads is not None:
         return num_heads
     if head_dim < 1 or hidden_dim % head_dim:
@@ -115,9 +115,9 @@ class Attention(nn.Module):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
-        require_probability("dropout", dropout)
-        require_size("window", window)
-        require_factor("scale", scale)
+        require_probability(dropout=dropout)
+        require_size(window=window)
+        require_factor(scale=scale)
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
         if num_kv_heads is not None and (num_kv_heads < 1 or num_heads % num_kv_heads):
             raise ValueError(

@@ -75,8 +75,8 @@ class Block(nn.Module):
         branch_scale: float = 1.0,
     ) -> None:
         super().__init__()
-        require_probability("dropout", dropout)
-        require_factor("branch_scale", branch_scale)
+        require_probability(dropout=dropout)
+        require_factor(branch_scale=branch_scale)
         self.attention_norm = attention_norm
         self.attention = attention
         self.mlp_norm = mlp_norm

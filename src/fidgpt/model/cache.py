@@ -42,7 +42,7 @@ class Cache:
     has_gaps = False
 
     def __init__(self, *, capacity: int) -> None:
-        require_size("capacity", capacity)
+        require_size(capacity=capacity)
         self.capacity = capacity
         self._length = 0
         self._positions: dict[int, list[Tensor]] = {}

@@ -31,8 +31,7 @@ def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -
     Raises:
       ValueError: a size is below 1.
     """
-    require_size("vocab_size", vocab_size)
-    require_size("hidden_dim", hidden_dim)
+    require_size(vocab_size=vocab_size, hidden_dim=hidden_dim)
     return with_init(nn.Parameter(torch.empty(vocab_size, hidden_dim)), init)
 
 
@@ -59,7 +58,7 @@ class Embedding(nn.Module):
         self, weight: nn.Parameter, *, positions: nn.Module | None = None, scale: float = 1.0
     ) -> None:
         super().__init__()
-        require_factor("scale", scale)
+        require_factor(scale=scale)
         self.weight = weight
         self.positions = positions
         self.scale = scale
@@ -118,9 +117,7 @@ class ValueEmbedding(nn.Module):
         gate_init: Init = HALF,
     ) -> None:
         super().__init__()
-        require_size("vocab_size", vocab_size)
-        require_size("num_kv_heads", num_kv_heads)
-        require_size("head_dim", head_dim)
+        require_size(vocab_size=vocab_size, num_kv_heads=num_kv_heads, head_dim=head_dim)
         table = nn.Parameter(torch.empty(vocab_size, num_kv_heads * head_dim))
         self.weight = with_init(table, init)
         self.gate = with_init(nn.Parameter(torch.empty(1)), gate_init)
@@ -156,8 +153,8 @@ class Unembedding(nn.Module):
         self, weight: nn.Parameter, *, scale: float = 1.0, softcap: float | None = None
     ) -> None:
         super().__init__()
-        require_factor("scale", scale)
-        require_positive("softcap", softcap)
+        require_factor(scale=scale)
+        require_positive(softcap=softcap)
         self.weight = weight
         self.scale = scale
         self.softcap = softcap

@@ -53,7 +53,7 @@ class Normal:
     std: float = 0.02
 
     def __post_init__(self) -> None:
-        require_not_negative("std", self.std)
+        require_not_negative(std=self.std)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.normal_(tensor, std=self.std, generator=generator)
@@ -76,8 +76,8 @@ class TruncatedNormal:
     limit: float = 3.0
 
     def __post_init__(self) -> None:
-        require_not_negative("std", self.std)
-        require_positive("limit", self.limit)
+        require_not_negative(std=self.std)
+        require_positive(limit=self.limit)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         end = self.limit * self.std
@@ -102,7 +102,7 @@ class FanIn:
     gain: float = 1.0
 
     def __post_init__(self) -> None:
-        require_not_negative("gain", self.gain)
+        require_not_negative(gain=self.gain)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.normal_(tensor, std=self.gain / math.sqrt(_fan_in(tensor)), generator=generator)
@@ -130,9 +130,8 @@ class MuP:
     base_std: float = 0.02
 
     def __post_init__(self) -> None:
-        require_size("hidden_dim", self.hidden_dim)
-        require_size("base_dim", self.base_dim)
-        require_not_negative("base_std", self.base_std)
+        require_size(hidden_dim=self.hidden_dim, base_dim=self.base_dim)
+        require_not_negative(base_std=self.base_std)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         std = self.base_std * math.sqrt(self.base_dim / self.hidden_dim)
@@ -158,7 +157,7 @@ class DepthScaled:
     num_layers: int
 
     def __post_init__(self) -> None:
-        require_size("num_layers", self.num_layers)
+        require_size(num_layers=self.num_layers)
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         self.init.narrowed(by=math.sqrt(2 * self.num_layers))(tensor, generator)
@@ -209,8 +208,7 @@ def output_scale(*, hidden_dim: int, base_dim: int) -> float:
     Raises:
       ValueError: a width is below 1.
     """
-    require_size("hidden_dim", hidden_dim)
-    require_size("base_dim", base_dim)
+    require_size(hidden_dim=hidden_dim, base_dim=base_dim)
     return base_dim / hidden_dim
 
 
@@ -227,6 +225,5 @@ def attention_scale(*, head_dim: int, base_head_dim: int) -> float:
     Raises:
       ValueError: a size is below 1.
     """
-    require_size("head_dim", head_dim)
-    require_size("base_head_dim", base_head_dim)
+    require_size(head_dim=head_dim, base_head_dim=base_head_dim)
     return base_head_dim**0.5 / head_dim

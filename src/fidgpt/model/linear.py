@@ -49,9 +49,9 @@ class Linear(nn.Linear):
 
 def require_adapter(*, rank: int, alpha: int | float | None, dropout: float) -> None:
     """Raise ValueError if settings of a low-rank adapter are out of range."""
-    require_positive("alpha", alpha)
-    require_size("rank", rank)
-    require_probability("dropout", dropout)
+    require_positive(alpha=alpha)
+    require_size(rank=rank)
+    require_probability(dropout=dropout)
 
 
 class LoRALinear(Linear):

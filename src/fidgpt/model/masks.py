@@ -129,7 +129,7 @@ class Softcap:
     cap: float = 50.0
 
     def __post_init__(self) -> None:
-        require_positive("cap", self.cap)
+        require_positive(cap=self.cap)
 
     def __call__(
         self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
@@ -170,5 +170,5 @@ def attention_sinks(*, num_heads: int, init: Init = ZEROS) -> nn.Parameter:
     Raises:
       ValueError: `num_heads` is below 1.
     """
-    require_size("num_heads", num_heads)
+    require_size(num_heads=num_heads)
     return with_init(nn.Parameter(torch.empty(num_heads)), init)

@@ -122,12 +122,11 @@ class LatentAttention(nn.Module):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
-        require_probability("dropout", dropout)
+        require_probability(dropout=dropout)
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
-        require_factor("scale", scale)
-        sizes = {"kv_rank": kv_rank, "query_rank": query_rank, "rope_head_dim": rope_head_dim}
-        for name, size in {**sizes, "value_head_dim": value_head_dim, "window": window}.items():
-            require_size(name, size)
+        require_factor(scale=scale)
+        require_size(kv_rank=kv_rank, query_rank=query_rank, rope_head_dim=rope_head_dim)
+        require_size(value_head_dim=value_head_dim, window=window)
         rope_head_dim = _rotary_dim(rope, rope_head_dim, rotary_share(head_dim=head_dim))
         value_head_dim = head_dim if value_head_dim is None else value_head_dim
         query_dim = head_dim + rope_head_dim

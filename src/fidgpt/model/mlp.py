@@ -86,8 +86,7 @@ class _FeedForward(nn.Module):
         out_init: Init | None = None,
     ) -> None:
         super().__init__()
-        require_size("hidden_dim", hidden_dim)
-        require_size("ffn_dim", ffn_dim)
+        require_size(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
         if ffn_dim is None:
             ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if self.gated else 4 * hidden_dim
         self.ffn_dim = ffn_dim

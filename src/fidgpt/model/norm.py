@@ -44,7 +44,7 @@ class RMSNorm(nn.Module):
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
         super().__init__()
-        require_not_negative("eps", eps)
+        require_not_negative(eps=eps)
         self.eps = eps
         self.weight = with_init(nn.Parameter(torch.empty(hidden_dim)), Constant(1.0))
 
@@ -88,7 +88,7 @@ class WeightlessRMSNorm(nn.Module):
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
         super().__init__()
-        require_not_negative("eps", eps)
+        require_not_negative(eps=eps)
         self.hidden_dim = hidden_dim
         self.eps = eps
 

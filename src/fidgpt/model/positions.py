@@ -71,7 +71,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, *, hidden_dim: int, theta: float = 10_000.0) -> None:
         super().__init__()
-        require_positive("theta", theta)
+        require_positive(theta=theta)
         if hidden_dim % 2:
             raise ValueError(f"{hidden_dim=} must be even, for pairs of sine and cosine.")
         self.hidden_dim = hidden_dim
@@ -113,7 +113,7 @@ class LinearScaling:
     amplitude = 1.0
 
     def __init__(self, *, factor: float) -> None:
-        require_positive("factor", factor)
+        require_positive(factor=factor)
         self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
@@ -130,7 +130,7 @@ class NTKScaling:
     amplitude = 1.0
 
     def __init__(self, *, factor: float) -> None:
-        require_positive("factor", factor)
+        require_positive(factor=factor)
         self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
@@ -265,8 +265,8 @@ class RoPE(nn.Module):
         scaling: RoPEScaling | None = None,
     ) -> None:
         super().__init__()
-        require_size("head_dim", head_dim)
-        require_positive("theta", theta)
+        require_size(head_dim=head_dim)
+        require_positive(theta=theta)
         if rotary_dim is None and head_dim % 2:
             raise ValueError(f"{head_dim=} must be even: RoPE rotates pairs of dimensions.")
         if rotary_dim is not None and (rotary_dim % 2 or not 0 < rotary_dim <= head_dim):

@@ -145,7 +145,7 @@ class MultiTokenTransformer(Transformer):
     ) -> None:
         if not 1 <= num_predictions <= _FURTHEST:
             raise ValueError(f"{num_predictions=} must be from 1 to {_FURTHEST}.")
-        require_not_negative("weight", weight)
+        require_not_negative(weight=weight)
         if sharing is not None:  # with the predictions too
             sharing = cache(sharing)
             first_blocks, blocks = [*map(sharing, first_blocks)], [*map(sharing, blocks)]

@@ -139,9 +139,8 @@ class Transformer(LanguageModel):
         compile: BlockWrapper | None = None,
     ) -> None:
         super().__init__()
-        require_size("hidden_dim", hidden_dim)
-        require_size("num_layers", num_layers)
-        require_probability("dropout", dropout)
+        require_size(hidden_dim=hidden_dim, num_layers=num_layers)
+        require_probability(dropout=dropout)
         if num_layers > self.MOST_LAYERS:
             raise ValueError(f"{num_layers=} must be at most {self.MOST_LAYERS}.")
         if not blocks:

@@ -70,7 +70,7 @@ class Recompute:
     WRAPPED: ClassVar[tuple[str, str]] = ("block", "recompute")
 
     def __init__(self, *, keep: Keep | None = None, every: int = 1) -> None:
-        require_size("every", every)
+        require_size(every=every)
         self._keep = keep
         self._every = every
 

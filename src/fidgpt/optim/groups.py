@@ -184,7 +184,7 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
     Raises:
       ValueError: base_dim is below 1.
     """
-    require_size("base_dim", base_dim)
+    require_size(base_dim=base_dim)
     width = model.get_parameter("embedding.weight").shape[1]
     outside = map(model.get_submodule, ("embedding", "unembedding"))
     tables = {id(parameter) for module in outside for parameter in module.parameters()}
@@ -212,7 +212,7 @@ def split_hidden_matrices(
     Raises:
       ValueError: lr_scale is negative or not finite.
     """
-    require_not_negative("lr_scale", lr_scale)
+    require_not_negative(lr_scale=lr_scale)
     chosen = {id(p) for name, p in model.named_parameters() if match(name, p)}
     return _split(groups(model), chosen, settings={"orthogonal": True}, lr_scale=lr_scale)
 
@@ -307,9 +307,8 @@ class Rule:
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         if not callable(lr_scale):
-            require_not_negative("lr_scale", lr_scale)
-        if weight_decay is not None:
-            require_not_negative("weight_decay", weight_decay)
+            require_not_negative(lr_scale=lr_scale)
+        require_not_negative(weight_decay=weight_decay)
         self.name = name
         self.match = match
         self.lr_scale = lr_scale

@@ -38,8 +38,7 @@ def optimal_batch_size(
     Raises:
       ValueError: an argument is below 1.
     """
-    require_size("seq_len", seq_len)
-    require_size("multiple_of", multiple_of)
+    require_size(seq_len=seq_len, multiple_of=multiple_of)
     batch = 0.2920 * _operations(num_layers, hidden_dim) ** 0.3271 / seq_len
     unit = multiple_of
     while 2 * unit * _FINENESS <= batch:
@@ -57,8 +56,7 @@ def optimal_learning_rate(*, num_layers: int, hidden_dim: int) -> float:
 
 
 def _parameters(num_layers: int, hidden_dim: int) -> int:
-    require_size("num_layers", num_layers)
-    require_size("hidden_dim", hidden_dim)
+    require_size(num_layers=num_layers, hidden_dim=hidden_dim)
     return 12 * num_layers * hidden_dim**2
 
 

@@ -25,9 +25,7 @@ def require_settings(
     eps: float = 0.0,
 ) -> None:
     """Raise ValueError unless betas are in [0, 1) and the others finite and non-negative."""
-    require_not_negative("lr", lr)
-    require_not_negative("weight_decay", weight_decay)
-    require_not_negative("eps", eps)
+    require_not_negative(lr=lr, weight_decay=weight_decay, eps=eps)
     if not all(0 <= beta < 1 for beta in betas):
         raise ValueError(f"{betas=} must be in [0, 1).")
 

@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from fidgpt.ranges import require_not_negative, require_positive
+from fidgpt.ranges import require_not_negative, require_positive, require_size
 
 __all__ = [
     "Constant",
@@ -99,7 +99,7 @@ class Constant:
     ALIASES: ClassVar[Mapping[str, str]] = {"warmup": "warmup_steps"}
 
     def __init__(self, *, warmup_steps: int = 0) -> None:
-        require_not_negative("warmup_steps", warmup_steps)
+        require_not_negative(warmup_steps=warmup_steps)
         self.warmup_steps = warmup_steps
 
     def __call__(self, step: int) -> float:
@@ -267,7 +267,7 @@ class PolynomialDecay:
     """
 
     def __init__(self, *, power: float = 2.0) -> None:
-        require_positive("power", power)
+        require_positive(power=power)
         self.power = power
 
     def __call__(self, fall: Fall) -> float:
@@ -288,8 +288,7 @@ class InverseSqrtDecay:
     """
 
     def __init__(self, *, timescale: int | None = 10_000) -> None:
-        if timescale is not None and timescale < 1:
-            raise ValueError(f"{timescale=} must be 1 or more, or None for that of the warm-up.")
+        require_size(timescale=timescale)
         self.timescale = timescale
 
     def __call__(self, fall: Fall) -> float:

@@ -82,7 +82,7 @@ class DataParallel:
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {"timeout": "live"}
 
     def __init__(self, *, device: torch.device | None = None, timeout: float = 600.0) -> None:
-        require_positive("timeout", timeout)
+        require_positive(timeout=timeout)
         self.patience = Patience(timeout)
         self._device = device
         self._joined: list[bool] = []

@@ -11,6 +11,7 @@ from fidgpt.parallel import tensor as matrices
 from fidgpt.parallel.data_parallel import Computation, DataParallel
 from fidgpt.parallel.mesh import Axis, Mesh
 from fidgpt.parallel.placement import wholes
+from fidgpt.ranges import require_size
 
 __all__ = ["AxisPart", "FullyShardedDataParallel", "MeshParallel"]
 
@@ -56,8 +57,7 @@ class FullyShardedDataParallel(DataParallel):
         device: torch.device | None = None,
         timeout: float = 600.0,
     ) -> None:
-        if num_shards is not None and num_shards < 1:
-            raise ValueError(f"{num_shards=} must be 1 or more, or None for all processes.")
+        require_size(num_shards=num_shards)
         super().__init__(device=device, timeout=timeout)
         self.num_shards = num_shards
 

@@ -59,7 +59,7 @@ class TensorParallel:
     """
 
     def __init__(self, *, num_chunks: int = 1) -> None:
-        require_size("num_chunks", num_chunks)
+        require_size(num_chunks=num_chunks)
         self.num_chunks = num_chunks
 
     def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.placement import placed_like
-from fidgpt.ranges import require_probability
+from fidgpt.ranges import require_not_negative, require_probability, require_size
 from fidgpt.train.step import by_mesh
 
 __all__ = ["Average", "Ema", "EmaDecaySqrt", "EvaluationWeights"]
@@ -127,7 +127,7 @@ class Ema(_Averaged):
     """
 
     def __init__(self, *, beta: float = 0.999) -> None:
-        require_probability("beta", beta)
+        require_probability(beta=beta)
         super().__init__()
         self.beta = beta
 
@@ -153,9 +153,9 @@ class EmaDecaySqrt(_Averaged):
     def __init__(
         self, *, beta: float = 0.999, switch_step: int = 100_000, decay_steps: int = 100_000
     ) -> None:
-        require_probability("beta", beta)
-        if switch_step < 0 or decay_steps < 1:
-            raise ValueError(f"{switch_step=} and {decay_steps=} must be at least 0 and 1.")
+        require_probability(beta=beta)
+        require_not_negative(switch_step=switch_step)
+        require_size(decay_steps=decay_steps)
         super().__init__()
         self.beta = beta
         self.switch_step = switch_step

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from fidgpt.ranges import require_not_negative, require_size
+
 __all__ = ["Decision", "Divergence", "Guard", "RollBack", "SkipDiverged", "SkipOutliers"]
 
 _LONGEST_WINDOW = 1_000_000  # steps; each adds to what every step reads and a checkpoint holds
@@ -51,8 +53,7 @@ class SkipOutliers:
             raise ValueError(f"{window=} must be 2 or more steps to have a deviation.")
         if window > _LONGEST_WINDOW:
             raise ValueError(f"{window=} must be at most {_LONGEST_WINDOW} steps, all are kept.")
-        if num_deviations < 0:
-            raise ValueError(f"{num_deviations=} must be 0 or more standard deviations.")
+        require_not_negative(num_deviations=num_deviations)
         self.window = window
         self.num_deviations = num_deviations
         self._losses: deque[float] = deque(maxlen=window)
@@ -141,7 +142,7 @@ class SkipDiverged:
     shift = 0
 
     def __init__(self, *, most: int = 10) -> None:
-        _require_some(most, "steps in a row")
+        require_size(most=most)
         self.most = most
         self._in_a_row = 0
 
@@ -177,9 +178,8 @@ class RollBack:
     """
 
     def __init__(self, *, most: int = 3, skip_batches: int = 0) -> None:
-        _require_some(most, "times")
-        if skip_batches < 0:
-            raise ValueError(f"{skip_batches=} must be 0 or more batches.")
+        require_size(most=most)
+        require_not_negative(skip_batches=skip_batches)
         self.most = most
         self.skip_batches = skip_batches
         self.shift = 0
@@ -212,8 +212,3 @@ def advice(policy: Divergence | None) -> str:
     if isinstance(policy, SkipDiverged):
         return f"At most divergence.most={policy.most} steps in a row are skipped. Or {back}"
     return f"Or {back}; or {skip}"
-
-
-def _require_some(most: int, what: str) -> None:
-    if most < 1:
-        raise ValueError(f"{most=} must be 1 or more {what}; remove the policy to abort at once.")

@@ -60,7 +60,7 @@ class Periodic:
     every: int | None = None
 
     def __post_init__(self) -> None:
-        require_size("every", self.every)
+        require_size(every=self.every)
 
     def due(self, step: int, *, num_steps: int) -> bool:
         return step == num_steps or (self.every is not None and step % self.every == 0)
@@ -228,10 +228,9 @@ class Samples:
     every: int | None = None
 
     def __post_init__(self) -> None:
-        require_size("num_tokens", self.num_tokens)
-        require_not_negative("temperature", self.temperature)
-        require_size("top_k", self.top_k)
-        require_size("every", self.every)
+        require_size(num_tokens=self.num_tokens)
+        require_not_negative(temperature=self.temperature)
+        require_size(top_k=self.top_k, every=self.every)
 
     def due(self, step: int, *, num_steps: int) -> bool:
         """Return whether to write after a step, besides the texts at the end of the run."""

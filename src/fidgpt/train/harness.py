@@ -17,7 +17,7 @@ from fidgpt.data.streams import CorpusPart
 from fidgpt.model.generation import Sampling
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
-from fidgpt.ranges import require_size
+from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.device import derive_seed
 from fidgpt.train.evaluation import Periodic, continuations, document_begin, evaluating
 from fidgpt.train.loss import CrossEntropy
@@ -144,8 +144,7 @@ class Answers:
         seed: int = 0,
     ) -> None:
         super().__init__()  # of the harness's class, see `harness_model`
-        require_size("context", context)
-        require_size("batch_size", batch_size)
+        require_size(context=context, batch_size=batch_size)
         self.model = model
         self.reader = tokenizer  # the harness's class has a `tokenizer` of its own
         self.context = context
@@ -323,9 +322,8 @@ class Tasks:
 def _require_tasks(names: Sequence[str], num_fewshot: int | None, limit: int | None) -> None:
     if isinstance(names, str) or not names:
         raise ValueError(f"{names!r} must be a list of at least one task.")
-    if num_fewshot is not None and num_fewshot < 0:
-        raise ValueError(f"{num_fewshot=} examples must be 0 or more.")
-    require_size("limit", limit)
+    require_not_negative(num_fewshot=num_fewshot)
+    require_size(limit=limit)
 
 
 def _load(names: Sequence[str], include_path: str | Path | None) -> Any:
@@ -413,8 +411,7 @@ class TaskEvaluation(Periodic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_size("seq_len", self.seq_len)
-        require_size("batch_size", self.batch_size)
+        require_size(seq_len=self.seq_len, batch_size=self.batch_size)
         _require_tasks(self.tasks, self.num_fewshot, self.limit)
         self._prepared: tuple[Tasks, Tokenizer] | None = None
 

@@ -15,7 +15,7 @@ from fidgpt.model.embedding import Unembedding
 from fidgpt.model.reports import Share, collecting, report_loss, report_metric, scaled
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel.tensor import SplitVocabulary
-from fidgpt.ranges import require_not_negative, require_probability
+from fidgpt.ranges import require_not_negative, require_probability, require_size
 
 __all__ = ["CrossEntropy", "FusedCrossEntropy", "LogitRows", "LossTerm", "SmoothedLabels", "ZLoss"]
 
@@ -121,7 +121,7 @@ class ZLoss:
     """
 
     def __init__(self, *, weight: float = 1e-4) -> None:
-        require_not_negative("weight", weight)
+        require_not_negative(weight=weight)
         self.weight = weight
 
     def __call__(
@@ -149,7 +149,7 @@ class SmoothedLabels:
     """
 
     def __init__(self, *, amount: float = 0.1) -> None:
-        require_probability("amount", amount)
+        require_probability(amount=amount)
         self.amount = amount
 
     def __call__(
@@ -187,8 +187,7 @@ class CrossEntropy:
     def __init__(
         self, *, terms: Mapping[str, LossTerm] | None = None, chunk_size: int | None = None
     ) -> None:
-        if chunk_size is not None and not 1 <= chunk_size < 2**63:
-            raise ValueError(f"{chunk_size=} must be at least 1 row of logits, and below 2**63.")
+        require_size(chunk_size=chunk_size)
         self.terms = dict(sorted((terms or {}).items()))  # a config that was saved may sort them
         self.chunk_size = chunk_size
 

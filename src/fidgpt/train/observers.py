@@ -111,8 +111,7 @@ class SomeSteps(abc.ABC):
     num_steps: int = 3
 
     def __post_init__(self) -> None:
-        require_size("begin", self.begin)
-        require_size("num_steps", self.num_steps)
+        require_size(begin=self.begin, num_steps=self.num_steps)
         self._recording = contextlib.ExitStack()
         self._files = Path()
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.model import cpu
+from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.device import remembered
 from fidgpt.train.step import by_mesh
 
@@ -40,10 +41,8 @@ class LossScaling:
     """
 
     def __init__(self, *, init_scale: float = 65536.0, growth_interval: int = 2000) -> None:
-        if not 0 < init_scale < math.inf:
-            raise ValueError(f"{init_scale=} must be above 0, and finite, such as 65536.")
-        if growth_interval < 1:
-            raise ValueError(f"{growth_interval=} must be 1 or more steps.")
+        require_positive(init_scale=init_scale)
+        require_size(growth_interval=growth_interval)
         self.scale = init_scale
         self.growth_interval = growth_interval
         self._steps = 0  # since the factor last changed

@@ -63,7 +63,7 @@ class StepReplay:
     """
 
     def __init__(self, *, every: int = 1000, stops: bool = True) -> None:
-        require_size("every", every)
+        require_size(every=every)
         self.every = every
         self.stops = stops
 

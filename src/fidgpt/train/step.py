@@ -455,7 +455,7 @@ class StepMeters:
     """
 
     def __init__(self, *, every: int = 10) -> None:
-        require_size("every", every)
+        require_size(every=every)
         self.every = every
 
     def due(self, step: int) -> bool:

@@ -156,8 +156,8 @@ class Trainer:
         for wrapper in (self.batch_growth, self.seq_len_growth, self.prefetch):
             self.data = self.data if wrapper is None else wrapper(self.data)
         updates.require_bound(self.max_grad_norm)
-        for name in ("vocab_size", "seq_len", "batch_size", "num_steps", "micro_batch_size"):
-            require_size(name, getattr(self, name))
+        require_size(vocab_size=self.vocab_size, seq_len=self.seq_len, batch_size=self.batch_size)
+        require_size(num_steps=self.num_steps, micro_batch_size=self.micro_batch_size)
         self.parallel.check(self.model, seq_len=self.seq_len)
 
     def train(

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fidgpt.ranges import require_positive, require_size
+from fidgpt.ranges import require_not_negative, require_positive, require_size
 
 __all__ = ["Sampling", "UntilString"]
 
@@ -53,14 +53,13 @@ class Sampling:
         repetition_penalty: float | None = None,
         vocab_size: int | None = None,
     ) -> None:
-        if not temperature >= 0:
-            raise ValueError(f"{temperature=} must be 0 or more.")
-        require_size("top_k", top_k)
+        require_not_negative(temperature=temperature)
+        require_size(top_k=top_k)
         if top_p is not None and not 0 < top_p <= 1:
             raise ValueError(f"{top_p=} must be above 0 and at most 1, which keeps all tokens.")
         if min_p is not None and not 0 < min_p <= 1:
             raise ValueError(f"{min_p=} must be above 0 and at most 1.")
-        require_positive("repetition_penalty", repetition_penalty)
+        require_positive(repetition_penalty=repetition_penalty)
         self._temperature = temperature
         self._top_k = top_k
         self._top_p = top_p

@@ -185,7 +185,7 @@ def require_context(model: LanguageModel, *, context: int, num_columns: int) -> 
       context: maximum number of latest columns that it sees.
       num_columns: maximum number of columns that it is to read.
     """
-    require_size("context", context)
+    require_size(context=context)
     count = min(num_columns, context)
     tables = [part for part in model.modules() if isinstance(part, LearnedPositions)]
     least = min((table.weight.shape[0] for table in tables), default=count)

@@ -42,8 +42,7 @@ class Draft:
     """
 
     def __init__(self, model: LanguageModel, *, context: int, num_tokens: int = 4) -> None:
-        require_size("context", context)
-        require_size("num_tokens", num_tokens)
+        require_size(context=context, num_tokens=num_tokens)
         self.model = model
         self.context = context
         self.num_tokens = num_tokens

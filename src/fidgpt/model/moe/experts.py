@@ -16,7 +16,7 @@ from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
 from fidgpt.model.reports import report_metric
 from fidgpt.placement import Columns, Dims, Once, Split
 from fidgpt.placement import Rows as SplitRows
-from fidgpt.ranges import require_size
+from fidgpt.ranges import require_positive, require_size
 
 __all__ = [
     "AdapterFactory",
@@ -201,7 +201,7 @@ class Experts(nn.Module):
 
     def __init__(self, *, num_experts: int) -> None:
         super().__init__()
-        require_size("num_experts", num_experts)
+        require_size(num_experts=num_experts)
         self.num_experts = num_experts
 
     def forward(self, rows: Rows, groups: Groups) -> Rows:
@@ -326,8 +326,7 @@ class PlainExperts(StackedExperts):
         out_init: Init | None = None,
     ) -> None:
         super().__init__(num_experts=num_experts)
-        require_size("hidden_dim", hidden_dim)
-        require_size("ffn_dim", ffn_dim)
+        require_size(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
         ffn_dim = 4 * hidden_dim if ffn_dim is None else ffn_dim
         self.activation = activation
         self.up = self._stacked(ffn_dim, hidden_dim, init)
@@ -372,8 +371,7 @@ class GatedExperts(StackedExperts):
         out_init: Init | None = None,
     ) -> None:
         super().__init__(num_experts=num_experts)
-        require_size("hidden_dim", hidden_dim)
-        require_size("ffn_dim", ffn_dim)
+        require_size(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
         ffn_dim = gated_ffn_dim(hidden_dim=hidden_dim) if ffn_dim is None else ffn_dim
         self.gating = gating
         self.gate = self._stacked(ffn_dim, hidden_dim, init)
@@ -470,8 +468,7 @@ class Capacity(nn.Module):
 
     def __init__(self, *, factor: float = 1.25) -> None:
         super().__init__()
-        if not factor > 0:
-            raise ValueError(f"{factor=} must be above 0, such as 1.25.")
+        require_positive(factor=factor)
         self.factor = factor
 
     def forward(self, x: Rows, chosen: Chosen, weights: Weights, experts: Experts) -> Rows:

@@ -137,7 +137,7 @@ class SelectionBias(nn.Module):
 
     def __init__(self, *, num_experts: int, rate: float = 0.001) -> None:
         super().__init__()
-        require_not_negative("rate", rate)
+        require_not_negative(rate=rate)
         self.rate = rate
         self.register_buffer("bias", torch.zeros(num_experts))
 
@@ -191,7 +191,7 @@ class Router(nn.Module):
         init: Init = GPT2_NORMAL,
     ) -> None:
         super().__init__()
-        require_factor("scale", scale)
+        require_factor(scale=scale)
         if not 1 <= top_k <= num_experts:
             raise ValueError(f"{top_k=} must be from 1 to {num_experts=}.")
         if groups is not None:
@@ -277,7 +277,7 @@ class LoadBalancingLoss:
     counts_batch: ClassVar[bool] = True
 
     def __init__(self, *, weight: float = 0.01) -> None:
-        require_not_negative("weight", weight)
+        require_not_negative(weight=weight)
         self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
@@ -321,7 +321,7 @@ class SequenceBalancingLoss:
     """
 
     def __init__(self, *, weight: float = 0.0001) -> None:
-        require_not_negative("weight", weight)
+        require_not_negative(weight=weight)
         self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
@@ -357,7 +357,7 @@ class RouterZLoss:
     """
 
     def __init__(self, *, weight: float = 0.001) -> None:
-        require_not_negative("weight", weight)
+        require_not_negative(weight=weight)
         self.weight = weight
 
     def __call__(self, routing: Routing) -> None:

@@ -87,8 +87,7 @@ class KeepEvery:
     """
 
     def __init__(self, *, every: int, until: int | None = None) -> None:
-        require_size("every", every)
-        require_size("until", until)
+        require_size(every=every, until=until)
         if until is not None and until < every:
             raise ValueError(f"{every=} and {until=} keep nothing: step {every} is after the end.")
         self.every = every
@@ -104,7 +103,7 @@ class EveryMinutes:
     """
 
     def __init__(self, minutes: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        require_positive("minutes", minutes)
+        require_positive(minutes=minutes)
         self.minutes = minutes
         self._clock = clock
         self._last = clock()
@@ -223,8 +222,7 @@ class Checkpoints:
     ADDED: ClassVar[Mapping[str, object]] = {"memory": None}
 
     def __post_init__(self) -> None:
-        require_size("every", self.every)
-        require_size("keep_last", self.keep_last)
+        require_size(every=self.every, keep_last=self.keep_last)
         check_keep(self.keep)
         self._writer = self.writer or WriteAtOnce()
         self._peers: Peers | None = None

@@ -94,8 +94,7 @@ class MemoryCheckpoints:
     """
 
     def __init__(self, *, every: int = 10, folder: str = "/dev/shm", keep_last: int = 1) -> None:
-        require_size("every", every)
-        require_size("keep_last", keep_last)
+        require_size(every=every, keep_last=keep_last)
         self.every = every
         self.folder = folder
         self.keep_last = keep_last
