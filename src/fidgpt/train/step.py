@@ -147,7 +147,7 @@ class BatchShares:
         same random numbers as the passes that follow.
         """
         device = self.parallel.device
-        sums: list[Tensor] = []
+        sums: Counts = []
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             for part in self.parts:
                 with collecting() as reports:
