@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import fiddle as fdl
 import pytest
 import torch
 from jaxtyping import Float, Int
@@ -14,7 +15,15 @@ from fidgpt import configs, data, fiddlers, parallel
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import AttentionContext, LanguageModel, materialize, one_document
 from fidgpt.model.generation import generate, score
-from fidgpt.train import CrossEntropy, DomainValidation, Samples, Validation, continuations, harness
+from fidgpt.train import (
+    CrossEntropy,
+    DomainValidation,
+    RunError,
+    Samples,
+    Validation,
+    continuations,
+    harness,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -181,6 +190,29 @@ def test_samples_hold_their_prompts_and_their_seeds_decide():
     assert first == again
     assert first[0] != first[1]
     assert first != list(drawn.write(model, data.ByteTokenizer(), context=9, seed=1))
+
+
+class Returns(Validation):
+    """Measures what it is told to."""
+
+    def __init__(self, *, what: Any) -> None:
+        self.what = what
+
+    def prepare(self, *, show_progress: bool = True) -> None: ...
+    def due(self, step: int, *, num_steps: int) -> bool:
+        return step == 1
+
+    def __call__(self, *_: Any) -> Any:
+        return {"truth": torch.ones(1), "other": self.what}
+
+
+def test_evaluators_return_numbers_and_others_are_named(cfg, train):
+    cfg.evaluators = {"mine": fdl.Config(Returns, what=True)}
+    rows = train(cfg, "numbers", until_step=1)
+    assert (rows[0]["mine/truth"], rows[0]["mine/other"]) == (1.0, 1.0)
+    cfg.evaluators["mine"].what = "low"
+    with pytest.raises(RunError, match=r"^evaluators\['mine'\] returned \{.*'other': 'low'\}: an"):
+        train(cfg, "a text", until_step=1)
 
 
 def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, train):

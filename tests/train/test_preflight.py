@@ -1,5 +1,6 @@
 """Custom components that break what they promise are named before a run; right ones pass."""
 
+import itertools
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -388,6 +389,13 @@ def test_a_schedule_that_fails_is_named():
     cfg.num_steps = 10
     with pytest.raises(train.ComponentError, match=message):
         check(cfg, schedules={"weight_decay": lambda step: [1.0, *[0.5] * 8][step]})
+
+
+def test_a_schedule_that_changes_when_asked_again_is_named():
+    counted = itertools.count(1)
+    message = "is 1.0 at step 0, and 0.25 when asked again"
+    with pytest.raises(train.ComponentError, match=message):
+        check(configs.debug(), schedule=lambda step: 1 / next(counted))
 
 
 # Streams.

@@ -72,6 +72,13 @@ class Broken(RecordingTracker):
         raise self.error
 
 
+class Clearing(RecordingTracker):
+    """A tracker that takes apart what it gets."""
+
+    def log(self, row: Row) -> None:
+        row.clear()
+
+
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, seconds in {"PERIOD": 0.01, "PAUSE": 0.02, "PATIENCE": 0.3}.items():
@@ -199,7 +206,7 @@ def test_a_tracker_that_hangs_does_not_block(tmp_path):
 def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_path, kind):
     recorder, service, broken = RecordingTracker(), Service(), Broken(kind("five"))
     run = RunDirectory(tmp_path, texts={})
-    with tracking(run, broken, recorder, service, JSONLines()) as trackers:
+    with tracking(run, Clearing(), broken, recorder, service, JSONLines()) as trackers:
         log(trackers, 1, 2)
     assert [text for text in recorder.printed if "failed" in text] == [
         f"warning: Broken failed ({kind.__name__}: five): the run continues without it."

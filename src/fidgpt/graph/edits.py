@@ -501,7 +501,7 @@ class _Unfitting(ConfigError):
     def __init__(self, ref: ParameterRef, text: str, parts: Parts, function: Any = None) -> None:
         takes = hints.name_of(ref.hint)
         lacks = ""
-        if _is_implementer(function, ref.hint):
+        if inspect.isclass(function):
             lacks = hints.missing_methods(fdl.Config(function), ref.hint)
         likely = _which_fit(ref, text, parts)
         super().__init__(f"{text.strip()!r:.60} is not a {takes}. {likely}{lacks}")

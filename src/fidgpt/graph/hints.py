@@ -420,10 +420,12 @@ def missing_methods(value: Any, hint: Any) -> str:
 
 
 def _abstract_methods(hint: Any) -> list[str]:
-    """Return the methods that a class leaves to those derived from it."""
+    """Return the methods and properties that a class leaves to those derived from it."""
     own = vars(hint).items() if inspect.isclass(hint) and not is_protocol(hint) else ()
+    left = getattr(hint, "__abstractmethods__", frozenset[str]())
     functions = {name: one.__code__ for name, one in own if inspect.isfunction(one)}
-    return [name for name, code in functions.items() if "NotImplementedError" in code.co_names]
+    left |= {name for name, code in functions.items() if "NotImplementedError" in code.co_names}
+    return [name for name, _ in own if name in left]
 
 
 def _home_of(kind: type) -> str:

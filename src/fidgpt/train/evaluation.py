@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64
@@ -17,6 +17,7 @@ from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.device import derive_seed
 from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.run_directory import RunError
 
 __all__ = [
     "DomainValidation",
@@ -44,6 +45,26 @@ class Evaluator(Protocol):
     ) -> dict[str, float]:
         """Return metrics by name, the same on every process; called on all of them."""
         ...
+
+
+def numbers_of(metrics: Mapping[str, Any], evaluator: str) -> Iterator[tuple[str, float]]:
+    """Yield what an evaluator returned, tensors of one element as numbers.
+
+    Args:
+      metrics: by their names.
+      evaluator: its name in a run.
+
+    Raises:
+      RunError: something else was returned.
+    """
+    try:
+        for name, value in metrics.items():
+            yield f"{name}", float(value)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise RunError(
+            f"evaluators[{evaluator!r}] returned {metrics!r:.200}: an evaluator returns a dict of "
+            "numbers by name."
+        ) from error
 
 
 @dataclass(eq=False, kw_only=True)

@@ -132,14 +132,15 @@ def _missing(part: object, name: str, method: Callable[..., object]) -> str:
 
 
 def _schedule_errors(run: Components) -> Iterator[str]:
-    """Yield custom schedules whose multipliers are no numbers."""
+    """Yield custom schedules whose multipliers are no numbers, or change when asked again."""
     named = {"schedule": run.schedule}
     named |= {f"schedules[{name!r}]": one for name, one in (run.schedules or {}).items()}
     for path, schedule in named.items():
         if (custom := custom_part(schedule)) is None:
             continue
         where = describe(path, schedule, custom, "__call__")
-        for step in sorted({0, run.num_steps // 2, run.num_steps - 1}):
+        first: dict[int, Any] = {}
+        for step in (0, run.num_steps // 2, run.num_steps - 1, 0):
             try:
                 value: Any = schedule(step)
             except Exception as error:
@@ -152,6 +153,11 @@ def _schedule_errors(run: Components) -> Iterator[str]:
                     "the peak value, a finite float of at least 0."
                 )
                 break
+            if value != first.setdefault(step, value):
+                yield (
+                    f"{where} is {first[step]!r} at step {step}, and {value!r} when asked again: a "
+                    "schedule is a function of the step, so that a resumed run goes on alike."
+                )
 
 
 # Optimizers.

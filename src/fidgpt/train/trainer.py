@@ -29,7 +29,7 @@ from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
-from fidgpt.train.evaluation import Evaluator, Samples, evaluating
+from fidgpt.train.evaluation import Evaluator, Samples, evaluating, numbers_of
 from fidgpt.train.facts import Facts, facts_of, parts_of_checkpoint
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.loss import CrossEntropy, NextToken
@@ -670,7 +670,7 @@ class Trainer:
         return {
             f"{name}/{key}": value
             for name, evaluator in evaluators.items()
-            for key, value in evaluator(state.replica, self.loss, self.parallel).items()
+            for key, value in numbers_of(evaluator(state.replica, self.loss, self.parallel), name)
         }
 
     def _sample(self, state: TrainState) -> Iterator[str]:

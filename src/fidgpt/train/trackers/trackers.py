@@ -473,7 +473,7 @@ class Trackers:
         self._all(lambda tracker: tracker.start(run, facts, step=step), self._trackers)
 
     def log(self, row: Row) -> None:
-        self._all(lambda tracker: tracker.log(row), self._trackers)
+        self._all(lambda tracker: tracker.log({**row}), self._trackers)
 
     def print(self, text: str) -> None:
         self._all(lambda tracker: tracker.print(text), self._trackers)
