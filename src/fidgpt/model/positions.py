@@ -284,11 +284,11 @@ class RoPE(nn.Module):
     ) -> tuple[Heads, KeyHeads]:
         """Rotate queries and keys by their positions; without a context, positions count from 0."""
         ctx = counted(query.shape[2], query.device) if ctx is None else ctx
-        cos, sin = self.waves(ctx, query.dtype)
+        cos, sin = self.prepare_pass(ctx, query.dtype)
         return _rotated(query, cos, sin), _rotated(key, cos, sin)
 
-    def waves(self, ctx: AttentionContext, dtype: torch.dtype) -> tuple[Waves, Waves]:
-        """Return the cosine and the signed sine for each dimension, computed once per pass."""
+    def prepare_pass(self, ctx: AttentionContext, dtype: torch.dtype) -> tuple[Waves, Waves]:
+        """Compute the cosine and the signed sine for each dimension once per pass; return them."""
         return ctx.cached(("rope", self, dtype), partial(self._waves, ctx.positions, dtype))
 
     def _waves(self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype) -> tuple[Waves, Waves]:

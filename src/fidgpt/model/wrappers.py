@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from torch.utils.checkpoint import (
 
 from fidgpt.files import cache_directory
 from fidgpt.model.linear import MachineError, extended
-from fidgpt.model.positions import RoPE
 from fidgpt.ranges import require_size
 
 __all__ = ["Compile", "Float8", "Keep", "Recompute", "keep_products"]
@@ -165,11 +164,15 @@ class Compiled(nn.Module):
 
 
 def _share(block: nn.Module, x: Tensor, ctx: Any = None, *_: Any) -> None:
-    """Compute what layers share before the first of them, which would have a graph of its own."""
+    """Compute what layers share before the first of them, which would have a graph of its own.
+
+    A module that keeps something for all layers of a pass, by `AttentionContext.cached`, computes
+    it in `prepare_pass(ctx, dtype)`.
+    """
     if ctx is not None:
         for module in block.modules():
-            if isinstance(module, RoPE):
-                module.waves(ctx, x.dtype)
+            if hasattr(type(module), "prepare_pass"):
+                cast(Any, module).prepare_pass(ctx, x.dtype)
 
 
 @functools.cache
@@ -191,13 +194,22 @@ def _compiled(block: type[nn.Module], mode: str | None, backend: str) -> Callabl
     return compiled
 
 
-def _require_compiler() -> None:
+def compilers() -> list[str]:
+    """Return the names of C++ compilers to try: that of the variable CXX, or the usual ones."""
     named = os.environ.get("CXX")
-    candidates = [named] if named else ["g++", "clang++", "c++", "cl"]
-    if not any(map(shutil.which, candidates)):
+    return [named] if named else ["g++", "clang++", "c++", "cl"]
+
+
+def has_compiler() -> bool:
+    """Return whether this machine has a C++ compiler, which torch.compile needs."""
+    return any(map(shutil.which, compilers()))
+
+
+def _require_compiler() -> None:
+    if not has_compiler():
         raise MachineError(
             f"torch.compile needs a C++ compiler, but none was found (tried "
-            f"{', '.join(candidates)}); install one, set the environment variable CXX, or train "
+            f"{', '.join(compilers())}); install one, set the environment variable CXX, or train "
             "without use_compile."
         )
 

@@ -19,6 +19,8 @@ from fidgpt.parallel.sharding import shard_fully, without_reduction
 from fidgpt.parallel.tensor import drops
 from fidgpt.ranges import require_positive
 
+__all__ = ["Computation", "DataParallel", "ParallelError"]
+
 _GLOO = "gloo/transport/"  # in the messages of gloo's errors, which have no class of their own
 # torch 2.13 renames the argument, and warns about the old name.
 _SYNC_BUFFERS = (
@@ -260,10 +262,6 @@ class DataParallel:
                 yield
         else:
             yield
-
-    def mean(self, value: Tensor) -> Tensor:
-        """Return the mean of a tensor over the processes that compute different tokens."""
-        return self.sum(value) / self.tokens.size
 
     def sum(self, value: Tensor, axis: Axis | None = None) -> Tensor:
         """Return the sum of a tensor over processes; of an axis, or that compute other tokens."""

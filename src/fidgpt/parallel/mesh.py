@@ -27,6 +27,8 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
+__all__ = ["Axis", "Mesh"]
+
 # torch.distributed.device_mesh is imported where it is used, because its import is slow.
 REST = -1  # the size of the axis that takes the processes that are left
 

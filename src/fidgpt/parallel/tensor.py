@@ -31,7 +31,7 @@ from fidgpt.parallel.placement import Part, gather_uneven
 from fidgpt.placement import LINEAR_DIMS, Columns, Dims, Divisible, Once, OnHeads, Rows
 from fidgpt.ranges import require_size
 
-__all__ = ["SequenceParallel", "SplitVocabulary", "TensorParallel", "undivided"]
+__all__ = ["SequenceParallel", "TensorParallel"]
 
 
 Place = tuple[nn.Module, str]  # of a parameter: the module that holds it, and its name there

@@ -12,7 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -88,6 +88,7 @@ class Outcome:
     stopped_by: signal.Signals | None
 
 
+@dataclass(eq=False)
 class RunDirectory:
     """The one folder that holds all of a run, and the texts that are written as it starts.
 
@@ -98,18 +99,11 @@ class RunDirectory:
       identity: texts by name that must be the same on every process of the run.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        texts: Mapping[str, str],
-        changes: Sequence[Mapping[str, str]] = (),
-        identity: Mapping[str, str] | None = None,
-    ) -> None:
-        self.path = path
-        self.texts = texts
-        self.changes = changes
-        self.identity = identity or {}
+    path: Path
+    _: KW_ONLY
+    texts: Mapping[str, str]
+    changes: Sequence[Mapping[str, str]] = ()
+    identity: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_changed(self) -> bool:

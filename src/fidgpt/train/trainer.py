@@ -460,15 +460,7 @@ class Trainer:
         if not is_divided:
             agreement.start()
         with state.clock.phase("optimizer"):
-            self.precision.pull_gradients(state.model, state.replica)
-            reduce_gradients(state.model.parameters())
-            if state.scaling is not None:
-                state.scaling.unscale(state.model.parameters())
-            if self.gradient_transform is not None:
-                self.gradient_transform(state.model.parameters())
-            norms = updates.GradientNorms(
-                state.model.parameters(), agreement if is_divided else None
-            )
+            norms = self._collect_gradients(state, agreement if is_divided else None)
             if is_divided:
                 agreement.start()
             state.schedules.apply(state.step - 1)
@@ -494,6 +486,23 @@ class Trainer:
         return LaunchedStep(
             step=state.step, readout=readout, norms=None if state.may_skip else norms
         )
+
+    def _collect_gradients(
+        self, state: TrainState, agreement: Agreement | None
+    ) -> updates.GradientNorms:
+        """Make the model's gradients those of the step; return their norms.
+
+        Args:
+          state: of the run, after the backward passes.
+          agreement: as in `GradientNorms`.
+        """
+        self.precision.pull_gradients(state.model, state.replica)
+        reduce_gradients(state.model.parameters())
+        if state.scaling is not None:
+            state.scaling.unscale(state.model.parameters())
+        if self.gradient_transform is not None:
+            self.gradient_transform(state.model.parameters())
+        return updates.GradientNorms(state.model.parameters(), agreement)
 
     def _judge(self, state: TrainState, launched: LaunchedStep) -> None:
         """Raise Diverged if the loss or gradients of a step were not finite."""

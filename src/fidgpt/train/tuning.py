@@ -10,7 +10,6 @@ import copy
 import itertools
 import math
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -25,6 +24,7 @@ from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.linear import declared_flops
 from fidgpt.model.transformer import LanguageModel
+from fidgpt.model.wrappers import has_compiler
 from fidgpt.train.device import remembered
 from fidgpt.train.facts import Recipe
 from fidgpt.train.loss import with_gradients
@@ -168,7 +168,7 @@ def choose(
       may_compile: whether blocks may be compiled.
       renew: measure again what is remembered.
     """
-    may_compile &= _can_compile()
+    may_compile &= has_compiler()
     operations = 3 * cost.flops_per_token(run.model, seq_len=run.seq_len)
     if operations * run.num_steps * run.batch_size * run.seq_len < _MIN_FLOPS:
         return None
@@ -507,8 +507,3 @@ def _with_values(module: nn.Module) -> nn.Module:
         return numbers.repeat(repeats)[: tensor.numel()].view(tensor.shape)
 
     return cost.copied(module, filled)
-
-
-def _can_compile() -> bool:
-    named = os.environ.get("CXX")
-    return any(map(shutil.which, [named] if named else ["g++", "clang++", "c++"]))

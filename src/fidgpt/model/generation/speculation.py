@@ -1,6 +1,7 @@
 """Speculative decoding: a smaller model proposes tokens, and the model checks them in one pass."""
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 
 import torch
 from jaxtyping import Int
@@ -15,6 +16,7 @@ from fidgpt.ranges import require_size
 __all__ = ["Draft"]
 
 
+@dataclass(eq=False)
 class Draft:
     """A smaller model of the same vocabulary that proposes tokens for speculative decoding.
 
@@ -41,13 +43,14 @@ class Draft:
       ValueError: a size is out of range.
     """
 
-    def __init__(self, model: LanguageModel, *, context: int, num_tokens: int = 4) -> None:
-        require_size(context=context, num_tokens=num_tokens)
-        self.model = model
-        self.context = context
-        self.num_tokens = num_tokens
-        self.num_proposed = 0
-        self.num_accepted = 0
+    model: LanguageModel
+    _: KW_ONLY
+    context: int
+    num_tokens: int = 4
+
+    def __post_init__(self) -> None:
+        require_size(context=self.context, num_tokens=self.num_tokens)
+        self.num_proposed = self.num_accepted = 0
 
 
 class Drafting:

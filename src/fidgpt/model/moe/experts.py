@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
@@ -274,25 +275,25 @@ def geglu(gate: Wide, up: Wide) -> Wide:
     return gelu_tanh(gate) * up
 
 
+@dataclass(eq=False, kw_only=True)
 class Gated:
     """`activation(gate) * up` with any activation."""
 
-    def __init__(self, *, activation: Activation) -> None:
-        self.activation = activation
+    activation: Activation
 
     def __call__(self, gate: Wide, up: Wide) -> Wide:
         return self.activation(gate) * up
 
 
+@dataclass(eq=False, kw_only=True)
 class ClampedSwiGLU:
     """gpt-oss's gating (OpenAI, 2025, arXiv:2508.10925): `(up + 1) * gate * sigmoid(alpha * gate)`.
 
     First, the gate is clamped to at most `limit`, and `up` to [-limit, limit].
     """
 
-    def __init__(self, *, alpha: float = 1.702, limit: float = 7.0) -> None:
-        self.alpha = alpha
-        self.limit = limit
+    alpha: float = 1.702
+    limit: float = 7.0
 
     def __call__(self, gate: Wide, up: Wide) -> Wide:
         gate, up = gate.clamp(max=self.limit), up.clamp(-self.limit, self.limit)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -13,7 +14,7 @@ from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe.experts import Dispatch, Experts, dropless
 from fidgpt.model.reports import report_batch_loss, report_loss, report_tally
-from fidgpt.ranges import require_factor, require_not_negative
+from fidgpt.ranges import require_factor, require_not_negative, require_size
 
 __all__ = [
     "Balancing",
@@ -68,6 +69,7 @@ class Routing(NamedTuple):
         )
 
 
+@dataclass(eq=False, kw_only=True)
 class GroupLimit:
     """Group-limited routing: the experts of a token come from a few groups.
 
@@ -83,14 +85,16 @@ class GroupLimit:
       ValueError: a count is below 1, or top_groups exceeds num_groups.
     """
 
-    def __init__(self, *, num_groups: int, top_groups: int, best: int = 1) -> None:
-        if not 1 <= top_groups <= num_groups or best < 1:
+    num_groups: int
+    top_groups: int
+    best: int = 1
+
+    def __post_init__(self) -> None:
+        require_size(best=self.best)
+        if not 1 <= self.top_groups <= self.num_groups:
             raise ValueError(
-                f"{top_groups=} must be from 1 to {num_groups=}, and {best=} 1 or more."
+                f"top_groups={self.top_groups} must be from 1 to num_groups={self.num_groups}."
             )
-        self.num_groups = num_groups
-        self.top_groups = top_groups
-        self.best = best
 
     def check(self, *, num_experts: int, top_k: int) -> None:
         """Raise ValueError if the limit does not fit a router with these settings."""
