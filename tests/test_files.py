@@ -14,11 +14,12 @@ import torch
 from fidgpt import files
 from fidgpt.cli import app
 from fidgpt.compose.index_build import write
+from fidgpt.parallel.placement import Block
 from fidgpt.sweep import read_results
 from fidgpt.sweep.objective import objective_of
 from fidgpt.sweep.results import best, csv_of
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.checkpoints.tensors import Piece, write_pieces
+from fidgpt.train.checkpoints.tensors import write_pieces
 
 
 def test_only_regular_files_and_pipes_are_read(tmp_path: Path) -> None:
@@ -99,7 +100,7 @@ def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:
     for number in range(8):  # safetensors orders several entries of metadata at random
         path = tmp_path / str(number) / "model-00001-of-00002.safetensors"
         path.parent.mkdir()
-        write_pieces(path, {name: Piece(torch.ones(2), [0]) for name in ("b", "a")})
+        write_pieces(path, {name: Block(torch.ones(2), (0,), (2,)) for name in ("b", "a")})
         files_of.append(path.read_bytes())
     assert len({*files_of}) == 1
 

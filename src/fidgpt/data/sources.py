@@ -92,6 +92,7 @@ class StandardLibrary:
         return files
 
 
+@dataclass(eq=False)
 class TextFiles:
     """A file of text, or a folder of such files in the order of their paths.
 
@@ -105,24 +106,19 @@ class TextFiles:
     names match one of `patterns`, through symbolic links too; hidden and empty files are skipped.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        *,
-        text_field: str = "text",
-        patterns: Sequence[str] = ("*",),
-        document_chars: int = 64 * 1024,
-    ) -> None:
-        require_size(document_chars=document_chars)
-        if "://" in str(path):
+    path: str | Path
+    _: KW_ONLY
+    text_field: str = "text"
+    patterns: Sequence[str] = ("*",)
+    document_chars: int = 64 * 1024
+
+    def __post_init__(self) -> None:
+        require_size(document_chars=self.document_chars)
+        if "://" in str(self.path):
             raise ValueError(
-                f"path={str(path)!r} is a URL, and a text is read from this machine: download it "
-                "first. A dataset of the hub is read by HubDataset(name)."
+                f"path={str(self.path)!r} is a URL, and a text is read from this machine: "
+                "download it first. A dataset of the hub is read by HubDataset(name)."
             )
-        self.path = path
-        self.text_field = text_field
-        self.patterns = tuple(patterns)
-        self.document_chars = document_chars
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents of each file in turn; those of long lines in pieces."""

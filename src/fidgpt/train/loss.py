@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -167,6 +168,7 @@ class SmoothedLabels:
 _ROWS_ON_CPU, _ROWS = 1024, 4096
 
 
+@dataclass(eq=False, kw_only=True)
 class CrossEntropy:
     """Mean negative log-probability, in nats, of the targets under an unembedding's logits.
 
@@ -184,12 +186,12 @@ class CrossEntropy:
       ValueError: chunk_size is below 1.
     """
 
-    def __init__(
-        self, *, terms: Mapping[str, LossTerm] | None = None, chunk_size: int | None = None
-    ) -> None:
-        require_size(chunk_size=chunk_size)
-        self.terms = dict(sorted((terms or {}).items()))  # a config that was saved may sort them
-        self.chunk_size = chunk_size
+    terms: Mapping[str, LossTerm] | None = None
+    chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        require_size(chunk_size=self.chunk_size)
+        self._terms = dict(sorted((self.terms or {}).items()))  # saved configs may sort them
 
     def rows_on(self, device: torch.device) -> int:
         """Return how many rows of logits exist at once on a device."""
@@ -220,11 +222,11 @@ class CrossEntropy:
         # Inputs, so that autograd accumulates their gradients, even if they are tied.
         parameters = [p for p in unembedding.parameters() if p.requires_grad]
         rows = self.rows_on(features.device)
-        terms = list(self.terms.values())
+        terms = list(self._terms.values())
         loss, added = _Chunked.apply(
             terms, rows, unembedding, targets, counted, features, *parameters
         )
-        for name, value in zip(self.terms, added.unbind(), strict=True):
+        for name, value in zip(self._terms, added.unbind(), strict=True):
             # Only the value: its gradients come with those of the loss.
             report_loss(name, value)
         return loss
@@ -417,10 +419,8 @@ class FusedCrossEntropy(CrossEntropy):
       ValueError: this torch has no such function; or chunk_size is below 1.
     """
 
-    def __init__(
-        self, *, terms: Mapping[str, LossTerm] | None = None, chunk_size: int | None = None
-    ) -> None:
-        super().__init__(terms=terms, chunk_size=chunk_size)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not hasattr(F, "linear_cross_entropy"):
             raise ValueError(
                 f"torch {torch.__version__} has no torch.nn.functional.linear_cross_entropy, "

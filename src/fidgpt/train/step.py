@@ -185,16 +185,15 @@ class PassShare:
     def __init__(self, batch: BatchShares, part: MicroBatch) -> None:
         self.num_processes = batch.parallel.tokens.size
         self._batch = batch
-        self._num_rows = len(part.rows)
-        self._num_targets = part.num_targets
-        self._of_sequences: Sequence[Tensor] | None = None
+        self._part = part
+        self._of_sequences: Counts | None = None
         self._of_targets: float | Tensor | None = None
 
     @property
     def of_targets(self) -> float | Float[Tensor, ""]:
         """The fraction of the tokens that count in the loss, times the number of processes."""
         if self._of_targets is None:
-            self._of_targets = self._num_targets / self._batch.targets_per_process
+            self._of_targets = self._part.num_targets / self._batch.targets_per_process
         return self._of_targets
 
     def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts) -> Totals:
@@ -202,7 +201,8 @@ class PassShare:
         if self._of_sequences is None:
             parallel = self._batch.parallel
             self._of_sequences = parallel.sum_all(by_sequence, axis=parallel.places.axes["context"])
-        return *self._batch.totals(fixed, counted, num_rows=self._num_rows), self._of_sequences
+        num_rows = len(self._part.rows)
+        return *self._batch.totals(fixed, counted, num_rows=num_rows), self._of_sequences
 
 
 _EPS_OF_TORCH = 1e-6  # which its clipping adds to a norm

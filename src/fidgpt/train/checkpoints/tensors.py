@@ -270,19 +270,7 @@ def _uncast(saved: Any, live: Any) -> Any:
 SHARDING, OFFSETS = "DCP_SHARDING_INFO", "saved_offsets"
 
 
-class Piece(NamedTuple):
-    """A block of a tensor on this process.
-
-    Attributes:
-        tensor: the block, in memory of the run.
-        offsets: its start in each dimension of the whole tensor.
-    """
-
-    tensor: Tensor
-    offsets: list[int]
-
-
-Files = dict[str, dict[str, Piece]]
+Files = dict[str, dict[str, Block]]  # pieces of tensors by file and name
 Key = tuple[str, str, tuple[int, ...]]  # of a piece: section, name, and where it begins
 
 
@@ -293,11 +281,11 @@ def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Peers) -> Fil
     for each, `model-00001-of-00004.safetensors`. What several processes hold is written once, by
     the first of them.
     """
-    own: dict[Key, Piece] = {}
+    own: dict[Key, Block] = {}
     for section, tensors in sections.items():
         for name, tensor in tensors.items():
             if (block := block_of(tensor)) is not None:
-                own[section, name, block.begin] = Piece(block.tensor.detach(), [*block.begin])
+                own[section, name, block.begin] = block._replace(tensor=block.tensor.detach())
     writers: dict[Key, int] = {}
     for rank, keys in enumerate(peers.all([*own])):
         for key in keys:
@@ -330,7 +318,7 @@ def write_files(folder: Path, pieces: Files, texts: Mapping[str, Any]) -> manife
     return manifest.seal(folder, [*pieces, *texts])
 
 
-def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> None:
+def write_pieces(path: Path, pieces: Mapping[str, Block]) -> None:
     """Write a safetensors file; tensors that overlap in memory are stored separately."""
     plain: dict[str, Tensor] = {}
     storages: set[int] = set()
@@ -339,7 +327,7 @@ def write_pieces(path: Path, pieces: Mapping[str, Piece]) -> None:
         storage = packed.untyped_storage().data_ptr()
         plain[name] = packed.clone() if storage in storages else packed
         storages.add(storage)
-    offsets = {name: {OFFSETS: piece.offsets} for name, piece in pieces.items()}
+    offsets = {name: {OFFSETS: [*piece.begin]} for name, piece in pieces.items()}
     # One entry only: safetensors writes several in random order.
     metadata = {SHARDING: json.dumps(offsets, sort_keys=True)} if "-of-" in path.name else None
     path.touch()
