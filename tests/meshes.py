@@ -60,6 +60,7 @@ def traced(cfg: fdl.Config) -> None:
 
 
 MESHES: dict[int, dict[str, Fiddler]] = {
+    1: {"alone": mesh()},
     2: {
         "tensor": mesh(tensor=2),
         "sequence": mesh(tensor=2, sequence=True),

@@ -121,7 +121,8 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
         summary_text,
     )
 
-    trainer = runs.build_trainer(made.resolved, made.catalogue)
+    # Of constraints on the whole run, `show` has warned.
+    trainer = runs.build_trainer(made.resolved, made.catalogue, will_run=form == "speed")
     if form == "speed":
         return speed_text(tuning.choose(made, trainer, renew=FLAGS.measure), color=color)
     if form == "schedule":
@@ -142,12 +143,10 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
         count = trainer.parallel.layout(machine.world_size).data_size
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    if trainer.batch_size < count:
+    if name and trainer.batch_size < count:
         parts = "replicas and shards on" if count < machine.world_size else "devices of"
-        raise ConfigError(
-            f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}: choose "
-            f"{count} or more."
-        )
+        too_small = f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}"
+        warn([f"this would not run: {too_small}: choose {count} or more."])
     return summary_text(summary_of(trainer, machine), color=color)
 
 

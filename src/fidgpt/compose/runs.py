@@ -71,12 +71,15 @@ def constraints_of(catalogue: Catalogue) -> list[Constraint]:
     return [*CONSTRAINTS, *catalogue.constraints]
 
 
-def build_trainer(cfg: fdl.Config | Resolved, catalogue: Catalogue | None = None) -> Trainer:
+def build_trainer(
+    cfg: fdl.Config | Resolved, catalogue: Catalogue | None = None, *, will_run: bool = True
+) -> Trainer:
     """Build a config without giving its tensors memory, which takes seconds for any size.
 
     Args:
       cfg: the graph, or the graph resolved.
       catalogue: the names that made it, whose projects may have constraints.
+      will_run: whether constraints on the whole run are checked.
 
     Raises:
       ConfigError: the graph is wrong, or makes no trainer, or its model cannot read or start, or
@@ -84,7 +87,7 @@ def build_trainer(cfg: fdl.Config | Resolved, catalogue: Catalogue | None = None
     """
     with torch.device("meta"):
         constraints = constraints_of(catalogue) if catalogue else CONSTRAINTS
-        trainer = graph.build(cfg, constraints=constraints)
+        trainer = graph.build(cfg, constraints=constraints if will_run else ())
     if not isinstance(trainer, Trainer):
         raise ConfigError(
             f"the config builds {type(trainer).__name__}, and what runs is a Trainer. In a script "
