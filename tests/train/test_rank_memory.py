@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 import rank_memory
 from forked import run_ranks
-from rank_memory import FFN, HIDDEN, LAYERS, ROWS, TOKENS, VOCAB
+from rank_memory import FFN, HIDDEN, LAYERS, MESHES, ROWS, TOKENS, VOCAB, Change, small
+
+from fidgpt.compose.runs import build_trainer
+from fidgpt.train.facts import facts_of
 
 SIZE = 4  # bytes of float32
 NORMS = (2 * LAYERS + 1) * HIDDEN
@@ -58,3 +61,15 @@ def test_memory_of_a_process_falls_as_computed(tmp_path: Path, names: list[str])
             assert held[name]["gradients"] == SIZE * parameters, name
             assert held[name]["optimizer"] == 2 * SIZE * parameters, name  # two moments
             assert held[name]["activations"] == pytest.approx(bytes_of_activations, rel=0.01), name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tensor=2", "tensor=2, sequence"])
+def test_the_summary_knows_that_matrices_are_divided(name: str) -> None:
+    def kept(change: Change | None) -> int:
+        measured = facts_of(build_trainer(small(change))).memory.activations
+        assert measured is not None
+        return measured.kept
+
+    part = kept(MESHES[name]) / kept(None)  # both without what the loss keeps
+    assert part == pytest.approx(EXPECTED[name][1] / activations(), rel=0.01)

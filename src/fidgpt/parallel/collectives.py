@@ -30,6 +30,8 @@ def all_sum(x: Tensor, axis: Axis) -> Tensor:
 
 def all_max(x: Tensor, axis: Axis) -> Tensor:
     """Return the elementwise maximum over an axis."""
+    if axis.is_planned:
+        return x.clone()
     functional = _functional()
     return functional.wait_tensor(functional.all_reduce(x.contiguous(), "max", group_of(axis)))
 
@@ -49,6 +51,8 @@ Coming = Callable[[], Tensor]  # waits for a tensor that is being sent
 
 def begin_all_gather(x: Tensor, axis: Axis, dim: int) -> Coming:
     """Begin `all_gather`."""
+    if axis.is_planned:
+        return lambda: torch.cat([x] * axis.size, dim)
     functional, part = _functional(), x.movedim(dim, 0).contiguous()
     # torch 2.13 renames it, and warns about the old name.
     collective = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
@@ -58,6 +62,8 @@ def begin_all_gather(x: Tensor, axis: Axis, dim: int) -> Coming:
 
 def begin_sum(x: Tensor, axis: Axis, dim: int | None) -> Coming:
     """Begin `sum_scatter`; without a dimension, `all_sum`."""
+    if axis.is_planned:
+        return (x if dim is None else own_part(x, axis, dim)).clone
     functional = _functional()
     if dim is None:
         whole = functional.all_reduce(x.contiguous(), "sum", group_of(axis))

@@ -114,6 +114,9 @@ class DataParallel:
         """Return the fraction of a whole model's parameters that FSDP would shard."""
         return 1.0
 
+    def divide(self, model: nn.Module, mesh: Mesh) -> None:
+        """Divide the matrices of a model as on a mesh, to measure what a process computes."""
+
     def undivided(self, model: nn.Module) -> list[str]:
         """Return paths of modules that processes compute whole, though they divide the others."""
         return []

@@ -118,11 +118,14 @@ class Axis:
       size: number of processes that differ only on this axis.
       index: place of this process among them.
       group: for collectives among them; None if it is alone, or if they are all of the run.
+      is_planned: whether there are no other processes: this one measures what it would hold, and
+        collectives take its own tensors for theirs.
     """
 
     size: int = 1
     index: int = 0
     group: dist.ProcessGroup | None = None
+    is_planned: bool = False
 
     def __deepcopy__(self, memo: object) -> Axis:
         return self  # groups cannot be copied

@@ -127,6 +127,11 @@ class MeshParallel(DataParallel):
         """Return the fraction of a whole model's parameters that FSDP would shard."""
         return matrices.part_of_weights(model, self.mesh.tensor) if self._divides_matrices else 1.0
 
+    def divide(self, model: nn.Module, mesh: Mesh) -> None:
+        """Divide the matrices of a model as on a mesh, to measure what a process computes."""
+        if (part := self.parts["tensor"]) is not None and self._divides_matrices:
+            part(model, Axis(mesh.tensor, is_planned=True))
+
     def undivided(self, model: nn.Module) -> list[str]:
         """Return paths of modules that processes compute whole, though they divide the others."""
         return matrices.undivided(model) if self._divides_matrices else []

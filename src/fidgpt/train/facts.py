@@ -302,6 +302,7 @@ def facts_of(
         num_sequences=num_sequences,
         seq_len=-(-seq_len // mesh.context),
         device=machine.device,
+        mesh=mesh,
     )
     memory = memory.sharded(
         mesh.num_shards if mesh.shard > 1 else 1, part=recipe.parallel.part_of_weights(model)
@@ -449,7 +450,12 @@ _MOST_TOKENS = 1 << 26  # of a pass that is measured, whose parts are counted on
 
 
 def footprint(
-    recipe: Recipe, *, num_sequences: int, device: torch.device, seq_len: int | None = None
+    recipe: Recipe,
+    *,
+    num_sequences: int,
+    device: torch.device,
+    seq_len: int | None = None,
+    mesh: Mesh | None = None,
 ) -> Footprint:
     """Take a step with a copy of the model, and add up what it would need.
 
@@ -458,6 +464,7 @@ def footprint(
       num_sequences: sequences of a step on this device.
       device: where the model would train.
       seq_len: tokens of each that this device computes; None for all.
+      mesh: over whose axis `tensor` activations are divided, and weights are not; None for none.
     """
     model, precision, seq_len = recipe.model, recipe.precision, seq_len or recipe.seq_len
     at_once = min(recipe.micro_batch_size or num_sequences, num_sequences)
@@ -466,11 +473,17 @@ def footprint(
     twin = zeros or cost.without_memory(model)
     train_only(twin, recipe.trainable)
     replica = precision.replica(twin)
+    computing = replica
+    if mesh is not None and mesh.tensor > 1:
+        computing = cost.without_memory(replica)
+        recipe.parallel.divide(computing, mesh)
     objective, sizes = (
-        NextToken(replica, recipe.loss),
+        NextToken(computing, recipe.loss),
         {"num_sequences": measured, "seq_len": seq_len},
     )
-    activations = _known(lambda: cost.activation_bytes(replica, objective, **sizes, device=device))
+    activations = _known(
+        lambda: cost.activation_bytes(computing, objective, **sizes, device=device)
+    )
     if activations is not None and measured < at_once:
         scaled = (count * at_once // measured for count in activations)
         activations = cost.ActivationBytes(*scaled)
