@@ -6,12 +6,12 @@ import inspect
 import sys
 import types
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph.fiddle import VARIADIC, parameter_of, set_arguments
+from fidgpt.graph.fiddle import VARIADIC, Key, parameter_of, set_arguments
 from fidgpt.graph.walk import join, parts, step_to, title
 
 _NOT_SEARCHED = {"torch", "builtins", "typing", "abc", "collections"}  # none has a knob of ours
@@ -27,11 +27,15 @@ def unused_arguments(root: Any) -> list[str]:
     Python is taken to read all it is given.
     """
     found = parts(root)
-    read = frozenset().union(*(_names_read(one) for one in _packages(found)))
+    kept = [
+        (node, key, attributes) for node in found for key, attributes in _merely_kept(node.value)
+    ]
+    names = frozenset[str]().union(*(attributes for *_, attributes in kept))
+    unread = _unread(names, _packages(found))
     return [
-        f"{join(node.path, key_step)} is set, but {title(node.value)} never reads it."
-        for node in found
-        for key_step in _unread_steps(node.value, read)
+        f"{join(node.path, step_to(key))} is set, but {title(node.value)} never reads it."
+        for node, key, attributes in kept
+        if attributes <= unread
     ]
 
 
@@ -43,7 +47,11 @@ def _packages(found: list[Any]) -> set[str]:
     return {module.partition(".")[0] for module in modules} - _NOT_SEARCHED
 
 
-def _unread_steps(part: fdl.Buildable, read: frozenset[str]) -> Iterator[str]:
+def _merely_kept(part: fdl.Buildable) -> Iterator[tuple[Key, set[str]]]:
+    """Yield the arguments that are set and that a constructor reads at most to keep them.
+
+    Each has the attributes as which it is kept.
+    """
     function = inspect.unwrap(fdl.get_callable(part))
     if inspect.isclass(function):
         is_plain = type(function).__call__ is type.__call__ and function.__new__ is object.__new__
@@ -57,8 +65,8 @@ def _unread_steps(part: fdl.Buildable, read: frozenset[str]) -> Iterator[str]:
         if parameter is None or parameter.kind in VARIADIC:
             continue
         attributes = {attribute for name, attribute in kept if name == parameter.name}
-        if counts[parameter.name] == len(attributes) and read.isdisjoint(attributes):
-            yield step_to(key)
+        if counts[parameter.name] == len(attributes):
+            yield key, attributes
 
 
 @functools.lru_cache(maxsize=4096)
@@ -82,31 +90,47 @@ def _uses(code: types.CodeType) -> tuple[Counter[str], set[tuple[str, str]]]:
     return counts, kept
 
 
-@functools.lru_cache(maxsize=64)
-def _names_read(package: str) -> frozenset[str]:
-    """Return the attributes that the functions of a package read, and texts that may name some.
+def _unread(names: Iterable[str], packages: set[str]) -> set[str]:
+    """Return those names of attributes that no function of some packages reads.
 
-    As far as the package is imported; names of other kinds may be among them.
+    As far as the packages are imported. A function is taken to read what its texts name, and names
+    of other kinds too.
     """
-    codes: list[types.CodeType] = []
+    left = {*names}
+    for code in _codes_of(packages):
+        if not left:
+            break
+        left -= _read_in(code, left)
+    return left
+
+
+def _codes_of(packages: set[str]) -> Iterator[types.CodeType]:
+    """Yield the code of all functions of some packages, and of those inside of them."""
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == package:
-            for thing in list(vars(module).values()):
-                if getattr(thing, "__module__", None) == name:
-                    members = list(vars(thing).values()) if isinstance(thing, type) else [thing]
-                    codes += filter(None, map(_code_of, members))
-    found: set[Any] = set()
-    for code in codes:  # which grows by the functions inside
-        codes += filter(inspect.iscode, code.co_consts)
-        operations = code.co_code[::2]
-        is_setting = dis.opmap["STORE_ATTR"] in operations
-        instructions = dis.get_instructions(code) if is_setting else ()
-        reads = [one.argval for one in instructions if one.opname in ("LOAD_ATTR", "LOAD_METHOD")]
-        found.update(reads if is_setting else code.co_names)
-        found.update(one for one in code.co_consts if isinstance(one, str))
-        if dis.opmap["MATCH_CLASS"] in operations:  # has names in a tuple
-            found.update(*(one for one in code.co_consts if isinstance(one, tuple)))
-    return frozenset(found)
+        if name.partition(".")[0] not in packages:
+            continue
+        for thing in list(vars(module).values()):
+            if getattr(thing, "__module__", None) == name:
+                members = list(vars(thing).values()) if isinstance(thing, type) else [thing]
+                codes = [*filter(None, map(_code_of, members))]
+                for code in codes:  # which grows by the functions inside
+                    codes += filter(inspect.iscode, code.co_consts)
+                yield from codes
+
+
+def _read_in(code: types.CodeType, names: set[str]) -> set[str]:
+    """Return those of some names that a function reads."""
+    read = names.intersection(code.co_names)
+    if read and dis.opmap["STORE_ATTR"] in code.co_code[::2]:
+        loads = ("LOAD_ATTR", "LOAD_METHOD")
+        read &= {one.argval for one in dis.get_instructions(code) if one.opname in loads}
+    for one in code.co_consts:
+        if isinstance(one, str) and one in names:
+            read.add(one)
+        elif isinstance(one, tuple) and not names.isdisjoint(one):
+            is_matched = dis.opmap["MATCH_CLASS"] in code.co_code[::2]  # has names in a tuple
+            read |= names.intersection(one) if is_matched else set()
+    return read
 
 
 def _code_of(member: Any) -> types.CodeType | None:
