@@ -44,6 +44,13 @@ _IMPORTED = (
     "beartype.door",
     "numpy.ma",
     "fidgpt.sweep.report",
+    "fidgpt.compose.index_build",
+    "fidgpt.compose.shrinking",
+    "fidgpt.compose.trust",
+    "fidgpt.compose.tuning",
+    "fidgpt.graph.unused",
+    "fidgpt.interop.hugging_face",
+    "fidgpt.train.mesh_check",
     "measured",
 )
 HERE = b""  # what a worker sends that is there, in place of a program

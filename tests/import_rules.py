@@ -5,7 +5,7 @@ import functools
 import graphlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
@@ -54,7 +54,7 @@ PRIVATE = (
     "torch.distributed._functional_collectives",
     "torch.utils._python_dispatch.TorchDispatchMode",
 )
-parse = functools.cache(ast.parse)
+IMPORTERS = {"import_module", "__import__"}  # what imports a name that it is called with
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
@@ -82,25 +82,31 @@ def dotted_path(path: PurePosixPath) -> str:
     return ".".join(parts)
 
 
-def imports(tree: ast.AST, path: PurePosixPath) -> Iterator[Use]:
+@functools.cache
+def imports(source: str, path: PurePosixPath) -> list[Use]:
     """Every import of a file, those inside functions, relative ones and `import_module` too."""
     package = dotted_path(path).removesuffix(".__init__").split(".")
     if path.name != "__init__.py":
         package = package[:-1]
-    functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTIONS)]
-    inside = {id(node) for function in functions for node in ast.walk(function)}
-    for node in ast.walk(tree):
-        lazy = id(node) in inside
+    may_call = any(name in source for name in IMPORTERS)
+    found: list[Use] = []
+    todo: list[tuple[ast.AST, bool]] = [(ast.parse(source), False)]
+    while todo:
+        node, lazy = todo.pop()
         match node:
             case ast.Import(names=names):
-                yield from (Use(node.lineno, alias.name, lazy) for alias in names)
+                found += (Use(node.lineno, alias.name, lazy) for alias in names)
             case ast.ImportFrom(module=module, names=names, level=level):
                 base = package[: len(package) - level + 1] if level else []
                 base = ".".join([*base, *([module] if module else [])])
-                yield from (Use(node.lineno, f"{base}.{alias.name}", lazy) for alias in names)
+                found += (Use(node.lineno, f"{base}.{alias.name}", lazy) for alias in names)
             case ast.Call(func=func, args=[ast.Constant(value=str(name)), *_]):
-                if ast.unparse(func).split(".")[-1] in {"import_module", "__import__"}:
-                    yield Use(node.lineno, name, lazy)
+                if ast.unparse(func).split(".")[-1] in IMPORTERS:
+                    found.append(Use(node.lineno, name, lazy))
+        if may_call or not isinstance(node, ast.expr):
+            lazy = lazy or isinstance(node, FUNCTIONS)
+            todo += [(child, lazy) for child in ast.iter_child_nodes(node)]
+    return found
 
 
 def packages_of_trackers(tree: ast.AST) -> set[str]:
@@ -126,10 +132,10 @@ def is_allowed(use: Use, part: str, extras: set[str]) -> bool:
 
 def broken_rules(path: str, source: str) -> list[str]:
     """What is wrong with the imports of the file at `path` (from the root of the checkout)."""
-    place, tree = PurePosixPath(path), parse(source)
+    place = PurePosixPath(path)
     here = dotted_path(place)
     part = part_of(here)
-    found = list(imports(tree, place))
+    found = imports(source, place)
     broken = [
         f"{path}:{use.line}: {use.name}: import fidgpt.{use.name}, its only name"
         for use in found
@@ -145,7 +151,7 @@ def broken_rules(path: str, source: str) -> list[str]:
     ]
     if part not in INSIDE:
         return broken
-    extras = packages_of_trackers(tree) if part == "train" else set()
+    extras = packages_of_trackers(ast.parse(source)) if part == "train" else set()
     refused = [use for use in found if not is_allowed(use, part, extras)]
     return broken + [f"{path}:{use.line}: {use.name}: {part} may not import it" for use in refused]
 
@@ -160,7 +166,7 @@ def import_edges(sources: Mapping[str, str]) -> set[tuple[str, str]]:
     for name, path in paths.items():
         if name.endswith(".__main__"):
             continue
-        for use in imports(parse(sources[path]), PurePosixPath(path)):
+        for use in imports(sources[path], PurePosixPath(path)):
             target = use.name
             while target and target not in paths:
                 target = target.rpartition(".")[0]

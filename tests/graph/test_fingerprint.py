@@ -1,13 +1,13 @@
 """The fingerprint: the same for the same graph however it was made, and for no other."""
 
-import subprocess
-import sys
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 import pytest
+from forked import Python, python_path
 
 from fidgpt.graph import ConfigError, bind, clone, drawing, dump, equal, fingerprint, load
 from fidgpt.graph.formulas import make_formula
@@ -119,11 +119,12 @@ text = [fingerprint(whole_graph()), dump(whole_graph()), draw(base(), since=debu
 
 @pytest.mark.slow
 def test_it_the_file_and_the_drawing_are_the_same_in_every_process(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(drawing, "_chips", {})  # colors of what was drawn before
     here: dict[str, Any] = {}
     exec(SCRIPT, here)
-    code = [sys.executable, "-c", f"{SCRIPT}\nprint(text)"]
-    there = subprocess.check_output(code, text=True, cwd=Path(__file__).parents[2])
-    assert there == f"{here['text']}\n"
+    (tmp_path / "script.py").write_text(f"{SCRIPT}\nprint(text)")
+    variables = os.environ | {"PYTHONPATH": python_path(Path(__file__).parents[2])}
+    there = Python(tmp_path / "script.py", output=tmp_path / "there", environment=variables)
+    assert there.end(seconds=60) == 0 and there.output == f"{here['text']}\n", there.output

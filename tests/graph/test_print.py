@@ -148,8 +148,9 @@ class TestPython:
         for name, cfg in {**made, "whole": whole_graph()}.items():
             code = python(cfg)
             (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
-            assert fingerprint(run(code)) == fingerprint(cfg)
-            assert outline(run(code)) == outline(cfg)
+            made_again = run(code)
+            assert fingerprint(made_again) == fingerprint(cfg)
+            assert outline(made_again) == outline(cfg)
         config = f"--config={ROOT / 'pyproject.toml'}"
         for command in (["check", "--quiet", "--exclude=whole.py"], ["format", "--check"]):
             ruff = [sys.executable, "-m", "ruff", *command, config, str(tmp_path)]

@@ -55,12 +55,19 @@ def test_the_cost_grows_with_the_size(name: str, graphs: dict[int, tuple[Any, An
     assert min(found) <= 1.25
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TASKS)
-def test_a_chain_of_a_thousand_is_no_limit(name: str) -> None:
+@pytest.fixture(scope="module")
+def long() -> tuple[Any, Any, str]:
+    """A chain of 1,000 nodes, one that differs in a value, and the file of the first."""
     graph, other = chain(1000), chain(1000)
     other.a = 17
-    TASKS[name](graph, other, dump(graph))
+    return graph, other, dump(graph)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("scaling")
+@pytest.mark.parametrize("name", TASKS)
+def test_a_chain_of_a_thousand_is_no_limit(name: str, long: tuple[Any, Any, str]) -> None:
+    TASKS[name](*long)
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +79,7 @@ def large() -> tuple[Any, Any, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("scaling")
 @pytest.mark.parametrize("name", TASKS)
 def test_a_large_graph_is_not_searched_for_garbage(name: str, large: tuple[Any, Any, str]) -> None:
     searches: list[str] = []
