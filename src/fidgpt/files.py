@@ -108,6 +108,8 @@ def read_bytes(path: str | Path, *, most: int = LARGEST) -> bytes:
       OSError: it cannot be read, is of another kind, or has more than `most` bytes.
     """
     with open_regular(path, pipe=True) as file:
+        if os.fstat(file.fileno()).st_size > most:  # of a hole, as large as one likes
+            raise _too_large(most)
         return read_all(file, most=most)
 
 
@@ -115,8 +117,18 @@ def read_all(file: IO[bytes], *, most: int = LARGEST) -> bytes:
     """Return the rest of an open file; raise OSError if it has more than `most` bytes."""
     found = file.read(most + 1)
     if len(found) > most:
-        raise OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
+        raise _too_large(most)
     return found
+
+
+def _too_large(most: int) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {most >> 20} MiB")
+
+
+def check_url(url: str) -> None:
+    """Raise ValueError for a URL that chains protocols: some of them run what a file says."""
+    if "::" in url:
+        raise ValueError("it chains protocols by ::, and some of them run what files say.")
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -3,9 +3,9 @@
 It takes the arguments of torchrun. After a user's mistake, whose message a process has printed, it
 exits with that process's status and prints neither torch's traceback nor its table of failures.
 Nodes may leave and join (`--nnodes=1:4`), and processes receive SIGUSR1, which Slurm can send as a
-notice. A node that does not come is reported soon. With `--preload` as the first argument,
-processes are forked from one that has imported torch and fidgpt already, so that a run which lost
-one continues seconds sooner.
+notice. A node that does not come is reported soon. Where there is no accelerator, processes are
+forked from this one, once it has imported what a run needs, so that they begin, and begin again,
+seconds sooner. `--preload` as the first argument does so elsewhere too, and `--no-preload` nowhere.
 """
 
 import contextlib
@@ -71,8 +71,7 @@ def main() -> int:
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
     read, wait = inspect.unwrap(torchrun.config_from_args), _Wait()
-    if sys.argv[1:2] == ["--preload"]:
-        del sys.argv[1]
+    if _is_to_fork():
         read = _preloaded(read)
     torchrun.config_from_args = wait.bounded(read)
     for name in _LOGGERS:
@@ -180,18 +179,25 @@ class _Wait:
         return waiting
 
 
+def _is_to_fork() -> bool:
+    """Return whether processes are forked from this one, and remove the flag that says so."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # or forks could not use CUDA
+    if sys.argv[1:2] in (["--preload"], ["--no-preload"]):
+        return sys.argv.pop(1) == "--preload"
+    return sys.platform == "linux" and not torch.accelerator.is_available()
+
+
 def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Import what a run needs; return what lets torchrun fork processes from this one.
+    """Return what imports what a run needs, and lets torchrun fork processes from this one.
 
     Args:
       read: makes a configuration, a program and its arguments of those of torchrun.
     """
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # a fork may not inherit CUDA
-    for name in _PRELOADED:
-        importlib.import_module(name)
 
     def forking(arguments: Any) -> Any:
         config, _, _ = read(arguments)
+        for name in _PRELOADED:
+            importlib.import_module(name)
         config.start_method = "fork"
         os.register_at_fork(after_in_child=_forget_handlers)
         script = arguments.training_script

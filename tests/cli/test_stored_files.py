@@ -74,6 +74,9 @@ def test_runs_files_and_patches_in_storage(command: Command, store: str, longer:
     assert command(train.main, *flags) == (0, f"from debug to this config:\n{ONE_CHANGE}", "")
 
 
+CHAINED = "it chains protocols by ::, and some of them run what files say."
+
+
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
@@ -81,6 +84,8 @@ def test_runs_files_and_patches_in_storage(command: Command, store: str, longer:
         ("file:///none/config.json", "No such file or directory."),
         ("locked://runs/config.json", "Unable to locate credentials."),
         ("nowhere://runs/config.json", "Protocol not known: nowhere."),
+        # A file of references is a template, which runs whatever it says.
+        ("reference://a::memory://b", CHAINED),
     ],
 )
 def test_unreadable_storage(command: Command, url: str, reason: str) -> None:

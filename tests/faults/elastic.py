@@ -64,7 +64,7 @@ def node() -> None:
     folder, *arguments = sys.argv[1:]
     _pausing(Path(folder))
     logging.disable()  # or torch shows tracebacks of processes that ended
-    sys.argv = ["fidgpt.launch", "--preload", *arguments]
+    sys.argv = ["fidgpt.launch", *arguments]
     launch.run()
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn, optim
 
 from fidgpt.train import CheckpointError, Checkpoints, Stateful, initial_weights
-from fidgpt.train.checkpoints import manifest, newest_good
+from fidgpt.train.checkpoints import manifest, newest_good, tensors
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Parameters = list[nn.Parameter]
@@ -546,6 +546,24 @@ def test_weights_alone_do_not_need_a_good_optimizer_file(saved: Path) -> None:
     flip(newest(saved) / "model.safetensors")
     with pytest.raises(CheckpointError, match="newest good checkpoint is step 100: use it with"):
         CHECKPOINTS.restore(saved, model=nn.Linear(64, 64), optimizer=None)
+
+
+@pytest.mark.parametrize("stride", [[10**12, 1], [0, 0], [1, 1], [-1, 3]])
+def test_strides_that_no_tensor_has_are_left_out(stride: list[int]) -> None:
+    stored = torch.arange(6.0).view(2, 3)
+    read = tensors.unflatten({"$tensor": "a", "stride": stride}, {"a": stored})
+    assert torch.equal(read, stored) and read.is_contiguous()
+    turned = tensors.unflatten({"$tensor": "a", "stride": [1, 2]}, {"a": stored})
+    assert torch.equal(turned, stored) and turned.stride() == (1, 2)
+
+
+@pytest.mark.parametrize("offset", [-1, 1, 10**12])
+def test_pieces_that_are_not_all_of_a_tensor_are_refused(offset: int, tmp_path: Path) -> None:
+    for number, begin in enumerate((0, 3 + offset)):
+        piece = tensors.Piece(torch.ones(3), [begin])
+        tensors.write_pieces(tmp_path / f"model-0000{number}-of-00002.safetensors", {"a": piece})
+    with pytest.raises(ValueError, match="a has 6 elements in its pieces, not"):
+        tensors.Stored(sorted(tmp_path.iterdir()))
 
 
 def test_the_next_save_removes_what_a_killed_run_left(saved: Path) -> None:

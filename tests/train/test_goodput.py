@@ -1,5 +1,6 @@
 """Where the time of a run went, over several attempts and processes."""
 
+import json
 import os
 import time
 from pathlib import Path
@@ -105,3 +106,22 @@ def test_a_resumed_run_counts_the_steps_that_it_lost(run: Run, capsys) -> None:
     assert all(last[f"goodput/{kind}"] > 0 for kind in kinds)
     steps = sum(map(sum, map(phase_seconds, read_rows(run.path / "metrics.jsonl"))))
     assert steps < sum(last[f"goodput/{kind}"] for kind in kinds) < took
+
+
+@pytest.mark.parametrize("number", [1e308, 10**400, -1, "long", None, [1]])
+def test_sums_that_no_run_can_have_count_for_nothing(
+    number: object, tmp_path: Path, clock: Clock
+) -> None:
+    metrics = tmp_path / "metrics.jsonl"
+    names = ("productive", "waiting", "attempts", "redone_steps")
+    metrics.write_text(json.dumps({"step": 3} | {f"goodput/{one}": number for one in names}) + "\n")
+    again = Goodput(metrics, started=clock.now, clock=clock)
+    clock.passes(5)
+    row = again.stepped(4)
+    assert (row["goodput/productive"], row["goodput/attempts"]) == (5, 1)
+    assert again.summary().startswith("Time: 0:00:05 in one attempt")
+
+
+def test_a_pipe_in_place_of_metrics_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    assert last_row(tmp_path / "metrics.jsonl") == {}

@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.directives import is_by_machine, kind_of
 from fidgpt.compose.sources import load_run
-from fidgpt.compose.trust import require_consent
+from fidgpt.compose.trust import require_consent, require_own_files
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
@@ -73,6 +73,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
             )
         else:
             path = Path(FLAGS.run_dir or FLAGS.resume)
+            require_own_files(path)
             directory = runs.resumed_run(path, old, made.resolved, allowed=allowed, flags=own)
     resume = old is not None
     if not FLAGS.dry_run:

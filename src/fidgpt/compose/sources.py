@@ -9,7 +9,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.files import parse_json, read_all, read_bytes
+from fidgpt.files import check_url, parse_json, read_all, read_bytes
 from fidgpt.graph import ConfigError, attributed_to, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
@@ -46,6 +46,7 @@ def _located(name: str) -> tuple[Any, str]:
     """Return the file system and the full path of a file."""
     from fsspec.core import url_to_fs  # late: takes long
 
+    check_url(name)
     return url_to_fs(name if is_url(name) else os.path.expanduser(name))
 
 

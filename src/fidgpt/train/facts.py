@@ -377,9 +377,10 @@ def check_resumable(recipe: Recipe, run: RunDirectory, *, step: int | None = Non
         optimizer = recipe.optimizer(recipe.groups(model))
     found, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
     shift = 0 if recipe.divergence is None else saved.get("shift")
-    check_progress(
-        saved, recipe.data, step=found, shift=shift, num_steps=recipe.num_steps, path=run.path
-    )
+    with manifest.naming_damage(manifest.folder_of(run.path) / manifest.name_of(found)):
+        check_progress(
+            saved, recipe.data, step=found, shift=shift, num_steps=recipe.num_steps, path=run.path
+        )
 
 
 def parameter_groups(recipe: Recipe) -> list[GroupFacts]:

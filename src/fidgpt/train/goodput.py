@@ -1,6 +1,5 @@
 """Where the time of a run goes: its goodput over all attempts, and its slowest process."""
 
-import math
 import statistics
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ from fidgpt.train.trackers.trackers import last_row
 
 PHASES = ("data", "forward", "backward", "optimizer", "evaluation", "saving")
 PREFIX, SLOWEST = "goodput/", "slowest/"
+_MOST = 1e12  # seconds, or attempts; more is damage
 _KINDS = ("productive", "saving", "restoring", "redone", "waiting")
 _IN_WORDS = {"restoring": "starting or restoring"}
 
@@ -124,4 +124,4 @@ def phase_seconds(row: Mapping[str, Any]) -> list[float]:
 
 def _number(row: Mapping[str, Any], name: str) -> float:
     value = row.get(f"{PREFIX}{name}", 0)
-    return float(value) if isinstance(value, int | float) and 0 <= value < math.inf else 0.0
+    return float(value) if isinstance(value, int | float) and 0 <= value < _MOST else 0.0

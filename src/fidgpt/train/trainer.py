@@ -642,16 +642,17 @@ class Trainer:
             step=step,
             warn=self._warn if run.has_changed else None,
         )
-        check_text(saved, self.data, path=run.path)
-        check_progress(
-            saved,
-            self.data,
-            step=step,
-            shift=state.shift,
-            num_steps=self.num_steps,
-            path=run.path,
-        )
-        state.restored(step, saved["settings"])
+        with manifest.naming_damage(manifest.folder_of(run.path) / manifest.name_of(step)):
+            check_text(saved, self.data, path=run.path)
+            check_progress(
+                saved,
+                self.data,
+                step=step,
+                shift=state.shift,
+                num_steps=self.num_steps,
+                path=run.path,
+            )
+            state.restored(step, saved["settings"])
 
     def _warn(self, line: str) -> None:
         if self.parallel.is_main:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from fidgpt.compose import runs, sources
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.reproduction import command_for
+from fidgpt.compose.trust import require_own_files
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
@@ -343,10 +344,12 @@ def write_report(
       allowed: packages of the user's own that configs may name.
 
     Raises:
-      ConfigError: Plotly is missing.
+      ConfigError: Plotly is missing, or the directory of the sweep has links out of it.
       OSError: a file cannot be written.
     """
     base = Path(out) if out is not None else report.directory / "report"
+    if out is None:
+        require_own_files(report.directory)
     if with_page and importlib.util.find_spec("plotly") is None:
         raise ConfigError(
             'the page needs Plotly. Install it with: pip install "fidgpt[report]" or write the '

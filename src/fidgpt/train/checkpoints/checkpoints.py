@@ -406,7 +406,7 @@ class Checkpoints:
         while True:
             path = manifest.choose(directory, step, needed)
             try:
-                with _damage_of(path):
+                with manifest.naming_damage(path):
                     return _restore_from(path, model, optimizer, stateful, warn)
             except (OSError, SafetensorError) as error:
                 if path.exists():
@@ -566,7 +566,7 @@ def check_fit(
     """
     path = manifest.choose(directory, step, needed=())
     try:
-        with _damage_of(path):
+        with manifest.naming_damage(path):
             _require_fit(path, _stored(path, "model"), tensors.named_tensors(model))
             if optimizer is not None:
                 with _naming_path(path):
@@ -576,24 +576,16 @@ def check_fit(
         raise CheckpointError(f"{path} cannot be read: {error}.") from error
 
 
-@contextlib.contextmanager
-def _damage_of(path: Path) -> Iterator[None]:
-    """Turn the errors of reading something else than was saved into CheckpointError."""
-    try:
-        yield
-    except CheckpointError:
-        raise
-    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is damaged: {error!r:.200}.") from error
-
-
 def _require_fit(path: Path, weights: tensors.Stored, own: Mapping[str, Tensor]) -> None:
     if wrong := tensors.misfits(weights.kinds, own):
         raise CheckpointError("\n  ".join([f"{path} does not fit this model:", *wrong]))
 
 
 def _step_and_state(path: Path) -> tuple[int, dict[str, Any]]:
-    return _read(path, manifest.MANIFEST)["step"], tensors.unflatten(_read(path, "state.json"), {})
+    state = tensors.unflatten(_read(path, "state.json"), {})
+    if not isinstance(state, dict):
+        raise TypeError(f"state.json holds no mapping, but {state!r:.60}")
+    return _read(path, manifest.MANIFEST)["step"], state
 
 
 def _stored(path: Path, section: str) -> tensors.Stored:

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from fidgpt.files import is_inside, parse_json, read_bytes, sha256_of, sync
 from fidgpt.parallel.presence import advance
-from fidgpt.train.run_directory import cannot_write, resume_flag
+from fidgpt.train.run_directory import RunError, cannot_write, resume_flag
 
 __all__ = ["CheckpointError"]
 
@@ -44,6 +44,17 @@ def explained(final: Path, size: int = 0) -> Iterator[None]:
             f"{cannot_write(final, error, run=final.parent.parent, size=size)}\n"
             "No partial checkpoint is left, and earlier checkpoints are unchanged."
         ) from error
+
+
+@contextlib.contextmanager
+def naming_damage(path: Path) -> Iterator[None]:
+    """Turn the errors of reading something else than was saved into CheckpointError."""
+    try:
+        yield
+    except (CheckpointError, RunError):
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is damaged: {error!r:.200}.") from error
 
 
 def create_folder(folder: Path) -> None:

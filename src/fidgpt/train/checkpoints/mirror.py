@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fidgpt.files import LIST
+from fidgpt.files import LIST, check_url, read_bytes
 from fidgpt.parallel.presence import advance
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
@@ -37,7 +37,7 @@ def run_of(files: Mapping[str, bytes]) -> str:
 def run_in(directory: Path) -> str:
     """Return the identity of the run in a directory; "" if it has none."""
     paths = [directory / name for name in (RUN_ID, *IDENTITY)]
-    return run_of({path.name: path.read_bytes() for path in paths if path.is_file()})
+    return run_of({path.name: read_bytes(path) for path in paths if path.is_file()})
 
 
 class _Storage:
@@ -49,6 +49,7 @@ class _Storage:
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs  # late: few runs have a mirror
 
+        check_url(url)
         found: tuple[Any, str] = url_to_fs(url)
         self._url = url
         self._system, root = found

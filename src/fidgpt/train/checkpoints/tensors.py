@@ -95,9 +95,19 @@ def _strides(tensor: Tensor) -> dict[str, list[int]]:
 
 
 def _laid_out(tensor: Tensor, stride: list[int] | None) -> Tensor:
-    if stride is None or is_divided(tensor):
+    if stride is None or is_divided(tensor) or not _is_dense(tensor.shape, stride):
         return tensor
     return torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype).copy_(tensor)
+
+
+def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Return whether elements with such strides lie in memory without gaps, and none twice."""
+    size = 1
+    for step, length in sorted(zip(stride, shape, strict=True)):
+        if length != 1 and step != size:
+            return False
+        size *= length
+    return True
 
 
 _LISTED = 12
@@ -381,6 +391,10 @@ class Stored:
                     known = self.kinds.get(name, Kind(dtype, end))
                     self.kinds[name] = Kind(dtype, tuple(map(max, known.shape, end)))
                     self._pieces.setdefault(name, {})[tuple(begin)] = shape, file
+        for name, pieces in self._pieces.items():
+            there = sum(math.prod(shape) for shape, _ in pieces.values())
+            if there != (whole := math.prod(self.kinds[name].shape)):
+                raise ValueError(f"{name} has {there:,} elements in its pieces, not {whole:,}")
 
     @torch.no_grad()
     def read_into(self, targets: Mapping[str, Tensor]) -> None:

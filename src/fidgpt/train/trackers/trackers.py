@@ -12,17 +12,19 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from fidgpt.files import atomic_path, read_bytes, read_json, sync, write_whole
+from fidgpt.files import atomic_path, open_regular, read_bytes, read_json, sync, write_whole
 from fidgpt.train.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError, cannot_write, print_stderr
 
 __all__ = ["BackgroundTracker", "JSONLines", "Tracker"]
 
 Row = dict[str, Any]
-_LARGEST = 1 << 30  # bytes of a file of metrics
+_LARGEST = 1 << 30  # bytes of a file of metrics that is read at once
+_LONGEST = 1 << 24  # of a row
 _TAIL = 1 << 20  # of which the last row is within these
 _MOST_STEPS = 1 << 63  # a larger number is damage
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
@@ -114,7 +116,7 @@ def read_rows(path: Path) -> list[Row]:
 def last_row(path: Path) -> Row:
     """Return the last whole row of a metrics file; empty if there is none."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(max(0, path.stat().st_size - _TAIL))
             rows = map(_row, reversed(file.read(_TAIL).split(b"\n")))
             return next((row for row in rows if row is not None), {})
@@ -143,23 +145,33 @@ def _with_numbers(row: Row) -> Row:
 
 
 def _keep_until(path: Path, step: int) -> set[int]:
-    """Drop the rows of later steps, move damaged lines aside, and return the steps that remain."""
-    # The last line is empty, or cut by a kill.
-    *lines, _ = read_bytes(path, most=_LARGEST).split(b"\n")
-    kept = [row for row in read_rows(path) if row["step"] <= step]
-    if damaged := [number for number, line in enumerate(lines, 1) if _row(line) is None]:
-        aside = path.with_suffix(f".damaged{path.suffix}")
-        with aside.open("ab") as file:
-            file.writelines(lines[number - 1] + b"\n" for number in damaged)
+    """Drop the rows of later steps, move damaged lines aside, and return the steps that remain.
+
+    Line by line: a run of a million steps has more rows than memory should hold.
+    """
+    steps: set[int] = set()
+    aside, damaged = path.with_suffix(f".damaged{path.suffix}"), list[int]()
+    with open_regular(path, pipe=True) as file, atomic_path(path) as draft:
+        with draft.open("wb") as kept:
+            for number, line in enumerate(iter(partial(file.readline, _LONGEST), b""), 1):
+                if len(line) == _LONGEST:
+                    raise RunError(f"{path} has a line of {_LONGEST:,} bytes: move it away.")
+                row = _row(line)
+                if row is not None and row["step"] <= step:
+                    steps.add(row["step"])
+                    kept.write(line if line.endswith(b"\n") else line + b"\n")
+                elif row is None and line.endswith(b"\n"):  # the last line may be cut by a kill
+                    damaged.append(number)
+                    with aside.open("ab") as others:
+                        others.write(line)
+        sync(draft)
+    if damaged:
         which = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines"
         print_stderr(
             f"warning: {which} of {path} cannot be read, and was moved to {aside.name}; all other "
             "rows are as they were."
         )
-    with atomic_path(path) as draft:
-        draft.write_text("".join(map(_line, kept)), encoding="utf-8")
-        sync(draft)
-    return {row["step"] for row in kept}
+    return steps
 
 
 class Journal:
@@ -256,7 +268,7 @@ def texts(row: Mapping[str, Any]) -> dict[str, str]:
 
 def _text(run: RunDirectory, name: str) -> str:
     try:
-        return (run.path / name).read_text(encoding="utf-8")
+        return read_bytes(run.path / name).decode()
     except (OSError, UnicodeError):
         return run.texts.get(name, "")
 
