@@ -6,12 +6,13 @@ Nothing here needs the model's memory: it may be on the meta device, and of any 
 import copy
 import re
 import weakref
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +27,7 @@ from fidgpt.model.embedding import Embedding, Unembedding
 from fidgpt.model.kernels import Scoring, fastest, fastest_on, flex, sdpa
 from fidgpt.model.linear import declared_flops
 from fidgpt.model.positions import LearnedPositions
-from fidgpt.model.transformer import LanguageModel
+from fidgpt.model.transformer import LanguageModel, Transformer
 
 TRAINING_PASSES = 3  # the backward pass computes two products for each one of the forward
 
@@ -246,7 +247,76 @@ def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
         id(one): nn.Parameter(make(one), one.requires_grad) for one in model.parameters()
     }
     copies |= {id(buffer): make(buffer) for buffer in model.buffers()}
+    return copied_with(model, copies)
+
+
+_PLAIN = (type(None), bool, int, float, str, torch.dtype, FunctionType)
+
+
+def copied_with(model: Model, copies: dict[int, Any]) -> Model:
+    """Return a deep copy of a model, with the copies of its tensors by their `id`.
+
+    `copy.deepcopy` takes most of its time for what needs no copy: each module has a dozen empty
+    mappings for hooks, and more plain values.
+    """
+    for module in reversed([*model.modules()]):  # those within come before those around
+        kind = type(module)
+        if id(module) in copies or kind.__reduce_ex__ is not object.__reduce_ex__:
+            continue
+        if hasattr(kind, "__deepcopy__") or kind.__setstate__ is not nn.Module.__setstate__:
+            continue
+        copies[id(module)] = twin = kind.__new__(kind)
+        for name, value in vars(module).items():
+            if type(value) in (dict, OrderedDict) and name[:1] == "_":  # of torch, or empty
+                made = type(value)()
+                made.update((key, _copied_part(one, copies)) for key, one in value.items())
+                copies[id(value)] = made
+                vars(twin)[name] = made
+            else:
+                vars(twin)[name] = _copied_part(value, copies)
     return copy.deepcopy(model, copies)
+
+
+def _copied_part(value: Any, copies: dict[int, Any]) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    known = copies.get(id(value))
+    return copy.deepcopy(value, copies) if known is None else known
+
+
+_FEW = 64  # layers; of more, the cost of a pass is that of some repetitions of their pattern
+
+
+def of_depth(model: nn.Module, measure: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
+    """Return numbers that are linear in the depth of a model, whose many layers need not all run.
+
+    Args:
+      model: whose layers repeat a pattern, or any other.
+      measure: returns the numbers for the model as it is.
+    """
+    depths = _telling_depths(model)
+    if depths is None:
+        return measure()
+    found: list[tuple[int, ...]] = []
+    for depth in depths:
+        with cast("Transformer", model).cut_to(depth):
+            found.append(measure())
+    fewer, more = found
+    if any(b < a for a, b in zip(fewer, more, strict=True)):  # a peak that is not within layers
+        return measure()
+    times = (len(cast("Transformer", model).blocks) - depths[1]) // (depths[1] - depths[0])
+    return tuple(b + times * (b - a) for a, b in zip(fewer, more, strict=True))
+
+
+def shortened(model: nn.Module) -> AbstractContextManager[None]:
+    """Let a model of many layers have only those that differ, and few of others, inside a block."""
+    depths = _telling_depths(model)
+    return nullcontext() if depths is None else cast("Transformer", model).cut_to(depths[1])
+
+
+def _telling_depths(model: nn.Module) -> tuple[int, int] | None:
+    is_known = isinstance(model, Transformer) and type(model).features is Transformer.features
+    return model.telling_depths(_FEW) if is_known else None
 
 
 class ActivationBytes(NamedTuple):

@@ -14,7 +14,9 @@ from run_facts import FACTS
 from small_models import start
 from torch import Tensor, nn
 
+from fidgpt import cost
 from fidgpt import model as parts
+from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.cost import activation_bytes, without_memory
@@ -308,3 +310,37 @@ def test_a_summary_names_groups_and_stays_short(cfg: fdl.Config) -> None:
     assert lines[first + 1].split()[:4] == ["matrices,", "embedding", "9.54e-10,", "0.1,"]
     assert any(line.split() == ["...", "10", "groups", "more"] for line in lines[first:])
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("depth", [20, 21])
+@pytest.mark.parametrize(
+    "change",
+    [
+        "set:micro_batch_size=3",
+        "fiddler:use_sliding_window(window=8, every=3)",
+        "fiddler:use_moe(every=2)",
+        "fiddler:use_recompute",
+    ],
+)
+def test_many_layers_of_a_pattern_are_measured_by_few(
+    change: str, depth: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = compose(["config:debug", f"set:model.num_layers={depth}", change])
+    trainer = build_trainer(made.resolved)
+    passes = 0
+    features = parts.Transformer.features
+
+    def counted(self: parts.Transformer, *arguments: Any) -> Tensor:
+        nonlocal passes
+        passes += len(self.blocks)
+        return features(self, *arguments)
+
+    monkeypatch.setattr(parts.Transformer, "features", counted)
+    summaries = []
+    for few in (16, 1000):
+        monkeypatch.setattr(cost, "_FEW", few)
+        summaries.append(summary_of(trainer, machine_at_hand(trainer.parallel, torch.bfloat16)))
+        assert len(trainer.model.blocks) == depth
+    assert summaries[0] == summaries[1]
+    layers = 3 * depth  # of the whole model: a step, and two sizes of the cache
+    assert passes == 2 * layers if "recompute" in change else layers < passes < 2 * layers

@@ -219,10 +219,13 @@ def cache_sizes(
 ) -> tuple[int, int, int] | None:
     """Return the `cache` of a `Summary`."""
     replica = precision.replica(cost.without_memory(model)).eval()
-    token, context = (
-        _known(partial(cost.cache_bytes, replica, context=count)) for count in (1, seq_len)
+    found = _known(
+        lambda: cost.of_depth(
+            replica,
+            lambda: tuple(cost.cache_bytes(replica, context=count) for count in (1, seq_len)),
+        )
     )
-    return None if token is None or context is None else (token, context, seq_len)
+    return None if found is None else (found[0], found[1], seq_len)
 
 
 def call_text(function: Callable[..., object]) -> str:
@@ -294,7 +297,8 @@ def facts_of(
         measured = measured_flops(model, seq_len=seq_len) or {}
     forward = cost.flops_per_token(model, seq_len=seq_len) + sum(measured.values())
     tokens_per_step = recipe.batch_size * seq_len
-    trained = trainable_copy(model, recipe.trainable).parameters()
+    is_changed = recipe.trainable is not None
+    trained = trainable_copy(model, recipe.trainable) if is_changed else model
     mesh = recipe.parallel.layout(machine.world_size)
     num_sequences = -(-recipe.batch_size // mesh.data_size)
     memory = footprint(
@@ -309,7 +313,7 @@ def facts_of(
     )
     return Facts(
         parameters=cost.count_parameters(model),
-        trained_parameters=sum(one.numel() for one in trained if one.requires_grad),
+        trained_parameters=sum(one.numel() for one in trained.parameters() if one.requires_grad),
         shared=cost.shared_parameters(model),
         flops_per_token=cost.TRAINING_PASSES * forward,
         tokens=round(recipe.data.full_batches(recipe.num_steps) * tokens_per_step),
@@ -482,9 +486,9 @@ def footprint(
         NextToken(computing, recipe.loss),
         {"num_sequences": measured, "seq_len": seq_len},
     )
-    activations = _known(
-        lambda: cost.activation_bytes(computing, objective, **sizes, device=device)
-    )
+    passing = partial(cost.activation_bytes, computing, objective, **sizes, device=device)
+    counted = _known(lambda: cost.of_depth(computing, passing))
+    activations = None if counted is None else cost.ActivationBytes(*counted)
     if activations is not None and measured < at_once:
         scaled = (count * at_once // measured for count in activations)
         activations = cost.ActivationBytes(*scaled)
