@@ -4,9 +4,11 @@ import inspect
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed import DistStoreError
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -19,7 +21,11 @@ from torch.distributed.elastic.rendezvous.api import (
 from fidgpt import launch
 from fidgpt.cli import app
 
-VARIABLES = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "PET_SIGNALS_TO_HANDLE")
+VARIABLES = (
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+    "PET_SIGNALS_TO_HANDLE",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +107,7 @@ def test_nodes_may_join_and_processes_get_the_notice_of_slurm(
     monkeypatch.setenv("PET_SIGNALS_TO_HANDLE", "SIGTERM")
     monkeypatch.setattr(launch.torchrun, "main", lambda: None)
     assert launch.main() == 0
-    assert [os.environ[name] for name in VARIABLES] == ["1", "SIGTERM"]
+    assert [os.environ[name] for name in VARIABLES[:2]] == ["1", "SIGTERM"]
     monkeypatch.delenv("PET_SIGNALS_TO_HANDLE")
     launch.main()
     assert (
@@ -109,6 +115,34 @@ def test_nodes_may_join_and_processes_get_the_notice_of_slurm(
         .parse_args(["train.py"])
         .signals_to_handle.endswith("SIGUSR1")
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_accelerator", "forks"),
+    [
+        ([], False, True),
+        ([], True, False),  # which no fork inherits
+        (["--preload"], True, True),
+        (["--no-preload"], False, False),
+    ],
+)
+def test_processes_are_forked_where_there_is_no_accelerator(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], *, has_accelerator: bool, forks: bool
+) -> None:
+    started: list[tuple[str | None, object]] = []
+
+    def run() -> None:
+        arguments = launch.torchrun.parse_args(["--standalone", "train.py", "--config=x"])
+        config, entry, words = launch.torchrun.config_from_args(arguments)
+        started.append((config.start_method if callable(entry) else None, words[-1]))
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_accelerator)
+    monkeypatch.setattr(launch.torchrun, "main", run)
+    monkeypatch.setattr(launch, "_PRELOADED", ("json",))
+    monkeypatch.setattr(sys, "argv", ["launch", *flags, "train.py"])
+    assert launch.main() == 0
+    assert started == [("fork", ["--config=x"])] if forks else [(None, "--config=x")]
+    assert sys.argv == ["launch", "train.py"]
 
 
 ELASTIC = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
