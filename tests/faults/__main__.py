@@ -37,7 +37,9 @@ def table(lines: Mapping[str, Counter[str]]) -> str:
 
 def main() -> int:
     """Returns 0 if every run ended as it must."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job of a shell may ignore it
+    # Which a job of a shell may ignore, or `nohup`.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     options, given = _options(), sys.argv[1:]  # which commands in this process change
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     world: World

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from fidgpt.train import Ema
 from fidgpt.train.trackers.console import Console
 from fidgpt.train.trackers.trackers import Row
 
@@ -109,6 +110,11 @@ def broken_tracker() -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     Console.log = log
+
+
+def forget_averages() -> None:
+    """From now on an average of weights is not restored: a mistake that must be found."""
+    Ema.load_state_dict = lambda self, state: None
 
 
 Hurt = Callable[[Path, random.Random], None]

@@ -184,7 +184,10 @@ class MachineWorld(World):
         plain = self.commands["plain"]
         warm_up([*plain, f"--run_dir={folder / 'warm'}"])
         memory = 'fiddler:use_memory_checkpoints(every=1, folder="$MEMORY", keep_last=2)'
-        arguments = [*plain, "--config=set:checkpoints.every=None", f"--config={memory}"]
+        # One that dies while processes connect is missed after a tenth of the timeout.
+        settings = ["checkpoints.every=None", "parallel.timeout=100"]
+        changes = [*(f"set:{one}" for one in settings), memory]
+        arguments = [*plain, *(f"--config={change}" for change in changes)]
         first = MachineCase(Known(arguments, {}), folder / "undisturbed", random.Random(0))
         require_status(first.start(), 0)
         self._known = Known(arguments, result_of(first.run))

@@ -2,14 +2,14 @@
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
-from forked import python_path
+from forked import Python, python_path
 
+from faults import harm
 from faults.cases import Wrong, refuse_difference
 from faults.sweeps import DONE, Trained, refuse_second_training, table_of
 
@@ -17,7 +17,6 @@ TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.slow(40)
-@pytest.mark.usefixtures("default_sighup")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -32,20 +31,20 @@ TESTS = Path(__file__).parents[1]
     ],
     ids=" ".join,
 )
-def test_disturbed_commands_end_like_undisturbed_ones(arguments: list[str]) -> None:
-    done = _harness(*arguments)
-    assert done.returncode == 0, done.stderr[-6000:]
-    times, exact = map(int, re.findall(r"^\| all \| (\d+) \| (\d+) \|", done.stdout, re.M)[0])
-    assert times == exact > 0, done.stdout
+def test_disturbed_commands_end_like_undisturbed_ones(arguments: list[str], tmp_path: Path) -> None:
+    status, table, errors = _harness(*arguments, folder=tmp_path)
+    assert status == 0, errors[-6000:]
+    times, exact = map(int, re.findall(r"^\| all \| (\d+) \| (\d+) \|", table, re.M)[0])
+    assert times == exact > 0, table
 
 
 @pytest.mark.slow(20)
-def test_a_run_that_differs_in_a_bit_is_found() -> None:
+def test_a_run_that_differs_in_a_bit_is_found(tmp_path: Path) -> None:
     """The harness reports where an average that is not restored shows."""
-    forget = "from fidgpt.train import Ema; Ema.load_state_dict = lambda self, state: None"
-    done = _harness("--num=120", "--seed=0", "--variant=average", "--only=SIGTERM", before=forget)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"Wrong: step \d+, validation/averaged/\w+ is ", done.stderr), done.stderr
+    one = ["--num=120", "--seed=0", "--variant=average", "--only=SIGTERM"]
+    status, table, errors = _harness(*one, folder=tmp_path, first=harm.forget_averages)
+    assert status == 1, table + errors
+    assert re.search(r"Wrong: step \d+, validation/averaged/\w+ is ", errors), errors
 
 
 EXPECTED = {"steps": [1, 2], "files": {"a": "1"}}
@@ -78,14 +77,22 @@ def test_two_rows_of_a_point_are_found(tmp_path: Path) -> None:
         table_of(tmp_path)
 
 
-def _harness(*arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
+class _Done(NamedTuple):
+    """How the harness ended, and what it printed."""
+
+    status: int
+    table: str
+    errors: str
+
+
+def _harness(*arguments: str, folder: Path, first: Callable[[], None] | None = None) -> _Done:
     """In a process of its own, which forks and must have one thread."""
-    code = f"{before}\nimport runpy; runpy.run_module('faults', run_name='__main__')"
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
-        capture_output=True,
-        text=True,
-        timeout=7200,
-        check=False,
+    printed = folder / "table"
+    process = Python(
+        *("-m", "faults", *arguments),
+        output=folder / "errors",
+        printed=printed,
+        environment=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
+        first=first,
     )
+    return _Done(process.end(seconds=7200), printed.read_text(), process.output)
