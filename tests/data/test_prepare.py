@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
+from forked import Python
 from tokenizers import decoders, models, pre_tokenizers
 
 from fidgpt import data
@@ -383,9 +384,11 @@ print("killed", number, sorted(path.name for path in place.glob(".*")))
 """
 
 
-def run_script(script: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", script, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+def run_script(script: str, *arguments: str | Path, folder: Path) -> tuple[int, str]:
+    """Return the status and the output of a program."""
+    (folder / "script.py").write_text(script, encoding="utf-8")
+    process = Python(folder / "script.py", *arguments, output=folder / "printed")
+    return process.end(seconds=240), process.output
 
 
 @PROCESSES
@@ -394,10 +397,11 @@ def test_killed_at_any_point_and_again_it_ends_with_the_same_bytes(modules, tmp_
     for number, text in enumerate(modules[:30]):
         (tmp_path / "text" / f"{number:02d}.txt").write_text(text, encoding="utf-8")
     (tmp_path / "place").mkdir()
-    done = run_script(KILLED, tmp_path / "text", tmp_path / "place", 41)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert int(done.stdout.split()[1]) > 100, "there were not as many points as expected"
-    assert "resumable" not in done.stdout
+    places = [tmp_path / "text", tmp_path / "place"]
+    status, printed = run_script(KILLED, *places, "41", folder=tmp_path)
+    assert status == 0, printed
+    assert int(printed.split()[1]) > 100, "there were not as many points as expected"
+    assert "resumable" not in printed
 
 
 @PROCESSES
@@ -450,9 +454,9 @@ corpus.prepare_in(sys.argv[2], show_progress=False)
 @PROCESSES
 def test_processes_end_with_the_one_that_started_them(modules, files, tmp_path):
     (tmp_path / "a.txt").write_text("".join(modules[:10]), encoding="utf-8")
-    done = run_script(ORPHANED, tmp_path / "a.txt", tmp_path / "out")
-    assert done.returncode == -signal.SIGKILL
-    worker = Path("/proc") / done.stdout.split()[0]
+    status, printed = run_script(ORPHANED, tmp_path / "a.txt", tmp_path / "out", folder=tmp_path)
+    assert status == -signal.SIGKILL, printed
+    worker = Path("/proc") / printed.split()[0]
     deadline = time.monotonic() + 20
     while worker.exists() and "Z" not in (worker / "stat").read_text().rpartition(")")[2][:3]:
         assert time.monotonic() < deadline

@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 import tempfile
 from array import array
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
+from forked import run_program
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from fidgpt import data
@@ -102,13 +101,13 @@ def test_saving_and_loading_keeps_everything(tokenizer: data.Tokenizer, tmp_path
 def test_training_is_the_same_in_another_process(modules: list[str], tmp_path: Path) -> None:
     """Hash seeds differ between processes, and threads race: neither may reach the merges."""
     (tmp_path / "sample.json").write_text(json.dumps(modules))
-    script = """
-import json, sys
+    script = f"""
+import json
 from fidgpt.data.tokenizers import BPETokenizer
-sample = json.load(open(sys.argv[1] + "/sample.json"))
-BPETokenizer(vocab_size=700).build(sample).save(sys.argv[1] + "/other.json")
+sample = json.load(open("{tmp_path}/sample.json"))
+BPETokenizer(vocab_size=700).build(sample).save("{tmp_path}/other.json")
 """
-    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    run_program(script, folder=tmp_path)
     data.BPETokenizer(vocab_size=700).build(modules).save(tmp_path / "mine.json")
     assert (tmp_path / "mine.json").read_bytes() == (tmp_path / "other.json").read_bytes()
 
