@@ -5,6 +5,7 @@ or made twice.
 """
 
 import contextlib
+import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -131,6 +132,10 @@ def use_shifted(cfg: fdl.Config) -> None:
     graph.swap_all(cfg.model, model.SwiGLU, by=Shifted)
 
 
+def unchanged(cfg: fdl.Config) -> None:
+    """Change nothing."""
+
+
 class Bug(NamedTuple):
     """An error, and how the check must find it.
 
@@ -150,7 +155,7 @@ class Bug(NamedTuple):
     wrong: str
     meaning: str
     first: str | None = None
-    change: Fiddler = lambda cfg: None
+    change: Fiddler = unchanged
 
 
 ALL = ".*"
@@ -199,27 +204,27 @@ BUGS: dict[str, Bug] = {
 # Without an error; collectives of these are kept.
 GOOD: dict[int, list[tuple[str, dict[str, int], Fiddler]]] = {
     2: [
-        ("qwen3_8b", {"tensor": 2}, lambda cfg: None),
+        ("qwen3_8b", {"tensor": 2}, unchanged),
         ("qwen3_8b", {"tensor": 2}, fiddlers.use_sequence_parallel),
-        ("qwen3_8b", {"context": 2}, lambda cfg: None),
+        ("qwen3_8b", {"context": 2}, unchanged),
         ("qwen3_8b", {"context": 2}, fiddlers.use_ulysses),
-        ("qwen3_8b", {"shard": 2}, lambda cfg: None),
-        ("mixtral_8x7b", {"replicate": 2}, lambda cfg: None),
-        ("gemma3_1b", {"tensor": 2}, lambda cfg: None),
+        ("qwen3_8b", {"shard": 2}, unchanged),
+        ("mixtral_8x7b", {"replicate": 2}, unchanged),
+        ("gemma3_1b", {"tensor": 2}, unchanged),
     ],
     4: [
-        ("mixtral_8x7b", {"shard": 2, "tensor": 2}, lambda cfg: None),
-        ("gemma3_1b", {"shard": 2, "context": 2}, lambda cfg: None),
-        ("deepseek_v3", {"replicate": 2, "shard": 2}, lambda cfg: None),
+        ("mixtral_8x7b", {"shard": 2, "tensor": 2}, unchanged),
+        ("gemma3_1b", {"shard": 2, "context": 2}, unchanged),
+        ("deepseek_v3", {"replicate": 2, "shard": 2}, unchanged),
     ],
 }
 
 
 def name_of(config: str, sizes: dict[str, int], change: Fiddler) -> str:
     """Return the name of a case of `GOOD`."""
-    changed = getattr(change, "__name__", "<lambda>")
     names = [f"{name}={size}" for name, size in sizes.items()]
-    return " ".join([config, *names, *([changed] if changed != "<lambda>" else [])])
+    changed = [] if change is unchanged else [getattr(change, "__name__", "")]
+    return " ".join([config, *names, *changed])
 
 
 class Pair(NamedTuple):
@@ -231,13 +236,19 @@ class Pair(NamedTuple):
 
 
 def built(config: str, sizes: dict[str, int], change: Fiddler) -> Pair:
-    cfg = getattr(configs, config)()
-    fiddlers.use_mesh(cfg, **sizes)
-    change(cfg)
     mesh = Mesh(**sizes)
+    small = small_copy(config, mesh, change)
+    return Pair(build_trainer(small), build_trainer(small), mesh)
+
+
+@functools.cache
+def small_copy(config: str, mesh: Mesh, change: Fiddler) -> fdl.Config:
+    cfg = getattr(configs, config)()
+    fiddlers.use_mesh(cfg, **mesh.sizes)
+    change(cfg)
     small, left = shrink(cfg, mesh=mesh, build=build_trainer)
     assert not left, left
-    return Pair(build_trainer(small), build_trainer(small), mesh)
+    return small
 
 
 def idle() -> Pair:

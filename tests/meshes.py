@@ -1,20 +1,21 @@
-"""Small models on meshes of processes: the script that each process runs, and its cases."""
+"""Small models on meshes of processes: the script that runs them, and its cases."""
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 import torch
+import torch.distributed as dist
 from small_models import shrunk, whole_weights
 from torch import Tensor, nn
 
 from fidgpt import data, fiddlers, graph, model, train
 from fidgpt.compose.runs import build_trainer
-from fidgpt.parallel import DataParallel
+from fidgpt.parallel.ranks import run_ranks
 from fidgpt.placement import whole_of
 from fidgpt.train.state import TrainState, progress
 
@@ -60,7 +61,6 @@ def traced(cfg: fdl.Config) -> None:
 
 
 MESHES: dict[int, dict[str, Fiddler]] = {
-    1: {"alone": mesh()},
     2: {
         "tensor": mesh(tensor=2),
         "sequence": mesh(tensor=2, sequence=True),
@@ -205,13 +205,8 @@ def batch() -> Tensor:
     return tokens
 
 
-def trained(family: str, change: Fiddler | None = None) -> dict[str, Any]:
-    """What two steps of training give: rows of metrics, and the first step's whole gradients.
-
-    Args:
-      family: to train.
-      change: to the mesh, whose processes all call this; None for one process.
-    """
+def built(family: str, change: Fiddler | None = None) -> train.Trainer:
+    """A run of a family, on the mesh that a change makes, or on one process."""
     cfg = FAMILIES[family]()
     cfg.seq_len, cfg.batch_size = SEQ_LEN, ROWS
     if change is not None:
@@ -221,6 +216,14 @@ def trained(family: str, change: Fiddler | None = None) -> dict[str, Any]:
         vars(parameter)["init"] = spread
     if family == "qwen3":
         trainer.weights = load
+    return trainer
+
+
+def trained(trainer: train.Trainer) -> dict[str, Any]:
+    """What two steps of training give: rows of metrics, and the first step's whole gradients.
+
+    All processes of its mesh call this.
+    """
     kept: dict[str, Tensor] = {}
 
     def keep(parameters: Iterable[nn.Parameter]) -> None:
@@ -240,17 +243,21 @@ def trained(family: str, change: Fiddler | None = None) -> dict[str, Any]:
         return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state.model)}
 
 
-def evaluated(change: Fiddler | None = None) -> tuple[dict[str, float], list[str]]:
-    """The validation of new weights, on sequences of a length that two does not divide, and texts.
-
-    A text is written with a cache, and beyond the length of its context.
-    """
+def measuring(change: Fiddler | None = None) -> train.Trainer:
+    """A run that is evaluated on sequences of a length that two does not divide."""
     cfg = FAMILIES["packing"]()
     cfg.seq_len = SEQ_LEN
     cfg.evaluators["validation"].data.seq_len = SEQ_LEN + 3
     if change is not None:
         change(cfg)
-    trainer = build_trainer(cfg)
+    return build_trainer(cfg)
+
+
+def evaluated(trainer: train.Trainer) -> tuple[dict[str, float], list[str]]:
+    """The validation of new weights, and texts.
+
+    A text is written with a cache, and beyond the length of its context.
+    """
     with trainer.parallel:
         trainer.prepare()
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
@@ -330,43 +337,67 @@ def whole_state(state: TrainState) -> dict[str, Tensor]:
     return found
 
 
-def saved_and_restored(path: Path, optimizer: Fiddler, *, each: bool) -> dict[str, Any]:
+def saved_and_restored(path: Path, optimizer: Fiddler, *, each: bool) -> Callable[[], Any]:
     """Save under every mesh, and restore each under every other or the next; return what differs.
 
     Args:
       path: folder that holds the checkpoint of one process, and `alone.pt`, its state.
       optimizer: fiddler of the optimizer.
       each: restore each checkpoint under every mesh; else under the next one.
+
+    Returns: what all processes call.
     """
-    states = {name: Run(optimizer, change).save(path / name) for name, change in SAVED.items()}
-    states["alone"] = torch.load(path / "alone.pt")
-    pairs = [*itertools.product(states, SAVED)]
+    names = [*SAVED, "alone"]
+    pairs = [*itertools.product(names, SAVED)]
     if not each:  # with six of the one and five of the other, this meets every mesh
-        pairs = [*zip(states, itertools.cycle([*SAVED][1:] + [*SAVED][:1]), strict=False)]
-    differ = {
-        f"{here} to {there}": [
-            name
-            for name, value in Run(optimizer, SAVED[there]).restore(path / here).items()
-            if name not in states[here] or not torch.equal(states[here][name], value)
-        ]
-        for here, there in pairs
-    }
-    return {"differ": differ, "states": states}
+        pairs = [*zip(names, itertools.cycle([*SAVED][1:] + [*SAVED][:1]), strict=False)]
+    saving = {name: Run(optimizer, change) for name, change in SAVED.items()}
+    restoring = {(here, there): Run(optimizer, SAVED[there]) for here, there in pairs}
+
+    def leave() -> dict[str, Any]:
+        states = {name: run.save(path / name) for name, run in saving.items()}
+        states["alone"] = torch.load(path / "alone.pt")
+        differ = {
+            f"{here} to {there}": [
+                name
+                for name, value in run.restore(path / here).items()
+                if name not in states[here] or not torch.equal(states[here][name], value)
+            ]
+            for (here, there), run in restoring.items()
+        }
+        return {"differ": differ, "states": states}
+
+    return leave
 
 
-def main(path: Path, cases: list[str]) -> None:
-    """Leave what every case gave this rank, in one file."""
-    with DataParallel() as processes:
-        made: dict[str, Any] = {}
-        if cases[0] in OPTIMIZERS:
-            made = saved_and_restored(path, OPTIMIZERS[cases[0]], each=cases[1:] == ["each"])
-            cases = []
-        for case in cases:
-            what, name = case.split("/")
-            change = MESHES[processes.world_size][name]
-            made[case] = evaluated(change) if what == "evaluated" else trained(what, change)
-        torch.save(made, path / f"rank{processes.rank}.pt")
+def main(path: Path, number: int, cases: list[str]) -> None:
+    """Leave what every case gives each of so many processes, in a file of each.
+
+    They are forked once all runs are built. What one process gives is left by family in `alone.pt`.
+    """
+    made: dict[str, Callable[[], Any]] = {}
+    alone: dict[str, Callable[[], Any]] = {}
+    if cases[0] in OPTIMIZERS:
+        each = cases[1:] == ["each"]
+        made["saved"] = saved_and_restored(path, OPTIMIZERS[cases[0]], each=each)
+        cases = []
+    for case in cases:
+        what, name = case.split("/")
+        change = MESHES[number][name]
+        if what == "evaluated":
+            made[case] = partial(evaluated, measuring(change))
+            alone.setdefault(what, partial(evaluated, measuring()))
+        else:
+            made[case] = partial(trained, built(what, change))
+            alone.setdefault(what, partial(trained, built(what)))
+
+    def leave(calls: Mapping[str, Callable[[], Any]], name: str) -> None:
+        torch.save({case: call() for case, call in calls.items()}, path / f"{name}.pt")
+
+    if alone:
+        run_ranks(1, partial(leave, alone, "alone"), seconds=1800)
+    run_ranks(number, lambda: leave(made, f"rank{dist.get_rank()}"), seconds=1800)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])

@@ -1,4 +1,4 @@
-"""Train `debug` with sharded weights: the script that each process runs, and its cases."""
+"""Train `debug` with sharded weights: the script that runs it, and its cases."""
 
 import functools
 import sys
@@ -8,6 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 import torch
+import torch.distributed as dist
 from small_models import whole_weights
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
@@ -16,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from fidgpt import configs, fiddlers, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
-from fidgpt.parallel import DataParallel
+from fidgpt.parallel.ranks import run_ranks
 from fidgpt.train import preflight
 from fidgpt.train.trackers.trackers import read_rows
 
@@ -77,9 +78,8 @@ def trainer_of(case: Case) -> train.Trainer:
     return build_trainer(cfg)
 
 
-def trained(case: Case) -> dict[str, Any]:
+def trained(trainer: train.Trainer) -> dict[str, Any]:
     """What training leaves on this process."""
-    trainer = trainer_of(case)
     with trainer.parallel as parallel:
         gradients: list[int] = []
 
@@ -185,17 +185,24 @@ def refusal(kind: type[torch.optim.Optimizer]) -> str:
     return ""
 
 
-def main(path: Path) -> None:
-    """Leaves what every case gave this rank, in one file."""
-    with DataParallel() as processes:
-        left = {name: trained(case) for name, case in CASES[processes.world_size].items()}
-        if processes.world_size == 2:
+def main(path: Path, number: int) -> None:
+    """Leaves what every case gives each of so many processes, in a file of each.
+
+    They are forked once all cases are built.
+    """
+    made = {name: trainer_of(case) for name, case in CASES[number].items()}
+
+    def leave() -> None:
+        left: dict[str, Any] = {name: trained(trainer) for name, trainer in made.items()}
+        if number == 2:
             whole_run = losses(path / "run")
             resumed = losses(path / "run", resume=True, resume_step=2)
             left |= {"runs": (whole_run, resumed)}
             left |= {"refused": {kind.__name__: refusal(kind) for kind in (Unsharded, Sharded)}}
-        torch.save(left, path / f"rank{processes.rank}.pt")
+        torch.save(left, path / f"rank{dist.get_rank()}.pt")
+
+    run_ranks(number, leave, seconds=300)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), int(sys.argv[2]))

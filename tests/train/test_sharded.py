@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sharded
 import torch
 from forked import Python, run_ranks
-from sharded import CASES, Sharded, Unsharded, refusal, trained
+from sharded import CASES, Sharded, Unsharded, refusal, trained, trainer_of
 
 from fidgpt.parallel import DataParallel, FullyShardedDataParallel, ParallelError
 from fidgpt.train.trackers.trackers import read_rows
@@ -21,8 +22,8 @@ EXACT = [(number, case) for number in CASES for case in CASES[number] if case no
 
 def processes(folder: Path, number: int) -> Ranks:
     """What each of so many processes gives in every case."""
-    script = Path(__file__).parent.with_name("sharded.py")
-    run_ranks(number, script, folder, folder=folder)
+    process = Python(sharded.__file__, folder, str(number), output=folder / "output")
+    assert process.end(seconds=400) == 0, process.output[-3000:]
     return [torch.load(folder / f"rank{rank}.pt", weights_only=False) for rank in range(number)]
 
 
@@ -35,7 +36,7 @@ def left(tmp_path_factory: pytest.TempPathFactory) -> Mapping[int, Ranks]:
 @functools.cache
 def alone(case: str) -> dict[str, Any]:
     """What one process gives, which fills no mesh of several."""
-    return trained({**CASES[2], **CASES[4], "mesh": (), "hybrid": ()}[case])
+    return trained(trainer_of({**CASES[2], **CASES[4], "mesh": (), "hybrid": ()}[case]))
 
 
 @pytest.mark.parametrize(("number", "case"), EXACT)
