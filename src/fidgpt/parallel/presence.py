@@ -13,9 +13,9 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+import traceback
+from collections.abc import Callable
 from functools import partial
-from types import FrameType
 from typing import Any
 
 import torch
@@ -285,7 +285,7 @@ def _position() -> tuple[bool, str]:
     """
     positions = []
     for ident, frame in sys._current_frames().items():  # noqa: SLF001
-        frames = list(_outwards(frame))
+        frames = [one for one, _ in traceback.walk_stack(frame)]
         files = [one.f_code.co_filename.replace(os.sep, "/") for one in frames]
         if ident == threading.main_thread().ident or any(_SAVING in file for file in files):
             own = next((n for n, file in enumerate(files) if not _LIBRARIES.search(file)), 0)
@@ -295,9 +295,3 @@ def _position() -> tuple[bool, str]:
             positions.append((waits, ident == threading.main_thread().ident, at))
     waits, _, at = min(positions, default=(True, True, ""))
     return waits, at
-
-
-def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,9 @@ def describe(path: str, part: object, custom: Any, *methods: str) -> str:
 
 def failure(error: Exception) -> str:
     """Return the message of an exception, and the innermost line of custom code that raised it."""
-    trace, where = error.__traceback__, ""
-    while trace is not None:
-        frame = trace.tb_frame
+    where = ""
+    for frame, line in traceback.walk_tb(error.__traceback__):
         name = str(frame.f_globals.get("__name__", ""))
         if name.partition(".")[0] not in _KNOWN | sys.stdlib_module_names:
-            where = f" in {Path(frame.f_code.co_filename).name}:{trace.tb_lineno}"
-        trace = trace.tb_next
+            where = f" in {Path(frame.f_code.co_filename).name}:{line}"
     return f"{type(error).__name__}{where}: {first_line(error):.200}"

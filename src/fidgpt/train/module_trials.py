@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fidgpt.cost import without_memory
 from fidgpt.model.blocks import Block
-from fidgpt.model.context import AttentionContext
+from fidgpt.model.context import AttentionContext, PackedDocuments, padded
 from fidgpt.model.masks import causal
 from fidgpt.model.materialization import InitError, materialize
 from fidgpt.model.reports import collecting
@@ -542,18 +542,16 @@ def _padded(tokens: Tensor) -> AttentionContext:
     """Return a context with padding on both sides."""
     count = tokens.shape[1]
     left, right = min(3, count // 3), min(2, count // 4)
-    positions = torch.arange(count, device=tokens.device).unsqueeze(0) - left
-    positions[:, :left] = -1
-    positions[:, count - right :] = -1
-    return AttentionContext(positions, tokens=tokens)
+    present = torch.ones_like(tokens)
+    present[:, :left] = present[:, count - right :] = 0
+    return padded(tokens, present=present)
 
 
 def _packed(tokens: Tensor) -> AttentionContext:
     """Return a context with three documents."""
-    columns = torch.arange(tokens.shape[1], device=tokens.device).unsqueeze(0)
-    begins = (columns % max(1, -(-tokens.shape[1] // 3))) == 0
-    first = torch.where(begins, columns, 0).cummax(1).values
-    return AttentionContext(columns - first, documents=begins.cumsum(1), tokens=tokens)
+    begins = torch.zeros_like(tokens)
+    begins[:, :: max(1, -(-tokens.shape[1] // 3))] = 1
+    return replace(PackedDocuments(end_of_text=1)(begins), tokens=tokens)
 
 
 def _width(model: nn.Module) -> int | None:

@@ -1,7 +1,5 @@
 """The number format that a model computes in, while its weights are kept in float32."""
 
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -11,14 +9,13 @@ from torch import Tensor, nn
 from fidgpt.cost import copied_with
 from fidgpt.model import cpu
 from fidgpt.ranges import require_positive, require_size
-from fidgpt.train.device import remembered
+from fidgpt.train.device import peak_flops, remembered
 from fidgpt.train.step import by_mesh
 
 __all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
 
 Model = TypeVar("Model", bound=nn.Module)
 _PRODUCTS = ("highest", "high", "medium")
-_SIDE, _NUM_PRODUCTS = 512, 40  # 60 ms in all
 _MIN_GAIN = 0.8  # far from what is known: 2.2 and 4.7 on AMD Zen 4 and 5, 0.5 on some Intel Xeons
 _LOWEST_SCALE = 1e-4  # below it, gradients did not overflow, but the run diverged
 
@@ -287,13 +284,5 @@ def _number(found: object) -> float | None:
 
 def gain_by_bfloat16() -> float:
     """Return how many times as fast as in float32 this CPU multiplies in bfloat16."""
-    wide = torch.ones(_SIDE, _SIDE, device="cpu")  # wherever models are built
-    matrices = {"float32": wide, "bfloat16": wide.bfloat16()}
-    best = dict.fromkeys(matrices, math.inf)
-    for number in range(_NUM_PRODUCTS):
-        for name, matrix in matrices.items():
-            begin = time.perf_counter()
-            torch.mm(matrix, matrix)
-            if number:  # the first one loads libraries
-                best[name] = min(best[name], time.perf_counter() - begin)
-    return best["float32"] / best["bfloat16"]
+    cpu_device = torch.device("cpu")
+    return peak_flops(cpu_device, torch.bfloat16) / peak_flops(cpu_device, torch.float32)
