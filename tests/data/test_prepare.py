@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -22,14 +21,13 @@ from forked import Python
 from tokenizers import decoders, models, pre_tokenizers
 
 from fidgpt import data
-from fidgpt.data import encoding_process, preparation
+from fidgpt.data import encoding, preparation
 from fidgpt.data.prepare import main
 from fidgpt.data.prepared import SplitWriter
 from fidgpt.files import cache_directory, only_one
 
 Prepare = Callable[..., data.PreparedCorpus]
 MakeSource = Callable[..., Any]
-PROCESSES = pytest.mark.xdist_group("prepare")
 BYTES, BPE = data.ByteTokenizer(), data.BPETokenizer(vocab_size=400)
 
 
@@ -234,7 +232,7 @@ def reading_in_pieces(monkeypatch: pytest.MonkeyPatch, *, size: int) -> None:
     """Lines of more than `size` bytes are read, and tokenized, in pieces of about this size."""
     for name in ("sources._LONG_LINE", "preparation.PIECE_CHARS", "encoders.BATCH_SIZE"):
         monkeypatch.setattr(f"fidgpt.data.{name}", size)
-    cut = partial(encoding_process.pieces, piece_chars=size)
+    cut = partial(encoding.pieces, piece_chars=size)
     monkeypatch.setattr("fidgpt.data.tokenizers.pieces", cut)
 
 
@@ -321,8 +319,7 @@ text, place = Path(sys.argv[1]), Path(sys.argv[2])
 encoders.BATCH_SIZE = 5_000
 
 
-def prepare(directory, *, processes_from=10**9, num_workers=2):
-    preparation.PROCESSES_FROM_BYTES = processes_from
+def prepare(directory, *, num_workers=2):
     corpus = Corpus(TextFiles(text), tokenizer=BPETokenizer(vocab_size=300), shard_tokens=6_000,
                     num_workers=num_workers)
     corpus.prepare_in(directory, show_progress=False)
@@ -363,7 +360,7 @@ def try_at(number):
     directory = place / f"out{number}"
     def first():
         kill_at(number)
-        prepare(directory, processes_from=0 if number % 10 == 0 else 10**9)
+        prepare(directory)
     def second():
         kill_at(7)
         prepare(directory)
@@ -384,85 +381,26 @@ print("killed", number, sorted(path.name for path in place.glob(".*")))
 """
 
 
-def run_script(script: str, *arguments: str | Path, folder: Path) -> tuple[int, str]:
-    """Return the status and the output of a program."""
-    (folder / "script.py").write_text(script, encoding="utf-8")
-    process = Python(folder / "script.py", *arguments, output=folder / "printed")
-    return process.end(seconds=240), process.output
-
-
-@PROCESSES
+@pytest.mark.slow
 def test_killed_at_any_point_and_again_it_ends_with_the_same_bytes(modules, tmp_path):
     (tmp_path / "text").mkdir()
     for number, text in enumerate(modules[:30]):
         (tmp_path / "text" / f"{number:02d}.txt").write_text(text, encoding="utf-8")
     (tmp_path / "place").mkdir()
+    (tmp_path / "script.py").write_text(KILLED, encoding="utf-8")
     places = [tmp_path / "text", tmp_path / "place"]
-    status, printed = run_script(KILLED, *places, "41", folder=tmp_path)
-    assert status == 0, printed
-    assert int(printed.split()[1]) > 100, "there were not as many points as expected"
-    assert "resumable" not in printed
+    script = Python(tmp_path / "script.py", *places, "41", output=tmp_path / "printed")
+    assert script.end(seconds=240) == 0, script.output
+    assert int(script.output.split()[1]) > 100, "there were not as many points as expected"
+    assert "resumable" not in script.output
 
 
-@PROCESSES
-@pytest.mark.parametrize("num_workers", [1, 3])
-def test_processes_write_what_threads_write(modules, files, monkeypatch, num_workers):
+@pytest.mark.slow
+def test_the_number_of_workers_does_not_change_the_files(modules, files, monkeypatch):
     texts = ["<|endoftext|> is text", "line\r\n\x00 end", *modules, "\N{SNOWMAN}" * 3000]
+    expected = files(texts, "one", tokenizer=BPE, num_workers=1)
     monkeypatch.setattr("fidgpt.data.encoders.BATCH_SIZE", 5_000)
-    expected = files(texts, "threads", tokenizer=BPE)
-    monkeypatch.setattr("fidgpt.data.preparation.PROCESSES_FROM_BYTES", 0)
-    assert files(texts, "processes", tokenizer=BPE, num_workers=num_workers) == expected
-
-
-@PROCESSES
-def test_a_killed_process_is_reported_and_finished_shards_are_kept(modules, files, monkeypatch):
-    monkeypatch.setattr("fidgpt.data.preparation.PROCESSES_FROM_BYTES", 0)
-    monkeypatch.setattr("fidgpt.data.encoders.BATCH_SIZE", 5_000)
-    started: list[subprocess.Popen[Any]] = []
-    start: Any = subprocess.Popen
-
-    def start_and_keep(*arguments: Any, **options: Any) -> subprocess.Popen[Any]:
-        started.append(start(*arguments, **options))
-        return started[-1]
-
-    with monkeypatch.context() as patch:
-        patch.setattr("fidgpt.data.encoders.subprocess.Popen", start_and_keep)
-        fail_at(patch, 20, lambda: started[0].send_signal(signal.SIGKILL))
-        with pytest.raises(data.DataError, match=r"exited with status -9(.|\n)*--num_workers"):
-            files(modules, "out", tokenizer=BPE)
-    assert [process.poll() is not None for process in started] == [True, True]
-    assert files(modules, "out", tokenizer=BPE) == files(modules, "whole", tokenizer=BPE)
-
-
-ORPHANED = """
-import os, signal, subprocess, sys
-from fidgpt.data import BPETokenizer, Corpus, TextFiles, preparation
-
-preparation.PROCESSES_FROM_BYTES = 0
-start, add = subprocess.Popen, preparation.SplitWriter.add
-def start_and_print(*arguments, **options):
-    process = start(*arguments, **options)
-    print(process.pid, flush=True)
-    return process
-subprocess.Popen = start_and_print
-preparation.SplitWriter.add = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-corpus = Corpus(TextFiles(sys.argv[1]), tokenizer=BPETokenizer(vocab_size=300), num_workers=1)
-corpus.prepare_in(sys.argv[2], show_progress=False)
-"""
-
-
-@PROCESSES
-def test_processes_end_with_the_one_that_started_them(modules, files, tmp_path):
-    (tmp_path / "a.txt").write_text("".join(modules[:10]), encoding="utf-8")
-    status, printed = run_script(ORPHANED, tmp_path / "a.txt", tmp_path / "out", folder=tmp_path)
-    assert status == -signal.SIGKILL, printed
-    worker = Path("/proc") / printed.split()[0]
-    deadline = time.monotonic() + 20
-    while worker.exists() and "Z" not in (worker / "stat").read_text().rpartition(")")[2][:3]:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    source = data.TextFiles(tmp_path / "a.txt")
-    assert files(source, "out") == files(source, "whole")
+    assert files(texts, "three", tokenizer=BPE, num_workers=3) == expected
 
 
 def below(directory: Path) -> list[str]:

@@ -3,6 +3,7 @@
 import json
 import random
 import tempfile
+import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from forked import run_program
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from fidgpt import data
-from fidgpt.data import encoding_process
+from fidgpt.data import encoding
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +57,15 @@ def test_any_unicode_text_comes_back_exactly(tokenizer: data.Tokenizer) -> None:
         assert sizes[ids].sum() == len(text.encode())
     assert len(sizes) == tokenizer.vocab_size
     assert sizes[tokenizer.end_of_text] == 0
+
+
+@pytest.mark.slow
+def test_texts_are_encoded_by_the_calling_thread(bpe, modules):
+    """Not by threads of the library, as many as there are cores."""
+    before = time.thread_time(), time.process_time()
+    bpe.encode_batch(modules * 3)
+    own, total = time.thread_time() - before[0], time.process_time() - before[1]
+    assert own > 0.7 * total
 
 
 def test_streamed_text_is_the_decoded_text(tokenizer: data.Tokenizer) -> None:
@@ -249,15 +259,13 @@ def test_a_long_text_has_the_ids_of_its_pieces(
     backend: Callable[[], tokenizers.Tokenizer], is_cut: bool
 ) -> None:
     tokenizer = backend()
-    (whole,) = encoding_process.encode_batch(tokenizer, [PARAGRAPHS])
+    whole = encoding.encode(tokenizer, PARAGRAPHS)
     for size in (30, 333):
         for count in (len(PARAGRAPHS), 41):
             chunks = (PARAGRAPHS[i : i + count] for i in range(0, len(PARAGRAPHS), count))
-            parts = list(encoding_process.pieces(tokenizer, chunks, piece_chars=size))
+            parts = list(encoding.pieces(tokenizer, chunks, piece_chars=size))
             assert "".join(parts) == PARAGRAPHS
             assert (len(parts) > 2) == is_cut
-            assert sum(encoding_process.encode_batch(tokenizer, parts), array("I")) == whole
-        texts = ["ab", PARAGRAPHS, ""]
-        encoded = encoding_process.encode_batch(tokenizer, texts, piece_chars=size)
-        assert encoded[1] == whole and len(encoded[2]) == 0
-        assert encoded[:1] == encoding_process.encode_batch(tokenizer, ["ab"])
+            assert sum((encoding.encode(tokenizer, part) for part in parts), array("I")) == whole
+        assert encoding.encode(tokenizer, PARAGRAPHS, piece_chars=size) == whole
+    assert not encoding.encode(tokenizer, "")

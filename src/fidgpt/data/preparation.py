@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.data.encoders import Encode, Piece, encode_all, encoding_processes
-from fidgpt.data.encoding_process import PIECE_CHARS
+from fidgpt.data.encoders import Piece, encode_all
+from fidgpt.data.encoding import PIECE_CHARS
 from fidgpt.data.errors import DataError, delete_command
 from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
 from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter, corpus_files
 from fidgpt.data.sources import Document, Source
-from fidgpt.data.tokenizers import ByteLevelTokenizer, Tokenizer, TokenizerSpec, load_tokenizer
+from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec, load_tokenizer
 from fidgpt.files import cache_directory, read_json, sha256_of, sync, write_whole
 from fidgpt.ranges import require_size
 
@@ -29,8 +29,6 @@ __all__ = ["Corpus", "CorpusDirectory", "CorpusTokenizer"]
 
 DEFAULT_VALIDATION_FRACTION = 0.02
 DEFAULT_SHARD_TOKENS = 128 * 1024 * 1024
-# Amount of text above which starting worker processes, a tenth of a second, pays off.
-PROCESSES_FROM_BYTES = 4 * 1024 * 1024
 _SECONDS_BETWEEN_LINES = 10.0
 _SECONDS_BETWEEN_TICKS = 5.0  # of a phase that reports no progress
 _HASH_RANGE = 1 << 64
@@ -49,8 +47,8 @@ class Corpus:
       validation_fraction: fraction of the documents to hold out, chosen by a hash of their text.
       cache_dir: where prepared corpora are kept; None for the user's cache.
       shard_tokens: tokens per shard.
-      num_workers: number of tokenizer processes; None for one per core. The output does not depend
-        on it.
+      num_workers: number of tokenizer threads; None for one per core. The output does not depend on
+        it.
 
     Raises:
       ValueError: an option is out of range.
@@ -271,23 +269,14 @@ class _Preparation:
                     chunks = _chunks(document) if isinstance(document, str) else document
                     yield from _cut(tokenizer, chunks, split=split, value=value)
 
-        with self._encoder(tokenizer, num_bytes=surveyed.num_bytes - done) as encode:
-            for piece, tokens in encode_all(pieces(), encode, num_workers=self._num_workers):
-                writer = writers[piece.split]
-                if writer.add(tokens, num_bytes=piece.num_bytes, is_last=piece.is_last):
-                    records = {n: w.record() for n, w in zip(SPLITS, writers, strict=True)}
-                    record = {"survey": dataclasses.asdict(surveyed), "splits": records}
-                    write_whole(self._directory / RECORD, json.dumps(record))
-                self._progress.advance(piece.num_bytes)
-
-    @contextlib.contextmanager
-    def _encoder(self, tokenizer: Tokenizer, *, num_bytes: int) -> Iterator[Encode]:
-        if num_bytes < PROCESSES_FROM_BYTES or not isinstance(tokenizer, ByteLevelTokenizer):
-            yield tokenizer.encode_batch
-            return
-        path = self._directory / TOKENIZER
-        with encoding_processes(path, num_processes=self._num_workers) as encode:
-            yield encode
+        encoded = encode_all(pieces(), tokenizer, num_workers=self._num_workers)
+        for piece, tokens in encoded:
+            writer = writers[piece.split]
+            if writer.add(tokens, num_bytes=piece.num_bytes, is_last=piece.is_last):
+                records = {n: w.record() for n, w in zip(SPLITS, writers, strict=True)}
+                record = {"survey": dataclasses.asdict(surveyed), "splits": records}
+                write_whole(self._directory / RECORD, json.dumps(record))
+            self._progress.advance(piece.num_bytes)
 
 
 def _chunks(text: str) -> Iterator[str]:

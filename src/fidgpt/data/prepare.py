@@ -110,7 +110,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", metavar="DIR", help="output directory, instead of the cache")
     parser.add_argument("--validation_fraction", type=float, default=DEFAULT_VALIDATION_FRACTION)
     parser.add_argument("--shard_tokens", type=int, default=DEFAULT_SHARD_TOKENS)
-    parser.add_argument("--num_workers", type=int, help="processes; by default one per core")
+    parser.add_argument("--num_workers", type=int, help="threads; by default one per core")
     parser.add_argument("--quiet", action="store_true", help="show no progress")
     return parser
 

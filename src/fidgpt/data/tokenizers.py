@@ -14,7 +14,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
-from fidgpt.data.encoding_process import disable_special_tokens, encode_batch, pieces
+from fidgpt.data.encoding import disable_special_tokens, encode, pieces
 from fidgpt.data.errors import DataError
 from fidgpt.files import parse_json, read_bytes, read_json
 from fidgpt.ranges import require_size
@@ -175,11 +175,13 @@ class ByteLevelTokenizer(Tokenizer):
         super().__init__(_token_values(backend))
         disable_special_tokens(backend)
         self._backend = backend
-        self.end_of_text = backend.get_vocab(with_added_tokens=True)[end_of_text]
+        number = backend.token_to_id(end_of_text)
+        assert number is not None  # who builds it has looked
+        self.end_of_text = number
         self._end_of_text_name = end_of_text
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        return [np.frombuffer(ids, np.uint32) for ids in encode_batch(self._backend, texts)]
+        return [np.frombuffer(encode(self._backend, text), np.uint32) for text in texts]
 
     def pieces(self, chunks: Iterable[str]) -> Iterator[str]:
         return pieces(self._backend, chunks)
@@ -197,13 +199,20 @@ class ByteLevelTokenizer(Tokenizer):
             path.with_name(SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
 
 
+# A corpus loads one file to prepare it, to write it and to open it: the last vocabulary is kept.
+_from_str = functools.lru_cache(maxsize=1)(tokenizers.Tokenizer.from_str)
+
+
+@functools.lru_cache(maxsize=1)
 def _token_values(backend: tokenizers.Tokenizer) -> list[bytes]:
     values_by_letter = {letter: value for value, letter in enumerate(byte_letters())}
     vocabulary = backend.get_vocab(with_added_tokens=True)
     values = [b""] * (max(vocabulary.values()) + 1)
-    for token, number in backend.get_vocab(with_added_tokens=False).items():
-        if all(letter in values_by_letter for letter in token):
-            values[number] = bytes(values_by_letter[letter] for letter in token)
+    for token, number in vocabulary.items():
+        try:
+            values[number] = bytes(map(values_by_letter.__getitem__, token))
+        except KeyError:  # it stands for no text, or was added
+            continue
     for number, added in backend.get_added_tokens_decoder().items():
         values[number] = b"" if added.special else added.content.encode()
     return values
@@ -396,7 +405,7 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
             "losslessly.\nUse another tokenizer.json, or train one with BPETokenizer(vocab_size)."
         )
     try:
-        backend = tokenizers.Tokenizer.from_str(text)
+        backend = _from_str(text)
     except Exception as error:  # the library raises plain Exception
         raise _unreadable(path, str(error)) from error
     name = end_of_text or _name_beside(path)

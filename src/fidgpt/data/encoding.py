@@ -1,20 +1,14 @@
-"""A worker process that tokenizes: it reads batches of texts from stdin and writes ids to stdout.
-
-It runs as a script and imports nothing from fidgpt, so that it starts in a tenth of a second.
-"""
+"""The ids of texts by the `tokenizers` library, and where long texts can be cut."""
 
 import itertools
-import os
-import pickle
 import re
-import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import tokenizers
 
 # An encoding takes about 120 bytes per character, so that longer texts are encoded in pieces.
-PIECE_CHARS = 1 << 20
+PIECE_CHARS = 1 << 18
 _AROUND = 256  # characters on each side of a cut that are encoded to test it
 _TRIALS = 50  # cuts of a kind to test per stretch of a text
 _CUTS = (re.compile(r"(?<=\S\n)(?=[A-Za-z])"), re.compile(r"(?<=[A-Za-z.,;])(?= [A-Za-z])"))
@@ -28,25 +22,22 @@ def disable_special_tokens(backend: tokenizers.Tokenizer) -> None:
     backend.no_truncation()
 
 
-def encode_batch(
-    backend: tokenizers.Tokenizer, texts: Sequence[str], *, piece_chars: int = PIECE_CHARS
-) -> list["array[int]"]:
-    """Return the ids of each text as 32-bit integers; releases the GIL while it encodes.
+def encode(
+    backend: tokenizers.Tokenizer, text: str, *, piece_chars: int = PIECE_CHARS
+) -> "array[int]":
+    """Return the ids of a text as 32-bit integers; the calling thread encodes without the GIL.
 
     Args:
       backend: the tokenizer.
-      texts: the texts, of any length.
+      text: the text, of any length.
       piece_chars: number of characters to encode at once, if the tokenizer splits texts there.
     """
-    if all(len(text) <= piece_chars for text in texts):
-        return _encode(backend, texts)
-    encoded = []
-    for text in texts:
-        ids = array("I")
-        for piece in pieces(backend, [text], piece_chars=piece_chars):
-            ids.extend(_encode(backend, [piece])[0])
-        encoded.append(ids)
-    return encoded
+    if len(text) <= piece_chars:
+        return _encode(backend, text)
+    ids = array("I")
+    for piece in pieces(backend, [text], piece_chars=piece_chars):
+        ids.extend(_encode(backend, piece))
+    return ids
 
 
 def pieces(
@@ -99,7 +90,7 @@ def _next_cut(
 def _is_cut(backend: tokenizers.Tokenizer, left: str, right: str) -> bool:
     """Return whether two texts have the words and the ids of the text that they are together."""
     words, *parts = (_words(backend, text) for text in (left + right, left, right))
-    ids, first, second = _encode(backend, [left + right, left, right])
+    ids, first, second = (_encode(backend, text) for text in (left + right, left, right))
     return words == [*parts[0], *parts[1]] and ids == first + second
 
 
@@ -110,28 +101,7 @@ def _words(backend: tokenizers.Tokenizer, text: str) -> list[str]:
     return [word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized)]
 
 
-def _encode(backend: tokenizers.Tokenizer, texts: Sequence[str]) -> list["array[int]"]:
-    encodings = backend.encode_batch_fast(list(texts), add_special_tokens=False)
-    # array converts a list three times as fast as numpy.
-    return [array("I", encoding.ids) for encoding in encodings]
-
-
-def serve(path: str) -> None:
-    """Encode pickled lists of texts from stdin until it ends, with the tokenizer.json at `path`."""
-    backend = tokenizers.Tokenizer.from_file(path)
-    disable_special_tokens(backend)
-    while True:
-        try:
-            texts: list[str] = pickle.load(sys.stdin.buffer)
-        except EOFError:  # the parent is done, or gone
-            return
-        ids_of_texts = [ids.tobytes() for ids in encode_batch(backend, texts)]
-        try:
-            pickle.dump(ids_of_texts, sys.stdout.buffer, protocol=5)
-            sys.stdout.buffer.flush()
-        except BrokenPipeError:  # the parent is gone; a normal exit would print an error
-            os._exit(1)
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])
+def _encode(backend: tokenizers.Tokenizer, text: str) -> "array[int]":
+    # The calling thread encodes a batch of one; a larger one goes to the library's own threads.
+    (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+    return array("I", encoding.ids)  # three times as fast as numpy's conversion of a list
