@@ -11,8 +11,8 @@ from small_models import drawn, filled, small_block, small_model
 from torch import Tensor, nn
 
 from fidgpt import model as lm
-from fidgpt.model.cache import Cache
-from fidgpt.model.generation import Sampling, write, writing
+from fidgpt.model.cache import Cache, StaticCache
+from fidgpt.model.generation import Sampling, write
 from fidgpt.model.mla import LatentAttention
 
 SEQ = 14
@@ -90,6 +90,7 @@ def text(*, rows: int = 2) -> Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 @pytest.mark.parametrize(
     ("kind", "rows", "sizes"),
     [
@@ -98,30 +99,32 @@ def text(*, rows: int = 2) -> Tensor:
         *((kind, 2, [1] * SEQ) for kind in ("learned positions", "local and global")),
     ],
 )
-def test_logits_are_those_of_the_whole_text(kind, rows, sizes):
+def test_logits_are_those_of_the_whole_text(kind, rows, sizes, make_cache):
     model, tokens = MODELS[kind](), text(rows=rows)
-    cached = in_parts(model, model.layout(tokens), sizes, Cache(capacity=SEQ + 3))
+    cached = in_parts(model, model.layout(tokens), sizes, make_cache(capacity=SEQ + 3))
     torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 @pytest.mark.parametrize("kind", MODELS)
-def test_a_short_row_is_as_if_it_were_alone(kind):
+def test_a_short_row_is_as_if_it_were_alone(kind, make_cache):
     model, tokens = MODELS[kind](), text(rows=3)
     present = torch.ones_like(tokens)
     present[1, :3] = present[2, :1] = 0
     layout = lm.padded(tokens, present=present)
-    cached = in_parts(model, layout, [6, 4, 1, 1, 2], Cache(capacity=SEQ))
+    cached = in_parts(model, layout, [6, 4, 1, 1, 2], make_cache(capacity=SEQ))
     for row, absent in enumerate((0, 3, 1)):
         alone = model(tokens[row : row + 1, absent:])
         torch.testing.assert_close(cached[row : row + 1, absent:], alone, atol=1e-5, rtol=1e-5)
 
 
-def test_documents_stay_apart():
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+def test_documents_stay_apart(make_cache):
     model, tokens = make_model("rope", "window"), text()
     tokens[0, 4] = tokens[1, 9] = 0
     model.layout = lm.PackedDocuments(end_of_text=0)
-    cached = in_parts(model, model.layout(tokens), [7] + [1] * 7, Cache(capacity=SEQ))
+    cached = in_parts(model, model.layout(tokens), [7] + [1] * 7, make_cache(capacity=SEQ))
     torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
 
 
@@ -149,8 +152,9 @@ class Latent(nn.Module):
         return layout.update_cache(self, [x, x[..., :3]])
 
 
-def test_tensors_of_any_shape_are_kept():
-    x, part, cache = drawn(2, 6, 5), Latent(), Cache(capacity=6)
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+def test_tensors_of_any_shape_are_kept(make_cache):
+    x, part, cache = drawn(2, 6, 5), Latent(), make_cache(capacity=6)
     for small in parts_of(lm.one_document(text()[:, :6]), [3, 1, 1, 1], cache):
         begin = int(small.positions[0, 0])
         end = begin + len(small)
@@ -196,34 +200,37 @@ def recurrent_model() -> lm.Transformer:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
 @pytest.mark.parametrize("sizes", [[1] * SEQ, [6, 1, 1, 4, 1, 1]])
-def test_a_recurrent_state_goes_on_where_it_was(sizes):
+def test_a_recurrent_state_goes_on_where_it_was(sizes, make_cache):
     model, tokens = recurrent_model(), text()
     tokens[0, 4] = tokens[1, 9] = 0
     for layout in (lm.one_document, lm.PackedDocuments(end_of_text=0)):
-        cached = in_parts(model, layout(tokens), sizes, Cache(capacity=SEQ))
+        cached = in_parts(model, layout(tokens), sizes, make_cache(capacity=SEQ))
         torch.testing.assert_close(cached, model(tokens, layout(tokens)), atol=1e-5, rtol=1e-5)
 
 
-def test_a_recurrent_model_generates_the_same_text_by_token_as_in_one_pass(monkeypatch):
+@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+def test_a_recurrent_model_generates_the_same_text_by_token_as_in_one_pass(make_cache):
     model, cut = recurrent_model(), recurrent_model()
     prompts = [[3, 4, 5, 6, 7], [8, 9]]  # of which the shorter one is padded
     counts: list[int] = []
     model.blocks[0].register_forward_pre_hook(lambda _, inputs: counts.append(inputs[0].shape[1]))
 
-    def texts(model: lm.Transformer) -> list[list[int | None]]:
+    def texts(model: lm.Transformer, **options: Any) -> list[list[int | None]]:
         choose = Sampling(seeds=[0, 0], temperature=0.0)
-        return list(write(model, prompts, num_tokens=8, context=20, choose=choose))
+        return list(
+            write(model, prompts, num_tokens=8, context=20, choose=choose, **options)
+        )  # fmt: skip
 
     class Forgetful(Cache):
         @property
         def is_complete(self) -> bool:
             return False  # so that every token is computed from the whole text
 
-    by_token = texts(model)
+    by_token = texts(model, cache=make_cache)
     assert counts == [5] + [1] * 7
-    monkeypatch.setattr(writing, "Cache", Forgetful)
-    assert by_token == texts(cut)
+    assert by_token == texts(cut, cache=Forgetful)
 
 
 def test_a_state_has_the_memory_of_one_token():

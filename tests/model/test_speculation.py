@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from fidgpt import graph
 from fidgpt import model as lm
-from fidgpt.model.cache import Cache
+from fidgpt.model.cache import Cache, RewindableCache, StaticCache
 from fidgpt.model.generation import Draft, Sampling, generate, prepare_to_write, write
 
 from .test_cache import MODELS, recurrent_model
@@ -186,7 +186,7 @@ def test_a_cache_is_as_it_was() -> None:
     with torch.inference_mode():
         whole = model(tokens)
         for length, count in [(7, 3), (8, 3), (8, 5)]:
-            cache = Cache(capacity=14)
+            cache = RewindableCache(capacity=14)
             read(cache, 0, 6)
             cache.mark(count)
             read(cache, 6, 8)
@@ -207,6 +207,8 @@ def test_what_cannot_be_a_draft_is_refused() -> None:
     limited = generate(model, [0], num_tokens=9, context=9, vocab_size=3, draft=other)
     assert len(list(limited)) == 9
     draft = Draft(model, context=9)
+    with pytest.raises(ValueError, match=r"pass choose=Sampling\(...\), and neither cache nor"):
+        texts(model, draft, [[0]], cache=StaticCache)
     with pytest.raises(ValueError, match=r"pass choose=Sampling"):
         write(model, [[0]], num_tokens=1, context=9, choose=lambda *_: _[1][:, 0], draft=draft)
     deep = MODELS["learned positions"]()

@@ -1,6 +1,7 @@
 """Caches for generation: keys and values of attentions, and states of recurrent layers."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,22 +29,22 @@ class Cache:
     Layers with a sliding window use a ring buffer of the window's size: the column of a token is
     its number modulo that size. A step reads only filled columns, so short texts are cheap.
 
-    The latest tokens can be removed, as speculative decoding does. A ring buffer has overwritten
-    older ones then, and a recurrent state has no older one: `mark` saves them before.
-
     Args:
       capacity: maximum number of tokens per row, of prompt and generated text together.
+
+    Attributes:
+      has_gaps: whether layers also read columns that are still empty.
 
     Raises:
       ValueError: the capacity is below 1; in `advance`, the tokens exceed it.
     """
 
+    has_gaps = False
+
     def __init__(self, *, capacity: int) -> None:
         require_size(capacity=capacity)
         self.capacity = capacity
         self._length = 0
-        self._marked = 0
-        self._saved: list[tuple[Tensor, Tensor, bool]] = []
         self._positions: dict[int, list[Tensor]] = {}
         self._layers: dict[int, dict[object, list[Tensor]]] = {}
 
@@ -70,16 +71,16 @@ class Cache:
         groups += [kept for layer in self._layers.values() for kept in layer.values()]
         return sum(one.numel() * one.element_size() for kept in groups for one in kept)
 
-    def advance(self, count: int) -> int:
+    def advance(self, positions: Tensor) -> Any:
         """Count the tokens of a pass, and return how many preceded them, for `extend`.
 
         Args:
-          count: new tokens of each row.
+          positions: positions of the new tokens, [rows, seq].
 
         Raises:
-          ValueError: they exceed the capacity.
+          ValueError: the tokens exceed the capacity.
         """
-        before = self._length
+        before, count = self._length, positions.shape[1]
         if before + count > self.capacity:
             raise ValueError(
                 f"{before} + {count} tokens exceed the cache's capacity of {self.capacity} tokens "
@@ -92,7 +93,7 @@ class Cache:
         """Replace a state of fixed size.
 
         Args:
-          kept: the state before, empty at first; overwritten in place.
+          kept: the state before, empty at first; overwritten in place, as compiled steps need.
           state: the new one; shapes and number formats are those of the first.
         """
         if not kept:
@@ -107,7 +108,8 @@ class Cache:
         new: Sequence[Tensor],
         *,
         window: int | None,
-        before: int,
+        before: Any,
+        empty: int = 0,
     ) -> Sequence[Tensor]:
         """Write the tensors of the new tokens to the cache, and return those of all keys.
 
@@ -116,6 +118,7 @@ class Cache:
           new: tensors of the new tokens, [..., seq, size].
           window: the layer's window in tokens; None for full attention.
           before: result of `advance` in this pass.
+          empty: value of columns without a token.
         """
         num_slots, count = self.slots(window), new[0].shape[-2]
         if not kept:
@@ -130,6 +133,19 @@ class Cache:
         joined = [torch.cat(pair, dim=-2) for pair in zip(old, new, strict=True)]
         _write(kept, new, before, num_slots)
         return joined
+
+
+class RewindableCache(Cache):
+    """A cache from which the latest tokens can be removed, as speculative decoding does.
+
+    A ring buffer has overwritten older tokens then, and a recurrent state has no older one: `mark`
+    saves them before.
+    """
+
+    def __init__(self, *, capacity: int) -> None:
+        super().__init__(capacity=capacity)
+        self._marked = 0
+        self._saved: list[tuple[Tensor, Tensor, bool]] = []
 
     def mark(self, count: int) -> None:
         """Save what the next `count` tokens overwrite."""
@@ -175,6 +191,50 @@ class Cache:
 def _ring(begin: int, count: int, num_slots: int, device: torch.device) -> Tensor:
     """Return the columns of consecutive tokens in a ring buffer."""
     return torch.arange(begin, begin + count, device=device) % num_slots
+
+
+class StaticCache(Cache):
+    """A cache of constant shape: every step reads all columns, and masks hide empty ones.
+
+    A step of one token then compiles once. The number of tokens is kept on the device, so it is not
+    checked: past `capacity`, new tokens overwrite the oldest.
+    """
+
+    has_gaps = True
+
+    def __init__(self, *, capacity: int) -> None:
+        super().__init__(capacity=capacity)
+        self._next: Tensor | None = None
+
+    def advance(self, positions: Tensor) -> Any:
+        """Count the tokens of a pass, and return how many preceded them, as a scalar tensor."""
+        if self._next is None:
+            self._next = torch.zeros((), dtype=torch.long, device=positions.device)
+        before = self._next.clone()
+        self._next += positions.shape[1]
+        return before
+
+    def extend(
+        self,
+        kept: list[Tensor],
+        new: Sequence[Tensor],
+        *,
+        window: int | None,
+        before: Any,
+        empty: int = 0,
+    ) -> Sequence[Tensor]:
+        """Write the new tokens, and return all columns, followed by the new tokens if several."""
+        num_slots, count = self.slots(window), new[0].shape[-2]
+        is_first = not kept
+        if is_first:
+            kept += [part.new_full(_shape(part, num_slots), empty) for part in new]
+        shown: Sequence[Tensor] = kept
+        if count > 1:
+            shown = [torch.cat(pair, dim=-2) for pair in zip(kept, new, strict=True)]
+        columns = (before + torch.arange(count, device=before.device)[-num_slots:]) % num_slots
+        for tensor, part in zip(kept, new, strict=True):
+            tensor.index_copy_(-2, columns, part[..., -len(columns) :, :])
+        return new if is_first else shown
 
 
 def _filled(kept: list[Tensor], count: int) -> list[Tensor]:

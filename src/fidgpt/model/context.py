@@ -218,17 +218,18 @@ class AttentionContext(TokenPositions):
         parts = (self.positions, self.documents)
         new = [x.unsqueeze(-1) for x in parts if x is not None]
         before = self._length_before()
-        all_keys = self.cache.extend(kept, new, window=window, before=before)
+        all_keys = self.cache.extend(kept, new, window=window, before=before, empty=-1)
         if is_first:
             return self
         positions, *documents = (x.squeeze(-1) for x in all_keys)
-        return TokenPositions(positions, *documents, contiguous=self.contiguous)
+        contiguous = self.contiguous and not self.cache.has_gaps
+        return TokenPositions(positions, *documents, contiguous=contiguous)
 
-    def _length_before(self) -> int:
+    def _length_before(self) -> Any:
         """Return the number of earlier tokens per row; counts those of this pass once."""
         cache = self.cache
         assert cache is not None
-        return self.cached("length before", lambda: cache.advance(len(self)))
+        return self.cached("length before", lambda: cache.advance(self.positions))
 
 
 @runtime_checkable

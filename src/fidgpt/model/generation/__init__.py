@@ -1,6 +1,7 @@
 """Generation and scoring of text."""
 
 from fidgpt.model.generation.decoding import *
+from fidgpt.model.generation.reading import *
 from fidgpt.model.generation.scoring import *
 from fidgpt.model.generation.speculation import *
 from fidgpt.model.generation.weights import *

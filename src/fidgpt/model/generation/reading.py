@@ -1,16 +1,27 @@
 """Rows of tokens, and models that read them with a cache."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fidgpt.model.cache import Cache
+from fidgpt.model.cache import Cache, RewindableCache
 from fidgpt.model.context import AttentionContext, ContextFactory, Tokens
+from fidgpt.model.generation.decoding import Logits
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.ranges import require_size
+
+__all__ = ["next_logits"]
+
+
+Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
+
+
+def next_logits(model: LanguageModel, tokens: Tokens, ctx: AttentionContext) -> Logits:
+    """Return the logits of the next token."""
+    return model.unembedding(model.features(tokens, ctx)[:, -1])
 
 
 class Rows:
@@ -71,14 +82,20 @@ class Rows:
         if self._absent is not None:
             whole = _left_padded(whole, absent=(self._absent - begin).clamp_min(0))
         old = cached - begin
+        documents = None if whole.documents is None else _after(old, whole.documents)
         return AttentionContext(
-            whole.positions[:, old:],
-            None if whole.documents is None else whole.documents[:, old:],
+            _after(old, whole.positions),
+            documents,
             whole.contiguous,
-            tokens=self.text(cached),
+            tokens=_after(cached, self.text()),
             cache=cache,
             continues=old > 0,
         )
+
+
+def _after(count: int, numbers: Tensor) -> Tensor:
+    """Return all but the first columns, in the memory layout that a compiled step expects."""
+    return numbers[:, count:].clone(memory_format=torch.contiguous_format)
 
 
 def _left_padded(ctx: AttentionContext, *, absent: Int[Tensor, "batch 1"]) -> AttentionContext:
@@ -100,6 +117,7 @@ class Reader:
       cache: empty; its capacity is that of the rows, or the context if that is smaller.
       context: maximum number of latest columns that the model sees; with more, all of them are
         recomputed for every token, from position 0.
+      step: computes the next logits from a single token: `next_logits` or its compiled form.
 
     Attributes:
       context: the argument.
@@ -108,10 +126,13 @@ class Reader:
 
     num_logits = 0
 
-    def __init__(self, model: LanguageModel, cache: Cache, *, context: int) -> None:
+    def __init__(
+        self, model: LanguageModel, cache: Cache, *, context: int, step: Step = next_logits
+    ) -> None:
         self._model = model
         self._cache: Cache | None = cache
         self.context = context
+        self._step = step
         self._cached = 0
 
     def logits(self, rows: Rows, count: int = 1) -> Float[Tensor, "batch count vocab"]:
@@ -127,8 +148,12 @@ class Reader:
         ctx = rows.context(self._model.layout, begin=begin, cached=self._cached, cache=self._cache)
         assert ctx.tokens is not None  # rows always have tokens
         self._cached = rows.width
-        features = self._model.features(ctx.tokens, ctx)
-        logits = self._model.unembedding(features[:, -count:])
+        if count > 1:
+            features = self._model.features(ctx.tokens, ctx)
+            logits = self._model.unembedding(features[:, -count:])
+        else:
+            compute = self._step if len(ctx) == 1 else next_logits
+            logits = compute(self._model, ctx.tokens, ctx).unsqueeze(1)
         self.num_logits = logits.shape[2]
         return logits.float()
 
@@ -139,12 +164,12 @@ class Reader:
 
     def mark(self, count: int) -> None:
         """Make it possible to `rewind` what is read next, up to `count` columns."""
-        if self._cache is not None:
+        if isinstance(self._cache, RewindableCache):
             self._cache.mark(count)
 
     def rewind(self, width: int) -> None:
         """Forget the columns from `width` on; more of them if states cannot be taken back."""
-        if self._cache is not None and self._cached > width:
+        if isinstance(self._cache, RewindableCache) and self._cached > width:
             self._cached = self._cache.rewind(width)
 
     @property

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fidgpt.model.cache import Cache
+from fidgpt.model.cache import RewindableCache
 from fidgpt.model.generation.decoding import Probabilities, Sampling
 from fidgpt.model.generation.reading import Reader, Rows, require_context
 from fidgpt.model.transformer import LanguageModel
@@ -70,7 +70,7 @@ class Drafting:
         self._draft = draft
         self._rows = rows
         self._choose = choose
-        cache = Cache(capacity=min(rows.capacity, draft.context))
+        cache = RewindableCache(capacity=min(rows.capacity, draft.context))
         self._reader = Reader(draft.model, cache, context=draft.context)
 
     def advance(self, reader: Reader, *, running: Sequence[bool]) -> bool:

@@ -7,10 +7,10 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from fidgpt.model.cache import Cache
+from fidgpt.model.cache import Cache, RewindableCache
 from fidgpt.model.context import Tokens
 from fidgpt.model.generation.decoding import Logits, Sampling
-from fidgpt.model.generation.reading import Reader, Rows, require_context
+from fidgpt.model.generation.reading import Reader, Rows, Step, next_logits, require_context
 from fidgpt.model.generation.speculation import Draft, Drafting
 from fidgpt.model.transformer import LanguageModel
 
@@ -24,6 +24,13 @@ class Choice(Protocol):
     def __call__(self, logits: Logits, tokens: Tokens, /) -> Int[Tensor, " batch"]: ...
 
 
+@runtime_checkable
+class CacheFactory(Protocol):
+    """Creates a cache, as `Cache` and `StaticCache` do."""
+
+    def __call__(self, *, capacity: int) -> Cache: ...
+
+
 Stop = Callable[[int], bool]
 
 
@@ -35,6 +42,8 @@ def write(
     context: int,
     choose: Choice,
     stops: Sequence[Stop] = (),
+    cache: CacheFactory = Cache,
+    step: Step = next_logits,
     draft: Draft | None = None,
 ) -> Iterator[list[int | None]]:
     """Yield the next token of all rows, with None for rows that have ended.
@@ -51,14 +60,16 @@ def write(
       context: maximum number of latest tokens that the model sees.
       choose: chooses the next tokens.
       stops: one function per row that returns whether a token ends it; () to never stop.
+      cache: creates the cache; `StaticCache` if `step` is compiled.
+      step: computes the next logits from a single token: `next_logits` or its compiled form.
       draft: a smaller model that proposes tokens, for speculative decoding; `choose` is then a
         `Sampling`.
 
     Raises:
       ValueError: a prompt is empty, the context is below 1 or exceeds the model's learned
         positions, the number of stops differs from that of prompts, or a draft is combined with
-        another choice; during generation, if logits are NaN or infinite, or the draft has another
-        vocabulary.
+        another choice, cache or step; during generation, if logits are NaN or infinite, or the
+        draft has another vocabulary.
     """
     rows = Rows(prompts, num_tokens=num_tokens, device=model.device)
     num_columns = rows.capacity - 1  # the last token is not read
@@ -67,13 +78,15 @@ def write(
         raise ValueError(f"{len(stops)} stops for {len(prompts)} rows; pass one per row.")
     drafting = None
     if draft is not None:
-        if not isinstance(choose, Sampling):
+        if not isinstance(choose, Sampling) or cache is not Cache or step is not next_logits:
             raise ValueError(
-                "a draft needs the probabilities of a Sampling: pass choose=Sampling(...)."
+                "a draft needs the probabilities of a Sampling, and rewinds its own caches: pass "
+                "choose=Sampling(...), and neither cache nor step."
             )
-        drafting = Drafting(draft, rows, choose=choose)
+        drafting, cache = Drafting(draft, rows, choose=choose), RewindableCache
     stops = stops or [lambda token: False] * len(prompts)
-    reader = Reader(model, Cache(capacity=min(rows.capacity, context)), context=context)
+    kept = cache(capacity=min(rows.capacity, context))
+    reader = Reader(model, kept, context=context, step=step)
     return _written(reader, rows, num_tokens, choose, stops, drafting)
 
 
