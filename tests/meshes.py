@@ -76,13 +76,23 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "tensor": mesh(tensor=4),
         "shard_tensor": mesh(shard=2, tensor=2),
         "shard_sequence": mesh(shard=2, tensor=2, sequence=True),
+        "replicate_tensor": mesh(replicate=2, tensor=2),
         "replicate_sequence": mesh(replicate=2, tensor=2, sequence=True),
+        "replicate_shard": mesh(replicate=2, shard=2),
         "context": mesh(context=4),
         "ulysses": mesh(context=4, ulysses=True),
+        "context_tensor": mesh(context=2, tensor=2),
         "context_sequence": mesh(context=2, tensor=2, sequence=True),
         "ulysses_tensor": mesh(context=2, tensor=2, ulysses=True),
+        "ulysses_sequence": mesh(context=2, tensor=2, sequence=True, ulysses=True),
         "shard_context": mesh(shard=2, context=2),
+        "shard_ulysses": mesh(shard=2, context=2, ulysses=True),
+        "replicate_context": mesh(replicate=2, context=2),
         "replicate_ulysses": mesh(replicate=2, context=2, ulysses=True),
+    },
+    8: {
+        "shard_context_tensor": mesh(shard=2, context=2, tensor=2),
+        "shard_ulysses_sequence": mesh(shard=2, context=2, tensor=2, sequence=True, ulysses=True),
     },
 }
 

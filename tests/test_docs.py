@@ -215,7 +215,10 @@ def _wrong(step: Step, reader: Reader) -> str | None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for path in re.findall(r"`((?:benchmarks|configs|docs|fiddlers|src|tests)/[\w/.]+)`", text):
+        assert (ROOT / path).exists(), f"{page.name} names {path}"
+    for target, anchor in LINK.findall(text):
         led_to = (page.parent / target).resolve() if target else page
         assert led_to.exists(), f"{page.name} links to {target}"
         if anchor:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 from forked import run_program, run_ranks, variables_of_ranks
 from torch.distributed.distributed_c10d import PrefixStore, Store
@@ -98,6 +99,16 @@ def test_the_wait_for_others_follows_from_the_setting(
     assert Patience(600.0).joining == timedelta(seconds=70)  # others may begin as slowly
     monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(days=1))
     assert Patience(600.0).joining == timedelta(seconds=120)
+
+
+def test_the_absence_of_the_first_one_is_one_error(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in variables_of_ranks(2)[1].items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(MeetingError, match="process 0 of 2 did not start .*: nothing answers at"):
+        meeting.meet(Hasty(60.0), device=torch.device("cpu"))
+    assert capfd.readouterr().err == ""  # torch's store would print its stack
 
 
 def test_a_process_knows_when_it_began(tmp_path: Path) -> None:

@@ -227,14 +227,36 @@ def report_failure(message: str) -> None:
 
 def _store(rank: int, timeout: timedelta) -> Store:
     """Connect to the store that `torchrun` keeps, or else process 0."""
+    host, port = os.environ.get("MASTER_ADDR", "localhost"), _number("MASTER_PORT")
+    is_master = rank == 0 and not has_agent()
+    if not is_master:
+        _wait_for_answer(host, port, timeout)
     return dist.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        os.environ.get("MASTER_ADDR", "localhost"),
-        _number("MASTER_PORT"),
-        is_master=rank == 0 and not has_agent(),
+        host,
+        port,
+        is_master=is_master,
         timeout=timeout,
         wait_for_workers=False,
         multi_tenant=True,
     )
+
+
+def _wait_for_answer(host: str, port: int, timeout: timedelta) -> None:
+    """Wait until something listens at an address; torch's store prints a stack if nothing does.
+
+    Raises:
+      TimeoutError: nothing does in time.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            socket.create_connection((host, port), timeout=max(left, _PAUSE)).close()
+            return
+        except OSError as error:
+            if left < 0:
+                raise TimeoutError(str(error)) from error
+        time.sleep(10 * _PAUSE)
 
 
 def _number(variable: str) -> int:
