@@ -1,9 +1,11 @@
 """Custom modules, wrong and right ones, and how they are put into a small config."""
 
+import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import fiddle as fdl
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -248,7 +250,80 @@ class LeakyModel(model.Transformer):
         return x + x.flip(1)
 
 
+class BatchStatistics(nn.Module):
+    """Reads the other tokens in training only, and changes its buffers there."""
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(hidden_dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(x.transpose(1, 2)).transpose(1, 2)
+
+
+class TrainingFuture(Mixing):
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        out = super().mix(value, ctx)
+        return out + value.flip(1) if self.training else out
+
+
+class Annealing(Mixing):
+    """Counts its calls where no checkpoint has them."""
+
+    calls = 0
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        self.calls += self.training
+        return super().mix(value, ctx) / (1 + self.calls)
+
+
+class OwnGenerator(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.generator = torch.Generator().manual_seed(0)
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        noise = torch.rand((), generator=self.generator).item() if self.training else 0.0
+        return super().mix(value, ctx) * (1 + noise)
+
+
+class PythonNumbers(Mixing):
+    """Drops the whole layer by Python's random numbers."""
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        dropped = self.training and random.random() < 0.1
+        return super().mix(value, ctx) * (not dropped)
+
+
+class NumpyNumbers(Mixing):
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        dropped = self.training and np.random.rand() < 0.1
+        return super().mix(value, ctx) * (not dropped)
+
+
+class LostCount(Mixing):
+    """Counts in a buffer, of which a narrow format computes with a copy."""
+
+    count: Tensor
+
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.register_buffer("count", torch.zeros(()))
+
+    def reset_parameters(self) -> None:
+        self.count.zero_()
+
+    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
+        if self.training:
+            self.count += 1
+        return super().mix(value, ctx) / (1 + 0.01 * self.count.to(value.dtype))
+
+
 # What is right.
+
+
+class KeptCount(LostCount):
+    keeps_float32: ClassVar[bool] = True
 
 
 class Encoder(Mixing):

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import fiddle as fdl
 import pytest
+import torch
 from torch import nn
 
 from fidgpt import configs
@@ -55,6 +56,25 @@ def test_a_text_in_place_of_a_formula() -> None:
     assert remedy.endswith(f"fidgpt.graph.formulas.make_formula(cfg, '{text}')")
     cfg.width = make_formula(cfg, text)
     assert build(check(cfg)).width == 8
+
+
+def made_on() -> torch.device:
+    return torch.empty(1).device
+
+
+def pair_of(one: Any, other: Any) -> tuple[Any, Any]:
+    return one, other
+
+
+def test_an_argument_is_built_within_its_context_and_takes_along_what_it_shares() -> None:
+    within, shared = {"other": torch.device("meta")}, fdl.Config(made_on)
+    cfg = fdl.Config(pair_of, one=fdl.Config(made_on), other=[shared])
+    one, (other,) = build(cfg, within=within)
+    assert (one.type, other.type) == ("cpu", "meta")
+    cfg.one = {"again": shared}
+    one, (other,) = build(cfg, within=within)
+    assert one["again"] is other
+    assert other.type == "meta"
 
 
 def test_a_part_that_does_not_fit() -> None:

@@ -215,6 +215,31 @@ def test_evaluators_return_numbers_and_others_are_named(cfg, train):
         train(cfg, "a text", until_step=1)
 
 
+class Careless(Returns):
+    """Leaves the model in eval mode, frozen, and with gradients."""
+
+    def __call__(self, model: LanguageModel, *_: Any) -> Any:
+        model(torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
+        model.eval().requires_grad_(False)
+        return {"loss": 1.0}
+
+
+class Spoiling(Returns):
+    def __call__(self, model: LanguageModel, *_: Any) -> Any:
+        next(model.parameters()).data.mul_(0.5)
+        return {"loss": 1.0}
+
+
+def test_an_evaluator_leaves_the_training_as_it_is(cfg, train):
+    cfg.evaluators, cfg.model.dropout = {}, 0.3
+    plain = [row["loss"] for row in train(cfg, "plain", until_step=3)]
+    cfg.evaluators = {"mine": fdl.Config(Careless, what=None)}
+    assert [row["loss"] for row in train(cfg, "evaluated", until_step=3)] == plain
+    cfg.evaluators = {"mine": fdl.Config(Spoiling, what=None)}
+    with pytest.raises(RunError, match=r"^evaluators\['mine'\] changes parameters of the model"):
+        train(cfg, "spoiled", until_step=3)
+
+
 def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, train):
     plain = train(cfg, "plain")
     fiddlers.use_samples(cfg, every=4, prompts=["def ", ""])

@@ -14,7 +14,9 @@ import pytest
 import torch
 from custom_modules import (
     AcrossRows,
+    Annealing,
     BatchNorm,
+    BatchStatistics,
     BeyondMask,
     Convolution,
     Counting,
@@ -26,22 +28,27 @@ from custom_modules import (
     HalfFilled,
     HashEmbedding,
     InPlace,
+    KeptCount,
     LeakyBlock,
     LeakyEmbedding,
     LeakyModel,
     ListedModules,
+    LostCount,
     LostNormal,
     LostZeros,
     MaxNorm,
     Misdeclared,
     NextOnly,
     NotNarrow,
+    NumpyNumbers,
     OutsideTensor,
     OwnBlock,
+    OwnGenerator,
     Padding,
     PlainPositions,
     PrefixMixer,
     Promoting,
+    PythonNumbers,
     Random,
     Recurrent,
     Remembering,
@@ -51,6 +58,7 @@ from custom_modules import (
     Spectral,
     Spreading,
     TokenShift,
+    TrainingFuture,
     TrainOnly,
     Transposed,
     Uniform,
@@ -102,6 +110,14 @@ WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {
     "declaration": (partial(with_mixer, Misdeclared), r"READS=\['tomorrow'\]: declare some of"),
     "mlp": (partial(with_part, "mlp", ShiftingMLP, hidden_dim=32), "reads other tokens"),
     "norm": (partial(with_part, "mlp_norm", BatchNorm, hidden_dim=32), "reads other tokens"),
+    "training": (partial(with_mixer, TrainingFuture), "reads in training what it may not: its"),
+    "statistics": (partial(with_part, "mlp_norm", BatchStatistics, hidden_dim=32),
+                   r"reads in training what it may not(.|\n)*changes its buffer norm.running_mean"),
+    "count": (partial(with_mixer, Annealing), "training that a resumed run would not"),
+    "generator": (partial(with_mixer, OwnGenerator), "training that a resumed run would not"),
+    "Python": (partial(with_mixer, PythonNumbers), "training that a resumed run would not"),
+    "numpy": (partial(with_mixer, NumpyNumbers), "training that a resumed run would not"),
+    "buffer": (partial(with_mixer, LostCount), "changes its buffer count in training.*bfloat16"),
     "kernel": (partial(with_attention, "kernel", leaky_kernel), "reads the future"),
     "block": (partial(with_block, LeakyBlock), "reads the future"),
     "embedding": (partial(with_callable, "model.embedding", LeakyEmbedding), "reads the future"),
@@ -124,7 +140,7 @@ RIGHT_MODULES: dict[str, Callable[[], fdl.Config]] = {
     **{
         kind.__name__: partial(with_mixer, kind)
         for kind in (Uniform, Encoder, PrefixMixer, WindowMixer, Recurrent, Convolution, Spectral,
-                     Sparse, TrainOnly, SharedWeights, ZeroStart)
+                     Sparse, TrainOnly, SharedWeights, ZeroStart, KeptCount)
     },
     "MLP": partial(with_part, "mlp", GatedUnit, hidden_dim=32),
     "token shift": partial(with_part, "mlp", TokenShift, hidden_dim=32),
@@ -211,10 +227,17 @@ def test_a_model_of_ones_own_is_tried_with_its_unembedding(capfd):
     assert "get no gradient: spare.weight, spare.bias. " in capfd.readouterr().err
 
 
-def test_on_several_processes_it_is_an_error():
-    trainer = build_trainer(unused_mixer())
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Unused, "DistributedDataParallel needs a gradient"),
+        (KeptCount, "changes its buffer count in training, by the rows of its own process"),
+    ],
+)
+def test_on_several_processes_it_is_an_error(kind, message):
+    trainer = build_trainer(with_mixer(kind))
     trainer.parallel.world_size = 2
-    with pytest.raises(train.ComponentError, match="DistributedDataParallel needs a gradient"):
+    with pytest.raises(train.ComponentError, match=message):
         preflight.check_components(trainer)
 
 
@@ -301,9 +324,35 @@ class Unsaved(Descent):
         self.state[parameter]["history"] = {*range(3)}
 
 
+class Outside(Descent):
+    """Keeps its momentum where no checkpoint has it."""
+
+    def __init__(self, params: Any, *, lr: float = 0.1) -> None:
+        super().__init__(params, lr=lr)
+        self.means = dict[Any, Any]()
+
+    def move(self, parameter: Any, group: dict[str, Any]) -> None:
+        self.means[parameter] = self.means.get(parameter, 0.0) * 0.9 + parameter.grad
+        parameter -= group["lr"] * self.means[parameter]
+
+
+class Inside(Descent):
+    def move(self, parameter: Any, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        state["mean"] = state.get("mean", 0.0) * 0.9 + parameter.grad
+        parameter -= group["lr"] * state["mean"]
+
+
+def test_an_optimizer_with_state_of_its_own_passes():
+    cfg = configs.debug()
+    cfg.optimizer = fdl.Partial(Inside)
+    check(cfg)
+
+
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
+        (Outside, "takes another step once its state was saved and restored"),
         (NoRate, r"has a group of parameters without `lr`"),
         (FixedRate, "takes the same step whatever the groups' `lr`"),
         (Still, r"leaves all parameters as they are in 2 steps with lr=0\.1"),
@@ -343,6 +392,61 @@ def test_groups_that_leave_out_trained_parameters_are_named():
     with pytest.raises(train.ComponentError, match=message):
         check(cfg)
     check(cfg, trainable=lambda name, parameter: "norm" not in name)
+
+
+def unordered_groups(model: nn.Module) -> list[dict[str, Any]]:
+    return [{"params": [*set(model.parameters())]}]
+
+
+def test_groups_that_list_parameters_in_any_order_are_named():
+    cfg = configs.debug()
+    cfg.model.num_layers = 8
+    cfg.groups = unordered_groups
+    with pytest.raises(train.ComponentError, match="in another order when it is called again"):
+        check(cfg)
+
+
+# Terms of the loss.
+
+
+class MeanSquare:
+    def __call__(self, rows: Any, probabilities: Any, gradients: Any) -> Any:
+        gradients += 2 * rows.logits / rows.vocab_size
+        return rows.logits.square().mean(-1)
+
+
+class HalfDerivative(MeanSquare):
+    def __call__(self, rows: Any, probabilities: Any, gradients: Any) -> Any:
+        gradients += rows.logits / rows.vocab_size
+        return rows.logits.square().mean(-1)
+
+
+class OneNumber(MeanSquare):
+    def __call__(self, rows: Any, probabilities: Any, gradients: Any) -> Any:
+        return super().__call__(rows, probabilities, gradients).mean()
+
+
+class Scaling(MeanSquare):
+    def __call__(self, rows: Any, probabilities: Any, gradients: Any) -> Any:
+        rows.logits.mul_(0.5)
+        return super().__call__(rows, probabilities, gradients)
+
+
+def test_terms_of_the_loss_are_tried(capfd):
+    check(configs.debug(), loss=train.CrossEntropy(terms={"mine": MeanSquare()}))
+    assert capfd.readouterr().err == ""
+    check(configs.debug(), loss=train.CrossEntropy(terms={"mine": HalfDerivative()}))
+    assert re.match(
+        r"warning: loss\.terms\['mine'\] \(HalfDerivative, .*:\d+\) adds derivatives that are not",
+        capfd.readouterr().err,
+    )
+    for kind, message in (
+        (OneNumber, r"returns \[\] for 4 rows"),
+        (Scaling, "changes the logits in place"),
+        (partial(partial, OneNumber), "fails on a small batch: TypeError"),
+    ):
+        with pytest.raises(train.ComponentError, match=message):
+            check(configs.debug(), loss=train.CrossEntropy(terms={"mine": kind()}))
 
 
 # Trackers, evaluators, observers and schedules.
@@ -464,6 +568,27 @@ class Drawing(Counted):
         return super().batch(self.count, **options)
 
 
+class Overwriting(Counted):
+    """Returns one tensor again and again, which its constructor makes."""
+
+    def __init__(self, *, batch_size: int = 4, seq_len: int = 32) -> None:
+        super().__init__(batch_size=batch_size, seq_len=seq_len)
+        self.rows = torch.zeros(batch_size, seq_len + 1, dtype=torch.int64)
+
+    def batch(self, step: int, **options: Any) -> Any:
+        return self.rows.copy_(super().batch(step, **options))
+
+
+class SameRows(Counted):
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Any:
+        return super().batch(step, world_size=world_size)
+
+
+class SameBatch(Counted):
+    def batch(self, step: int, **options: Any) -> Any:
+        return super().batch(0, **options)
+
+
 class Masked(Counted):
     """Masks tokens out of the loss, and raises before it is prepared."""
 
@@ -488,6 +613,7 @@ def with_stream(stream: Any, **changes: Any) -> train.Trainer:
         (Flat, r"returns a batch of the shape \[132\], and the run needs \[4, 33\]"),
         (TooLarge, r"returns the token 1\d\d\d, and the model has vocab_size=257"),
         (Drawing, "returns two batches for one step"),
+        (Overwriting, "writes the next batch over the last one"),
     ],
 )
 def test_a_wrong_stream_is_named(kind, message):
@@ -501,8 +627,23 @@ def test_rows_are_those_of_the_process():
     trainer.parallel.places = replace(ALONE, mesh=Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs \[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_streams(trainer)
+    trainer.data = SameRows()
+    with pytest.raises(train.ComponentError, match="returns the same rows to two processes"):
+        preflight.check_streams(trainer)
     trainer.data = Counted()
     preflight.check_streams(trainer)
+
+
+def test_a_stream_that_ignores_the_step_is_named(capfd):
+    preflight.check_streams(with_stream(SameBatch()))
+    assert "(SameBatch, tests/" in (said := capfd.readouterr().err)
+    assert "returns the same batch at steps 0 and 1." in said
+
+
+def test_a_stream_may_make_tensors_in_its_constructor():
+    cfg = configs.debug()
+    cfg.data = fdl.Config(Overwriting, batch_size=4)
+    assert build_trainer(cfg).data.batch(3).tolist() == Counted().batch(3).tolist()
 
 
 class Unready(Counted):

@@ -74,7 +74,7 @@ def constraints_of(catalogue: Catalogue) -> list[Constraint]:
 def build_trainer(
     cfg: fdl.Config | Resolved, catalogue: Catalogue | None = None, *, will_run: bool = True
 ) -> Trainer:
-    """Build a config without giving its tensors memory, which takes seconds for any size.
+    """Build a config, its model without memory, which takes seconds for any size.
 
     Args:
       cfg: the graph, or the graph resolved.
@@ -85,9 +85,9 @@ def build_trainer(
       ConfigError: the graph is wrong, or makes no trainer, or its model cannot read or start, or
         its optimizer cannot be made.
     """
-    with torch.device("meta"):
-        constraints = constraints_of(catalogue) if catalogue else CONSTRAINTS
-        trainer = graph.build(cfg, constraints=constraints if will_run else ())
+    constraints = constraints_of(catalogue) if catalogue else CONSTRAINTS
+    within = {"model": torch.device("meta")}
+    trainer = graph.build(cfg, constraints=constraints if will_run else (), within=within)
     if not isinstance(trainer, Trainer):
         raise ConfigError(
             f"the config builds {type(trainer).__name__}, and what runs is a Trainer. In a script "

@@ -7,6 +7,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import fiddle as fdl
@@ -85,12 +86,18 @@ def resolve_checked(root: Any) -> binding.Resolved:
     return resolved
 
 
-def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
+def build(
+    root: Any,
+    *,
+    constraints: Iterable[Constraint] = (),
+    within: Mapping[str, AbstractContextManager[object]] | None = None,
+) -> Any:
     """Check, bind and build a graph: `fdl.build`, with errors that name the path and the remedy.
 
     Args:
       root: the graph, or the graph resolved.
       constraints: functions that inspect the whole bound graph and raise ValueError.
+      within: what is entered while an argument of the root is built, by its name.
 
     Raises:
       ConfigError: the graph is wrong, or a constructor raised an exception of any kind.
@@ -99,7 +106,7 @@ def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
     failure: ConfigError | None = None
     if not errors:
         try:
-            return fdl.build(_plain(with_secrets_revealed(bound)))
+            return _built(_plain(with_secrets_revealed(bound)), dict(within or {}))
         except RecursionError as error:
             failure = ConfigError("the graph is nested too deeply for fdl.build.")
             failure.__cause__ = error
@@ -108,6 +115,24 @@ def build(root: Any, *, constraints: Iterable[Constraint] = ()) -> Any:
             failure = rejection(next((one for one in found if one.value is part), found[0]), cause)
     raise_all([*errors, *constructor_errors(found, errors)])
     raise failure or AssertionError("raise_all raises the errors")
+
+
+def _built(root: Any, within: dict[str, AbstractContextManager[object]]) -> Any:
+    """Build a bound graph; an argument that shares nodes with others takes these along."""
+    while within and isinstance(root, fdl.Config):
+        name, context = within.popitem()
+        arguments = fiddle.raw_arguments(root)
+        if IS_NODE[type(part := arguments.get(name))]:
+            others = {key: value for key, value in arguments.items() if key != name}
+            shared = {id(one.value) for one in nodes(others)} & {
+                id(one.value) for one in nodes(part)
+            }
+            with context:
+                if shared:
+                    return _built(root, within)
+                built = fdl.build(part)
+            root = fiddle.copy_part(root, {**arguments, name: built})
+    return fdl.build(root)
 
 
 def _bound(

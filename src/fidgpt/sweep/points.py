@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import fiddle as fdl
-import torch
 
 from fidgpt.collection import gc_paused
 from fidgpt.compose import conflicts, report
@@ -123,8 +122,7 @@ def _with_model(model: Any, bound: fdl.Config) -> Trainer | None:
     """Build the rest of a trainer around a model; None if that fails."""
     rest = copy_part(bound, {**raw_arguments(bound), "model": model})
     try:
-        with torch.device("meta"):
-            trainer = fdl.build(rest)
+        trainer = fdl.build(rest)
         try_optimizer(trainer)
     except Exception:  # building all of it reports what is wrong and where
         return None

@@ -6,10 +6,12 @@ Each is tried on a copy with memory, by small batches, so that no number of the 
 import copy
 import functools
 import inspect
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,6 +23,7 @@ from fidgpt.model.materialization import InitError, materialize
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel, Transformer
 from fidgpt.train.custom import INTERNAL, custom_class, custom_part, describe, failure
+from fidgpt.train.device import seed_torch
 from fidgpt.train.facts import Recipe
 from fidgpt.train.rehearsal import first_difference
 from fidgpt.train.run_directory import print_stderr
@@ -243,7 +246,11 @@ class Trial:
             yield f"{self.unit} has READS={sorted(unknown)}: declare some of {listed}."
         try:
             self._check_output()
-            yield from (f"{self.unit} {text}" for text in self._leaks())
+            leaks = [*self._leaks()]
+            yield from (f"{self.unit} {text}" for text in leaks)
+            for text in self._leaks_in_training():
+                if not leaks:  # which training has too
+                    yield f"{self.unit} {text}"
             self._check_format()
             self._check_shared()
         except _Failed:
@@ -355,6 +362,78 @@ class Trial:
         bad = (effect > _ROUNDING * scale) & ~allowed
         if bad.any():
             yield self._leak("later tokens", int(bad.nonzero()[-1]), half)
+
+    def _leaks_in_training(self) -> Iterator[str]:
+        """Yield what it reads in training only, as statistics of the batch.
+
+        Two copies in one state draw the same random numbers, and get rows that are alike in half of
+        the tokens. Another call of the first copy and of a new one with the same saved state shows
+        what a checkpoint would not restore.
+
+        Raises:
+          _Broken: its output depends on something else than its input and what is saved.
+        """
+        count = self._count()
+        pairs = [self._batch(count), self._batch(count, seed=1)]
+        tokens, x, others, other = (torch.cat([a, a]) for pair in pairs for a in pair)
+        half = count if "future" in self.declared else count // 2
+        others[0, :half], other[0, :half] = tokens[0, :half], x[0, :half]
+        ctx = self._plain(tokens)
+        module, twin, fresh = self.module, *(copy.deepcopy(self.module) for _ in range(2))
+
+        def call(own: nn.Module, tokens: Tensor, x: Tensor) -> Tensor:
+            seed_torch(0, device=self.device)
+            return self._call(replace(ctx, tokens=tokens), tokens, x, module=own.train())
+
+        try:
+            out, changed = call(module, tokens, x), call(twin, others, other)
+            saved = copy.deepcopy(module.state_dict())
+            names = [name for name, own in module.named_buffers()
+                     if not torch.equal(own, fresh.get_buffer(name))]  # fmt: skip
+            again = call(module, tokens, x)
+            for _ in _python_seeds():
+                fresh.load_state_dict(saved)
+                if not torch.equal(again, call(fresh, tokens, x)):
+                    raise _Broken(
+                        "computes something in training that a resumed run would not: it depends "
+                        "on state that no checkpoint holds, or on random numbers of Python or "
+                        "numpy. Keep state in buffers, and draw with torch's default generator, "
+                        "which is seeded at each step."
+                    )
+        finally:
+            module.eval()
+        effect = (changed - out)[0].abs().amax(-1)
+        scale = (changed - out).abs().max()
+        allowed = self._allowed(self._plain(tokens[:1]))[half:].any(0)
+        bad = (effect > _ROUNDING * scale) & ~allowed
+        bad[half:] = False
+        if bad.any():
+            yield (
+                f"reads in training what it may not: its output at token {int(bad.nonzero()[-1])} "
+                "changes with later tokens, or with other rows of the batch, as statistics of a "
+                "batch do. Compute in training what evaluation computes."
+            )
+        self._check_buffers(names)
+
+    def _check_buffers(self, names: Sequence[str]) -> None:
+        """Check that changes of buffers in training, if there are any, reach the checkpoints."""
+        exact = {name for name, own in self.module.named_modules()
+                 if getattr(own, "keeps_float32", False)}  # fmt: skip
+        lost = [name for name in names if name.rpartition(".")[0] not in exact]
+        if lost and self.run.precision.dtype != torch.float32:
+            raise _Broken(
+                f"changes its buffer {lost[0]} in training, and would lose that: the run computes "
+                f"in {self.run.precision.dtype}, on a copy of the model. Let the class that has "
+                "the buffer set keeps_float32 = True, which shares it, or compute in float32 "
+                "(fiddler:use_float32)."
+            )
+        if names and self.run.parallel.world_size > 1:
+            raise _Broken(
+                f"changes its buffer {names[0]} in training, by the rows of its own process: "
+                "processes would compute with different values. Report integers by report_tally() "
+                "of fidgpt.model.reports, and change the buffer in settle(), which gets their sum "
+                "over all processes."
+            )
 
     def _effects(self, ctx: AttentionContext, tokens: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the outputs [1 + seq, seq, hidden], and how much each key changes each query.
@@ -536,6 +615,21 @@ class Trial:
     def _plain(self, tokens: Tensor) -> AttentionContext:
         positions = torch.arange(tokens.shape[1], device=self.device).unsqueeze(0)
         return AttentionContext(positions, contiguous=True, tokens=tokens)
+
+
+def _python_seeds() -> Iterator[int]:
+    """Yield once; then for other seeds of Python and numpy, if the block drew from these."""
+    states = random.getstate(), np.random.get_state()
+    try:
+        yield 0
+        if repr((random.getstate(), np.random.get_state())) != repr(states):
+            for seed in range(1, 32):
+                random.seed(seed)
+                np.random.seed(seed)
+                yield seed
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
 
 
 def _padded(tokens: Tensor) -> AttentionContext:

@@ -19,13 +19,15 @@ from fidgpt.data.streams import rows_of_rank
 from fidgpt.placement import held
 from fidgpt.train.averaging import EvaluationWeights
 from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.tensors import flatten
+from fidgpt.train.checkpoints.tensors import load_optimizer, optimizer_parts
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
+from fidgpt.train.device import seed_torch
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.facts import Recipe, trainable_copy
+from fidgpt.train.loss import LogitRows, LossTerm
 from fidgpt.train.module_trials import model_errors
 from fidgpt.train.observers import Observer
-from fidgpt.train.run_directory import RunError
+from fidgpt.train.run_directory import RunError, print_stderr
 from fidgpt.train.step import make_optimizer, peak_rate, step_optimizer
 from fidgpt.train.trackers.trackers import Tracker
 
@@ -53,7 +55,7 @@ def check_components(run: Components) -> None:
     Raises:
       ComponentError: some component breaks a promise; all of them are listed.
     """
-    errors = [*_interface_errors(run), *_schedule_errors(run)]
+    errors = [*_interface_errors(run), *_schedule_errors(run), *_term_errors(run)]
     with torch.random.fork_rng(devices=[]):
         errors += model_errors(run)
         errors += _group_errors(run)
@@ -76,7 +78,8 @@ def check_streams(run: Components, *, prepared: bool = True) -> None:
         if (custom := custom_part(stream)) is not None:
             with_path = functools.partial(describe, path, stream, custom, "batch")
             try:
-                errors += [f"{with_path()} {text}" for text in _stream_errors(run, stream)]
+                found = _stream_errors(run, stream, where=with_path())
+                errors += [f"{with_path()} {text}" for text in found]
             except Exception:
                 if prepared:
                     raise
@@ -160,6 +163,54 @@ def _schedule_errors(run: Components) -> Iterator[str]:
                 )
 
 
+# Terms of the loss.
+
+_SHIFT, _ERROR = 1e-2, 0.05  # of logits, and of derivatives by differences
+
+
+def _term_errors(run: Components) -> Iterator[str]:
+    """Yield custom terms of the loss that do not return what `LossTerm` promises."""
+    for name, term in (getattr(run.loss, "terms", None) or {}).items():
+        if (custom := custom_part(term)) is not None:
+            where = describe(f"loss.terms[{name!r}]", term, custom, "__call__")
+            try:
+                yield from (f"{where} {text}" for text in _term_mistakes(term, where))
+            except Exception as error:
+                yield f"{where} fails on a small batch: {failure(error)}"
+
+
+def _term_mistakes(term: LossTerm, where: str) -> Iterator[str]:
+    """Yield what a term does wrong; warn of derivatives that differences of values do not have."""
+    generator = torch.Generator().manual_seed(0)
+    logits, direction = torch.randn(2, 4, 9, generator=generator)
+    targets = torch.tensor([0, 3, 8, 3])
+
+    def call(logits: Tensor) -> tuple[Any, Tensor, list[Tensor]]:
+        given = [logits.clone(), logits.softmax(-1)]
+        gradients = torch.zeros_like(logits)
+        value = term(LogitRows(given[0], targets), given[1].clone(), gradients)
+        return value, gradients, given
+
+    value, gradients, (seen, _) = call(logits)
+    if not isinstance(value, Tensor) or value.shape != targets.shape:
+        shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        yield f"returns {shape} for {len(targets)} rows: a term returns one number for each row."
+    elif not torch.equal(seen, logits):
+        yield "changes the logits in place, which other terms read too: copy them first."
+    else:
+        ahead, behind = (call(logits + sign * _SHIFT * direction)[0] for sign in (1, -1))
+        numeric = (ahead - behind).double() / (2 * _SHIFT)
+        added = (gradients * direction).sum(-1)
+        errors, scale = (numeric - added).abs(), torch.stack([numeric, added.double()]).abs().max()
+        if errors.max() > _ERROR * scale:
+            row = int(errors.argmax())
+            print_stderr(
+                f"warning: {where} adds derivatives that are not those of its values: along a line "
+                f"{added[row]:.3g}, where differences of values are {numeric[row]:.3g}. It should "
+                "add the derivative of each row's term by its logits to `gradients`."
+            )
+
+
 # Optimizers.
 
 _TINY = 4  # the largest dimension of a parameter of the stand-in
@@ -184,15 +235,25 @@ def _group_errors(run: Components) -> Iterator[str]:
     """Yield the trained parameters that custom groups leave out, or have twice."""
     if (custom := custom_part(run.groups)) is None:
         return
-    model = trainable_copy(run.model, run.trainable)
-    held = Counter(id(one) for group in run.groups(model) for one in group["params"])
-    trained = {name: one for name, one in model.named_parameters() if one.requires_grad}
-    wrong = [name for name, one in trained.items() if held[id(one)] != 1]
+    lists = list[list[str]]()
+    for _ in range(2):
+        model = trainable_copy(run.model, run.trainable)
+        names = {id(one): name for name, one in model.named_parameters() if one.requires_grad}
+        params = [id(one) for group in run.groups(model) for one in group["params"]]
+        lists.append([names[one] for one in params if one in names])
+    where, counts = describe("groups", run.groups, custom, "__call__"), Counter(lists[0])
+    wrong = [name for name in names.values() if counts[name] != 1]
     if wrong:
         yield (
-            f"{describe('groups', run.groups, custom, '__call__')} lists {len(wrong)} trained "
-            f"parameters not once, the first is {wrong[0]}, {held[id(trained[wrong[0]])]} times: "
-            "each belongs to one group. Freeze what should not be trained."
+            f"{where} lists {len(wrong)} trained parameters not once, the first is {wrong[0]}, "
+            f"{counts[wrong[0]]} times: each belongs to one group. Freeze what should not be "
+            "trained."
+        )
+    elif lists[0] != lists[1]:
+        yield (
+            f"{where} lists parameters in another order when it is called again, and a checkpoint "
+            "restores their state by the order: list them as model.named_parameters() does, "
+            "without a set."
         )
 
 
@@ -250,9 +311,43 @@ def _trial_steps(run: Components) -> Iterator[str]:
         if any(map(_differ, after, _values(first))):
             yield "changes the trained weights where swap_weights() is called twice."
     try:
-        flatten(optimizer.state_dict(), root="state_dict")
+        is_restored = _goes_on_restored(run, groups, first, optimizer)
     except CheckpointError as error:
         yield f"cannot be saved: {error}"
+    else:
+        if not is_restored:
+            yield (
+                "takes another step once its state was saved and restored, as in a run that is "
+                "resumed: keep state in self.state[parameter] or in its groups, not in attributes."
+            )
+
+
+def _goes_on_restored(
+    run: Components, groups: Sequence[Mapping[str, Any]], model: nn.Module, optimizer: Optimizer
+) -> bool:
+    """Return whether an optimizer with the saved state and weights takes the same step.
+
+    Raises:
+      CheckpointError: its state cannot be saved or restored.
+    """
+    pairs = [(model, optimizer), _stand_in(run, groups)]
+    (_, own), (copied, restored) = pairs
+    swapping = [one for one in (own, restored) if isinstance(one, EvaluationWeights)]
+    if isinstance(own, EvaluationWeights):
+        own.swap_weights()  # checkpoints hold the weights to evaluate
+    saved, state = optimizer_parts(own, model)
+    load_optimizer(saved, {name: one.clone() for name, one in state.items()}, restored)
+    with torch.no_grad():
+        for old, new in zip(model.parameters(), copied.parameters(), strict=True):
+            held(new).copy_(held(old))
+    for one in swapping:
+        one.swap_weights()
+    for stand_in, one in pairs:
+        for parameter in stand_in.parameters():
+            parameter.grad = parameter.detach() * 0.5 + 0.1
+        seed_torch(0, device=run.parallel.device)
+        step_optimizer(one)
+    return all(map(torch.equal, *(_values(stand_in) for stand_in, _ in pairs)))
 
 
 def _stand_in(run: Components, groups: Sequence[Mapping[str, Any]]) -> tuple[nn.Module, Optimizer]:
@@ -285,7 +380,9 @@ def _streams(run: Components) -> dict[str, TrainingStream | EvaluationStream]:
     return found
 
 
-def _stream_errors(run: Components, stream: TrainingStream | EvaluationStream) -> Iterator[str]:
+def _stream_errors(
+    run: Components, stream: TrainingStream | EvaluationStream, *, where: str
+) -> Iterator[str]:
     """Yield what is wrong with the first batches of this process."""
     rank, world_size = run.parallel.data_rank, run.parallel.data_size
     is_training = isinstance(stream, TrainingStream)
@@ -315,9 +412,24 @@ def _stream_errors(run: Components, stream: TrainingStream | EvaluationStream) -
             f"returns the token {int(tokens.max())}, and the model has vocab_size="
             f"{run.vocab_size}: tokens are from 0 to {run.vocab_size - 1}."
         )
+    first = batch.clone()
     if is_training:
-        stream.batch(1, rank=rank, world_size=world_size)
-    if not torch.equal(batch, stream.batch(0, rank=rank, world_size=world_size)):
+        following = stream.batch(1, rank=rank, world_size=world_size).clone()
+        if not torch.equal(first, batch):
+            yield (
+                "writes the next batch over the last one, which may still be in use: return a new "
+                "tensor."
+            )
+        elif run.num_steps > 1 and len(first) and torch.equal(first, following):
+            print_stderr(f"warning: {where} returns the same batch at steps 0 and 1.")
+        if world_size > 1 and len(first):
+            other = stream.batch(0, rank=(rank + 1) % world_size, world_size=world_size)
+            if torch.equal(first, other):
+                yield (
+                    "returns the same rows to two processes: each of them computes its own part of "
+                    "the batch, by `rank`."
+                )
+    if not torch.equal(first, stream.batch(0, rank=rank, world_size=world_size)):
         yield (
             "returns two batches for one step: a batch is a function of its step alone, so that a "
             "resumed run goes on with the next one. Derive random numbers from the step."

@@ -29,7 +29,7 @@ from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
-from fidgpt.train.evaluation import Evaluator, Samples, evaluating, numbers_of
+from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
 from fidgpt.train.facts import Facts, facts_of, parts_of_checkpoint
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.loss import CrossEntropy, NextToken
@@ -677,11 +677,12 @@ class Trainer:
         return row
 
     def _measure(self, state: TrainState, evaluators: Mapping[str, Evaluator]) -> Row:
-        return {
-            f"{name}/{key}": value
-            for name, evaluator in evaluators.items()
-            for key, value in numbers_of(evaluator(state.replica, self.loss, self.parallel), name)
-        }
+        row: Row = {}
+        for name, evaluator in evaluators.items():
+            with left_unchanged(state.replica, evaluator, name):
+                metrics = evaluator(state.replica, self.loss, self.parallel)
+            row |= {f"{name}/{key}": value for key, value in numbers_of(metrics, name)}
+        return row
 
     def _sample(self, state: TrainState) -> Iterator[str]:
         """Yield a text for each prompt, by averaged weights if there are any.
