@@ -1,8 +1,9 @@
 """Kill one of several processes, and time what passes until the run takes its next step.
 
 `python benchmarks/restart.py --processes=4` trains `config:debug`, kills a process with SIGKILL,
-and prints the seconds of each phase on the process that was last, as a Markdown table. Arguments
-that it does not know go to the training command.
+and prints the seconds of each phase on the process that was last, as a Markdown table, and what all
+processes computed in that time, which other work on the machine does not change. Arguments that it
+does not know go to the training command.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from typing import Any
 
 MARKS = "FIDGPT_BENCHMARK_MARKS"  # where processes write when they were done with a phase
 PHASES = ("noticed", "imports", "config", "rendezvous", "text", "loading", "first step")
+COMPUTED = "processor seconds of all processes"
 BEFORE = 10  # steps before the kill
 
 
@@ -46,6 +48,7 @@ def work() -> None:
             if after not in marks:
                 marks[after] = time.time()
                 if after == PHASES[-1]:
+                    marks[COMPUTED] = time.process_time()
                     path = Path(os.environ[MARKS]) / f"{marks['noticed']}-{os.environ['RANK']}"
                     path.write_text(json.dumps(marks))
             return result
@@ -103,7 +106,8 @@ def measure(
         launched.wait()
     last = max(ends, key=lambda one: one[PHASES[-1]])
     begins = [killed, *(last[phase] for phase in PHASES)]
-    return {phase: last[phase] - begin for phase, begin in zip(PHASES, begins, strict=False)}
+    seconds = {phase: last[phase] - begin for phase, begin in zip(PHASES, begins, strict=False)}
+    return {**seconds, COMPUTED: sum(one[COMPUTED] for one in ends)}
 
 
 def main() -> None:
@@ -120,11 +124,13 @@ def main() -> None:
             measured.append(
                 measure(arguments, processes=options.processes, flags=flags, folder=Path(folder))
             )
-    medians = {phase: statistics.median(one[phase] for one in measured) for phase in PHASES}
+    medians = {name: statistics.median(one[name] for one in measured) for name in measured[0]}
+    computed = medians.pop(COMPUTED)
     print("| phase | seconds |\n|---|--:|")
     for phase, seconds in medians.items():
         print(f"| {phase} | {seconds:.2f} |")
     print(f"| from the kill to the next step | {sum(medians.values()):.2f} |")
+    print(f"| {COMPUTED} | {computed:.2f} |")
 
 
 if __name__ == "__main__":

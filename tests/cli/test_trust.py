@@ -1,6 +1,7 @@
 """What a file or a run of another user may not do: send, run code, or have its flags advised."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -181,3 +182,17 @@ def test_a_sweep_is_not_written_through_links_out_of_it(command: Command, tmp_pa
     done = command(sweep.main, *DEBUG, *axis)
     assert done.status == 2 and f"{directory} has links out of it" in done.err
     assert kept.read_text() == "as it was\n"
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "profile/rank0.txt"])
+def test_a_run_with_a_pipe_in_place_of_a_file_is_not_waited_for(
+    name: str, command: Command, run_directory: Path
+) -> None:
+    path = run_directory / name
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    os.mkfifo(path)
+    done = command(train.main, f"--resume={run_directory}", "--dry_run")
+    assert done.status == 2 and done.err.endswith(
+        f"{path} is neither a file nor a folder: remove it.\n"
+    )
