@@ -41,7 +41,7 @@ _CHANNELS = ("collectives.py", "data_parallel.py")
 # What a step is there for: gradients are averaged, parts of products and sequences joined, and
 # weights gathered; by the innermost place in fidgpt that is no channel.
 _NEEDED = ("model/", "parallel/context.py", "parallel/tensor.py", "optim/", "train/loss.py")
-_NEEDED += ("parallel/owners.py",)
+_NEEDED += ("parallel/entries.py", "parallel/owners.py")
 _GRADIENTS = ("reduce_gradients", "gather", "gather_uneven")
 
 
