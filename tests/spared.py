@@ -24,11 +24,17 @@ def build_indexes() -> None:
     index.build = build
 
 
-def fork_points() -> None:
-    """Lets a sweep of this process fork its points, for which it computes in one thread."""
+def fork_points(*, pause: float | None = None) -> None:
+    """Lets a sweep of this process fork its points, for which it computes in one thread.
+
+    Args:
+      pause: seconds between two looks at them; that of the runner by default.
+    """
     from faults.processes import ForkedPoint  # late: with the flags of commands
 
     from fidgpt.sweep.runners import jobs
 
     torch.set_num_threads(1)
     jobs.Popen = ForkedPoint
+    if pause is not None:
+        jobs.LocalRunner.pause = pause

@@ -5,18 +5,20 @@ import io
 import json
 import os
 import re
+import signal
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Any
 
 import pytest
+from forked import Python
 from rich.console import Console
+from spared import fork_points
 
-from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer, new_run
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
 from fidgpt.sweep.axes import Item
@@ -26,7 +28,6 @@ from fidgpt.sweep.report import read_report
 from fidgpt.sweep.results import Results, ResultsTable, log_width, read_table, table
 
 from .conftest import Toys, rows_of
-from .test_local import interrupt_when
 
 
 class ToySweep(Sweep):
@@ -73,26 +74,38 @@ def test_tables_of_a_log_fit_the_terminal_that_follows_it(monkeypatch: pytest.Mo
 
 
 @pytest.mark.slow
-def test_a_stopped_sweep_continues_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LocalRunner, "pause", 0.02)
-    quick = ["config:debug", "set:samples=None", "set:num_steps=60", "set:evaluators={}"]
+def test_a_stopped_sweep_continues_exactly(tmp_path: Path) -> None:
+    quick = ["config:debug", "set:samples=None", "set:num_steps=100", "set:evaluators={}"]
     sweep = Sweep(*quick, axis("tag:LearningRate=1e-3"), directory=tmp_path / "sweep")
     (first,) = sweep.points
     path = sweep.directory / first.short
-    metrics = path / "metrics.jsonl"
-    thread = interrupt_when(lambda: metrics.exists() and metrics.stat().st_size)
-    results, _ = run(sweep)
-    thread.join()
-    assert [row["status"] for row in results] == ["stopped"]
-    assert 0 < len(rows_of(path)) < 60
-    results, text = run(sweep)
-    assert [(row["status"], row["attempts"]) for row in results] == [("finished", 2)]
-    assert "resumes after step" in text
+    metrics, flags = path / "metrics.jsonl", [f"--config={one}" for one in quick]
+
+    def started(name: str, *more: str) -> Python:
+        command = ["-m", f"fidgpt.cli.{name}", *flags, *more]
+        forking = partial(fork_points, pause=0.02)
+        return Python(*command, output=tmp_path / "output", first=forking)
+
+    def swept() -> Python:
+        return started("sweep", "--sweep=tag:LearningRate=1e-3", f"--run_dir={sweep.directory}")
+
+    driver = swept()
+    while not (metrics.exists() and metrics.stat().st_size) and driver.status is None:
+        time.sleep(0.01)
+    driver.send_signal(signal.SIGINT)
+    assert driver.end(seconds=300) == 128 + signal.SIGINT, driver.output
+    assert [row["status"] for row in read_results(sweep.directory)] == ["stopped"]
+    assert 0 < len(rows_of(path)) < 100
+    driver = swept()
+    assert driver.end(seconds=300) == 0, driver.output
+    (row,) = read_results(sweep.directory)
+    assert (row["status"], row["attempts"]) == ("finished", 2)
+    assert "resumes after step" in driver.output
     assert fingerprint(load((path / "config.json").read_text())) == first.fingerprint
-    cfg = compose(first.directives).config
-    whole = new_run(cfg, directives=first.directives, path=str(tmp_path / "whole"))
-    build_trainer(cfg).train(whole)
-    assert rows_of(path) == rows_of(whole.path)
+    whole = tmp_path / "whole"
+    alone = started("train", "--config=tag:LearningRate=1e-3", f"--run_dir={whole}")
+    assert alone.end(seconds=300) == 0, alone.output
+    assert rows_of(path) == rows_of(whole)
     best = read_results(sweep.directory).best()
     assert best is not None and best["name"] == first.name
 
