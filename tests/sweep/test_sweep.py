@@ -81,13 +81,13 @@ def test_a_stopped_sweep_continues_exactly(tmp_path: Path) -> None:
     path = sweep.directory / first.short
     metrics, flags = path / "metrics.jsonl", [f"--config={one}" for one in quick]
 
-    def started(name: str, *more: str) -> Python:
+    def started(name: str, *more: str, first: Any = None) -> Python:
         command = ["-m", f"fidgpt.cli.{name}", *flags, *more]
-        forking = partial(fork_points, pause=0.02)
-        return Python(*command, output=tmp_path / "output", first=forking)
+        return Python(*command, output=tmp_path / "output", first=first)
 
     def swept() -> Python:
-        return started("sweep", "--sweep=tag:LearningRate=1e-3", f"--run_dir={sweep.directory}")
+        rates, place = "--sweep=tag:LearningRate=1e-3", f"--run_dir={sweep.directory}"
+        return started("sweep", rates, place, first=partial(fork_points, pause=0.02))
 
     driver = swept()
     while not (metrics.exists() and metrics.stat().st_size) and driver.status is None:

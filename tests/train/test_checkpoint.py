@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn, optim
 
+from fidgpt.parallel.placement import Block
 from fidgpt.train import CheckpointError, Checkpoints, Stateful, initial_weights
 from fidgpt.train.checkpoints import manifest, newest_good, tensors
 
@@ -560,7 +561,7 @@ def test_strides_that_no_tensor_has_are_left_out(stride: list[int]) -> None:
 @pytest.mark.parametrize("offset", [-1, 1, 10**12])
 def test_pieces_that_are_not_all_of_a_tensor_are_refused(offset: int, tmp_path: Path) -> None:
     for number, begin in enumerate((0, 3 + offset)):
-        piece = tensors.Piece(torch.ones(3), [begin])
+        piece = Block(torch.ones(3), begin=(begin,), shape=(6,))
         tensors.write_pieces(tmp_path / f"model-0000{number}-of-00002.safetensors", {"a": piece})
     with pytest.raises(ValueError, match="a has 6 elements in its pieces, not"):
         tensors.Stored(sorted(tmp_path.iterdir()))
