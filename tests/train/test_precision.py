@@ -1,6 +1,7 @@
 """Number formats: the replica that computes beside float32 weights, and loss scaling."""
 
 import copy
+import functools
 
 import fiddle as fdl
 import pytest
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import fiddlers, optim
-from fidgpt.train import Float16, RunError
+from fidgpt.train import Float16, RunError, precision
 from fidgpt.train.device import remembered
 from fidgpt.train.precision import BFloat16, Float32, LossScaling, Precision, native_precision
 
@@ -97,6 +98,8 @@ def test_any_optimizer_moves_the_float32_weights_and_the_replica_follows(model, 
 
 def test_the_native_precision_follows_the_machine(monkeypatch, tmp_path):
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
+    measured = functools.cache(precision._remembered_gain.__wrapped__)
+    monkeypatch.setattr(precision, "_remembered_gain", measured)
     gains = iter([2.2, 0.5])
     monkeypatch.setattr("fidgpt.train.precision.gain_by_bfloat16", lambda: next(gains))
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
@@ -107,6 +110,7 @@ def test_the_native_precision_follows_the_machine(monkeypatch, tmp_path):
             torch.cpu, "_is_avx512_bf16_supported", lambda answer=supported: answer, raising=False
         )
         assert type(native_precision()) is expected
+    measured.cache_clear()
     monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path / "another"))  # has it, and is slow by it
     assert type(native_precision()) is Float32
     monkeypatch.delattr(torch.cpu, "_is_avx512_bf16_supported")

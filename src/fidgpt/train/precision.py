@@ -1,5 +1,6 @@
 """The number format that a model computes in, while its weights are kept in float32."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
@@ -274,8 +275,13 @@ def _gains_by_bfloat16() -> bool:
     )
     if not any(check() for check in checks):
         return False
-    gain = remembered("products", lambda: gain_by_bfloat16(), read=_number)
-    return gain > _MIN_GAIN
+    return _remembered_gain(torch.get_num_threads()) > _MIN_GAIN
+
+
+@functools.cache
+def _remembered_gain(num_threads: int) -> float:
+    """Return what `gain_by_bfloat16` measured with so many threads, in this or another process."""
+    return remembered("products", lambda: gain_by_bfloat16(), read=_number)
 
 
 def _number(found: object) -> float | None:
