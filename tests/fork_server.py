@@ -44,7 +44,6 @@ _IMPORTED = (
     "beartype.door",
     "numpy.ma",
     "fidgpt.sweep.report",
-    "fidgpt.compose.index_build",
     "fidgpt.compose.shrinking",
     "fidgpt.compose.trust",
     "fidgpt.compose.tuning",
@@ -230,6 +229,8 @@ def main(address: str) -> None:
         os.setsid()  # Ctrl-C is for the tests, whose end ends all
         for name in _IMPORTED:
             importlib.import_module(name)
+        if os.environ.get("OMP_NUM_THREADS") == "1":  # processes with more threads cannot be forked
+            importlib.import_module("fidgpt.train").native_precision()  # is measured once
         gc.collect()
         gc.freeze()  # or each process looks through all of torch for garbage
         Server(listener).serve()

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import pytest
 import torch
+from forked import Python
 
 from fidgpt.cli import app, sample, train
 from fidgpt.compose import runs
@@ -181,14 +182,21 @@ def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_in_a_shell_a_mistake_ends_with_status_two_and_a_reader_may_stop(tmp_path: Path) -> None:
-    line = [sys.executable, str(ROOT / "train.py")]
-    wrong = [*line, "--config=fiddler:make_lage"]
-    done = subprocess.run(wrong, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: directive 1 is wrong:")
-    assert list(tmp_path.iterdir()) == []
+    here, err, out = tmp_path / "here", tmp_path / "err", tmp_path / "out"
+    here.mkdir()
+    wrong = Python(
+        ROOT / "train.py",
+        "--config=fiddler:make_lage",
+        output=err,
+        printed=out,
+        directory=here,
+    )
+    assert wrong.end(seconds=60) == 2 and out.read_text() == ""
+    assert wrong.output.startswith("error: directive 1 is wrong:")
+    assert list(here.iterdir()) == []
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*line, DEBUG, "--print=json"], **pipes) as process:
+    line = [sys.executable, str(ROOT / "train.py"), DEBUG, "--print=json"]
+    with subprocess.Popen(line, **pipes) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
         assert process.stderr.read() == b""
@@ -301,15 +309,15 @@ def test_without_docstrings_nothing_begins() -> None:
 @pytest.mark.parametrize(
     ("shell", "shown"),
     [
-        ("exec {} <&- >&- 2>&-", ""),
-        ("exec {} 2>/dev/full", ""),
+        ("exec {} runs/none <&- >&- 2>&-", ""),
+        ("exec {} --no_such_flag 2>/dev/full", ""),
         ("mkdir gone && cd gone && rmdir ../gone && exec {}", "error: the working directory was"),
     ],
 )
 def test_closed_streams_and_a_removed_directory_end_no_command_with_a_traceback(
     shell: str, shown: str, tmp_path: Path
 ) -> None:
-    command = shell.format(f"{shlex.quote(sys.executable)} -m fidgpt.plot {tmp_path}/none")
+    command = shell.format(f"{shlex.quote(sys.executable)} -m fidgpt.plot")
     done = subprocess.run(
         ["sh", "-c", command],
         cwd=tmp_path,

@@ -17,7 +17,7 @@ from fidgpt import configs
 from fidgpt import model as lm
 from fidgpt.fiddlers import unroll, use_alibi, use_expert_capacity, use_gqa, use_lora
 from fidgpt.graph import ConfigError, bind, build, find
-from fidgpt.interop import from_hf, save_hf
+from fidgpt.interop import from_hf, load_hf, save_hf
 from fidgpt.interop.hugging_face.hub import Member, differences, fitting_member
 from fidgpt.interop.hugging_face.settings import FAMILIES
 from fidgpt.model import AttentionContext, LanguageModel, generation, padded
@@ -132,7 +132,7 @@ def loss_of(logits: Tensor, rows: Rows) -> Tensor:
 
 
 @pytest.mark.parametrize("rows_of", [packed, padded_left], ids=["packed", "padded"])
-def test_logits_and_gradients_are_those_of_transformers(pair, rows_of, load, tmp_path):
+def test_logits_and_gradients_are_those_of_transformers(pair, rows_of, tmp_path):
     rows = rows_of(pair.recipe)
     pair.theirs.zero_grad()
     pair.ours.zero_grad()
@@ -141,7 +141,7 @@ def test_logits_and_gradients_are_those_of_transformers(pair, rows_of, load, tmp
     assert (logits - expected)[rows.counts].abs().max() < 1e-5
     loss_of(logits, rows).backward()
     loss_of(expected, rows).backward()
-    gradients = gradients_as_weights(pair, load, tmp_path)
+    gradients = gradients_as_weights(pair, tmp_path)
     for name, parameter in pair.ours.named_parameters():
         assert parameter.grad is not None, name
         assert (parameter.grad - gradients[name]).abs().max() < 1e-4, name
@@ -150,14 +150,15 @@ def test_logits_and_gradients_are_those_of_transformers(pair, rows_of, load, tmp
         assert (parameter.grad - gradients[name]).norm() < 1e-4 * scale, name
 
 
-def gradients_as_weights(pair: Pair, load, directory: Path) -> dict[str, Tensor]:
+def gradients_as_weights(pair: Pair, directory: Path) -> dict[str, Tensor]:
     """Their gradients under our names: saved as if they were a model's weights, and loaded."""
-    model = copy.deepcopy(pair.theirs)
+    model, ours = copy.deepcopy(pair.theirs), copy.deepcopy(pair.ours)
     with torch.no_grad():
         for twin, parameter in zip(model.parameters(), pair.theirs.parameters(), strict=True):
             twin.copy_(torch.zeros_like(twin) if parameter.grad is None else parameter.grad)
     model.save_pretrained(directory)
-    return dict(load(directory).named_parameters())
+    load_hf(ours, directory)
+    return dict(ours.named_parameters())
 
 
 def test_weights_come_back_bit_by_bit(pair: Pair, tmp_path: Path):
