@@ -322,6 +322,7 @@ def _write_tokenizer(tokenizer: Tokenizer, directory: Path, *, seq_len: int) -> 
 
 # What every module has, and what changes no number that a model computes outside of training.
 _IGNORED = {*vars(nn.Module()), "dropout", "init", "kernel", "layout", "balancing"}
+_IGNORED |= {"_pattern"}  # how a graph writes blocks that are the same
 _IGNORED_OF = {library.LoRALinear: {"scale"}, SelectionBias: {"rate"}}
 _KINDS = {library.LoRALinear: Linear, library.StackedLoRA: None, library.Capacity: None}
 
