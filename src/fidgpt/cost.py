@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -250,6 +250,7 @@ def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
     return copied_with(model, copies)
 
 
+_OF_TORCH = ("_parameters", "_buffers", "_modules")
 _PLAIN = (type(None), bool, int, float, str, torch.dtype, FunctionType)
 
 
@@ -261,20 +262,26 @@ def copied_with(model: Model, copies: dict[int, Any]) -> Model:
     """
     for module in reversed([*model.modules()]):  # those within come before those around
         kind = type(module)
-        if id(module) in copies or kind.__reduce_ex__ is not object.__reduce_ex__:
-            continue
-        if hasattr(kind, "__deepcopy__") or kind.__setstate__ is not nn.Module.__setstate__:
+        if id(module) in copies or not _copies_plainly(kind):
             continue
         copies[id(module)] = twin = kind.__new__(kind)
         for name, value in vars(module).items():
-            if type(value) in (dict, OrderedDict) and name[:1] == "_":  # of torch, or empty
+            is_own = id(value) not in copies and type(value) in (dict, OrderedDict)
+            if is_own and (name in _OF_TORCH or not value):
                 made = type(value)()
                 made.update((key, _copied_part(one, copies)) for key, one in value.items())
-                copies[id(value)] = made
-                vars(twin)[name] = made
+                copies[id(value)] = vars(twin)[name] = made
             else:
                 vars(twin)[name] = _copied_part(value, copies)
     return copy.deepcopy(model, copies)
+
+
+@cache
+def _copies_plainly(kind: type[nn.Module]) -> bool:
+    """Return whether a copy of a module is that of its attributes."""
+    how = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
+    is_plain = all(getattr(kind, one, None) is getattr(nn.Module, one, None) for one in how)
+    return is_plain and not any("__slots__" in vars(one) for one in kind.__mro__)
 
 
 def _copied_part(value: Any, copies: dict[int, Any]) -> Any:
