@@ -187,6 +187,19 @@ class LostNormal(Mixing):
             nn.init.normal_(module.weight, std=0.5)
 
 
+class LostResets(Mixing):
+    """Fills parameters of modules inside, which fill them again."""
+
+    def reset_parameters(self) -> None:
+        nn.init.zeros_(self.out.weight)  # which has an init, and keeps it
+        nn.init.zeros_(self.value.weight)
+
+
+class PassesOn(Mixing):
+    def reset_parameters(self) -> None:
+        self.value.reset_parameters()
+
+
 class HalfFilled(Mixing):
     def __init__(self, *, hidden_dim: int = 32) -> None:
         super().__init__(hidden_dim=hidden_dim)

@@ -1,5 +1,8 @@
 """Components that would fail in a run are named before it, with the remedy."""
 
+from collections.abc import Callable
+from contextlib import nullcontext
+
 import fiddle as fdl
 import pytest
 import torch
@@ -8,7 +11,7 @@ from torch import Tensor, nn
 from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, find
-from fidgpt.model import Attention, AttentionContext, InitError
+from fidgpt.model import Attention, AttentionContext, InitError, LanguageModel
 
 
 class Elsewhere(nn.Module):
@@ -81,6 +84,40 @@ def test_a_parameter_without_init_is_reported_before_the_run() -> None:
         InitError, match=r"blocks\.0\.attention \(Unstarted\) .* initial values of rate"
     ):
         build_trainer(with_attention(Unstarted))
+
+
+class Bigram(LanguageModel):
+    """Embeds tokens, and returns what `make` makes of that."""
+
+    def __init__(self, make: Callable[[Tensor], Tensor], *, num_logits: int = 257) -> None:
+        super().__init__()
+        self.table = nn.Embedding(num_logits, 8)
+        self.unembedding = nn.Linear(8, num_logits)
+        self.make = make
+
+    def features(self, tokens: Tensor, ctx: AttentionContext | None = None) -> Tensor:
+        return self.make(self.table(tokens))
+
+    def forward(self, tokens: Tensor, ctx: AttentionContext | None = None) -> Tensor:
+        return self.unembedding(self.features(tokens, ctx))  # whose shape no test checks
+
+
+@pytest.mark.parametrize(
+    ("make", "num_logits", "message"),
+    [
+        (lambda x: x, 100, r"\[1, 32, 100\] .*vocab_size=257 needs logits \[1, 32, 257\]: tokens"),
+        (lambda x: x[:, -1:], 257, r"\[1, 1, 257\] for one sequence.*\[batch, seq, hidden\]"),
+        (lambda x: x[:, 1:], 300, r"\[1, 31, 300\] for one sequence.*\[batch, seq, hidden\]"),
+        (lambda x: x, 300, None),
+    ],
+)
+def test_a_model_returns_logits_of_all_tokens_of_the_vocabulary(
+    make: Callable[[Tensor], Tensor], num_logits: int, message: str | None
+) -> None:
+    cfg = compose(["config:debug"]).config
+    cfg.model = fdl.Config(Bigram, make, num_logits=num_logits)
+    with pytest.raises(ConfigError, match=message) if message else nullcontext():
+        build_trainer(cfg)
 
 
 @pytest.mark.parametrize(

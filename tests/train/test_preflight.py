@@ -35,6 +35,7 @@ from custom_modules import (
     ListedModules,
     LostCount,
     LostNormal,
+    LostResets,
     LostZeros,
     MaxNorm,
     Misdeclared,
@@ -45,6 +46,7 @@ from custom_modules import (
     OwnBlock,
     OwnGenerator,
     Padding,
+    PassesOn,
     PlainPositions,
     PrefixMixer,
     Promoting,
@@ -106,6 +108,7 @@ WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {
     "modules": (partial(with_mixer, ListedModules), r"keeps modules in others, a list.*ModuleList"),
     "lost zeros": (partial(with_mixer, LostZeros), r"fills out\.weight in its constructor"),
     "lost normal": (partial(with_mixer, LostNormal), r"fills value\.weight in its constructor"),
+    "lost resets": (partial(with_mixer, LostResets), r"fills value\.weight in reset_parameters"),
     "unfilled": (partial(with_mixer, HalfFilled), "leaves rate without values"),
     "declaration": (partial(with_mixer, Misdeclared), r"READS=\['tomorrow'\]: declare some of"),
     "mlp": (partial(with_part, "mlp", ShiftingMLP, hidden_dim=32), "reads other tokens"),
@@ -140,7 +143,8 @@ RIGHT_MODULES: dict[str, Callable[[], fdl.Config]] = {
     **{
         kind.__name__: partial(with_mixer, kind)
         for kind in (Uniform, Encoder, PrefixMixer, WindowMixer, Recurrent, Convolution, Spectral,
-                     Sparse, TrainOnly, SharedWeights, ZeroStart, KeptCount)
+                     Sparse, TrainOnly, SharedWeights, ZeroStart, KeptCount,
+                     PassesOn)
     },
     "MLP": partial(with_part, "mlp", GatedUnit, hidden_dim=32),
     "token shift": partial(with_part, "mlp", TokenShift, hidden_dim=32),
@@ -204,13 +208,13 @@ class OwnModel(model.LanguageModel):
 
     def __init__(self, *, vocab_size: int, width: int, has_spare: bool = False) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(vocab_size, width)
+        self.table = nn.Embedding(vocab_size, width)
         self.layers = nn.GRU(width, width, batch_first=True)
         self.unembedding = nn.Linear(width, vocab_size)
         self.spare = nn.Linear(width, 1) if has_spare else None
 
     def features(self, tokens, ctx=None):
-        return self.layers(self.embedding(tokens))[0]
+        return self.layers(self.table(tokens))[0]
 
 
 def test_a_model_of_ones_own_is_tried_with_its_unembedding(capfd):

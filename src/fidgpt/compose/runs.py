@@ -111,7 +111,7 @@ def try_model(trainer: Trainer) -> None:
             return
         model = without_memory(trainer.model)  # which a module may change when it runs
     try:
-        model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+        out = model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
     except Exception as error:  # whatever goes wrong in a user's model
         line = first_line(error)
         if is_lack_of_memory(error):  # such as more bytes than a machine can address
@@ -123,6 +123,23 @@ def try_model(trainer: Trainer) -> None:
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its components do not "
             f"fit together.\n  {_where(model, error)}{line:.200}\n  {_REMEDY}"
         ) from error
+    _require_logits(trainer, out)
+
+
+def _require_logits(trainer: Trainer, out: object) -> None:
+    """Raise ConfigError unless a model returned logits [1, seq_len, vocab_size or more]."""
+    shape = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+    sizes = [1, trainer.seq_len, trainer.vocab_size]
+    if not isinstance(shape, list) or shape[:2] != sizes[:2] or len(shape) != 3:
+        problem = "its features are [batch, seq, hidden], and its unembedding makes logits of them."
+    elif shape[2] < sizes[2]:
+        problem = "tokens are from 0 to vocab_size - 1: give the unembedding as many rows."
+    else:
+        return
+    raise ConfigError(
+        f"the model ({type(trainer.model).__name__}) returns {shape} for one sequence, where "
+        f"vocab_size={trainer.vocab_size} needs logits {sizes}: {problem}"
+    )
 
 
 def _runs_small(trainer: Trainer) -> bool:
@@ -135,9 +152,10 @@ def _runs_small(trainer: Trainer) -> bool:
         # Tensors made without a device are on the wrong one, as they would be on a GPU. Without
         # gradients, nothing is compiled.
         with torch.device("meta"), torch.no_grad():
-            model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
+            out = model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
     except Exception:  # whatever goes wrong in a user's model
         return False
+    _require_logits(trainer, out)
     return True
 
 

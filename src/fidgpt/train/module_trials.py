@@ -155,33 +155,68 @@ def _lost_attributes(run: Recipe, module: nn.Module, held: set[int]) -> Iterator
             )
 
 
+_LOST = {
+    "__init__": "its constructor, and the values are lost: models are built on the meta device and "
+    "initialized afterwards. Give the parameter an `init`, or fill it in reset_parameters().",
+    "reset_parameters": "reset_parameters(), and the values are lost: each module with parameters "
+    "of its own fills these itself. Give the parameter an `init` in the constructor, as by "
+    "with_init(parameter, Normal(std=0.02)) of fidgpt.model.",
+}
+
+
 def _lost_values(unit: _Unit) -> Iterator[str]:
-    """Yield parameters that a constructor filled in vain: they are initialized afterwards.
+    """Yield parameters that are filled in vain, as their own modules fill them afterwards."""
+    lost: dict[str, list[str]] = {method: [] for method in _LOST}
+    for path, module in unit.module.named_modules():
+        for method, found in (
+            ("__init__", _filled_in_constructor(module)),
+            ("reset_parameters", _filled_of_others(module)),
+        ):
+            lost[method] += [".".join(part for part in (path, name) if part) for name in found]
+    for method, names in lost.items():
+        if names:
+            where = describe(unit.path or "model", unit.module, unit.custom, method)
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            yield f"{where} fills {names[0]}{more} in {_LOST[method]}"
+
+
+def _filled_in_constructor(module: nn.Module) -> list[str]:
+    """Return the parameters of a module itself that a constructor filled.
 
     Torch counts the changes of a tensor in place, also on the meta device: those of a constructor
     are lost if they are more than what `reset_parameters` does again.
     """
-    for path, module in unit.module.named_modules():
-        own = module._parameters.items()
-        meta = {name: one for name, one in own if one is not None and one.is_meta}
-        changed = {name: count for name, one in meta.items() if (count := _num_changes(one))}
-        if not changed:
-            continue
-        twin: Any = without_memory(module)
-        before = {name: _num_changes(getattr(twin, name)) for name in changed}
-        if hasattr(twin, "reset_parameters"):
-            with torch.no_grad():
-                twin.reset_parameters()
-        again = {name: _num_changes(getattr(twin, name)) - before[name] for name in changed}
-        for name, count in changed.items():
-            if count > again[name]:
-                where = ".".join(part for part in (path, name) if part)
-                yield (
-                    f"{describe(unit.path or 'model', unit.module, unit.custom, '__init__')} "
-                    f"fills {where} in its constructor, and the values are lost: models are built "
-                    "on the meta device and initialized afterwards. Give the parameter an `init`, "
-                    "or fill it in reset_parameters()."
-                )
+    own = module._parameters.items()
+    meta = {name: one for name, one in own if one is not None and one.is_meta}
+    changed = {name: count for name, one in meta.items() if (count := _num_changes(one))}
+    if not changed:
+        return []
+    twin: Any = without_memory(module)
+    before = {name: _num_changes(getattr(twin, name)) for name in changed}
+    if hasattr(twin, "reset_parameters"):
+        with torch.no_grad():
+            twin.reset_parameters()
+    again = {name: _num_changes(getattr(twin, name)) - before[name] for name in changed}
+    return [name for name, count in changed.items() if count > again[name]]
+
+
+def _filled_of_others(module: nn.Module) -> list[str]:
+    """Return the parameters of modules inside a custom one that its `reset_parameters` fills."""
+    if custom_class(type(module)) is None or not hasattr(module, "reset_parameters"):
+        return []
+    twin: Any = without_memory(module)
+    inside = {name: one for name, one in twin.named_parameters() if "." in name}
+    before = {name: _num_changes(one) for name, one in inside.items()}
+    for part in twin.modules():
+        if part is not twin:
+            part.reset_parameters = lambda: None  # which it may call
+    try:
+        with torch.no_grad():
+            twin.reset_parameters()
+    except Exception:  # it needs values
+        return []
+    filled = [name for name, one in inside.items() if _num_changes(one) > before[name]]
+    return [name for name in filled if not hasattr(module.get_parameter(name), "init")]
 
 
 def _num_changes(tensor: Tensor) -> int:
@@ -563,7 +598,7 @@ class Trial:
         """Return the ids of the parameters that a backward pass would reach."""
         tokens, x = self._batch(self._count())
         with torch.enable_grad(), collecting() as reports:
-            out = self._call(self._plain(tokens), tokens, x.requires_grad_(self.width is not None))
+            out = self._call(self._plain(tokens), tokens, x.requires_grad_())
             if isinstance(self.module, LanguageModel):
                 out = self.module.unembedding(out)
             total = sum((loss.float() for loss in reports.losses.values()), out.float().sum())
