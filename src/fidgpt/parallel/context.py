@@ -221,9 +221,6 @@ class UlyssesKernel:
         self.kernel = kernel
         self.axis = axis
 
-    def __deepcopy__(self, memo: object) -> "UlyssesKernel":
-        return self  # a process group cannot be copied
-
     def __call__(self, query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
         """Return the weighted values of this process's queries, for all heads."""
         ctx = scoring.ctx
@@ -273,9 +270,6 @@ class _Division:
         self._kind = kind
         self._split = split
         self._axis = axis
-
-    def __deepcopy__(self, memo: object) -> "_Division":
-        return self  # a process group cannot be copied
 
     def __call__(self, ctx: AttentionContext, tokens: Tokens) -> SplitContext:
         """Return the context of this process's part of whole rows of tokens."""

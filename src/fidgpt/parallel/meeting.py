@@ -209,11 +209,6 @@ def _report(store: Store, name: str, facts: Facts, rank: int, patience: Patience
     return report
 
 
-def _is_first(store: Store, what: str, facts: Facts) -> bool:
-    """Whether no other process of this machine has asked that before."""
-    return store.add(f"{what}/{node_of(facts['host'])}", 1) == 1
-
-
 def report_failure(message: str) -> None:
     """Let process 0 know that this one fails before it joins, so that no process waits for it."""
     try:
@@ -298,7 +293,8 @@ def _collect(
     known, missing = {0: own}, set(range(1, size))
     begin, longest = time.monotonic(), patience.joining.total_seconds()
     failed, is_warned = "", False
-    stale = {one for one in missing if store.check([f"failed/{one}"])} if _restarts() else set()
+    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
+    stale = {one for one in missing if restarts and store.check([f"failed/{one}"])}
     while missing and (waited := time.monotonic() - begin) < longest:
         for rank in sorted(missing):
             if store.check([f"arrived/{name}/{rank}"]):
@@ -345,7 +341,7 @@ def _arrive(
 
 def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
     """Print a notice, unless another process of this machine has."""
-    if _is_first(store, f"noticed/{name}", facts):
+    if store.add(f"noticed/{name}/{node_of(facts['host'])}", 1) == 1:
         print(f"{text}\n", end="", file=sys.stderr, flush=True)
 
 
@@ -372,10 +368,6 @@ def _difference(known: Mapping[int, Facts]) -> str | None:
                 "All processes of a run need the same software, devices and command."
             )
     return None
-
-
-def _restarts() -> bool:
-    return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
 
 
 def _address() -> str:

@@ -163,23 +163,16 @@ def places_on(mesh: Mesh, *, device_type: str, timeout: timedelta) -> Places:
     The groups are torch's, of a `DeviceMesh`. They are kept until there is another group of the
     run: freed before that is destroyed, they may abort the process at its end.
     """
-    world = dist.group.WORLD
-    if _made.world is not world:
-        _made.world, _made.places = world, {}
-    key = (mesh, device_type)
-    if key not in _made.places:
-        _made.places[key] = _join(mesh, device_type, timeout)
-    return _made.places[key]
+    key = (dist.group.WORLD, mesh, device_type)
+    if key not in _made:
+        for earlier in [one for one in _made if one[0] is not key[0]]:
+            del _made[earlier]
+        _made[key] = _join(mesh, device_type, timeout)
+    return _made[key]
 
 
-class _Made:
-    """The groups of this process group, which later runs in it use again."""
-
-    world: dist.ProcessGroup | None = None
-    places: dict[tuple[Mesh, str], Places] = {}  # noqa: RUF012
-
-
-_made = _Made()
+# By the group of the run, which later runs in it use again.
+_made: dict[tuple[dist.ProcessGroup | None, Mesh, str], Places] = {}
 
 
 def _join(mesh: Mesh, device_type: str, timeout: timedelta) -> Places:

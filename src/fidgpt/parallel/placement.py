@@ -39,9 +39,6 @@ class Part:
     is_once: bool = False
     is_partial: bool = False
 
-    def __deepcopy__(self, memo: object) -> "Part":
-        return self  # groups cannot be copied
-
     @property
     def copies(self) -> int:
         """Number of processes that hold the same part."""
