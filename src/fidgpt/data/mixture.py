@@ -349,8 +349,7 @@ def annealed(
       every: steps per stage.
 
     Raises:
-      DataError: `every` is below 1.
-      ValueError: weights are negative, or all zero.
+      ValueError: `every` is below 1, or weights are negative or all zero.
     """
     require_size(every=every)
     first, last = _shares(begin), _shares(end)

@@ -110,13 +110,12 @@ def eager(query: Queries, key: Keys, value: Values, scoring: Scoring) -> Mixed:
     if scoring.changes:
         place, parts = scoring.split_place
         numbers = torch.arange(heads, device=query.device).view(-1, 1, 1) + place * heads
-        query_at, key_at = (
-            scoring.ctx.along(-2),
-            scoring.ctx.key_positions(scoring.window).along(-1),
-        )
-        every = {"num_heads": heads * parts, "query": query_at, "key": key_at}
+        query_at = scoring.ctx.along(-2)
+        key_at = scoring.ctx.key_positions(scoring.window).along(-1)
         for change in scoring.changes:
-            scores = change(scores, head=numbers, **every)
+            scores = change(
+                scores, head=numbers, num_heads=heads * parts, query=query_at, key=key_at
+            )
     if not scoring.sees_all:
         scores = scores.masked_fill(~scoring.visible(), torch.finfo(scores.dtype).min)
     weights = _softmax(scores, scoring.sinks).to(value.dtype)

@@ -482,11 +482,14 @@ def footprint(
     if mesh is not None and mesh.tensor > 1:
         computing = cost.without_memory(replica)
         recipe.parallel.divide(computing, mesh)
-    objective, sizes = (
+    passing = partial(
+        cost.activation_bytes,
+        computing,
         NextToken(computing, recipe.loss),
-        {"num_sequences": measured, "seq_len": seq_len},
+        num_sequences=measured,
+        seq_len=seq_len,
+        device=device,
     )
-    passing = partial(cost.activation_bytes, computing, objective, **sizes, device=device)
     counted = _known(lambda: cost.of_depth(computing, passing))
     activations = None if counted is None else cost.ActivationBytes(*counted)
     if activations is not None and measured < at_once:

@@ -53,14 +53,13 @@ class Readout:
             part.to(tensor.dtype).view(tensor.shape).tolist()
             for part, tensor in zip(parts, tensors, strict=True)
         )
-        return {
-            name: [next(numbers) for _ in value]
-            if _is_list(value)
-            else next(numbers)
-            if isinstance(value, Tensor)
-            else value
-            for name, value in self._values.items()
-        }
+
+        def number(value: Any) -> Any:
+            if _is_list(value):
+                return [next(numbers) for _ in value]
+            return next(numbers) if isinstance(value, Tensor) else value
+
+        return {name: number(value) for name, value in self._values.items()}
 
     def _tensors(self) -> list[Tensor]:
         found: list[Tensor] = []

@@ -312,13 +312,8 @@ class Trainer:
         votes: Callable[[], Votes],
     ) -> LaunchedStep:
         """Take one step twice and compare, both read at once."""
-
-        def update() -> Row:
-            launched = self.launch(state, shares)
-            self._judge(state, launched)
-            return launched.read()
-
-        row, agreement = replay(update, state, self.parallel), Agreement(self.parallel)
+        row = replay(partial(self._take, state, shares), state, self.parallel)
+        agreement = Agreement(self.parallel)
         joined = self._join(votes, agreement)
         agreement.start()
         row |= {"votes": [one.value for one in joined]}
@@ -379,7 +374,11 @@ class Trainer:
         Raises:
           Diverged: loss or gradients are not finite, and the step is not to be skipped.
         """
-        launched = self.launch(state, self._load(state, batch))
+        return self._take(state, self._load(state, batch))
+
+    def _take(self, state: TrainState, shares: updates.BatchShares) -> Row:
+        """Take one step, and wait for its metrics; see `update`."""
+        launched = self.launch(state, shares)
         self._judge(state, launched)
         return launched.read()
 

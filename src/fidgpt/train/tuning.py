@@ -23,7 +23,6 @@ from fidgpt import cost
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.linear import declared_flops
-from fidgpt.model.transformer import LanguageModel
 from fidgpt.model.wrappers import has_compiler
 from fidgpt.train.device import remembered
 from fidgpt.train.facts import Recipe
@@ -396,7 +395,8 @@ class _Trial:
         self._replica = copy.copy(replica) if candidate.kernel else replica
         candidate.apply(self._replica)
         tokens = torch.zeros(rows, seq_len, dtype=torch.int64, device="cpu")
-        features = torch.randn(rows, seq_len, _width(run.model), device="cpu")
+        width = next(run.model.unembedding.parameters()).shape[-1]
+        features = torch.randn(rows, seq_len, width, device="cpu")
         self._x = features.to(precision.dtype).requires_grad_()
         self._loss = run.loss if piece.index is None else None
         self._targets = tokens.flatten()
@@ -434,11 +434,6 @@ class _Trial:
             torch.mm(x, weight.T)
             torch.mm(out, weight)
             torch.mm(out.T, x)
-
-
-def _width(model: LanguageModel) -> int:
-    """Return the width of a model's features."""
-    return next(model.unembedding.parameters()).shape[-1]
 
 
 def _in_turn(trials: Sequence[_Trial], seconds: float, steady: float) -> list[list[_Timed]]:

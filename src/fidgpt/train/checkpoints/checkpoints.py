@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -408,9 +407,9 @@ class Checkpoints:
             try:
                 with manifest.naming_damage(path):
                     return _restore_from(path, model, optimizer, stateful, warn)
-            except (OSError, SafetensorError) as error:
+            except CheckpointError:
                 if path.exists():
-                    raise CheckpointError(f"{path} cannot be read: {error}.") from error
+                    raise
                 # The run has deleted it meanwhile, since there is a newer one.
 
     def require_free_mirror(self, directory: Path) -> None:
@@ -565,15 +564,12 @@ def check_fit(
         CheckpointError: there is none, or it does not fit.
     """
     path = manifest.choose(directory, step, needed=())
-    try:
-        with manifest.naming_damage(path):
-            _require_fit(path, _stored(path, "model"), tensors.named_tensors(model))
-            if optimizer is not None:
-                with _naming_path(path):
-                    tensors.check_optimizer(_read(path, "optimizer.json"), optimizer, model)
-            return _step_and_state(path)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+    with manifest.naming_damage(path):
+        _require_fit(path, _stored(path, "model"), tensors.named_tensors(model))
+        if optimizer is not None:
+            with _naming_path(path):
+                tensors.check_optimizer(_read(path, "optimizer.json"), optimizer, model)
+        return _step_and_state(path)
 
 
 def _require_fit(path: Path, weights: tensors.Stored, own: Mapping[str, Tensor]) -> None:

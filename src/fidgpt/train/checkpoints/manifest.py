@@ -48,11 +48,13 @@ def explained(final: Path, size: int = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def naming_damage(path: Path) -> Iterator[None]:
-    """Turn the errors of reading something else than was saved into CheckpointError."""
+    """Turn errors of reading a checkpoint, or what is not as saved, into CheckpointError."""
     try:
         yield
     except (CheckpointError, RunError):
         raise
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from error
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is damaged: {error!r:.200}.") from error
 

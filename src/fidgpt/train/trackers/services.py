@@ -254,9 +254,7 @@ class WandB(_Service):
 
         logging.raiseExceptions = False  # its own log, on a full disk, would print stacks
         mode = self._mode
-        if not (
-            mode or os.environ.get("WANDB_MODE")
-        ):  # it would ask on the terminal for an account
+        if not (mode or os.environ.get("WANDB_MODE")):  # it would ask on the terminal
             mode = None if wandb.login(prompt=False, verify=False) else "offline"
         # The console belongs to the run; machine, commit and diff are in the run directory.
         settings = wandb.Settings(
