@@ -283,7 +283,6 @@ def test_rates_decays_and_sizes_are_those_of_the_optimizer(cfg: fdl.Config) -> N
     assert sum(g.num_parameters for g in groups) == sum(
         p.numel() for p in trainer.model.parameters()
     )
-    assert groups[1].num_tensors == 14
 
 
 def _needs_numbers(groups: object) -> Any:

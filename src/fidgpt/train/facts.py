@@ -121,8 +121,7 @@ class GroupFacts:
       learning_rate: at the peak of the schedule; None if the optimizer has none.
       weight_decay: None if the optimizer has none.
       settings: every setting that is a number.
-      num_tensors: parameter tensors.
-      num_parameters: elements of them.
+      num_parameters: numbers in all of its tensors.
       holds: the parameters' names, shortened as by `in_short`.
     """
 
@@ -130,7 +129,6 @@ class GroupFacts:
     learning_rate: float | None
     weight_decay: float | None
     settings: Mapping[str, float]
-    num_tensors: int
     num_parameters: int
     holds: str
 
@@ -405,7 +403,6 @@ def parameter_groups(recipe: Recipe) -> list[GroupFacts]:
                 for name, value in group.items()
                 if isinstance(value, int | float) and not isinstance(value, bool)
             },
-            num_tensors=len(group["params"]),
             num_parameters=sum(parameter.numel() for parameter in group["params"]),
             holds=in_short([names[id(p)] for p in group["params"]], layers),
         )
