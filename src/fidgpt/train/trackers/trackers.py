@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import threading
 import uuid
 import zlib
@@ -27,6 +28,7 @@ _LARGEST = 1 << 30  # bytes of a file of metrics that is read at once
 _LONGEST = 1 << 24  # of a row
 _TAIL = 1 << 20  # of which the last row is within these
 _MOST_STEPS = 1 << 63  # a larger number is damage
+_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
 _OF_TIME = ("seconds/", "goodput/", "slowest/")
@@ -168,8 +170,8 @@ def _keep_until(path: Path, step: int) -> set[int]:
     if damaged:
         which = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines"
         print_stderr(
-            f"warning: {which} of {path} cannot be read, and was moved to {aside.name}; all other "
-            "rows are as they were."
+            f"warning: {which} of {path} cannot be read, and went to {aside.name}; all other rows "
+            "are as they were."
         )
     return steps
 
@@ -188,6 +190,8 @@ class Journal:
         try:
             kept = read_json(path)
             self.id, self.step = str(kept["id"]), int(kept["step"])
+            if not _ID.fullmatch(self.id) or not 0 <= self.step < _MOST_STEPS:
+                raise ValueError  # no tracker has such a run, and some name files by it
         except (ValueError, KeyError, TypeError):  # none yet, or cut by a crash
             self.id, self.step = _new_id(), 0
 
