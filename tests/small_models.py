@@ -149,6 +149,11 @@ def shrunk(name: str) -> fdl.Config:
     return cfg
 
 
+def cut(cfg: fdl.Config) -> None:
+    """Let a model have two rounds of its pattern, after its first layers."""
+    cfg.model.num_layers = len(cfg.model.first_blocks) + 2 * len(cfg.model.blocks)
+
+
 def start(
     trainer: Trainer, *, micro_batch_size: int | None = None, max_grad_norm: float | None = None
 ) -> state.TrainState:

@@ -21,7 +21,7 @@ import torch
 from fiddle import daglish, graphviz, printing
 from fiddle.codegen.codegen import auto_config_codegen
 from golden_text import GOLDENS, compare_with_golden
-from small_models import tiered
+from small_models import cut
 
 from fidgpt import configs, fiddlers, goldens, graph
 from fidgpt.compose import runs
@@ -115,16 +115,31 @@ def facts(trainer: Any) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", tiered(configs.__all__, {"base", *FAMILIES}))
-def test_fiddle_builds_a_config_as_the_graph_does(name: str) -> None:
+# Two rounds of the patterns of some; in long tests whole models of all.
+WHOLE = [
+    *((name, False) for name in ("base", *FAMILIES)),
+    *(pytest.param(name, True, marks=pytest.mark.long) for name in configs.__all__),
+]
+
+
+def config_of(name: str, is_whole: bool) -> fdl.Config:
+    cfg = getattr(configs, name)()
+    if not is_whole:
+        cut(cfg)
+    return cfg
+
+
+@pytest.mark.parametrize(("name", "is_whole"), WHOLE)
+def test_fiddle_builds_a_config_as_the_graph_does(name: str, is_whole: bool) -> None:
+    one, other = config_of(name, is_whole), config_of(name, is_whole)
     with torch.device("meta"):
-        made = graph.build(getattr(configs, name)())
-        assert facts(fdl.build(getattr(configs, name)())) == facts(made)
+        assert facts(fdl.build(one)) == facts(graph.build(other))
 
 
-@pytest.mark.parametrize("name", tiered(configs.__all__, {"base", *FAMILIES}))
-def test_the_model_of_a_config_reads_a_sequence(name: str) -> None:
-    assert all(one.is_meta for one in build_trainer(getattr(configs, name)()).model.parameters())
+@pytest.mark.parametrize(("name", "is_whole"), WHOLE)
+def test_the_model_of_a_config_reads_a_sequence(name: str, is_whole: bool) -> None:
+    model = build_trainer(config_of(name, is_whole)).model
+    assert all(one.is_meta for one in model.parameters())
 
 
 @pytest.mark.parametrize("name", ["base", "gpt2_124m", "gemma3_1b"])

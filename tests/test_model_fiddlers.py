@@ -6,6 +6,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
+from small_models import cut
 from torch import nn
 
 from fidgpt import configs, fiddlers, tags
@@ -184,6 +185,7 @@ def test_an_expert_computes_what_the_mlp_did(mlp, arguments, experts):
 @pytest.mark.parametrize("name", configs.__all__)
 def test_every_config_can_be_a_mixture(name):
     cfg = getattr(configs, name)()
+    cut(cfg)
     fiddlers.use_moe(cfg, num_experts=4, ffn_dim=96)
     moes = [part for part in built(cfg).modules() if isinstance(part, moe.MoE)]
     assert moes and all(part.num_experts == 4 for part in moes)
