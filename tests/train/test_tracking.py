@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from run_facts import FACTS, RecordingTracker, metrics_row, tracking, until
 
-from fidgpt.train import JSONLines, RunDirectory, RunError
+from fidgpt.train import Console, JSONLines, RunDirectory, RunError
 from fidgpt.train.trackers import trackers as aside
 from fidgpt.train.trackers.trackers import (
     GROUP,
@@ -204,7 +204,7 @@ def test_a_tracker_that_hangs_does_not_block(tmp_path):
 
 
 @pytest.mark.parametrize("kind", [ValueError, SystemExit])  # some libraries leave by themselves
-def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_path, kind):
+def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_path, kind, capfd):
     recorder, service, broken = RecordingTracker(), Service(), Broken(kind("five"))
     run = RunDirectory(tmp_path, texts={})
     with tracking(run, Clearing(), broken, recorder, service, JSONLines()) as trackers:
@@ -212,8 +212,13 @@ def test_any_tracker_may_break_and_only_the_record_of_the_run_may_end_it(tmp_pat
     assert [text for text in recorder.printed if "failed" in text] == [
         f"warning: Broken failed ({kind.__name__}: five): the run continues without it."
     ]
+    assert "Broken failed" in capfd.readouterr().err  # as no console shows it
     assert service.steps == [1, 2]
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 2
+    with tracking(run, Broken(kind("five")), Console()) as trackers:
+        log(trackers, 3)
+    written = capfd.readouterr()
+    assert ("Broken failed" in written.out, "Broken failed" in written.err) == (True, False)
     with pytest.raises(RunError, match="no room"), Trackers([Broken(RunError("no room"))]) as one:
         one.log(metrics_row(1))
 

@@ -2,7 +2,7 @@
 
 import time
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from fidgpt.train.facts import Facts
 from fidgpt.train.run_directory import RunDirectory
@@ -25,6 +25,8 @@ class Console:
 
     At the end the bar gives way to a line with the numbers of the last step.
     """
+
+    on_terminal: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._rich: RichConsole | None = None

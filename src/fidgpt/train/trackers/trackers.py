@@ -466,8 +466,8 @@ def require_packages(trackers: Sequence[Tracker]) -> None:
 class Trackers:
     """Several trackers as one, a context that finishes them.
 
-    One that raises is reported once and then dropped. RunError passes through: the run cannot
-    write its own record, and stops.
+    One that raises is reported once, on stderr if no console shows it, and then dropped. RunError
+    passes through: the run cannot write its own record, and stops.
     """
 
     def __init__(self, trackers: Sequence[Tracker]) -> None:
@@ -511,3 +511,5 @@ class Trackers:
                 news += tracker.news()
         for text in news:
             self.print(text)
+            if not any(getattr(one, "on_terminal", False) for one in self._trackers):
+                print_stderr(text)
