@@ -410,6 +410,53 @@ def test_groups_that_list_parameters_in_any_order_are_named():
         check(cfg)
 
 
+# What judges a step, and changes gradients.
+
+
+class Patient:
+    """Counts steps, and saves the count."""
+
+    count = 0
+
+    def __call__(self, *, loss: float, grad_norm: float) -> train.Decision:
+        self.count += 1
+        return train.Decision.APPLY
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        self.count = state["count"]
+
+
+class Bare:
+    seen = 0
+
+    def __call__(self, *, loss: float, grad_norm: float) -> bool:
+        self.seen += 1
+        return True
+
+
+def halved(parameters: Any) -> None:
+    for parameter in parameters:
+        parameter.grad.mul_(0.5)
+
+
+def test_what_judges_steps_and_changes_gradients_is_tried(capfd):
+    check(configs.debug(), guard=Patient(), gradient_transform=halved)
+    assert capfd.readouterr().err == ""
+    for changes, message in (
+        ({"guard": Bare()}, r"guard \(Bare, .*\) returns True: it decides by one of (.|\n)*"
+         r"guard \(Bare, .*\) keeps state between steps"),
+        ({"guard": lambda *, loss: None}, "guard .* fails for a step with finite numbers: TypeE"),
+        ({"gradient_transform": lambda parameters: [p.grad / 2 for p in parameters]},
+         "gradient_transform .* returns a list, which nothing reads"),
+        ({"gradient_transform": lambda: None}, "gradient_transform .* fails on a few parameters"),
+    ):  # fmt: skip
+        with pytest.raises(train.ComponentError, match=message):
+            check(configs.debug(), **changes)
+
+
 # Terms of the loss.
 
 

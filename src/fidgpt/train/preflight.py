@@ -4,6 +4,7 @@ Components of fidgpt and of torch are tested by their own suites and cost nothin
 tried on copies, and optimizers on a stand-in for the model, so that no number of the run changes.
 """
 
+import copy
 import functools
 import inspect
 from collections import Counter
@@ -22,13 +23,15 @@ from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import load_optimizer, optimizer_parts
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
 from fidgpt.train.device import seed_torch
+from fidgpt.train.divergence import Decision, Divergence, Guard
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.facts import Recipe, trainable_copy
 from fidgpt.train.loss import LogitRows, LossTerm
 from fidgpt.train.module_trials import model_errors
 from fidgpt.train.observers import Observer
 from fidgpt.train.run_directory import RunError, print_stderr
-from fidgpt.train.step import make_optimizer, peak_rate, step_optimizer
+from fidgpt.train.state import Stateful
+from fidgpt.train.step import GradientTransform, make_optimizer, peak_rate, step_optimizer
 from fidgpt.train.trackers.trackers import Tracker
 
 __all__ = ["ComponentError"]
@@ -47,6 +50,9 @@ class Components(Recipe, Protocol):
 
     trackers: Sequence[Tracker]
     observers: Sequence[Observer]
+    gradient_transform: GradientTransform | None
+    guard: Guard | None
+    divergence: Divergence | None
 
 
 def check_components(run: Components) -> None:
@@ -56,6 +62,7 @@ def check_components(run: Components) -> None:
       ComponentError: some component breaks a promise; all of them are listed.
     """
     errors = [*_interface_errors(run), *_schedule_errors(run), *_term_errors(run)]
+    errors += [*_state_errors(run), *_transform_errors(run)]
     with torch.random.fork_rng(devices=[]):
         errors += model_errors(run)
         errors += _group_errors(run)
@@ -161,6 +168,55 @@ def _schedule_errors(run: Components) -> Iterator[str]:
                     f"{where} is {first[step]!r} at step {step}, and {value!r} when asked again: a "
                     "schedule is a function of the step, so that a resumed run goes on alike."
                 )
+
+
+# What judges a step, and changes gradients.
+
+
+def _state_errors(run: Components) -> Iterator[str]:
+    """Yield a custom guard or policy for divergence whose state is in no checkpoint."""
+    calls = {
+        "guard": (run.guard, [{"loss": float(loss), "grad_norm": 1.0} for loss in (2, 3, 1)]),
+        "divergence": (run.divergence, [{"is_finite": True}] * 3),
+    }
+    for path, (part, arguments) in calls.items():
+        if (custom := custom_part(part)) is None:
+            continue
+        where, tried = describe(path, part, custom, "__call__"), copy.deepcopy(part)
+        before = repr(getattr(tried, "__dict__", 0))
+        try:
+            decisions = [tried(**one) for one in arguments]
+        except Exception as error:
+            yield f"{where} fails for a step with finite numbers: {failure(error)}"
+            continue
+        if wrong := [one for one in decisions if not isinstance(one, Decision)]:
+            yield f"{where} returns {wrong[0]!r}: it decides by one of fidgpt.train.Decision."
+        changed = repr(getattr(tried, "__dict__", 0)) != before
+        if changed and not isinstance(part, Stateful):
+            yield (
+                f"{where} keeps state between steps, which no checkpoint holds: give it the "
+                "methods state_dict() and load_state_dict(state)."
+            )
+
+
+def _transform_errors(run: Components) -> Iterator[str]:
+    """Yield a custom transform that returns gradients in place of changing them."""
+    if (custom := custom_part(run.gradient_transform)) is None:
+        return
+    where = describe("gradient_transform", run.gradient_transform, custom, "__call__")
+    stand_in = _StandIn(run.model.parameters(), device=run.parallel.device)
+    for parameter in stand_in.parameters():
+        parameter.grad = parameter.detach() * 0.5 + 0.1
+    try:
+        returned: Any = run.gradient_transform(stand_in.parameters())
+    except Exception as error:
+        yield f"{where} fails on a few parameters: {failure(error)}"
+    else:
+        if returned is not None:
+            yield (
+                f"{where} returns a {type(returned).__name__}, which nothing reads: change "
+                "parameter.grad in place."
+            )
 
 
 # Terms of the loss.
