@@ -46,7 +46,7 @@ def test_terms_are_added_and_the_loss_stays_what_it_is(cfg):
     fiddlers.use_z_loss(cfg, weight=0.01)
     loss = built(cfg).loss
     assert type(loss) is train.FusedCrossEntropy and loss.chunk_size == 7
-    terms: dict[str, Any] = dict(loss.terms)
+    terms: dict[str, Any] = dict(loss.terms or {})
     assert {*terms} == {"label_smoothing", "z_loss"}
     assert (terms["label_smoothing"].amount, terms["z_loss"].weight) == (0.2, 0.01)
     cfg.loss = fdl.Config(dict)

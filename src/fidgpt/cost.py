@@ -322,8 +322,9 @@ def shortened(model: nn.Module) -> AbstractContextManager[None]:
 
 
 def _telling_depths(model: nn.Module) -> tuple[int, int] | None:
-    is_known = isinstance(model, Transformer) and type(model).features is Transformer.features
-    return model.telling_depths(_FEW) if is_known else None
+    if isinstance(model, Transformer) and type(model).features is Transformer.features:
+        return model.telling_depths(_FEW)
+    return None
 
 
 class ActivationBytes(NamedTuple):

@@ -49,28 +49,6 @@ class LanguageModel(nn.Module):
         ctx = self.layout(tokens)
         return ctx if self.division is None else self.division(ctx, tokens)
 
-    def telling_depths(self, most: int) -> tuple[int, int] | None:
-        """Return two numbers of layers whose costs tell that of all, as it is linear in the depth.
-
-        They differ by one repetition of the pattern, as the rest of the depth does by several. None
-        if layers may differ in more than the pattern, or there are `most` at most.
-        """
-        if self._pattern is None or len(self.blocks) <= most:
-            return None
-        num_first, period = self._pattern
-        fewer = num_first + period + (len(self.blocks) - num_first) % period
-        return (fewer, fewer + period) if fewer + period < len(self.blocks) else None
-
-    @contextmanager
-    def cut_to(self, depth: int) -> Iterator[None]:
-        """Have so many layers, the first ones, inside the block."""
-        blocks = self.blocks
-        self.blocks = blocks[:depth]
-        try:
-            yield
-        finally:
-            self.blocks = blocks
-
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the features of each token [batch, seq, hidden], the input of the unembedding.
 

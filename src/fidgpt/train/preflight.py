@@ -291,7 +291,7 @@ def _group_errors(run: Components) -> Iterator[str]:
     """Yield the trained parameters that custom groups leave out, or have twice."""
     if (custom := custom_part(run.groups)) is None:
         return
-    lists = list[list[str]]()
+    lists, names = list[list[str]](), dict[int, str]()
     for _ in range(2):
         model = trainable_copy(run.model, run.trainable)
         names = {id(one): name for name, one in model.named_parameters() if one.requires_grad}
