@@ -146,7 +146,7 @@ RESIZED: dict[str, tuple[int, Callable[[Path], None], int, int]] = {
 
 
 def resized(folder: Path, case: str) -> dict[str, Any]:
-    """Return the rows of an undisturbed run, and of one that others continue."""
+    """Return the rows of a run that others continue, and how many steps are taken again."""
     before, lose, after, _ = RESIZED[case]
     path = folder / "run"
 
@@ -168,12 +168,11 @@ def resized(folder: Path, case: str) -> dict[str, Any]:
         # A process of its own even if it is one, since this one forks.
         return run_ranks(number, lambda: work(_rank(), dies=dies))[0]
 
-    whole = run_ranks(1, lambda: train(config_of(sharded), folder / "whole"))[0]
     works(before, dies=True)
     lose(folder)
     rows = works(after, dies=False)
     redone = read_rows(path / "metrics.jsonl")[-1]["goodput/redone_steps"]
-    return {"whole": whole, "rows": rows, "redone": redone}
+    return {"rows": rows, "redone": redone}
 
 
 def _rank() -> int:
@@ -185,6 +184,9 @@ def main(folder: Path, *cases: str) -> None:
     import torch
 
     found: dict[str, Any] = {}
+    if not RESIZED.keys().isdisjoint(cases):
+        os.environ["MEMORY"] = str(folder / "memory")
+        found["whole"] = run_ranks(1, partial(train, config_of(sharded), folder / "whole"))[0]
     for case in cases:
         (folder / case).mkdir()
         if case in RESIZED:

@@ -167,5 +167,5 @@ def test_another_number_of_machines_resumes_from_memory(tmp_path: Path) -> None:
     found: dict[str, Any] = torch.load(tmp_path / "found.pt", weights_only=False)
     for case, (*_, step) in RESIZED.items():
         left = found[case]
-        assert differences(left["rows"], left["whole"]) == [], case
+        assert differences(left["rows"], found["whole"]) == [], case
         assert left["redone"] == 6 - step, case
