@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import fiddle as fdl
 import pytest
 
 from fidgpt.collection import gc_paused
@@ -118,3 +119,23 @@ def test_it_is_afterwards_as_it_was(was_enabled: bool) -> None:
         assert gc.isenabled() is was_enabled
     finally:
         gc.enable()
+
+
+evaluated: list[int] = []
+
+
+def noted() -> type:
+    """Return what is annotated below; note that it is looked at."""
+    evaluated.append(1)
+    return int
+
+
+def component(size: int) -> int:
+    return size
+
+
+def test_annotations_of_a_callable_are_evaluated_once() -> None:
+    component.__annotations__ = {"size": "noted()"}
+    for _ in range(3):
+        fdl.Config(component, size=2)
+    assert evaluated == [1]

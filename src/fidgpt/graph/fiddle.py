@@ -2,10 +2,12 @@
 
 import dataclasses
 import inspect
+import sys
 import traceback
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import fiddle as fdl
 from fiddle.building import call_buildable
@@ -19,6 +21,33 @@ _USUAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 _known_defaults: dict[Any, dict[Key, Any] | None] = {}
 _MOST_KNOWN = 4096  # callables; a notebook that keeps defining one must not fill the memory
 
+
+class _TypeHints:
+    """The annotations of callables, in place of the dictionary in which Fiddle means to keep them.
+
+    That refuses every key, since a pair cannot be held weakly: annotations were evaluated again for
+    each node, which took half of the time in which a config is made. None are kept where there are
+    none, as some may be defined later.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Any, dict[bool, dict[str, Any]]] = WeakKeyDictionary()
+
+    def __getitem__(self, key: tuple[Any, bool]) -> dict[str, Any]:
+        return self._known[key[0]][key[1]]
+
+    def __setitem__(self, key: tuple[Any, bool], hints: dict[str, Any]) -> None:
+        if hints:
+            self._known.setdefault(key[0], {})[key[1]] = hints
+
+
+def _keep_type_hints() -> None:
+    signatures = sys.modules[fdl.Config(dict).__signature_info__.__module__]
+    if isinstance(getattr(signatures, "_type_hints_cache", None), WeakKeyDictionary):
+        vars(signatures)["_type_hints_cache"] = _TypeHints()
+
+
+_keep_type_hints()
 
 B = TypeVar("B", bound=fdl.Buildable)
 T = TypeVar("T")
