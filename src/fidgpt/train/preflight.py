@@ -201,14 +201,15 @@ def _state_errors(run: Components) -> Iterator[str]:
 
 def _transform_errors(run: Components) -> Iterator[str]:
     """Yield a custom transform that returns gradients in place of changing them."""
-    if (custom := custom_part(run.gradient_transform)) is None:
+    transform = run.gradient_transform
+    if transform is None or (custom := custom_part(transform)) is None:
         return
-    where = describe("gradient_transform", run.gradient_transform, custom, "__call__")
+    where = describe("gradient_transform", transform, custom, "__call__")
     stand_in = _StandIn(run.model.parameters(), device=run.parallel.device)
     for parameter in stand_in.parameters():
         parameter.grad = parameter.detach() * 0.5 + 0.1
     try:
-        returned: Any = run.gradient_transform(stand_in.parameters())
+        returned: Any = transform(stand_in.parameters())
     except Exception as error:
         yield f"{where} fails on a few parameters: {failure(error)}"
     else:
