@@ -10,7 +10,6 @@ from typing import Any
 import checked
 import jaxtyping
 import pytest
-from fiddle._src import signatures
 from golden_text import GOLDENS, Explain, compare_with_golden
 from xdist.scheduler import LoadGroupScheduling
 from xdist.workermanage import WorkerController
@@ -21,10 +20,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 # What `--jaxtyping-packages` puts on every function. Must precede the import of fidgpt.
 jaxtyping.jaxtyped = checked.checked
-
-# Fiddle would read the annotations of a constructor again for each node: its cache keeps none, as
-# there are no weak references to tuples.
-signatures._type_hints_cache = {}
 
 # A shell lets what it starts in the background ignore Ctrl-C, which some tests send.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
