@@ -43,8 +43,8 @@ def test_the_memory_is_what_a_scheduler_or_container_allows(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"{text}\n")
     (tmp_path / "own").write_text(f"{line}\n" if line else "")
-    monkeypatch.setattr(device, "_CGROUPS", tmp_path)
-    monkeypatch.setattr(device, "_OWN_CGROUPS", tmp_path / "own")
+    monkeypatch.setattr(device, "CGROUPS", tmp_path)
+    monkeypatch.setattr(device, "OWN_CGROUPS", tmp_path / "own")
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert device.main_memory() == (most or whole)
 

@@ -291,7 +291,7 @@ def _copied_part(value: Any, copies: dict[int, Any]) -> Any:
     return copy.deepcopy(value, copies) if known is None else known
 
 
-_FEW = 64  # layers; of more, the cost of a pass is that of some repetitions of their pattern
+FEW_LAYERS = 64  # layers; of more, the cost of a pass is that of some repetitions of their pattern
 
 
 def of_depth(model: nn.Module, measure: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
@@ -323,7 +323,7 @@ def shortened(model: nn.Module) -> AbstractContextManager[None]:
 
 def _telling_depths(model: nn.Module) -> tuple[int, int] | None:
     if isinstance(model, Transformer) and type(model).features is Transformer.features:
-        return model.telling_depths(_FEW)
+        return model.telling_depths(FEW_LAYERS)
     return None
 
 

@@ -43,7 +43,7 @@ _DEFAULTS = {  # of the environment
     "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
 }
 # What a run imports until its first step. None of these defines flags, or uses a device.
-_PRELOADED = (
+PRELOADED = (
     "fidgpt.configs",
     "fidgpt.fiddlers",
     "fidgpt.interop",
@@ -57,7 +57,7 @@ _PRELOADED = (
 )
 _HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
 _TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
-_FIRST_WARNING = 10.0  # seconds until the wait for other nodes is printed
+FIRST_WARNING = 10.0  # seconds until the wait for other nodes is printed
 _LONGEST = 60  # seconds for all nodes to come, if none may be replaced; torchrun waits 600 or 900
 _REPORTING = 10.0  # seconds that other nodes get to print what has failed
 _LOGGERS = (  # of how each process ended
@@ -168,7 +168,7 @@ class _Wait:
         @functools.wraps(wait)
         def waiting(handler: Any) -> Any:
             # At once: the standard streams of processes that are forked must not be locked.
-            timer = threading.Timer(_FIRST_WARNING, os.write, (2, f"{text}\n".encode()))
+            timer = threading.Timer(FIRST_WARNING, os.write, (2, f"{text}\n".encode()))
             timer.daemon = True
             timer.start()
             try:
@@ -196,7 +196,7 @@ def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     def forking(arguments: Any) -> Any:
         config, _, _ = read(arguments)
-        for name in _PRELOADED:
+        for name in PRELOADED:
             importlib.import_module(name)
         config.start_method = "fork"
         os.register_at_fork(after_in_child=_forget_handlers)

@@ -138,7 +138,7 @@ def test_processes_are_forked_where_there_is_no_accelerator(
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_accelerator)
     monkeypatch.setattr(launch.torchrun, "main", run)
-    monkeypatch.setattr(launch, "_PRELOADED", ("json",))
+    monkeypatch.setattr(launch, "PRELOADED", ("json",))
     monkeypatch.setattr(sys, "argv", ["launch", *flags, "train.py"])
     assert launch.main() == 0
     assert started == [("fork", ["--config=x"])] if forks else [(None, "--config=x")]
@@ -174,7 +174,7 @@ def test_nodes_are_waited_for_in_seconds_unless_they_may_be_replaced(
 def test_a_node_that_does_not_come_is_named_and_refused(
     kind: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(launch, "_FIRST_WARNING", 0.5)
+    monkeypatch.setattr(launch, "FIRST_WARNING", 0.5)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{found.getsockname()[1]}"

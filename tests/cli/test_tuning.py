@@ -258,9 +258,10 @@ def test_formats_without_digits_are_not_called_float32() -> None:
 
 
 def test_measuring_leaves_the_settings_of_products_as_they_were() -> None:
-    kinds = [torch.backends.mkldnn.matmul, torch.backends.cuda.matmul]
+    mkldnn: Any = torch.backends.mkldnn
+    kinds = [mkldnn.matmul, torch.backends.cuda.matmul]
     before = [one.fp32_precision for one in kinds]
-    with tuning._products(Float32(products="medium")):
+    with tuning.computing_products(Float32(products="medium")):
         assert torch.get_float32_matmul_precision() == "medium"
     assert [one.fp32_precision for one in kinds] == before
     assert torch.get_float32_matmul_precision() == "highest"
@@ -323,7 +324,7 @@ def test_rounds_go_on_while_times_disagree(
     monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     trial = tuning._Trial.__new__(tuning._Trial)  # which computes nothing
     trial.precision = Float32()
-    [found] = tuning._in_turn([trial], 3.0, 1.3)
+    [found] = tuning.times_in_turn([trial], 3.0, 1.3)
     assert [one for one, *_ in found] == times[:rounds]
-    assert tuning._is_steady(found, 1.3) is is_steady
+    assert tuning.agree(found, 1.3) is is_steady
     assert {one.waiting for one in found} == {waiting}

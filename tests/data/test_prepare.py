@@ -663,7 +663,7 @@ def test_a_large_corpus_is_verified_on_request(prepared, monkeypatch):
 
 
 def test_a_phase_that_reports_no_progress_prints_its_time(monkeypatch, capsys):
-    monkeypatch.setattr(preparation, "_SECONDS_BETWEEN_TICKS", 0.01)
+    monkeypatch.setattr(preparation, "SECONDS_BETWEEN_TICKS", 0.01)
     progress = preparation.PreparationProgress(show=True)
     progress.phase("Building the tokenizer")
     with progress.ticking():

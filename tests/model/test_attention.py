@@ -104,7 +104,7 @@ def _with_gradients(out: Tensor, inputs: Inputs) -> list[Tensor]:
 
 @pytest.fixture(params=[0, 512], ids=["recomputed", "kept"])
 def _memory(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_attention, "_KEEP_UP_TO", request.param)
+    monkeypatch.setattr(cpu_attention, "KEEP_UP_TO", request.param)
 
 
 @pytest.mark.usefixtures("_memory")

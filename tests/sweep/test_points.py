@@ -221,7 +221,7 @@ def test_points_of_one_mistake_are_counted() -> None:
 
 
 def test_after_many_wrong_points_no_more_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(points, "_MOST_WRONG", 10)
+    monkeypatch.setattr(points, "MOST_WRONG", 10)
     *_, last = mistakes(axis("set:no_such_thing=range(0,5000)"))
     assert last == "4,990 points after these were not checked."
 
@@ -251,7 +251,7 @@ def test_many_points_keep_none_of_their_graphs_and_show_how_far_they_are(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     collected: list[str] = []
-    monkeypatch.setattr(points, "_SILENT", 1e-9)
+    monkeypatch.setattr(points, "SILENT_SECONDS", 1e-9)
     gc.callbacks.append(note := lambda phase, _: collected.append(phase))
     try:
         assert len(plan([*QUICK, axis("set:seed=range(0,8)")]).points) == 8

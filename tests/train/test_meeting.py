@@ -79,7 +79,7 @@ def test_a_process_that_never_comes_is_named_to_all() -> None:
 def test_every_machine_names_once_whom_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(meeting, "_FIRST_WARNING", 0.25)
+    monkeypatch.setattr(meeting, "FIRST_WARNING", 0.25)
     met({"world_size": "4"}, {"world_size": "4"}, {"world_size": "4", "host": "node-b"})
     assert capfd.readouterr().err.splitlines() == ["waiting for process 3 of 4 ..."] * 2
 

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+from typing import Any
 
 import fiddle as fdl
 import pytest
@@ -212,7 +213,7 @@ class Odd(nn.Module):
 class Counted(nn.Linear):
     """Copied in a way of its own."""
 
-    def __deepcopy__(self, memo: dict[int, object]) -> "Counted":
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Counted":
         made = Counted(2, 3)
         made.weight = memo[id(self.weight)]
         return made
@@ -228,6 +229,6 @@ def test_a_copy_is_that_of_deepcopy_with_other_tensors() -> None:
     assert twin.again.weight is copies[id(model.again.weight)]
     assert twin._kept == {"numbers": [1]} and twin._kept["numbers"] is not model._kept["numbers"]
     assert twin.also_empty is twin._empty is not model._empty
-    assert twin.counted.out_features == 3
+    assert twin.get_submodule("counted").out_features == 3
     twin.inner.register_forward_hook(lambda *_: None)
     assert not model.inner._forward_hooks and not twin.again._forward_hooks

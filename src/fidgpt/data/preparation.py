@@ -30,7 +30,7 @@ __all__ = ["Corpus", "CorpusDirectory", "CorpusTokenizer"]
 DEFAULT_VALIDATION_FRACTION = 0.02
 DEFAULT_SHARD_TOKENS = 128 * 1024 * 1024
 _SECONDS_BETWEEN_LINES = 10.0
-_SECONDS_BETWEEN_TICKS = 5.0  # of a phase that reports no progress
+SECONDS_BETWEEN_TICKS = 5.0  # of a phase that reports no progress
 _HASH_RANGE = 1 << 64
 
 
@@ -434,7 +434,7 @@ class PreparationProgress:
         ended = threading.Event()
 
         def tick() -> None:
-            while not ended.wait(_SECONDS_BETWEEN_TICKS):
+            while not ended.wait(SECONDS_BETWEEN_TICKS):
                 self.print(f"{self._name}: {time.monotonic() - self._began:.0f} s")
 
         thread = threading.Thread(target=tick, daemon=True)

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 _PAUSE = 0.02  # seconds between looks at the store
-_FIRST_WARNING = 10.0  # seconds
+FIRST_WARNING = 10.0  # seconds
 _NONE = "-"  # the notice of a start that has no one to wait for long
 _MARGIN = 10.0  # seconds that process 0's verdict may be late
 Facts = Mapping[str, str]
@@ -306,7 +306,7 @@ def _collect(
                 host, message = json.loads(store.get(f"failed/{rank}"))
                 failed = f"{list_ranks([rank], size)} ({host}) failed at its start: {message}"
                 longest = min(longest, waited + patience.answer)  # for those that read this
-        if missing and waited > _FIRST_WARNING and not is_warned:
+        if missing and waited > FIRST_WARNING and not is_warned:
             is_warned = True
             text = f"waiting for {list_ranks(missing, size)} ..."
             store.set(f"notice/{name}", text)

@@ -35,8 +35,8 @@ from fidgpt.train.summary_text import counted
 
 _MOST_LINES = 8  # of errors, and two of how many are left
 MOST_POINTS = 10_000  # which take minutes to check; more are a typing error
-_MOST_WRONG = 200  # after which the others are not checked
-_SILENT = 5.0  # seconds
+MOST_WRONG = 200  # after which the others are not checked
+SILENT_SECONDS = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -284,13 +284,13 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
     identities: dict[tuple[int, ...], str] = {}
     # By message, the points that it is about; none if it names a directive itself.
     mistakes: dict[str, list[tuple[str, ...]]] = {}
-    begin, silent, left = time.monotonic(), _SILENT, 0
+    begin, silent, left = time.monotonic(), SILENT_SECONDS, 0
     ranges = (range(len(axis.choices)) for axis in maker.axes)
     for number, numbers in enumerate(itertools.product(*ranges)):
         if time.monotonic() > begin + silent:
             print(f"{number:,} of {count:,} points are checked.", file=sys.stderr)
             silent *= 2
-        if number - len(identities) >= _MOST_WRONG:
+        if number - len(identities) >= MOST_WRONG:
             left = count - number
             break
         chosen = [axis.choices[i] for axis, i in zip(maker.axes, numbers, strict=True)]

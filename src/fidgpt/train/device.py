@@ -198,8 +198,8 @@ def machine_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Machine:
     )
 
 
-_CGROUPS = Path("/sys/fs/cgroup")
-_OWN_CGROUPS = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def main_memory() -> int:
@@ -214,13 +214,13 @@ def main_memory() -> int:
 def _limits() -> Iterator[int]:
     """Yield what the control groups of this process may use; of none that have no limit."""
     try:
-        lines = _OWN_CGROUPS.read_text().splitlines()
+        lines = OWN_CGROUPS.read_text().splitlines()
     except OSError:  # no Linux
         return
     for number, controllers, place in (line.split(":", 2) for line in lines):
-        root, name = _CGROUPS, "memory.max"
+        root, name = CGROUPS, "memory.max"
         if number != "0":  # of the first version
-            root, name = _CGROUPS / "memory", "memory.limit_in_bytes"
+            root, name = CGROUPS / "memory", "memory.limit_in_bytes"
             if "memory" not in controllers.split(","):
                 continue
         own = root / place.lstrip("/")

@@ -31,7 +31,7 @@ from fidgpt.train.module_trials import model_errors
 from fidgpt.train.observers import Observer
 from fidgpt.train.run_directory import RunError, print_stderr
 from fidgpt.train.state import Stateful
-from fidgpt.train.step import GradientTransform, make_optimizer, peak_rate, step_optimizer
+from fidgpt.train.step import make_optimizer, peak_rate, step_optimizer
 from fidgpt.train.trackers.trackers import Tracker
 
 __all__ = ["ComponentError"]
@@ -50,7 +50,6 @@ class Components(Recipe, Protocol):
 
     trackers: Sequence[Tracker]
     observers: Sequence[Observer]
-    gradient_transform: GradientTransform | None
     guard: Guard | None
     divergence: Divergence | None
 
@@ -62,7 +61,7 @@ def check_components(run: Components) -> None:
       ComponentError: some component breaks a promise; all of them are listed.
     """
     errors = [*_interface_errors(run), *_schedule_errors(run), *_term_errors(run)]
-    errors += [*_state_errors(run), *_transform_errors(run)]
+    errors += _state_errors(run)
     with torch.random.fork_rng(devices=[]):
         errors += model_errors(run)
         errors += _group_errors(run)
@@ -170,7 +169,7 @@ def _schedule_errors(run: Components) -> Iterator[str]:
                 )
 
 
-# What judges a step, and changes gradients.
+# What judges a step.
 
 
 def _state_errors(run: Components) -> Iterator[str]:
@@ -182,7 +181,11 @@ def _state_errors(run: Components) -> Iterator[str]:
     for path, (part, arguments) in calls.items():
         if (custom := custom_part(part)) is None:
             continue
-        where, tried = describe(path, part, custom, "__call__"), copy.deepcopy(part)
+        where = describe(path, part, custom, "__call__")
+        try:
+            tried = copy.deepcopy(part)
+        except Exception:  # what cannot be copied cannot be tried without leaving traces
+            continue
         before = repr(getattr(tried, "__dict__", 0))
         try:
             decisions = [tried(**one) for one in arguments]
@@ -196,27 +199,6 @@ def _state_errors(run: Components) -> Iterator[str]:
             yield (
                 f"{where} keeps state between steps, which no checkpoint holds: give it the "
                 "methods state_dict() and load_state_dict(state)."
-            )
-
-
-def _transform_errors(run: Components) -> Iterator[str]:
-    """Yield a custom transform that returns gradients in place of changing them."""
-    transform = run.gradient_transform
-    if transform is None or (custom := custom_part(transform)) is None:
-        return
-    where = describe("gradient_transform", transform, custom, "__call__")
-    stand_in = _StandIn(run.model.parameters(), device=run.parallel.device)
-    for parameter in stand_in.parameters():
-        parameter.grad = parameter.detach() * 0.5 + 0.1
-    try:
-        returned: Any = transform(stand_in.parameters())
-    except Exception as error:
-        yield f"{where} fails on a few parameters: {failure(error)}"
-    else:
-        if returned is not None:
-            yield (
-                f"{where} returns a {type(returned).__name__}, which nothing reads: change "
-                "parameter.grad in place."
             )
 
 

@@ -340,13 +340,13 @@ def measure(
     for piece in pieces:
         module = _with_values(piece.module).train()
         trials = [_Trial(run, piece, module, one) for one in usable.values()]
-        timed = _in_turn(trials, effort.seconds / len(pieces), effort.steady)
+        timed = times_in_turn(trials, effort.seconds / len(pieces), effort.steady)
         for name, trial, times in zip(usable, trials, timed, strict=True):
             share = piece.count * run.batch_size * run.seq_len / trial.num_tokens
             taken[name] += min(one.computing for one in times) * share
             taken[name] += min(one.casting for one in times) * piece.count * passes
             products[name] += min(one.multiplying for one in times) * share
-            is_steady &= _is_steady(times, effort.steady)
+            is_steady &= agree(times, effort.steady)
     return Speeds(seconds=taken, products=products, is_steady=is_steady)
 
 
@@ -359,7 +359,7 @@ class _Timed(NamedTuple):
     waiting: float
 
 
-def _is_steady(times: Sequence[_Timed], steady: float) -> bool:
+def agree(times: Sequence[_Timed], steady: float) -> bool:
     """Whether the two shortest times of computing agree, and no thread waited for a processor."""
     first, second = sorted(times)[:2]
     return (
@@ -388,7 +388,7 @@ class _Trial:
         self.num_tokens = rows * seq_len
         self.precision = precision = candidate.precision
         self._module = module
-        with _products(precision):  # which a replica may set for the whole process
+        with computing_products(precision):  # which a replica may set for the whole process
             replica = precision.replica(module)
         self._is_own = replica is module
         # What is applied is for this trial alone.
@@ -436,21 +436,21 @@ class _Trial:
             torch.mm(out.T, x)
 
 
-def _in_turn(trials: Sequence[_Trial], seconds: float, steady: float) -> list[list[_Timed]]:
+def times_in_turn(trials: Sequence[_Trial], seconds: float, steady: float) -> list[list[_Timed]]:
     """Return the times of each trial, in rounds under the same conditions."""
     times: list[list[_Timed]] = [[] for _ in trials]
     begin, number = time.perf_counter(), 0
     while True:
         for trial, own in zip(trials, times, strict=True):
             before = _waited()
-            with _products(trial.precision):
+            with computing_products(trial.precision):
                 took = [_timed(one) for one in (trial.compute, trial.cast, trial.multiply)]
             if number:  # the first pass loads libraries and allocates memory
                 own.append(_Timed(*took, waiting=(_waited() - before) / sum(took)))
         spent, number = time.perf_counter() - begin, number + 1
         is_over = spent > seconds or number > _ROUNDS
         is_late = spent > _PATIENCE * seconds
-        if number > 2 and is_over and (is_late or all(_is_steady(own, steady) for own in times)):
+        if number > 2 and is_over and (is_late or all(agree(own, steady) for own in times)):
             return times
 
 
@@ -461,7 +461,7 @@ def _timed(action: Callable[[], object]) -> float:
 
 
 @contextlib.contextmanager
-def _products(precision: Precision) -> Iterator[None]:
+def computing_products(precision: Precision) -> Iterator[None]:
     """Context in which products are computed as a run in this format computes them."""
     products = getattr(precision, "products", None)
     if products is None:
@@ -486,7 +486,7 @@ def is_exact(
     """Return whether products in a format of float32 are as exact as float32."""
     a, b = (torch.randn(_PROBE, _PROBE, device="cpu") for _ in range(2))
     exact = a.double() @ b.double()
-    with _products(precision):
+    with computing_products(precision):
         error = multiply(a, b).double() - exact
     return bool(error.norm() < _EXACT * exact.norm())
 

@@ -93,7 +93,7 @@ def _weights(queries: Queries, keys: Tensor, scale: float) -> Float[Tensor, "hea
 
 
 # In bfloat16, kept weights take about seq^2 * heads bytes per row and layer.
-_KEEP_UP_TO = 1024
+KEEP_UP_TO = 1024
 
 
 def causal_attention(
@@ -103,7 +103,7 @@ def causal_attention(
     *,
     scale: float,
     block_size: int,
-    keep_up_to: int = _KEEP_UP_TO,
+    keep_up_to: int = KEEP_UP_TO,
 ) -> Float[Tensor, "batch heads queries value_dim"]:
     """Return causal attention of the last positions; see `fidgpt.model.kernels.blockwise`."""
     batch, kv_heads, seq = key.shape[:3]
