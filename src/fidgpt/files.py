@@ -126,7 +126,7 @@ def _too_large(most: int) -> OSError:
 
 
 def check_url(url: str) -> None:
-    """Raise ValueError for a URL that chains protocols: some of them run what a file says."""
+    """Raise ValueError for a URL that chains protocols: some of them run what is in a file."""
     if "::" in url:
         raise ValueError("it chains protocols by ::, and some of them run what files say.")
 

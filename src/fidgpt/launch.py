@@ -180,7 +180,7 @@ class _Wait:
 
 
 def _is_to_fork() -> bool:
-    """Return whether processes are forked from this one, and remove the flag that says so."""
+    """Return whether processes are forked from this one, and remove its flag."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # or forks could not use CUDA
     if sys.argv[1:2] in (["--preload"], ["--no-preload"]):
         return sys.argv.pop(1) == "--preload"

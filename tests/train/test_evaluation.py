@@ -193,7 +193,7 @@ def test_samples_hold_their_prompts_and_their_seeds_decide():
 
 
 class Returns(Validation):
-    """Measures what it is told to."""
+    """Measures a given value."""
 
     def __init__(self, *, what: Any) -> None:
         self.what = what
@@ -239,6 +239,12 @@ def test_an_evaluator_leaves_the_training_as_it_is(cfg, train):
     cfg.evaluators = {"mine": fdl.Config(Spoiling, what=None)}
     with pytest.raises(RunError, match=r"^evaluators\['mine'\] changes parameters of the model"):
         train(cfg, "spoiled", until_step=3)
+
+
+def test_a_name_of_other_metrics_is_refused(cfg):
+    cfg.evaluators = {"seconds": fdl.Config(Returns, what=1)}
+    with pytest.raises(ValueError, match=r"evaluators have the name 'seconds', under which"):
+        build_trainer(cfg)
 
 
 def test_texts_are_written_while_the_model_learns_and_change_no_number(cfg, train):

@@ -679,8 +679,8 @@ def test_rows_are_those_of_the_process():
 
 def test_a_stream_that_ignores_the_step_is_named(capfd):
     preflight.check_streams(with_stream(SameBatch()))
-    assert "(SameBatch, tests/" in (said := capfd.readouterr().err)
-    assert "returns the same batch at steps 0 and 1." in said
+    assert "(SameBatch, tests/" in (err := capfd.readouterr().err)
+    assert "returns the same batch at steps 0 and 1." in err
 
 
 def test_a_stream_may_make_tensors_in_its_constructor():

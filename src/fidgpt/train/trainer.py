@@ -44,6 +44,7 @@ from fidgpt.train.trackers.trackers import Tracker, Trackers, require_packages
 __all__ = ["Trainer"]
 
 _STEP = "step"  # the phase around all others of a step
+_TAKEN = {"seconds", "goodput", "slowest"}  # what names of metrics begin with, beside evaluators'
 
 
 @dataclass(eq=False, kw_only=True)
@@ -88,8 +89,8 @@ class Trainer:
       replay: computes some steps twice, to find errors of the hardware.
 
     Raises:
-      ValueError: a count is below one, `max_grad_norm` is not positive, or the mesh of `parallel`
-        cannot divide the model.
+      ValueError: a count is below one, `max_grad_norm` is not positive, an evaluator has a name that
+        other metrics have, or the mesh of `parallel` cannot divide the model.
     """
 
     ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
@@ -158,6 +159,11 @@ class Trainer:
         updates.require_bound(self.max_grad_norm)
         require_size(vocab_size=self.vocab_size, seq_len=self.seq_len, batch_size=self.batch_size)
         require_size(num_steps=self.num_steps, micro_batch_size=self.micro_batch_size)
+        if taken := sorted(_TAKEN & {name.partition("/")[0] for name in self.evaluators}):
+            raise ValueError(
+                f"evaluators have the name {taken[0]!r}, under which rows of metrics hold what the "
+                "run measures itself: choose another."
+            )
         self.parallel.check(self.model, seq_len=self.seq_len)
 
     def train(

@@ -326,7 +326,7 @@ def measure(
     Args:
       run: of which they are.
       pieces: one of each kind.
-      candidates: those whose format is not as exact as its name says are left out.
+      candidates: those whose products are not as exact as their format are left out.
       effort: how long to measure.
     """
     usable = {
