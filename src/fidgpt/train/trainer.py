@@ -89,8 +89,8 @@ class Trainer:
       replay: computes some steps twice, to find errors of the hardware.
 
     Raises:
-      ValueError: a count is below one, `max_grad_norm` is not positive, an evaluator has a name that
-        other metrics have, or the mesh of `parallel` cannot divide the model.
+      ValueError: a count is below one, `max_grad_norm` is not positive, an evaluator has the name
+        of other metrics, or the mesh of `parallel` cannot divide the model.
     """
 
     ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
