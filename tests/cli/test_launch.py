@@ -207,7 +207,7 @@ def test_a_mistake_of_two_processes_is_printed_once(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wrong: str, message: str
 ) -> None:
     words = ["--nproc-per-node=2", "--module", "fidgpt.cli.train", "--config=config:debug", wrong]
-    monkeypatch.setattr("sys.argv", ["fidgpt.launch", *words])
+    monkeypatch.setattr("sys.argv", ["fidgpt.launch", "--no-preload", *words])
     assert launch.main() == app.MISTAKE
     error = capfd.readouterr().err
     assert error.count(message) == 1 and "Traceback" not in error
