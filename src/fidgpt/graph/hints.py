@@ -159,7 +159,8 @@ def may_return(function: Any, hint: Any) -> bool:
     if not (inspect.isfunction(function) or inspect.isclass(function)):
         return True
     returns, built = (typing.get_args(hint)[1:] or (Any,))[0], hints_of(function).get("return", Any)
-    if returns in (None, types.NoneType):  # a function may return more; of a class, instances act
+    if returns in (None, types.NoneType):
+        # A function may return something that is ignored; a call of a class only makes an instance.
         return inspect.isfunction(function)
     return _may_be(built, returns, exactly=inspect.isclass(function))
 

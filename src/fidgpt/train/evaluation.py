@@ -61,7 +61,7 @@ def numbers_of(metrics: Mapping[str, Any], evaluator: str) -> Iterator[tuple[str
     """
     try:
         for name, value in metrics.items():
-            yield f"{name}", float(value)
+            yield str(name), float(value)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise RunError(
             f"evaluators[{evaluator!r}] returned {metrics!r:.200}: an evaluator returns a dict of "
