@@ -14,7 +14,7 @@ from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, provenance, values
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
-from fidgpt.graph.errors import ConfigError, at, listed, nearest, suggest
+from fidgpt.graph.errors import ConfigError, at, listed, nearest
 from fidgpt.graph.fitting import fitting as fitting_names
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.selectors import find, find_parameters
@@ -441,7 +441,7 @@ _PLAIN = (int, float, bool, str, type(None))
 
 def _read_unnamed(root: Any, ref: ParameterRef, text: str, parts: Parts) -> Any:
     hint = ref.hint
-    function = _function_in(text, hint, parts)
+    function = _function_in(text, ref, parts)
     if formulas.means_formula(text, hint) and not (function and "(" in text):
         return formulas.make_formula(root, text, ref=ref)
     if function is not None:
@@ -471,12 +471,13 @@ def _takes_part(hint: Any, parts: Parts) -> bool:
     return bool(parts) and any(one not in _PLAIN for one in hints.members_of(hint))
 
 
-def _function_in(text: str, hint: Any, parts: Parts) -> Callable[..., Any] | None:
+def _function_in(text: str, ref: ParameterRef, parts: Parts) -> Callable[..., Any] | None:
     """Return what a text names or calls; None where it is a value of another kind.
 
     Raises:
       ConfigError: it is a call, and no part has that name.
     """
+    hint = ref.hint
     call = _CALL.fullmatch(text) if _takes_part(hint, parts) else None
     if call is None:
         return None
@@ -491,7 +492,8 @@ def _function_in(text: str, hint: Any, parts: Parts) -> Callable[..., Any] | Non
             return None  # a value whose name has dots, such as torch.float32
         raise
     if function is None and not (is_bare or takes_text or formulas.means_formula(text, hint)):
-        raise ConfigError(f"there is no component {call[1]!r}. {suggest(call[1], parts)}")
+        likely = _which_fit(ref, call[1], parts)
+        raise ConfigError(f"there is no component {call[1]!r}. {likely}")
     return function
 
 
