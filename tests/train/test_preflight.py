@@ -670,10 +670,10 @@ def test_rows_are_those_of_the_process():
     trainer.parallel.places = replace(ALONE, mesh=Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs \[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_streams(trainer)
-    trainer.data = SameRows()
+    trainer.stream = SameRows()
     with pytest.raises(train.ComponentError, match="returns the same rows to two processes"):
         preflight.check_streams(trainer)
-    trainer.data = Counted()
+    trainer.stream = Counted()
     preflight.check_streams(trainer)
 
 
