@@ -83,7 +83,7 @@ from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.mesh import ALONE
-from fidgpt.train import module_trials, preflight
+from fidgpt.train.checks import module_trials, preflight
 
 WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {
     "future": (partial(with_mixer, Future), "reads the future: its output at token 0"),

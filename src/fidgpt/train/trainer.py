@@ -24,13 +24,14 @@ from fidgpt.parallel import DataParallel
 from fidgpt.parallel.agreement import Agreed, Agreement
 from fidgpt.parallel.placement import reduce_gradients
 from fidgpt.ranges import require_size
-from fidgpt.train import device, preflight, run_directory
+from fidgpt.train import device, run_directory
 from fidgpt.train import step as updates
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
+from fidgpt.train.checks import preflight
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
+from fidgpt.train.estimates.facts import Facts, facts_of, parts_of_checkpoint
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
-from fidgpt.train.facts import Facts, facts_of, parts_of_checkpoint
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.observers import Observer, require_devices, stepping
