@@ -17,7 +17,7 @@ from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel.ranks import run_ranks
 from fidgpt.train import RunDirectory, RunError, StepReplay, Trainer
-from fidgpt.train.rows import LaunchedStep
+from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
 
 EVERY = 2

@@ -18,7 +18,7 @@ from fidgpt import configs, fiddlers, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.parallel.ranks import run_ranks
-from fidgpt.train import preflight
+from fidgpt.train.checks import preflight
 from fidgpt.train.trackers.trackers import read_rows
 
 NUM_STEPS = 3

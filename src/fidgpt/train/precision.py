@@ -258,7 +258,7 @@ def native_precision() -> Precision:
     On Nvidia GPUs that is bfloat16 since Ampere; on a CPU it is measured and remembered, as some
     that have instructions for bfloat16 multiply faster in float32. Never float16, whose range needs
     loss scaling and which CPUs emulate. The command `train.py` measures longer runs more closely,
-    and records a format in place of this function (`train.tuning`).
+    and records a format in place of this function (`train.estimates.tuning`).
     """
     return BFloat16() if _gains_by_bfloat16() else Float32()
 

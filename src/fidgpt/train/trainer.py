@@ -20,9 +20,10 @@ from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_size
-from fidgpt.train import device, preflight, run_directory
+from fidgpt.train import device, run_directory
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
+from fidgpt.train.checks import preflight
 from fidgpt.train.delayed_metrics import (
     DelayedMetrics,
     Finished,
@@ -31,8 +32,8 @@ from fidgpt.train.delayed_metrics import (
     StepStatus,
 )
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
+from fidgpt.train.estimates.facts import Facts, facts_of, parts_of_checkpoint
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
-from fidgpt.train.facts import Facts, facts_of, parts_of_checkpoint
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.gradients import GradientTransform, require_bound
 from fidgpt.train.loss import CrossEntropy

@@ -21,13 +21,13 @@ from fidgpt.placement import held
 from fidgpt.train.averaging import EvaluationWeights
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import load_optimizer, optimizer_parts
+from fidgpt.train.checks.module_trials import model_errors
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
 from fidgpt.train.device import seed_torch
 from fidgpt.train.divergence import Decision, Divergence, Guard
+from fidgpt.train.estimates.facts import Recipe, trainable_copy
 from fidgpt.train.evaluation import Evaluator
-from fidgpt.train.facts import Recipe, trainable_copy
 from fidgpt.train.loss import LogitRows, LossTerm
-from fidgpt.train.module_trials import model_errors
 from fidgpt.train.observers import Observer
 from fidgpt.train.optimizer_groups import make_optimizer, peak_rate, step_optimizer
 from fidgpt.train.run_directory import RunError, print_stderr
