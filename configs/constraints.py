@@ -5,15 +5,18 @@ import os
 from typing import Any
 
 import fiddle as fdl
+import torch
 from torch import nn
 
 from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.model import LearnedPositions
+from fidgpt.optim import Adafactor, Muon, mup_groups
 from fidgpt.parallel import DataParallel, Mesh
 
 __all__ = [
     "batch_fills_the_mesh",
+    "mup_fits_the_optimizer",
     "norm_eps_is_not_negative",
     "sequences_fit_positions",
     "vocabulary_covers_bytes",
@@ -84,6 +87,28 @@ def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
                 place=node.path,
                 sources=[f"{node.path}.eps"],
             )
+
+
+def mup_fits_the_optimizer(cfg: fdl.Config) -> None:
+    """Raise ConfigError if muP's factors are wrong for the updates of the optimizer.
+
+    They suit updates whose elements have the size of the learning rate at any width, as those of
+    Adam, and Muon's that are scaled to match them.
+    """
+    optimizer = getattr(cfg, "optimizer", None)
+    if not isinstance(optimizer, fdl.Buildable) or not _parts_that_call(mup_groups, cfg):
+        return
+    function: Any = fdl.get_callable(optimizer)
+    is_original = function is Muon and getattr(optimizer, "adjust_lr_fn", None) == "original"
+    if is_original or function in (torch.optim.SGD, torch.optim.Adafactor, Adafactor):
+        which = f"{function.__name__}{'(adjust_lr_fn=original)' if is_original else ''}"
+        raise ConfigError(
+            f"use_mup scales learning rates for updates of one size at any width, and those of "
+            f"{which} grow or shrink with the width: use AdamW, Lion, schedule-free AdamW or Muon "
+            "with adjust_lr_fn=match_rms_adamw, or leave out use_mup.",
+            place="optimizer",
+            sources=["optimizer", "groups"],
+        )
 
 
 def sequences_fit_positions(cfg: fdl.Config) -> None:

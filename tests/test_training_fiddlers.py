@@ -1,6 +1,9 @@
 """Fiddlers of losses, evaluators, optimizers, schedules, and the dials that move whole runs."""
 
 import itertools
+import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.trackers import added_by_kind
 from fidgpt.graph import ConfigError, bind, build, fingerprint, set_tag, title
 from fidgpt.model import Transformer, materialize
+from fidgpt.train.optimizer_groups import peak_rate
 
 MADE = {
     "use_adamw": torch.optim.AdamW,
@@ -306,12 +310,12 @@ def started(cfg: fdl.Config) -> train.Trainer:
     return trainer
 
 
-def moved(width: int, *, mup: bool) -> float:
+def moved(width: int, *changes: Callable[[fdl.Config], None]) -> float:
     """How far four steps move the stream after the last block, as a root mean square."""
     cfg = configs.debug()
     fiddlers.use_float32(cfg)
-    if mup:
-        fiddlers.use_mup(cfg, base_dim=32, base_head_dim=16)
+    for change in changes:
+        change(cfg)
     cfg.model.hidden_dim = width
     cfg.optimizer.lr = 1e-2
     trainer = started(cfg)
@@ -325,17 +329,56 @@ def moved(width: int, *, mup: bool) -> float:
     return float((stream[-1] - stream[0]).square().mean().sqrt())
 
 
-@pytest.mark.slow
-def test_under_mup_updates_are_as_large_at_any_width() -> None:
+WIDTHS = (64, 256)
+MUP = partial(fiddlers.use_mup, base_dim=32, base_head_dim=16)
+
+
+def slope(*changes: Callable[[fdl.Config], None]) -> float:
+    """The exponent of the width in the size of updates."""
+    narrow, wide = (moved(width, *changes) for width in WIDTHS)
+    return math.log(wide / narrow) / math.log(WIDTHS[1] / WIDTHS[0])
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize("name", ["use_adamw", "use_lion", "use_schedule_free", "use_muon"])
+def test_under_mup_updates_are_as_large_at_any_width(name: str) -> None:
     """The coordinate check of Yang et al. (2022, appendix D.1)."""
-    scaled = [moved(width, mup=True) for width in (32, 128, 512)]
-    plain = [moved(width, mup=False) for width in (32, 128, 512)]
-    assert max(scaled) / min(scaled) < 1.6, scaled
-    assert plain[2] / plain[0] > 2.5, plain
+    optimizer = getattr(fiddlers, name)
+    assert abs(slope(optimizer, MUP)) < 0.1
+    if name == "use_muon":
+        assert abs(slope(MUP, optimizer)) < 0.1
+    if name == "use_adamw":
+        assert slope(optimizer) > 0.3
+
+
+def test_at_its_base_width_mup_starts_as_without_it() -> None:
     first, second = configs.debug(), configs.debug()
-    fiddlers.use_mup(second, base_dim=32, base_head_dim=16)
+    MUP(second)
     one, other = (started(cfg).model for cfg in (first, second))
-    assert all(map(torch.equal, one.parameters(), other.parameters())), "at its base width"
+    assert all(map(torch.equal, one.parameters(), other.parameters()))
+
+
+@pytest.mark.parametrize("name", ["use_adamw", "use_muon"])
+def test_under_mup_a_step_decays_weights_as_much_at_any_width(name: str) -> None:
+    """As in the package mup (MuAdamW), which multiplies decay where it divides the rate."""
+    for width in (32, 128):
+        cfg = configs.debug()
+        MUP(cfg)
+        getattr(fiddlers, name)(cfg)
+        cfg.model.hidden_dim, cfg.optimizer.lr, cfg.optimizer.weight_decay = width, 1e-2, 0.1
+        trainer = started(cfg)
+        groups = start(trainer).optimizer.param_groups
+        decays = {round(peak_rate(one) * one["weight_decay"], 9) for one in groups}
+        assert decays == {0.0, 1e-3}, width
+
+
+@pytest.mark.parametrize("name", ["use_sgd", "use_adafactor"])
+def test_mup_refuses_optimizers_whose_updates_follow_the_width(name: str) -> None:
+    cfg = configs.debug()
+    MUP(cfg)
+    getattr(fiddlers, name)(cfg)
+    with pytest.raises(ConfigError, match=r"use_mup scales learning rates .* leave out use_mup"):
+        build_trainer(cfg)
 
 
 def numbers_of(cfg: fdl.Config) -> tuple[int, int, int, int, float]:

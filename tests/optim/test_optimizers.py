@@ -114,6 +114,8 @@ SETTINGS: dict[str, Any] = dict(lr=1e-2, weight_decay=0.3)
 class Stack(nn.Module):
     """Tables, a square and a flat matrix, a stack of matrices, and vectors."""
 
+    MATRICES = ("experts",)
+
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(7, 6)
@@ -206,13 +208,37 @@ def test_of_a_model_every_matrix_but_the_tables_is_orthogonal() -> None:
     assert {"blocks.0.attention.query.weight", "blocks.1.mlp.experts.down"} <= stepped
 
 
+class Mixer(nn.Module):
+    """A matrix, and parameters of two and three dimensions that are none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.inside = nn.Linear(8, 8, bias=False)
+        self.filters = nn.Conv1d(8, 8, 4, groups=8, bias=False)
+        self.gate = nn.Linear(8, 1, bias=False)
+        self.scales = nn.Parameter(torch.ones(3, 8))
+        self.lm_head = nn.Linear(8, 11, bias=False)
+        self.unembedding = self.lm_head
+
+
+def test_filters_gates_scales_and_a_table_of_any_name_are_no_matrices() -> None:
+    model = Mixer()
+    groups = split_hidden_matrices(model)
+    orthogonal = [p for group in groups if group.get("orthogonal") for p in group["params"]]
+    assert [*map(id, orthogonal)] == [id(model.inside.weight)]
+    chosen = split_hidden_matrices(model, match=lambda name, _: name == "scales")
+    assert [len(group["params"]) for group in chosen if group.get("orthogonal")] == [1]
+
+
 def test_with_mup_the_hidden_matrices_keep_their_rate() -> None:
     cfg = debug()
     use_muon(cfg, matrix_scale=0.5)
     use_mup(cfg, base_dim=8)
     model = build_trainer(cfg).model
     groups = {group["name"]: group for group in build_trainer(cfg).groups(model)}
-    assert groups["hidden matrices"]["lr_scale"] == 0.5 * 8 / 32
+    assert groups["hidden matrices"]["lr_scale"] == 0.5
+    assert groups["hidden matrices"]["width_scale"] == (8 / 32) ** 0.5
     assert groups["hidden matrices"]["orthogonal"]
 
 
@@ -238,8 +264,8 @@ def test_frozen_parameters_and_empty_groups_are_left_out():
 def test_hidden_matrices_alone_learn_by_their_width():
     model = model_of("debug", untie_embeddings)
     groups = {group["name"]: group for group in mup_groups(model, base_dim=8)}
-    assert groups["hidden matrices"]["lr_scale"] == 8 / 32
-    assert all("lr_scale" not in groups[name] for name in ("matrices", "vectors"))
+    assert groups["hidden matrices"]["width_scale"] == 8 / 32
+    assert all("width_scale" not in groups[name] for name in ("matrices", "vectors"))
     tables = {id(model.get_parameter(f"{name}.weight")) for name in ("embedding", "unembedding")}
     assert {id(p) for p in groups["matrices"]["params"]} == tables
     assert groups["vectors"]["weight_decay"] == 0.0

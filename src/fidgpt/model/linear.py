@@ -1,7 +1,7 @@
 """Linear layers: plain and low-rank."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -75,6 +75,7 @@ class LoRALinear(Linear):
       ValueError: the rank is below 1, or dropout is not in [0, 1).
     """
 
+    MATRICES: ClassVar[Sequence[str]] = ("lora_a", "lora_b")
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {
         "columns": {**LINEAR_DIMS["columns"], "lora_b": 0},
         "rows": {**LINEAR_DIMS["rows"], "lora_a": 1},

@@ -20,6 +20,7 @@ __all__ = [
     "RateScale",
     "Rule",
     "decay_matrices",
+    "hidden_matrices",
     "is_hidden_matrix",
     "is_matrix",
     "is_table",
@@ -170,15 +171,49 @@ def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
     return [group for group in groups if group["params"]]
 
 
+def _tables(model: nn.Module) -> set[int]:
+    """Return the ids of parameters that are looked up by a token or position, or score tokens.
+
+    By what holds them: the model's `embedding` and `unembedding`, torch's Embedding, and modules
+    with a name such as `value_embedding`.
+    """
+    holders = [getattr(model, name, None) for name in ("embedding", "unembedding")]
+    holders += [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    held = [p for module in holders if isinstance(module, nn.Module) for p in module.parameters()]
+    named = model.named_parameters(remove_duplicate=False)
+    return {*map(id, held), *(id(p) for name, p in named if is_table(name, p))}
+
+
+def hidden_matrices(model: nn.Module) -> list[str]:
+    """Return the names of the parameters that are matrices, or stacks of matrices.
+
+    These are the weights of Linears, and what a module declares as `MATRICES`, the names of its own
+    parameters [..., outside, inside] that multiply an input. Tables are left out, and so are
+    matrices with one row or column, which are vectors. Shapes alone do not tell a stack of matrices
+    from the filters of a convolution, or a matrix from a stack of vectors.
+    """
+    tables, names = _tables(model), []
+    for path, module in model.named_modules():
+        own = {"weight"} if isinstance(module, nn.Linear) else set[str]()
+        for name, parameter in module.named_parameters(recurse=False):
+            if name not in own | set(getattr(module, "MATRICES", ())) or id(parameter) in tables:
+                continue
+            if min(parameter.shape[-2:]) > 1:
+                names.append(f"{path}.{name}" if path else name)
+    return names
+
+
 def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
     """Return `decay_matrices` with a learning rate of lr * base_dim / width for hidden matrices.
 
     A learning rate tuned at width `base_dim` then transfers to any width (maximal update
-    parametrization under Adam; Yang et al., 2022, arXiv:2203.03466, table 8). Embedding tables keep
-    the learning rate of vectors.
+    parametrization under Adam; Yang et al., 2022, arXiv:2203.03466, table 8). Tables and filters of
+    convolutions, whose inputs do not grow with the width, keep the learning rate of vectors. The
+    factor is the setting `width_scale` of a group, by which its weight decay is divided, so that
+    each step shrinks weights by as much at any width (as the authors' package mup does).
 
     Args:
-      model: a decoder; its hidden matrices are those outside of embeddings (`is_hidden_matrix`).
+      model: a decoder.
       base_dim: width at which the learning rate was tuned.
 
     Raises:
@@ -186,43 +221,54 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
     """
     require_size(base_dim=base_dim)
     width = model.get_parameter("embedding.weight").shape[1]
-    outside = map(model.get_submodule, ("embedding", "unembedding"))
-    tables = {id(parameter) for module in outside for parameter in module.parameters()}
-    hidden = {
-        id(p) for name, p in model.named_parameters() if is_matrix(name, p) and id(p) not in tables
-    }
-    return _split(decay_matrices(model), hidden, settings={}, lr_scale=base_dim / width)
+    convolutions = [m for m in model.modules() if isinstance(m, _CONVOLUTIONS)]
+    others = _tables(model).union(id(p) for m in convolutions for p in m.parameters())
+    named = [(name, p) for name, p in model.named_parameters() if id(p) not in others]
+    hidden = {id(p) for name, p in named if is_matrix(name, p)}
+    return _split(decay_matrices(model), hidden, settings={"width_scale": base_dim / width})
+
+
+_CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
 
 def split_hidden_matrices(
     model: nn.Module,
     *,
     groups: Grouping = decay_matrices,
-    match: Predicate = is_hidden_matrix,
+    match: Predicate | None = None,
     lr_scale: float = 1.0,
 ) -> list[dict[str, Any]]:
     """Move the matrices that Muon optimizes into separate groups with `orthogonal` set.
 
+    Under muP their factor is the root of that of `mup_groups`: an orthogonal update of a square
+    matrix that has the size of Adam's in each element has a spectral norm that grows like the root
+    of the width, and Adam's grows like the width (Yang, Simon and Bernstein, 2023,
+    arXiv:2310.17813).
+
     Args:
       model: the model to train.
       groups: returns the groups to split, whose settings are kept.
-      match: selects the parameters for Muon.
+      match: selects the parameters for Muon; None for `hidden_matrices`.
       lr_scale: multiplies their learning rate.
 
     Raises:
       ValueError: lr_scale is negative or not finite.
     """
     require_not_negative(lr_scale=lr_scale)
-    chosen = {id(p) for name, p in model.named_parameters() if match(name, p)}
-    return _split(groups(model), chosen, settings={"orthogonal": True}, lr_scale=lr_scale)
+    names = set(hidden_matrices(model))
+    named = model.named_parameters()
+    chosen = {id(p) for name, p in named if (match(name, p) if match else name in names)}
+    split = _split(groups(model), chosen, settings={"orthogonal": True})
+    for group in (one for one in split if one.get("orthogonal")):
+        if lr_scale != 1:
+            group["lr_scale"] = group.get("lr_scale", 1.0) * lr_scale
+        if "width_scale" in group:
+            group["width_scale"] = math.sqrt(group["width_scale"])
+    return split
 
 
 def _split(
-    groups: Iterable[Mapping[str, Any]],
-    chosen: Container[int],
-    *,
-    settings: Mapping[str, Any],
-    lr_scale: float,
+    groups: Iterable[Mapping[str, Any]], chosen: Container[int], *, settings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """Split each group into its chosen parameters and the others.
 
@@ -230,21 +276,17 @@ def _split(
       groups: parameter groups, whose settings are kept.
       chosen: ids of parameters, all hidden matrices.
       settings: additional settings of the chosen ones.
-      lr_scale: multiplies their learning rate.
     """
-    found = []
+    split: list[dict[str, Any]] = []
     for group in groups:
         hidden = [p for p in group["params"] if id(p) in chosen]
         if others := [p for p in group["params"] if id(p) not in chosen]:
-            found.append({**group, "params": others})
+            split.append({**group, "params": others})
         if hidden:
             name = group.get("name", "")
             name = name if name.startswith("hidden") else f"hidden {name}".rstrip()
-            own = {**group, **settings, "name": name, "params": hidden}
-            if lr_scale != 1:
-                own["lr_scale"] = group.get("lr_scale", 1.0) * lr_scale
-            found.append(own)
-    return found
+            split.append({**group, **settings, "name": name, "params": hidden})
+    return split
 
 
 _LAYER = re.compile(r"(?:^|\.)blocks\.(\d+)\.")

@@ -51,8 +51,15 @@ class GroupSchedules:
 
 
 def peak_rate(group: Group) -> float:
-    """Return the peak learning rate of a group, scaled by its `lr_scale` if it has one."""
-    return group["lr"] * group.get("lr_scale", 1.0)
+    """Return the peak learning rate of a group, with its factors `lr_scale` and `width_scale`."""
+    return group["lr"] * group.get("lr_scale", 1.0) * group.get("width_scale", 1.0)
+
+
+def decay_at_any_width(optimizer: Optimizer) -> None:
+    """Divide the weight decay of groups by `width_scale`, with which learning rates multiply it."""
+    for group in optimizer.param_groups:
+        if "width_scale" in group and "weight_decay" in group:
+            group["weight_decay"] /= group["width_scale"]
 
 
 def _require_number(name: str, groups: Sequence[Group]) -> None:
@@ -66,7 +73,7 @@ def _require_number(name: str, groups: Sequence[Group]) -> None:
         known = sorted(
             key
             for key, value in groups[0].items()
-            if isinstance(value, float) and key not in ("lr", "lr_scale")
+            if isinstance(value, float) and key not in ("lr", "lr_scale", "width_scale")
         )
         problem = f"is {wrong[0]!r}, not a number" if wrong else "is unknown to the optimizer"
         raise RunError(
@@ -87,6 +94,7 @@ def make_optimizer(
         optimizer = make(groups)
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
+    decay_at_any_width(optimizer)
     has_parts = any(part_of(p) is not None for group in groups for p in group["params"])
     if has_parts and type(optimizer) in (torch.optim.Muon, torch.optim.Adafactor):
         name = type(optimizer).__name__

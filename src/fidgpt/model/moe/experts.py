@@ -161,6 +161,7 @@ class StackedLoRA(nn.Module):
     """
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"lora_b": 1}, "rows": {"lora_a": 2}}
+    MATRICES: ClassVar[Sequence[str]] = ("lora_a", "lora_b")
 
     def __init__(
         self,
@@ -221,6 +222,7 @@ class Experts(nn.Module):
 class StackedExperts(Experts):
     """Experts with stacked matrices, [num_experts, outside, inside], and their adapters."""
 
+    MATRICES: ClassVar[Sequence[str]] = ("gate", "up", "down")
     adapters: nn.ModuleDict
 
     def _split(self) -> Split:

@@ -181,6 +181,8 @@ class Router(nn.Module):
 
     keeps_float32: ClassVar[bool] = True  # rounding of logits would change the selection
 
+    MATRICES: ClassVar[Sequence[str]] = ("weight",)
+
     def __init__(
         self,
         *,

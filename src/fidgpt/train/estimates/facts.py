@@ -27,7 +27,7 @@ from fidgpt.train.device import Machine, machine_at_hand
 from fidgpt.train.divergence import Divergence
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.loss import CrossEntropy, NextToken
-from fidgpt.train.optimizer_groups import peak_rate
+from fidgpt.train.optimizer_groups import decay_at_any_width, peak_rate
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.state import check_progress
@@ -392,7 +392,9 @@ def parameter_groups(recipe: Recipe) -> list[GroupFacts]:
     layers = _layers_by_pattern(names.values())
     found = recipe.groups(model)
     with contextlib.suppress(*NEEDS_NUMBERS):  # without the optimizer's defaults then
-        found = recipe.optimizer(found).param_groups
+        optimizer = recipe.optimizer(found)
+        decay_at_any_width(optimizer)
+        found = optimizer.param_groups
     return [
         GroupFacts(
             name=str(group.get("name", number)),
