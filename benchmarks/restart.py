@@ -59,7 +59,7 @@ def work() -> None:
     marked(DataParallel, "__enter__", before="config", after="rendezvous")
     marked(Trainer, "prepare", after="text")
     marked(Trainer, "setup", after="loading")
-    marked(Trainer, "launch", after=PHASES[-1])
+    marked(TrainStep, "launch", after=PHASES[-1])
     train.run()
 
 
