@@ -46,8 +46,6 @@ from fidgpt.graph.difference.patches import apply_patch, dump_patch
 from fidgpt.graph.errors import is_user_error
 from fidgpt.graph.provenance import dump_provenance
 from fidgpt.model.materialization import materialize
-from fidgpt.sweep import read_results
-from fidgpt.sweep.results import csv_of
 from fidgpt.train import Checkpoints, Mirror
 from fidgpt.train.checkpoints import check_fit, manifest, mirror
 from fidgpt.train.trackers.trackers import read_rows
@@ -325,22 +323,6 @@ def _read_metrics(folder: Path) -> None:
             curves.curve_of(run, metric, over="step")
 
 
-def _table() -> str:
-    row: dict[str, Any] = {
-        **{"name": "seed=1", "fingerprint": "f" * 12, "status": "finished", "directory": "a"},
-        **{"values": {"seed": "1"}, "directives": ["set:seed=1"], "step": 2, "seconds": 1.0},
-        **{"metrics": {"loss": 1.5, "step": 2}, "attempts": 1, "last_words": "", "code": "abc"},
-        **{"num_steps": 2, "flops": 1e9, "parameters": 5, "tokens": 6},
-    }
-    return json.dumps(row) + "\n" + json.dumps({**row, "fingerprint": "e" * 12}) + "\n"
-
-
-def _read_table(folder: Path) -> None:
-    results = read_results(folder)
-    csv_of([list(row.values()) for row in results])
-    results._repr_html_()
-
-
 def _provenance(folder: Path) -> Path:
     (folder / "config.json").write_text(graph.dump(_changed()))
     (folder / "provenance.json").write_text(dump_provenance(_changed()))
@@ -527,7 +509,6 @@ TARGETS = {
         _prepare_typed,
         "typed",
     ),
-    "results of a sweep": Target(_text("table.jsonl", _table), _read_table, "lines"),
 }
 
 _STRINGS = [

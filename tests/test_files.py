@@ -1,6 +1,5 @@
 """Reading and removing files that others may have put there."""
 
-import csv
 import io
 import json
 import os
@@ -15,9 +14,6 @@ from fidgpt import files
 from fidgpt.cli import app
 from fidgpt.compose.index_build import write
 from fidgpt.parallel.placement import Block
-from fidgpt.sweep import read_results
-from fidgpt.sweep.objective import objective_of
-from fidgpt.sweep.results import best, csv_of
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.tensors import write_pieces
 
@@ -88,13 +84,6 @@ def test_control_characters_reach_no_terminal(
     assert screen.getvalue() == (shown if shown and is_terminal else text)
 
 
-@pytest.mark.parametrize("cell", ["=1+2", "+cmd", "-x", "@SUM(A1)", "\t=1", "-1+2", "+-1"])
-def test_a_spreadsheet_computes_no_cell(cell: str) -> None:
-    plain = [-1.5, "-1.5", "+2", "-1e-4", "set:a=-1", "a-b", None, -3]
-    [row] = csv.reader(io.StringIO(csv_of([[cell, *plain]])))
-    assert row == [f"'{cell}", "-1.5", "-1.5", "+2", "-1e-4", "set:a=-1", "a-b", "", "-3"]
-
-
 def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:
     files_of = []
     for number in range(8):  # safetensors orders several entries of metadata at random
@@ -103,23 +92,6 @@ def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:
         write_pieces(path, {name: Block(torch.ones(2), (0,), (2,)) for name in ("b", "a")})
         files_of.append(path.read_bytes())
     assert len({*files_of}) == 1
-
-
-def test_rows_of_a_sweep_are_of_the_kinds_that_were_written(tmp_path: Path) -> None:
-    row = {
-        **dict.fromkeys(("name", "fingerprint", "status", "directory", "last_words"), "a"),
-        **{"values": {"seed": "1"}, "metrics": {"loss": 1.0}, "directives": [], "seconds": 1.0},
-        **dict.fromkeys(("num_steps", "step", "attempts"), 1),
-    }
-    wrong = [
-        *({**row, key: None} for key in row),
-        *({**row, "directory": name} for name in ("../../etc", "/etc")),
-        *({**row, "values": {"seed": 1}}, {**row, "directives": [1]}, [], 3),
-    ]
-    text = "".join(json.dumps(one) + "\n" for one in [row, *wrong])
-    (tmp_path / "table.jsonl").write_text(text + "[" * 100_000)
-    assert list(read_results(tmp_path)) == [row]
-    assert best([{**row, "metrics": {"loss": {}}}, row], objective_of("loss")) == row
 
 
 def test_leftovers_of_others_stay(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import csv
 import functools
 import hashlib
 import io
-import itertools
 import json
 import os
 import re
@@ -20,30 +19,22 @@ from rich.table import Table
 from rich.text import Text
 
 import fidgpt
-from fidgpt.compose.directives import DEFAULT_CONFIG
 from fidgpt.compose.trust import require_own_files
-from fidgpt.files import is_inside, parse_json, read_bytes, wait_for_lock, write_whole
+from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
 from fidgpt.graph.secrets import redacted
-from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.points import Plan
 from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train.estimates.summary_text import counted, duration, magnitude
 
 Result = dict[str, Any]
-TABLE, SHEET, LOCK, SWEEPS = "table.jsonl", "results.csv", ".table.lock", "sweeps.jsonl"
-_FORMULA = re.compile(r"[=@\t\r]|[+-](?!(\d*\.?\d+|\d+\.)(e[+-]?\d+)?$)")  # but no number
+TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
 SEED = re.compile(r"(?i)\bseed(_\d+)?$")  # the name of an axis that only repeats runs
-_REPLACED = (SHEET, SWEEPS, "objective.json", "bisect.jsonl")
+_REPLACED = (SHEET, "objective.json")
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
-_REQUIRED: Mapping[str, Any] = {
-    **dict.fromkeys(("name", "fingerprint", "status", "directory", "last_words"), str),
-    **{"values": dict, "metrics": dict, "directives": list, "seconds": int | float},
-    **dict.fromkeys(("num_steps", "step", "attempts"), int),
-}
 _WIDTH = 1000  # of a log that no terminal shows, so that a row stays in one line
 _SECONDS = 2.0  # between two writes while nothing ends
 FAILED = ("failed", "diverged")
@@ -55,8 +46,21 @@ _KEPT = ("step", "metrics", "attempts", "seconds", "last_words", "code", "status
 
 
 def read_table(directory: Path) -> list[Result]:
-    """Return the valid rows of a sweep's results; none before anything was run."""
-    return [row for row in _rows(directory) if row is not None]
+    """Return the rows of a sweep's results; none before anything was run.
+
+    Raises:
+      ConfigError: the table is damaged.
+    """
+    path = directory / TABLE
+    try:
+        return [parse_json(line) for line in read_bytes(path).decode().split("\n") if line]
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is damaged: {error}. Remove it, and give the command of the sweep again: "
+            "finished points are not run again."
+        ) from error
 
 
 def claim(directory: Path) -> None:
@@ -76,33 +80,6 @@ def claim(directory: Path) -> None:
         (directory / LOCK).touch()
 
 
-def num_damaged(directory: Path) -> int:
-    """Return the number of invalid rows in a sweep's results."""
-    return _rows(directory).count(None)
-
-
-def _rows(directory: Path) -> list[Result | None]:
-    try:
-        text = read_bytes(directory / TABLE).decode(errors="replace")
-    except FileNotFoundError:
-        return []
-    return [_row(line) for line in text.split("\n") if line]
-
-
-def _row(line: str) -> Result | None:
-    try:
-        row = parse_json(line)
-    except ValueError:
-        return None
-    is_row = isinstance(row, dict) and all(
-        isinstance(row.get(name), kind) for name, kind in _REQUIRED.items()
-    )
-    if not is_row or not is_inside(row["directory"]):
-        return None
-    texts = (*row["directives"], *row["values"].values())
-    return row if all(isinstance(one, str) for one in texts) else None
-
-
 def write_table(directory: Path, rows: Sequence[Result]) -> None:
     """Write `table.jsonl`, and the same as a spreadsheet; the caller holds the lock."""
     lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -120,15 +97,10 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
 
 
 def csv_of(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as a text of comma-separated values, none of which a spreadsheet computes."""
+    """Return rows as a text of comma-separated values."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([_inert(cell) for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
-
-
-def _inert(cell: Any) -> Any:
-    """Return a cell with a quote before what would be a formula; numbers stay."""
-    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 @functools.cache
@@ -190,16 +162,12 @@ class ResultsTable:
       directory: of the sweep.
       jobs: the points that run now.
       rows: by fingerprint, those of the jobs first.
-      trouble: why the files could not be written last time; None if they were.
-      num_damaged: invalid rows of the table, which are rewritten.
     """
 
     def __init__(self, directory: Path, jobs: Sequence[Job]) -> None:
         self.directory = directory
         self._started: dict[str, float] = {}
         self._written = 0.0
-        self.trouble: str | None = None
-        self.num_damaged = num_damaged(directory)
         old = {row["fingerprint"]: row for row in read_table(directory)}
         self.jobs = list(jobs)
         self.rows = {job.point.fingerprint: _resumed_row(job, old) for job in jobs}
@@ -249,23 +217,15 @@ class ResultsTable:
             self.write()
 
     def write(self) -> None:
-        """Write both files atomically, merged with the rows of other processes.
-
-        If that fails, as on a full disk, `trouble` holds the reason until the next write.
-        """
+        """Write both files atomically, merged with the rows of other processes."""
         self._written = time.monotonic()
-        try:
-            with (self.directory / LOCK).open("ab") as file:
-                wait_for_lock(file)
-                there = {row["fingerprint"]: row for row in read_table(self.directory)}
-                done = {row["fingerprint"] for row in self if row["status"] == "finished"}
-                kept = self._touched | done
-                self.rows |= {key: row for key, row in there.items() if key not in kept}
-                write_table(self.directory, list(self.rows.values()))
-        except OSError as error:
-            self.trouble = f"the results in {self.directory} cannot be written: {error.strerror}."
-            return
-        self.trouble = None
+        with (self.directory / LOCK).open("ab") as file:
+            wait_for_lock(file)
+            there = {row["fingerprint"]: row for row in read_table(self.directory)}
+            done = {row["fingerprint"] for row in self if row["status"] == "finished"}
+            kept = self._touched | done
+            self.rows |= {key: row for key, row in there.items() if key not in kept}
+            write_table(self.directory, list(self.rows.values()))
         self._touched = set(self._started)
 
 
@@ -280,55 +240,6 @@ def changed_code(table: ResultsTable) -> list[str]:
         "its commit."
     )
     return [line] if names else []
-
-
-def _described(items: Sequence[Item]) -> dict[str, list[str]]:
-    """Return what a sweep varies, whatever the values and however often it repeats them.
-
-    Its directives outside of the axes, and what its axes are.
-    """
-    axes = [item for item in items if isinstance(item, Axis) and not item.is_repeat]
-    directives = [item for item in items if isinstance(item, str)]
-    return {"directives": directives, "axes": [one for axis in axes for one in axis.identity]}
-
-
-def _sweep_name(sweep: Mapping[str, list[str]]) -> str:
-    base = " ".join(sweep["directives"]) or f"config:{DEFAULT_CONFIG}"
-    return f"{base} over {', '.join(sweep['axes']) or 'nothing'}"
-
-
-def _are_unrelated(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> bool:
-    """Return whether neither of two sweeps only varies more of the same config."""
-    first, second = {*one["axes"]}, {*other["axes"]}
-    return one["directives"] != other["directives"] or not (first <= second or second <= first)
-
-
-def record_sweep(directory: Path, items: Sequence[Item]) -> None:
-    """Record in a directory that a sweep runs there, once."""
-    known, sweep = _recorded(directory), _described(items)
-    if sweep not in known:
-        rows = (json.dumps(one, ensure_ascii=False) + "\n" for one in (*known, sweep))
-        write_whole(directory / SWEEPS, "".join(rows))
-
-
-def several_sweeps(directory: Path, items: Sequence[Item] | None = None) -> list[str]:
-    """Return a warning if a directory holds unrelated sweeps, with that of `items` if given."""
-    known = _recorded(directory)
-    if items is not None and (own := _described(items)) not in known:
-        known.append(own)
-    is_mixed = any(_are_unrelated(*two) for two in itertools.combinations(known, 2))
-    line = (
-        f"{directory} holds several sweeps, which a report compares; another --run_dir keeps them "
-        f"apart: {'; '.join(map(_sweep_name, known))}"
-    )
-    return [line] if is_mixed else []
-
-
-def _recorded(directory: Path) -> list[dict[str, list[str]]]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it only serves warnings
-        lines = read_bytes(directory / SWEEPS).decode().splitlines()
-        return [{key: row[key] for key in ("directives", "axes")} for row in map(parse_json, lines)]
-    return []
 
 
 def log_width() -> int:

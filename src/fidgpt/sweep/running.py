@@ -19,7 +19,7 @@ from fidgpt.sweep.axes import Axis, Item, with_files_read
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table, several_sweeps
+from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import peak_flops
 from fidgpt.train.estimates.summary_text import UTILISATION
@@ -57,9 +57,8 @@ class Sweep:
         rest = [*with_files_read(item for item in items if not isinstance(item, fdl.Config))]
         if graphs[1:] or (graphs and items[0] is not graphs[0]):
             raise ConfigError("a graph must be the first item: give one, before all directives.")
-        self._given: list[Item] = [*map(fingerprint, graphs), *rest]
-        self.directory = Path(directory or Path("runs") / default_name(self._given))
-        self.items = self._given
+        self.items: list[Item] = [*map(fingerprint, graphs), *rest]
+        self.directory = Path(directory or Path("runs") / default_name(self.items))
         if graphs:
             results.claim(self.directory)
             path = self.directory / f"base-{fingerprint(graphs[0])[:12]}.json"
@@ -123,7 +122,7 @@ class Sweep:
         """
         every, by = self.jobs, self.compared_by
         table = ResultsTable(self.directory, every)
-        with Screen(table, items=self._given, objective=by, console=console) as screen:
+        with Screen(table, objective=by, console=console) as screen:
             todo = [job for job in every if screen.table.row(job)["status"] != "finished"]
             if len(todo) < len(every):
                 screen.log(f"{len(every) - len(todo)} of {len(every)} points are done already.")
@@ -140,7 +139,6 @@ class Sweep:
         lines = [
             *results.summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done),
             f"in {self.directory}",
-            *(f"warning: {one}" for one in several_sweeps(self.directory, self._given)),
         ]
         return Group(results.points_table(self.plan, flops_per_second=speed), *map(Text, lines))
 
