@@ -316,8 +316,8 @@ def _dotted_name(thing: Any) -> str:
 
 def _package(name: str, packages: tuple[str, ...]) -> str | None:
     """Return the first package that contains a name; None if none does."""
-    inside = (one for one in packages if name == one or name.startswith(f"{one}."))
-    return next(inside, None)
+    holders = (package for package in packages if f"{name}.".startswith(f"{package}."))
+    return next(holders, None)
 
 
 def _split_module(name: str, package: str) -> str:
@@ -348,29 +348,29 @@ def write_targets(root: Any) -> str:
     """
     bound = clone(bind(root))
     has_tags = _drop_tags(bound)
-    found = nodes(bound)
+    all_nodes = nodes(bound)
     written: dict[int, Any] = {}
     errors: list[str] = []
     modules: set[str] = set()
-    for node in reversed(found):
+    for node in reversed(all_nodes):
         try:
             written[id(node.value)] = _written_node(node.value, written, modules)
         except ConfigError as error:
             errors.append(f"{node.path or 'the top'}: {error}")
     raise_all(errors)
-    shared = [node for node in found if len(node.parents) > 1 and _has_nodes(node)]
+    shared = [node for node in all_nodes if len(node.parents) > 1 and _has_nodes(node)]
     places = dict.fromkeys(id(written[id(node.value)]) for node in shared)
     text = write_yaml(_with_references(written[id(bound)], "", places))
     with at("the YAML would not be read back"):
-        again = read_targets(text, allowed=tuple(one for one in modules if _refusal(one, ())))
+        again = read_targets(text, allowed=tuple(name for name in modules if _refusal(name, ())))
     raise_all(
         [
-            f"{one.path or 'the top'}: would change when read back ({one.detail}); annotate the "
-            "argument, or use a type of YAML, such as a list for a tuple."
-            for one in diff(bound, again)
+            f"{change.path or 'the top'}: would change when read back ({change.detail}); annotate "
+            "the argument, or use a type of YAML, such as a list for a tuple."
+            for change in diff(bound, again)
         ]
     )
-    return "".join(f"# {line}\n" for line in _remarks(found, shared, has_tags)) + text
+    return "".join(f"# {line}\n" for line in _remarks(all_nodes, shared, has_tags)) + text
 
 
 def _drop_tags(bound: Any) -> bool:
@@ -388,7 +388,7 @@ def _drop_tags(bound: Any) -> bool:
     return has_tags
 
 
-def _remarks(found: list[Node], shared: list[Node], has_tags: bool) -> Iterator[str]:
+def _remarks(all_nodes: list[Node], shared: list[Node], has_tags: bool) -> Iterator[str]:
     """Yield the comments at the top of the file."""
     if has_tags:
         yield "Quantities that are inherited by tags are written out wherever they are inherited."
@@ -399,7 +399,7 @@ def _remarks(found: list[Node], shared: list[Node], has_tags: bool) -> Iterator[
         ),
         (
             "Created on each call by fidgpt; Hydra would pass the uncalled partial:",
-            [node.path for node in found if type(node.value) is fdl.ArgFactory],
+            [node.path for node in all_nodes if type(node.value) is fdl.ArgFactory],
         ),
     ):
         yield from [title, *(f"  {row}" for row in rows)] if rows else []

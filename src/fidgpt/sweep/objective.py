@@ -70,8 +70,8 @@ def objective_of(text: str) -> Objective:
 
 def usual(rows: Iterable[Mapping[str, Any]]) -> Objective:
     """Return the default objective of rows of a table: the held-out loss where it is measured."""
-    known = {name for row in rows for name in row["metrics"]}
-    return Objective(next((one for one in USUAL if one in known), "loss"))
+    measured = {name for row in rows for name in row["metrics"]}
+    return Objective(next((name for name in USUAL if name in measured), "loss"))
 
 
 def write_objective(objective: Objective, directory: Path) -> None:

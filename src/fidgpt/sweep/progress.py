@@ -34,9 +34,9 @@ class Pace:
 
     def progressed(self, job: Job, step: int) -> None:
         """Record a step, unless it is one from before the run was continued."""
-        known = self._steps[job.point.fingerprint]
-        self._steps[job.point.fingerprint] = max(step, known)
-        self._flops += _flops(job, max(0, step - known))
+        before = self._steps[job.point.fingerprint]
+        self._steps[job.point.fingerprint] = max(step, before)
+        self._flops += _flops(job, max(0, step - before))
 
     def left(self, jobs: Iterable[tuple[Job, int]]) -> float | None:
         """Return the seconds left of all runs, each given with its last step; None if unknown."""

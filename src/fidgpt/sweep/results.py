@@ -137,11 +137,11 @@ def new_row(job: Job) -> Result:
 
 def _resumed_row(job: Job, old: Mapping[str, Result]) -> Result:
     """Return the row of a job before it starts, with what earlier processes recorded."""
-    known = old.get(job.point.fingerprint, {})
-    row = new_row(job) | {key: known[key] for key in _KEPT if key in known}
-    before = known.get("values", {})
+    earlier = old.get(job.point.fingerprint, {})
+    row = new_row(job) | {key: earlier[key] for key in _KEPT if key in earlier}
+    before = earlier.get("values", {})
     if row["values"].keys() < before.keys():  # an earlier sweep had more axes
-        row["name"] = known["name"]
+        row["name"] = earlier["name"]
     row["values"] = {**before, **row["values"]}
     if job.is_done:
         metrics = {**row["metrics"], **job.result()}
@@ -256,12 +256,12 @@ def table(
     head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, numbers: Collection[str] = ()
 ) -> Table:
     """Return a table whose columns of numbers are aligned to the right."""
-    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    columns = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in head:
-        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        columns.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    return made
+        columns.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return columns
 
 
 def points_table(plan: Plan, *, flops_per_second: float) -> Table:
@@ -304,7 +304,7 @@ def results_table(rows: Iterable[Result], objective: Objective | None = None) ->
     """Return the results of points, with the last words of those that failed."""
     rows = list(rows)
     names = dict.fromkeys([*reversed(USUAL), objective.name if objective else "loss"])
-    shown = [one for one in names if any(one in row["metrics"] for row in rows)]
+    shown = [name for name in names if any(name in row["metrics"] for row in rows)]
     words = ["last words"] if any(row["last_words"] for row in rows) else []
     lines: list[list[str | Text]] = []
     for row in rows:
@@ -313,7 +313,7 @@ def results_table(rows: Iterable[Result], objective: Objective | None = None) ->
         values = [row["metrics"].get(name) for name in shown]
         cells = [row["name"], row["fingerprint"][:12], status]
         cells += [f"{row['step']:,}/{row['num_steps']:,}"]
-        cells += [f"{one:.4f}" if isinstance(one, int | float) else "-" for one in values]
+        cells += [f"{value:.4f}" if isinstance(value, int | float) else "-" for value in values]
         lines.append(cells + ([row["last_words"]] if words else []))
     numbers = ("step", *shown)
     return table(("point", "fingerprint", "status", *numbers, *words), lines, numbers=numbers)
@@ -337,7 +337,7 @@ def name_without(row: Result, labels: Collection[str]) -> str:
 def tally(rows: Iterable[Result], count: int) -> str:
     """Return how many of so many points are done, and how many failed."""
     statuses = [row["status"] for row in rows]
-    num_failed = sum(one in FAILED for one in statuses)
+    num_failed = sum(status in FAILED for status in statuses)
     failed = f", {num_failed} failed" if num_failed else ""
     return f"{statuses.count('finished')} of {count} done{failed}"
 
@@ -370,22 +370,21 @@ class Results(list[Result]):
 
     def _verdict(self) -> str:
         """Return which point is the best, by the mean of the runs that repeat it."""
-        by, alike = self._objective or usual(self), dict[Any, list[Result]]()
+        by, groups = self._objective or usual(self), dict[Any, list[Result]]()
         for row in self:
             if row["status"] == "finished" and isinstance(row["metrics"].get(by.name), int | float):
-                values = (one for one in row["values"].items() if not SEED.search(one[0]))
-                alike.setdefault(frozenset(values), []).append(row)
-        if len(alike) < 2 or all(len(rows) == 1 for rows in alike.values()):
-            row = self.best()
-            shown = f"{row['name']}, {by.name} {row['metrics'][by.name]:.4f}" if row else ""
-            return f"best: {shown}" if row else "no result yet"
+                values = (item for item in row["values"].items() if not SEED.search(item[0]))
+                groups.setdefault(frozenset(values), []).append(row)
+        if not groups:
+            return "no result yet"
         means = [
             (statistics.fmean(row["metrics"][by.name] for row in rows), rows)
-            for rows in alike.values()
+            for rows in groups.values()
         ]
-        mean, rows = min(means, key=lambda one: by.sorted_by(one[0]))
+        mean, rows = min(means, key=lambda pair: by.sorted_by(pair[0]))
         count = f", the mean of {len(rows)} runs" if len(rows) > 1 else ""
-        name = name_without(rows[0], [label for label in rows[0]["values"] if SEED.search(label)])
+        repeats = [label for label in rows[0]["values"] if SEED.search(label)]
+        name = name_without(rows[0], repeats) if count else rows[0]["name"]
         return f"best: {name}, {by.name} {mean:.4f}{count}"
 
     def _repr_html_(self) -> str:

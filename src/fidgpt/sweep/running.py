@@ -73,11 +73,11 @@ class Sweep:
           ConfigErrors: some are wrong, and the first of those are named.
           ConfigError: no run reports the objective.
         """
-        made = plan(self.items, allowed=self.allowed)
+        points = plan(self.items, allowed=self.allowed)
         if self.objective is not None:
-            cfg = compose(made.points[0].directives, own_catalogue(self.allowed)).config
+            cfg = compose(points.points[0].directives, own_catalogue(self.allowed)).config
             refuse_unreportable(self.objective, cfg)
-        return made
+        return points
 
     @property
     def compared_by(self) -> Objective | None:
@@ -144,21 +144,21 @@ class Sweep:
 
     def _speed(self) -> tuple[float, str]:
         """Return FLOPs per second of the points that ran here, or of this machine."""
-        rows = [one for one in read_table(self.directory) if one["status"] == "finished"]
-        seconds = {one["fingerprint"]: one["seconds"] for one in rows}
-        known = [one for one in self.points if seconds.get(one.fingerprint)]
-        if known:
-            total = sum(seconds[one.fingerprint] for one in known)
-            flops = sum(one.cost.flops for one in known)
-            return flops / total, f"as the {len(known)} that ran so far"
+        rows = [row for row in read_table(self.directory) if row["status"] == "finished"]
+        seconds = {row["fingerprint"]: row["seconds"] for row in rows}
+        timed = [point for point in self.points if seconds.get(point.fingerprint)]
+        if timed:
+            total = sum(seconds[point.fingerprint] for point in timed)
+            flops = sum(point.cost.flops for point in timed)
+            return flops / total, f"as the {len(timed)} that ran so far"
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         basis = f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
         return UTILISATION * peak, f"{basis}, besides the time to start each"
 
     def _repr_html_(self) -> str:
-        known = {row["fingerprint"]: row for row in read_table(self.directory)}
-        rows = [known.get(job.point.fingerprint, new_row(job)) for job in self.jobs]
+        recorded = {row["fingerprint"]: row for row in read_table(self.directory)}
+        rows = [recorded.get(job.point.fingerprint, new_row(job)) for job in self.jobs]
         states = Group(Results(rows, self.compared_by), Text(results.tally(rows, len(rows))))
         return results.as_html(Group(self, states))
 

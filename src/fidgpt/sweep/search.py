@@ -115,9 +115,9 @@ def space(text: str) -> Space:
         prefix, right = split_value(text)
         values = split_at_commas(right)
         match = _RANGE.fullmatch(values[0]) if len(values) == 1 else None
-        found = None if match is None else _range(match[1], match[2], text)
-        if found is not None:
-            return Space(text, prefix.lstrip(), found)
+        distribution = None if match is None else _range(match[1], match[2], text)
+        if distribution is not None:
+            return Space(text, prefix.lstrip(), distribution)
     directives = axis_values(text, flag="--space")
     if len(set(directives)) < 2:
         raise ConfigError(
@@ -125,14 +125,14 @@ def space(text: str) -> Space:
             "range(64,513,64) or several values separated by commas."
         )
     prefix = split_value(directives[0])[0]
-    choices = tuple(one.removeprefix(prefix) for one in directives)
+    choices = tuple(directive.removeprefix(prefix) for directive in directives)
     return Space(text, prefix, distributions.CategoricalDistribution(choices))
 
 
 def _range(kind: str, inside: str, text: str) -> Distribution | None:
     """Return the range of a call, or None if the call lists values as on an axis."""
     try:
-        numbers = [float(one) for one in inside.split(",")]
+        numbers = [float(number) for number in inside.split(",")]
     except ValueError:
         return None
     if kind == "range":
@@ -166,7 +166,7 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
     Raises:
       ConfigError: there is no such sampler, or it cannot sample these spaces.
     """
-    known: dict[str, MakeSampler] = {
+    factories: dict[str, MakeSampler] = {
         "tpe": lambda seed: samplers.TPESampler(
             seed=seed, multivariate=True, constant_liar=parallel
         ),
@@ -174,8 +174,8 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
         "grid": lambda _: samplers.GridSampler(grid_of(spaces), seed=0),
         "cmaes": lambda seed: samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
     }
-    if name not in known:
-        raise ConfigError(f"--search={name}: there is no such sampler. {suggest(name, known)}")
+    if name not in factories:
+        raise ConfigError(f"--search={name}: there is no such sampler. {suggest(name, factories)}")
     if name == "grid":
         grid_of(spaces)
     if name == "cmaes" and sum(space.values is None for space in spaces) < 2:
@@ -183,7 +183,7 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
             "--search=cmaes needs at least two continuous ranges, such as "
             "--space=tag:LearningRate=log(1e-5,1e-1): use --search=tpe."
         )
-    return known[name]
+    return factories[name]
 
 
 def grid_of(spaces: Sequence[Space]) -> dict[str, list[Any]]:
@@ -330,7 +330,7 @@ class Search:
         directives = [item for item in items if isinstance(item, str)]
         self._content = {
             "directives": directives,
-            "spaces": [one.text for one in self.spaces],
+            "spaces": [space.text for space in self.spaces],
             "objective": self.objective.text,
         }
         texts = [item if isinstance(item, str) else item.text for item in items]
@@ -341,7 +341,7 @@ class Search:
     @property
     def distributions(self) -> dict[str, Any]:
         """What is chosen, by name."""
-        return {one.name: one.distribution for one in self.spaces}
+        return {space.name: space.distribution for space in self.spaces}
 
     @cached_property
     def points(self) -> Maker:
@@ -352,11 +352,11 @@ class Search:
           ConfigError: no run reports the objective.
         """
         items = [item if isinstance(item, str) else item.axis() for item in self.items]
-        made = Maker(items, own_catalogue(self.allowed))
-        graph = made.graph(made.first)
-        raise_all(made.effects[0])
+        maker = Maker(items, own_catalogue(self.allowed))
+        graph = maker.graph(maker.first)
+        raise_all(maker.effects[0])
         objectives.refuse_unreportable(self.objective, graph)
-        return made
+        return maker
 
     def job(self, values: Mapping[str, Any]) -> Job:
         """Return the job of values by the names of their spaces.
@@ -364,7 +364,7 @@ class Search:
         Raises:
           ConfigError, InitError: the point fails its checks.
         """
-        return self._job([one.choice(values[one.name]) for one in self.spaces])
+        return self._job([space.choice(values[space.name]) for space in self.spaces])
 
     def _job(self, chosen: Sequence[Choice]) -> Job:
         point = self.points.point(chosen, self.points.graph(chosen))
@@ -391,12 +391,12 @@ class Search:
             direction="maximize" if self.objective.is_larger_better else "minimize",
         )
         for name, value in self._content.items():
-            known = study.user_attrs.get(name)
-            if known is None:
+            recorded = study.user_attrs.get(name)
+            if recorded is None:
                 study.set_user_attr(name, value)
-            elif known != value:
+            elif recorded != value:
                 raise ConfigError(
-                    f"{self.directory} holds a search with {name} {json.dumps(known)}, and this "
+                    f"{self.directory} holds a search with {name} {json.dumps(recorded)}, and this "
                     f"one has {json.dumps(value)}: name another --run_dir."
                 )
         return study
@@ -509,17 +509,17 @@ class Driver(Screen):
     def _unfinished(self, *, wait: bool) -> Iterator[Job | None]:
         """Yield what was begun before, or by other processes, and is not running now."""
         while True:
-            mine = {one.number for trials in self._open.values() for one in trials}
-            left = [one for one in self._trials if one.state == TrialState.RUNNING]
-            left = [one for one in left if one.number not in mine]
-            for known in left:
-                trial = optuna.Trial(self._study, known._trial_id)
+            mine = {trial.number for trials in self._open.values() for trial in trials}
+            running = [trial for trial in self._trials if trial.state == TrialState.RUNNING]
+            others = [trial for trial in running if trial.number not in mine]
+            for other in others:
+                trial = optuna.Trial(self._study, other._trial_id)
                 for name, distribution in self._search.distributions.items():
                     if name not in trial.params:  # its process was killed before it chose
                         trial._suggest(name, distribution)
                 if (job := self._job(trial, is_new=False)) is not None:
                     yield job
-            if not (left and wait):
+            if not (others and wait):
                 return
             yield None
 
