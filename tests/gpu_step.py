@@ -24,8 +24,8 @@ from torch.utils._pytree import tree_leaves
 from fidgpt import graph
 from fidgpt.model import kernels, materialization
 from fidgpt.optim.groups import train_only
-from fidgpt.train import Trainer, step
-from fidgpt.train.rows import Votes
+from fidgpt.train import Trainer, micro_batches, train_step
+from fidgpt.train.delayed_metrics import StepStatus
 
 GPU = torch.device("cuda", 0)
 # Operations that only ask for memory, or for a device.
@@ -130,7 +130,7 @@ def _synchronize(*_: object) -> None:
         Counting.current.taken.waits[f"synchronize in {_place()}"] += 1
 
 
-def _micro_batches(batch: Tensor, **options: Any) -> list[step.MicroBatch]:
+def _micro_batches(batch: Tensor, **options: Any) -> list[micro_batches.MicroBatch]:
     """Return micro-batches whose tokens were counted on the CPU, on the device."""
     with unset_fake_temporarily():
         parts = _split(batch, **{**options, "device": torch.device("cpu"), "division": None})
@@ -140,7 +140,7 @@ def _micro_batches(batch: Tensor, **options: Any) -> list[step.MicroBatch]:
     ]
 
 
-_split = step.micro_batches
+_split = micro_batches.micro_batches
 
 
 def _flex(
@@ -184,7 +184,7 @@ def _patched() -> Iterator[None]:
         patch(torch.cuda, is_initialized=lambda: True, synchronize=_synchronize)
         patch(Tensor, record_stream=lambda *_: None)
         patch(materialization, initialize=lambda *_, **__: None, _fill=lambda *_, **__: None)
-        patch(step, micro_batches=_micro_batches)
+        patch(train_step, micro_batches=_micro_batches)
         patch(kernels, _compiled=lambda _: _flex)
         yield
 
@@ -208,7 +208,7 @@ def take(cfg: fdl.Config[Trainer]) -> Taken:
         with unset_fake_temporarily():
             return rows.clone()
 
-    trainer.data = SimpleNamespace(batch=batch, full_batches=float)
+    trainer.stream = SimpleNamespace(batch=batch, full_batches=float)
     with _patched(), trainer.parallel:
         trainer.parallel.shard(trainer.model, trainer.precision)
         with FakeTensorMode(allow_non_fake_inputs=True):
@@ -223,7 +223,9 @@ def _take(trainer: Any, counting: Counting) -> None:
     state = trainer.init_state()
     for mode in (Counting(), counting):
         with mode:
-            shares = state.ahead or trainer._load(state)
-            trainer.launch(state, shares, votes=lambda: Votes(seconds=(1.0,)), loads_next=True)
+            step, index = trainer.step, state.step
+            batch = state.ahead or step.load(trainer, state, index)
+            status = lambda: StepStatus(seconds=(1.0,))  # noqa: E731
+            step.launch(trainer, state, index, batch, status=status, loads_next=True)
     devices = {one.device for one in state.model.parameters()}
     assert devices == {GPU}, f"parameters are on {devices}"

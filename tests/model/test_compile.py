@@ -25,7 +25,7 @@ from fidgpt.fiddlers import (
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
 from fidgpt.model.wrappers import InFloat8, Recomputed
-from fidgpt.train.facts import facts_of
+from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.loss import NextToken
 
 PROGRAM = """
