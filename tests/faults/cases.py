@@ -309,8 +309,9 @@ def write_texts(texts: Path) -> None:
 
 _TRAINER = "fidgpt.train.trainer:Trainer"
 _CHECKPOINTS = "fidgpt.train.checkpoints.checkpoints"
-STEP, CREATE, PREPARE, LOOP, RESTORE = (
-    f"{_TRAINER}.{name}" for name in ("launch", "_create", "prepare", "_loop", "setup")
+STEP = "fidgpt.train.train_step:TrainStep.launch"
+CREATE, PREPARE, LOOP, RESTORE = (
+    f"{_TRAINER}.{name}" for name in ("_create", "prepare", "_loop", "setup")
 )
 EVALUATION = "fidgpt.train.evaluation:Validation.__call__"
 SAVE, RETIRE = (f"{_CHECKPOINTS}:Checkpoints.{name}" for name in ("save", "_retire"))
