@@ -73,7 +73,7 @@ def test_the_layout_of_a_file() -> None:
             "Config": f"{module}:Part",
             "one_in": "",
             "tags": {"width": [f"{module}:Width"]},
-            "heard": {"width": 3},
+            "inherited": {"width": 3},
             "defaults": {"child": None, "other": None},
         },
     }
@@ -195,7 +195,7 @@ def test_nodes_that_inherit_different_values_are_written_apart() -> None:
         return fdl.Config(Outer, width=Width.new(width), child=fdl.Config(Part, Width.new()))
 
     found = written(fdl.Config(holding, [block(1), block(2), block(1)]))
-    assert [found[path]["heard"]["width"] for path in found if path.endswith("child")] == [1, 2]
+    assert [found[path]["inherited"]["width"] for path in found if path.endswith("child")] == [1, 2]
 
 
 @pytest.mark.parametrize("seed", range(40))

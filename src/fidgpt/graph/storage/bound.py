@@ -271,15 +271,12 @@ class BoundGraph:
         return [(step_from(value, key), one) for key, one in held]
 
     def _part_form(self, part: Any, known: Mapping[int, str]) -> Any:
-        # By the first names of parameters, with those removed since and without those added at
-        # their defaults, so that fingerprints stay.
+        # By the first names of parameters, with those removed since, so that fingerprints stay.
         first = {new: old for old, new in codec.renamed(fdl.get_callable(part)).items()}
         values = dict(codec.declared(fdl.get_callable(part), "REMOVED"))
-        added = codec.declared(fdl.get_callable(part), "ADDED")
         for key, value in self.arguments(part).items():
             name = first.get(str(key), str(key))
-            since = added.get(str(key), fdl.NO_VALUE)
-            if value is fdl.NO_VALUE or (type(value) is type(since) and value == since):
+            if value is fdl.NO_VALUE:
                 continue
             values[name] = self._form(value, known)
             if id(value) in self._formless and value is fiddle.default_of(part, key):

@@ -18,14 +18,14 @@ from fidgpt.graph import fiddle, walk
 from fidgpt.graph.binding import Resolved
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.expressions import read_float
-from fidgpt.graph.storage import codec, former
+from fidgpt.graph.storage import codec
 from fidgpt.graph.storage.bound import BoundGraph, value_key
 
 FORMAT = "fidgpt.config"
 VERSION = 1
 TAGGED = "TaggedValue"  # a tagged item of a list; it calls nothing
 KINDS = {"Config": fdl.Config, "Partial": fdl.Partial, "ArgFactory": fdl.ArgFactory}
-_SECTIONS = ("set", "tags", "heard", "defaults")
+_SECTIONS = ("set", "tags", "inherited", "defaults")
 _ENTRY = {*KINDS, TAGGED, *_SECTIONS, "one_in", "like"}
 _PER_COPY = frozenset(
     {"part", "shared", "tuple", "dict", "items", "object"}
@@ -384,7 +384,7 @@ class _Writer:
         sections = {
             "set": {str(key): codec.encode(one, self._refer) for key, one in known.items()},
             "tags": {key: sorted(map(codec.name_of, tags[key])) for key in sorted(tags)},
-            "heard": {
+            "inherited": {
                 str(key): codec.encode(one.value, self._show) for key, one in inherited.items()
             },
             "defaults": {k: one for k, one in _defaults_of(part).items() if k not in without},
@@ -444,7 +444,6 @@ class _Reading:
           ConfigError: the document is damaged, or names what it may not.
         """
         with _one_location():
-            former.unwrap(self._written, self._find)
             self._owners = {entry.get("one_in") for entry in self._written.values()}
             for path, entry in self._written.items():
                 with at(path[:80] or "the root", place=path):
