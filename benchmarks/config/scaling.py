@@ -25,7 +25,7 @@ from fidgpt.graph import (  # noqa: E402
     load,
     outline,
 )
-from fidgpt.graph.storage.bound import equal  # noqa: E402
+from fidgpt.graph.bound import equal  # noqa: E402
 from tests.graph import synthetic  # noqa: E402
 
 Task = Callable[[], Any]

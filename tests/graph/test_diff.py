@@ -8,8 +8,8 @@ import fiddle as fdl
 import pytest
 
 from fidgpt.graph import PartAdded, SharingChanged, ValueChanged, clone, clone_part, diff, diff_text
+from fidgpt.graph.bound import fingerprint
 from fidgpt.graph.formulas import make_formula
-from fidgpt.graph.storage.bound import fingerprint
 
 from . import elsewhere, namesakes
 from .parts import Depth, Outer, Part, Rate, Square, Wide, Width, holding, pair, scaled

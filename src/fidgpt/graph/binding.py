@@ -15,6 +15,7 @@ from fidgpt.graph.errors import ConfigError, listed, raise_all
 from fidgpt.graph.formulas import is_formula, look_up_names
 from fidgpt.graph.frozen import Freezer
 from fidgpt.graph.hints import computed
+from fidgpt.graph.identity import is_same
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
@@ -34,15 +35,7 @@ class Binding:
 
     def agrees(self, other: "Binding | Conflict | None") -> bool:
         """Whether both have one value: the same node, or equal plain values."""
-        if not isinstance(other, Binding):
-            return False
-        if self.value is other.value:
-            return True
-        if fiddle.kind_of(self.value) is not fiddle.kind_of(other.value) or (
-            is_node(self.value) and parts(self.value)
-        ):
-            return False
-        return self.value == other.value
+        return isinstance(other, Binding) and is_same(self.value, other.value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import fiddle, walk
+from fidgpt.graph import codec, fiddle, walk
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.storage import bound, codec
 
 _WIDTH = 100
 _DEEPEST = 12  # brackets inside of brackets; what lies deeper is a variable
@@ -136,7 +136,7 @@ class _Writer:
         self._name = name
         self._imports = _Imports()
         self._imports.variable(name)
-        self._graph = bound.BoundGraph(root, bound=False)
+        self._graph = BoundGraph(root, bound=False)
         self._code: dict[int, _Code] = {}
         self._height: dict[int, int] = {}
 

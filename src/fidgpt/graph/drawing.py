@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 import fiddle as fdl
 
 from fidgpt.graph import errors, hints, paths
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import changes
 from fidgpt.graph.difference.comparison import Comparison, Edge, diff
 from fidgpt.graph.outlines import leaf_text, outline
-from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import Node, children, is_shared_object, part_around, step_to, title
 
 # How a node, a row or an arrow differs; "" where no difference is drawn, and "followed" where

@@ -14,11 +14,12 @@ from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.graph import cloning, expressions, fiddle, formulas, hints, provenance, values
 from fidgpt.graph.binding import inherit_all, inherits, unset_parameters
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.errors import ConfigError, at, listed, nearest
 from fidgpt.graph.fitting import fitting as fitting_names
+from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef, describe, find_parameter
 from fidgpt.graph.selectors import find, find_parameters
-from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import is_node, nodes, title
 from fidgpt.graph.walk import parts as parts_of
 
@@ -255,16 +256,6 @@ def carry_out(planned: Iterable[Planned]) -> list[Edit]:
     for ref, value in planned:
         ref.write(value)
     return edits
-
-
-def is_same(before: Any, after: Any) -> bool:
-    """Whether two values are one node, or equal plain values: 1 is not 1.0, nor 0.0 -0.0."""
-    if before is after:
-        return True
-    if fiddle.kind_of(before) is not fiddle.kind_of(after):
-        return False
-    has_parts = is_node(before) and (parts_of(before) or parts_of(after))
-    return not has_parts and repr(before) == repr(after)
 
 
 def _carry_out_unless_equal(root: Any, planned: list[Planned]) -> list[Edit]:

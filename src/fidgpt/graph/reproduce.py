@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 
 from fidgpt.graph import errors, fiddle, formulas, hints, selectors, walk
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import (
     Change,
@@ -21,7 +22,6 @@ from fidgpt.graph.difference.changes import (
 )
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
-from fidgpt.graph.storage.bound import BoundGraph
 
 
 def has_directive(change: Change) -> bool:

@@ -12,9 +12,10 @@ import fiddle as fdl
 from fidgpt.collection import gc_paused
 from fidgpt.graph import cloning, fiddle, formulas, hints
 from fidgpt.graph.binding import Resolved
+from fidgpt.graph.bound import Argument, BoundGraph
 from fidgpt.graph.difference import changes
+from fidgpt.graph.identity import is_same, value_key
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.storage.bound import Argument, BoundGraph, value_key
 from fidgpt.graph.walk import (
     IS_NODE,
     IS_PART,
@@ -161,7 +162,7 @@ class Comparison:
         """Return whether both graphs hold the same at an edge: paired parts, or equal values."""
         old, new = edge.old.value, edge.new.value
         if not self.old.has_parts(old) and not self.new.has_parts(new):
-            return old is new or value_key(old) == value_key(new)
+            return is_same(old, new)
         was, at = self._was.get(id(new), (None, None))
         is_paired = was is old and (at is self._all or at is edge.at)
         return is_paired or (id(old), id(new)) in self._containers

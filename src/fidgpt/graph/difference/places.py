@@ -6,10 +6,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, formulas
+from fidgpt.graph import codec, errors, fiddle, files, formulas
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import ParameterRef, parse_path
-from fidgpt.graph.storage import codec, files
 from fidgpt.graph.walk import IS_NODE, title
 
 

@@ -14,12 +14,12 @@ from fiddle import history
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
 from fidgpt.collection import gc_paused
-from fidgpt.graph import fiddle, walk
+from fidgpt.graph import codec, fiddle, walk
 from fidgpt.graph.binding import Resolved
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.expressions import read_float
-from fidgpt.graph.storage import codec
-from fidgpt.graph.storage.bound import BoundGraph, value_key
+from fidgpt.graph.identity import value_key
 
 FORMAT = "fidgpt.config"
 VERSION = 1
