@@ -1,4 +1,4 @@
-"""The shortest directives that reproduce a graph, found by trying."""
+"""Directives that reproduce a graph: short ones, found by trying."""
 
 import contextlib
 import math
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 
 from fidgpt.graph import errors, fiddle, formulas, hints, selectors, walk
+from fidgpt.graph.binding import Resolved
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import (
@@ -24,34 +25,15 @@ from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
 
 
-def has_directive(change: Change) -> bool:
-    """Whether a directive can make a change, rather than a fiddler or a whole list."""
-    return not isinstance(change, TagsChanged) and _list_of(change) is None
-
-
 def cost(change: Change) -> int:
     """Return the weight of a change: more if only a fiddler, or a whole list, can make it.
 
     An added node counts with all that is inside, each of which takes a directive.
     """
-    least = 1 if has_directive(change) else 3
+    is_plain = not isinstance(change, TagsChanged) and _list_of(change) is None
+    least = 1 if is_plain else 3
     is_node = isinstance(change, PartAdded) and not formulas.is_formula(change.new.value)
     return max(least, len(walk.parts(change.new.value))) if is_node else least
-
-
-def distance(changes: Iterable[Change]) -> int:
-    """Return about how many directives make some changes: one sets many parameters to a value."""
-    return sum({_gist(change): 1 if has_directive(change) else 3 for change in changes}.values())
-
-
-def _gist(change: Change) -> tuple[str, ...]:
-    if isinstance(change, ValueChanged):
-        return re.split(r"[.\]]", change.path)[-1], repr(change.new.value)
-    if not has_directive(change):
-        return (change.path,)
-    new = change.new.value
-    call = walk.title(new) if isinstance(new, fdl.Buildable) else repr(new)
-    return _all_items(change.path), type(change).__name__, call
 
 
 def _all_items(path: str) -> str:
@@ -188,39 +170,19 @@ def _paths(root: Any, one: Directive) -> set[str]:
 
 
 Compose = Callable[[Sequence[str]], Any]
-_MOST_COMPARED = 10  # graphs to begin with, of which the nearest is chosen
 _MOST_FIDDLERS = 4
-_MOST_USEFUL = 12  # fiddlers that are tried together with others
 _MOST_ROUNDS = 4  # a new node shows what is still to be set inside
 _MOST_DROPPED = 60
 _LARGE = 2000  # nodes, past which trying every fiddler would take too long
 
 
-def _called(root: Any) -> set[Any]:
+def _calls_in(root: Any) -> set[int]:
     """Return the identities of what the nodes of a graph call."""
     return {id(fdl.get_callable(node.value)) for node in walk.parts(root)}
 
 
-def _most_similar(root: Any, others: Mapping[str, Any]) -> list[str]:
-    """Return the names of graphs, those with most of the calls and plain values of `root` first."""
-
-    def pieces(graph: Any) -> set[tuple[int, fiddle.Key, str]]:
-        return {
-            (id(fdl.get_callable(part)), key, walk.title(one) if walk.is_node(one) else repr(one))
-            for part in (node.value for node in walk.parts(graph))
-            for key, one in fiddle.set_arguments(part).items()
-        }
-
-    def similarity(name: str) -> float:
-        found = pieces(others[name])
-        return len(wanted & found) / max(1, len(wanted | found))
-
-    wanted = pieces(root)
-    return sorted(others, key=similarity, reverse=True)
-
-
 class _Search:
-    """A search for the fewest directives that make a graph; results of attempts are kept."""
+    """A search for few directives that make a graph; results of attempts are kept."""
 
     def __init__(
         self, root: Any, compose: Compose, fiddlers: Iterable[str], part_name: PartName
@@ -231,7 +193,6 @@ class _Search:
         self._part_name = part_name
         self._target = BoundGraph(root)
         self._left: dict[tuple[str, ...], list[Change] | None] = {}
-        self._useful: dict[str, float] = {}  # with what each saves alone, the most first
 
     def left(self, directives: Sequence[str]) -> list[Change] | None:
         """Return the differences that remain; None if the directives make no graph."""
@@ -248,38 +209,41 @@ class _Search:
         left = self.left(directives)
         return math.inf if left is None else sum(map(cost, left))
 
-    def rank(self, directives: list[str]) -> tuple[float, int]:
-        return self.cost(directives), len(directives)
+    def find(self, first: str) -> list[str]:
+        """Return directives that make the graph, or come near it.
 
-    def ways(self, first: str) -> list[list[str]]:
-        """Return lists of directives that make the graph, or come near it.
-
-        Fiddlers come first, or after what else was set; lists are written out only where neither
-        makes the graph.
+        Fiddlers come first, or after what else was set; lists are written out where neither makes
+        the graph.
         """
-        self._find_useful(first)
-        ways = [self._alternate([first])]
-        if self.cost(ways[0]):
-            ways.append(self._alternate(self._add_directives([first])))
-        if all(map(self.cost, ways)):
-            ways += [self._add_directives(way, lists=True) for way in (*ways, [first])]
-        least = min(map(self.cost, ways))
-        nearest_ways = dict.fromkeys(tuple(way) for way in ways if self.cost(way) == least)
-        return [self.without_needless(list(way)) for way in nearest_ways]
+        useful = self._useful_fiddlers(first)
+        best = self._alternate([first], useful)
+        if self.cost(best):
+            later = self._alternate(self._add_directives([first]), useful)
+            ways = [best, later]
+            if self.cost(later):
+                ways = [self._add_directives(way, lists=True) for way in ways]
+            best = min(ways, key=self.cost)
+        return self.without_needless(best)
 
-    def _find_useful(self, first: str) -> None:
-        """Keep the fiddlers that save most, of those that call nothing but what is wanted."""
+    def _alternate(self, directives: list[str], useful: list[str]) -> list[str]:
+        """Add fiddlers that save several directives, what they leave, then other fiddlers."""
+        for saves in (2, 1):
+            directives = self._add_fiddlers(directives, useful, saves=saves)
+            directives = self._add_directives(directives)
+        return directives
+
+    def _useful_fiddlers(self, first: str) -> list[str]:
+        """Return the fiddlers that save something and call nothing but what is wanted."""
         now = self.cost([first])
-        wanted = _called(self._root) | _called(self._compose([first]))
-        made: dict[str, Any] = {}
-        for one in self._fiddlers if now > 1 else ():
+        if now <= 1:
+            return []
+        wanted = _calls_in(self._root) | _calls_in(self._compose([first]))
+        useful: list[str] = []
+        for fiddler in self._fiddlers:
             with contextlib.suppress(errors.ConfigError):
-                graph = self._compose([first, one])
-                if _called(graph) <= wanted:
-                    made[one] = graph
-        useful = _most_similar(self._root, made)[:_MOST_USEFUL]
-        saved = {one: now - self.cost([first, one]) for one in useful}
-        self._useful = {one: saved[one] for one in sorted(useful, key=lambda one: -saved[one])}
+                is_wanted = _calls_in(self._compose([first, fiddler])) <= wanted
+                useful += [fiddler] * (is_wanted and self.cost([first, fiddler]) < now)
+        return useful
 
     def without_needless(self, directives: list[str]) -> list[str]:
         """Drop each directive that the others imply, unless there are too many to try."""
@@ -290,30 +254,14 @@ class _Search:
                 directives, now = fewer, self.cost(fewer)
         return directives
 
-    def _add_fiddlers(self, directives: list[str], *, saves: float) -> list[str]:
-        """Add the fiddler that saves most, and the next, while one saves at least so much.
-
-        What a fiddler saves alone is taken as the most that it saves after others.
-        """
+    def _add_fiddlers(self, directives: list[str], useful: list[str], *, saves: int) -> list[str]:
+        """Add the fiddler that saves most, and the next, while one saves at least so much."""
         for _ in range(_MOST_FIDDLERS):
-            now, best, most = self.cost(directives), "", 0.0
-            for one, saved in self._useful.items():
-                if best and saved <= most:
-                    break
-                if one not in directives and (own := now - self.cost([*directives, one])) > most:
-                    best, most = one, own
-            if most < saves:
+            ways = [[*directives, one] for one in useful if one not in directives]
+            best = min(ways, key=self.cost, default=directives)
+            if self.cost(directives) - self.cost(best) < saves:
                 break
-            directives = [*directives, best]
-        return directives
-
-    def _alternate(self, directives: list[str]) -> list[str]:
-        """Add fiddlers, and directives for the differences that they leave, in turn."""
-        for saves in range(2, 2 - _MOST_ROUNDS, -1):
-            more = self._add_directives(self._add_fiddlers(directives, saves=max(1, saves)))
-            if saves < 2 and self.cost(more) >= self.cost(directives):
-                break
-            directives = more
+            directives = best
         return directives
 
     def _add_directives(self, directives: list[str], *, lists: bool = False) -> list[str]:
@@ -368,7 +316,7 @@ def repro(
     known: Sequence[str] = (),
     part_name: PartName = attrgetter("__qualname__"),
 ) -> Repro:
-    """Return the directives that make `root` from the nearest base.
+    """Return directives that make `root`: those that are known to, or else from the nearest base.
 
     Args:
       root: the graph.
@@ -379,39 +327,46 @@ def repro(
       part_name: how a directive calls a constructor.
 
     Returns:
-      As few directives as were found, each of them needed, checked by making the graph.
+      Directives that are each needed, checked by making the graph.
 
     Raises:
       ConfigError: a graph cannot be bound, or holds what has no name.
     """
     search = _Search(root, compose, fiddlers if len(walk.parts(root)) <= _LARGE else (), part_name)
-    ways: list[list[str]] = []
     if known and search.cost(known) == 0:
-        ways.append(search.without_needless(list(known)))
-    first = nearest(root, bases)
-    if not ways or ways[0][0] != first or len(ways[0]) > 2:  # fewer are impossible
-        ways = search.ways(first) + ways
-    best = min(ways, key=search.rank)
-    left = search.left(best) or []
-    is_same = not left and BoundGraph(compose(best)).fingerprint() == BoundGraph(root).fingerprint()
-    return Repro(best, left, is_same)
+        directives = search.without_needless(list(known))
+    else:
+        directives = search.find(nearest(root, bases))
+    left = search.left(directives) or []
+    fingerprints = [BoundGraph(one).fingerprint() for one in (compose(directives), root)]
+    return Repro(directives, left, not left and fingerprints[0] == fingerprints[1])
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:
-    """Return the name of the graph that differs least from `root`, of the ten most similar ones.
+    """Return the name of the graph that is most similar to `root`.
 
     A graph that cannot be bound is passed over.
 
     Raises:
       ConfigError: there is no graph to choose, or `root` cannot be bound.
     """
-    target = BoundGraph(root)
-    distances: dict[str, int] = {}
-    for name in _most_similar(root, bases):
+    Resolved.of(root)
+    wanted = _pieces_of(root)
+    likeness: dict[str, float] = {}
+    for name, base in bases.items():
         with contextlib.suppress(errors.ConfigError):
-            distances[name] = distance(comparison.diff(bases[name], target))
-        if len(distances) == _MOST_COMPARED:
-            break
-    if not distances:
+            Resolved.of(base)
+            pieces = _pieces_of(base)
+            likeness[name] = len(wanted & pieces) / max(1, len(wanted | pieces))
+    if not likeness:
         raise errors.ConfigError("there is no config to start from.")
-    return min(distances, key=lambda name: distances[name])
+    return max(likeness, key=lambda name: likeness[name])
+
+
+def _pieces_of(root: Any) -> set[tuple[int, fiddle.Key, str]]:
+    """Return the calls and plain values of a graph."""
+    return {
+        (id(fdl.get_callable(part)), key, walk.title(v) if walk.is_node(v) else repr(v))
+        for part in (node.value for node in walk.parts(root))
+        for key, v in fiddle.set_arguments(part).items()
+    }
