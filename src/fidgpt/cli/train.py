@@ -36,11 +36,11 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "diff_form",
     "text",
-    ["text", "directives", "patch", "svg", "html"],
-    "Form of --diff: lines, directives or a patch that make the difference, a drawing, or "
-    "a page for a browser with both side by side.",
+    ["text", "directives", "patch", "html"],
+    "Form of --diff: lines, directives or a patch that make the difference, or a page for a "
+    "browser with both side by side.",
 )
-flags.DEFINE_bool("repro", False, "Print the fewest directives that reproduce this graph.")
+flags.DEFINE_bool("repro", False, "Print a few directives that reproduce this graph.")
 
 
 def run() -> None:

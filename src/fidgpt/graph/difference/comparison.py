@@ -167,8 +167,8 @@ class Comparison:
         is_paired = was is old and (at is self._all or at is edge.at)
         return is_paired or (id(old), id(new)) in self._containers
 
-    def changed_edges(self) -> Iterator[tuple[Edge, changes.Change | None]]:
-        """Yield the edges that differ, each with its change; None if it follows from another."""
+    def differences(self) -> Iterator[changes.Change]:
+        """Yield how the graphs differ, without what follows from other changes."""
         found = list(_in_order(self._all.found))
         changed = {
             place
@@ -181,24 +181,24 @@ class Comparison:
             if aspect == "value" and edge.is_inherited and self.is_same(edge):
                 continue
             if edge.is_in_formula:
-                yield edge, None
                 continue
             old, new = self._side(0, edge), self._side(1, edge)
             match aspect:
                 case "tags":
-                    yield edge, changes.TagsChanged(old, new, edge.lost, edge.added)
+                    yield changes.TagsChanged(old, new, edge.lost, edge.added)
                 case "position":
-                    yield edge, changes.ItemMoved(old, new)
+                    yield changes.ItemMoved(old, new)
                 case "call":
-                    yield edge, changes.PartReplaced(old, new)
+                    yield changes.PartReplaced(old, new)
                 case "value":
                     sources = [one.binding for one in (edge.old, edge.new) if one.binding]
                     follows = edge.is_only_inherited and any(
                         (id(one.node.value), step_to(one.key)) in changed for one in sources
                     )
-                    yield edge, None if follows else self._value_change(edge, old, new)
+                    if not follows:
+                        yield self._value_change(edge, old, new)
                     inside, self._inside = self._inside, []
-                    yield from ((edge, change) for change in inside)
+                    yield from inside
 
     def _walk(self, edges: Iterable[Edge]) -> None:
         stack = list(edges)[::-1]
@@ -446,9 +446,9 @@ def diff(old: Any, new: Any) -> changes.Changes:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
-    found = Comparison(old, new).changed_edges()
+    found = Comparison(old, new).differences()
     roots = [one.root if isinstance(one, BoundGraph | Resolved) else one for one in (old, new)]
-    return changes.Changes((one for _, one in found if one is not None), *roots)
+    return changes.Changes(found, *roots)
 
 
 def since(base: Any, root: Any, *, name: str) -> str:
