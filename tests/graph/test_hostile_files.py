@@ -144,7 +144,7 @@ def test_nodes_that_hold_each_other_or_are_held_by_none() -> None:
         ({"format": "fidgpt.config", "version": "x" * 9999}, "has version"),
         ({"format": "fidgpt.config", "version": 1}, "is damaged: it has no root component"),
         *((document() | {"parts": one}, "is damaged") for one in ([], {"a": {}}, {"": 5})),
-        *((document() | {"parts": {"": one}}, "is damaged") for one in ("Config", ["Config"])),
+        *((document() | {"parts": {"": one}}, "is damaged") for one in (["Config"],)),
     ],
 )
 def test_texts_that_are_not_a_file(content: Any, message: str) -> None:
@@ -152,36 +152,10 @@ def test_texts_that_are_not_a_file(content: Any, message: str) -> None:
 
 
 @pytest.mark.slow
-def test_deep_nesting_and_endless_graphs_are_refused() -> None:
+def test_deep_nesting_is_refused() -> None:
     text = json.dumps(holding("HERE"))
     for opening, closing in (("[", "]"), ('{"tuple": [', "]}"), ('{"dict": {"a": ', "}}")):
         refused(text.replace('"HERE"', opening * 3000 + "1" + closing * 3000))
-    content = holding({"part": "p0"})
-    for i in range(60):
-        below = {"part": f"p{i + 1}"}
-        content["parts"][f"p{i}"] = {"Config": PAIR, "set": {"first": below, "second": below}}
-    content["parts"]["p60"] = {"Config": PAIR}
-    assert "expands to more than any run has" in refused(content)
-    content = holding([{"part": "p"}] * 1000)
-    for name, first in (("p", [{"part": "q"}] * 1000), ("q", [0] * 1000)):
-        content["parts"][name] = {"Config": PAIR, "set": {"first": first}}
-    assert "expands to more than" in refused(content)
-
-
-@pytest.mark.parametrize(
-    ("entry", "word", "message"),
-    [
-        ({}, "shared", "is not shared"),
-        ({"one_in": ""}, "part", "is one in '': write shared"),
-        ({"one_in": "b"}, "shared", "is one in b, but is referenced outside of it"),
-        ({"one_in": []}, "shared", "damaged"),
-        ({"one_in": "a"}, "shared", "is referenced outside of it"),
-    ],
-)
-def test_sharing_that_is_refused(entry: dict[str, Any], word: str, message: str) -> None:
-    content = holding({word: "a"})
-    content["parts"]["a"] = {"Config": PAIR, **entry}
-    assert message in refused(content)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +173,7 @@ def test_json_that_is_refused(number: str, message: str) -> None:
 PUT = [
     *(None, True, 0, -1, 1e999, "", "x", [], {}, [[]], {"part": ""}, {"part": "child"}, "\0"),
     *({"name": "os:system"}, {"tuple": 1}, {"dict": {"a": {"name": "pickle:loads"}}}, 10**400),
-    *({"shared": ""}, {"shared": "child"}, {"one_in": "child"}, "child", "other[0]"),
+    *("child", "other[0]"),
     *({"Config": "subprocess:run"}, {"object": ["os:stat_result", {}]}, {"float": "x"}),
 ]
 
@@ -215,7 +189,7 @@ def items_of(value: Any) -> Iterator[tuple[Any, Any]]:
 def mutated(original: dict[str, Any], chance: random.Random) -> str:
     """Return a document with one to three random changes, in its structure and in its text."""
     content = copy.deepcopy(original)
-    words = ["x", "", "0", "set", "part", "shared"]
+    words = ["x", "", "0", "set", "part"]
     for _ in range(chance.randint(1, 3)):
         container, key = chance.choice(list(items_of(content)))
         match chance.randrange(4):

@@ -1,12 +1,11 @@
-"""Config files: nodes by path, of which equal ones are written once; read and migrated."""
+"""Config files: the nodes of a graph by their first paths; read and migrated."""
 
 import contextlib
 import functools
 import json
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import fiddle as fdl
@@ -19,24 +18,14 @@ from fidgpt.graph.binding import Resolved
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.errors import ConfigError, at, suggest
 from fidgpt.graph.expressions import read_float
-from fidgpt.graph.identity import value_key
 
 FORMAT = "fidgpt.config"
 VERSION = 1
 TAGGED = "TaggedValue"  # a tagged item of a list; it calls nothing
 KINDS = {"Config": fdl.Config, "Partial": fdl.Partial, "ArgFactory": fdl.ArgFactory}
 _SECTIONS = ("set", "tags", "inherited", "defaults")
-_ENTRY = {*KINDS, TAGGED, *_SECTIONS, "one_in", "like"}
-_PER_COPY = frozenset(
-    {"part", "shared", "tuple", "dict", "items", "object"}
-)  # each copy has its own
-_MOST_COPIED = 5_000_000  # the sizes of all copies beyond the first
-_NONE: frozenset[int] = frozenset()
-# A number for all that must be equal, and the owners of what is shared with nodes outside.
-_Copy = tuple[int, frozenset[int]]
-_Owned = dict[str, dict[str, Any]]  # by the path of each enclosing owner, its shared nodes
+_ENTRY = {*KINDS, TAGGED, *_SECTIONS, "like"}
 _MOST = 96  # characters of a list or dict that stays on one line
-MAX_DEPTH = 200  # as of YAML
 _SECTION_DEPTH = 3  # of the sections of a node in a document
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
 
@@ -115,9 +104,7 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
     try:
         document = _data_of(text.removeprefix("\ufeff"))  # a mark of some editors
     except ConfigError as error:
-        is_ours = re.search(rf"\bformat[\"']?: *[\"']?{re.escape(form)}", text)
-        where = source if is_ours else f"{source} is not a fidgpt {what}"
-        raise ConfigError(f"{where}: {error}") from error
+        raise ConfigError(f"{source} is not a fidgpt {what}: {error}") from error
     found = document.get("format") if isinstance(document, dict) else None
     if found != form:
         others = {
@@ -139,31 +126,11 @@ def _data_of(text: str) -> Any:
 
         return read_yaml(text)
     try:
-        return _flat_enough(read_json(text))
+        return read_json(text)
     except ConfigError:
         raise
-    except RecursionError:
-        raise ConfigError("it is not JSON: it is nested too deeply.") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"it is not JSON: {error}.") from None
-
-
-def _flat_enough(data: Any) -> Any:
-    """Return data that code can walk by recursion.
-
-    Raises:
-      ConfigError: it is nested too deeply.
-    """
-    level, depth = [data], 0
-    while level := [
-        item
-        for one in level
-        if isinstance(one, dict | list)
-        for item in (one.values() if isinstance(one, dict) else one)
-    ]:
-        if (depth := depth + 1) > MAX_DEPTH:
-            raise ConfigError(f"nesting deeper than {MAX_DEPTH} levels.")
-    return data
 
 
 def to_json(document: dict[str, Any]) -> str:
@@ -314,111 +281,38 @@ def write(root: fdl.Buildable | Resolved) -> dict[str, Any]:
         cannot be bound.
     """
     resolved = Resolved.of(root)
-    bound = BoundGraph(resolved)
-    identity = bound.fingerprint()
-    graph = BoundGraph(bound.root, bound=False) if resolved.adds_nodes else bound
-    written = _Writer(bound, graph).parts()
-    return {"format": FORMAT, "version": VERSION, "fingerprint": identity, "parts": written}
+    fingerprint = BoundGraph(resolved).fingerprint()
+    nodes, _ = walk.walk(resolved.root, walk.held_nodes)  # in reading order
+    paths = {key: node.path for key, node in nodes.items() if walk.IS_PART[type(node.value)]}
+    entries: dict[str, Any] = {}
+    for key, path in paths.items():
+        with at(path or "the root", place=path):
+            entries[path] = _entry(nodes[key].value, resolved, paths)
+    return {"format": FORMAT, "version": VERSION, "fingerprint": fingerprint, "parts": entries}
 
 
-class _Writer:
-    """Writes the nodes of a graph; of several equal ones, only the first."""
+def _entry(part: Any, resolved: Resolved, paths: Mapping[int, str]) -> dict[str, Any]:
+    """Return the entry of a node, given the paths of all nodes by their identities."""
 
-    def __init__(self, bound: BoundGraph, graph: BoundGraph) -> None:
-        self._bound = bound
-        self._graph = graph
-        self._copies = self._find_copies()
-        self._paths: dict[_Copy, str] = {}
-        self._found: list[Any] = []  # nodes held by the entry that is being written
+    def refer(inner: Any) -> dict[str, str]:
+        return {"part": paths[id(inner)]}
 
-    def parts(self) -> dict[str, Any]:
-        """Return the nodes by their first path, each before those that it holds."""
-        written: dict[str, Any] = {}
-        self._refer(self._bound.root)
-        todo = self._found
-        while todo:
-            part, self._found = todo.pop(), []
-            path = self._paths[self._copies[id(part)]]
-            with at(path or "the root", place=path):
-                written[path] = self._entry(part)
-            todo += reversed(self._found)
-        return written
-
-    def _find_copies(self) -> dict[int, _Copy]:
-        """Return a key for each node; nodes with the same key are written once.
-
-        Such nodes are equal, and so are the arguments that are set and inherited in all that they
-        hold. What they share with the nodes around them belongs to the same owners.
-        """
-        graph = self._graph
-        numbers: dict[Hashable, int] = {}
-        number_of: dict[int, int] = {}
-        outside_of: dict[int, frozenset[int]] = {}
-        copies: dict[int, _Copy] = {}
-        for node in graph.nodes:
-            me, held = id(node.value), [id(one) for _, one in graph.held(node.value)]
-            note = self._note(node.value) if walk.IS_PART[type(node.value)] else None
-            key = graph.digest[me], tuple(number_of[one] for one in held), note
-            number_of[me] = numbers.setdefault(key, len(numbers))
-            outside = frozenset().union(*(outside_of.get(one, _NONE) for one in held)) - {me}
-            own = {graph.owner_of[me]} if me in graph.shared else _NONE
-            outside_of[me] = outside | own
-            copies[me] = number_of[me], outside_of[me]
-        return copies
-
-    def _note(self, part: Any) -> Hashable:
-        """Return what else must be equal in nodes that are written once: what is set, inherited."""
-        inherited = [
-            (key, walk.title(one.value) if walk.IS_PART[type(one.value)] else value_key(one.value))
-            for key, one in self._bound.inherited_by(part).items()
-        ]
-        return frozenset(fiddle.raw_arguments(part)), frozenset(inherited)
-
-    def _entry(self, part: Any) -> dict[str, Any]:
-        entry = head_of(part)
-        if id(part) in self._graph.shared:
-            entry["one_in"] = self._paths[self._copies[self._graph.owner_of[id(part)]]]
-        inherited, known = self._bound.inherited_by(part), fiddle.set_arguments(part)
-        tags = {str(key): own for key, own in fiddle.nonempty_tags(part).items()}
-        without = {str(key) for key in (*known, *inherited)}
-        sections = {
-            "set": {str(key): codec.encode(one, self._refer) for key, one in known.items()},
-            "tags": {key: sorted(map(codec.name_of, tags[key])) for key in sorted(tags)},
-            "inherited": {
-                str(key): codec.encode(one.value, self._show) for key, one in inherited.items()
-            },
-            "defaults": {k: one for k, one in _defaults_of(part).items() if k not in without},
-        }
-        return entry | {name: section for name, section in sections.items() if section}
-
-    def _refer(self, part: Any) -> dict[str, str]:
-        """Return the reference to a node, by the path under which it or an equal is written."""
-        copy = self._copies[id(part)]
-        if copy not in self._paths:
-            self._paths[copy] = self._graph.path(part)
-            self._found.append(part)
-        return {"shared" if id(part) in self._graph.shared else "part": self._paths[copy]}
-
-    def _show(self, part: Any) -> dict[str, str]:
-        """Return the path of an inherited node; it is for the reader, not for loading."""
-        return {"part": self._graph.path(part)}
-
-
-@dataclass(slots=True)
-class _Template:
-    """A node of the file, of which as many copies are made as are held.
-
-    Attributes:
-      part: the node, with the arguments that all copies have in common.
-      size: about what it takes, in characters.
-      own: the arguments that each copy has for itself, as they are written.
-      is_used: whether a copy was made.
-    """
-
-    part: fdl.Buildable
-    size: int
-    own: dict[fiddle.Key, Any] = field(default_factory=dict)
-    is_used: bool = False
+    inherited, known = resolved.inherited_by(part), fiddle.set_arguments(part)
+    tags = {str(key): carried for key, carried in fiddle.nonempty_tags(part).items()}
+    sections = {
+        "set": {str(key): codec.encode(value, refer) for key, value in known.items()},
+        "tags": {key: sorted(map(codec.name_of, tags[key])) for key in sorted(tags)},
+        # For the reader; loading does not need it.
+        "inherited": {
+            str(key): codec.encode(binding.value, refer) for key, binding in inherited.items()
+        },
+        "defaults": {
+            key: default
+            for key, default in _defaults_of(part).items()
+            if key not in map(str, (*known, *inherited))
+        },
+    }
+    return head_of(part) | {name: section for name, section in sections.items() if section}
 
 
 class _Reading:
@@ -432,10 +326,7 @@ class _Reading:
         self.changes: dict[str, None] = {}
         self._written = written
         self._find = functools.cache(functools.partial(codec.find_name, allowed=allowed))
-        self._templates: dict[str, _Template] = {}
-        self._owners: set[str | None] = set()
-        self._todo: list[tuple[Any, str, _Owned]] = []
-        self._num_copied = 0
+        self._parts: dict[str, fdl.Buildable] = {}
 
     def root(self) -> Any:
         """Return the graph.
@@ -444,82 +335,41 @@ class _Reading:
           ConfigError: the document is damaged, or names what it may not.
         """
         with _one_location():
-            self._owners = {entry.get("one_in") for entry in self._written.values()}
             for path, entry in self._written.items():
                 with at(path[:80] or "the root", place=path):
-                    self._templates[path] = self._template(path, entry)
-            root = self._copy("", {})
-            while self._todo:  # without recursion, so that depth is no limit
-                part, path, owned = self._todo.pop()
+                    self._parts[path] = new_part(entry, self._find)
+            for path, entry in self._written.items():
                 with at(path[:80] or "the root", place=path):
-                    self._fill(part, path, owned)
-        if lost := [path for path, template in self._templates.items() if not template.is_used]:
+                    self._fill(self._parts[path], path, entry)
+        root = self._parts[""]
+        held = {id(node.value) for node in walk.parts(root)}  # refuses a node that contains itself
+        if lost := [path for path, part in self._parts.items() if id(part) not in held]:
             raise ConfigError(f"no component holds {lost[0]:.80}: delete it, or refer to it.")
-        walk.nodes(root)  # refuses a shared node that contains itself
         return root
 
-    def _fill(self, part: Any, path: str, owned: _Owned) -> None:
-        """Set the arguments that a copy has for itself; `owned` is what is shared around it."""
-        refer = {
-            word: functools.partial(self._held, word, owned=owned) for word in ("part", "shared")
-        }
-        for key, written in self._templates[path].own.items():
-            value = fiddle.raw_arguments(part)[key] = codec.decode(written, self._find, refer)
-            if isinstance(value, TaggedValueCls):
-                raise ConfigError(f"{key}: a {TAGGED} may only be in lists.")
-            fiddle.record_value(part, key, value)
-
-    def _held(self, word: str, path: str, owned: _Owned) -> Any:
-        """Return the node that a reference stands for."""
-        if path not in self._written:
-            raise ConfigError(f"there is no component {path!r:.80}.")
-        owner = self._written[path].get("one_in")
-        if (owner is None) is (word == "shared"):
-            is_one = f"is one in {owner!r:.80}: write shared" if owner is not None else ""
-            raise ConfigError(f"{path:.80} {is_one or 'is not shared'}.")
-        if owner is None:
-            return self._copy(path, owned)
-        if owner not in owned:
-            raise ConfigError(f"{path:.80} is one in {owner:.80}, but is referenced outside of it.")
-        made = owned[owner]
-        if path not in made:
-            made[path] = self._copy(path, owned)
-        return made[path]
-
-    def _copy(self, path: str, owned: _Owned) -> Any:
-        template = self._templates[path]
-        self._num_copied += template.size * template.is_used
-        if self._num_copied > _MOST_COPIED:
-            raise ConfigError(
-                "it expands to more than any run has: a component contains itself, or repeated "
-                "references multiply."
-            )
-        template.is_used = True
-        part = fiddle.copy_part(template.part, dict(fiddle.raw_arguments(template.part)))
-        if template.own:
-            owned = owned | {path: {}} if path in self._owners else owned
-            self._todo.append((part, path, owned))
-        return part
-
-    def _template(self, path: str, entry: Mapping[str, Any]) -> _Template:
-        part = new_part(entry, self._find)
-        template = _Template(part, 100 + len(str(entry)))
+    def _fill(self, part: fdl.Buildable, path: str, entry: Mapping[str, Any]) -> None:
+        """Set the arguments of a node and their tags."""
         called, names = fdl.get_callable(part), fiddle.named_defaults(part)
         self._note_renamed(entry, called)
 
         def section(name: str, *, is_value: bool = True) -> Mapping[str, Any]:
-            found = entry.get(name, {})
+            content = entry.get(name, {})
             if names is None:  # it takes any argument
-                return found
-            found, changes = codec.migrated(called, names, found, is_value=is_value)
+                return content
+            content, changes = codec.migrated(called, names, content, is_value=is_value)
             self._note(path, *changes)
-            return found
+            return content
 
         add_tags(part, section("tags", is_value=False), self._find)
         for name, value in section("set").items():
-            self._set(template, key_of(part, name), value)
-        self._keep_defaults(template, path, section("defaults"))
-        return template
+            self._set(part, key_of(part, name), value)
+        self._keep_defaults(part, path, section("defaults"))
+
+    def _held(self, path: str) -> fdl.Buildable:
+        """Return the node that a reference stands for."""
+        if path not in self._parts:
+            raise ConfigError(f"there is no component {path!r:.80}.")
+        return self._parts[path]
 
     def _note(self, path: str, *changes: str) -> None:
         self.changes |= {f"{path or 'the root'}: {change}": None for change in changes}
@@ -533,25 +383,18 @@ class _Reading:
         elif was and home != module and module.partition(".")[0] not in ("fidgpt", "torch"):
             self.changes[f"{module}:{was} moved to {home}"] = None
 
-    def _set(self, template: _Template, key: fiddle.Key, written: Any) -> None:
-        arguments = fiddle.raw_arguments(template.part)
+    def _set(self, part: fdl.Buildable, key: fiddle.Key, written: Any) -> None:
+        value = codec.decode(written, self._find, {"part": self._held})
         if not isinstance(key, str):
-            fiddle.assign(template.part, key, None)  # checks that those before it are there
-        arguments[key] = None  # in the order of the file
-        if isinstance(written, list) or (
-            isinstance(written, dict) and not _PER_COPY.isdisjoint(written)
-        ):
-            template.own[key] = written
-        else:
-            arguments[key] = codec.decode(written, self._find)
-            fiddle.record_value(template.part, key, arguments[key])
+            fiddle.assign(part, key, None)  # checks that those before it are there
+        fiddle.raw_arguments(part)[key] = value  # in the order of the file
+        fiddle.record_value(part, key, value)
 
-    def _keep_defaults(self, template: _Template, path: str, written: Mapping[str, Any]) -> None:
+    def _keep_defaults(self, part: fdl.Buildable, path: str, written: Mapping[str, Any]) -> None:
         """Set what was left at a default that is another one today."""
-        part = template.part
         today = _defaults_of(part)
         for name, value in written.items():
-            if (name in today and repr(today[name]) == repr(value)) or name in template.own:
+            if name in today and repr(today[name]) == repr(value):
                 continue
             if name not in fiddle.parameters_of(part):
                 self._note(path, f"{name} is removed; its default was {value!r:.60}")
@@ -561,7 +404,7 @@ class _Reading:
                     f"{name} was left at its default, of type {value['default']}, which a file "
                     "cannot hold and which has changed since."
                 )
-            self._set(template, key_of(part, name), value)
+            self._set(part, key_of(part, name), value)
             change = f"is now {today[name]!r:.60}" if name in today else "is removed"
             self._note(path, f"the default of {name} {change}; kept at {value!r:.60}")
 
