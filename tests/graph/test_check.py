@@ -1,5 +1,6 @@
 """`check`: what is wrong before anything is built, and arguments that no code reads."""
 
+import abc
 import collections
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -304,17 +305,14 @@ class Fitting:
     def read(self, line: str, *, strict: bool = False) -> None: ...
 
 
-class Base:
+class Base(abc.ABC):
     """Counts."""
 
-    def count(self) -> int:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def count(self) -> int: ...
 
-    def name(self) -> str:
-        raise NotImplementedError
-
-    def twice(self) -> int:
-        return 2 * self.count()
+    @abc.abstractmethod
+    def name(self) -> str: ...
 
 
 def made() -> Blind:

@@ -218,13 +218,6 @@ class TestItems:
         assert refusals(twice, text)[0].startswith("child: it had 2 entries when")
 
 
-def test_patches_of_earlier_versions_have_no_expectations() -> None:
-    document = json.loads(patch(of_depth(2), fiddlers.unroll, dropout(1, 0.1)))
-    del document["expects"]
-    made = graph.apply_patch(of_depth(4), json.dumps(document))
-    assert len(made.model.blocks) == 2
-
-
 @pytest.mark.parametrize("expects", [None, 5, [], {"model": {"set": 1}}, {"x[": 1}])
 def test_damaged_expectations_are_named(expects: Any) -> None:
     document = json.loads(patch(of_depth(2), dropout(0, 0.1)))

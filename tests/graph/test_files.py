@@ -1,7 +1,6 @@
 """Files: a graph that was written and read is the same graph, and can still be changed."""
 
 import dataclasses
-import enum
 import json
 import random
 import textwrap
@@ -18,7 +17,7 @@ from fidgpt.graph.walk import parts as parts_of
 from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
 
 from . import parts
-from .parts import Options, Outer, Part, Width, holding, pair, scaled, whole_graph
+from .parts import Color, Options, Outer, Part, Width, holding, pair, scaled, whole_graph
 from .test_diff import random_graph
 
 ALLOWED = (parts.__name__, __name__)
@@ -78,14 +77,6 @@ def test_the_layout_of_a_file() -> None:
     }
 
 
-class Flags(enum.Flag):
-    """Several may be set at once."""
-
-    A = 1
-    B = 2
-    C = 4
-
-
 @dataclasses.dataclass(frozen=True)
 class Labels:
     """Has fields named as the words of a file are."""
@@ -123,11 +114,11 @@ TEXTS = ["no", "1", "1e3", "a: b", "- a", "", " a ", "#", "null", "é→", "a\nb
 @pytest.mark.parametrize(
     "value",
     [
-        {1: 2.0, None: [1], (2, "a"): {}, Flags.A: fdl.Config(Part, width=Width.new())},
+        {1: 2.0, None: [1], (2, "a"): {}, Color.RED: fdl.Config(Part, width=Width.new())},
         {"part": "x"},
         {"shared": "x", "more": {"shared": "y"}},
         [{"part": "x"}, {"keep": "y"}, {"tuple": []}],
-        [Labels("x", "y"), Flags.A | Flags.C, Flags(0), float("-inf"), -0.0, 10**30],
+        [Labels("x", "y"), Color.BLUE, float("-inf"), -0.0, 10**30],
         [torch.bfloat16, torch.device("cuda:1"), nn.GELU],
         "a\x85b \u2028 c\u2029\x7f\ufeff",
         *([text, {text: text}, (text,)] for text in TEXTS),

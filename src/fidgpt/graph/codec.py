@@ -7,11 +7,10 @@ import importlib
 import importlib.util
 import inspect
 import math
-import operator
 import pathlib
 import sys
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import fiddle as fdl
@@ -278,8 +277,8 @@ def encode(value: Any, refer: Callable[[fdl.Buildable], Any] = _refuse) -> Any:
         return refer(value)
     if kind in (list, tuple, dict):
         return encode_items(value, lambda item: encode(item, refer))
-    if isinstance(value, enum.Enum):
-        return {"enum": [name_of(kind), member_name(value)]}
+    if isinstance(value, enum.Enum) and value.name in type(value).__members__:
+        return {"enum": [name_of(type(value)), value.name]}
     if kind is float:
         return {"float": repr(value)}
     if isinstance(value, str):
@@ -313,16 +312,6 @@ def encode_items(value: Any, item: Callable[[Any], Any]) -> Any:
     if all(type(key) is str for key in value):
         return {"dict": {key: item(one) for key, one in value.items()}}
     return {"items": [[encode(key), item(one)] for key, one in value.items()]}
-
-
-def member_name(member: enum.Enum) -> str:
-    """Return the name of a member; of several flags, or none, those of each with | between."""
-    if (name := member.name or "") in type(member).__members__:
-        return name
-    names = [str(one.name) for one in member] if isinstance(member, enum.Flag) else []
-    if not isinstance(member, enum.Flag) or _flags(type(member), names) != member:
-        raise ConfigError(f"{member!r:.60} cannot be saved in a config: not all of it has a name.")
-    return "|".join(names)
 
 
 def encode_default(value: Any) -> Any:
@@ -396,14 +385,7 @@ def _member(name: str, member: str, find: Find) -> enum.Enum:
         raise ConfigError(f"{name!r:.80} is not an enum.")
     if member in found.__members__:
         return found[member]
-    names = member.split("|") if member else []
-    if issubclass(found, enum.Flag) and all(one in found.__members__ for one in names):
-        return _flags(found, names)
     raise ConfigError(f"{name} has no {member!r:.80}. {suggest(member, found.__members__)}")
-
-
-def _flags(kind: type[enum.Flag], names: Iterable[str]) -> enum.Flag:
-    return functools.reduce(operator.or_, (kind[name] for name in names), kind(0))
 
 
 def _torch_value(kind: str, text: str) -> Any:

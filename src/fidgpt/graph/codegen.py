@@ -245,10 +245,8 @@ class _Writer:
                 return _Code(f"{self._imports.name('pathlib:Path')}({_quoted(text).text})")
             case {"name": name}:
                 return _Code(self._imports.name(name))
-            case {"enum": [name, members]}:
-                kind = self._imports.name(name)
-                names = [f"{kind}.{one}" for one in members.split("|") if one]
-                return _Code(" | ".join(names) or f"{kind}(0)")
+            case {"enum": [name, member]}:
+                return _Code(f"{self._imports.name(name)}.{member}")
             case {"dtype": text}:
                 return _Code(f"{self._imports.module('torch')}.{text.removeprefix('torch.')}")
             case {"device": text}:

@@ -15,7 +15,6 @@ from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import (
     Change,
-    ItemMoved,
     PartAdded,
     SharingChanged,
     TagsChanged,
@@ -41,11 +40,10 @@ def _all_items(path: str) -> str:
 
 
 def _list_of(change: Change) -> str | None:
-    """Return the path of the list or dict of which an item was added, moved or removed."""
+    """Return the path of the list or dict of which an item was added or removed."""
     is_new = change.old.value is fdl.NO_VALUE and change.path.endswith("]")
     is_gone = change.new.path is None and re.search(r"\[\d+\]$", change.path)
-    is_item = isinstance(change, ItemMoved) or is_new or is_gone
-    return change.path.rpartition("[")[0] if is_item else None
+    return change.path.rpartition("[")[0] if is_new or is_gone else None
 
 
 class Directive(NamedTuple):
@@ -72,7 +70,7 @@ def directives_for(
       changes: the differences between the two.
       part_name: how to call a constructor.
       lists: whether to write out new nodes with all that is inside, and lists and dicts of which
-        nodes were added, moved or removed: no directive adds or removes a single one.
+        nodes were added or removed: no directive adds or removes a single one.
     """
     changes = list(changes)
     whole = _whole_lists(target, changes, part_name, lists=lists)
@@ -89,7 +87,7 @@ def directives_for(
 def _whole_lists(
     target: Any, changes: list[Change], part_name: PartName, *, lists: bool
 ) -> dict[str, Directive]:
-    """Return the outermost lists and dicts of which items were added, moved or removed.
+    """Return the outermost lists and dicts of which items were added or removed.
 
     Without `lists`, only those that hold no nodes any more.
     """
@@ -108,7 +106,7 @@ def _whole_lists(
 def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) -> Directive | None:
     path, new, old = change.old.path or change.new.path, change.new, change.old.value
     if not path or new.path not in (None, path) or isinstance(change, TagsChanged):
-        return None  # it is inside an item that moved
+        return None  # it is inside an item that stands elsewhere
     if _list_of(change) is not None:
         return None
     is_part = isinstance(new.value, fdl.Buildable)

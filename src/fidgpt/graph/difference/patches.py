@@ -41,8 +41,7 @@ class Patch:
       changes: by the path of a place in the old graph, what it held and holds: `old` and `new`
         value, `call` and `tags`.
       parts: the new nodes by their path in the new graph.
-      expects: what else the old graph holds, by path, as far as the changes rest on it; nothing
-        is known of that in patches of earlier versions.
+      expects: what else the old graph holds, by path, as far as the changes rest on it.
     """
 
     changes: Entries
