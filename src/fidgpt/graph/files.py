@@ -101,10 +101,8 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
       ConfigError: the text is not such a document.
     """
     what = form.removeprefix("fidgpt.")
-    try:
+    with at(source):
         document = _data_of(text.removeprefix("\ufeff"))  # a mark of some editors
-    except ConfigError as error:
-        raise ConfigError(f"{source} is not a fidgpt {what}: {error}") from error
     found = document.get("format") if isinstance(document, dict) else None
     if found != form:
         others = {

@@ -153,7 +153,12 @@ def look_up_names(root: Any, found: list[walk.Node]) -> None:
             f"{', and '.join(steps)}: a number cannot depend on itself.",
             sources=[node.path for node in circle],
         ) from None
-    walk.nodes(root)  # raises if a circle leads through other nodes
+    try:
+        walk.nodes(root if formulas else None)  # raises if a circle leads through other nodes
+    except ConfigError as error:
+        named = re.compile(r"[^\s,]*\.values\[(['\"])(.*?)\1\]")
+        text, *sources = (named.sub(r"\2", one) for one in (str(error), *error.sources))
+        raise ConfigError(text, place=error.place, sources=sources) from None
 
 
 def _number_at(root: Any, path: str) -> Any:
