@@ -101,8 +101,12 @@ def read_document(text: str, source: str, form: str) -> dict[str, Any]:
       ConfigError: the text is not such a document.
     """
     what = form.removeprefix("fidgpt.")
-    with at(source):
+    try:
         document = _data_of(text.removeprefix("\ufeff"))  # a mark of some editors
+    except ConfigError as error:
+        is_ours = re.search(rf"\bformat[\"']?: *[\"']?{re.escape(form)}", text)
+        where = source if is_ours else f"{source} is not a fidgpt {what}"
+        raise ConfigError(f"{where}: {error}") from error
     found = document.get("format") if isinstance(document, dict) else None
     if found != form:
         others = {
