@@ -1,4 +1,4 @@
-"""Few directives that make a graph again, checked by making it."""
+"""The fewest directives that make a graph again, checked by making it."""
 
 import pathlib
 import re
@@ -10,9 +10,9 @@ import pytest
 from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, optim, tags, train
-from fidgpt.graph import ConfigError, clone, fingerprint
+from fidgpt.graph import ConfigError, clone, diff, fingerprint
 from fidgpt.graph.edits import change_by, delete, set_text, tie, untie, use
-from fidgpt.graph.reproduce import Repro, nearest, repro
+from fidgpt.graph.reproduce import Repro, distance, nearest, repro
 from fidgpt.graph.spelling import spell
 from fidgpt.late import exports
 
@@ -215,3 +215,10 @@ def test_a_fiddler_that_hides_differences_saves_none() -> None:
     done = repro(configs.qwen3_8b(), {first: BASES[first]}, compose=compose, fiddlers=tried)
     assert done.is_same
     assert not {"fiddler:share_blocks", "fiddler:use_compile"} & set(done.directives)
+
+
+def test_one_part_in_many_blocks_is_about_as_far_as_in_one() -> None:
+    norms = clone(configs.gemma3_4b())
+    fiddlers.use_weightless_norm(norms)
+    own, others = (distance(diff(one(), norms)) for one in (configs.gemma3_4b, configs.llama3_2_1b))
+    assert own < others

@@ -137,7 +137,7 @@ def command_for(
     directives: Sequence[str] = (),
     allowed: Sequence[str] = (),
 ) -> str:
-    """Return a short command that makes a graph, and what it cannot make.
+    """Return the shortest command found that makes a graph, and what it cannot make.
 
     Args:
       cfg: the graph.

@@ -1,4 +1,4 @@
-"""Directives that reproduce a graph: short ones, found by trying."""
+"""The shortest directives that reproduce a graph, found by trying."""
 
 import contextlib
 import math
@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 
 from fidgpt.graph import errors, fiddle, formulas, hints, selectors, walk
-from fidgpt.graph.binding import Resolved
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import (
@@ -24,15 +23,34 @@ from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
 
 
+def has_directive(change: Change) -> bool:
+    """Whether a directive can make a change, rather than a fiddler or a whole list."""
+    return not isinstance(change, TagsChanged) and _list_of(change) is None
+
+
 def cost(change: Change) -> int:
     """Return the weight of a change: more if only a fiddler, or a whole list, can make it.
 
     An added node counts with all that is inside, each of which takes a directive.
     """
-    is_plain = not isinstance(change, TagsChanged) and _list_of(change) is None
-    least = 1 if is_plain else 3
+    least = 1 if has_directive(change) else 3
     is_node = isinstance(change, PartAdded) and not formulas.is_formula(change.new.value)
     return max(least, len(walk.parts(change.new.value))) if is_node else least
+
+
+def distance(changes: Iterable[Change]) -> int:
+    """Return about how many directives make some changes: one sets many parameters to a value."""
+    return sum({_gist(change): 1 if has_directive(change) else 3 for change in changes}.values())
+
+
+def _gist(change: Change) -> tuple[str, ...]:
+    if isinstance(change, ValueChanged):
+        return re.split(r"[.\]]", change.path)[-1], repr(change.new.value)
+    if not has_directive(change):
+        return (change.path,)
+    new = change.new.value
+    call = walk.title(new) if isinstance(new, fdl.Buildable) else repr(new)
+    return _all_items(change.path), type(change).__name__, call
 
 
 def _all_items(path: str) -> str:
@@ -40,10 +58,11 @@ def _all_items(path: str) -> str:
 
 
 def _list_of(change: Change) -> str | None:
-    """Return the path of the list or dict of which an item was added or removed."""
+    """Return the path of the list or dict of which an item was added, moved or removed."""
     is_new = change.old.value is fdl.NO_VALUE and change.path.endswith("]")
     is_gone = change.new.path is None and re.search(r"\[\d+\]$", change.path)
-    return change.path.rpartition("[")[0] if is_new or is_gone else None
+    is_item = is_new or is_gone
+    return change.path.rpartition("[")[0] if is_item else None
 
 
 class Directive(NamedTuple):
@@ -70,7 +89,7 @@ def directives_for(
       changes: the differences between the two.
       part_name: how to call a constructor.
       lists: whether to write out new nodes with all that is inside, and lists and dicts of which
-        nodes were added or removed: no directive adds or removes a single one.
+        nodes were added, moved or removed: no directive adds or removes a single one.
     """
     changes = list(changes)
     whole = _whole_lists(target, changes, part_name, lists=lists)
@@ -87,7 +106,7 @@ def directives_for(
 def _whole_lists(
     target: Any, changes: list[Change], part_name: PartName, *, lists: bool
 ) -> dict[str, Directive]:
-    """Return the outermost lists and dicts of which items were added or removed.
+    """Return the outermost lists and dicts of which items were added, moved or removed.
 
     Without `lists`, only those that hold no nodes any more.
     """
@@ -106,7 +125,7 @@ def _whole_lists(
 def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) -> Directive | None:
     path, new, old = change.old.path or change.new.path, change.new, change.old.value
     if not path or new.path not in (None, path) or isinstance(change, TagsChanged):
-        return None  # it is inside an item that stands elsewhere
+        return None  # it is inside an item that moved
     if _list_of(change) is not None:
         return None
     is_part = isinstance(new.value, fdl.Buildable)
@@ -168,19 +187,39 @@ def _paths(root: Any, one: Directive) -> set[str]:
 
 
 Compose = Callable[[Sequence[str]], Any]
+_MOST_COMPARED = 10  # graphs to begin with, of which the nearest is chosen
 _MOST_FIDDLERS = 4
+_MOST_USEFUL = 12  # fiddlers that are tried together with others
 _MOST_ROUNDS = 4  # a new node shows what is still to be set inside
 _MOST_DROPPED = 60
 _LARGE = 2000  # nodes, past which trying every fiddler would take too long
 
 
-def _calls_in(root: Any) -> set[int]:
+def _called(root: Any) -> set[Any]:
     """Return the identities of what the nodes of a graph call."""
     return {id(fdl.get_callable(node.value)) for node in walk.parts(root)}
 
 
+def _most_similar(root: Any, others: Mapping[str, Any]) -> list[str]:
+    """Return the names of graphs, those with most of the calls and plain values of `root` first."""
+
+    def pieces(graph: Any) -> set[tuple[int, fiddle.Key, str]]:
+        return {
+            (id(fdl.get_callable(part)), key, walk.title(one) if walk.is_node(one) else repr(one))
+            for part in (node.value for node in walk.parts(graph))
+            for key, one in fiddle.set_arguments(part).items()
+        }
+
+    def similarity(name: str) -> float:
+        found = pieces(others[name])
+        return len(wanted & found) / max(1, len(wanted | found))
+
+    wanted = pieces(root)
+    return sorted(others, key=similarity, reverse=True)
+
+
 class _Search:
-    """A search for few directives that make a graph; results of attempts are kept."""
+    """A search for the fewest directives that make a graph; results of attempts are kept."""
 
     def __init__(
         self, root: Any, compose: Compose, fiddlers: Iterable[str], part_name: PartName
@@ -191,6 +230,7 @@ class _Search:
         self._part_name = part_name
         self._target = BoundGraph(root)
         self._left: dict[tuple[str, ...], list[Change] | None] = {}
+        self._useful: dict[str, float] = {}  # with what each saves alone, the most first
 
     def left(self, directives: Sequence[str]) -> list[Change] | None:
         """Return the differences that remain; None if the directives make no graph."""
@@ -207,41 +247,38 @@ class _Search:
         left = self.left(directives)
         return math.inf if left is None else sum(map(cost, left))
 
-    def find(self, first: str) -> list[str]:
-        """Return directives that make the graph, or come near it.
+    def rank(self, directives: list[str]) -> tuple[float, int]:
+        return self.cost(directives), len(directives)
 
-        Fiddlers come first, or after what else was set; lists are written out where neither makes
-        the graph.
+    def ways(self, first: str) -> list[list[str]]:
+        """Return lists of directives that make the graph, or come near it.
+
+        Fiddlers come first, or after what else was set; lists are written out only where neither
+        makes the graph.
         """
-        useful = self._useful_fiddlers(first)
-        best = self._alternate([first], useful)
-        if self.cost(best):
-            later = self._alternate(self._add_directives([first]), useful)
-            ways = [best, later]
-            if self.cost(later):
-                ways = [self._add_directives(way, lists=True) for way in ways]
-            best = min(ways, key=self.cost)
-        return self.without_needless(best)
+        self._find_useful(first)
+        ways = [self._alternate([first])]
+        if self.cost(ways[0]):
+            ways.append(self._alternate(self._add_directives([first])))
+        if all(map(self.cost, ways)):
+            ways += [self._add_directives(way, lists=True) for way in (*ways, [first])]
+        least = min(map(self.cost, ways))
+        nearest_ways = dict.fromkeys(tuple(way) for way in ways if self.cost(way) == least)
+        return [self.without_needless(list(way)) for way in nearest_ways]
 
-    def _alternate(self, directives: list[str], useful: list[str]) -> list[str]:
-        """Add fiddlers that save several directives, what they leave, then other fiddlers."""
-        for saves in (2, 1):
-            directives = self._add_fiddlers(directives, useful, saves=saves)
-            directives = self._add_directives(directives)
-        return directives
-
-    def _useful_fiddlers(self, first: str) -> list[str]:
-        """Return the fiddlers that save something and call nothing but what is wanted."""
+    def _find_useful(self, first: str) -> None:
+        """Keep the fiddlers that save most, of those that call nothing but what is wanted."""
         now = self.cost([first])
-        if now <= 1:
-            return []
-        wanted = _calls_in(self._root) | _calls_in(self._compose([first]))
-        useful: list[str] = []
-        for fiddler in self._fiddlers:
+        wanted = _called(self._root) | _called(self._compose([first]))
+        made: dict[str, Any] = {}
+        for one in self._fiddlers if now > 1 else ():
             with contextlib.suppress(errors.ConfigError):
-                is_wanted = _calls_in(self._compose([first, fiddler])) <= wanted
-                useful += [fiddler] * (is_wanted and self.cost([first, fiddler]) < now)
-        return useful
+                graph = self._compose([first, one])
+                if _called(graph) <= wanted:
+                    made[one] = graph
+        useful = _most_similar(self._root, made)[:_MOST_USEFUL]
+        saved = {one: now - self.cost([first, one]) for one in useful}
+        self._useful = {one: saved[one] for one in sorted(useful, key=lambda one: -saved[one])}
 
     def without_needless(self, directives: list[str]) -> list[str]:
         """Drop each directive that the others imply, unless there are too many to try."""
@@ -252,14 +289,30 @@ class _Search:
                 directives, now = fewer, self.cost(fewer)
         return directives
 
-    def _add_fiddlers(self, directives: list[str], useful: list[str], *, saves: int) -> list[str]:
-        """Add the fiddler that saves most, and the next, while one saves at least so much."""
+    def _add_fiddlers(self, directives: list[str], *, saves: float) -> list[str]:
+        """Add the fiddler that saves most, and the next, while one saves at least so much.
+
+        What a fiddler saves alone is taken as the most that it saves after others.
+        """
         for _ in range(_MOST_FIDDLERS):
-            ways = [[*directives, one] for one in useful if one not in directives]
-            best = min(ways, key=self.cost, default=directives)
-            if self.cost(directives) - self.cost(best) < saves:
+            now, best, most = self.cost(directives), "", 0.0
+            for one, saved in self._useful.items():
+                if best and saved <= most:
+                    break
+                if one not in directives and (own := now - self.cost([*directives, one])) > most:
+                    best, most = one, own
+            if most < saves:
                 break
-            directives = best
+            directives = [*directives, best]
+        return directives
+
+    def _alternate(self, directives: list[str]) -> list[str]:
+        """Add fiddlers, and directives for the differences that they leave, in turn."""
+        for saves in range(2, 2 - _MOST_ROUNDS, -1):
+            more = self._add_directives(self._add_fiddlers(directives, saves=max(1, saves)))
+            if saves < 2 and self.cost(more) >= self.cost(directives):
+                break
+            directives = more
         return directives
 
     def _add_directives(self, directives: list[str], *, lists: bool = False) -> list[str]:
@@ -314,7 +367,7 @@ def repro(
     known: Sequence[str] = (),
     part_name: PartName = attrgetter("__qualname__"),
 ) -> Repro:
-    """Return directives that make `root`: those that are known to, or else from the nearest base.
+    """Return the directives that make `root` from the nearest base.
 
     Args:
       root: the graph.
@@ -325,46 +378,39 @@ def repro(
       part_name: how a directive calls a constructor.
 
     Returns:
-      Directives that are each needed, checked by making the graph.
+      As few directives as were found, each of them needed, checked by making the graph.
 
     Raises:
       ConfigError: a graph cannot be bound, or holds what has no name.
     """
     search = _Search(root, compose, fiddlers if len(walk.parts(root)) <= _LARGE else (), part_name)
+    ways: list[list[str]] = []
     if known and search.cost(known) == 0:
-        directives = search.without_needless(list(known))
-    else:
-        directives = search.find(nearest(root, bases))
-    left = search.left(directives) or []
-    fingerprints = [BoundGraph(one).fingerprint() for one in (compose(directives), root)]
-    return Repro(directives, left, not left and fingerprints[0] == fingerprints[1])
+        ways.append(search.without_needless(list(known)))
+    first = nearest(root, bases)
+    if not ways or ways[0][0] != first or len(ways[0]) > 2:  # fewer are impossible
+        ways = search.ways(first) + ways
+    best = min(ways, key=search.rank)
+    left = search.left(best) or []
+    is_same = not left and BoundGraph(compose(best)).fingerprint() == BoundGraph(root).fingerprint()
+    return Repro(best, left, is_same)
 
 
 def nearest(root: Any, bases: Mapping[str, Any]) -> str:
-    """Return the name of the graph that is most similar to `root`.
+    """Return the name of the graph that differs least from `root`, of the ten most similar ones.
 
     A graph that cannot be bound is passed over.
 
     Raises:
       ConfigError: there is no graph to choose, or `root` cannot be bound.
     """
-    Resolved.of(root)
-    wanted = _pieces_of(root)
-    likeness: dict[str, float] = {}
-    for name, base in bases.items():
+    target = BoundGraph(root)
+    distances: dict[str, int] = {}
+    for name in _most_similar(root, bases):
         with contextlib.suppress(errors.ConfigError):
-            Resolved.of(base)
-            pieces = _pieces_of(base)
-            likeness[name] = len(wanted & pieces) / max(1, len(wanted | pieces))
-    if not likeness:
+            distances[name] = distance(comparison.diff(bases[name], target))
+        if len(distances) == _MOST_COMPARED:
+            break
+    if not distances:
         raise errors.ConfigError("there is no config to start from.")
-    return max(likeness, key=lambda name: likeness[name])
-
-
-def _pieces_of(root: Any) -> set[tuple[int, fiddle.Key, str]]:
-    """Return the calls and plain values of a graph."""
-    return {
-        (id(fdl.get_callable(part)), key, walk.title(v) if walk.is_node(v) else repr(v))
-        for part in (node.value for node in walk.parts(root))
-        for key, v in fiddle.set_arguments(part).items()
-    }
+    return min(distances, key=lambda name: distances[name])
