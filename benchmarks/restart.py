@@ -35,7 +35,7 @@ def work() -> None:
     from fidgpt.cli import train
     from fidgpt.compose import runs  # noqa: F401 # all that the command imports
     from fidgpt.parallel import DataParallel
-    from fidgpt.train import Trainer
+    from fidgpt.train import Trainer, TrainStep
 
     def marked(kind: Any, name: str, *, before: str | None = None, after: str) -> None:
         function: Callable[..., Any] = getattr(kind, name)
