@@ -39,13 +39,13 @@ from fidgpt.cli import app, export, plot, sample, sweep, train
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.composition import compose
 from fidgpt.compose.sources import load_file, read_text
-from fidgpt.compose.trust import risks
 from fidgpt.data import prepare
 from fidgpt.data.prepared import PreparedCorpus
 from fidgpt.graph.difference.patches import apply_patch, dump_patch
 from fidgpt.graph.errors import is_user_error
 from fidgpt.graph.provenance import dump_provenance
 from fidgpt.model.materialization import materialize
+from fidgpt.runs.consent import risks
 from fidgpt.sweep import read_results
 from fidgpt.sweep.results import csv_of
 from fidgpt.train import Checkpoints, Mirror

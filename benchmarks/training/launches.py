@@ -22,8 +22,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.model import materialize
+from fidgpt.runs.building import build_trainer
 
 CPU = torch.device("cpu")
 SMALL: dict[str, Shape] = {

@@ -16,7 +16,8 @@ import time
 from pathlib import Path
 
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer, new_run
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.directories import new_run
 from fidgpt.train import Facts, RunDirectory
 from fidgpt.train.trackers.trackers import Row
 

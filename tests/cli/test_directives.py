@@ -15,7 +15,6 @@ from fidgpt import configs, data, fiddlers, tags
 from fidgpt.compose.catalogue import Catalogue, call_with, own_catalogue
 from fidgpt.compose.composition import apply_fiddlers, compose
 from fidgpt.compose.directives import DIRECTIVES, is_base, is_by_machine, split_directive
-from fidgpt.compose.runs import build_trainer, name_of_base
 from fidgpt.graph import (
     ConfigError,
     ConfigErrors,
@@ -32,6 +31,8 @@ from fidgpt.graph.expressions import Call, parse_call, split_at_commas
 from fidgpt.graph.outlines import flat
 from fidgpt.graph.provenance import provenance_of
 from fidgpt.model import Attention, RoPE
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.directories import name_of_base
 
 OWN = own_catalogue()
 DEBUG = "config:debug"

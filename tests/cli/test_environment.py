@@ -11,11 +11,11 @@ from forked import Python
 from rich.console import Console
 
 from fidgpt.cli import app, sweep, train
-from fidgpt.compose import runs
 from fidgpt.compose.composition import compose
 from fidgpt.compose.reproduction import remembered
 from fidgpt.compose.sources import load_file
 from fidgpt.graph import ConfigError, build
+from fidgpt.runs.directories import new_run
 from fidgpt.sweep import Point, Sweep, axis, jobs_of, results
 from fidgpt.sweep.points import Cost
 from fidgpt.sweep.runners.jobs import Ending
@@ -92,7 +92,7 @@ def test_the_base_of_a_saved_run_is_the_one_that_it_began_with(
     monkeypatch.setenv("BASE", "gpt2_124m")
     monkeypatch.setenv("NUM", "5")
     run = tmp_path / "run"
-    runs.new_run(compose(directives).config, directives=directives, path=str(run)).create()
+    new_run(compose(directives).config, directives=directives, path=str(run)).create()
     for name in ("BASE", "NUM"):
         monkeypatch.delenv(name)
     file = f"--config=config_file:{run / 'config.json'}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fidgpt.cli import sample, sweep, train
-from fidgpt.compose import tuning
+from fidgpt.runs import tuning
 from fidgpt.train import RunError, device
 from fidgpt.train.run_directory import RunDirectory
 

@@ -12,9 +12,9 @@ from fidgpt.compose import report
 from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.index import base_of
-from fidgpt.compose.runs import name_of_base
 from fidgpt.graph import ConfigError, check_and_bind, dump, fingerprint, load, why_text
 from fidgpt.graph.provenance import dump_provenance, restore_provenance
+from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import Sweep
 
 from .conftest import Command

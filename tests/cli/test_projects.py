@@ -11,9 +11,9 @@ import pytest
 from fidgpt.cli import train
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.graph import ConfigError, bind, dump, fingerprint, load_with_changes
+from fidgpt.runs.building import build_trainer
 from fidgpt.sweep import Sweep, axis
 
 from .conftest import Command

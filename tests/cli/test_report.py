@@ -15,6 +15,7 @@ from fidgpt.compose.attribution import Attribution, grouped
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.messages import directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump, dump_patch
+from fidgpt.runs.ineffective import without_effect
 
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 must be a multiple of "
 WIDTH = "model.blocks[0].attention.hidden_dim"  # which inherits it
@@ -508,12 +509,12 @@ def decorated(dim: int = 4) -> Loop:
 @pytest.mark.slow
 def test_more_blocks_than_layers(command: Callable[..., Any]) -> None:
     unrolled = ["set:model.num_layers=4", "fiddler:unroll"]
-    assert report.without_effect(debug(*unrolled)) == []
-    assert report.without_effect(debug(*unrolled, "set:model.num_layers=8")) == []
+    assert without_effect(debug(*unrolled)) == []
+    assert without_effect(debug(*unrolled, "set:model.num_layers=8")) == []
     for layers in ("2", "{batch_size}"):
-        (line,) = report.without_effect(debug(*unrolled, f"set:model.num_layers={layers}"))
+        (line,) = without_effect(debug(*unrolled, f"set:model.num_layers={layers}"))
         assert line.startswith("only the first 2 of the 4 blocks of a model make layers")
-    (line,) = report.without_effect(debug("fiddler:unroll(every=4)"))
+    (line,) = without_effect(debug("fiddler:unroll(every=4)"))
     flags = ["--config=config:debug", "--config=fiddler:unroll(every=4)"]
     for how in ("--print", "--dry_run"):
         status, _, err = command(train.main, *flags, how)
@@ -528,25 +529,25 @@ def test_entries_of_single_layers_that_a_file_holds_and_another_depth_repeats(
     (tmp_path / "four.patch").write_text(dump_patch((debug().config, made.config)))
     file = f"config_file:{tmp_path / 'four.json'}"
     for base in ([file], ["config:debug", f"patch:{tmp_path / 'four.patch'}"]):
-        (line,) = report.without_effect(compose([*base, "set:model.num_layers=8"]))
+        (line,) = without_effect(compose([*base, "set:model.num_layers=8"]))
         assert line == (
             f"set:model.num_layers=8 (directive {len(base) + 1}): the 4 entries of model.blocks, "
             "each of which was for one of 4 layers, repeat until there are 8."
         )
-    assert report.without_effect(compose([file, "set:model.blocks[0].dropout=0.1"])) == []
-    assert report.without_effect(compose([file, "set:model.num_layers=8", "fiddler:unroll"])) == []
+    assert without_effect(compose([file, "set:model.blocks[0].dropout=0.1"])) == []
+    assert without_effect(compose([file, "set:model.num_layers=8", "fiddler:unroll"])) == []
 
 
 def test_shared_blocks_of_which_each_layer_has_one_of_its_own() -> None:
     for directives in (["fiddler:unroll", "fiddler:share_blocks"], ["fiddler:share_blocks"] * 2):
-        lines = report.without_effect(debug(*dict.fromkeys(directives)))
+        lines = without_effect(debug(*dict.fromkeys(directives)))
         assert len(lines) == ("fiddler:unroll" in directives)
         assert all("shares no weights: each of its 2 layers has an entry" in one for one in lines)
     tied = ["fiddler:unroll", "fiddler:share_blocks", "fiddler:use_mtp"]
-    assert len(report.without_effect(debug(*tied))) == 1  # a model of another class
+    assert len(without_effect(debug(*tied))) == 1  # a model of another class
     made = debug("fiddler:share_blocks", "fiddler:unroll")
     made.config.model.blocks = [made.config.model.blocks[0]] * 2
-    assert report.without_effect(made) == []
+    assert without_effect(made) == []
 
 
 def test_code_that_read_a_number_which_a_formula_sets_later() -> None:
@@ -563,11 +564,11 @@ def test_code_that_read_a_number_which_a_formula_sets_later() -> None:
 
 @pytest.mark.slow
 def test_as_many_key_heads_as_heads() -> None:
-    (line,) = report.without_effect(debug("fiddler:use_gqa"))
+    (line,) = without_effect(debug("fiddler:use_gqa"))
     assert line == (
         "fiddler:use_gqa (directive 2) sets model.blocks[0].attention.num_kv_heads to the number "
         "of heads, 2: no two heads share keys and values. Choose fewer."
     )
     fewer = ["fiddler:use_gqa(num_kv_heads=1)"], ["fiddler:use_gqa", "set:model.hidden_dim=64"]
     for directives in ([], *fewer, ["fiddler:use_gqa", "set:model.hidden_dim=33"]):
-        assert report.without_effect(debug(*directives)) == []
+        assert without_effect(debug(*directives)) == []

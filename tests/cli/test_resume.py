@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.compose.sources import load_run
+from fidgpt.runs.directories import load_run
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.trackers.trackers import read_rows
 

@@ -15,10 +15,9 @@ import torch
 from forked import Python
 
 from fidgpt.cli import app, sample, train
-from fidgpt.compose import runs
-from fidgpt.compose.runs import environment, patch
 from fidgpt.configs import debug
 from fidgpt.graph import ConfigError, dump, outline
+from fidgpt.runs import environment
 from fidgpt.train import RunError
 from fidgpt.train.trackers.trackers import read_rows
 
@@ -335,7 +334,7 @@ def test_what_another_machine_needs_and_no_secrets(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.setenv("TORCH_API_KEY", "hush")
     monkeypatch.setenv("HOME_SWEET", "no")
-    found: Any = environment()
+    found: Any = environment.record()
     assert json.loads(json.dumps(found)) == found
     assert {"time", "python", "platform", "working_directory", "threads", "git"} <= found.keys()
     packages, hardware = found["packages"], found["hardware"]
@@ -352,17 +351,17 @@ def test_the_patch_makes_the_code_again(tmp_path: Path, monkeypatch: pytest.Monk
         subprocess.run(["git", *who, *command], cwd=tmp_path, check=True, capture_output=True)
 
     file = tmp_path / "code.py"
-    monkeypatch.setattr(runs, "__file__", str(file))
-    assert patch() is None  # no checkout
+    monkeypatch.setattr(environment, "__file__", str(file))
+    assert environment.patch() is None  # no checkout
     git("init")
     file.write_text("one\n\n")
     git("add", ".")
     git("commit", "-m", "first")
-    assert patch() is None  # nothing changed
+    assert environment.patch() is None  # nothing changed
     file.write_text("one\ntwo é\n\n \n")
-    (tmp_path / "x.patch").write_text(str(patch()))
+    (tmp_path / "x.patch").write_text(str(environment.patch()))
     git("checkout", ".")
     git("apply", "x.patch")
     assert file.read_text() == "one\ntwo é\n\n \n"
-    monkeypatch.setattr(runs, "LARGEST_PATCH", 10)
-    assert "were omitted" in str(patch())
+    monkeypatch.setattr(environment, "LARGEST_PATCH", 10)
+    assert "were omitted" in str(environment.patch())

@@ -9,8 +9,8 @@ import pytest
 
 from fidgpt import train as library
 from fidgpt.cli import evaluate, sweep, train
-from fidgpt.compose.trust import risks
 from fidgpt.graph import load
+from fidgpt.runs.consent import risks
 from fidgpt.train.run_directory import resume_flag
 
 from .conftest import Command

@@ -15,10 +15,10 @@ import torch
 from fidgpt import graph
 from fidgpt import model as lm
 from fidgpt.cli import train
-from fidgpt.compose import tuning as chooser
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.compose.runs import build_trainer
-from fidgpt.compose.sources import load_run
+from fidgpt.runs import tuning as chooser
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.directories import load_run
 from fidgpt.train import BFloat16, Float32, tuning
 
 from .conftest import Command

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from fidgpt import configs, train
 from fidgpt import model as lm
-from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import (
     share_blocks,
     use_compile,
@@ -30,6 +29,7 @@ from fidgpt.model import wrappers
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
 from fidgpt.model.wrappers import Compiled, InFloat8, Recomputed, require_float8
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.facts import facts_of
 from fidgpt.train.loss import NextToken
 
@@ -75,7 +75,7 @@ BLOCK_PROGRAM = """
 import torch
 from torch._dynamo.utils import counters
 from fidgpt import fiddlers
-from fidgpt.compose.runs import build_trainer
+from fidgpt.runs.building import build_trainer
 from fidgpt.configs import debug
 from fidgpt.model import Block, Compile, wrappers
 from fidgpt.model.reports import collecting

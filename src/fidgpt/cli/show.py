@@ -8,12 +8,15 @@ from contextlib import AbstractContextManager
 from fidgpt import graph
 from fidgpt.cli.app import print_graph
 from fidgpt.cli.flags import FLAGS
-from fidgpt.compose import attribution, report, reproduction, runs, tuning
+from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.graph import ConfigError, ConfigErrors, outlines
 from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.secrets import redacted
+from fidgpt.runs import tuning
+from fidgpt.runs.building import build_trainer, constraints_of
+from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import device
 from fidgpt.train.facts import parameter_groups, summary_of
 
@@ -30,10 +33,10 @@ def show(made: Composition) -> None:
       ConfigError: there is nothing at a path, or no other graph.
     """
     with naming_directives(made):
-        constraints = runs.constraints_of(made.catalogue)
+        constraints = constraints_of(made.catalogue)
         rejected = graph.rejections(made.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
-    warn([*reported(made).warnings, *report.without_effect(made)])
+    warn([*reported(made).warnings, *without_effect(made)])
     print_graph("\n".join(_texts(made)))
 
 
@@ -122,7 +125,7 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
     )
 
     # Of constraints on the whole run, `show` has warned.
-    trainer = runs.build_trainer(made.resolved, made.catalogue, will_run=form == "speed")
+    trainer = build_trainer(made.resolved, made.catalogue, will_run=form == "speed")
     if form == "speed":
         return speed_text(tuning.choose(made, trainer, renew=FLAGS.measure), color=color)
     if form == "schedule":

@@ -73,12 +73,12 @@ def load_trained(path: Path, *, has_flags: bool = True) -> "tuple[Trainer, Token
     # Late: --help loads no torch.
     from fidgpt import data, interop, model, train
     from fidgpt.compose.catalogue import own_catalogue
-    from fidgpt.compose.runs import build_trainer
-    from fidgpt.compose.sources import load_run
-    from fidgpt.compose.trust import require_consent
     from fidgpt.graph import ConfigError
     from fidgpt.interop.hugging_face.files import is_hub_directory
     from fidgpt.interop.hugging_face.settings import read_config
+    from fidgpt.runs.building import build_trainer
+    from fidgpt.runs.consent import require_consent
+    from fidgpt.runs.directories import load_run
 
     step, averaged = (FLAGS.step, FLAGS.averaged) if has_flags else (None, False)
     if is_hub_directory(path):

@@ -10,15 +10,19 @@ import fiddle as fdl
 
 from fidgpt.cli.flags import FLAGS
 from fidgpt.cli.show import naming_directives, reported, warn
-from fidgpt.compose import report, runs, shrinking, tuning
+from fidgpt.compose import report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.directives import is_by_machine, kind_of
-from fidgpt.compose.sources import load_run
-from fidgpt.compose.trust import require_consent, require_own_files
+from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
+from fidgpt.runs import shrinking, tuning
+from fidgpt.runs.building import build_trainer, constraints_of
+from fidgpt.runs.consent import require_consent, require_own_files
+from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
+from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Mirror, Trainer, device, mesh_check, preflight
 from fidgpt.train.facts import check_resumable, facts_of
 from fidgpt.train.tuning import Choice
@@ -41,7 +45,7 @@ def prepared() -> tuple[Catalogue, fdl.Config | None]:
 
 def other_errors(made: Composition) -> list[str]:
     """Return further errors, where a directive is wrong."""
-    constraints = runs.constraints_of(made.catalogue)
+    constraints = constraints_of(made.catalogue)
     return report.other_errors(made, constraints=constraints, allow_noop=FLAGS.allow_noop)
 
 
@@ -49,22 +53,22 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     """Train what the directives made, or resume the run that had the config `old`."""
     device.use_fast_memory()
     with naming_directives(made):
-        trainer = runs.build_trainer(made.resolved, made.catalogue)
+        trainer = build_trainer(made.resolved, made.catalogue)
         _require_consent(made.resolved, is_loaded=old is not None)
     changes, warnings = reported(made)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
     rate = getattr(trainer.optimizer, "keywords", {}).get("lr")
     if isinstance(rate, int | float) and rate > _LARGEST_RATE:
         warnings = [*warnings, f"optimizer.lr={rate:g} is so large that the model will diverge."]
-    warn([*warnings, *unused_arguments(made.config), *report.without_effect(made)])
+    warn([*warnings, *unused_arguments(made.config), *without_effect(made)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
         made, trainer = _tuned(made, trainer, choice)
     with naming_directives(made):
-        allowed, own = made.catalogue.packages, runs.allow_flags(FLAGS.allow)
+        allowed, own = made.catalogue.packages, allow_flags(FLAGS.allow)
         if old is None:
-            directory = runs.new_run(
+            directory = new_run(
                 made.resolved,
                 directives=FLAGS.config,
                 path=FLAGS.run_dir,
@@ -74,7 +78,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
         else:
             path = Path(FLAGS.run_dir or FLAGS.resume)
             require_own_files(path)
-            directory = runs.resumed_run(path, old, made.resolved, allowed=allowed, flags=own)
+            directory = resumed_run(path, old, made.resolved, allowed=allowed, flags=own)
     resume = old is not None
     if not FLAGS.dry_run:
         outcome = trainer.train(
@@ -104,21 +108,21 @@ def check_parallel(made: Composition) -> int:
       RanksError: the processes of the mesh fail.
     """
     with naming_directives(made):
-        whole = shrinking.mesh_of(runs.build_trainer(made.resolved, made.catalogue).parallel)
+        whole = shrinking.mesh_of(build_trainer(made.resolved, made.catalogue).parallel)
     if whole.size == 1:
         raise ConfigError(
             "--check_parallel compares a mesh with one process, and this mesh is one process: add "
             "--config='fiddler:use_mesh(shard=2, tensor=2)', for example."
         )
     mesh = shrinking.shrink_mesh(whole)
-    small, left = shrinking.shrink(made.config, mesh=mesh, build=runs.build_trainer)
+    small, left = shrinking.shrink(made.config, mesh=mesh, build=build_trainer)
     print(f"One step of a small copy of this config, with {mesh}, in {mesh.size} processes.")
     if mesh != whole:
         print(f"They stand for {whole}: more than {shrinking.MOST_PROCESSES} are too many here.")
     if left:
         print(f"As large as in the run, or the config does not build: {', '.join(left)}.")
     print(flush=True)  # before processes are forked, which would print it too
-    alone, shared = runs.build_trainer(small), runs.build_trainer(small)
+    alone, shared = build_trainer(small), build_trainer(small)
     comparison = mesh_check.check_mesh(alone, shared, num_processes=mesh.size)
     print(mesh_check.comparison_text(comparison), end="")
     return int(bool(comparison.bad))
@@ -136,7 +140,7 @@ def _may_fit(trainer: Trainer) -> bool:
 def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
     made = tuning.tuned(made, choice)
     if choice.compiles or choice.kernel is not None:
-        return made, runs.build_trainer(made.resolved, made.catalogue)
+        return made, build_trainer(made.resolved, made.catalogue)
     trainer.precision = choice.precision
     return made, trainer
 
@@ -187,7 +191,7 @@ def _resumed(catalogue: Catalogue) -> fdl.Config:
         mirror.restore_run(Path(FLAGS.run_dir))
     path = Path(FLAGS.run_dir or FLAGS.resume)
     cfg = load_run(path, allowed=catalogue.packages)
-    if not runs.is_as_begun(path, cfg):
+    if not is_as_begun(path, cfg):
         warn(
             [
                 f"{path / 'config.json'} is not the config that the run began with: it was edited, "

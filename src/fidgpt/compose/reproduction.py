@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import fiddle as fdl
 from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.compose.runs import train_command
 from fidgpt.compose.sources import RESUMED, is_url
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.codegen import shortest
@@ -21,6 +20,17 @@ from fidgpt.graph.provenance import Source, sources_of
 from fidgpt.graph.reproduce import Repro, nearest, repro
 
 _MOST_KEPT = 256  # graphs that are kept, since others begin like them
+
+
+def allow_flags(allowed: Iterable[str]) -> list[str]:
+    """Return the flags that allow a command some packages of the user's."""
+    return [f"--allow={package}" for package in allowed]
+
+
+def train_command(directives: Iterable[str], *, allowed: Iterable[str] = ()) -> str:
+    """Return the line that trains what directives make, with some packages allowed."""
+    flags = [f"--config={directive}" for directive in directives]
+    return shlex.join(["python", "train.py", *allow_flags(allowed), *flags])
 
 
 def named_graphs(catalogue: Catalogue) -> dict[str, Any]:

@@ -4,13 +4,12 @@ import contextlib
 import os
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.files import check_url, parse_json, read_all, read_bytes
-from fidgpt.graph import ConfigError, attributed_to, load_with_changes
+from fidgpt.graph import ConfigError, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
 
@@ -103,7 +102,7 @@ def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
         if hint := reader_hint(path, content) or _overrides_hint(path, content):
             raise ConfigError(f"{error}\n{hint}") from error
         raise
-    return _with_history(cfg, path)
+    return with_history(cfg, path)
 
 
 def reader_hint(path: str, content: str) -> str:
@@ -144,7 +143,7 @@ def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> A
     return cfg
 
 
-def _with_history(cfg: fdl.Config, file: str) -> fdl.Config:
+def with_history(cfg: fdl.Config, file: str) -> fdl.Config:
     """Return the graph of a run with its history; one that cannot be read is left out."""
     folder, _, name = file.rpartition("/")
     beside = f"{file.removesuffix(name)}provenance.json"
@@ -164,43 +163,3 @@ def _resumption(prefix: str) -> str:
         last = parse_json(read_text(f"{prefix}changes.jsonl")[1].splitlines()[-1])
         return f"{RESUMED}{last['after_step']}"
     return ""
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.json").is_file() and (path / "command.txt").is_file()
-
-
-def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
-    """Return the graph of a run, from its directory.
-
-    Args:
-      path: the directory.
-      allowed: packages of the user's whose callables the config may name.
-
-    Raises:
-      RunError: there is no run.
-      ConfigError: its config cannot be read.
-    """
-    from fidgpt.train import RunError  # late: it imports torch
-
-    file, command, remedy = path / "config.json", path / "command.txt", ""
-    if command.is_file():
-        remedy = (
-            f"\n{command} holds the command that started the run: its --config flags with "
-            "--print=json print config.json again, and the checkpoints do not need it."
-        )
-    try:
-        text = read_text(str(file))[1]
-    except UnreadableFile as error:
-        around = next((one for one in path.absolute().parents[:3] if _is_run(one)), None)
-        if around is not None and not remedy:
-            step = re.search(r"/step_(\d{8,})", str(path.absolute().relative_to(around.parent)))
-            flag = f", with --resume_step={int(step[1])} (elsewhere --step)" if step else ""
-            raise RunError(f"{path} is a part of a run: name the run, {around}{flag}.") from None
-        raise RunError(f"{path} holds no run: {error}{remedy}") from None
-    try:
-        with attributed_to(str(file)):
-            cfg = load_and_warn(text, source=str(file), allowed=allowed)
-    except ConfigError as error:
-        raise ConfigError(f"{error}{remedy}") from error
-    return _with_history(cfg, str(file))

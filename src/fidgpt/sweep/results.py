@@ -21,11 +21,11 @@ from rich.text import Text
 
 import fidgpt
 from fidgpt.compose.directives import DEFAULT_CONFIG
-from fidgpt.compose.trust import require_own_files
 from fidgpt.files import is_inside, parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
 from fidgpt.graph.secrets import redacted
+from fidgpt.runs.consent import require_own_files
 from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.points import Plan
