@@ -40,7 +40,7 @@ flags.DEFINE_enum(
     "Form of --diff: lines, directives or a patch that make the difference, a drawing, or "
     "a page for a browser with both side by side.",
 )
-flags.DEFINE_bool("repro", False, "Print the fewest directives that reproduce this graph.")
+flags.DEFINE_bool("repro", False, "Print needed directives that make this graph again.")
 
 
 def run() -> None:

@@ -340,7 +340,7 @@ class Bisection:
         with contextlib.suppress(ConfigError):
             found = graph.repro(
                 self._composed(pieces),
-                {self._begin: good},
+                [self._begin],
                 compose=lambda given: compose(list(given)[1:], self._catalogue, base=good).config,
             )
             if found.is_same:
