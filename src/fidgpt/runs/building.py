@@ -18,7 +18,7 @@ from fidgpt.graph.building import Constraint, shown, shown_last
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import Trainer
 from fidgpt.train.device import first_line, is_lack_of_memory
-from fidgpt.train.facts import trainable_copy
+from fidgpt.train.estimates.facts import trainable_copy
 
 _REMEDY = (
     "--debug shows the whole error, --print what each component inherits. Models are tried on the "

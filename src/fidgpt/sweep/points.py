@@ -31,8 +31,8 @@ from fidgpt.runs.building import build_trainer, constraints_of, try_optimizer
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
-from fidgpt.train.facts import measured_flops
-from fidgpt.train.summary_text import counted
+from fidgpt.train.estimates.facts import measured_flops
+from fidgpt.train.estimates.summary_text import counted
 
 _MOST_LINES = 8  # of errors, and two of how many are left
 MOST_POINTS = 10_000  # which take minutes to check; more are a typing error
