@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fiddle.experimental import serialization
 from torch import nn
 
 from fidgpt.cli import train
@@ -500,10 +499,6 @@ def decorated(dim: int = 4) -> Loop:
     assert "\nlr = 0.2\n" in command(train.main, flags[0], tag, "--print=flat")[1]
     status, _, err = command(train.main, flags[0], "--allow=plainfiddle", "--dry_run")
     assert status == 2 and "builds Loop, and what runs is a Trainer. In a script of your" in err
-    made = compose(["config:plainfiddle.mine"]).config
-    (tmp_path / "fiddle.json").write_text(serialization.dump_json(made))
-    status, _, err = command(train.main, f"--config=config_file:{tmp_path}/fiddle.json", "--print")
-    assert status == 2 and "a file of Fiddle" in err and "load_json in a config function" in err
 
 
 @pytest.mark.slow
@@ -560,15 +555,3 @@ def test_code_that_read_a_number_which_a_formula_sets_later() -> None:
     wider = "set:model.hidden_dim=64"
     (error,) = conflicts.own_errors(debug(formula, "fiddler:unroll", wider))
     assert f"fiddler:unroll depends on model.hidden_dim, which {wider} changes later" in error
-
-
-@pytest.mark.slow
-def test_as_many_key_heads_as_heads() -> None:
-    (line,) = without_effect(debug("fiddler:use_gqa"))
-    assert line == (
-        "fiddler:use_gqa (directive 2) sets model.blocks[0].attention.num_kv_heads to the number "
-        "of heads, 2: no two heads share keys and values. Choose fewer."
-    )
-    fewer = ["fiddler:use_gqa(num_kv_heads=1)"], ["fiddler:use_gqa", "set:model.hidden_dim=64"]
-    for directives in ([], *fewer, ["fiddler:use_gqa", "set:model.hidden_dim=33"]):
-        assert without_effect(debug(*directives)) == []

@@ -126,11 +126,10 @@ def main(arguments: list[str]) -> int | None:
 def _check_flags() -> None:
     from fidgpt.graph import ConfigError
 
-    path = FLAGS.run_dir
-    if path is not None and any(one.is_file() for one in (Path(path), *Path(path).parents)):
-        raise ConfigError(f"--run_dir={path} is a file, or lies in one: name a directory.")
-    if path is not None and (Path(path) / "config.json").exists():
-        raise ConfigError(f"--run_dir={path} holds a run: name a directory of the sweep's own.")
+    if FLAGS.run_dir is not None and (Path(FLAGS.run_dir) / "config.json").exists():
+        raise ConfigError(
+            f"--run_dir={FLAGS.run_dir} holds a run: name a directory of the sweep's own."
+        )
     if FLAGS.print not in (None, "text"):
         raise ConfigError(
             f"--print={FLAGS.print} shows one config: --print shows the points of a sweep, and "

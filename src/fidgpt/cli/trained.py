@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli.app import FLAGS
-from fidgpt.compose.messages import curly_quotes
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
@@ -32,10 +30,7 @@ def one_directory(arguments: list[str], command: str) -> Path:
         return Path(arguments[0])
     from fidgpt.graph import ConfigError
 
-    raise ConfigError(
-        f"name one directory, of a run or of the hub: fidgpt.{command} runs/NAME\n"
-        f"  {curly_quotes(sys.argv)}".rstrip()
-    )
+    raise ConfigError(f"name one directory, of a run or of the hub: fidgpt.{command} runs/NAME")
 
 
 @contextlib.contextmanager

@@ -17,10 +17,9 @@ from fidgpt.compose.directives import is_by_machine, kind_of
 from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.unused import unused_arguments
 from fidgpt.runs import shrinking, tuning
 from fidgpt.runs.building import build_trainer, constraints_of
-from fidgpt.runs.consent import require_consent, require_own_files
+from fidgpt.runs.consent import require_consent
 from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Mirror, Trainer, device, mesh_check
@@ -29,7 +28,6 @@ from fidgpt.train.estimates.facts import check_resumable, facts_of
 from fidgpt.train.estimates.tuning import Choice
 
 _MANY_TOKENS = 1 << 22  # at once
-_LARGEST_RATE = 10.0  # no optimizer that fidgpt has learns with more
 
 
 def prepared() -> tuple[Catalogue, fdl.Config | None]:
@@ -58,10 +56,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(made.resolved, is_loaded=old is not None)
     changes, warnings = reported(made)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
-    rate = getattr(trainer.optimizer, "keywords", {}).get("lr")
-    if isinstance(rate, int | float) and rate > _LARGEST_RATE:
-        warnings = [*warnings, f"optimizer.lr={rate:g} is so large that the model will diverge."]
-    warn([*warnings, *unused_arguments(made.config), *without_effect(made)])
+    warn([*warnings, *without_effect(made)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
@@ -78,7 +73,6 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
             )
         else:
             path = Path(FLAGS.run_dir or FLAGS.resume)
-            require_own_files(path)
             directory = resumed_run(path, old, made.resolved, allowed=allowed, flags=own)
     resume = old is not None
     if not FLAGS.dry_run:
@@ -235,10 +229,6 @@ def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
 
 def _contradictions() -> Iterator[str]:
     """Yield what is wrong with flags that make no sense together, before anything is loaded."""
-    for name in ("resume", "run_dir", "hardware", "diff"):  # as --resume=$RUN with RUN unset
-        value = FLAGS[name].value
-        if value is not None and not str(value).strip():
-            yield f"--{name}= names nothing: give it a value, or remove it."
     if "://" in (FLAGS.resume or "") and not FLAGS.run_dir:
         yield (
             f"--resume={FLAGS.resume} is a copy of a run: name with --run_dir the directory to "

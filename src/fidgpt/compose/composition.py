@@ -23,10 +23,8 @@ from fidgpt.compose.catalogue import (
 from fidgpt.compose.messages import Written, curly_quotes, directive_error, label
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.errors import MOST_MISTAKES, MissingComponent, MissingEntry, at, listed
+from fidgpt.graph.errors import MissingComponent, MissingEntry, at, listed
 from fidgpt.graph.secrets import require_names
-
-_MOST_DIRECTIVES = 10_000  # a second for each thousand, so that a wrong file could take minutes
 
 
 @dataclass(eq=False)
@@ -121,8 +119,6 @@ class Composition:
           ConfigError: it is wrong, and changed nothing.
         """
         kind = registry.kind_of(text)
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise ConfigError("it is not UTF-8 text: whoever wrote it used another encoding.")
         if kind is None:
             raise ConfigError(_unknown(text, self.catalogue))
         meant = _meant(text)
@@ -195,17 +191,9 @@ def compose(
     made = Composition(catalogue or own_catalogue(), base)
     numbered, errors = _with_those_in_files(directives, first, made)
     wrong: list[_Wrong] = []
-    if len(numbered) > _MOST_DIRECTIVES:
-        raise ConfigErrors(
-            [f"{len(numbered):,} directives are more than {_MOST_DIRECTIVES:,}: name fewer."]
-        )
     if base is None and not (numbered and registry.is_base(numbered[0][1])):
         made.apply(0, f"config:{registry.DEFAULT_CONFIG}")
-    left = 0
-    for place, (number, text) in enumerate(numbered):
-        if len(wrong) >= MOST_MISTAKES:
-            left = len(numbered) - place
-            break
+    for number, text in numbered:
         try:
             with graph.attributed_to(_source(number, text, _meant(text))):
                 made.apply(number, text)
@@ -219,8 +207,6 @@ def compose(
     for one, where in zip(wrong, _where_applicable(made, base, wrong), strict=True):
         errors.append((directive_error(one.number, one.text, one.message + where), one.error))
     others = other_errors(made) if made.config is not None else []
-    if left:
-        others = [f"{left:,} directives after these were not tried."]
     raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
 
 

@@ -13,17 +13,6 @@ from fidgpt.graph import ConfigError, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
 
-# What in fidgpt.interop reads the files of other systems, by what stands in them.
-_READERS = {
-    r"^defaults:|\b_(target|component)_:": (
-        "fidgpt.interop reads in Python: read_targets(Path({path!r}))"
-    ),
-    **dict.fromkeys(
-        (r"^\[(model|training|optimizer|parallelism)\]", r"^trainer:"),
-        "has an equivalent command, which this prints: python -m fidgpt.interop {path}",
-    ),
-}
-_FIDDLE = re.compile(r'\s*\{\s*"root":\s*\{\s*"type":')
 RESUMED = " resumed after step "  # between the name of a run and the step
 _LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
 
@@ -99,27 +88,14 @@ def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     try:
         cfg = load_and_warn(content, source=path, allowed=allowed)
     except ConfigError as error:
-        if hint := reader_hint(path, content) or _overrides_hint(path, content):
+        if hint := _overrides_hint(path, content):
             raise ConfigError(f"{error}\n{hint}") from error
         raise
     return with_history(cfg, path)
 
 
-def reader_hint(path: str, content: str) -> str:
-    """Return what reads a file that looks like one of another system; "" for other files."""
-    if _FIDDLE.match(content):
-        return (
-            "It looks like a file of Fiddle, which imports all that it names: read it with its own "
-            "serialization.load_json in a config function, and name that one, as config:lab.mine."
-        )
-    is_other = path.endswith((".toml", ".yaml", ".yml"))
-    for sign, reader in _READERS.items() if is_other else ():
-        if re.search(sign, content, re.MULTILINE):
-            return f"It looks like a file of another system, which {reader.format(path=path)}"
-    return ""
-
-
 def _overrides_hint(path: str, content: str) -> str:
+    """Return what applies a file that looks like one of overrides; "" for other files."""
     is_other = "format:" in content or not re.search(r"^[\w.]+:", content, re.MULTILINE)
     if is_other or not path.endswith((".yaml", ".yml")):
         return ""

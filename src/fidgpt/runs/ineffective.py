@@ -1,21 +1,17 @@
 """Settings that leave a model as it is."""
 
-import contextlib
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.compose.composition import Composition
 from fidgpt.graph.binding import numbers_in
-from fidgpt.graph.errors import listed
 from fidgpt.graph.fiddle import repeats_of, set_arguments
 from fidgpt.graph.hints import computed
 from fidgpt.graph.walk import Node, join, parts, step_to
-from fidgpt.model import Attention, Transformer
-from fidgpt.model.attention import require_heads
+from fidgpt.model import Transformer
 
 
 def without_effect(made: Composition) -> list[str]:
@@ -25,7 +21,7 @@ def without_effect(made: Composition) -> list[str]:
       ConfigErrors: the graph cannot be bound.
     """
     held = parts(made.resolved.bound)
-    return [*_unused_blocks(held), *_repeating_entries(made), *_ungrouped_heads(made, held)]
+    return [*_unused_blocks(held), *_repeating_entries(made)]
 
 
 def _unused_blocks(held: list[Node]) -> Iterator[str]:
@@ -69,26 +65,3 @@ def _repeating_entries(made: Composition) -> Iterator[str]:
                     f"{by[-1].named}: the {size} entries of {items}, each of which was for one of "
                     f"{size} {count.removeprefix('num_')}, repeat until there are {now}."
                 )
-
-
-def _ungrouped_heads(made: Composition, held: list[Node]) -> Iterator[str]:
-    """Yield a sentence for each directive that sets as many key heads as there are heads."""
-    changed = {edit.path: one for one in made.effects for edit in one.edits}
-    found: dict[tuple[str, int], list[str]] = {}
-    for node in (node for node in held if fdl.get_callable(node.value) is Attention):
-        names = ("hidden_dim", "head_dim", "num_heads")
-        sizes = {name: computed(getattr(node.value, name)) for name in names}
-        effect = changed.get(path := join(node.path, ".num_kv_heads"))
-        if effect and effect.kind.role != "base" and all(map(_is_size, sizes.values())):
-            with contextlib.suppress(ValueError):  # which is reported as an error
-                if computed(node.value.num_kv_heads) == (count := require_heads(**sizes)):
-                    found.setdefault((effect.named, count), []).append(path)
-    for (directive, count), paths in found.items():
-        yield (
-            f"{directive} sets {listed(paths, most=2)} to the number of heads, {count}: no two "
-            "heads share keys and values. Choose fewer."
-        )
-
-
-def _is_size(value: Any) -> bool:
-    return value is None or isinstance(value, int)

@@ -16,7 +16,6 @@ from fidgpt.compose.reproduction import allow_flags, command_for, train_command
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
-from fidgpt.runs.consent import require_own_files
 from fidgpt.runs.directories import load_run
 from fidgpt.sweep.axes import split_value
 from fidgpt.sweep.report.statistics import (
@@ -342,12 +341,10 @@ def write_report(
       allowed: packages of the user's own that configs may name.
 
     Raises:
-      ConfigError: Plotly is missing, or the directory of the sweep has links out of it.
+      ConfigError: Plotly is missing.
       OSError: a file cannot be written.
     """
     base = Path(out) if out is not None else report.directory / "report"
-    if out is None:
-        require_own_files(report.directory)
     if with_page and importlib.util.find_spec("plotly") is None:
         raise ConfigError(
             'the page needs Plotly. Install it with: pip install "fidgpt[report]" or write the '
