@@ -42,30 +42,30 @@ def prepared() -> tuple[Catalogue, fdl.Config | None]:
     return catalogue, _resumed(catalogue) if FLAGS.resume else None
 
 
-def other_errors(made: Composition) -> list[str]:
+def other_errors(composition: Composition) -> list[str]:
     """Return further errors, where a directive is wrong."""
-    constraints = constraints_of(made.catalogue)
-    return report.other_errors(made, constraints=constraints, allow_noop=FLAGS.allow_noop)
+    constraints = constraints_of(composition.catalogue)
+    return report.other_errors(composition, constraints=constraints, allow_noop=FLAGS.allow_noop)
 
 
-def run(made: Composition, old: fdl.Config | None) -> int | None:
+def run(composition: Composition, old: fdl.Config | None) -> int | None:
     """Train what the directives made, or resume the run that had the config `old`."""
     device.use_fast_memory()
-    with naming_directives(made):
-        trainer = build_trainer(made.resolved, made.catalogue)
-        _require_consent(made.resolved, is_loaded=old is not None)
-    changes, warnings = reported(made)
+    with naming_directives(composition):
+        trainer = build_trainer(composition.resolved, composition.catalogue)
+        _require_consent(composition.resolved, is_loaded=old is not None)
+    changes, warnings = reported(composition)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
-    warn([*warnings, *without_effect(made)])
+    warn([*warnings, *without_effect(composition)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
-    if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
+    if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
-        made, trainer = _tuned(made, trainer, choice)
-    with naming_directives(made):
-        allowed, own = made.catalogue.packages, allow_flags(FLAGS.allow)
+        composition, trainer = _tuned(composition, trainer, choice)
+    with naming_directives(composition):
+        allowed, own = composition.catalogue.packages, allow_flags(FLAGS.allow)
         if old is None:
             directory = new_run(
-                made.resolved,
+                composition.resolved,
                 directives=FLAGS.config,
                 path=FLAGS.run_dir,
                 allowed=allowed,
@@ -73,7 +73,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
             )
         else:
             path = Path(FLAGS.run_dir or FLAGS.resume)
-            directory = resumed_run(path, old, made.resolved, allowed=allowed, flags=own)
+            directory = resumed_run(path, old, composition.resolved, allowed=allowed, flags=own)
     resume = old is not None
     if not FLAGS.dry_run:
         outcome = trainer.train(
@@ -95,22 +95,24 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     return None
 
 
-def check_parallel(made: Composition) -> int:
+def check_parallel(composition: Composition) -> int:
     """Compare a step of a small copy on its mesh with one process; return the exit status.
 
     Raises:
       ConfigError: the mesh is a single process.
       RanksError: the processes of the mesh fail.
     """
-    with naming_directives(made):
-        whole = shrinking.mesh_of(build_trainer(made.resolved, made.catalogue).parallel)
+    with naming_directives(composition):
+        whole = shrinking.mesh_of(
+            build_trainer(composition.resolved, composition.catalogue).parallel
+        )
     if whole.size == 1:
         raise ConfigError(
             "--check_parallel compares a mesh with one process, and this mesh is one process: add "
             "--config='fiddler:use_mesh(shard=2, tensor=2)', for example."
         )
     mesh = shrinking.shrink_mesh(whole)
-    small, left = shrinking.shrink(made.config, mesh=mesh, build=build_trainer)
+    small, left = shrinking.shrink(composition.config, mesh=mesh, build=build_trainer)
     print(f"One step of a small copy of this config, with {mesh}, in {mesh.size} processes.")
     if mesh != whole:
         print(f"They stand for {whole}: more than {shrinking.MOST_PROCESSES} are too many here.")
@@ -132,12 +134,14 @@ def _may_fit(trainer: Trainer) -> bool:
     return device.lack_of_memory(facts.memory.peak, facts.memory_there) is None
 
 
-def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
-    made = tuning.tuned(made, choice)
+def _tuned(
+    composition: Composition, trainer: Trainer, choice: Choice
+) -> tuple[Composition, Trainer]:
+    composition = tuning.tuned(composition, choice)
     if choice.compiles or choice.kernel is not None:
-        return made, build_trainer(made.resolved, made.catalogue)
+        return composition, build_trainer(composition.resolved, composition.catalogue)
     trainer.precision = choice.precision
-    return made, trainer
+    return composition, trainer
 
 
 def _require_consent(cfg: fdl.Config | Resolved, *, is_loaded: bool) -> None:

@@ -31,7 +31,7 @@ _LONGEST = 1000  # entries of a list in which a slice is looked for
 
 
 @contextlib.contextmanager
-def naming_directives(made: Composition, *, allow_noop: bool = False) -> Iterator[None]:
+def naming_directives(composition: Composition, *, allow_noop: bool = False) -> Iterator[None]:
     """Name the directives behind errors found inside, and those that changed nothing.
 
     Raises:
@@ -41,12 +41,15 @@ def naming_directives(made: Composition, *, allow_noop: bool = False) -> Iterato
         yield
     except ConfigError as error:
         raise ConfigErrors(
-            [*Attribution(made).messages(error), *own_errors(made, allow_noop=allow_noop)]
+            [
+                *Attribution(composition).messages(error),
+                *own_errors(composition, allow_noop=allow_noop),
+            ]
         ) from error
 
 
 def other_errors(
-    made: Composition, *, constraints: Iterable[Constraint] = (), allow_noop: bool = False
+    composition: Composition, *, constraints: Iterable[Constraint] = (), allow_noop: bool = False
 ) -> list[str]:
     """Return the errors in what some directives made while others of them are wrong themselves.
 
@@ -54,10 +57,10 @@ def other_errors(
     """
     messages: list[str] = []
     try:
-        check_and_bind(made.config, constraints=constraints)
+        check_and_bind(composition.config, constraints=constraints)
     except ConfigError as error:
-        messages = Attribution(made).messages(error, attributed_only=True)
-    return [*messages, *own_errors(made, allow_noop=allow_noop)]
+        messages = Attribution(composition).messages(error, attributed_only=True)
+    return [*messages, *own_errors(composition, allow_noop=allow_noop)]
 
 
 class Report(NamedTuple):
@@ -73,11 +76,11 @@ class Report(NamedTuple):
     warnings: list[str]
 
 
-def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False) -> Report:
+def report(composition: Composition, *, verbose: bool = False, allow_noop: bool = False) -> Report:
     """Return what each directive changed, and what a user may not have meant.
 
     Args:
-      made: the composition.
+      composition: the composition.
       verbose: whether to include every change with its values.
       allow_noop: whether a directive that changes nothing is no error.
 
@@ -85,19 +88,19 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
       ConfigErrors: a directive that asks for a change made none, or one computed something from
         what a later one changed; all of them are named.
     """
-    effects = [one for one in made.effects if one.kind.role != "base"]
+    effects = [one for one in composition.effects if one.kind.role != "base"]
     if not effects:
-        return Report([], made.unused)
-    raise_all(own_errors(made, allow_noop=allow_noop))
-    inheriting = Counter(one.binding.path for one in made.resolved.inherited)
+        return Report([], composition.unused)
+    raise_all(own_errors(composition, allow_noop=allow_noop))
+    inheriting = Counter(one.binding.path for one in composition.resolved.inherited)
     changes: list[str] = []
     for effect in (one for one in effects if one.edits):
         text = f"{effect.text}: {len(effect.edits)} value{'s' * (len(effect.edits) > 1)}"
-        if (count := num_places(made, effect.edits)) > len(effect.edits):
+        if (count := num_places(composition, effect.edits)) > len(effect.edits):
             text += f" in {count} places"
         if count := sum(inheriting[edit.path] for edit in effect.edits):
             text += f", inherited by {count} parameter{'s' * (count > 1)}"
-        if inner := shared_inside(made, effect):
+        if inner := shared_inside(composition, effect):
             text += f"; {listed(inner, most=2)} inside stays shared"
         changes.append(text)
         if verbose:
@@ -110,17 +113,22 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
         for one in effects
         if not one.edits
     ]
-    found = (overridden(made), removed(made), left_behind(made), reaching_out(made))
-    warnings = [*made.unused, *idle, *itertools.chain(*found)]
+    found = (
+        overridden(composition),
+        removed(composition),
+        left_behind(composition),
+        reaching_out(composition),
+    )
+    warnings = [*composition.unused, *idle, *itertools.chain(*found)]
     return Report(changes, warnings)
 
 
-def num_places(made: Composition, edits: Iterable[Edit]) -> int:
+def num_places(composition: Composition, edits: Iterable[Edit]) -> int:
     """Return how many paths the parameters have that a directive changed."""
-    return sum(len(_places(made, edit.path)) for edit in edits)
+    return sum(len(_places(composition, edit.path)) for edit in edits)
 
 
-def shared_inside(made: Composition, effect: Effect) -> list[str]:
+def shared_inside(composition: Composition, effect: Effect) -> list[str]:
     """Return the paths of shared nodes inside of nodes that a directive replaced by equal ones."""
     found: list[str] = []
     for edit in effect.edits:
@@ -128,48 +136,48 @@ def shared_inside(made: Composition, effect: Effect) -> list[str]:
         if effect.rerun is None and all(isinstance(one, fdl.Buildable) for one in sides):
             is_copy = fdl.get_callable(edit.before) is fdl.get_callable(edit.after)
             for node in parts(edit.after)[1:] if is_copy else ():
-                known = made.resolved.node_of.get(id(node.value))
+                known = composition.resolved.node_of.get(id(node.value))
                 if known is not None and known.is_shared and not is_quantity(node.value):
                     found.append(join(edit.path, f".{node.path}"))
     return found
 
 
-def reaching_out(made: Composition) -> Iterator[str]:
+def reaching_out(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each directive that changes places outside of the path written in it.
 
     So it does where the path leads into a node that other places share.
     """
-    for effect in made.effects:
+    for effect in composition.effects:
         kind, rest = split_directive(effect.meant)
         if effect.rerun is not None or "PATH" not in effect.kind.syntax.partition("=")[0]:
             continue
         written = split_assignment(rest)[0] if assigns(kind) else rest.strip()
         pattern = _pattern_of(written)
         for edit in effect.edits:
-            places = _places(made, edit.path)
+            places = _places(composition, edit.path)
             outside = [one for one in places[1:] if not pattern.fullmatch(one)]
             if outside and "@" not in written and not written.startswith(":"):
                 yield (
                     f"{effect.named} also changes "
                     f"{listed(outside, most=2)}: {len(places)} places share one component. "
-                    f"untie:{_shared_at(made, edit.path)} before it gives this one its own."
+                    f"untie:{_shared_at(composition, edit.path)} before it gives this one its own."
                 )
                 break
 
 
-def _places(made: Composition, path: str) -> list[str]:
+def _places(composition: Composition, path: str) -> list[str]:
     """Return all paths of a parameter; the one given, if it is no longer in the graph."""
     try:
-        return places_of(made.resolved, path)
+        return places_of(composition.resolved, path)
     except ConfigError:
         return [path]
 
 
-def _shared_at(made: Composition, path: str) -> str:
+def _shared_at(composition: Composition, path: str) -> str:
     """Return the part of a path that leads to the innermost shared node on the way."""
-    ref = find_parameter(made.config, path).above
+    ref = find_parameter(composition.config, path).above
     while ref is not None:
-        node = made.resolved.node_of.get(id(ref.value))
+        node = composition.resolved.node_of.get(id(ref.value))
         if node is not None and node.is_shared:
             return ref.path
         ref = ref.above

@@ -146,9 +146,9 @@ def try_optimizer(trainer: Trainer) -> None:
     """
     model = trainer.model
     if trainer.trainable is not None:
-        model = _made("trainable", lambda one: trainable_copy(one, trainer.trainable), model)
-    groups = _made("groups", trainer.groups, model)
-    optimizer = _made("optimizer", trainer.optimizer, groups) if groups else None
+        model = _result_of("trainable", lambda one: trainable_copy(one, trainer.trainable), model)
+    groups = _result_of("groups", trainer.groups, model)
+    optimizer = _result_of("optimizer", trainer.optimizer, groups) if groups else None
     for group in optimizer.param_groups if optimizer is not None else ():
         for name, value in group.items():
             numbers = value if isinstance(value, list | tuple) else [value]
@@ -161,7 +161,7 @@ def try_optimizer(trainer: Trainer) -> None:
                 )
 
 
-def _made(place: str, make: Callable[[Any], Any], argument: Any) -> Any:
+def _result_of(place: str, make: Callable[[Any], Any], argument: Any) -> Any:
     """Return what a user's function makes of a model without memory; None if it needs values."""
     try:
         return make(argument)

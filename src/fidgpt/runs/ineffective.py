@@ -14,14 +14,14 @@ from fidgpt.graph.walk import Node, join, parts, step_to
 from fidgpt.model import Transformer
 
 
-def without_effect(made: Composition) -> list[str]:
+def without_effect(composition: Composition) -> list[str]:
     """Return a sentence for each setting that leaves a model as it is.
 
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
-    held = parts(made.resolved.bound)
-    return [*_unused_blocks(held), *_repeating_entries(made)]
+    held = parts(composition.resolved.bound)
+    return [*_unused_blocks(held), *_repeating_entries(composition)]
 
 
 def _unused_blocks(held: list[Node]) -> Iterator[str]:
@@ -46,14 +46,14 @@ def _unused_blocks(held: list[Node]) -> Iterator[str]:
             )
 
 
-def _repeating_entries(made: Composition) -> Iterator[str]:
+def _repeating_entries(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each directive by which entries, one for each layer, become a pattern.
 
     Code that made them for these layers reports that itself.
     """
-    number_in = numbers_in(made.resolved)
-    edits = [(one, edit) for one in made.effects for edit in one.edits]
-    for node in parts(made.config):
+    number_in = numbers_in(composition.resolved)
+    edits = [(one, edit) for one in composition.effects for edit in one.edits]
+    for node in parts(composition.config):
         for name, count in repeats_of(node.value).items():
             items, counted = (join(node.path, step_to(key)) for key in (name, count))
             size, now = len(set_arguments(node.value).get(name) or ()), number_in(node.value, count)
