@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt.cli import sample, sweep, train
+from fidgpt.cli import sweep, train
 from fidgpt.runs import tuning
 from fidgpt.train import RunError, device
 
@@ -46,27 +46,6 @@ def test_a_run_that_cannot_fit_does_not_begin() -> None:
     device.require_memory(10**9, None)
     with pytest.raises(RunError, match="needs 2.0 GB per device, which has 1.0"):
         device.require_memory(2 * 10**9, 10**9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("part", "step"),
-    [
-        ("config.json", False),
-        ("checkpoints", False),
-        ("checkpoints/step_00000002", True),
-        ("checkpoints/step_00000002/manifest.json", True),
-    ],
-)
-def test_a_part_of_a_run_names_the_run(
-    command: Command, run_directory: Path, part: str, step: bool
-) -> None:
-    for done in (
-        command(train.main, f"--resume={run_directory}/{part}"),
-        command(sample.main, f"{run_directory}/{part}"),
-    ):
-        assert done.status == 2 and f"name the run, {run_directory}" in done.err
-        assert ("--resume_step=2" in done.err) == step
 
 
 @pytest.mark.parametrize("axis", ["tag:LearningRate=a,b,c,d,e,f,g,h", "set:model.hidden_dim=33,35"])

@@ -107,18 +107,11 @@ def test_auto_resume_refuses_a_run_of_another_config(command: Command, run_direc
         (["--config=use:optimizer=Lion"], "it was saved by AdamW, and this run uses Lion"),
         (["--config=set:num_steps=1"], "has done 2 steps already, and num_steps=1"),
         (["--resume_step=7"], "holds no step 7"),
-        ([], "cannot be written (Permission denied), and a resumed run "),
     ],
 )
 def test_a_dry_run_refuses_what_the_checkpoint_would(
-    resume: Command,
-    run_directory: Path,
-    flags: list[str],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
+    resume: Command, flags: list[str], words: str
 ) -> None:
-    if not flags:  # root may write everywhere
-        monkeypatch.setattr("os.access", lambda path, _: Path(path) != run_directory)
     for how in ([], ["--dry_run"]):
         done = resume(*flags, *how)
         assert done.status == 2 and words in done.err

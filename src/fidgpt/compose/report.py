@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import fiddle as fdl
-
 from fidgpt.compose.attribution import Attribution
-from fidgpt.compose.composition import Composition, Effect
+from fidgpt.compose.composition import Composition
 from fidgpt.compose.conflicts import (
     described,
     left_behind,
@@ -23,9 +21,7 @@ from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_paramet
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import listed, raise_all
-from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.provenance import places_of
-from fidgpt.graph.walk import join, parts
 
 _LONGEST = 1000  # entries of a list in which a slice is looked for
 
@@ -100,8 +96,6 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
             text += f" in {count} places"
         if count := sum(inheriting[edit.path] for edit in effect.edits):
             text += f", inherited by {count} parameter{'s' * (count > 1)}"
-        if inner := shared_inside(composition, effect):
-            text += f"; {listed(inner, most=2)} inside stays shared"
         changes.append(text)
         if verbose:
             changes += [
@@ -126,20 +120,6 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
 def num_places(composition: Composition, edits: Iterable[Edit]) -> int:
     """Return how many paths the parameters have that a directive changed."""
     return sum(len(_places(composition, edit.path)) for edit in edits)
-
-
-def shared_inside(composition: Composition, effect: Effect) -> list[str]:
-    """Return the paths of shared nodes inside of nodes that a directive replaced by equal ones."""
-    found: list[str] = []
-    for edit in effect.edits:
-        sides = (edit.before, edit.after)
-        if effect.rerun is None and all(isinstance(one, fdl.Buildable) for one in sides):
-            is_copy = fdl.get_callable(edit.before) is fdl.get_callable(edit.after)
-            for node in parts(edit.after)[1:] if is_copy else ():
-                known = composition.resolved.node_of.get(id(node.value))
-                if known is not None and known.is_shared and not is_quantity(node.value):
-                    found.append(join(edit.path, f".{node.path}"))
-    return found
 
 
 def reaching_out(composition: Composition) -> Iterator[str]:

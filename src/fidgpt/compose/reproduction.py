@@ -89,21 +89,15 @@ def directive_for(text: str, catalogue: Catalogue) -> str:
     """
     if registry.is_base(text):
         return text
-    if is_url(text):
-        is_file = text.endswith((".json", ".yaml", ".yml"))
-        return f"config_file:{text if is_file else text.rstrip('/') + '/config.json'}"
-    path = Path(text).expanduser()
-    if (path / "config.json").is_file():
-        return f"config_file:{path / 'config.json'}"
-    if path.is_file():
-        return f"config_file:{path}"
     name = text.partition("(")[0].strip()
     with contextlib.suppress(ConfigError):
         if name in catalogue.configs or ("." in name and catalogue.find("config", name)):
             return f"config:{text}"
+    if is_url(text) and not text.endswith((".json", ".yaml", ".yml")):
+        return f"config_file:{text.rstrip('/')}/config.json"
+    if is_url(text) or Path(text).expanduser().exists():
+        return f"config_file:{text}"
     with at(f"--diff={text}"):
-        if path.is_dir():
-            raise ConfigError("this directory holds no run: there is no config.json in it.")
         raise ConfigError(
             f"there is no config, file or run directory of that name. "
             f"{suggest(name, catalogue.configs)}"

@@ -1,7 +1,6 @@
 """Directories of runs: of new ones, of those that resume, and what they hold."""
 
 import json
-import re
 import shlex
 import sys
 import time
@@ -130,10 +129,6 @@ def name_of_base(directives: Sequence[str]) -> str:
     return rest.partition("(")[0].strip() if kind == "config" else DEFAULT_CONFIG
 
 
-def _is_run(path: Path) -> bool:
-    return (path / "config.json").is_file() and (path / "command.txt").is_file()
-
-
 def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     """Return the graph of a run, from its directory.
 
@@ -154,11 +149,6 @@ def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     try:
         text = read_text(str(file))[1]
     except UnreadableFile as error:
-        around = next((one for one in path.absolute().parents[:3] if _is_run(one)), None)
-        if around is not None and not remedy:
-            step = re.search(r"/step_(\d{8,})", str(path.absolute().relative_to(around.parent)))
-            flag = f", with --resume_step={int(step[1])} (elsewhere --step)" if step else ""
-            raise RunError(f"{path} is a part of a run: name the run, {around}{flag}.") from None
         raise RunError(f"{path} holds no run: {error}{remedy}") from None
     try:
         with attributed_to(str(file)):

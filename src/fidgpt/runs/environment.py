@@ -18,7 +18,6 @@ _VARIABLE = re.compile(
     "SLURM_JOB_ID|(LOCAL_)?WORLD_SIZE"
 )
 _SECRET = re.compile("KEY|PASSWORD|SECRET|TOKEN")
-LARGEST_PATCH = 5_000_000  # characters; more is data that was put under version control
 
 
 def record() -> dict[str, object]:
@@ -57,8 +56,6 @@ def patch() -> str | None:
     Files that git does not know are not in it; `changes` of the environment names them.
     """
     text = _git("diff", "HEAD", "--binary")
-    if text and len(text) > LARGEST_PATCH:
-        return f"The changes are {len(text):,} characters long and were omitted.\n"
     return f"{text}\n" if text else None
 
 
