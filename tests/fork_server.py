@@ -47,7 +47,6 @@ _IMPORTED = (
     "fidgpt.runs.shrinking",
     "fidgpt.runs.consent",
     "fidgpt.runs.tuning",
-    "fidgpt.graph.unused",
     "fidgpt.interop.hugging_face",
     "fidgpt.train.mesh_check",
     "measured",

@@ -171,8 +171,6 @@ def _difference(composition: Composition) -> str:
             return page(composition.config, other=other, other_title=FLAGS.diff)
         case "patch":
             return graph.dump_patch((other, composition.config))
-        case "svg":
-            return graph.draw(composition.config, since=other).svg()
         case _:
             changes = graph.diff(other, composition.resolved)
             head = f"from {FLAGS.diff} to this config:\n" if changes else ""

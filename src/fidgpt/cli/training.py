@@ -193,8 +193,9 @@ def _resumed(catalogue: Catalogue) -> fdl.Config:
     if not is_as_begun(path, cfg):
         warn(
             [
-                f"{path / 'config.json'} is not the config that the run began with: it was edited, "
-                "and the run continues with what it holds. Changes by --config are checked and "
+                f"{path / 'config.json'} is not the config that the run began with: it, "
+                "or a constructor that it names, was edited, and the run continues with what it "
+                "holds. Changes by --config are checked and "
                 f"recorded instead; {path / 'command.txt'} with --print=json prints the first one."
             ]
         )

@@ -14,11 +14,11 @@ from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.compose.sources import UnreadableFile, load_and_warn, read_text, with_history
 from fidgpt.files import read_json
 from fidgpt.graph import ConfigError, Resolved, attributed_to
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.graph.provenance import dump_provenance
 from fidgpt.graph.secrets import redacted_value
-from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.runs import environment
 from fidgpt.train import RunDirectory, RunError
 from fidgpt.train.run_directory import FLAGS_FILE
