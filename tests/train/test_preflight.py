@@ -285,7 +285,7 @@ class Unready(Counted):
 
 def with_stream(stream: Any, **changes: Any) -> train.Trainer:
     trainer = build_trainer(configs.debug())
-    for name, value in {"data": stream, "batch_size": 4, "seq_len": 32, **changes}.items():
+    for name, value in {"stream": stream, "batch_size": 4, "seq_len": 32, **changes}.items():
         setattr(trainer, name, value)
     return trainer
 
@@ -310,10 +310,10 @@ def test_rows_are_those_of_the_process() -> None:
     trainer.parallel.places = replace(ALONE, mesh=Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs .*\[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_stream(trainer)
-    trainer.data = SameRows()
+    trainer.stream = SameRows()
     with pytest.raises(train.ComponentError, match="returns the same rows to two processes"):
         preflight.check_stream(trainer)
-    trainer.data = Counted()
+    trainer.stream = Counted()
     preflight.check_stream(trainer)
 
 

@@ -129,7 +129,7 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
         return schedules_text(
             trainer.schedule,
             others=trainer.schedules or {},
-            curves=trainer.data.curves(trainer.num_steps),
+            curves=trainer.stream.curves(trainer.num_steps),
             groups=parameter_groups(trainer),
             num_steps=trainer.num_steps,
         )

@@ -11,7 +11,7 @@ from fidgpt.cost import copied_with
 from fidgpt.model import cpu
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.device import peak_flops, remembered
-from fidgpt.train.step import by_mesh
+from fidgpt.train.gradients import by_mesh
 
 __all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
 

@@ -61,15 +61,15 @@ def check_stream(run: Components, *, prepared: bool = True) -> None:
     Raises:
       ComponentError: the batch is not what the run needs.
     """
-    if (custom := custom_part(run.data)) is None:
+    if (custom := custom_part(run.stream)) is None:
         return
     try:
-        errors = [*_stream_errors(run, run.data)]
+        errors = [*_stream_errors(run, run.stream)]
     except Exception:
         if prepared:
             raise
         return
-    where = describe("data", run.data, custom)
+    where = describe("data", run.stream, custom)
     _raise_all([f"{where} {text}" for text in errors])
 
 
@@ -84,7 +84,7 @@ def _interface_errors(run: Components) -> Iterator[str]:
         *((f"trackers[{i}]", tracker, Tracker) for i, tracker in enumerate(run.trackers)),
         *((f"observers[{i}]", observer, Observer) for i, observer in enumerate(run.observers)),
         *((f"evaluators[{name!r}]", each, Evaluator) for name, each in run.evaluators.items()),
-        ("data", run.data, TrainingStream),
+        ("data", run.stream, TrainingStream),
     ]
     for path, component, interface in components:
         if (custom := custom_class(type(component))) is None:
