@@ -21,7 +21,7 @@ from fidgpt import __version__, graph
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
 from fidgpt.configs import constraints as rules
-from fidgpt.cost import shortened, with_zeros, without_memory
+from fidgpt.cost import one_block_of_each_kind, with_zeros, without_memory
 from fidgpt.files import read_json
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.building import Constraint, shown, shown_last
@@ -106,7 +106,7 @@ def try_model(trainer: Trainer) -> None:
       ConfigError: components of the model do not fit each other.
     """
     check_inits(trainer.model)
-    with shortened(trainer.model):
+    with one_block_of_each_kind(trainer.model):
         if _runs_small(trainer):
             return
         model = without_memory(trainer.model)  # which a module may change when it runs
