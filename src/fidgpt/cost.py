@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt.declarations import CostlyModule, SparseModule
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import one_document
 from fidgpt.model.embedding import Embedding, Unembedding
@@ -85,7 +86,7 @@ def _is_declared(model: nn.Module, path: str) -> bool:
     names = path.split(".")
     around = (model.get_submodule(".".join(names[: i + 1])) for i in range(len(names)))
     is_linear = isinstance(model.get_submodule(path), nn.Linear)
-    return is_linear or any(hasattr(module, "own_flops_per_token") for module in around)
+    return is_linear or any(isinstance(module, CostlyModule) for module in around)
 
 
 _LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -197,7 +198,8 @@ def count_parameters(model: nn.Module) -> ParameterCount:
         if isinstance(module, _TABLES)
         for parameter in module.parameters(recurse=False)
     }
-    idle = sum(getattr(module, "own_idle_parameters", int)() for module in model.modules())
+    sparse = [module for module in model.modules() if isinstance(module, SparseModule)]
+    idle = sum(module.own_idle_parameters() for module in sparse)
     return ParameterCount(total, total - idle, sum(table.numel() for table in tables))
 
 

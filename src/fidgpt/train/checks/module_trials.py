@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.cost import without_memory
+from fidgpt.declarations import ReadsOnPurpose
 from fidgpt.model.blocks import Block
 from fidgpt.model.context import AttentionContext, PackedDocuments, one_document, padded
 from fidgpt.model.masks import causal
@@ -200,7 +201,7 @@ class ModuleTrial:
     def _allowed(self, module: nn.Module, ctx: AttentionContext) -> Tensor:
         """Return which queries may change with which keys: [keys, queries]."""
         parts, positions = [*module.modules()], ctx.positions[0]
-        reads = {name for part in parts for name in getattr(part, "READS", ())}
+        reads = {name for part in parts if isinstance(part, ReadsOnPurpose) for name in part.READS}
         allowed = torch.eye(len(positions), dtype=torch.bool, device=self.device)
         if isinstance(ctx, SharedKeysContext):
             return allowed

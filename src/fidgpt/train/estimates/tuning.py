@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import cost
+from fidgpt.declarations import ModuleWithKernel
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.linear import declared_flops
@@ -141,7 +142,8 @@ _AS_IT_COMES = "as it comes"
 
 def attentions_in(module: nn.Module) -> list[Any]:
     """Return the parts of a module whose attention kernel is as it comes."""
-    return [one for one in module.modules() if getattr(one, "kernel", None) is fastest]
+    parts = [part for part in module.modules() if isinstance(part, ModuleWithKernel)]
+    return [part for part in parts if part.kernel is fastest]
 
 
 def choose(
