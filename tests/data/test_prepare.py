@@ -7,10 +7,8 @@ import random
 import subprocess
 import sys
 import time
-import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from forked import Python
 from tokenizers import decoders, models, pre_tokenizers
 
 from fidgpt import data
-from fidgpt.data import encoding, preparation
+from fidgpt.data import preparation
 from fidgpt.data.prepare import main
 from fidgpt.data.prepared import SplitWriter
 from fidgpt.files import cache_directory, only_one
@@ -221,67 +219,6 @@ def test_shards_are_not_tokenized_twice(documents, modules, files, tmp_path, mon
     total = sum(len(text.encode()) for text in modules)
     assert sum(len(text.encode()) for text in tokenized) == total - finished
     assert sorted(os.listdir(tmp_path)) == ["out", "whole"]
-
-
-def json_lines(path: Path, texts: Sequence[str]) -> data.TextFiles:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return data.TextFiles(path)
-
-
-def reading_in_pieces(monkeypatch: pytest.MonkeyPatch, *, size: int) -> None:
-    """Lines of more than `size` bytes are read, and tokenized, in pieces of about this size."""
-    for name in ("sources._LONG_LINE", "preparation.PIECE_CHARS", "encoders.BATCH_SIZE"):
-        monkeypatch.setattr(f"fidgpt.data.{name}", size)
-    cut = partial(encoding.pieces, piece_chars=size)
-    monkeypatch.setattr("fidgpt.data.tokenizers.pieces", cut)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", [BPE, BYTES], ids=["bpe", "bytes"])
-def test_long_documents_in_pieces_give_the_same_files(modules, files, tmp_path, monkeypatch, spec):
-    long = ["\n".join(modules[begin : begin + 4]) for begin in range(20, 60, 4)]
-    texts = [*modules[:10], *long, "é\N{SNOWMAN}\U0001f600\n" * 2000, *modules[10:20]]
-    source = json_lines(tmp_path / "text.jsonl", texts)
-    options: dict[str, Any] = {"tokenizer": spec}
-    expected = files(source, "whole", **options)
-    reading_in_pieces(monkeypatch, size=4000)
-    assert files(source, "pieces", **options) == expected
-    with monkeypatch.context() as patch:
-        fail_at(patch, 30, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            files(source, "out", **options)
-    assert len(resumable(tmp_path)) == 1
-    assert files(source, "out", **options) == expected
-
-
-def test_a_long_document_that_changes_while_it_is_read_is_refused(documents, prepare, tmp_path):
-    class Changing(documents):  # type: ignore[misc, valid-type]
-        def documents(self) -> Iterator[Any]:
-            self.num_readings += 1
-            yield iter(["ab", "cd" if self.num_readings == 1 else "ce"])
-
-    with pytest.raises(data.DataError, match="text changed while it was read"):
-        prepare(Changing([]))
-    assert below(tmp_path) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("spec", [BPE, BYTES], ids=["bpe", "bytes"])
-def test_memory_does_not_grow_with_a_document(modules, prepare, tmp_path, monkeypatch, spec):
-    """The peak of what Python allocates, with pieces of 64 KiB and a sample of 100 KiB."""
-    reading_in_pieces(monkeypatch, size=1 << 16)
-    if spec is BPE:
-        spec = data.BPETokenizer(vocab_size=400, sample_bytes=100 * 1024)
-    peaks = []
-    for copies in (2, 8):
-        path = tmp_path / f"{copies}.jsonl"
-        source = json_lines(path, ["\n".join(modules * copies), "short"])
-        tracemalloc.start()
-        prepare(source, f"out{copies}", tokenizer=spec, num_workers=1)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-        assert path.stat().st_size > 150_000 * copies
-    assert peaks[1] < peaks[0] + 200_000
 
 
 @pytest.mark.slow

@@ -190,56 +190,6 @@ BAD = {
 }
 
 
-LONG = {
-    "plain": b'{"text": "%s"}',
-    "among other fields": b'{"id": ["text", {"text": "no"}, 1.5], "text" : "%s", "n": {"a": [1]}}',
-    "with a mark of its encoding": b'\xef\xbb\xbf{"te\\u0078t": "%s"}',
-}
-LONG_TEXTS = ["word " * 40, 'é"\\\n\t\u2028' * 20, "\U0001f600" * 30, "{[,:]}" * 30]
-
-
-@pytest.mark.parametrize("escapes", [True, False])
-@pytest.mark.parametrize("size", [19, 20, 50])
-def test_a_long_line_is_read_in_pieces(tmp_path, monkeypatch, size, escapes):
-    lines = [
-        line % json.dumps(text, ensure_ascii=escapes)[1:-1].encode()
-        for line in LONG.values()
-        for text in [*LONG_TEXTS, "", "short"]
-    ]
-    path = write(tmp_path / "a.jsonl", b"\n".join(lines))
-    whole = list(TextFiles(path).documents())
-    assert whole == [*LONG_TEXTS, "short"] * len(LONG)
-    monkeypatch.setattr("fidgpt.data.sources._LONG_LINE", size)
-    assert ["".join(document) for document in TextFiles(path).documents()] == whole
-    in_pieces = [not isinstance(document, str) for document in TextFiles(path).documents()]
-    assert sum(in_pieces) >= len(LONG) * len(LONG_TEXTS)
-    assert sum(1 for _ in TextFiles(path).documents()) == len(whole)  # no piece of it is read
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b'{"text": "abc', "line 2 is not JSON in UTF-8 .a string does not end"),
-        (b'{"text": "ab\\ud83dc"}', "line 2 is not JSON in UTF-8"),
-        (b'{"text": "a\xe9"}', "line 2 is not JSON in UTF-8"),
-        (b'{"text": "a\x01"}', "line 2 is not JSON in UTF-8"),
-        (b'{"text": "a"} x', "line 2 is not JSON in UTF-8"),
-        (b'{"text": "a", "text": "b"}', "line 2 .*twice"),
-        (b'{"other": "a"}', "line 2 has no text in the field 'text'; it holds the fields other"),
-        (b'{"text": ["a"]}', "line 2 has no text in the field 'text'; it holds list"),
-        (b'["text", "abc"]', "line 2 has no text in the field 'text'; it holds list"),
-        (b'{"text": "a", "n": "%s"}' % (b"x" * 200), "more than 99 characters besides 'text'"),
-    ],
-)
-def test_a_long_line_without_text_is_named(tmp_path, monkeypatch, line, message):
-    monkeypatch.setattr("fidgpt.data.sources._LONG_LINE", 14)
-    monkeypatch.setattr("fidgpt.data.sources._MAX_LINE_BYTES", 99)
-    path = write(tmp_path / "a.jsonl", b'{"text": ""}\n' + line + b" " * 9)
-    with pytest.raises(DataError, match=message):
-        for document in TextFiles(path).documents():
-            "".join(document)
-
-
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_file_is_named_with_the_remedy(tmp_path: Path, name: str) -> None:
     content, message, remedy = BAD[name]

@@ -82,13 +82,12 @@ class SplitWriter:
         """Number of documents in finished shards."""
         return sum(shard.documents for shard in self.shards)
 
-    def add(self, tokens: NDArray[np.uint32], *, num_bytes: int, is_last: bool = True) -> bool:
-        """Append a document, or a piece of one; return whether this finished a shard.
+    def add(self, tokens: NDArray[np.uint32], *, num_bytes: int) -> bool:
+        """Append a document; return whether this finished a shard.
 
         Args:
           tokens: token ids.
           num_bytes: number of bytes of their text.
-          is_last: whether the document ends here.
         """
         if not self._open:
             stem = f"{self._prefix}-{len(self.shards):05d}"
@@ -96,14 +95,10 @@ class SplitWriter:
             self._open = [path.open("wb") for path in paths]
             self._tokens = self._documents = 0
         ids, ends = self._open
-        ids.write(tokens.astype(self._dtype).tobytes())
-        self._tokens += len(tokens)
-        self.num_bytes += num_bytes
-        if not is_last:
-            return False
-        ids.write(self._end)
-        self._tokens += 1
+        ids.write(tokens.astype(self._dtype).tobytes() + self._end)
+        self._tokens += len(tokens) + 1
         self._documents += 1
+        self.num_bytes += num_bytes
         ends.write(self._tokens.to_bytes(8, "little"))
         if is_full := self._tokens >= self._shard_tokens:
             self.finish_shard()

@@ -1,13 +1,11 @@
 """Sources of documents: files of text, JSON lines or tables; Hugging Face datasets."""
 
-import collections
 import contextlib
 import fnmatch
 import functools
 import gzip
 import hashlib
 import io
-import itertools
 import json
 import os
 import platform
@@ -20,7 +18,6 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fidgpt.data.errors import DataError, import_extra
-from fidgpt.data.long_lines import LongLine
 from fidgpt.files import read_json
 from fidgpt.ranges import require_size
 
@@ -34,22 +31,15 @@ _UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
 _TESTS = ("test", "tests", "idle_test")
 _NOT_CODE = (*_TESTS, "encodings", "pydoc_data", "site-packages", "dist-packages")
 _EXCLUDE = 'exclude it from its folder: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt"'
-_LONG_LINE = 1 << 20  # bytes; the text of a longer line is read in pieces
-_MAX_LINE_BYTES = 1 << 26  # of everything else in a line
 _ROWS_AT_ONCE = 256
-# A text, or the pieces of a long one, which are read before the next document is.
-Document = str | Iterator[str]
 
 
 @runtime_checkable
 class Source(Protocol):
     """Documents in a fixed order, and a cheap fingerprint of them."""
 
-    def documents(self) -> Iterator[Document]:
-        """Yield the non-empty documents; every call yields the same ones.
-
-        A document that may not fit into memory is an iterator over its pieces, in order.
-        """
+    def documents(self) -> Iterator[str]:
+        """Yield the non-empty documents; every call yields the same ones."""
         ...
 
     def identity(self) -> str:
@@ -120,8 +110,8 @@ class TextFiles:
                 "download it first. A dataset of the hub is read by HubDataset(name)."
             )
 
-    def documents(self) -> Iterator[Document]:
-        """Yield the documents of each file in turn; those of long lines in pieces."""
+    def documents(self) -> Iterator[str]:
+        """Yield the documents of each file in turn."""
         for path in self._files():
             yield from _explained(filter(None, self._read(path)), path)
 
@@ -132,7 +122,7 @@ class TextFiles:
         options = f"{self.text_field} {self.document_chars}"
         return f"files {root} {options} {_fingerprint(files, root=root)}"
 
-    def _read(self, path: Path) -> Iterator[Document]:
+    def _read(self, path: Path) -> Iterator[str]:
         """Yield the documents of a file, whose suffix determines its format."""
         match kind_of(path):
             case ".parquet" | ".arrow":
@@ -287,7 +277,7 @@ def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
 def _has_lines(path: Path, text_field: str) -> bool:
     """Return whether a JSON file has one object per line rather than a single one."""
     with open_unpacked(path) as file:
-        first = file.readline(_MAX_LINE_BYTES)
+        first = file.readline()
     try:
         row: Any = json.loads(first.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -316,60 +306,24 @@ def _explained(items: Iterator[T], path: Path) -> Iterator[T]:
         ) from error
 
 
-def _read_json_lines(path: Path, *, text_field: str) -> Iterator[Document]:
+def _read_json_lines(path: Path, *, text_field: str) -> Iterator[str]:
     with open_unpacked(path) as file:
-        for number in itertools.count(1):
-            line = file.readline(_LONG_LINE)
-            if not line:
-                return
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
             place = f"{path}, line {number}"
-            if len(line) == _LONG_LINE and not line.endswith(b"\n"):
-                chunks = _rest_of_line(line, file)
-                pieces = _explained(_long_text(chunks, text_field=text_field, place=place), path)
-                if first := next(pieces, ""):
-                    yield itertools.chain([first], pieces)
-                collections.deque(pieces, maxlen=0)  # what was not wanted
-            elif line.strip():
-                with _explaining_json(place, text_field=text_field):
-                    row = json.loads(line.decode("utf-8-sig"))
-                    text = text_of(row, text_field=text_field, place=place)
-                    text.encode()  # fails for unpaired surrogates
-                yield text
-
-
-def _rest_of_line(line: bytes, file: gzip.GzipFile | io.BufferedReader) -> Iterator[bytes]:
-    """Yield what was read of a line, then the rest, without the line end."""
-    while line and not line.endswith(b"\n"):
-        yield line
-        line = file.readline(_LONG_LINE)
-    yield line
-
-
-def _long_text(chunks: Iterator[bytes], *, text_field: str, place: str) -> Iterator[str]:
-    line = LongLine(chunks, text_field=text_field, max_rest=_MAX_LINE_BYTES)
-    pieces = line.pieces()
-    while True:
-        with _explaining_json(place, text_field=text_field):
-            piece = next(pieces, None)
-            if piece is not None:
-                piece.encode()  # fails for unpaired surrogates
-        if piece is None:
-            text_of(line.row, text_field=text_field, place=place)
-            return
-        yield piece
-
-
-@contextlib.contextmanager
-def _explaining_json(place: str, *, text_field: str) -> Iterator[None]:
-    try:
-        yield
-    except DataError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{place} is not JSON in UTF-8 ({error}).\nEach line must be an object, such "
-            f'as {{"{text_field}": "..."}}.'
-        ) from error
+            try:
+                row = json.loads(line.decode("utf-8-sig"))
+                text = text_of(row, text_field=text_field, place=place)
+                text.encode()  # fails for unpaired surrogates
+            except DataError:
+                raise
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{place} is not JSON in UTF-8 ({error}).\nEach line must be an object, such "
+                    f'as {{"{text_field}": "..."}}.'
+                ) from error
+            yield text
 
 
 def read_table(path: Path, *, text_field: str) -> Iterator[str]:
