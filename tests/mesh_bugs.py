@@ -30,7 +30,7 @@ from fidgpt.parallel.ranks import run_ranks
 from fidgpt.placement import Split
 from fidgpt.train import Trainer
 from fidgpt.train.mesh_check import Comparison, take_step
-from fidgpt.train.step import PassShare
+from fidgpt.train.micro_batches import PassShare
 
 TRAINER = "fidgpt.train.trainer"
 Fiddler = Callable[[fdl.Config], object]

@@ -16,8 +16,8 @@ from torch import Tensor
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel.ranks import run_ranks
-from fidgpt.train import RunDirectory, RunError, StepReplay, Trainer
-from fidgpt.train.rows import LaunchedStep
+from fidgpt.train import RunDirectory, RunError, StepReplay, TrainStep
+from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
 
 EVERY = 2
@@ -41,15 +41,17 @@ def flipped_in_weight(
     step: int, *, bit: int = 3, rank: int = 0, name: str = "norm.weight"
 ) -> Iterator[None]:
     """Flip a bit of a weight as a step is computed for the first time."""
-    launch, left = Trainer.launch, [step]
+    launch, left = TrainStep.launch, [step]
 
-    def harmed(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
-        if [state.step + 1] == left and self.parallel.rank == rank:
+    def harmed(
+        self: TrainStep, run: Any, state: TrainState, *batch: Any, **options: Any
+    ) -> LaunchedStep:
+        if [state.step + 1] == left and run.parallel.rank == rank:
             left.clear()
             flip(local(state.replica.get_parameter(name)), bit=bit)
-        return launch(self, state, *batch, **options)
+        return launch(self, run, state, *batch, **options)
 
-    with patch.object(Trainer, "launch", harmed):
+    with patch.object(TrainStep, "launch", harmed):
         yield
 
 
@@ -79,15 +81,17 @@ def flipped_in_gradient(
 
 def flipped_between(step: int, *, rank: int, name: str = "norm.weight") -> Any:
     """Flip a bit of a weight after a step."""
-    launch = Trainer.launch
+    launch = TrainStep.launch
 
-    def harmed(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
-        launched = launch(self, state, *batch, **options)
-        if state.step == step and self.parallel.rank == rank:
+    def harmed(
+        self: TrainStep, run: Any, state: TrainState, *batch: Any, **options: Any
+    ) -> LaunchedStep:
+        launched = launch(self, run, state, *batch, **options)
+        if state.step == step and run.parallel.rank == rank:
             flip(local(state.model.get_parameter(name)))
         return launched
 
-    return patch.object(Trainer, "launch", harmed)
+    return patch.object(TrainStep, "launch", harmed)
 
 
 def everything(cfg: fdl.Config) -> None:
@@ -132,12 +136,12 @@ def trained(change: Change, *, every: int | None) -> list[dict[str, Any]]:
         fiddlers.use_step_replay(cfg, every=every)
     trainer = build_trainer(cfg)
     with trainer.parallel as parallel:
-        trainer.data.prepare(show_progress=False)
+        trainer.stream.prepare(show_progress=False)
         state = trainer.setup(RunDirectory(Path("unused"), texts={}))
         rows = []
         for step in range(1, 5):
             torch.manual_seed(step)
-            batch = trainer.data.batch(
+            batch = trainer.stream.batch(
                 step - 1, rank=parallel.data_rank, world_size=parallel.data_size
             )
             update = partial(trainer.update, state, batch)

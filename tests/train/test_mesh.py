@@ -21,8 +21,8 @@ from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError, chunks, ent
 from fidgpt.parallel.entries import defers, entered
 from fidgpt.parallel.tensor import draw_apart, undivided
 from fidgpt.train.device import machine_at_hand
-from fidgpt.train.facts import summary_of
-from fidgpt.train.summary_text import summary_text
+from fidgpt.train.estimates.facts import summary_of
+from fidgpt.train.estimates.summary_text import summary_text
 
 
 def test_an_axis_takes_the_processes_that_are_left() -> None:

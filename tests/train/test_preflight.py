@@ -83,7 +83,7 @@ from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.mesh import ALONE
-from fidgpt.train import module_trials, preflight
+from fidgpt.train.checks import module_trials, preflight
 
 WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {
     "future": (partial(with_mixer, Future), "reads the future: its output at token 0"),
@@ -642,7 +642,7 @@ class Masked(Counted):
 
 def with_stream(stream: Any, **changes: Any) -> train.Trainer:
     trainer = build_trainer(configs.debug())
-    for name, value in {"data": stream, "batch_size": 4, "seq_len": 32, **changes}.items():
+    for name, value in {"stream": stream, "batch_size": 4, "seq_len": 32, **changes}.items():
         setattr(trainer, name, value)
     return trainer
 
@@ -670,10 +670,10 @@ def test_rows_are_those_of_the_process():
     trainer.parallel.places = replace(ALONE, mesh=Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs \[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_streams(trainer)
-    trainer.data = SameRows()
+    trainer.stream = SameRows()
     with pytest.raises(train.ComponentError, match="returns the same rows to two processes"):
         preflight.check_streams(trainer)
-    trainer.data = Counted()
+    trainer.stream = Counted()
     preflight.check_streams(trainer)
 
 
@@ -686,7 +686,7 @@ def test_a_stream_that_ignores_the_step_is_named(capfd):
 def test_a_stream_may_make_tensors_in_its_constructor():
     cfg = configs.debug()
     cfg.data = fdl.Config(Overwriting, batch_size=4)
-    assert build_trainer(cfg).data.batch(3).tolist() == Counted().batch(3).tolist()
+    assert build_trainer(cfg).stream.batch(3).tolist() == Counted().batch(3).tolist()
 
 
 class Unready(Counted):
