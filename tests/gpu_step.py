@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fidgpt import graph
+from fidgpt.data import Batch
 from fidgpt.model import kernels, materialization
 from fidgpt.optim.groups import train_only
 from fidgpt.parallel import context, data_parallel
@@ -192,13 +193,13 @@ class Averaged(DistributedDataParallel):
         self.reducer = _Reducer(self.reducer)
 
 
-def _micro_batches(batch: Tensor, **options: Any) -> list[micro_batches.MicroBatch]:
+def _micro_batches(batch: Batch, **options: Any) -> list[micro_batches.MicroBatch]:
     """Return micro-batches whose tokens were counted on the CPU, on the device."""
     with unset_fake_temporarily():
         parts = _split(batch, **{**options, "device": torch.device("cpu"), "division": None})
     return [
-        one._replace(rows=torch.empty(one.rows.shape, dtype=torch.int64, device=GPU))
-        for one in parts
+        part._replace(batch=part.batch.map(lambda rows: torch.empty_like(rows, device=GPU)))
+        for part in parts
     ]
 
 
@@ -289,11 +290,12 @@ def take(cfg: fdl.Config[Trainer], *, world_size: int = 1, rank: int = 0) -> Tak
     parallel, counting = trainer.parallel, Counting()
     parallel._device = GPU
     rows = torch.arange(trainer.seq_len + 1).remainder(200).repeat(trainer.batch_size, 1)
-    rows[0, 1 : trainer.seq_len // 2] -= 1000  # do not count in the loss
+    counted = torch.ones_like(rows, dtype=torch.bool)
+    counted[0, 1 : trainer.seq_len // 2] = False
 
-    def batch(step: int, *, rank: int, world_size: int) -> Tensor:
+    def batch(step: int, *, rank: int, world_size: int) -> Batch:
         with unset_fake_temporarily():
-            return rows[rank::world_size]
+            return Batch(rows, counted).map(lambda each: each[rank::world_size])
 
     trainer.stream = SimpleNamespace(batch=batch, full_batches=float)
     if world_size > 1:

@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt.compose.composition import compose
 from fidgpt.compose.runs import build_trainer
+from fidgpt.data import Batch
 from fidgpt.model import materialize
 
 CPU = torch.device("cpu")
@@ -80,7 +81,7 @@ def fidgpt(shape: Shape, *directives: str) -> Counter[str]:
     materialize(trainer.model, device=CPU, seed=0)
     state = trainer.init_state()
     batch = torch.zeros(shape.batch_size, shape.seq_len + 1, dtype=torch.int64)
-    return counted(lambda: trainer.update(state, batch))
+    return counted(lambda: trainer.update(state, Batch(batch)))
 
 
 def steps(shape: Shape) -> Mapping[str, Counter[str]]:

@@ -116,6 +116,11 @@ def hub(modules: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", Datasets)
 
 
+def signed(batch: data.Batch) -> Tensor:
+    """The tokens, and the complement of those that do not count in the loss."""
+    return torch.where(batch.mask, batch.tokens, ~batch.tokens)
+
+
 def prepared(stream: data.TrainingStream) -> data.TrainingStream:
     stream.prepare(show_progress=False)
     return stream
@@ -131,7 +136,7 @@ def make(request: pytest.FixtureRequest, case: Case) -> Callable[[], data.Traini
 def expected(make: Callable[[], data.TrainingStream]) -> list[Tensor]:
     """What one process reads that never stops and makes nothing ahead."""
     stream = prepared(make())
-    return [stream.batch(step) for step in range(NUM_STEPS)]
+    return [signed(stream.batch(step)) for step in range(NUM_STEPS)]
 
 
 def read_in_parts(make: Callable[[], data.TrainingStream]) -> list[Tensor]:
@@ -141,7 +146,7 @@ def read_in_parts(make: Callable[[], data.TrainingStream]) -> list[Tensor]:
         ranks = [prepared(make()) for _ in range(world_size)]
         for step in range(first, stop):
             ranked = [s.batch(step, rank=r, world_size=world_size) for r, s in enumerate(ranks)]
-            batches.append(torch.cat(ranked))
+            batches.append(signed(data.Batch.cat(ranked)))
     return batches
 
 
@@ -164,16 +169,16 @@ def test_batches_made_ahead_change_no_token(make, expected, depth, num_workers):
 
 def test_no_two_kinds_read_the_same(case: Case) -> None:
     """Otherwise the comparisons above would prove little."""
-    firsts = [prepared(make(case)).batch(0) for make in KINDS.values()]
+    firsts = [signed(prepared(make(case)).batch(0)) for make in KINDS.values()]
     assert len({tuple(batch.flatten().tolist()) for batch in firsts}) == len(KINDS)
 
 
 ELSEWHERE = """
 import hashlib, sys
 from pathlib import Path
-from test_order import Case, prepared, NUM_STEPS
+from test_order import Case, prepared, signed, NUM_STEPS
 stream = prepared(Case(Path(sys.argv[1]), []).mixture())
-tokens = b"".join(stream.batch(step).numpy().tobytes() for step in range(NUM_STEPS))
+tokens = b"".join(signed(stream.batch(step)).numpy().tobytes() for step in range(NUM_STEPS))
 print(hashlib.sha256(tokens).hexdigest())
 """
 
@@ -182,7 +187,7 @@ print(hashlib.sha256(tokens).hexdigest())
 def test_other_processes_read_the_same(case: Case, tmp_path: Path) -> None:
     """With other hashes of texts, by which Python orders sets: those of a server are its own."""
     stream = prepared(case.mixture())
-    tokens = b"".join(stream.batch(step).numpy().tobytes() for step in range(NUM_STEPS))
+    tokens = b"".join(signed(stream.batch(step)).numpy().tobytes() for step in range(NUM_STEPS))
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     variables = {"PYTHONHASHSEED": "1", "PYTHONPATH": python_path(HERE, HERE.parent)}
     command = [str(tmp_path / "elsewhere.py"), str(case.folder)]
@@ -217,7 +222,7 @@ class Counting(data.TrainingStream):
         self.threads.add(threading.current_thread().name)
         if step in self.broken:
             raise OSError(f"step {step} is on a bad disk")
-        return torch.full((1, 2), 100 * step + 10 * rank + world_size)
+        return data.Batch(torch.full((1, 2), 100 * step + 10 * rank + world_size))
 
 
 def workers() -> list[threading.Thread]:
@@ -238,10 +243,10 @@ def test_batches_are_the_streams_own_in_any_order_of_steps(stream_of, modules, d
     ahead.prepare(show_progress=False)
     states = random_states()
     for step in [*range(20), 7, 8, 9, 3, *random.Random(0).choices(range(50), k=20)]:
-        assert torch.equal(ahead.batch(step), stream.batch(step))
+        assert ahead.batch(step).tokens.equal(stream.batch(step).tokens)
     for rank in range(4):
-        ranked = ahead.batch(5, rank=rank, world_size=4)
-        assert torch.equal(ranked, stream.batch(5, rank=rank, world_size=4))
+        ranked, own = (s.batch(5, rank=rank, world_size=4).tokens for s in (ahead, stream))
+        assert torch.equal(ranked, own)
     assert ahead.checksum == stream.checksum
     assert ahead.tokenizer is stream.tokenizer
     assert random_states() == states
@@ -259,7 +264,7 @@ def test_the_next_batches_are_made_ahead_and_each_once() -> None:
     wait_until(lambda: len(stream.requested) == 4)
     assert stream.requested == [4, 5, 6, 7]
     for step in range(5, 10):
-        assert ahead.batch(step, rank=1, world_size=2)[0, 0] == 100 * step + 12
+        assert ahead.batch(step, rank=1, world_size=2).tokens[0, 0] == 100 * step + 12
     wait_until(lambda: len(stream.requested) == 9)
     assert stream.requested == list(range(4, 13))
     assert stream.threads == {"prefetch"}
@@ -267,11 +272,11 @@ def test_the_next_batches_are_made_ahead_and_each_once() -> None:
 
 def test_an_error_is_raised_at_its_step_and_later_steps_are_read() -> None:
     ahead = data.Prefetch(Counting(broken=frozenset({2, 3})), depth=4)
-    assert [int(ahead.batch(step)[0, 0]) for step in (0, 1)] == [1, 101]
+    assert [int(ahead.batch(step).tokens[0, 0]) for step in (0, 1)] == [1, 101]
     for step in (2, 3, 3):
         with pytest.raises(OSError, match=f"step {step} is on a bad disk"):
             ahead.batch(step)
-    assert int(ahead.batch(4)[0, 0]) == 401
+    assert int(ahead.batch(4).tokens[0, 0]) == 401
 
 
 def test_the_threads_end_with_the_stream() -> None:
@@ -288,14 +293,14 @@ def test_the_threads_end_with_the_stream() -> None:
 HANGING = """
 import os, signal, sys, threading, time
 import torch
-from fidgpt.data import Prefetch, TrainingStream
+from fidgpt.data import Batch, Prefetch, TrainingStream
 
 class Hanging(TrainingStream):
     tokenizer = checksum = None
     def prepare(self, *, show_progress=True): ...
     def batch(self, step, *, rank=0, world_size=1):
         time.sleep(0 if step < 2 else 3600)
-        return torch.zeros(1, 2, dtype=torch.int64)
+        return Batch(torch.zeros(1, 2, dtype=torch.int64))
 
 ahead = Prefetch(Hanging(), depth=1)
 ahead.batch(0)

@@ -71,9 +71,14 @@ def random_texts(count: int, *, longest: int, seed: int = 0) -> list[str]:
     ]
 
 
+def signed(batch: data.Batch) -> Tensor:
+    """The tokens, and the complement of those that do not count in the loss."""
+    return torch.where(batch.mask, batch.tokens, ~batch.tokens)
+
+
 def rows_of_epoch(stream: data.TokenStream, epoch: int) -> list[list[int]]:
     first = epoch * stream.num_sequences
-    return stream.rows(np.arange(first, first + stream.num_sequences)).tolist()
+    return signed(stream.rows(np.arange(first, first + stream.num_sequences))).tolist()
 
 
 def documents_of(rows: Iterable[list[int]]) -> list[str]:
@@ -106,7 +111,7 @@ def test_padding_is_masked_ends_of_text(stream_of: MakeStream) -> None:
     stream = stream_of(["abcde", "fghij"], packing=data.best_fit, seq_len=20)
     (row,) = rows_of_epoch(stream, 0)
     assert row[13:] == [~END] * 8
-    assert data.token_ids(np.array(row))[12:].tolist() == [END] * 9
+    assert stream.batch(0).tokens[0, 12:].tolist() == [END] * 9
     assert min(row[:13]) >= 0
 
 
@@ -129,8 +134,7 @@ def test_a_longer_document_is_cut_and_its_rest_packed(stream_of: MakeStream) -> 
 def test_the_model_sees_each_document_alone_and_from_its_beginning(stream_of: MakeStream) -> None:
     texts = random_texts(50, longest=12)
     stream = stream_of(texts, packing=data.best_fit)
-    rows = torch.tensor(rows_of_epoch(stream, 0))
-    inputs = data.token_ids(rows)[:, :-1]
+    inputs = stream.rows(np.arange(stream.num_sequences)).inputs
     places = PackedDocuments(end_of_text=END)(inputs)
     assert places.documents is not None
     seen = [
@@ -178,7 +182,7 @@ def test_pieces_are_the_same_whatever_is_read_at_once(stream_of, monkeypatch, tm
     parts = stream_of(texts, packing=functools.partial(data.best_fit, cache_dir=tmp_path / "other"))
     assert list((tmp_path / "other").rglob("pieces.bin"))
     assert parts.checksum == whole.checksum
-    assert torch.equal(parts.batch(3), whole.batch(3))
+    assert torch.equal(signed(parts.batch(3)), signed(whole.batch(3)))
 
 
 @pytest.mark.parametrize(
@@ -221,32 +225,16 @@ class Bigram(LanguageModel):
         return self.table[tokens]
 
 
-BATCH = torch.tensor([[1, 2, 3, 4, 0], [5, 6, 0, 0, 0]])
-COUNTED = torch.tensor([[True, False, True, True], [True, True, False, False]])
-
-
-def masked(counted: Tensor = COUNTED) -> Tensor:
-    batch = BATCH.clone()
-    batch[:, 1:] = torch.where(counted, BATCH[:, 1:], data.mask_loss(BATCH[:, 1:]))
-    return batch
-
-
-def test_masked_tokens_are_still_inputs() -> None:
-    assert torch.equal(data.token_ids(masked()), BATCH)
-    assert torch.equal(data.mask_loss(data.mask_loss(BATCH)), BATCH)
-    inputs, targets, mask = data.inputs_and_targets(masked())
-    assert torch.equal(inputs, BATCH[:, :-1])
-    assert torch.equal(targets, BATCH[:, 1:])
-    assert mask is not None and torch.equal(mask, COUNTED)
-    assert data.inputs_and_targets(BATCH)[2] is None
+TOKENS = torch.tensor([[1, 2, 3, 4, 0], [5, 6, 0, 0, 0]])
+COUNTED = torch.tensor([[True, True, False, True, True], [True, True, True, False, False]])
 
 
 def test_the_loss_and_its_gradient_are_those_of_the_other_tokens() -> None:
     model, reference = Bigram(), Bigram()
     reference.load_state_dict(model.state_dict())
-    loss = NextToken(model, CrossEntropy(chunk_size=3))(masked())
-    logits = reference(BATCH[:, :-1])
-    targets = BATCH[:, 1:].where(COUNTED, torch.tensor(-100))
+    loss = NextToken(model, CrossEntropy(chunk_size=3))(TOKENS, COUNTED)
+    logits = reference(TOKENS[:, :-1])
+    targets = TOKENS[:, 1:].where(COUNTED[:, 1:], torch.tensor(-100))
     expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
     loss.backward()
     expected.backward()
@@ -257,7 +245,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_other_tokens() -> None:
 
 def test_the_loss_of_a_fully_masked_batch_is_zero() -> None:
     model = Bigram()
-    loss = NextToken(model, CrossEntropy())(masked(torch.zeros_like(COUNTED)))
+    loss = NextToken(model, CrossEntropy())(TOKENS, torch.zeros_like(COUNTED))
     loss.backward()
     assert loss.item() == 0
     assert not any(one.grad is None or one.grad.any() for one in model.parameters())
@@ -268,12 +256,13 @@ TOKENIZER = data.ByteTokenizer(special_tokens=NAMES)
 MIDDLE_END, PREFIX, SUFFIX, MIDDLE = range(256, 260)
 
 
-def changed(rows: Any, *, seed: int = 0, first: int = 0, **options: Any) -> np.ndarray:
-    """What the part makes of some rows."""
-    rows = np.array(rows, dtype=np.int64)
+def changed(rows: Any, *, seed: int = 0, first: int = 0, **options: Any) -> Tensor:
+    """What the part makes of some rows; complements are tokens that do not count in the loss."""
+    rows = torch.tensor(rows)
     part = data.FillInTheMiddle(**options)
     indices = np.arange(first, first + len(rows))
-    return part(rows, indices=indices, seed=seed, tokenizer=TOKENIZER)
+    batch = data.Batch(torch.where(rows < 0, ~rows, rows), rows >= 0)
+    return signed(part(batch, indices=indices, seed=seed, tokenizer=TOKENIZER))
 
 
 def undone(text: list[int]) -> tuple[str, list[int]]:
@@ -352,7 +341,7 @@ def test_chance_has_the_rates() -> None:
 
 
 def test_a_rate_of_zero_changes_nothing_and_masked_tokens_stay_masked() -> None:
-    assert (changed([a_row()] * 20, rate=0.0) == [a_row()] * 20).all()
+    assert changed([a_row()] * 20, rate=0.0).tolist() == [a_row()] * 20
     row = [MIDDLE_END, ~97, *a_row(length=40), MIDDLE_END, *[~MIDDLE_END] * 5]
     for new in changed([row] * 20, rate=1.0).tolist():
         assert new[-3:] == row[-6:-3]
@@ -372,8 +361,8 @@ def test_a_stream_changes_its_sequences(stream_of: MakeStream, modules: list[str
         for transforms in ([], [data.FillInTheMiddle(rate=0.9)], [data.FillInTheMiddle(rate=0.8)])
     )
     batch = stream.batch(3)
-    assert (batch == MIDDLE).any()
-    assert batch.shape == before.batch(3).shape
+    assert (batch.tokens == MIDDLE).any() and batch.counted is None
+    assert batch.tokens.shape == before.batch(3).tokens.shape
     assert len({one.checksum for one in (before, stream, other)}) == 3
 
 
@@ -386,8 +375,8 @@ def test_tokens_are_found_by_name_or_taken_by_number(stream_of: MakeStream) -> N
         for one in (data.FillInTheMiddle(rate=1.0), numbers)
     )
     assert [named.tokenizer.special_ids()[name] for name in NAMES] == [1, 2, 3]
-    assert {1, 2, 3} <= set(named.batch(0).flatten().tolist())
-    assert torch.equal(numbered.batch(0), named.batch(0))
+    assert {1, 2, 3} <= set(named.batch(0).tokens.flatten().tolist())
+    assert torch.equal(numbered.batch(0).tokens, named.batch(0).tokens)
     with pytest.raises(
         data.DataError, match=r"no special token '<\|fim_prefix\|>'(.|\n)*BPETokenizer"
     ):

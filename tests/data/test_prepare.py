@@ -33,7 +33,7 @@ def texts_of(corpus: data.PreparedCorpus, split: data.Split) -> list[str]:
     found = []
     for bounds in split.document_bounds(at_once=1000):
         for begin, stop in itertools.pairwise(bounds.tolist()):
-            *tokens, end = split.read(np.array([begin]), length=stop - begin)[0].tolist()
+            *tokens, end = split.read(np.array([begin]), length=stop - begin).tokens[0].tolist()
             assert end == corpus.tokenizer.end_of_text
             found.append(corpus.tokenizer.decode(tokens))
     return found
@@ -179,12 +179,12 @@ def fail_at(
     """Raise or call `failure` when this document is written."""
     add, count = SplitWriter.add, iter(range(10**6))
 
-    def add_or_fail(writer: SplitWriter, tokens: Any, **options: Any) -> bool:
+    def add_or_fail(writer: SplitWriter, encoded: Any, **options: Any) -> bool:
         if next(count) == document:
             if isinstance(failure, BaseException):
                 raise failure
             failure()
-        return add(writer, tokens, **options)
+        return add(writer, encoded, **options)
 
     patch.setattr(SplitWriter, "add", add_or_fail)
 

@@ -77,7 +77,7 @@ from custom_modules import (
     with_mixer,
     with_part,
 )
-from torch import nn
+from torch import Tensor, nn
 
 from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.compose.runs import build_trainer
@@ -560,7 +560,7 @@ class Counted(data.TrainingStream):
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Any:
         rows = self.batch_size // world_size
         count = torch.arange(rows * (self.seq_len + 1)).view(rows, -1)
-        return (count + step + rank) % 100
+        return data.Batch((count + step + rank) % 100)
 
     @property
     def tokenizer(self) -> Any:
@@ -571,24 +571,31 @@ class Counted(data.TrainingStream):
         return "counted"
 
 
-class Floats(Counted):
-    def batch(self, step: int, **options: Any) -> Any:
-        return super().batch(step, **options).float()
+def unchecked(tokens: Tensor) -> data.Batch:
+    """A batch without the checks of types that only tests make."""
+    batch = object.__new__(data.Batch)
+    vars(batch).update(tokens=tokens, counted=None)
+    return batch
 
 
-class Arrays(Counted):
+class Narrow(Counted):
     def batch(self, step: int, **options: Any) -> Any:
-        return super().batch(step, **options).numpy()
+        return unchecked(super().batch(step, **options).tokens.int())
+
+
+class Plain(Counted):
+    def batch(self, step: int, **options: Any) -> Any:
+        return super().batch(step, **options).tokens
 
 
 class Short(Counted):
     def batch(self, step: int, **options: Any) -> Any:
-        return super().batch(step, **options)[:, :-1]
+        return super().batch(step, **options).map(lambda rows: rows[:, :-1])
 
 
 class Flat(Counted):
     def batch(self, step: int, **options: Any) -> Any:
-        return super().batch(step, **options).flatten()
+        return unchecked(super().batch(step, **options).tokens.flatten())
 
 
 class AllRows(Counted):
@@ -598,7 +605,7 @@ class AllRows(Counted):
 
 class TooLarge(Counted):
     def batch(self, step: int, **options: Any) -> Any:
-        return super().batch(step, **options) + 1000
+        return super().batch(step, **options).map(lambda rows: rows + 1000)
 
 
 class Drawing(Counted):
@@ -619,7 +626,7 @@ class Overwriting(Counted):
         self.rows = torch.zeros(batch_size, seq_len + 1, dtype=torch.int64)
 
     def batch(self, step: int, **options: Any) -> Any:
-        return self.rows.copy_(super().batch(step, **options))
+        return data.Batch(self.rows.copy_(super().batch(step, **options).tokens))
 
 
 class SameRows(Counted):
@@ -636,8 +643,8 @@ class Masked(Counted):
     """Masks tokens out of the loss, and raises before it is prepared."""
 
     def batch(self, step: int, **options: Any) -> Any:
-        tokens = super().batch(step, **options)
-        return torch.where(tokens % 2 == 0, data.mask_loss(tokens), tokens)
+        tokens = super().batch(step, **options).tokens
+        return data.Batch(tokens, tokens % 2 == 1)
 
 
 def with_stream(stream: Any, **changes: Any) -> train.Trainer:
@@ -650,8 +657,8 @@ def with_stream(stream: Any, **changes: Any) -> train.Trainer:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Floats, r"returns batches of torch\.float32: token ids are"),
-        (Arrays, "returns batches of ndarray"),
+        (Narrow, r"returns a Batch of torch\.int32: return data\.Batch\(tokens, counted\)"),
+        (Plain, "returns a Tensor: return data"),
         (Short, r"returns a batch of the shape \[4, 32\], and the run needs \[4, 33\]"),
         (Flat, r"returns a batch of the shape \[132\], and the run needs \[4, 33\]"),
         (TooLarge, r"returns the token 1\d\d\d, and the model has vocab_size=257"),
@@ -686,7 +693,7 @@ def test_a_stream_that_ignores_the_step_is_named(capfd):
 def test_a_stream_may_make_tensors_in_its_constructor():
     cfg = configs.debug()
     cfg.data = fdl.Config(Overwriting, batch_size=4)
-    assert build_trainer(cfg).stream.batch(3).tolist() == Counted().batch(3).tolist()
+    assert build_trainer(cfg).stream.batch(3).tokens.equal(Counted().batch(3).tokens)
 
 
 class Unready(Counted):
@@ -706,7 +713,7 @@ def test_right_streams_pass():
 def test_the_stream_of_an_evaluator_is_checked():
     class Evaluated(data.HeldOut):
         def batch(self, number: int, *, rank: int = 0, world_size: int = 1) -> Any:
-            return torch.full((2, 9), 300)
+            return data.Batch(torch.full((2, 9), 300))
 
     trainer = with_stream(Counted())
     trainer.evaluators = {

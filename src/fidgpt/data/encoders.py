@@ -5,12 +5,10 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fidgpt.data.documents import Document, EncodedDocument, encode_document
 from fidgpt.data.tokenizers import Tokenizer
 
-# Characters per batch; at this size the cost of passing a batch to a thread is negligible.
+# Bytes per batch; at this size the cost of passing a batch to a thread is negligible.
 BATCH_SIZE = 128 * 1024
 
 
@@ -18,27 +16,26 @@ class SplitDocument(NamedTuple):
     """A document of a corpus.
 
     Attributes:
-      text: its text.
-      num_bytes: the number of bytes of the text in UTF-8.
-      split: index of the split that the document belongs to.
+      document: the document.
+      num_bytes: the number of bytes of its text in UTF-8.
+      split: index of the split that it belongs to.
     """
 
-    text: str
+    document: Document
     num_bytes: int
     split: int
 
 
-_Encoded = list[tuple[SplitDocument, NDArray[np.uint32]]]
+_Encoded = list[tuple[SplitDocument, EncodedDocument]]
 
 
 def encode_all(
     documents: Iterable[SplitDocument], tokenizer: Tokenizer, *, num_workers: int
-) -> Iterator[tuple[SplitDocument, NDArray[np.uint32]]]:
-    """Yield the documents and their token ids, in order."""
+) -> Iterator[tuple[SplitDocument, EncodedDocument]]:
+    """Yield the documents and their tokens, in order."""
 
     def encode(batch: list[SplitDocument]) -> _Encoded:
-        ids = tokenizer.encode_batch([document.text for document in batch])
-        return list(zip(batch, ids, strict=True))
+        return [(item, encode_document(item.document, tokenizer)) for item in batch]
 
     executor = ThreadPoolExecutor(num_workers, thread_name_prefix="tokenize")
     in_flight: collections.deque[Future[_Encoded]] = collections.deque()
@@ -56,9 +53,9 @@ def encode_all(
 def _batches(documents: Iterable[SplitDocument]) -> Iterator[list[SplitDocument]]:
     batch: list[SplitDocument] = []
     size = 0
-    for document in documents:
-        batch.append(document)
-        size += len(document.text)
+    for item in documents:
+        batch.append(item)
+        size += item.num_bytes
         if size >= BATCH_SIZE:
             yield batch
             batch, size = [], 0

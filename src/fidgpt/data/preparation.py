@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fidgpt.data.documents import Document, text_of
 from fidgpt.data.encoders import SplitDocument, encode_all
 from fidgpt.data.errors import DataError, delete_command
 from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
@@ -245,22 +246,21 @@ class _Preparation:
         self._progress.phase("Tokenizing", total=surveyed.num_bytes, done=done)
 
         def documents() -> Iterator[SplitDocument]:
-            for text in self._corpus.source.documents():
-                data = text.encode()
+            for document in self._corpus.source.documents():
+                data = text_of(document).encode()
                 split = int(_hash(data) < surveyed.held_out_below)
                 if finished[split]:
                     finished[split] -= 1
                 else:
-                    yield SplitDocument(text, len(data), split)
+                    yield SplitDocument(document, len(data), split)
 
-        encoded = encode_all(documents(), tokenizer, num_workers=self._num_workers)
-        for document, tokens in encoded:
-            writer = writers[document.split]
-            if writer.add(tokens, num_bytes=document.num_bytes):
+        for item, encoded in encode_all(documents(), tokenizer, num_workers=self._num_workers):
+            writer = writers[item.split]
+            if writer.add(encoded, num_bytes=item.num_bytes):
                 records = {n: w.record() for n, w in zip(SPLITS, writers, strict=True)}
                 record = {"survey": dataclasses.asdict(surveyed), "splits": records}
                 write_whole(self._directory / RECORD, json.dumps(record))
-            self._progress.advance(document.num_bytes)
+            self._progress.advance(item.num_bytes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -279,7 +279,7 @@ class Survey:
 
 
 def survey(
-    documents: Iterable[str],
+    documents: Iterable[Document],
     *,
     validation_fraction: float,
     sample_bytes: int,
@@ -295,7 +295,8 @@ def survey(
     smallest, largest = _HASH_RANGE, -1
     lowest = 0 if sample_bytes else _HASH_RANGE
     sample: list[tuple[int, int, str]] = []
-    for text in documents:
+    for document in documents:
+        text = text_of(document)
         data = text.encode()
         value, size = _hash(data), len(data)
         on_document(size)

@@ -50,7 +50,12 @@ def _source(options: argparse.Namespace) -> Source:
     if options.source is None:
         return StandardLibrary()
     patterns = options.pattern or ["*"]
-    return TextFiles(options.source, text_field=options.text_field, patterns=patterns)
+    return TextFiles(
+        options.source,
+        text_field=options.text_field,
+        counted_field=options.counted_field,
+        patterns=patterns,
+    )
 
 
 def _tokenizer(options: argparse.Namespace) -> TokenizerSpec:
@@ -103,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.register("action", None, _Once)
     parser.add_argument("--source", metavar="PATH", help="a file or folder of text")
     parser.add_argument("--text_field", default="text", help="field of JSON lines and Parquet")
+    parser.add_argument("--counted_field", help="field of the spans that count in the loss")
     parser.add_argument("--pattern", action="append", help='files to read from a folder ("*.txt")')
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--vocab_size", type=int, default=4096, help="size of the BPE to train")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fidgpt.data import EvaluationStream, TrainingStream
+from fidgpt.data import Batch, EvaluationStream, TrainingStream
 from fidgpt.data.streams import rows_of_rank
 from fidgpt.placement import held
 from fidgpt.train.averaging import EvaluationWeights
@@ -426,35 +426,39 @@ def _stream_errors(
     rank, world_size = run.parallel.data_rank, run.parallel.data_size
     is_training = isinstance(stream, TrainingStream)
     batch = stream.batch(0, rank=rank, world_size=world_size)
-    if not isinstance(batch, Tensor) or batch.dtype != torch.int64:
-        kind = str(batch.dtype) if isinstance(batch, Tensor) else type(batch).__name__
-        yield f"returns batches of {kind}: token ids are a tensor of torch.int64."
+    if not isinstance(batch, Batch) or batch.tokens.dtype != torch.int64:
+        is_batch = isinstance(batch, Batch)
+        kind = f"Batch of {batch.tokens.dtype}" if is_batch else type(batch).__name__
+        yield (
+            f"returns a {kind}: return data.Batch(tokens, counted), token ids of torch.int64 and "
+            "which of them count in the loss (None if all do)."
+        )
         return
+    tokens = batch.tokens
     rows = len(rows_of_rank(run.batch_size, rank=rank, world_size=world_size))
     window = run.seq_len + 1
     may_be_shorter = is_training and run.seq_len_growth is not None
     may_be_smaller = not is_training or run.batch_growth is not None
-    fits = batch.dim() == 2
-    fits = fits and (batch.shape[0] == rows or may_be_smaller)
-    fits = fits and (batch.shape[1] == window or (may_be_shorter and batch.shape[1] <= window))
+    fits = tokens.dim() == 2 and (batch.counted is None or batch.counted.shape == tokens.shape)
+    fits = fits and (tokens.shape[0] == rows or may_be_smaller)
+    fits = fits and (tokens.shape[1] == window or (may_be_shorter and tokens.shape[1] <= window))
     if not fits:
         expected = f"[{'rows' if may_be_smaller else rows}, {window}]"
         yield (
-            f"returns a batch of the shape {list(batch.shape)}, and the run needs {expected}: "
+            f"returns a batch of the shape {list(tokens.shape)}, and the run needs {expected}: "
             f"batch_size={run.batch_size} over {world_size} process{'es' * (world_size > 1)}, and "
             f"seq_len + 1 = {window} tokens, of which the last is only predicted."
         )
         return
-    tokens = batch ^ (batch >> 63)  # those masked out of the loss are negative
-    if batch.numel() and int(tokens.max()) >= run.vocab_size:
+    if tokens.numel() and int(tokens.max()) >= run.vocab_size:
         yield (
             f"returns the token {int(tokens.max())}, and the model has vocab_size="
             f"{run.vocab_size}: tokens are from 0 to {run.vocab_size - 1}."
         )
-    first = batch.clone()
+    first = tokens.clone()
     if is_training:
-        following = stream.batch(1, rank=rank, world_size=world_size).clone()
-        if not torch.equal(first, batch):
+        following = stream.batch(1, rank=rank, world_size=world_size).tokens.clone()
+        if not torch.equal(first, tokens):
             yield (
                 "writes the next batch over the last one, which may still be in use: return a new "
                 "tensor."
@@ -463,12 +467,12 @@ def _stream_errors(
             print_stderr(f"warning: {where} returns the same batch at steps 0 and 1.")
         if world_size > 1 and len(first):
             other = stream.batch(0, rank=(rank + 1) % world_size, world_size=world_size)
-            if torch.equal(first, other):
+            if torch.equal(first, other.tokens):
                 yield (
                     "returns the same rows to two processes: each of them computes its own part of "
                     "the batch, by `rank`."
                 )
-    if not torch.equal(first, stream.batch(0, rank=rank, world_size=world_size)):
+    if not torch.equal(first, stream.batch(0, rank=rank, world_size=world_size).tokens):
         yield (
             "returns two batches for one step: a batch is a function of its step alone, so that a "
             "resumed run goes on with the next one. Derive random numbers from the step."
