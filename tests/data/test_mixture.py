@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from fidgpt import data
-from fidgpt.data.mixture import Interleaving
 
 MakeStream = Callable[..., data.TokenStream]
 SEQ_LEN = 32
@@ -149,28 +148,3 @@ def test_mistakes_are_named(streams: dict[str, data.IndexedStream], stream_of: M
         data.Stage(begin=-1, weights={"x": 1})
     with pytest.raises(data.DataError, match=r"call prepare\(\) first"):
         data.Mixture(streams, batch_size=1, weights={"x": 1}).batch(0)
-
-
-@pytest.mark.slow
-def test_the_order_of_a_stage_is_made_when_the_stage_begins(streams, monkeypatch):
-    """Shares like 0.61803 have an order of 100,000 places; shares that move have 100 of them."""
-    lengths: list[int | None] = []
-
-    def order(counts: list[int], *, length: int | None = None) -> Interleaving:
-        lengths.append(length)
-        return Interleaving(counts, length=length)
-
-    monkeypatch.setattr("fidgpt.data.mixture.Interleaving", order)
-    first, *_ = streams
-    weights = dict.fromkeys(streams, 1.0)
-    stages = [
-        data.Stage(begin=n * 10, weights={**weights, first: 2**0.5 + n}) for n in range(1, 100)
-    ]
-    mixture = data.Mixture(streams, batch_size=8, weights=weights, stages=stages)
-    mixture.prepare()
-    assert lengths == []
-    mixture.batch(25)
-    assert lengths == [80, 80, 80]
-    mixture.batch(4)
-    mixture.batch(5000)
-    assert lengths == [80] * 99 + [None]

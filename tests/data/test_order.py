@@ -5,8 +5,6 @@ import hashlib
 import itertools
 import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -45,15 +43,11 @@ class Case:
         *,
         packing: data.Packing = data.concatenate,
         fim: float = 0.0,
-        **options: Any,
     ) -> data.TokenStream:
         prefix, suffix, middle = NAMES
         part = data.FillInTheMiddle(rate=fim, prefix=prefix, suffix=suffix, middle=middle)
-        source: data.Source = options.pop("source", None) or data.TextFiles(
-            self.folder / f"text{number}"
-        )
         corpus = data.Corpus(
-            source,
+            data.TextFiles(self.folder / f"text{number}"),
             tokenizer=data.ByteTokenizer(special_tokens=NAMES),
             validation_fraction=0.1,
             cache_dir=self.folder / "cache",
@@ -91,9 +85,6 @@ KINDS: dict[str, Callable[[Case], data.TrainingStream]] = {
     "best fit": lambda case: case.stream(1, packing=data.best_fit),
     "shuffled": lambda case: case.stream(2, packing=data.shuffle_and_concatenate),
     "fill in the middle": lambda case: case.stream(0, packing=data.best_fit, fim=0.6),
-    "hub": lambda case: case.stream(
-        0, source=data.HubDataset("some/texts", revision="0123456789" * 4), packing=data.best_fit
-    ),
     "mixture": lambda case: case.mixture(),
 }
 
@@ -101,19 +92,6 @@ KINDS: dict[str, Callable[[Case], data.TrainingStream]] = {
 @pytest.fixture(scope="module")
 def case(modules: list[str], tmp_path_factory: pytest.TempPathFactory) -> Case:
     return Case(tmp_path_factory.mktemp("order"), modules[:24])
-
-
-@pytest.fixture(autouse=True)
-def hub(modules: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub that holds one dataset; no package of Hugging Face is needed."""
-
-    class Datasets:
-        @staticmethod
-        def load_dataset(path: str, **options: Any) -> list[dict[str, str]]:
-            assert options["streaming"]
-            return [{"text": text[:500]} for text in modules[30:45]]
-
-    monkeypatch.setitem(sys.modules, "datasets", Datasets)
 
 
 def signed(batch: data.Batch) -> Tensor:
@@ -191,18 +169,9 @@ def test_other_processes_read_the_same(case: Case, tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     variables = {"PYTHONHASHSEED": "1", "PYTHONPATH": python_path(HERE, HERE.parent)}
     command = [str(tmp_path / "elsewhere.py"), str(case.folder)]
-    done = subprocess.run(
-        [sys.executable, *command],
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
     forked = Python(*command, output=tmp_path / "output", environment=os.environ | variables)
     assert forked.end(seconds=600) == 0, forked.output
-    for printed in (done.stdout, forked.output):
-        assert printed.strip() == hashlib.sha256(tokens).hexdigest(), done.stderr
+    assert forked.output.strip() == hashlib.sha256(tokens).hexdigest()
 
 
 class Counting(data.TrainingStream):

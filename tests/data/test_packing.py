@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fidgpt import data
 from fidgpt.data import load_tokenizer as load
 from fidgpt.data.packing import pack
 from fidgpt.model.context import PackedDocuments
-from fidgpt.model.transformer import LanguageModel
-from fidgpt.train.loss import CrossEntropy, NextToken
 
 MakeStream = Callable[..., data.TokenStream]
 END = 256
@@ -210,47 +207,6 @@ def test_a_place_that_cannot_be_written_is_named(stream_of: MakeStream, tmp_path
         stream_of(["a"], packing=functools.partial(data.best_fit, cache_dir=tmp_path / "file"))
 
 
-class Bigram(LanguageModel):
-    """A score for each pair of tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.table = torch.nn.Parameter(torch.randn(7, 5, generator=generator))
-        self.unembedding = torch.nn.Linear(5, 7)
-        with torch.no_grad():
-            self.unembedding.weight.copy_(torch.randn(7, 5, generator=generator))
-
-    def features(self, tokens: Tensor, ctx: object = None) -> Tensor:
-        return self.table[tokens]
-
-
-TOKENS = torch.tensor([[1, 2, 3, 4, 0], [5, 6, 0, 0, 0]])
-COUNTED = torch.tensor([[True, True, False, True, True], [True, True, True, False, False]])
-
-
-def test_the_loss_and_its_gradient_are_those_of_the_other_tokens() -> None:
-    model, reference = Bigram(), Bigram()
-    reference.load_state_dict(model.state_dict())
-    loss = NextToken(model, CrossEntropy(chunk_size=3))(TOKENS, COUNTED)
-    logits = reference(TOKENS[:, :-1])
-    targets = TOKENS[:, 1:].where(COUNTED[:, 1:], torch.tensor(-100))
-    expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
-    loss.backward()
-    expected.backward()
-    torch.testing.assert_close(loss, expected)
-    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
-
-
-def test_the_loss_of_a_fully_masked_batch_is_zero() -> None:
-    model = Bigram()
-    loss = NextToken(model, CrossEntropy())(TOKENS, torch.zeros_like(COUNTED))
-    loss.backward()
-    assert loss.item() == 0
-    assert not any(one.grad is None or one.grad.any() for one in model.parameters())
-
-
 NAMES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 TOKENIZER = data.ByteTokenizer(special_tokens=NAMES)
 MIDDLE_END, PREFIX, SUFFIX, MIDDLE = range(256, 260)
@@ -403,5 +359,3 @@ def test_special_tokens_are_kept_and_no_text_spells_them(make: Any, tmp_path: An
 def test_arguments_out_of_range_are_refused() -> None:
     with pytest.raises(data.DataError, match="rate=1.5 must be a probability"):
         data.FillInTheMiddle(rate=1.5)
-    with pytest.raises(ValueError, match="vocab_size=258 must be from 260 "):
-        data.BPETokenizer(vocab_size=258, special_tokens=NAMES)

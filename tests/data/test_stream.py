@@ -17,7 +17,6 @@ from fidgpt import data, optim
 from fidgpt.data.indexed_directory import MAX_OPEN_FILES, ArrayFile
 from fidgpt.data.mixture import Interleaving, exact_counts
 from fidgpt.data.order import derive_key, permute
-from fidgpt.data.packing import best_fit
 
 SEQ_LEN = 32
 
@@ -203,9 +202,6 @@ def test_impossible_batches_and_sizes_are_refused(case: Case) -> None:
         stream.batch(0, rank=2, world_size=2)
     with pytest.raises(ValueError, match="step=-1"):
         stream.batch(-1)
-    for seq_len, batch_size in ((0, 1), (1, 0)):
-        with pytest.raises(ValueError, match="=0 must be 1 or more"):
-            data.TokenStream(case.corpus, seq_len=seq_len, batch_size=batch_size, seed=0)
     with pytest.raises(ValueError, match="num_batches=0 must be 1 or more"):
         case.held_out(num_batches=0)
 
@@ -237,13 +233,6 @@ def test_seed_purpose_and_epoch_each_change_the_order() -> None:
 def test_the_order_never_changes_between_versions() -> None:
     """A run that is resumed by a later version must read on in the same order."""
     assert whole(1000, seed=5)[:8].tolist() == [413, 284, 184, 333, 104, 708, 941, 557]
-
-
-def test_neighbors_end_up_as_far_apart_as_chance_puts_them() -> None:
-    """Two random numbers below n are n / 3 apart on average; 4 standard errors are allowed."""
-    size = 20_000
-    steps = np.abs(np.diff(whole(size).astype(np.int64)))
-    assert abs(steps.mean() / size - 1 / 3) < 4 * np.sqrt(1 / 18 / size)
 
 
 @pytest.mark.slow
@@ -516,7 +505,6 @@ def test_shares_move_along_the_schedule() -> None:
 def corpus(prepared: data.PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> data.PreparedCorpus:
     """One that is too large to be verified whenever it is opened."""
     monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
-    monkeypatch.setattr("fidgpt.data.packing.VERIFIED_BELOW_BYTES", 0)
     return data.PreparedCorpus(prepared.directory)
 
 
@@ -537,36 +525,6 @@ def test_shards_that_change_while_they_are_read(corpus: data.PreparedCorpus) -> 
         path.write_bytes(altered)
         with pytest.raises(data.DataError, match=rf"{path.name} {message}"):
             read_all(corpus)
-
-
-def test_a_shard_that_is_gone_before_it_is_read(corpus: data.PreparedCorpus) -> None:
-    (corpus.directory / "train-00001.bin").unlink()
-    with pytest.raises(data.DataError, match=r"train-00001.bin .* No such file"):
-        read_all(corpus)
-
-
-@pytest.mark.parametrize("ends", [2**40, 0])
-def test_documents_out_of_order(corpus: data.PreparedCorpus, ends: int) -> None:
-    with (corpus.directory / "train-00000.ends").open("r+b") as file:
-        file.seek(8)
-        file.write(ends.to_bytes(8, "little"))
-    with pytest.raises(data.DataError, match=r"train-00000.ends was altered"):
-        list(corpus.train.document_bounds(at_once=10))
-
-
-@pytest.mark.slow
-def test_a_packing_that_was_altered_or_cut_short(corpus: data.PreparedCorpus) -> None:
-    packed = best_fit(corpus, seq_len=64, seed=0)
-    path = corpus.directory / "best-fit-64" / "pieces.bin"
-    every = np.arange(packed.num_sequences)
-    packed.read(every, epoch=0)
-    content = path.read_bytes()
-    path.write_bytes(b"\xff" * len(content))
-    with pytest.raises(data.DataError, match=r"pieces.bin was altered"):
-        packed.read(every, epoch=0)
-    os.truncate(path, 8)
-    with pytest.raises(data.DataError, match=r"pieces.bin .* ends after 8 bytes"):
-        packed.read(every, epoch=0)
 
 
 def test_a_limited_number_of_files_stays_open(tmp_path: Path) -> None:

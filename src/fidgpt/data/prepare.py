@@ -4,7 +4,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from fidgpt.data.preparation import DEFAULT_SHARD_TOKENS, DEFAULT_VALIDATION_FRACTION, Corpus
 from fidgpt.data.prepared import PreparedCorpus
@@ -80,24 +79,6 @@ def _report(corpus: PreparedCorpus, *, seconds: float) -> str:
     )
 
 
-class _Once(argparse.Action):
-    """Store one value; a second one is an error rather than a silent override."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        first = getattr(namespace, self.dest)
-        if first is not self.default:
-            raise argparse.ArgumentError(
-                self, f"takes one value, but was given {first} and {values}; remove one of them."
-            )
-        setattr(namespace, self.dest, values)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fidgpt.data.prepare",
@@ -105,7 +86,6 @@ def _parser() -> argparse.ArgumentParser:
         "Python's standard library, into the cache.",
         allow_abbrev=False,
     )
-    parser.register("action", None, _Once)
     parser.add_argument("--source", metavar="PATH", help="a file or folder of text")
     parser.add_argument("--text_field", default="text", help="field of JSON lines and Parquet")
     parser.add_argument("--counted_field", help="field of the spans that count in the loss")

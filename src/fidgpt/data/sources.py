@@ -192,7 +192,7 @@ class TextFiles:
     def _files(self) -> list[Path]:
         try:
             return self._found(Path(self.path).expanduser())
-        except (OSError, RuntimeError) as error:  # RuntimeError: an unknown ~user
+        except OSError as error:
             reason = getattr(error, "strerror", None) or str(error)
             place = getattr(error, "filename", None) or self.path
             raise self._wrong_path(f"{place} cannot be accessed: {reason}") from error
@@ -213,8 +213,6 @@ class TextFiles:
             return files
         if not root.exists():
             raise self._wrong_path(f"{root} does not exist (the current directory is {Path.cwd()})")
-        if not root.is_file():  # such as a pipe, which cannot be read twice
-            raise self._wrong_path(f"{root} is not a regular file")
         if root.stat().st_size == 0:
             raise self._wrong_path(f"{root} is empty")
         return [root]
@@ -397,7 +395,7 @@ def _read_table(path: Path, fields: Fields) -> Iterator[Document]:
                 for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
                     for row in batch.select(columns).slice(first, _ROWS_AT_ONCE).to_pylist():
                         yield fields.document(row, place=str(path))
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+    except pyarrow.ArrowException as error:
         raise DataError(
             f"{path} is not a readable table: {error}.\nIt may be truncated; download it again."
         ) from error
