@@ -21,6 +21,7 @@ import torch.distributed as dist
 from compare_commits import CASES
 
 from fidgpt.compose.composition import compose
+from fidgpt.data import Batch
 from fidgpt.model import flex, materialize
 from fidgpt.parallel.mesh import ALONE
 from fidgpt.runs.building import build_trainer
@@ -75,7 +76,7 @@ def steps(directives: Sequence[str], device: torch.device, way: str = "") -> lis
         size = (trainer.batch_size, trainer.seq_len + 1)
         batch = torch.randint(0, 256, size, generator=drawn)
         for _ in range(STEPS):
-            row = trainer.update(state, batch)
+            row = trainer.update(state, Batch(batch))
             numbers += [row["loss"], row["grad_norm"]]
     return numbers
 
@@ -117,7 +118,7 @@ def memory(device: torch.device, config: str, directives: Sequence[str]) -> None
     state = trainer.init_state()
     batch = torch.randint(0, trainer.vocab_size, (trainer.batch_size, trainer.seq_len + 1))
     for _ in range(STEPS):
-        trainer.update(state, batch)
+        trainer.update(state, Batch(batch))
     taken = peak_memory(device)
     print("| | planned, MiB | taken, MiB | taken / planned |\n|---|---|---|---|")
     print(f"| {config} | {planned / 2**20:,.0f} | {taken / 2**20:,.0f} | {taken / planned:.2f} |")

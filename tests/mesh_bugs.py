@@ -32,14 +32,14 @@ from fidgpt.train import Trainer
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import PassShare
 
-TRAINER = "fidgpt.train.trainer"
+STEP = "fidgpt.train.train_step"
 Fiddler = Callable[[fdl.Config], object]
 Error = Callable[[], AbstractContextManager[object]]
 
 
 def without_sums_of_wholes() -> AbstractContextManager[object]:
     """Leave summands of the gradients of whole parameters, as of norms of keys."""
-    return patch(f"{TRAINER}.reduce_gradients", lambda parameters: None)
+    return patch(f"{STEP}.reduce_gradients", lambda parameters: None)
 
 
 def tied_table_summed_twice() -> AbstractContextManager[object]:
@@ -51,7 +51,7 @@ def tied_table_summed_twice() -> AbstractContextManager[object]:
         assert named[0].grad is not None
         dist.all_reduce(named[0].grad)
 
-    return patch(f"{TRAINER}.reduce_gradients", reduce)
+    return patch(f"{STEP}.reduce_gradients", reduce)
 
 
 def mean_of_means() -> AbstractContextManager[object]:

@@ -206,13 +206,12 @@ def load(model: nn.Module) -> None:
         parameter.copy_(values)
 
 
-def batch() -> Tensor:
+def batch() -> data.Batch:
     """Rows of some documents; the tokens that count in the loss are not alike in number."""
     tokens = torch.randint(0, 256, (ROWS, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
     tokens[0, [3, 15]] = tokens[2, 9] = END_OF_TEXT
-    for row, counted in enumerate((20, 25, 9, 14)):
-        tokens[row, counted:] = data.mask_loss(tokens[row, counted:])
-    return tokens
+    counted = torch.arange(SEQ_LEN + 1) < torch.tensor([[20], [25], [9], [14]])
+    return data.Batch(tokens, counted)
 
 
 def built(family: str, change: Fiddler | None = None) -> train.Trainer:
@@ -247,7 +246,10 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
         start = whole_weights(state.model)
         rank, size = parallel.data_rank, parallel.data_size
-        batches = [batch().chunk(size)[rank], trainer.stream.batch(1, rank=rank, world_size=size)]
+        batches = [
+            batch().split(ROWS // size)[rank],
+            trainer.stream.batch(1, rank=rank, world_size=size),
+        ]
         torch.manual_seed(0)
         rows = [trainer.update(state, one) for one in batches]
         return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state.model)}

@@ -14,7 +14,7 @@ from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fidgpt import configs, fiddlers, graph, model, tags, train
+from fidgpt import configs, data, fiddlers, graph, model, tags, train
 from fidgpt.graph import ConfigError
 from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError, chunks, entries
 from fidgpt.parallel.entries import defers, entered
@@ -107,7 +107,7 @@ def test_a_mesh_of_one_process_computes_as_without_a_mesh(cfg: fdl.Config) -> No
         with trainer.parallel:
             state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
             tokens = torch.arange(4 * (trainer.seq_len + 1)).view(4, -1) % 256
-            return state.module, dict(trainer.update(state, tokens))
+            return state.module, dict(trainer.update(state, data.Batch(tokens)))
 
     fiddlers.use_float32(cfg)
     cfg.batch_size = 4

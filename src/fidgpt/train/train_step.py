@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from fidgpt.data import TrainingStream
+from fidgpt.data import Batch, TrainingStream
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
@@ -72,7 +72,7 @@ class TrainStep:
         state: TrainState,
         index: int,
         *,
-        rows: Tensor | None = None,
+        rows: Batch | None = None,
         agreement: Agreement | None = None,
     ) -> BatchShares:
         """Copy the batch of a step to the device, and let processes add up its targets.
@@ -217,7 +217,7 @@ class TrainStep:
           part: the micro-batch.
           share: by which losses are scaled; None if the micro-batch is the whole batch.
         """
-        return state.module(part.rows, part.all_in_loss, share)
+        return state.module(part.batch.tokens, part.batch.counted, share)
 
     def collect_gradients(
         self, run: StepSettings, state: TrainState, agreement: Agreement | None

@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from fidgpt.data import StreamWrapper, TrainingStream, check_vocab_size
+from fidgpt.data import Batch, StreamWrapper, TrainingStream, check_vocab_size
 from fidgpt.model.linear import require_machine
 from fidgpt.model.materialization import materialize
 from fidgpt.model.transformer import LanguageModel
@@ -356,7 +355,7 @@ class Trainer:
         trackers.log(row)
         return Finished(row, statuses)
 
-    def update(self, state: TrainState, batch: Int64[Tensor, "rows window"]) -> Row:
+    def update(self, state: TrainState, batch: Batch) -> Row:
         """Take one optimizer step on this process's rows, and wait for its metrics.
 
         Returns `loss` (the mean over all processes, before the step, without what the model's
