@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from fidgpt import data, fiddlers, graph, model, train
 from fidgpt.compose.runs import build_trainer
-from fidgpt.parallel.ranks import run_ranks
 from fidgpt.placement import whole_of
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.train.state import TrainState, progress
 
 SEQ_LEN, ROWS, NUM_STEPS = 24, 4, 2

@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
-from fidgpt.parallel.ranks import run_ranks
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.rows import LaunchedStep

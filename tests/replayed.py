@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
-from fidgpt.parallel.ranks import run_ranks
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.train import RunDirectory, RunError, StepReplay, Trainer
 from fidgpt.train.rows import LaunchedStep
 from fidgpt.train.state import TrainState

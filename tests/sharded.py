@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from fidgpt import configs, fiddlers, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
-from fidgpt.parallel.ranks import run_ranks
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.train import preflight
 from fidgpt.train.trackers.trackers import read_rows
 

@@ -14,7 +14,7 @@ import torch
 from fidgpt import files
 from fidgpt.cli import app
 from fidgpt.compose.index_build import write
-from fidgpt.parallel.placement import Block
+from fidgpt.placement import Block
 from fidgpt.sweep import read_results
 from fidgpt.sweep.objective import objective_of
 from fidgpt.sweep.results import best, csv_of

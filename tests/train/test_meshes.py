@@ -17,7 +17,7 @@ from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigErrors
 from fidgpt.parallel import MeshParallel, UlyssesContext
-from fidgpt.parallel.context import Split
+from fidgpt.parallel.context import TokenSplit
 from fidgpt.train.device import machine_named
 from fidgpt.train.facts import facts_of
 from fidgpt.train.trackers.trackers import read_rows
@@ -243,7 +243,7 @@ def test_sequences_and_heads_that_cannot_be_split_are_refused(cfg: fdl.Config) -
 
 @pytest.mark.parametrize("seq", [8, 9, 21, 100])
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("make", [Split.in_zigzag, Split.in_order])
+@pytest.mark.parametrize("make", [TokenSplit.in_zigzag, TokenSplit.in_order])
 def test_each_token_is_computed_by_one_process(make: Any, size: int, seq: int) -> None:
     split = make(seq, size)
     for end in (seq, seq - 1, seq - 2):
@@ -254,11 +254,11 @@ def test_each_token_is_computed_by_one_process(make: Any, size: int, seq: int) -
 
 
 def test_a_zigzag_gives_all_processes_the_same_pairs_of_query_and_key() -> None:
-    def pairs(split: Split) -> list[int]:
+    def pairs(split: TokenSplit) -> list[int]:
         return [sum(c + 1 for one in ranges for c in range(*one)) for ranges in split.ranges]
 
-    assert len({*pairs(Split.in_zigzag(64, 4))}) == 1
-    assert max(pairs(Split.in_order(64, 4))) > 6 * min(pairs(Split.in_order(64, 4)))
+    assert len({*pairs(TokenSplit.in_zigzag(64, 4))}) == 1
+    assert max(pairs(TokenSplit.in_order(64, 4))) > 6 * min(pairs(TokenSplit.in_order(64, 4)))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import itertools
 import re
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,7 +81,7 @@ from torch import nn
 from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import Mesh
-from fidgpt.parallel.mesh import ALONE
+from fidgpt.parallel.places import alone_on
 from fidgpt.train import module_trials, preflight
 
 WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {
@@ -667,7 +666,7 @@ def test_a_wrong_stream_is_named(kind, message):
 
 def test_rows_are_those_of_the_process():
     trainer = with_stream(AllRows())
-    trainer.parallel.places = replace(ALONE, mesh=Mesh(replicate=2))
+    trainer.parallel.places = alone_on(Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs \[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_streams(trainer)
     trainer.data = SameRows()

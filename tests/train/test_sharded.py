@@ -11,7 +11,7 @@ import torch
 from forked import Python, run_ranks
 from sharded import CASES, Sharded, Unsharded, refusal, trained, trainer_of
 
-from fidgpt.parallel import DataParallel, FullyShardedDataParallel, ParallelError
+from fidgpt.parallel import DataParallel, ParallelError
 from fidgpt.train.trackers.trackers import read_rows
 
 pytestmark = pytest.mark.xdist_group("sharded")
@@ -103,14 +103,6 @@ def test_an_optimizer_is_tried_on_parameters_as_they_will_be_sharded(left) -> No
     assert refusal(Unsharded) == refusal(Sharded) == ""  # on one process
 
 
-def test_a_number_of_shards_has_to_divide_the_processes() -> None:
-    parallel = FullyShardedDataParallel(num_shards=3)
-    with pytest.raises(ValueError, match="num_shards=3 does not divide 4 processes"):
-        parallel.layout(4)
-    with pytest.raises(ValueError, match="num_shards=0"):
-        FullyShardedDataParallel(num_shards=0)
-
-
 COMMAND = ("-m", "fidgpt.cli.train")
 
 
@@ -161,7 +153,7 @@ import os
 from fidgpt.parallel import DataParallel, ParallelError
 try:
     with DataParallel() as parallel:
-        parallel.agree(0)  # else one may be gone before the other has found it
+        parallel.world.barrier()  # else one may be gone before the other has found it
         if parallel.rank == 1:
             os._exit(0)
 except ParallelError as error:

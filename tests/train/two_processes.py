@@ -16,7 +16,6 @@ from fidgpt import configs, fiddlers, graph, optim, parallel, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
-from fidgpt.parallel.statistics import ProcessStatistics
 from fidgpt.placement import whole_of
 from fidgpt.train.state import TrainState
 from fidgpt.train.step import GradientNorms
@@ -173,7 +172,7 @@ def _stepped(mesh: DeviceMesh | None, processes: parallel.DataParallel) -> dict[
             optimizer = optim.Muon(groups, lr=0.1)
         else:
             optimizer = optim.Adafactor(parameters, lr=0.1, weight_decay=0.1)
-            optimizer.statistics = ProcessStatistics(processes)
+            optimizer.share_work(processes.world)
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = (parameter.detach() * 3).sin()

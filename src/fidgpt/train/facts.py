@@ -19,7 +19,7 @@ from fidgpt import cost
 from fidgpt.data import StreamWrapper, TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.groups import Grouping, train_only
-from fidgpt.parallel import DataParallel, Mesh
+from fidgpt.parallel import DataParallel, MeshSizes
 from fidgpt.schedule import Schedule
 from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
@@ -198,12 +198,6 @@ class Summary:
     groups: Sequence[GroupFacts]
 
 
-def parts_of_checkpoint(mesh: Mesh) -> int:
-    """Return the number of processes that write a part of a checkpoint, which are the first."""
-    is_divided = mesh.shard > 1 or mesh.tensor > 1
-    return mesh.size // mesh.replicate if is_divided else 1
-
-
 def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | None:
     """Return the FLOPs of modules that do not declare them; None if the model needs values."""
     classes = {type(module).__module__ for module in model.modules()}
@@ -302,13 +296,11 @@ def facts_of(
     memory = footprint(
         recipe,
         num_sequences=num_sequences,
-        seq_len=-(-seq_len // mesh.context),
+        seq_len=-(-seq_len // mesh.row_size),
         device=machine.device,
         mesh=mesh,
     )
-    memory = memory.sharded(
-        mesh.num_shards if mesh.shard > 1 else 1, part=recipe.parallel.part_of_weights(model)
-    )
+    memory = memory.sharded(mesh.num_shards, part=recipe.parallel.part_of_weights(model))
     return Facts(
         parameters=cost.count_parameters(model),
         trained_parameters=sum(one.numel() for one in trained.parameters() if one.requires_grad),
@@ -327,17 +319,16 @@ def facts_of(
         evaluators=tuple(recipe.evaluators),
         copies=_copies(recipe.checkpoints, memory, mesh),
         undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
-        drops_alike=recipe.parallel.drops_alike(model, mesh),
+        drops_alike=recipe.parallel.dropout_matches_one_process(model, mesh),
     )
 
 
-def _copies(checkpoints: Checkpoints, memory: Footprint, mesh: Mesh) -> int:
+def _copies(checkpoints: Checkpoints, memory: Footprint, mesh: MeshSizes) -> int:
     """Return the bytes of checkpoints that a machine of a run keeps in memory."""
     if checkpoints.memory is None:
         return 0
     local = int(os.environ.get("LOCAL_WORLD_SIZE", mesh.size))
-    parts = parts_of_checkpoint(mesh)
-    return checkpoints.memory.needed(memory.saved, num_parts=parts, num_local=local)
+    return checkpoints.memory.needed(memory.saved, num_parts=mesh.num_parts, num_local=local)
 
 
 def summary_of(recipe: Recipe, machine: Machine) -> Summary:
@@ -457,7 +448,7 @@ def footprint(
     num_sequences: int,
     device: torch.device,
     seq_len: int | None = None,
-    mesh: Mesh | None = None,
+    mesh: MeshSizes | None = None,
 ) -> Footprint:
     """Take a step with a copy of the model, and add up what it would need.
 
@@ -476,9 +467,9 @@ def footprint(
     train_only(twin, recipe.trainable)
     replica = precision.replica(twin)
     computing = replica
-    if mesh is not None and mesh.tensor > 1:
+    if mesh is not None and mesh.dividing_axes:
         computing = cost.without_memory(replica)
-        recipe.parallel.divide(computing, mesh)
+        recipe.parallel.plan(computing, mesh)
     passing = partial(
         cost.activation_bytes,
         computing,

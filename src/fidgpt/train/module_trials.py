@@ -515,7 +515,7 @@ class Trial:
         """Check that processes that share rows, if they will, compute what one process does."""
         parallel = self.run.parallel
         count = self._count() // 4 * 4
-        size = parallel.layout(parallel.planned_size).context
+        size = parallel.layout(parallel.planned_size).row_size
         if size == 1 or not count or isinstance(self.module, LanguageModel):
             return
         tokens, x = self._batch(count)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from fidgpt.model.context import AttentionContext
-from fidgpt.parallel import Axis
-from fidgpt.parallel.context import Split, SplitContext
+from fidgpt.parallel.context import SplitContext, TokenSplit
+from fidgpt.processes import Processes
 
 __all__ = ["first_difference"]
 
@@ -65,8 +65,8 @@ def first_difference(
     out = call(recorded, tokens, x)
     wrong: list[int] = []
     for index in range(_SIZE):
-        split = Split.in_zigzag(tokens.shape[1], _SIZE)
-        part = replace(Rehearsed.of(ctx, split, Axis(_SIZE, index)), sent=[*recorded.sent])
+        split = TokenSplit.in_zigzag(tokens.shape[1], _SIZE)
+        part = replace(Rehearsed.of(ctx, split, Processes(_SIZE, index)), sent=[*recorded.sent])
         columns = part.mapping.own
         own = call(part, tokens[:, columns], x[:, columns])
         error = (own - out[:, columns]).abs().amax((0, 2))

@@ -17,12 +17,12 @@ from torch.optim import Optimizer
 from fidgpt.data import all_in_loss, count_loss_targets
 from fidgpt.model.context import Division
 from fidgpt.model.reports import Counts, Reports, Share, Tallier, Totals, collecting
+from fidgpt.optim import SharesWork
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.agreement import Agreed, Agreement
-from fidgpt.parallel.owners import Owners
-from fidgpt.parallel.placement import norms_of_wholes, own_squares, part_of
-from fidgpt.parallel.statistics import ProcessStatistics
-from fidgpt.placement import KeepsStatistics, SharesWork, is_sharded
+from fidgpt.parallel.gradients import norms_of_wholes, own_squares
+from fidgpt.parallel.places import Places
+from fidgpt.placement import is_sharded, shard_of
+from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.ranges import require_size
 from fidgpt.schedule import Schedule
 from fidgpt.train.device import first_line, is_lack_of_memory, widest_dtype
@@ -95,7 +95,7 @@ class BatchShares:
 
     Args:
       parts: micro-batches of this process.
-      agreement: by which processes count their tokens.
+      fused: by which processes count their tokens.
       parallel: the processes of the step.
       accumulates: whether any process has several micro-batches.
     """
@@ -103,7 +103,7 @@ class BatchShares:
     def __init__(
         self,
         parts: Sequence[MicroBatch],
-        agreement: Agreement,
+        fused: FusedAllReduce,
         parallel: DataParallel,
         *,
         accumulates: bool,
@@ -113,23 +113,23 @@ class BatchShares:
         self.accumulates = accumulates
         self.num_rows = sum(len(part.rows) for part in parts if not part.is_idle)
         self._num_targets = sum(part.num_targets for part in parts)
-        self._agreed = None
+        self._counts = None
         if parallel.tokens.size > 1:
-            self._agreed = agreement.sum(self._num_targets), agreement.sum(self.num_rows)
-        self._counted: Sequence[Agreed] = ()
+            self._counts = fused.sum(self._num_targets), fused.sum(self.num_rows)
+        self._counted: Sequence[Handle] = ()
         self._totals: tuple[Sequence[int | Tensor], Counts] | None = None
 
     @functools.cached_property
     def targets_per_process(self) -> float | Float[Tensor, ""]:
         """The mean number of targets of a process, on the device if there are several."""
-        if self._agreed is None:
+        if self._counts is None:
             return max(self._num_targets / self.parallel.tokens.size, 1.0)
-        return (self._agreed[0].value / self.parallel.tokens.size).clamp_min(1.0)
+        return (self._counts[0].value / self.parallel.tokens.size).clamp_min(1.0)
 
     @functools.cached_property
     def rows_of_all(self) -> int | Int64[Tensor, ""]:
         """The number of rows over all processes."""
-        return self.num_rows if self._agreed is None else self._agreed[1].value.long()
+        return self.num_rows if self._counts is None else self._counts[1].value.long()
 
     def of(self, part: MicroBatch) -> "PassShare | None":
         """Return the share of a micro-batch; None if it is the whole batch."""
@@ -140,7 +140,7 @@ class BatchShares:
         """Whether there are several micro-batches, of this process or of others."""
         return self.parallel.tokens.size > 1 or self.accumulates
 
-    def count(self, objective: NextToken, agreement: Agreement) -> None:
+    def count(self, objective: NextToken, fused: FusedAllReduce) -> None:
         """Count what losses must know of the batch before the first backward pass.
 
         If that is of what the model computes, this is a pass without gradients, which draws the
@@ -155,7 +155,7 @@ class BatchShares:
                 if not part.is_idle:
                     own = reports.counted
                     sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
-        self._counted = [agreement.sum(one) for one in sums]
+        self._counted = [fused.sum(one) for one in sums]
 
     @functools.cached_property
     def counted(self) -> Sequence[Tensor]:
@@ -170,12 +170,12 @@ class BatchShares:
             # Those of a micro-batch's shape are in proportion to its rows.
             many = max(1, num_rows)
             totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
-            if (context := self.parallel.places.axes["context"]).size > 1:
+            if (sharing := self.parallel.places.rows).size > 1:
                 # Parts of sequences may be of unequal lengths, which all steps share.
                 key, each = (self.parts[0].rows.shape[1], len(fixed)), [n // many for n in fixed]
                 of_row = self.parallel.sums_of_shapes(key, each)
-                totals = [n * self.rows_of_all // context.size for n in of_row]
-            self._totals = totals, self.counted or self.parallel.sum_all(counted)
+                totals = [n * self.rows_of_all // sharing.size for n in of_row]
+            self._totals = totals, self.counted or self.parallel.tokens.all_reduce(counted)
         return self._totals
 
 
@@ -199,8 +199,7 @@ class PassShare:
     def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts) -> Totals:
         """Return the sums of these counts over the step, or the processes that share sequences."""
         if self._of_sequences is None:
-            parallel = self._batch.parallel
-            self._of_sequences = parallel.sum_all(by_sequence, axis=parallel.places.axes["context"])
+            self._of_sequences = self._batch.parallel.places.rows.all_reduce(by_sequence)
         num_rows = len(self._part.rows)
         return *self._batch.totals(fixed, counted, num_rows=num_rows), self._of_sequences
 
@@ -247,28 +246,32 @@ class GradientNorms:
 
     Args:
       parameters: those without a gradient are ignored.
-      agreement: by which processes that hold parts of parameters sum their squares, and which is
+      fused: by which processes that hold parts of parameters sum their squares, and which is
         started before a norm is used; None if each communicates by itself, or has all of them.
+      places: of this process, needed with `fused`.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], agreement: Agreement | None = None
+        self,
+        parameters: Iterable[nn.Parameter],
+        fused: FusedAllReduce | None = None,
+        places: Places | None = None,
     ) -> None:
         self._parameters = [p for p in parameters if p.grad is not None]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        self._own = self._agreed = None
-        if agreement is None or not gradients:
+        self._own = self._squares = None
+        if fused is None or places is None or not gradients:
             self._own = norms_of(gradients, self._parameters)
         else:
-            squares = own_squares(gradients, self._parameters, agreement.parallel.places)
-            self._agreed = agreement.sum_everywhere(squares)
+            squares = own_squares(gradients, self._parameters, places)
+            self._squares = fused.sum_everywhere(squares)
 
     @functools.cached_property
     def _norms(self) -> Float[Tensor, " parameters"]:
-        if self._agreed is None:
+        if self._squares is None:
             assert self._own is not None
             return self._own
-        return self._agreed.value.sqrt().float()
+        return self._squares.value.sqrt().float()
 
     @functools.cached_property
     def total(self) -> Float[Tensor, ""]:
@@ -409,17 +412,15 @@ def make_optimizer(
         optimizer = make(groups)
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
-    has_parts = any(part_of(p) is not None for group in groups for p in group["params"])
-    if has_parts and type(optimizer) in (torch.optim.Muon, torch.optim.Adafactor):
+    has_shards = any(shard_of(p) is not None for group in groups for p in group["params"])
+    if has_shards and type(optimizer) in (torch.optim.Muon, torch.optim.Adafactor):
         name = type(optimizer).__name__
         raise RunError(
-            f"torch.optim.{name} needs whole matrices, which tensor parallelism divides: use "
-            f"fidgpt's {name} (fiddler:use_{name.lower()}), or a mesh with tensor=1."
+            f"torch.optim.{name} needs whole matrices, which the mesh divides: use fidgpt's {name} "
+            f"(fiddler:use_{name.lower()}), or a mesh that divides none, as without tensor."
         )
     if parallel.world_size > 1 and isinstance(optimizer, SharesWork):
-        optimizer.workers = Owners(parallel)
-    if parallel.world_size > 1 and isinstance(optimizer, KeepsStatistics):
-        optimizer.statistics = ProcessStatistics(parallel)
+        optimizer.share_work(parallel.world)
     return optimizer
 
 
@@ -505,8 +506,8 @@ class StepReports:
     def __init__(self) -> None:
         self._means: dict[str, Tensor] = {}
         self._tallies: dict[Tallier, Tensor] = {}
-        self._agreed: Agreed | None = None
-        self._summed: dict[Tallier, Agreed] = {}
+        self._sums: Handle | None = None
+        self._summed: dict[Tallier, Handle] = {}
         self._num_processes = 1
 
     @torch.no_grad()
@@ -520,16 +521,16 @@ class StepReports:
             before = self._tallies.get(part)
             self._tallies[part] = tally.clone() if before is None else before + tally
 
-    def join(self, agreement: Agreement, parallel: DataParallel) -> None:
-        """Let the agreement of a step sum what was reported over the processes."""
+    def join(self, fused: FusedAllReduce, parallel: DataParallel) -> None:
+        """Let the fused all-reduce of a step sum what was reported over the processes."""
         self._num_processes = parallel.tokens.size
-        self._agreed = agreement.sum(torch.stack(list(self._means.values())))
-        self._summed = {part: agreement.sum(tally) for part, tally in self._tallies.items()}
+        self._sums = fused.sum(torch.stack(list(self._means.values())))
+        self._summed = {part: fused.sum(tally) for part, tally in self._tallies.items()}
 
     def means(self) -> dict[str, Tensor]:
         """Return what was reported, the same on every process."""
-        assert self._agreed is not None, "join() has not been called"
-        means = self._agreed.value / self._num_processes
+        assert self._sums is not None, "join() has not been called"
+        means = self._sums.value / self._num_processes
         return dict(zip(self._means, means.unbind(), strict=True))
 
     def settle(self) -> dict[str, Tensor | list[Tensor]]:

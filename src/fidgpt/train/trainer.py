@@ -21,8 +21,8 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.agreement import Agreed, Agreement
-from fidgpt.parallel.placement import reduce_gradients
+from fidgpt.parallel.gradients import reduce_gradients
+from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.ranges import require_size
 from fidgpt.train import device, preflight, run_directory
 from fidgpt.train import step as updates
@@ -30,7 +30,7 @@ from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
-from fidgpt.train.facts import Facts, facts_of, parts_of_checkpoint
+from fidgpt.train.facts import Facts, facts_of
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.observers import Observer, require_devices, stepping
@@ -190,9 +190,9 @@ class Trainer:
         with self.parallel, ExitStack() as locks, device.within_memory():
             flags = {"--resume": str(resume), "--until_step": str(until_step)}
             self.parallel.require_same({**flags, **run.identity})
-            run = self.parallel.agree(run)
+            run = self.parallel.world.broadcast(run)
             lock = partial(locks.enter_context, run.locked())
-            self.parallel.on_main(lock if resume else run.require_free)
+            self.parallel.world.on_main(lock if resume else run.require_free)
             self.prepare()
             facts = facts_of(self)  # before the model is sharded
             device.require_memory(facts.memory.peak, facts.memory_there)
@@ -202,9 +202,9 @@ class Trainer:
             self.parallel.require_same({"begins after step": str(state.step)})
             if resume:
                 rewind = partial(self._rewind, run, step=state.step, until_step=until_step)
-                self.parallel.on_main(rewind)
+                self.parallel.world.on_main(rewind)
             else:
-                self.parallel.on_main(partial(self._create, run, lock=lock))
+                self.parallel.world.on_main(partial(self._create, run, lock=lock))
             self._start_copies(run, facts)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
@@ -286,7 +286,7 @@ class Trainer:
 
         with stepping(self.observers, step), state.clock.phase(_STEP):
             device.seed_torch(
-                device.derive_seed(self.seed, "step", step, self.parallel.tokens.index),
+                device.derive_seed(self.seed, "step", step, self.parallel.tokens.rank),
                 device=self.parallel.device,
             )
             shares = state.ahead or self._load(state)
@@ -319,18 +319,18 @@ class Trainer:
     ) -> LaunchedStep:
         """Take one step twice and compare, both read at once."""
         row = replay(partial(self._take, state, shares), state, self.parallel)
-        agreement = Agreement(self.parallel)
-        joined = self._join(votes, agreement)
-        agreement.start()
+        fused = self.parallel.fuse()
+        joined = self._join(votes, fused)
+        fused.start()
         row |= {"votes": [one.value for one in joined]}
         readout = Readout(row, self.parallel.device)
         return LaunchedStep(step=state.step, readout=readout, norms=None)
 
-    def _join(self, votes: Callable[[], Votes], agreement: Agreement) -> list[Agreed]:
+    def _join(self, votes: Callable[[], Votes], fused: FusedAllReduce) -> list[Handle]:
         """Let processes agree on what each of them knows."""
         if self.parallel.world_size == 1:
             return []
-        return [agreement.each(number) for number in votes().numbers()]
+        return [fused.each(number) for number in votes().numbers()]
 
     def _reads(self, step: int) -> bool:
         """Whether the row of a step is needed before the next one: to evaluate or save."""
@@ -392,14 +392,14 @@ class Trainer:
         self,
         state: TrainState,
         batch: Tensor | None = None,
-        agreement: Agreement | None = None,
+        fused: FusedAllReduce | None = None,
     ) -> updates.BatchShares:
         """Copy the next batch to the device, and let processes agree on its tokens.
 
         Args:
           state: of the run, before the step.
           batch: this process's rows; None for those of the stream.
-          agreement: of the step before, which is not started yet; None for one of its own.
+          fused: of the step before, which is not started yet; None for one of its own.
         """
         parallel = self.parallel
         with state.clock.phase("data"):
@@ -416,12 +416,12 @@ class Trainer:
         number = self._num_parts(state, len(parts))
         if parallel.places.fsdp is not None:
             parts = updates.fill_up(parts, number)
-        own = Agreement(parallel)
+        own = parallel.fuse()
         shares = updates.BatchShares(
-            parts, agreement or own, parallel, accumulates=max(number, len(parts)) > 1
+            parts, fused or own, parallel, accumulates=max(number, len(parts)) > 1
         )
         if shares.is_shared and not state.objective.model.counts_computed:
-            shares.count(state.objective, agreement or own)
+            shares.count(state.objective, fused or own)
         own.start()
         return shares
 
@@ -455,19 +455,19 @@ class Trainer:
           loads_next: whether to read the batch of the next step while this one is computed.
         """
         state.step, state.ahead = state.step + 1, None
-        reports, agreement = self._backward(state, shares), Agreement(self.parallel)
+        reports, fused = self._backward(state, shares), self.parallel.fuse()
         places = self.parallel.places
-        is_divided = places.fsdp is not None or places.axes["tensor"].size > 1
-        reports.join(agreement, self.parallel)
-        joined = [] if votes is None else self._join(votes, agreement)
+        is_divided = places.mesh.num_parts > 1
+        reports.join(fused, self.parallel)
+        joined = [] if votes is None else self._join(votes, fused)
         if loads_next and (self.parallel.tokens.size > 1 or self.parallel.device.type != "cpu"):
-            state.ahead = self._load(state, agreement=agreement)
+            state.ahead = self._load(state, fused=fused)
         if not is_divided:
-            agreement.start()
+            fused.start()
         with state.clock.phase("optimizer"):
-            norms = self._collect_gradients(state, agreement if is_divided else None)
+            norms = self._collect_gradients(state, fused if is_divided else None)
             if is_divided:
-                agreement.start()
+                fused.start()
             state.schedules.apply(state.step - 1)
             rate = float(state.optimizer.param_groups[0]["lr"])
             # A step that cannot be skipped does not wait for its numbers.
@@ -493,21 +493,21 @@ class Trainer:
         )
 
     def _collect_gradients(
-        self, state: TrainState, agreement: Agreement | None
+        self, state: TrainState, fused: FusedAllReduce | None
     ) -> updates.GradientNorms:
         """Make the model's gradients those of the step; return their norms.
 
         Args:
           state: of the run, after the backward passes.
-          agreement: as in `GradientNorms`.
+          fused: as in `GradientNorms`.
         """
         self.precision.pull_gradients(state.model, state.replica)
-        reduce_gradients(state.model.parameters())
+        reduce_gradients(state.model.parameters(), self.parallel.places)
         if state.scaling is not None:
             state.scaling.unscale(state.model.parameters())
         if self.gradient_transform is not None:
             self.gradient_transform(state.model.parameters())
-        return updates.GradientNorms(state.model.parameters(), agreement)
+        return updates.GradientNorms(state.model.parameters(), fused, self.parallel.places)
 
     def _judge(self, state: TrainState, launched: LaunchedStep) -> None:
         """Raise Diverged if the loss or gradients of a step were not finite."""
@@ -520,7 +520,7 @@ class Trainer:
         step, parallel = updates.StepReports(), self.parallel
         if shares.accumulates and state.objective.model.counts_computed:
             with state.clock.phase("forward"):
-                counting = Agreement(parallel)
+                counting = parallel.fuse()
                 shares.count(state.objective, counting)
                 counting.start()
         for number, part in enumerate(shares.parts, start=1):
@@ -730,7 +730,7 @@ class Trainer:
             num_steps=self.num_steps,
             directory=run.path,
             row=row,
-            agree=self.parallel.agree,
+            agree=self.parallel.world.broadcast,
             is_time=None if self.parallel.world_size == 1 else any(one.is_time for one in finished),
         )
         if not (is_due or reasons):
@@ -742,7 +742,7 @@ class Trainer:
         with state.clock.phase("saving"):
             state.check_weights()
             if not in_memory:
-                self.parallel.on_main(run.sync)  # a checkpoint needs the rows before it
+                self.parallel.world.on_main(run.sync)  # a checkpoint needs the rows before it
             with state.evaluation_weights():
                 self.checkpoints.save(
                     run.path,
@@ -757,7 +757,7 @@ class Trainer:
 
     def _start_copies(self, run: RunDirectory, facts: Facts) -> None:
         """Begin to save copies in memory of the steps that follow."""
-        num_parts = parts_of_checkpoint(self.parallel.places.mesh)
+        num_parts = self.parallel.places.mesh.num_parts
         self.checkpoints.start(run.path, part=facts.memory.saved, num_parts=num_parts)
 
     def _roll_back(
@@ -778,7 +778,7 @@ class Trainer:
             good = self.checkpoints.good_before(step, run.path, num_steps=self.num_steps)
         state.reset()  # a checkpoint may be older than some components
         state.ahead = None
-        for candidate in self.parallel.agree(good):
+        for candidate in self.parallel.world.broadcast(good):
             self._restore(run, state, candidate)
             if not state.bad_weights():
                 break
@@ -789,7 +789,9 @@ class Trainer:
             )
         policy.load_state_dict(memory)  # what was skipped since is not in the checkpoint
         policy.rolled_back(step=step, to=state.step)
-        self.parallel.on_main(partial(self.checkpoints.abandon_after, run.path, step=state.step))
+        self.parallel.world.on_main(
+            partial(self.checkpoints.abandon_after, run.path, step=state.step)
+        )
 
     def _speed(self, facts: Facts, launched: LaunchedStep, *, seconds: float) -> Row:
         """Return tokens since the run began, their rate, the share of peak FLOPs, and memory.

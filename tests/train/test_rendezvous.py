@@ -16,16 +16,23 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt import configs, fiddlers, graph
 from fidgpt.compose.runs import build_trainer
-from fidgpt.parallel import DataParallel, MeshParallel, ParallelError, meeting, presence
-from fidgpt.parallel.meeting import Meeting, MeetingError, Patience, introduce, list_ranks
-from fidgpt.parallel.presence import Presence
-from fidgpt.parallel.reporting import Report
+from fidgpt.parallel import DataParallel, MeshParallel, ParallelError
+from fidgpt.processes import heartbeat, rendezvous
+from fidgpt.processes.heartbeat import Heartbeat
+from fidgpt.processes.rendezvous import (
+    Rendezvous,
+    RendezvousFailure,
+    Timeouts,
+    introduce,
+    list_ranks,
+)
+from fidgpt.processes.reporting import Report
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
 FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}
 
 
-class Hasty(Patience):
+class Hasty(Timeouts):
     """Waits for moments."""
 
     @property
@@ -37,7 +44,7 @@ class Hasty(Patience):
         return 0.1
 
 
-class Answering(Patience):
+class Answering(Timeouts):
     """Waits long enough for threads of this process."""
 
     @property
@@ -52,9 +59,9 @@ def met(*facts: dict[str, str], store: Any = None) -> list[list[str] | str]:
     def begin(rank: int) -> None:
         try:
             results[rank] = introduce(
-                store, FACTS | facts[rank], rank=rank, patience=Hasty(60.0)
+                store, FACTS | facts[rank], rank=rank, timeouts=Hasty(60.0)
             ).hosts
-        except MeetingError as error:
+        except RendezvousFailure as error:
             results[rank] = str(error)
 
     threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(len(facts))]
@@ -79,26 +86,26 @@ def test_a_process_that_never_comes_is_named_to_all() -> None:
 def test_every_machine_names_once_whom_it_waits_for(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(meeting, "FIRST_WARNING", 0.25)
+    monkeypatch.setattr(rendezvous, "FIRST_WARNING", 0.25)
     met({"world_size": "4"}, {"world_size": "4"}, {"world_size": "4", "host": "node-b"})
     assert capfd.readouterr().err.splitlines() == ["waiting for process 3 of 4 ..."] * 2
 
 
 def test_processes_without_the_first_one_name_it() -> None:
-    with pytest.raises(MeetingError, match="process 0 of 3 did not start within"):
-        introduce(HashStore(), FACTS, rank=1, patience=Hasty(60.0))
+    with pytest.raises(RendezvousFailure, match="process 0 of 3 did not start within"):
+        introduce(HashStore(), FACTS, rank=1, timeouts=Hasty(60.0))
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 30), (2400.0, 120), (60.0, 10)])
 def test_the_wait_for_others_follows_from_the_setting(
     timeout: float, seconds: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(seconds=4))
-    assert Patience(timeout).joining == timedelta(seconds=seconds)
-    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(seconds=35))
-    assert Patience(600.0).joining == timedelta(seconds=70)  # others may begin as slowly
-    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(days=1))
-    assert Patience(600.0).joining == timedelta(seconds=120)
+    monkeypatch.setattr(rendezvous, "_own_age", lambda: timedelta(seconds=4))
+    assert Timeouts(timeout).joining == timedelta(seconds=seconds)
+    monkeypatch.setattr(rendezvous, "_own_age", lambda: timedelta(seconds=35))
+    assert Timeouts(600.0).joining == timedelta(seconds=70)  # others may begin as slowly
+    monkeypatch.setattr(rendezvous, "_own_age", lambda: timedelta(days=1))
+    assert Timeouts(600.0).joining == timedelta(seconds=120)
 
 
 def test_the_absence_of_the_first_one_is_one_error(
@@ -106,17 +113,17 @@ def test_the_absence_of_the_first_one_is_one_error(
 ) -> None:
     for name, value in variables_of_ranks(2)[1].items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(MeetingError, match="process 0 of 2 did not start .*: nothing answers at"):
-        meeting.meet(Hasty(60.0), device=torch.device("cpu"))
+    with pytest.raises(RendezvousFailure, match="process 0 of 2 did not .*: nothing answers"):
+        rendezvous.meet(Hasty(60.0), device=torch.device("cpu"))
     assert capfd.readouterr().err == ""  # torch's store would print its stack
 
 
 def test_a_process_knows_when_it_began(tmp_path: Path) -> None:
     text = """
 import time
-from fidgpt.parallel import meeting
+from fidgpt.processes import rendezvous
 time.sleep(0.3)
-print(meeting._own_age().total_seconds())
+print(rendezvous._own_age().total_seconds())
 """
     begin = time.monotonic()
     age = float(run_program(text, folder=tmp_path))
@@ -165,17 +172,17 @@ def test_processes_are_listed_in_spans() -> None:
     assert list_ranks([7, 0, 4, 5, 6], 8) == "processes 0, 4-7 of 8"
 
 
-def as_met(rank: int, store: Store) -> Meeting:
-    return Meeting(store, rank, ["node-a", "node-a", "node-b"], "start")
+def as_met(rank: int, store: Store) -> Rendezvous:
+    return Rendezvous(store, rank, ["node-a", "node-a", "node-b"], "start")
 
 
 @pytest.fixture
-def beside() -> Iterator[Callable[[int], Presence]]:
-    """Makes the presence of some of three processes, in threads of this one."""
+def beside() -> Iterator[Callable[[int], Heartbeat]]:
+    """Makes the heartbeat of some of three processes, in threads of this one."""
     store, made = HashStore(), []
 
-    def make(rank: int) -> Presence:
-        made.append(Presence(as_met(rank, PrefixStore("run", store)), Answering(60.0)))
+    def make(rank: int) -> Heartbeat:
+        made.append(Heartbeat(as_met(rank, PrefixStore("run", store)), Answering(60.0)))
         return made[-1]
 
     yield make
@@ -186,7 +193,7 @@ def beside() -> Iterator[Callable[[int], Presence]]:
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection closed by peer")
 
 
-def test_a_process_that_does_not_answer_is_named(beside: Callable[[int], Presence]) -> None:
+def test_a_process_that_does_not_answer_is_named(beside: Callable[[int], Heartbeat]) -> None:
     first, second = beside(0), beside(1)
     reason = (
         "process 2 of 3 (node-b) is gone: killed or stopped, or a machine or the network is down."
@@ -195,7 +202,7 @@ def test_a_process_that_does_not_answer_is_named(beside: Callable[[int], Presenc
     assert (first.report.is_first, second.report.is_first) == (True, False)  # of one machine
 
 
-def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Presence]) -> None:
+def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Heartbeat]) -> None:
     first, second, third = map(beside, range(3))
     third.fail(ValueError("there is no memory"))
     for other in (first, second):
@@ -223,7 +230,7 @@ def test_each_machine_reports_once_that_process_0_is_gone_with_the_store(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    second, third = (Presence(as_met(rank, Gone()), Answering(60.0)) for rank in (1, 2))
+    second, third = (Heartbeat(as_met(rank, Gone()), Answering(60.0)) for rank in (1, 2))
     reason = "process 0 of 3 (node-a) is gone: killed or stopped, or a machine or the network is"
     try:
         for one in (second, third):
@@ -279,9 +286,9 @@ def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
 ) -> None:
     """Its main thread may hang after it has announced that."""
     ended = threading.Event()
-    monkeypatch.setattr(presence.os, "_exit", lambda status: ended.set())
-    monkeypatch.setattr(Patience, "reporting", 0.1)
-    stuck = Presence(Meeting(HashStore(), 0, ["node-a"], "start"), Answering(60.0))
+    monkeypatch.setattr(heartbeat.os, "_exit", lambda status: ended.set())
+    monkeypatch.setattr(Timeouts, "reporting", 0.1)
+    stuck = Heartbeat(Rendezvous(HashStore(), 0, ["node-a"], "start"), Answering(60.0))
     stuck.fail(ValueError("there is no memory"))
     assert ended.wait(60)
     assert "error: process 0 of 1 (node-a) failed: there is no memory" in capfd.readouterr().err
@@ -290,16 +297,16 @@ def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
 def test_an_error_that_an_outer_context_survives_is_no_alarm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(presence._Current, "presence", None)
+    monkeypatch.setattr(heartbeat._Current, "heartbeat", None)
     for name, value in variables_of_ranks(1)[0].items():
         monkeypatch.setenv(name, value)
     with DataParallel() as parallel:
         with pytest.raises(ParallelError, match="refused"), parallel:
             raise ParallelError("refused")
-        here = presence.live()
-        assert here is not None and not here.meeting.store.check(["alarm"])
+        here = heartbeat.live()
+        assert here is not None and not here.run.store.check(["alarm"])
     with pytest.raises(ValueError, match="a bug"), DataParallel():
-        here = presence.live()
+        here = heartbeat.live()
         raise ValueError("a bug")
     assert here is not None and here.report.is_first
 
@@ -310,7 +317,7 @@ def test_one_timeout_is_a_setting_that_fiddlers_keep() -> None:
     fiddlers.use_mesh(cfg, tensor=2)
     parallel = build_trainer(cfg).parallel
     assert isinstance(parallel, MeshParallel)
-    assert parallel.patience == Patience(40.0)
+    assert parallel.timeouts == Timeouts(40.0)
     with pytest.raises(ValueError, match="timeout=0"):
         DataParallel(timeout=0.0)
     file = graph.dump(cfg)
@@ -329,10 +336,10 @@ def wait_for_what_never_comes():
 
 try:
     with MeshParallel(Mesh(tensor=2), tensor=TensorParallel(), timeout=1.5) as parallel:
-        parallel.sum(torch.ones(1))
+        parallel.world.all_reduce([torch.ones(1)])
         if parallel.rank == 1:
             wait_for_what_never_comes()
-        parallel.sum(torch.ones(1), parallel.places.axes["tensor"])  # a group of its own
+        parallel.places.axes["tensor"].all_reduce([torch.ones(1)])  # a group of its own
 except ParallelError as error:
     print(error)
 """
@@ -341,8 +348,9 @@ except ParallelError as error:
 _HANGS_IN_SAVE = """
 import os, sys, time
 from fidgpt.parallel import DataParallel, ParallelError
-from fidgpt.parallel.presence import advance
-from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce, WriteBeside
+from fidgpt.processes.heartbeat import advance
+from fidgpt.processes.background import BackgroundProcesses
+from fidgpt.train.checkpoints.writing import WriteAtOnce, WriteBeside
 
 writer = {"WriteAtOnce": WriteAtOnce, "WriteBeside": WriteBeside}[sys.argv[1]]()
 
@@ -357,7 +365,7 @@ def write_to_a_disk_that_hangs():
 
 try:
     with DataParallel(timeout=1.5) as parallel:
-        peers = Peers()
+        peers = BackgroundProcesses().current()
         peers.together(write_to_a_slow_disk if parallel.rank == 1 else int)
         begin = time.monotonic()
         hanging = write_to_a_disk_that_hangs if parallel.rank == 1 else int
@@ -381,7 +389,7 @@ def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
     first, _ = run_ranks(2, tmp_path / "hangs.py", writer, folder=tmp_path)
     assert "process 1 of 2" in first
     assert "did not come to a collective within parallel.timeout=1.5 s" in first
-    assert "hangs.py:15 in write_to_a_disk_that_hangs" in first
+    assert "hangs.py:16 in write_to_a_disk_that_hangs" in first
     assert first.endswith("True\n")
 
 

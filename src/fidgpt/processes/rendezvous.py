@@ -2,7 +2,7 @@
 
 Process 0 collects an introduction of every other one in a store, and answers all with one verdict:
 a process that is missing or different is named on every node, at once or after the times of
-`Patience`, where torch's own rendezvous waits half an hour for a count.
+`Timeouts`, where torch's own rendezvous waits half an hour for a count.
 """
 
 import functools
@@ -24,12 +24,12 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from fidgpt.parallel.reporting import Report, has_agent, node_of
+from fidgpt.processes.reporting import Report, has_agent, node_of
 
 __all__ = [
-    "Meeting",
-    "MeetingError",
-    "Patience",
+    "Rendezvous",
+    "RendezvousFailure",
+    "Timeouts",
     "introduce",
     "list_ranks",
     "meet",
@@ -43,7 +43,7 @@ _MARGIN = 10.0  # seconds that process 0's verdict may be late
 Facts = Mapping[str, str]
 
 
-class MeetingError(RuntimeError):
+class RendezvousFailure(RuntimeError):
     """The processes of a run cannot begin together; all of them raise it, with the same message.
 
     Args:
@@ -65,7 +65,7 @@ class MeetingError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long processes wait for each other: one number, from which the others follow.
 
     Args:
@@ -124,7 +124,7 @@ def _own_age() -> timedelta:
         return timedelta()
 
 
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """What the processes of a run know of each other once all are there.
 
     Attributes:
@@ -158,7 +158,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(distinct[:3]) + (", ..." if len(distinct) > 3 else "")
 
 
-def meet(patience: Patience, *, device: torch.device) -> Meeting:
+def meet(timeouts: Timeouts, *, device: torch.device) -> Rendezvous:
     """Wait until all processes of the run are there, by the variables of `torchrun`.
 
     Since torch 2.5, `torchrun --max-restarts` keeps one store across restarts, in which new
@@ -166,45 +166,45 @@ def meet(patience: Patience, *, device: torch.device) -> Meeting:
     prefix in the store, which cannot be the restart count, because each machine counts separately.
 
     Raises:
-      MeetingError: one does not come in time, fails before, or has other software.
+      RendezvousFailure: one does not come in time, fails before, or has other software.
       ValueError: the environment variables are incomplete.
     """
     rank, world_size = _number("RANK"), _number("WORLD_SIZE")
-    longest = patience.joining
+    longest = timeouts.joining
     try:
         store = _store(rank, longest)
     except (dist.DistError, TimeoutError) as error:
-        raise MeetingError(
+        raise RendezvousFailure(
             f"process 0 of {world_size} did not start within {longest.total_seconds():.0f} s: "
             f"nothing answers at {_address()} ({str(error).splitlines()[0]:.200})."
         ) from error
-    return introduce(store, _own_facts(world_size, device), rank=rank, patience=patience)
+    return introduce(store, _own_facts(world_size, device), rank=rank, timeouts=timeouts)
 
 
-def introduce(store: Store, facts: Facts, *, rank: int, patience: Patience) -> Meeting:
+def introduce(store: Store, facts: Facts, *, rank: int, timeouts: Timeouts) -> Rendezvous:
     """Introduce this process to process 0, and wait for its verdict; see `meet`.
 
     Args:
       store: that all processes share; it may hold what earlier starts of the run have left.
       facts: by name, those of `_own_facts`; `world_size` and `host` are among them.
       rank: of this process.
-      patience: how long to wait.
+      timeouts: how long to wait.
     """
     there: Iterable[int] = ()
     if rank == 0:
-        name, verdict, there = _collect(store, facts, patience)
+        name, verdict, there = _collect(store, facts, timeouts)
         store.compare_set(f"notice/{name}", "", _NONE)
         store.set(f"verdict/{name}", json.dumps(verdict))
     else:
-        name, verdict = _arrive(store, facts, rank, patience)
+        name, verdict = _arrive(store, facts, rank, timeouts)
     own = PrefixStore(name, store)
     if isinstance(verdict, str):
-        raise MeetingError(verdict, _report(own, name, facts, rank, patience), others=there)
-    return Meeting(own, rank, verdict, name)
+        raise RendezvousFailure(verdict, _report(own, name, facts, rank, timeouts), others=there)
+    return Rendezvous(own, rank, verdict, name)
 
 
-def _report(store: Store, name: str, facts: Facts, rank: int, patience: Patience) -> Report:
-    report = Report(store, name, rank=rank, host=facts["host"], seconds=patience.reporting)
+def _report(store: Store, name: str, facts: Facts, rank: int, timeouts: Timeouts) -> Report:
+    report = Report(store, name, rank=rank, host=facts["host"], seconds=timeouts.reporting)
     report.claim()
     return report
 
@@ -283,7 +283,7 @@ def _digest_of_sources() -> str:
 
 
 def _collect(
-    store: Store, own: Facts, patience: Patience
+    store: Store, own: Facts, timeouts: Timeouts
 ) -> tuple[str, list[str] | str, Iterable[int]]:
     """Answer all that come, dead ones of earlier starts included, until all live ones have.
 
@@ -291,7 +291,7 @@ def _collect(
     """
     name, size = uuid.uuid4().hex, int(own["world_size"])
     known, missing = {0: own}, set(range(1, size))
-    begin, longest = time.monotonic(), patience.joining.total_seconds()
+    begin, longest = time.monotonic(), timeouts.joining.total_seconds()
     failed, is_warned = "", False
     restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
     stale = {one for one in missing if restarts and store.check([f"failed/{one}"])}
@@ -305,7 +305,7 @@ def _collect(
             elif rank not in stale and not failed and store.check([f"failed/{rank}"]):
                 host, message = json.loads(store.get(f"failed/{rank}"))
                 failed = f"{list_ranks([rank], size)} ({host}) failed at its start: {message}"
-                longest = min(longest, waited + patience.answer)  # for those that read this
+                longest = min(longest, waited + timeouts.answer)  # for those that read this
         if missing and waited > FIRST_WARNING and not is_warned:
             is_warned = True
             text = f"waiting for {list_ranks(missing, size)} ..."
@@ -313,18 +313,18 @@ def _collect(
             _print_once(store, name, own, text)
         time.sleep(_PAUSE if missing else 0)
     if missing:
-        return name, failed or _absent(list_ranks(missing, size), longest, patience), known
+        return name, failed or _absent(list_ranks(missing, size), longest, timeouts), known
     return name, _difference(known) or [known[rank]["host"] for rank in range(size)], known
 
 
 def _arrive(
-    store: Store, facts: Facts, rank: int, patience: Patience
+    store: Store, facts: Facts, rank: int, timeouts: Timeouts
 ) -> tuple[str, list[str] | str]:
     own, size = uuid.uuid4().hex, int(facts["world_size"])
     store.set(f"guest/{rank}", own)
-    begin, longest = time.monotonic(), patience.deciding + timedelta(seconds=_MARGIN)
+    begin, longest = time.monotonic(), timeouts.deciding + timedelta(seconds=_MARGIN)
     try:
-        store.wait([f"invitation/{own}"], patience.joining)
+        store.wait([f"invitation/{own}"], timeouts.joining)
         name = store.get(f"invitation/{own}").decode()
         store.set(f"arrived/{name}/{rank}", json.dumps(facts))
         store.wait([f"notice/{name}"], longest)
@@ -334,9 +334,9 @@ def _arrive(
         return name, json.loads(store.get(f"verdict/{name}"))
     except dist.DistError as error:
         name = f"without-0/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        text = _absent(list_ranks([0], size), time.monotonic() - begin, patience)
-        report = _report(PrefixStore(name, store), uuid.uuid4().hex, facts, rank, patience)
-        raise MeetingError(text, report) from error
+        text = _absent(list_ranks([0], size), time.monotonic() - begin, timeouts)
+        report = _report(PrefixStore(name, store), uuid.uuid4().hex, facts, rank, timeouts)
+        raise RendezvousFailure(text, report) from error
 
 
 def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
@@ -345,9 +345,9 @@ def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
         print(f"{text}\n", end="", file=sys.stderr, flush=True)
 
 
-def _absent(who: str, seconds: float, patience: Patience) -> str:
+def _absent(who: str, seconds: float, timeouts: Timeouts) -> str:
     return (
-        f"{who} did not start within {seconds:.3g} s (parallel.timeout={patience.timeout:g}).\n"
+        f"{who} did not start within {seconds:.3g} s (parallel.timeout={timeouts.timeout:g}).\n"
         "Start all of them with the same command; their machines must reach "
         f"{_address()}. Where they start at different times, set a larger parallel.timeout."
     )
