@@ -26,7 +26,7 @@ from fidgpt.model import flex, materialize
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.places import alone_on
 from fidgpt.train.device import peak_memory
-from fidgpt.train.facts import facts_of
+from fidgpt.train.estimates.facts import facts_of
 
 FAMILIES = ("gpt2", "llama", "gemma2", "gemma3", "gpt_oss", "mixtral", "qwen3_moe", "deepseek")
 FAMILIES += ("latent", "packing", "mtp", "lora")

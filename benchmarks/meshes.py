@@ -96,7 +96,9 @@ def train(chosen: Sequence[str], *, steps: int) -> list[float]:
         losses = []
         for step in range(steps):
             torch.manual_seed(step)
-            rows = trainer.data.batch(step, rank=parallel.data_rank, world_size=parallel.data_size)
+            rows = trainer.stream.batch(
+                step, rank=parallel.data_rank, world_size=parallel.data_size
+            )
             losses.append(trainer.update(state, rows)["loss"])
     return losses
 

@@ -72,13 +72,15 @@ import fidgpt.train.checkpoints.mirror
 import fidgpt.train.checkpoints.writing
 import fidgpt.train.divergence
 import fidgpt.train.evaluation
+import fidgpt.train.gradients
 import fidgpt.train.loss
 import fidgpt.train.observers
 import fidgpt.train.precision
 import fidgpt.train.replay
-import fidgpt.train.step
+import fidgpt.train.step_metrics
 import fidgpt.train.trackers.console
 import fidgpt.train.trackers.trackers
+import fidgpt.train.train_step
 import fidgpt.train.trainer
 import pathlib
 import torch
@@ -98,6 +100,7 @@ _7 = TypeVar("_7")
 _8 = TypeVar("_8")
 _9 = TypeVar("_9")
 _10 = TypeVar("_10")
+_11 = TypeVar("_11")
 
 class AcrossHeadsArgFactory(fiddle.ArgFactory[fidgpt.model.norm.AcrossHeads], Generic[_0]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
@@ -552,7 +555,12 @@ class TokenStreamConfig(fiddle.Config[fidgpt.data.streams.TokenStream], Generic[
     transforms: Value[typing.Any, collections.abc.Sequence[fidgpt.data.transforms.Transform | fiddle.Buildable[typing.Any]]]
     ...
 
-class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10]):
+class TrainStepConfig(fiddle.Config[fidgpt.train.train_step.TrainStep]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    ...
+
+class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     vocab_size: Value[builtins.int, builtins.int]
@@ -564,24 +572,25 @@ class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_
     data: Value[_1, fidgpt.data.streams.TrainingStream]
     optimizer: Value[_2, collections.abc.Callable[..., typing.Any]]
     schedule: Value[_3, fidgpt.schedule.Schedule]
-    loss: Value[_4, fidgpt.train.loss.CrossEntropy]
-    precision: Value[_5, fidgpt.train.precision.Precision]
-    parallel: Value[_6, fidgpt.parallel.data_parallel.DataParallel]
-    checkpoints: Value[_7, fidgpt.train.checkpoints.checkpoints.Checkpoints]
-    evaluators: Value[_8, collections.abc.Mapping[typing.Any, fidgpt.train.evaluation.Evaluator | fiddle.Buildable[typing.Any]]]
-    trackers: Value[_9, collections.abc.Sequence[fidgpt.train.trackers.trackers.Tracker | fiddle.Buildable[typing.Any]]]
-    samples: Value[_10, fidgpt.train.evaluation.Samples | None]
+    step: Value[_4, fidgpt.train.train_step.TrainStep]
+    loss: Value[_5, fidgpt.train.loss.CrossEntropy]
+    precision: Value[_6, fidgpt.train.precision.Precision]
+    parallel: Value[_7, fidgpt.parallel.data_parallel.DataParallel]
+    checkpoints: Value[_8, fidgpt.train.checkpoints.checkpoints.Checkpoints]
+    evaluators: Value[_9, collections.abc.Mapping[typing.Any, fidgpt.train.evaluation.Evaluator | fiddle.Buildable[typing.Any]]]
+    trackers: Value[_10, collections.abc.Sequence[fidgpt.train.trackers.trackers.Tracker | fiddle.Buildable[typing.Any]]]
+    samples: Value[_11, fidgpt.train.evaluation.Samples | None]
     groups: Value[typing.Any, collections.abc.Callable[..., typing.Any]]
     trainable: Value[typing.Any, collections.abc.Callable[..., typing.Any] | None]
     weights: Value[typing.Any, collections.abc.Callable[..., typing.Any] | None]
     observers: Value[typing.Any, collections.abc.Sequence[fidgpt.train.observers.Observer | fiddle.Buildable[typing.Any]]]
     micro_batch_size: Value[builtins.int, builtins.int | None]
     max_grad_norm: Value[builtins.float, builtins.float | None]
-    gradient_transform: Value[typing.Any, fidgpt.train.step.GradientTransform | None]
+    gradient_transform: Value[typing.Any, fidgpt.train.gradients.GradientTransform | None]
     guard: Value[typing.Any, fidgpt.train.divergence.Guard | None]
     divergence: Value[typing.Any, fidgpt.train.divergence.Divergence | None]
     average: Value[typing.Any, fidgpt.train.averaging.Average | None]
-    meters: Value[typing.Any, fidgpt.train.step.StepMeters | None]
+    meters: Value[typing.Any, fidgpt.train.step_metrics.StepMeters | None]
     schedules: Value[typing.Any, collections.abc.Mapping[typing.Any, fidgpt.schedule.Schedule | fiddle.Buildable[typing.Any]] | None]
     batch_growth: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
     seq_len_growth: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
@@ -718,17 +727,17 @@ _HeldOutConfig1 = HeldOutConfig[_CorpusConfig1]
 _ValidationConfig1 = ValidationConfig[_HeldOutConfig1]
 _Entries1 = Entries[_ValidationConfig1]
 _Items2 = Items[typing.Any]
-_TrainerConfig1 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig1 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _ParallelBlockPartial1 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _SwiGLUArgFactory1, typing.Any]
 _Items3 = Items[_ParallelBlockPartial1]
 _TransformerConfig2 = TransformerConfig[_EmbeddingConfig1, _Items3, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig2 = TrainerConfig[_TransformerConfig2, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig2 = TrainerConfig[_TransformerConfig2, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _CorpusConfig2 = CorpusConfig[StandardLibraryConfig, ByteTokenizerConfig]
 _TokenStreamConfig2 = TokenStreamConfig[_CorpusConfig2]
 _HeldOutConfig2 = HeldOutConfig[_CorpusConfig2]
 _ValidationConfig2 = ValidationConfig[_HeldOutConfig2]
 _Entries2 = Entries[_ValidationConfig2]
-_TrainerConfig3 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig2, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries2, _Items2, SamplesConfig]
+_TrainerConfig3 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig2, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries2, _Items2, SamplesConfig]
 _RoPEConfig2 = RoPEConfig[YaRNConfig, builtins.int]
 _LatentAttentionArgFactory1 = LatentAttentionArgFactory[_RoPEConfig2, RMSNormPartial, NormalConfig, _DepthScaledConfig1]
 _SoftmaxRouterArgFactory1 = SoftmaxRouterArgFactory[NormalConfig]
@@ -740,22 +749,22 @@ _Items5 = Items[_BlockPartial2]
 _BlockPartial3 = BlockPartial[_RMSNormArgFactory1, _LatentAttentionArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items6 = Items[_BlockPartial3]
 _TransformerConfig3 = TransformerConfig[_EmbeddingConfig1, _Items5, RMSNormConfig, _UnembeddingConfig1, _Items6]
-_TrainerConfig4 = TrainerConfig[_TransformerConfig3, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig4 = TrainerConfig[_TransformerConfig3, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _SigmoidRouterArgFactory1 = SigmoidRouterArgFactory[GroupLimitConfig, SelectionBiasArgFactory, NormalConfig]
 _MoEArgFactory2 = MoEArgFactory[_SigmoidRouterArgFactory1, _GatedExpertsArgFactory1, _SwiGLUArgFactory1, _Items4]
 _BlockPartial4 = BlockPartial[_RMSNormArgFactory1, _LatentAttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory2]
 _Items7 = Items[_BlockPartial4]
 _TransformerConfig4 = TransformerConfig[_EmbeddingConfig1, _Items7, RMSNormConfig, _UnembeddingConfig1, _Items6]
-_TrainerConfig5 = TrainerConfig[_TransformerConfig4, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig5 = TrainerConfig[_TransformerConfig4, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _MLPArgFactory1 = MLPArgFactory[NormalConfig, _DepthScaledConfig1]
 _ParallelBlockPartial2 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _MLPArgFactory1, typing.Any]
 _Items8 = Items[_ParallelBlockPartial2]
 _TransformerConfig5 = TransformerConfig[_EmbeddingConfig1, _Items8, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig6 = TrainerConfig[_TransformerConfig5, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig6 = TrainerConfig[_TransformerConfig5, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _ParallelBlockPartial3 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _MLPArgFactory1, LayerNormArgFactory]
 _Items9 = Items[_ParallelBlockPartial3]
 _TransformerConfig6 = TransformerConfig[_EmbeddingConfig1, _Items9, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig7 = TrainerConfig[_TransformerConfig6, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig7 = TrainerConfig[_TransformerConfig6, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _EmbeddingConfig2 = EmbeddingConfig[_token_tableConfig1, root_of_widthConfig, typing.Any]
 _Items10 = Items[SoftcapConfig]
 _AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any]
@@ -763,12 +772,12 @@ _GeGLUArgFactory1 = GeGLUArgFactory[NormalConfig, _DepthScaledConfig1]
 _SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
 _Items11 = Items[_SandwichBlockPartial1]
 _TransformerConfig7 = TransformerConfig[_EmbeddingConfig2, _Items11, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any]
 _SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
 _Items12 = Items[_SandwichBlockPartial2]
 _TransformerConfig8 = TransformerConfig[_EmbeddingConfig2, _Items12, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _LearnedPositionsConfig1 = LearnedPositionsConfig[NormalConfig]
 _EmbeddingConfig3 = EmbeddingConfig[_token_tableConfig1, builtins.float, _LearnedPositionsConfig1]
 _AttentionArgFactory4 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
@@ -776,31 +785,31 @@ _GELUArgFactory1 = GELUArgFactory[NormalConfig, _DepthScaledConfig1]
 _BlockPartial5 = BlockPartial[LayerNormArgFactory, _AttentionArgFactory4, LayerNormArgFactory, _GELUArgFactory1]
 _Items13 = Items[_BlockPartial5]
 _TransformerConfig9 = TransformerConfig[_EmbeddingConfig3, _Items13, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig10 = TrainerConfig[_TransformerConfig9, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig10 = TrainerConfig[_TransformerConfig9, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _RoPEConfig3 = RoPEConfig[typing.Any, rotary_dim_ofConfig]
 _AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
 _ParallelBlockPartial4 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _GELUArgFactory1, LayerNormArgFactory]
 _Items14 = Items[_ParallelBlockPartial4]
 _TransformerConfig10 = TransformerConfig[_EmbeddingConfig1, _Items14, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig11 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig11 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _AttentionArgFactory6 = AttentionArgFactory[_RoPEConfig2, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, attention_sinksPartial]
 _GatedExpertsArgFactory2 = GatedExpertsArgFactory[NormalConfig, _DepthScaledConfig1, ClampedSwiGLUConfig]
 _MoEArgFactory3 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory2, typing.Any, _Items2]
 _BlockPartial6 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory6, _RMSNormArgFactory1, _MoEArgFactory3]
 _Items15 = Items[_BlockPartial6]
 _TransformerConfig11 = TransformerConfig[_EmbeddingConfig1, _Items15, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig12 = TrainerConfig[_TransformerConfig11, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig12 = TrainerConfig[_TransformerConfig11, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _RoPEConfig4 = RoPEConfig[Llama3ScalingConfig, builtins.int]
 _AttentionArgFactory7 = AttentionArgFactory[_RoPEConfig4, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
 _BlockPartial7 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory7, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items16 = Items[_BlockPartial7]
 _TransformerConfig12 = TransformerConfig[_EmbeddingConfig1, _Items16, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig13 = TrainerConfig[_TransformerConfig12, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig13 = TrainerConfig[_TransformerConfig12, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _MoEArgFactory4 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, typing.Any, _Items2]
 _BlockPartial8 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory4]
 _Items17 = Items[_BlockPartial8]
 _TransformerConfig13 = TransformerConfig[_EmbeddingConfig1, _Items17, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig14 = TrainerConfig[_TransformerConfig13, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig14 = TrainerConfig[_TransformerConfig13, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _AcrossHeadsArgFactory1 = AcrossHeadsArgFactory[_RMSNormArgFactory1]
 _RMSNormArgFactory2 = RMSNormArgFactory[width_of_headsConfig]
 _AcrossHeadsArgFactory2 = AcrossHeadsArgFactory[_RMSNormArgFactory2]
@@ -808,28 +817,28 @@ _AttentionArgFactory8 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthSc
 _PostNormBlockPartial1 = PostNormBlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items18 = Items[_PostNormBlockPartial1]
 _TransformerConfig14 = TransformerConfig[_EmbeddingConfig1, _Items18, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig15 = TrainerConfig[_TransformerConfig14, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig15 = TrainerConfig[_TransformerConfig14, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _BlockPartial9 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _MoEArgFactory4]
 _Items19 = Items[_BlockPartial9]
 _TransformerConfig15 = TransformerConfig[_EmbeddingConfig1, _Items19, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig16 = TrainerConfig[_TransformerConfig15, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig16 = TrainerConfig[_TransformerConfig15, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _ParallelBlockPartial5 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _MLPArgFactory1, LayerNormArgFactory]
 _Items20 = Items[_ParallelBlockPartial5]
 _TransformerConfig16 = TransformerConfig[_EmbeddingConfig1, _Items20, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig17 = TrainerConfig[_TransformerConfig16, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig17 = TrainerConfig[_TransformerConfig16, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _AttentionArgFactory9 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _RMSNormArgFactory1, _RMSNormArgFactory1, typing.Any]
 _BlockPartial10 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items21 = Items[_BlockPartial10]
 _TransformerConfig17 = TransformerConfig[_EmbeddingConfig1, _Items21, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig18 = TrainerConfig[_TransformerConfig17, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig18 = TrainerConfig[_TransformerConfig17, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _BlockPartial11 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _MoEArgFactory4]
 _Items22 = Items[_BlockPartial11]
 _TransformerConfig18 = TransformerConfig[_EmbeddingConfig1, _Items22, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig19 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig19 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _BlockPartial12 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory4, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items23 = Items[_BlockPartial12]
 _TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items23, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig20 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig20 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 
 'Named configs: each function returns the whole graph of a run.'
 __all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']

@@ -50,6 +50,7 @@ from fidgpt.train import (
     JSONLines,
     Samples,
     Trainer,
+    TrainStep,
     Validation,
     native_precision,
 )
@@ -89,6 +90,7 @@ def base() -> fdl.Config[Trainer]:
             num_steps=NumSteps.new(),
             warmup_steps=WarmupSteps.new(fdl.Config(fraction, of=NumSteps.new(), ratio=0.1)),
         ),
+        step=fdl.Config(TrainStep),
         loss=fdl.Config(CrossEntropy),
         precision=fdl.Config(native_precision),
         parallel=fdl.Config(DataParallel),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fidgpt import configs, model, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import AttentionContext
-from fidgpt.train import preflight
+from fidgpt.train.checks import preflight
 
 
 class Mixing(nn.Module):

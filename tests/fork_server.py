@@ -33,7 +33,7 @@ _IMPORTED = (
     "fidgpt.compose.directives",
     "fidgpt.compose.runs",
     "torch.distributed.checkpoint.default_planner",
-    "fidgpt.train.summary_text",
+    "fidgpt.train.estimates.summary_text",
     "rich.progress",
     "rich.table",
     "torch._dynamo",

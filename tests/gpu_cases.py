@@ -28,7 +28,7 @@ from fidgpt.graph import ConfigError
 Change = Callable[[fdl.Config], object]
 # Fused kernels, compilers and libraries are not there either.
 LEFT_OUT = {"use_float8": "needs torchao and a GPU"}
-AGREEMENT = "c10d::allreduce in parallel/agreement.py:start"
+FUSED_ALL_REDUCE = "c10d::allreduce in processes/fused.py:start"
 BALANCE = "c10d::allreduce in train/step.py:totals"
 
 
@@ -159,10 +159,10 @@ def all_features(*, is_long: bool) -> Iterator[tuple[str, Case]]:
         few = {"replicas": [everything], "context": [("documents", "predictions")]}.get(place, [])
         few += [()] if place in ("shards", "sequence", "all axes") else []
         for names in [(), *many] if is_long else few:
-            extra = {AGREEMENT: 1} if world_size > 1 else {}
+            extra = {FUSED_ALL_REDUCE: 1} if world_size > 1 else {}
             if "experts" in names and world_size > 1 and place not in ("tensor", "sequence"):
                 # The load of the whole batch is a factor of the gradients.
-                where = AGREEMENT if "accumulation" in names else BALANCE
+                where = FUSED_ALL_REDUCE if "accumulation" in names else BALANCE
                 extra[where] = extra.get(where, 0) + 1
             case = Case(partial(featured, names, place), world_size, int("guard" in names), extra)
             yield f"{' and '.join(names) or 'nothing'} on {place}", case

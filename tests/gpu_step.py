@@ -29,8 +29,8 @@ from fidgpt import graph
 from fidgpt.model import kernels, materialization
 from fidgpt.optim.groups import train_only
 from fidgpt.parallel import context, data_parallel
-from fidgpt.train import Trainer, step
-from fidgpt.train.rows import Votes
+from fidgpt.train import Trainer, micro_batches, train_step
+from fidgpt.train.delayed_metrics import StepStatus
 
 GPU = torch.device("cuda", 0)
 # Operations that only ask for memory, or for a device.
@@ -192,7 +192,7 @@ class Averaged(DistributedDataParallel):
         self.reducer = _Reducer(self.reducer)
 
 
-def _micro_batches(batch: Tensor, **options: Any) -> list[step.MicroBatch]:
+def _micro_batches(batch: Tensor, **options: Any) -> list[micro_batches.MicroBatch]:
     """Return micro-batches whose tokens were counted on the CPU, on the device."""
     with unset_fake_temporarily():
         parts = _split(batch, **{**options, "device": torch.device("cpu"), "division": None})
@@ -202,7 +202,11 @@ def _micro_batches(batch: Tensor, **options: Any) -> list[step.MicroBatch]:
     ]
 
 
-_split, _shard, _columns_of = step.micro_batches, data_parallel.shard_fully, context._columns
+_split, _shard, _columns_of = (
+    micro_batches.micro_batches,
+    data_parallel.shard_fully,
+    context._columns,
+)
 
 
 def _columns(*place: Any) -> context.Columns:
@@ -267,7 +271,7 @@ def _patched(fake: FakeTensorMode) -> Iterator[None]:
         alike = lambda parallel, value: [value] * parallel.world_size  # noqa: E731
         patch(data_parallel.DataParallel, gather=alike)
         patch(materialization, initialize=lambda *_, **__: None, _fill=lambda *_, **__: None)
-        patch(step, micro_batches=_micro_batches)
+        patch(train_step, micro_batches=_micro_batches)
         patch(kernels, _compiled=lambda _: _flex)
         yield
 
@@ -291,7 +295,7 @@ def take(cfg: fdl.Config[Trainer], *, world_size: int = 1, rank: int = 0) -> Tak
         with unset_fake_temporarily():
             return rows[rank::world_size]
 
-    trainer.data = SimpleNamespace(batch=batch, full_batches=float)
+    trainer.stream = SimpleNamespace(batch=batch, full_batches=float)
     if world_size > 1:
         dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
     try:
@@ -314,7 +318,9 @@ def _take(trainer: Any, counting: Counting) -> None:
     state = trainer.init_state()
     for mode in (Counting(), counting):
         with mode:
-            shares = state.ahead or trainer._load(state)
-            trainer.launch(state, shares, votes=lambda: Votes(seconds=(1.0,)), loads_next=True)
+            step, index = trainer.step, state.step
+            batch = state.ahead or step.load(trainer, state, index)
+            status = lambda: StepStatus(seconds=(1.0,))  # noqa: E731
+            step.launch(trainer, state, index, batch, status=status, loads_next=True)
     devices = {one.device for one in state.model.parameters()}
     assert devices == {GPU}, f"parameters are on {devices}"

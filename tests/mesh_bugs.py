@@ -31,16 +31,16 @@ from fidgpt.processes import Processes, collectives
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.train import Trainer
 from fidgpt.train.mesh_check import Comparison, take_step
-from fidgpt.train.step import PassShare
+from fidgpt.train.micro_batches import PassShare
 
-TRAINER = "fidgpt.train.trainer"
+STEP = "fidgpt.train.train_step"
 Fiddler = Callable[[fdl.Config], object]
 Error = Callable[[], AbstractContextManager[object]]
 
 
 def without_sums_of_wholes() -> AbstractContextManager[object]:
     """Leave summands of the gradients of whole parameters, as of norms of keys."""
-    return patch(f"{TRAINER}.reduce_gradients", lambda parameters, places: None)
+    return patch(f"{STEP}.reduce_gradients", lambda parameters, places: None)
 
 
 def tied_table_summed_twice() -> AbstractContextManager[object]:
@@ -52,7 +52,7 @@ def tied_table_summed_twice() -> AbstractContextManager[object]:
         assert named[0].grad is not None
         dist.all_reduce(named[0].grad)
 
-    return patch(f"{TRAINER}.reduce_gradients", reduce)
+    return patch(f"{STEP}.reduce_gradients", reduce)
 
 
 def mean_of_means() -> AbstractContextManager[object]:

@@ -247,7 +247,7 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
         start = whole_weights(state.model)
         rank, size = parallel.data_rank, parallel.data_size
-        batches = [batch().chunk(size)[rank], trainer.data.batch(1, rank=rank, world_size=size)]
+        batches = [batch().chunk(size)[rank], trainer.stream.batch(1, rank=rank, world_size=size)]
         torch.manual_seed(0)
         rows = [trainer.update(state, one) for one in batches]
         return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state.model)}
@@ -274,7 +274,7 @@ def evaluated(trainer: train.Trainer) -> tuple[dict[str, float], list[str]]:
         found = trainer.evaluators["validation"](state.replica, trainer.loss, trainer.parallel)
         samples = train.Samples(prompts=["The", ""], num_tokens=2 * SEQ_LEN, temperature=1.0)
         written = samples.write(
-            state.replica.eval(), trainer.data.tokenizer, context=SEQ_LEN, seed=0
+            state.replica.eval(), trainer.stream.tokenizer, context=SEQ_LEN, seed=0
         )
         return found, [*written]
 
@@ -316,14 +316,14 @@ class Run:
             state = trainer.setup(train.RunDirectory(path, texts={}))
             for step in range(NUM_STEPS):
                 rank, size = parallel.data_rank, parallel.data_size
-                trainer.update(state, trainer.data.batch(step, rank=rank, world_size=size))
+                trainer.update(state, trainer.stream.batch(step, rank=rank, world_size=size))
             trainer.checkpoints.save(
                 path,
                 step=NUM_STEPS,
                 model=state.model,
                 optimizer=state.optimizer,
                 stateful=state.stateful,
-                state=progress(trainer.data, state),
+                state=progress(trainer.stream, state),
             )
             return whole_state(state)
 

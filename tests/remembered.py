@@ -15,9 +15,9 @@ import torch.distributed as dist
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.processes.ranks import run_ranks
-from fidgpt.train import RunDirectory, Trainer
+from fidgpt.train import RunDirectory, Trainer, TrainStep
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.rows import LaunchedStep
+from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
@@ -43,14 +43,16 @@ class Dies(Exception):
 
 def dying(step: int) -> Any:
     """Let a run fail in a step."""
-    launch = Trainer.launch
+    launch = TrainStep.launch
 
-    def fail(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
+    def fail(
+        self: TrainStep, run: Any, state: TrainState, *batch: Any, **options: Any
+    ) -> LaunchedStep:
         if state.step + 1 == step:
             raise Dies
-        return launch(self, state, *batch, **options)
+        return launch(self, run, state, *batch, **options)
 
-    return patch.object(Trainer, "launch", fail)
+    return patch.object(TrainStep, "launch", fail)
 
 
 def train(cfg: fdl.Config[Trainer], path: Path, *, resume: bool = False) -> list[Any]:

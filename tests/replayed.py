@@ -17,7 +17,7 @@ from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.train import RunDirectory, RunError, StepReplay, Trainer
-from fidgpt.train.rows import LaunchedStep
+from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
 
 EVERY = 2
@@ -132,12 +132,12 @@ def trained(change: Change, *, every: int | None) -> list[dict[str, Any]]:
         fiddlers.use_step_replay(cfg, every=every)
     trainer = build_trainer(cfg)
     with trainer.parallel as parallel:
-        trainer.data.prepare(show_progress=False)
+        trainer.stream.prepare(show_progress=False)
         state = trainer.setup(RunDirectory(Path("unused"), texts={}))
         rows = []
         for step in range(1, 5):
             torch.manual_seed(step)
-            batch = trainer.data.batch(
+            batch = trainer.stream.batch(
                 step - 1, rank=parallel.data_rank, world_size=parallel.data_size
             )
             update = partial(trainer.update, state, batch)

@@ -18,7 +18,7 @@ from fidgpt import configs, fiddlers, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.processes.ranks import run_ranks
-from fidgpt.train import preflight
+from fidgpt.train.checks import preflight
 from fidgpt.train.trackers.trackers import read_rows
 
 NUM_STEPS = 3
@@ -94,7 +94,7 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
         for step in range(NUM_STEPS):
             torch.manual_seed(step)
             rank, size = parallel.data_rank, parallel.data_size
-            batch = trainer.data.batch(step, rank=rank, world_size=size)
+            batch = trainer.stream.batch(step, rank=rank, world_size=size)
             rows.append(trainer.update(state, batch))
             measure = trainer.evaluators["validation"]
             rows[-1] |= measure(state.replica, trainer.loss, parallel)
@@ -105,7 +105,7 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
         state.replica.eval()
         assert trainer.samples is not None
         text = next(
-            trainer.samples.write(state.replica, trainer.data.tokenizer, context=16, seed=0)
+            trainer.samples.write(state.replica, trainer.stream.tokenizer, context=16, seed=0)
         )
         model = state.model
         assert isinstance(model, Transformer)

@@ -424,7 +424,7 @@ def test_a_run_of_so_many_tokens_counts_growing_batches(first, over, multiple_of
     cfg = compose(sorted(directives, key=first.__ne__), base=configs.base()).config
     assert fingerprint(cfg) == fingerprint(compose(directives[::-1], base=configs.base()).config)
     trainer = built(cfg)
-    counted = [trainer.data.full_batches(trainer.num_steps - n) * 24 * 128 for n in (1, 0)]
+    counted = [trainer.stream.full_batches(trainer.num_steps - n) * 24 * 128 for n in (1, 0)]
     assert counted[0] < 1_000_003 <= counted[1]
 
 

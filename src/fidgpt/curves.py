@@ -15,8 +15,8 @@ from fidgpt.files import atomic_path
 from fidgpt.graph import suggest
 from fidgpt.sweep import results
 from fidgpt.train import RunError
+from fidgpt.train.estimates.summary_text import magnitude
 from fidgpt.train.run_directory import print_stderr
-from fidgpt.train.summary_text import magnitude
 from fidgpt.train.trackers.trackers import Row, read_rows
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ PRELOADED = (
     "fidgpt.fiddlers",
     "fidgpt.interop",
     "fidgpt.compose.runs",
-    "fidgpt.train.summary_text",
+    "fidgpt.train.estimates.summary_text",
     "rich.console",
     "rich.table",
     "torch._dynamo",

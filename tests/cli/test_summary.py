@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from fidgpt.cli import train
 from fidgpt.optim import Constant, LinearDecay, NoDecay, Phases, Schedule
 from fidgpt.train.device import machine_named
-from fidgpt.train.summary_text import Turn, bytes_text, duration, magnitude, schedule_text, turns_of
+from fidgpt.train.estimates.summary_text import (
+    Turn,
+    bytes_text,
+    duration,
+    magnitude,
+    schedule_text,
+    turns_of,
+)
 
 from .conftest import Command
 

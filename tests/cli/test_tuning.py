@@ -19,7 +19,8 @@ from fidgpt.compose import tuning as chooser
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.runs import build_trainer
 from fidgpt.compose.sources import load_run
-from fidgpt.train import BFloat16, Float32, tuning
+from fidgpt.train import BFloat16, Float32
+from fidgpt.train.estimates import tuning
 
 from .conftest import Command
 

@@ -19,7 +19,7 @@ from torch._C._distributed_c10d import TCPStore
 from faults.cases import Case, Kinds, Known, World, Wrong, kind, require_status
 from faults.processes import PATIENCE, TRAIN, Process
 from fidgpt import launch
-from fidgpt.train import Trainer
+from fidgpt.train import TrainStep
 from fidgpt.train.run_directory import StopSignals
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
@@ -74,24 +74,24 @@ def _end_with_parent() -> None:
 
 def _pausing(folder: Path) -> None:
     """Let steps wait for what is to happen in them, or before: from `STEP.due` to `STEP.done`."""
-    launch, record, stopped = Trainer.launch, StopSignals._record, []
+    launch, record, stopped = TrainStep.launch, StopSignals._record, []
 
-    def paused(self: Trainer, state: Any, shares: Any, **options: Any) -> Any:
+    def paused(self: TrainStep, run: Any, state: Any, *batch: Any, **options: Any) -> Any:
         number = state.step + 1
         _end_with_parent()  # torch has it interrupted only
         with (folder / "worlds").open("a") as file:
-            file.write(f"{number} {self.parallel.world_size}\n")
+            file.write(f"{number} {run.parallel.world_size}\n")
         for due in sorted(folder.glob("*.due")):
             while int(due.stem) <= number and not due.with_suffix(".done").exists() and not stopped:
                 due.with_suffix(".reached").touch()
                 time.sleep(0.01)
-        return launch(self, state, shares, **options)
+        return launch(self, run, state, *batch, **options)
 
     def recorded(self: StopSignals, number: int, frame: Any) -> None:
         stopped.append(number)
         record(self, number, frame)
 
-    Trainer.launch, StopSignals._record = paused, recorded
+    TrainStep.launch, StopSignals._record = paused, recorded
 
 
 class ElasticCase(Case):

@@ -25,7 +25,7 @@ from faults.harm import Act, Place
 from faults.processes import PATIENCE, Command, ForkedPoint, Process, Spawned, warm_up
 from fidgpt.cli import sweep, train
 from fidgpt.sweep.runners import jobs
-from fidgpt.train import Trainer
+from fidgpt.train import TrainStep
 from fidgpt.train.trackers.trackers import reproducible
 
 DONE = "done"
@@ -170,14 +170,14 @@ def _watched(journal: Journal, arguments: Sequence[str]) -> Command:
         one.partition("=")[2] for one in arguments if one.startswith(("--run_dir", "--resume"))
     ]
     point = Path(words[-1]).name
-    launch = Trainer.launch
+    launch = TrainStep.launch
 
-    def noted(self: Trainer, state: Any, shares: Any, **options: Any) -> Any:
+    def noted(self: TrainStep, run: Any, state: Any, *batch: Any, **options: Any) -> Any:
         journal.note(point, str(state.step + 1))
-        return launch(self, state, shares, **options)
+        return launch(self, run, state, *batch, **options)
 
     def command() -> None:
-        Trainer.launch = noted
+        TrainStep.launch = noted
         try:
             train.run()
         except SystemExit as leaving:

@@ -30,7 +30,7 @@ from fidgpt.model import wrappers
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
 from fidgpt.model.wrappers import Compiled, InFloat8, Recomputed, require_float8
-from fidgpt.train.facts import facts_of
+from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.loss import NextToken
 
 PROGRAM = """

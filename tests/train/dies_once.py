@@ -8,27 +8,27 @@ from pathlib import Path
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from fidgpt.cli import train
-from fidgpt.train import Trainer
+from fidgpt.train import TrainStep
 
 FLAG = "--run_dir="
 DIES_AT = 5
 
-launch = Trainer.launch
+launch = TrainStep.launch
 
 
-def deadly(self, state, shares, **options):
+def deadly(self, settings, state, *batch, **options):
     """Launches steps, until process 1 gets to that step for the first time."""
     run = Path(next(one for one in sys.argv if one.startswith(FLAG)).removeprefix(FLAG))
     if os.environ["RANK"] == "1" and state.step == DIES_AT and not (run / "died").exists():
         (run / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return launch(self, state, shares, **options)
+    return launch(self, settings, state, *batch, **options)
 
 
 def process(*flags: str) -> None:
     """Train, in one of the processes of a run."""
     sys.argv = [__file__, *flags]
-    Trainer.launch = deadly
+    TrainStep.launch = deadly
     train.run()
 
 

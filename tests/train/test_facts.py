@@ -25,11 +25,17 @@ from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, adamw, decay_matrices, is_matrix
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32, RunError
 from fidgpt.train.device import machine_at_hand, within_memory
-from fidgpt.train.facts import Footprint, footprint, in_short, parameter_groups, summary_of
+from fidgpt.train.estimates.facts import (
+    Footprint,
+    footprint,
+    in_short,
+    parameter_groups,
+    summary_of,
+)
+from fidgpt.train.estimates.summary_text import memory_text, summary_text
 from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
 from fidgpt.train.state import TrainState
-from fidgpt.train.summary_text import memory_text, summary_text
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fidgpt.train.step import micro_batches
+from fidgpt.train.micro_batches import micro_batches
 
 SCRIPT = Path(__file__).parent.parent / "gpu_cases.py"
 

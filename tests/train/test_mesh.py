@@ -22,8 +22,8 @@ from fidgpt.parallel.entries import can_defer_weight_grad, gather_input
 from fidgpt.parallel.tensor import rank_local_rng
 from fidgpt.processes import Processes
 from fidgpt.train.device import machine_at_hand
-from fidgpt.train.facts import summary_of
-from fidgpt.train.summary_text import summary_text
+from fidgpt.train.estimates.facts import summary_of
+from fidgpt.train.estimates.summary_text import summary_text
 
 
 def test_an_axis_takes_the_processes_that_are_left() -> None:

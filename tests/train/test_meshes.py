@@ -19,7 +19,7 @@ from fidgpt.graph import ConfigErrors
 from fidgpt.parallel import MeshParallel, UlyssesContext
 from fidgpt.parallel.context import TokenSplit
 from fidgpt.train.device import machine_named
-from fidgpt.train.facts import facts_of
+from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.trackers.trackers import read_rows
 
 pytestmark = pytest.mark.slow

@@ -37,17 +37,17 @@ DIES_ONCE = """
 import os, signal
 from pathlib import Path
 from fidgpt.cli import train
-from fidgpt.train import Trainer
+from fidgpt.train import TrainStep
 
-launch = Trainer.launch
+launch = TrainStep.launch
 
-def deadly(self, state, *shares, **options):
+def deadly(self, run, state, *batch, **options):
     if os.environ["RANK"] == "1" and state.step == 5 and not Path("died").exists():
         Path("died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return launch(self, state, *shares, **options)
+    return launch(self, run, state, *batch, **options)
 
-Trainer.launch = deadly
+TrainStep.launch = deadly
 train.run()
 """
 

@@ -82,7 +82,8 @@ from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.places import alone_on
-from fidgpt.train import module_trials, preflight
+from fidgpt.processes import Processes
+from fidgpt.train.checks import module_trials, preflight
 
 WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {
     "future": (partial(with_mixer, Future), "reads the future: its output at token 0"),
@@ -223,7 +224,7 @@ def test_a_model_of_ones_own_is_tried_with_its_unembedding(capfd):
     check(cfg)
     assert capfd.readouterr().err == ""
     trainer = build_trainer(cfg)
-    trainer.parallel.world_size = 2
+    trainer.parallel.places = replace(alone_on(Mesh()), world=Processes(2))
     preflight.check_components(trainer)
     model.has_spare = True
     check(cfg)
@@ -239,7 +240,7 @@ def test_a_model_of_ones_own_is_tried_with_its_unembedding(capfd):
 )
 def test_on_several_processes_it_is_an_error(kind, message):
     trainer = build_trainer(with_mixer(kind))
-    trainer.parallel.world_size = 2
+    trainer.parallel.places = replace(alone_on(Mesh()), world=Processes(2))
     with pytest.raises(train.ComponentError, match=message):
         preflight.check_components(trainer)
 
@@ -641,7 +642,7 @@ class Masked(Counted):
 
 def with_stream(stream: Any, **changes: Any) -> train.Trainer:
     trainer = build_trainer(configs.debug())
-    for name, value in {"data": stream, "batch_size": 4, "seq_len": 32, **changes}.items():
+    for name, value in {"stream": stream, "batch_size": 4, "seq_len": 32, **changes}.items():
         setattr(trainer, name, value)
     return trainer
 
@@ -669,10 +670,10 @@ def test_rows_are_those_of_the_process():
     trainer.parallel.places = alone_on(Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs \[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_streams(trainer)
-    trainer.data = SameRows()
+    trainer.stream = SameRows()
     with pytest.raises(train.ComponentError, match="returns the same rows to two processes"):
         preflight.check_streams(trainer)
-    trainer.data = Counted()
+    trainer.stream = Counted()
     preflight.check_streams(trainer)
 
 
@@ -685,7 +686,7 @@ def test_a_stream_that_ignores_the_step_is_named(capfd):
 def test_a_stream_may_make_tensors_in_its_constructor():
     cfg = configs.debug()
     cfg.data = fdl.Config(Overwriting, batch_size=4)
-    assert build_trainer(cfg).data.batch(3).tolist() == Counted().batch(3).tolist()
+    assert build_trainer(cfg).stream.batch(3).tolist() == Counted().batch(3).tolist()
 
 
 class Unready(Counted):

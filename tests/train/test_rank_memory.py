@@ -9,7 +9,7 @@ from forked import run_ranks
 from rank_memory import FFN, HIDDEN, LAYERS, MESHES, ROWS, TOKENS, VOCAB, Change, small
 
 from fidgpt.compose.runs import build_trainer
-from fidgpt.train.facts import facts_of
+from fidgpt.train.estimates.facts import facts_of
 
 SIZE = 4  # bytes of float32
 NORMS = (2 * LAYERS + 1) * HIDDEN

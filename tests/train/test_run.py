@@ -41,7 +41,7 @@ from fidgpt.train import (
     derive_seed,
 )
 from fidgpt.train.checkpoints import newest_good
-from fidgpt.train.facts import check_resumable
+from fidgpt.train.estimates.facts import check_resumable
 from fidgpt.train.run_directory import RUN_ID, StopSignals, resume_flag
 from fidgpt.train.trackers import console
 from fidgpt.train.trackers.trackers import Row, Trackers, read_rows

@@ -47,17 +47,13 @@ from fidgpt.train import (
     SkipOutliers,
     StepMeters,
     Trainer,
+    TrainStep,
 )
-from fidgpt.train.rows import LaunchedStep
+from fidgpt.train.delayed_metrics import LaunchedStep
+from fidgpt.train.gradients import GradientNorms, norms_of, require_bound
+from fidgpt.train.optimizer_groups import GroupSchedules, step_optimizer
 from fidgpt.train.state import TrainState
-from fidgpt.train.step import (
-    GradientNorms,
-    GroupSchedules,
-    StepReports,
-    norms_of,
-    require_bound,
-    step_optimizer,
-)
+from fidgpt.train.step_metrics import StepReports
 from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
 
 
@@ -621,18 +617,20 @@ def test_a_skipped_step_changes_nothing_but_the_step_number(
     fiddlers.use_ema(run.cfg)
     fiddlers.use_moe(run.cfg, num_experts=2)
     fiddlers.use_loss_free_balancing(run.cfg)
-    launch = Trainer.launch
+    launch = TrainStep.launch
     moved: dict[int, set[str]] = {}
 
-    def watched(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
+    def watched(
+        self: TrainStep, settings: Any, state: TrainState, *batch: Any, **options: Any
+    ) -> LaunchedStep:
         before, step = run.state(), state.step
-        launched = launch(self, state, *batch, **options)
+        launched = launch(self, settings, state, *batch, **options)
         found = differences(run.state(), before)
         moved[step] = {place.split("/")[1] for place in found if "/parts/average" in place}
         moved[step] |= {place.split("/")[1] for place in found if "/parts/" not in place}
         return launched
 
-    monkeypatch.setattr(Trainer, "launch", watched)
+    monkeypatch.setattr(TrainStep, "launch", watched)
     rows = run.train()
     left_out = {row["step"] - 1 for row in rows if row["skipped"]}
     assert left_out == {*run.harm.factors}

@@ -17,8 +17,8 @@ from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
 from fidgpt.placement import whole_of
+from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.state import TrainState
-from fidgpt.train.step import GradientNorms
 
 HARMFUL = 4  # the number of a batch
 LATE = 0.1  # seconds that the second process takes longer for a batch
@@ -31,14 +31,14 @@ def plain(path: Path) -> dict[str, Any]:
     cfg.trackers = cfg.trackers[1:]
     trainer = build_trainer(cfg)
     seen = []
-    read = trainer.data.batch
+    read = trainer.stream.batch
 
     def remember(step: int, *, rank: int = 0, world_size: int = 1) -> Tensor:
         time.sleep(LATE * rank)
         seen.append(read(step, rank=rank, world_size=world_size))
         return seen[-1]
 
-    trainer.data.batch = remember
+    trainer.stream.batch = remember
     with trainer.parallel:  # one group for both: a second may find the addresses of the first
         refused = _refusal_of_disagreement(trainer, path)
         trainer.train(train.RunDirectory(path / "two", texts={}))
@@ -85,21 +85,21 @@ def harmed(path: Path, share: str) -> dict[str, Any]:
     cfg.trackers, cfg.samples = cfg.trackers[1:], None
     cfg.num_steps, cfg.checkpoints.every = 7, 2
     made = build_trainer(cfg)
-    launch, setup = made.launch, made.setup
+    launch, setup = made.step.launch, made.setup
     kept: list[TrainState] = []
 
-    def harming(state: TrainState, *batch: Any, **options: Any) -> Any:
+    def harming(run: Any, state: TrainState, *batch: Any, **options: Any) -> Any:
         if state.step + state.shift == HARMFUL and made.parallel.rank == 1:
             with torch.no_grad():  # of this process's own weights
                 weight = [*state.model.parameters()][-1]
                 getattr(weight, "to_local", lambda: weight)().fill_(torch.nan)
-        return launch(state, *batch, **options)
+        return launch(run, state, *batch, **options)
 
     def keep(*arguments: Any, **options: Any) -> TrainState:
         kept.append(setup(*arguments, **options))
         return kept[-1]
 
-    made.launch = harming
+    made.step.launch = harming
     made.setup = keep
     with made.parallel:
         made.train(train.RunDirectory(path / "run", texts={}))

@@ -15,7 +15,7 @@ from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.secrets import redacted
 from fidgpt.train import device
-from fidgpt.train.facts import parameter_groups, summary_of
+from fidgpt.train.estimates.facts import parameter_groups, summary_of
 
 
 def is_asked() -> bool:
@@ -115,7 +115,7 @@ def _printed(made: Composition, form: str) -> str:
 
 def _of_trainer(made: Composition, form: str, color: bool) -> str:
     """Return what a run would cost on a machine, or how its learning rate and others change."""
-    from fidgpt.train.summary_text import (  # late: takes rich
+    from fidgpt.train.estimates.summary_text import (  # late: takes rich
         schedules_text,
         speed_text,
         summary_text,
@@ -129,7 +129,7 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
         return schedules_text(
             trainer.schedule,
             others=trainer.schedules or {},
-            curves=trainer.data.curves(trainer.num_steps),
+            curves=trainer.stream.curves(trainer.num_steps),
             groups=parameter_groups(trainer),
             num_steps=trainer.num_steps,
         )

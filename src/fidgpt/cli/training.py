@@ -19,9 +19,10 @@ from fidgpt.compose.trust import require_consent, require_own_files
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.unused import unused_arguments
-from fidgpt.train import Mirror, Trainer, device, mesh_check, preflight
-from fidgpt.train.facts import check_resumable, facts_of
-from fidgpt.train.tuning import Choice
+from fidgpt.train import Mirror, Trainer, device, mesh_check
+from fidgpt.train.checks import preflight
+from fidgpt.train.estimates.facts import check_resumable, facts_of
+from fidgpt.train.estimates.tuning import Choice
 
 _MANY_TOKENS = 1 << 22  # at once
 _LARGEST_RATE = 10.0  # no optimizer that fidgpt has learns with more
@@ -87,7 +88,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
         check_resumable(trainer, directory, step=FLAGS.resume_step)
     from rich.console import Console  # late: a run without a terminal needs none of it
 
-    from fidgpt.train.summary_text import facts_table
+    from fidgpt.train.estimates.summary_text import facts_table
 
     facts = facts_of(trainer)
     Console(highlight=False).print(facts_table(directory, facts, step=0))

@@ -33,7 +33,7 @@ from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.device import first_line, is_lack_of_memory
-from fidgpt.train.facts import trainable_copy
+from fidgpt.train.estimates.facts import trainable_copy
 from fidgpt.train.run_directory import FLAGS_FILE
 
 _REMEDY = (

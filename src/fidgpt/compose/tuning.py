@@ -11,8 +11,9 @@ import fiddle as fdl
 from fidgpt import graph
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.model import Compile, blockwise, fastest, sdpa
-from fidgpt.train import BFloat16, Float32, Trainer, native_precision, tuning
-from fidgpt.train.tuning import Choice
+from fidgpt.train import BFloat16, Float32, Trainer, native_precision
+from fidgpt.train.estimates import tuning
+from fidgpt.train.estimates.tuning import Choice
 
 # The most exact one first, and last the one of accelerators.
 FORMATS = (fdl.Config(Float32), fdl.Config(Float32, products="medium"), fdl.Config(BFloat16))

@@ -30,8 +30,8 @@ from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
-from fidgpt.train.facts import measured_flops
-from fidgpt.train.summary_text import counted
+from fidgpt.train.estimates.facts import measured_flops
+from fidgpt.train.estimates.summary_text import counted
 
 _MOST_LINES = 8  # of errors, and two of how many are left
 MOST_POINTS = 10_000  # which take minutes to check; more are a typing error

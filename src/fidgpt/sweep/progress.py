@@ -16,7 +16,7 @@ from fidgpt.sweep.objective import Objective, usual, write_objective
 from fidgpt.sweep.results import TO_COME, ResultsTable, best, tally
 from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train import RunError
-from fidgpt.train.summary_text import counted, duration
+from fidgpt.train.estimates.summary_text import counted, duration
 
 _BETWEEN_LINES = 15.0  # seconds
 

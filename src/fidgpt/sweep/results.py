@@ -30,7 +30,7 @@ from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.points import Plan
 from fidgpt.sweep.runners.jobs import Ending, Job
-from fidgpt.train.summary_text import counted, duration, magnitude
+from fidgpt.train.estimates.summary_text import counted, duration, magnitude
 
 Result = dict[str, Any]
 TABLE, SHEET, LOCK, SWEEPS = "table.jsonl", "results.csv", ".table.lock", "sweeps.jsonl"

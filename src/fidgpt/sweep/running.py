@@ -22,7 +22,7 @@ from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table, several_sweeps
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import peak_flops
-from fidgpt.train.summary_text import UTILISATION
+from fidgpt.train.estimates.summary_text import UTILISATION
 
 
 class Sweep:

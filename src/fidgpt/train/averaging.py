@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.placement import placed_like
 from fidgpt.ranges import require_not_negative, require_probability, require_size
-from fidgpt.train.step import by_mesh
+from fidgpt.train.gradients import by_mesh
 
 __all__ = ["Average", "Ema", "EmaDecaySqrt", "EvaluationWeights"]
 

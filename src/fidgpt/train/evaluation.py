@@ -17,9 +17,9 @@ from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.custom import custom_class
 from fidgpt.train.device import derive_seed
+from fidgpt.train.gradients import norms_of
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.run_directory import RunError
-from fidgpt.train.step import norms_of
 
 __all__ = [
     "DomainValidation",

@@ -11,7 +11,7 @@ from fidgpt.cost import copied_with
 from fidgpt.model import cpu
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.device import peak_flops, remembered
-from fidgpt.train.step import by_mesh
+from fidgpt.train.gradients import by_mesh
 
 __all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
 
@@ -258,7 +258,7 @@ def native_precision() -> Precision:
     On Nvidia GPUs that is bfloat16 since Ampere; on a CPU it is measured and remembered, as some
     that have instructions for bfloat16 multiply faster in float32. Never float16, whose range needs
     loss scaling and which CPUs emulate. The command `train.py` measures longer runs more closely,
-    and records a format in place of this function (`train.tuning`).
+    and records a format in place of this function (`train.estimates.tuning`).
     """
     return BFloat16() if _gains_by_bfloat16() else Float32()
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,10 +18,13 @@ from fidgpt.data import BegunStage, TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, report
+from fidgpt.train.gradients import GradientNorms, norms_of
 from fidgpt.train.loss import NextToken
+from fidgpt.train.micro_batches import BatchShares
+from fidgpt.train.optimizer_groups import GroupSchedules
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunError
-from fidgpt.train.step import BatchShares, GradientNorms, GroupSchedules, Stopwatch, norms_of
+from fidgpt.train.timing import Stopwatch
 
 __all__ = ["Stateful"]
 
@@ -48,7 +50,8 @@ class TrainState:
       optimizer: over the parameters of this model.
       schedules: set the optimizer's settings at each step.
       replica: computes, in the number format of `precision`; may be the model itself.
-      module: replica and loss as one module, wrapped for data parallelism.
+      objective: replica and loss as one module.
+      module: the objective, wrapped for data parallelism.
       precision: copies weights to the replica.
       guard: judges steps with finite numbers before they are applied.
       divergence: judges the others; None aborts the run.
@@ -71,6 +74,7 @@ class TrainState:
     _: KW_ONLY
     schedules: GroupSchedules
     replica: LanguageModel
+    objective: NextToken
     module: nn.Module
     precision: Precision
     guard: Guard | None
@@ -107,11 +111,6 @@ class TrainState:
             for name, part in self.stateful.items()
             if part is not self.average
         }
-
-    @functools.cached_property
-    def objective(self) -> NextToken:
-        """Replica and loss, without what wraps them."""
-        return next(one for one in self.module.modules() if isinstance(one, NextToken))
 
     @property
     def shift(self) -> int:

@@ -1,6 +1,5 @@
 """The trainer: what a run consists of, how it is set up or resumed, and its loop."""
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,30 +15,37 @@ from torch.optim import Optimizer
 from fidgpt.data import StreamWrapper, TrainingStream, check_vocab_size
 from fidgpt.model.linear import require_machine
 from fidgpt.model.materialization import materialize
-from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim import Schedule, decay_matrices
 from fidgpt.optim.groups import Grouping, train_only
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.gradients import reduce_gradients
-from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.ranges import require_size
-from fidgpt.train import device, preflight, run_directory
-from fidgpt.train import step as updates
+from fidgpt.train import device, run_directory
 from fidgpt.train.averaging import Average, EvaluationWeights
 from fidgpt.train.checkpoints import Checkpoints, manifest
+from fidgpt.train.checks import preflight
+from fidgpt.train.delayed_metrics import (
+    DelayedMetrics,
+    Finished,
+    LaunchedStep,
+    Row,
+    StepStatus,
+)
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
+from fidgpt.train.estimates.facts import Facts, facts_of
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
-from fidgpt.train.facts import Facts, facts_of
 from fidgpt.train.goodput import Goodput, phase_seconds
-from fidgpt.train.loss import CrossEntropy, NextToken
+from fidgpt.train.gradients import GradientTransform, require_bound
+from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.observers import Observer, require_devices, stepping
+from fidgpt.train.optimizer_groups import GroupSchedules, make_optimizer
 from fidgpt.train.precision import Precision
 from fidgpt.train.replay import StepReplay
-from fidgpt.train.rows import Finished, LateRows, LaunchedStep, Readout, Row, Votes
 from fidgpt.train.run_directory import Outcome, RunDirectory, RunError, StopSignals
 from fidgpt.train.state import TrainState, check_progress, check_text, progress
+from fidgpt.train.step_metrics import StepMeters
 from fidgpt.train.trackers.trackers import Tracker, Trackers, require_packages
+from fidgpt.train.train_step import TrainStep
 
 __all__ = ["Trainer"]
 
@@ -52,7 +58,7 @@ class Trainer:
     """Trains a language model; building one has no side effects, `train` has them all.
 
     What changes the batches is set beside the stream: `batch_growth` comes first, then
-    `seq_len_growth`, then `prefetch`. The attribute `data` has them applied.
+    `seq_len_growth`, then `prefetch`.
 
     Args:
       vocab_size: rows of the embedding table; the tokenizer may use fewer.
@@ -64,6 +70,7 @@ class Trainer:
       data: the training stream.
       optimizer: makes the optimizer from parameter groups, once the model is on its device.
       schedule: multiplier of the learning rate at each step.
+      step: takes an optimizer step.
       loss: maps features, unembedding and targets to a number.
       precision: number format of the computation.
       parallel: the processes of the run and how the model is placed on them.
@@ -88,6 +95,9 @@ class Trainer:
       prefetch: makes batches ahead of their steps, as `Prefetch` does.
       replay: computes some steps twice, to find errors of the hardware.
 
+    Attributes:
+      stream: `data` with growing batches and sequences, read ahead.
+
     Raises:
       ValueError: a count is below one, `max_grad_norm` is not positive, an evaluator has the name
         of other metrics, or the mesh of `parallel` cannot divide the model.
@@ -100,6 +110,7 @@ class Trainer:
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
         "optimizer": "restart",
         "schedule": "restart",
+        "step": "restart",
         "max_grad_norm": "restart",
         "gradient_transform": "restart",
         "guard": "restart",
@@ -129,6 +140,7 @@ class Trainer:
     data: TrainingStream
     optimizer: Callable[..., Optimizer]
     schedule: Schedule
+    step: TrainStep
     loss: CrossEntropy
     precision: Precision
     parallel: DataParallel
@@ -142,11 +154,11 @@ class Trainer:
     observers: Sequence[Observer] = ()
     micro_batch_size: int | None = None
     max_grad_norm: float | None = 1.0
-    gradient_transform: updates.GradientTransform | None = None
+    gradient_transform: GradientTransform | None = None
     guard: Guard | None = None
     divergence: Divergence | None = None
     average: Average | None = None
-    meters: updates.StepMeters | None = None
+    meters: StepMeters | None = None
     schedules: Mapping[str, Schedule] | None = None
     batch_growth: StreamWrapper | None = None
     seq_len_growth: StreamWrapper | None = None
@@ -154,9 +166,10 @@ class Trainer:
     replay: StepReplay | None = None
 
     def __post_init__(self) -> None:
+        self.stream = self.data
         for wrapper in (self.batch_growth, self.seq_len_growth, self.prefetch):
-            self.data = self.data if wrapper is None else wrapper(self.data)
-        updates.require_bound(self.max_grad_norm)
+            self.stream = self.stream if wrapper is None else wrapper(self.stream)
+        require_bound(self.max_grad_norm)
         require_size(vocab_size=self.vocab_size, seq_len=self.seq_len, batch_size=self.batch_size)
         require_size(num_steps=self.num_steps, micro_batch_size=self.micro_batch_size)
         if taken := sorted(_TAKEN & {name.partition("/")[0] for name in self.evaluators}):
@@ -210,7 +223,7 @@ class Trainer:
             goodput = Goodput(metrics, started=started)
             outcome = self._loop(run, state, facts, until_step or self.num_steps, goodput)
             if isinstance(state.optimizer, EvaluationWeights):
-                state.optimizer.swap_weights()  # which whoever uses the model next wants
+                state.optimizer.swap_weights()  # leave the evaluation weights in the model
             return outcome
 
     def _loop(
@@ -231,7 +244,7 @@ class Trainer:
                 observing.enter_context(observer.observing(run, self.parallel))
             goodput.spent("restoring")
             log = partial(self._log, state, facts, trackers, goodput)
-            rows = observing.enter_context(LateRows(log, self.parallel.device))
+            rows = observing.enter_context(DelayedMetrics(log, self.parallel.device))
             while state.step < end:
                 try:
                     finished = self._step(state, rows, signals, end=end)
@@ -270,67 +283,44 @@ class Trainer:
         return Outcome(run.path, step=state.step, stopped_by=None)
 
     def _step(
-        self, state: TrainState, rows: LateRows, signals: StopSignals, *, end: int
+        self, state: TrainState, rows: DelayedMetrics, signals: StopSignals, *, end: int
     ) -> Sequence[Finished]:
         """Take one step and evaluate; return the steps that are finished, mostly earlier ones.
 
         Raises:
           Diverged: some of their metrics are not finite.
         """
-        step = state.step + 1
+        index = state.step
 
-        def known() -> Votes:
+        def status() -> StepStatus:
             seconds = state.seconds or phase_seconds({})
             received = float(signals.received or 0)
-            return Votes(received, float(self.checkpoints.is_time), seconds)
+            return StepStatus(received, float(self.checkpoints.is_time), seconds)
 
-        with stepping(self.observers, step), state.clock.phase(_STEP):
+        with stepping(self.observers, index + 1), state.clock.phase(_STEP):
             device.seed_torch(
-                device.derive_seed(self.seed, "step", step, self.parallel.tokens.rank),
+                device.derive_seed(self.seed, "step", index + 1, self.parallel.tokens.rank),
                 device=self.parallel.device,
             )
-            shares = state.ahead or self._load(state)
-            launch = partial(self.launch, state, shares, votes=known, loads_next=step < end)
-            if self.replay is not None and self.replay.due(step):
-                launch = partial(self._launch_twice, self.replay, state, shares, votes=known)
+            batch = state.ahead or self.step.load(self, state, index)
+            launch = partial(self.step.launch, loads_next=index + 1 < end)
+            if self.replay is not None and self.replay.due(index + 1):
+                launch = partial(self.step.launch_twice, self.replay)
             try:
-                launched = launch()
+                launched = launch(self, state, index, batch, status=status)
             except Diverged:
                 rows.finish()
                 raise
         launched.memory = device.peak_memory(self.parallel.device)
-        finished, is_read = [], step == end or self._reads(step)
+        finished, is_read = [], launched.step == end or self._reads(launched.step)
         if is_read:
             finished += rows.finish()
-            self._judge(state, launched)
+            self.step.judge(state, launched)
         with state.clock.phase("evaluation"):
             launched.measured = self._evaluate(state)
         launched.timing = state.clock.take()  # with the time of saving the step before
         rows.add(launched)
         return [*finished, *rows.finish(0 if is_read else rows.lag)]
-
-    def _launch_twice(
-        self,
-        replay: StepReplay,
-        state: TrainState,
-        shares: updates.BatchShares,
-        *,
-        votes: Callable[[], Votes],
-    ) -> LaunchedStep:
-        """Take one step twice and compare, both read at once."""
-        row = replay(partial(self._take, state, shares), state, self.parallel)
-        fused = self.parallel.fuse()
-        joined = self._join(votes, fused)
-        fused.start()
-        row |= {"votes": [one.value for one in joined]}
-        readout = Readout(row, self.parallel.device)
-        return LaunchedStep(step=state.step, readout=readout, norms=None)
-
-    def _join(self, votes: Callable[[], Votes], fused: FusedAllReduce) -> list[Handle]:
-        """Let processes agree on what each of them knows."""
-        if self.parallel.world_size == 1:
-            return []
-        return [fused.each(number) for number in votes().numbers()]
 
     def _reads(self, step: int) -> bool:
         """Whether the row of a step is needed before the next one: to evaluate or save."""
@@ -355,7 +345,7 @@ class Trainer:
         Raises:
           Diverged: some of its metrics are not finite.
         """
-        self._judge(state, launched)
+        self.step.judge(state, launched)
         timing = launched.timing.read()
         row: Row = {"step": launched.step, **launched.read()}
         row |= self._speed(facts, launched, seconds=timing.pop(f"seconds/{_STEP}"))
@@ -363,11 +353,11 @@ class Trainer:
         row |= launched.measured | timing
         state.seconds = phase_seconds(timing)
         row |= goodput.stepped(launched.step)
-        votes = launched.votes()
-        if any(map(any, (one.seconds for one in votes))):
-            row |= goodput.slowest([one.seconds for one in votes])
+        statuses = launched.statuses()
+        if any(any(status.seconds) for status in statuses):
+            row |= goodput.slowest([status.seconds for status in statuses])
         trackers.log(row)
-        return Finished(row, votes)
+        return Finished(row, statuses)
 
     def update(self, state: TrainState, batch: Int64[Tensor, "rows window"]) -> Row:
         """Take one optimizer step on this process's rows, and wait for its metrics.
@@ -380,178 +370,8 @@ class Trainer:
         Raises:
           Diverged: loss or gradients are not finite, and the step is not to be skipped.
         """
-        return self._take(state, self._load(state, batch))
-
-    def _take(self, state: TrainState, shares: updates.BatchShares) -> Row:
-        """Take one step, and wait for its metrics; see `update`."""
-        launched = self.launch(state, shares)
-        self._judge(state, launched)
-        return launched.read()
-
-    def _load(
-        self,
-        state: TrainState,
-        batch: Tensor | None = None,
-        fused: FusedAllReduce | None = None,
-    ) -> updates.BatchShares:
-        """Copy the next batch to the device, and let processes agree on its tokens.
-
-        Args:
-          state: of the run, before the step.
-          batch: this process's rows; None for those of the stream.
-          fused: of the step before, which is not started yet; None for one of its own.
-        """
-        parallel = self.parallel
-        with state.clock.phase("data"):
-            if batch is None:
-                batch = self.data.batch(
-                    state.step + state.shift, rank=parallel.data_rank, world_size=parallel.data_size
-                )
-            parts = updates.micro_batches(
-                batch,
-                size=self.micro_batch_size,
-                device=parallel.device,
-                division=state.replica.division,
-            )
-        number = self._num_parts(state, len(parts))
-        if parallel.places.fsdp is not None:
-            parts = updates.fill_up(parts, number)
-        own = parallel.fuse()
-        shares = updates.BatchShares(
-            parts, fused or own, parallel, accumulates=max(number, len(parts)) > 1
-        )
-        if shares.is_shared and not state.objective.model.counts_computed:
-            shares.count(state.objective, fused or own)
-        own.start()
-        return shares
-
-    def _num_parts(self, state: TrainState, own: int) -> int:
-        """Return the largest number of micro-batches of a process in the next step."""
-        if self.micro_batch_size is None or self.parallel.tokens.size == 1:
-            return own
-        step = state.step + state.shift
-        batches = self.data.full_batches(step + 1) - self.data.full_batches(step)
-        # Of equal shares, of which some have a row more.
-        rows = -(-round(batches * self.batch_size) // self.parallel.data_size)
-        return max(1, -(-rows // self.micro_batch_size))
-
-    def launch(
-        self,
-        state: TrainState,
-        shares: updates.BatchShares,
-        *,
-        votes: Callable[[], Votes] | None = None,
-        loads_next: bool = False,
-    ) -> LaunchedStep:
-        """Queue the work of one optimizer step.
-
-        The device is not waited for, except where a component may skip the step. What processes
-        agree on is one all-reduce beside the optimizer's work.
-
-        Args:
-          state: of the run, before the step.
-          shares: its batch.
-          votes: returns what every process is to know of this one; None if that is nothing.
-          loads_next: whether to read the batch of the next step while this one is computed.
-        """
-        state.step, state.ahead = state.step + 1, None
-        reports, fused = self._backward(state, shares), self.parallel.fuse()
-        places = self.parallel.places
-        is_divided = places.mesh.num_parts > 1
-        reports.join(fused, self.parallel)
-        joined = [] if votes is None else self._join(votes, fused)
-        if loads_next and (self.parallel.tokens.size > 1 or self.parallel.device.type != "cpu"):
-            state.ahead = self._load(state, fused=fused)
-        if not is_divided:
-            fused.start()
-        with state.clock.phase("optimizer"):
-            norms = self._collect_gradients(state, fused if is_divided else None)
-            if is_divided:
-                fused.start()
-            state.schedules.apply(state.step - 1)
-            rate = float(state.optimizer.param_groups[0]["lr"])
-            # A step that cannot be skipped does not wait for its numbers.
-            measured: Row = {} if state.may_skip else self._apply(state, norms)
-            means = reports.means()
-            row: Row = {"loss": means["loss"], "grad_norm": norms.total, "learning_rate": rate}
-            row |= means
-            if state.scaling is not None:
-                row["loss_scale"] = state.scaling.scale
-            if state.may_skip:
-                judged = {name: row[name] for name in ("loss", "grad_norm", "learning_rate")}
-                decision = state.decide(Readout(judged, self.parallel.device).read(), norms)
-                row["skipped"] = int(decision is Decision.SKIP)
-                if decision is Decision.APPLY:
-                    measured = self._apply(state, norms)
-            state.optimizer.zero_grad()
-            if not row.get("skipped"):
-                row |= reports.settle() | measured
-        row["votes"] = [one.value for one in joined]
-        readout = Readout(row, self.parallel.device)
-        return LaunchedStep(
-            step=state.step, readout=readout, norms=None if state.may_skip else norms
-        )
-
-    def _collect_gradients(
-        self, state: TrainState, fused: FusedAllReduce | None
-    ) -> updates.GradientNorms:
-        """Make the model's gradients those of the step; return their norms.
-
-        Args:
-          state: of the run, after the backward passes.
-          fused: as in `GradientNorms`.
-        """
-        self.precision.pull_gradients(state.model, state.replica)
-        reduce_gradients(state.model.parameters(), self.parallel.places)
-        if state.scaling is not None:
-            state.scaling.unscale(state.model.parameters())
-        if self.gradient_transform is not None:
-            self.gradient_transform(state.model.parameters())
-        return updates.GradientNorms(state.model.parameters(), fused, self.parallel.places)
-
-    def _judge(self, state: TrainState, launched: LaunchedStep) -> None:
-        """Raise Diverged if the loss or gradients of a step were not finite."""
-        norms, launched.norms = launched.norms, None
-        if norms is not None:
-            state.decide(launched.read(), norms)
-
-    def _backward(self, state: TrainState, shares: updates.BatchShares) -> updates.StepReports:
-        """Accumulate the gradients of micro-batches, in float32; return what was reported."""
-        step, parallel = updates.StepReports(), self.parallel
-        if shares.accumulates and state.objective.model.counts_computed:
-            with state.clock.phase("forward"):
-                counting = parallel.fuse()
-                shares.count(state.objective, counting)
-                counting.start()
-        for number, part in enumerate(shares.parts, start=1):
-            is_last, share = number == len(shares.parts), shares.of(part)
-            if is_last and parallel.tokens.size > 1:  # which all-reduce what the replica has
-                self.precision.return_gradients(state.model, state.replica)
-            with contextlib.nullcontext() if is_last else parallel.accumulating(state.module):
-                with state.clock.phase("forward"), collecting() as reports:
-                    loss = state.module(part.rows, part.all_in_loss, share)
-                    loss = loss * 0 if part.is_idle else loss
-                with state.clock.phase("backward"):
-                    (loss if state.scaling is None else state.scaling.scaled(loss)).backward()
-            if not part.is_idle:
-                step.add(reports, share)
-            if not is_last:
-                self.precision.pull_gradients(state.model, state.replica)
-        return step
-
-    def _apply(self, state: TrainState, norms: updates.GradientNorms) -> dict[str, float | Tensor]:
-        """Update the weights; return the metrics of each group, if they are due."""
-        measuring = contextlib.nullcontext(dict[str, float | Tensor]())
-        if self.meters is not None and self.meters.due(state.step):
-            measuring = self.meters.measuring(state.optimizer.param_groups, norms)
-        with measuring as measured:
-            norms.clip(self.max_grad_norm)
-            updates.step_optimizer(state.optimizer)
-        state.optimizer.zero_grad()
-        self.precision.push_weights(state.model, state.replica)
-        if state.average is not None:
-            state.average.update(state.model, step=state.step - 1)
-        return measured
+        index = state.step
+        return self.step.take(self, state, index, self.step.load(self, state, index, rows=batch))
 
     def prepare(self) -> None:
         """Prepare the texts, and check early what would end the run later, or spoil it.
@@ -568,9 +388,9 @@ class Trainer:
         require_machine(self.model, device=self.parallel.device)
         preflight.check_components(self)
         show_progress = self.parallel.is_main
-        self.data.prepare(show_progress=show_progress)
-        self.parallel.require_same({"the text's checksum": self.data.checksum})
-        check_vocab_size(self.data.tokenizer, vocab_size=self.vocab_size)
+        self.stream.prepare(show_progress=show_progress)
+        self.parallel.require_same({"the text's checksum": self.stream.checksum})
+        check_vocab_size(self.stream.tokenizer, vocab_size=self.vocab_size)
         for evaluator in self.evaluators.values():
             evaluator.prepare(show_progress=show_progress)
         preflight.check_streams(self)
@@ -603,17 +423,17 @@ class Trainer:
     def init_state(self) -> TrainState:
         """Return the state at step 0 for the model as it is, which has memory."""
         replica = self.parallel.replica(self.model, self.precision)
-        optimizer = updates.make_optimizer(
-            self.optimizer, self.groups(self.model), parallel=self.parallel
-        )
+        objective = self.step.objective(replica, self.loss)
+        optimizer = make_optimizer(self.optimizer, self.groups(self.model), parallel=self.parallel)
         return TrainState(
             self.model,
             optimizer,
-            schedules=updates.GroupSchedules(
+            schedules=GroupSchedules(
                 optimizer, schedule=self.schedule, others=self.schedules or {}
             ),
             replica=replica,
-            module=self.parallel.place(NextToken(replica, self.loss)),
+            objective=objective,
+            module=self.parallel.place(objective),
             precision=self.precision,
             guard=self.guard,
             divergence=self.divergence,
@@ -624,7 +444,7 @@ class Trainer:
         """Make the directory of a new run, and lock it against other processes."""
 
         def fill(folder: Path) -> None:
-            self.data.tokenizer.save(folder / "tokenizer.json")
+            self.stream.tokenizer.save(folder / "tokenizer.json")
             self.checkpoints.claim_mirror(folder, directory=run.path)
 
         run.create(fill=fill)
@@ -648,10 +468,10 @@ class Trainer:
             warn=self._warn if run.has_changed else None,
         )
         with manifest.naming_damage(manifest.folder_of(run.path) / manifest.name_of(step)):
-            check_text(saved, self.data, path=run.path)
+            check_text(saved, self.stream, path=run.path)
             check_progress(
                 saved,
-                self.data,
+                self.stream,
                 step=step,
                 shift=state.shift,
                 num_steps=self.num_steps,
@@ -700,7 +520,7 @@ class Trainer:
         if self.samples is None:
             return
         with state.averaged(), evaluating(state.replica):
-            tokenizer = self.data.tokenizer
+            tokenizer = self.stream.tokenizer
             try:
                 yield from self.samples.write(
                     state.replica, tokenizer, context=self.seq_len, seed=self.seed
@@ -712,7 +532,7 @@ class Trainer:
         self,
         state: TrainState,
         run: RunDirectory,
-        rows: LateRows,
+        rows: DelayedMetrics,
         finished: Sequence[Finished],
         *,
         is_due: bool,
@@ -750,7 +570,7 @@ class Trainer:
                     model=state.model,
                     optimizer=state.optimizer,
                     stateful=state.stateful,
-                    state=progress(self.data, state),
+                    state=progress(self.stream, state),
                     reasons=reasons,
                     row=row,
                 )
@@ -799,7 +619,7 @@ class Trainer:
         `step_seconds` is the time of the step without evaluation and saving.
         """
         before, after = (
-            round(self.data.full_batches(steps) * facts.tokens_per_step)
+            round(self.stream.full_batches(steps) * facts.tokens_per_step)
             for steps in (launched.step - 1, launched.step)
         )
         rate = (after - before) / seconds

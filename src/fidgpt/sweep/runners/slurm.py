@@ -21,7 +21,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.sweep.runners import remote, slurm_task
 from fidgpt.sweep.runners.jobs import Events, Exit, Job, Runner, State
 from fidgpt.sweep.runners.slurm_task import ENDED, REFUSED, REQUEUED, RUNNING, Task
-from fidgpt.train.summary_text import counted
+from fidgpt.train.estimates.summary_text import counted
 from fidgpt.train.trackers.trackers import GROUP
 
 _FOLDER, _BOOK = "slurm", "jobs.jsonl"

@@ -4,7 +4,7 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar
 
-from fidgpt.train.facts import Facts
+from fidgpt.train.estimates.facts import Facts
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.trackers.trackers import Row
 
@@ -38,7 +38,7 @@ class Console:
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
         from rich.console import Console as RichConsole  # late: commands that train nothing
 
-        from fidgpt.train.summary_text import facts_table
+        from fidgpt.train.estimates.summary_text import facts_table
 
         self._facts = facts
         self._begun_at, self._num_rows = time.monotonic(), 0

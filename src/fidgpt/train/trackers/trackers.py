@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from fidgpt.files import atomic_path, open_regular, read_bytes, read_json, sync, write_whole
-from fidgpt.train.facts import Facts
+from fidgpt.train.estimates.facts import Facts
 from fidgpt.train.run_directory import RunDirectory, RunError, cannot_write, print_stderr
 
 __all__ = ["BackgroundTracker", "JSONLines", "Tracker"]

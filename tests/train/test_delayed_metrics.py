@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fidgpt import fiddlers
 from fidgpt.parallel import DataParallel
-from fidgpt.train import RunError, Trainer
-from fidgpt.train.rows import LateRows, LaunchedStep, Readout
+from fidgpt.train import RunError, Trainer, TrainStep
+from fidgpt.train.delayed_metrics import AsyncMetrics, DelayedMetrics, LaunchedStep
 from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
 
 Config = fdl.Config[Trainer]
@@ -25,13 +25,13 @@ Train = Callable[..., list[Row]]
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are read as from an accelerator."""
-    init = LateRows.__init__
+    init = DelayedMetrics.__init__
 
-    def lagging(self: LateRows, *arguments: Any) -> None:
+    def lagging(self: DelayedMetrics, *arguments: Any) -> None:
         init(self, *arguments)
         self.lag = 1
 
-    monkeypatch.setattr(LateRows, "__init__", lagging)
+    monkeypatch.setattr(DelayedMetrics, "__init__", lagging)
 
 
 def whole(rows: list[Row]) -> list[Row]:
@@ -53,17 +53,19 @@ def test_late_rows_are_the_same_rows(
     measured: list[Row], cfg: Config, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[tuple[str, int]] = []
-    launch, log = Trainer.launch, Trainer._log
+    launch, log = TrainStep.launch, Trainer._log
 
-    def launching(self: Trainer, state: Any, *batch: Any, **options: Any) -> LaunchedStep:
+    def launching(
+        self: TrainStep, run: Any, state: Any, *batch: Any, **options: Any
+    ) -> LaunchedStep:
         order.append(("launched", state.step + 1))
-        return launch(self, state, *batch, **options)
+        return launch(self, run, state, *batch, **options)
 
     def logging(self: Trainer, *parts: Any) -> Any:
         order.append(("read", parts[-1].step))
         return log(self, *parts)
 
-    monkeypatch.setattr(Trainer, "launch", launching)
+    monkeypatch.setattr(TrainStep, "launch", launching)
     monkeypatch.setattr(Trainer, "_log", logging)
     assert whole(train(cfg, "late")) == whole(measured)
     # Step 5 is neither evaluated nor saved, and read once the next step was launched.
@@ -79,14 +81,14 @@ def test_an_error_costs_no_row_of_a_step_before_it(
     cfg: Config, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cfg.num_steps, cfg.checkpoints.every, cfg.evaluators = 7, None, {}
-    launch = Trainer.launch
+    launch = TrainStep.launch
 
-    def failing(self: Trainer, state: Any, *batch: Any, **options: Any) -> LaunchedStep:
+    def failing(self: TrainStep, run: Any, state: Any, *batch: Any, **options: Any) -> LaunchedStep:
         if state.step == 4:
             raise KeyboardInterrupt
-        return launch(self, state, *batch, **options)
+        return launch(self, run, state, *batch, **options)
 
-    monkeypatch.setattr(Trainer, "launch", failing)
+    monkeypatch.setattr(TrainStep, "launch", failing)
     with pytest.raises(KeyboardInterrupt):
         train(cfg)
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
@@ -122,7 +124,7 @@ def test_numbers_of_any_kind_are_read_in_one_copy() -> None:
         "layers": [torch.tensor([0.5]), torch.tensor(1.5, dtype=torch.float64)],
         "none": [],
     }
-    row = Readout(values, torch.device("cpu")).read()
+    row = AsyncMetrics(values, torch.device("cpu")).read()
     assert row["loss"] == torch.tensor(0.1).item() and row["step"] == 3 and row["none"] == []
     assert json.dumps(row["count"]) == "[2, 3]" and row["layers"] == [[0.5], 1.5]
 

@@ -22,10 +22,10 @@ from fidgpt.model.masks import causal
 from fidgpt.model.materialization import InitError, materialize
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel, Transformer
+from fidgpt.train.checks.rehearsal import first_difference
 from fidgpt.train.custom import INTERNAL, custom_class, custom_part, describe, failure
 from fidgpt.train.device import seed_torch
-from fidgpt.train.facts import Recipe
-from fidgpt.train.rehearsal import first_difference
+from fidgpt.train.estimates.facts import Recipe
 from fidgpt.train.run_directory import print_stderr
 
 

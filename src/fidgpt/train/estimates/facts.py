@@ -27,10 +27,10 @@ from fidgpt.train.device import Machine, machine_at_hand
 from fidgpt.train.divergence import Divergence
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.loss import CrossEntropy, NextToken
+from fidgpt.train.optimizer_groups import peak_rate
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.state import check_progress
-from fidgpt.train.step import peak_rate
 
 __all__ = ["Facts"]
 
@@ -250,7 +250,7 @@ class Recipe(Protocol):
     """
 
     model: LanguageModel
-    data: TrainingStream
+    stream: TrainingStream
     vocab_size: int
     seq_len: int
     batch_size: int
@@ -306,7 +306,7 @@ def facts_of(
         trained_parameters=sum(one.numel() for one in trained.parameters() if one.requires_grad),
         shared=cost.shared_parameters(model),
         flops_per_token=cost.TRAINING_PASSES * forward,
-        tokens=round(recipe.data.full_batches(recipe.num_steps) * tokens_per_step),
+        tokens=round(recipe.stream.full_batches(recipe.num_steps) * tokens_per_step),
         num_steps=recipe.num_steps,
         tokens_per_step=tokens_per_step,
         device=machine.device,
@@ -372,7 +372,7 @@ def check_resumable(recipe: Recipe, run: RunDirectory, *, step: int | None = Non
     shift = 0 if recipe.divergence is None else saved.get("shift")
     with manifest.naming_damage(manifest.folder_of(run.path) / manifest.name_of(found)):
         check_progress(
-            saved, recipe.data, step=found, shift=shift, num_steps=recipe.num_steps, path=run.path
+            saved, recipe.stream, step=found, shift=shift, num_steps=recipe.num_steps, path=run.path
         )
 
 

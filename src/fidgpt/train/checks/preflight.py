@@ -21,17 +21,17 @@ from fidgpt.placement import held
 from fidgpt.train.averaging import EvaluationWeights
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import load_optimizer, optimizer_parts
+from fidgpt.train.checks.module_trials import model_errors
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
 from fidgpt.train.device import seed_torch
 from fidgpt.train.divergence import Decision, Divergence, Guard
+from fidgpt.train.estimates.facts import Recipe, trainable_copy
 from fidgpt.train.evaluation import Evaluator
-from fidgpt.train.facts import Recipe, trainable_copy
 from fidgpt.train.loss import LogitRows, LossTerm
-from fidgpt.train.module_trials import model_errors
 from fidgpt.train.observers import Observer
+from fidgpt.train.optimizer_groups import make_optimizer, peak_rate, step_optimizer
 from fidgpt.train.run_directory import RunError, print_stderr
 from fidgpt.train.state import Stateful
-from fidgpt.train.step import make_optimizer, peak_rate, step_optimizer
 from fidgpt.train.trackers.trackers import Tracker
 
 __all__ = ["ComponentError"]
@@ -106,7 +106,7 @@ def _interface_errors(run: Components) -> Iterator[str]:
         *((f"trackers[{i}]", one, Tracker) for i, one in enumerate(run.trackers)),
         *((f"observers[{i}]", one, Observer) for i, one in enumerate(run.observers)),
         *((f"evaluators[{name!r}]", one, Evaluator) for name, one in run.evaluators.items()),
-        ("data", run.data, TrainingStream),
+        ("data", run.stream, TrainingStream),
     ]
     for path, part, interface in listed:
         custom = custom_class(type(part))
@@ -412,7 +412,7 @@ def _differ(one: Tensor, other: Tensor) -> bool:
 
 def _streams(run: Components) -> dict[str, TrainingStream | EvaluationStream]:
     """Return the streams of a run by path."""
-    found: dict[str, TrainingStream | EvaluationStream] = {"data": run.data}
+    found: dict[str, TrainingStream | EvaluationStream] = {"data": run.stream}
     for name, evaluator in run.evaluators.items():
         if isinstance(data := getattr(evaluator, "data", None), EvaluationStream):
             found[f"evaluators[{name!r}].data"] = data

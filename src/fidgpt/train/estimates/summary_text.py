@@ -13,9 +13,9 @@ from rich.text import Text
 from fidgpt.cost import PlaceCost
 from fidgpt.data import Curve
 from fidgpt.schedule import Schedule
-from fidgpt.train.facts import Facts, GroupFacts, Summary, tokens_text
+from fidgpt.train.estimates.facts import Facts, GroupFacts, Summary, tokens_text
+from fidgpt.train.estimates.tuning import Choice, Speeds
 from fidgpt.train.run_directory import RunDirectory
-from fidgpt.train.tuning import Choice, Speeds
 
 UTILISATION = 0.4  # of the peak: what well-configured runs reach on GPUs
 _SMALL = 0.001  # share below which a place is listed under others

@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from fidgpt.train.device import widest_dtype
-from fidgpt.train.step import GradientNorms, Timing
+from fidgpt.train.gradients import GradientNorms
+from fidgpt.train.timing import Timing
 
 Row = dict[str, Any]
 _PAUSE = 0.01  # seconds between looks at the device
 _PATIENCE = 10.0  # seconds for the last rows after an error, as another process may be gone
 
 
-class Readout:
+class AsyncMetrics:
     """Numbers on their way from the device, all in one copy that Python does not wait for.
 
     Args:
@@ -75,8 +76,8 @@ def _is_list(value: object) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], Tensor)
 
 
-class Votes(NamedTuple):
-    """What processes tell each other in a step.
+class StepStatus(NamedTuple):
+    """What each process tells the others in a step.
 
     Attributes:
       signal: number of the signal that the process received; 0 for none.
@@ -89,7 +90,7 @@ class Votes(NamedTuple):
     seconds: Sequence[float] = ()
 
     def numbers(self) -> list[float]:
-        """Return all of it."""
+        """Return all of them, for one all-reduce."""
         return [self.signal, self.is_time, *self.seconds]
 
 
@@ -98,21 +99,21 @@ class Finished(NamedTuple):
 
     Attributes:
       row: its metrics.
-      votes: of all processes, by rank.
+      statuses: of all processes, by rank; empty for a single process.
     """
 
     row: Row
-    votes: Sequence[Votes] = ()
+    statuses: Sequence[StepStatus] = ()
 
     @property
     def signal(self) -> float:
         """The largest number of a signal that a process received."""
-        return max((one.signal for one in self.votes), default=0.0)
+        return max((status.signal for status in self.statuses), default=0.0)
 
     @property
     def is_time(self) -> bool:
         """Whether it is time to save, by the clock of the main process."""
-        return bool(self.votes) and bool(self.votes[0].is_time)
+        return bool(self.statuses) and bool(self.statuses[0].is_time)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -121,16 +122,15 @@ class LaunchedStep:
 
     Attributes:
       step: its number, from 1.
-      readout: the metrics that `Trainer.update` returns, and `votes` if there are several
-        processes.
-      norms: of its gradients, which are still to be judged; None once they were.
+      metrics: those that `Trainer.update` returns, and `statuses` if there are several processes.
+      norms: gradient norms not yet checked for NaN; None afterwards.
       measured: by evaluators after the step.
       memory: bytes at most, so far.
       timing: of its phases.
     """
 
     step: int
-    readout: Readout
+    metrics: AsyncMetrics
     norms: GradientNorms | None
     measured: Row = field(default_factory=dict)
     memory: int = 0
@@ -138,30 +138,30 @@ class LaunchedStep:
 
     def __post_init__(self) -> None:
         self._row: Row | None = None
-        self._votes: Sequence[Votes] = ()
+        self._statuses: Sequence[StepStatus] = ()
 
     def read(self) -> Row:
         """Return the metrics of the step, by name; waits until they are computed."""
         if self._row is None:
-            self._row = self.readout.read()
-            numbers = zip(*self._row.pop("votes", ()), strict=True)
-            self._votes = [Votes(one, due, seconds) for one, due, *seconds in numbers]
+            self._row = self.metrics.read()
+            numbers = zip(*self._row.pop("statuses", ()), strict=True)
+            self._statuses = [StepStatus(signal, due, seconds) for signal, due, *seconds in numbers]
         return self._row
 
-    def votes(self) -> Sequence[Votes]:
-        """Return the votes of all processes, by rank; none of a single process."""
+    def statuses(self) -> Sequence[StepStatus]:
+        """Return the status of each process, by rank; empty for a single process."""
         self.read()
-        return self._votes
+        return self._statuses
 
     def wait(self, seconds: float) -> bool:
         """Wait at most so long for the device; return whether the metrics can be read."""
         end = time.monotonic() + seconds
-        while not self.readout.is_there and time.monotonic() < end:
+        while not self.metrics.is_there and time.monotonic() < end:
             time.sleep(_PAUSE)
-        return self.readout.is_there
+        return self.metrics.is_there
 
 
-class LateRows:
+class DelayedMetrics:
     """Finishes the steps of a run in order, each once the device has computed it.
 
     A CPU has computed what was launched. An accelerator computes it while Python queues the next
@@ -181,7 +181,7 @@ class LateRows:
         self._finish = finish
         self._steps: deque[LaunchedStep] = deque()
 
-    def __enter__(self) -> "LateRows":
+    def __enter__(self) -> "DelayedMetrics":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:

@@ -1,0 +1,156 @@
+"""The gradients of an optimizer step: their norms, clipping and transforms."""
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fidgpt.parallel.gradients import norms_of_wholes, own_squares
+from fidgpt.parallel.places import Places
+from fidgpt.placement import is_sharded
+from fidgpt.processes.fused import FusedAllReduce
+
+__all__ = ["ClipByValue", "GradientTransform"]
+
+
+_EPS_OF_TORCH = 1e-6  # which its clipping adds to a norm
+
+
+@runtime_checkable
+class GradientTransform(Protocol):
+    """Changes gradients in place, before their norm is measured and clipped."""
+
+    def __call__(self, parameters: Iterable[nn.Parameter], /) -> None: ...
+
+
+def require_bound(max_grad_norm: float | None) -> None:
+    """Raise ValueError unless a bound of gradients is positive."""
+    if max_grad_norm is not None and not max_grad_norm > 0:
+        raise ValueError(f"{max_grad_norm=} must be above 0, or None for no bound.")
+
+
+class ClipByValue:
+    """Clips every element of a gradient to [-max_grad_value, max_grad_value].
+
+    Args:
+      max_grad_value: above 0.
+
+    Raises:
+      ValueError: it is not.
+    """
+
+    def __init__(self, max_grad_value: float) -> None:
+        if not max_grad_value > 0:
+            raise ValueError(f"{max_grad_value=} must be above 0.")
+        self.max_grad_value = max_grad_value
+
+    def __call__(self, parameters: Iterable[nn.Parameter]) -> None:
+        chosen = [p for p in parameters if p.grad is not None]
+        for (some,) in by_mesh(chosen):
+            nn.utils.clip_grad_value_(some, self.max_grad_value)
+
+
+class GradientNorms:
+    """Euclidean norms of gradients over all processes, of each parameter and of all together.
+
+    Args:
+      parameters: those without a gradient are ignored.
+      fused: by which processes that hold parts of parameters sum their squares, and which is
+        started before a norm is used; None if each communicates by itself, or has all of them.
+      places: of this process on the mesh, needed with `fused`.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        fused: FusedAllReduce | None = None,
+        places: Places | None = None,
+    ) -> None:
+        self._parameters = [p for p in parameters if p.grad is not None]
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
+        self._own = self._squares = None
+        if fused is None or places is None or not gradients:
+            self._own = norms_of(gradients, self._parameters)
+        else:
+            squares = own_squares(gradients, self._parameters, places)
+            self._squares = fused.sum_everywhere(squares)
+
+    @functools.cached_property
+    def _norms(self) -> Float[Tensor, " parameters"]:
+        if self._squares is None:
+            assert self._own is not None
+            return self._own
+        return self._squares.value.sqrt().float()
+
+    @functools.cached_property
+    def total(self) -> Float[Tensor, ""]:
+        """The norm of all of them as one vector; a tensor, to avoid waiting for it."""
+        return torch.linalg.vector_norm(self._norms)
+
+    def clip(self, max_norm: float | None) -> None:
+        """Scale the gradients down, so that their total norm is at most `max_norm`."""
+        if max_norm is None or self._is_within(max_norm):
+            return
+        for (some,) in by_mesh(self._parameters):
+            nn.utils.clip_grads_with_norm_(some, max_norm, self.total)
+
+    def _is_within(self, max_norm: float) -> bool:
+        """Whether torch would multiply by 1, a needless pass over memory.
+
+        Not checked on a GPU, where reading the norm would wait for queued work.
+        """
+        return self.total.device.type == "cpu" and bool(self.total + _EPS_OF_TORCH < max_norm)
+
+    def over(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
+        """Return the norm over some of the parameters, as it was before clipping."""
+        chosen = {id(parameter) for parameter in parameters}
+        norms = zip(self._parameters, self._norms.unbind(), strict=True)
+        own = [norm for parameter, norm in norms if id(parameter) in chosen]
+        return torch.linalg.vector_norm(torch.stack(own)) if own else self._norms.new_zeros(())
+
+    def not_finite(self) -> list[nn.Parameter]:
+        """Return the parameters whose gradients hold NaN or inf, in the model's order."""
+        bad = (~self._norms.isfinite()).tolist()
+        return [p for p, is_bad in zip(self._parameters, bad, strict=True) if is_bad]
+
+
+@torch.no_grad()
+def norms_of(
+    tensors: Sequence[Tensor], parameters: Sequence[nn.Parameter] | None = None
+) -> Float[Tensor, " tensors"]:
+    """Return the Euclidean norm of each whole tensor, of which this process may hold a part.
+
+    Args:
+      tensors: of the parameters, as gradients, or the parameters themselves.
+      parameters: to which they belong; defaults to the tensors.
+    """
+    if not tensors:
+        return torch.zeros(0)
+    norms: list[Any] = [None] * len(tensors)
+    for some, indices in by_mesh(tensors, range(len(tensors))):
+        # One launch for all of them, as in torch's own clipping.
+        each: Any = torch._foreach_norm(some)  # pyright: ignore[reportPrivateImportUsage]
+        if is_sharded(each[0]):  # stacked first, for one all-reduce
+            joined: Any = torch.stack(each)
+            each = joined.full_tensor().unbind()
+        for index, norm in zip(indices, each, strict=True):
+            norms[index] = norm
+    return norms_of_wholes(torch.stack(norms), tensors if parameters is None else parameters)
+
+
+def by_mesh(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[list[list[Any]]]:
+    """Yield tensors on the same processes, which one operation may take together.
+
+    Args:
+      tensors: on any processes.
+      *others: lists of the same length, of which the corresponding items are yielded as well.
+    """
+    # By attribute: torch takes more than a second to import the class of sharded tensors.
+    meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
+    for mesh in dict.fromkeys(meshes):
+        chosen = [own == mesh for own in meshes]
+        yield [[*itertools.compress(one, chosen)] for one in (tensors, *others)]

@@ -1,0 +1,186 @@
+"""The rows of an optimizer step as micro-batches, and what each contributes to its losses."""
+
+import functools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from fidgpt.data import all_in_loss, count_loss_targets
+from fidgpt.model.context import Division
+from fidgpt.model.reports import Counts, Totals, collecting
+from fidgpt.parallel import DataParallel
+from fidgpt.processes.fused import FusedAllReduce, Handle
+from fidgpt.train.loss import NextToken
+
+
+class MicroBatch(NamedTuple):
+    """Sequences that one device computes at once.
+
+    Attributes:
+      rows: on the device.
+      num_targets: tokens that count in the loss.
+      all_in_loss: whether all tokens do.
+      is_idle: whether it counts for nothing, and is computed only because others compute.
+    """
+
+    rows: Int64[Tensor, "rows window"]
+    num_targets: int
+    all_in_loss: bool
+    is_idle: bool = False
+
+
+def micro_batches(
+    batch: Int64[Tensor, "rows window"],
+    *,
+    size: int | None,
+    device: torch.device,
+    division: Division | None = None,
+) -> list[MicroBatch]:
+    """Split a batch, and copy it to a device at once.
+
+    Reading a number from an accelerator waits for all queued work, and leaves it idle until Python
+    has queued more. So tokens are counted where they were made, not micro-batch by micro-batch.
+
+    Args:
+      batch: on the CPU, as streams make it, or on the device.
+      size: rows of a micro-batch, at most; None for all of them.
+      device: where they are computed.
+      division: of the tokens of each row over processes; None if each computes whole rows.
+    """
+    size = size or max(1, len(batch))
+    own = batch if division is None else torch.cat([batch[:, :1], division.own(batch[:, 1:])], 1)
+    counts = [
+        (count_loss_targets(part), all_in_loss(rows))
+        for part, rows in zip(own.split(size), batch.split(size), strict=True)
+    ]
+    if device.type == "cuda" and batch.device.type == "cpu":
+        batch = batch.pin_memory()
+    parts = batch.to(device, non_blocking=batch.is_pinned()).split(size)
+    return [MicroBatch(rows, *count) for rows, count in zip(parts, counts, strict=True)]
+
+
+def pad_with_idle(parts: Sequence[MicroBatch], number: int) -> list[MicroBatch]:
+    """Pad with idle micro-batches so that all ranks run the same number of all-gathers."""
+    last = parts[-1]
+    idle = last._replace(rows=last.rows[-1:], num_targets=0, is_idle=True)
+    return [*parts, *[idle] * (number - len(parts))]
+
+
+class BatchShares:
+    """What each micro-batch of this process contributes to the losses of an optimizer step.
+
+    Gradients are summed over micro-batches and averaged over processes, where each token is to
+    weigh the same whichever micro-batch it is in.
+
+    Args:
+      parts: micro-batches of this process.
+      fused: by which processes count their tokens.
+      parallel: the processes of the step.
+      accumulates: whether any process has several micro-batches.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[MicroBatch],
+        fused: FusedAllReduce,
+        parallel: DataParallel,
+        *,
+        accumulates: bool,
+    ) -> None:
+        self.parts = parts
+        self.parallel = parallel
+        self.accumulates = accumulates
+        self.num_rows = sum(len(part.rows) for part in parts if not part.is_idle)
+        self._num_targets = sum(part.num_targets for part in parts)
+        self._counts = None
+        if parallel.tokens.size > 1:
+            self._counts = fused.sum(self._num_targets), fused.sum(self.num_rows)
+        self._counted: Sequence[Handle] = ()
+        self._totals: tuple[Sequence[int | Tensor], Counts] | None = None
+
+    @functools.cached_property
+    def targets_per_process(self) -> float | Float[Tensor, ""]:
+        """The mean number of targets of a process, on the device if there are several."""
+        if self._counts is None:
+            return max(self._num_targets / self.parallel.tokens.size, 1.0)
+        return (self._counts[0].value / self.parallel.tokens.size).clamp_min(1.0)
+
+    @functools.cached_property
+    def rows_of_all(self) -> int | Int64[Tensor, ""]:
+        """The number of rows over all processes."""
+        return self.num_rows if self._counts is None else self._counts[1].value.long()
+
+    def of(self, part: MicroBatch) -> "PassShare | None":
+        """Return the share of a micro-batch; None if it is the whole batch."""
+        return PassShare(self, part) if self.is_shared else None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether there are several micro-batches, of this process or of others."""
+        return self.parallel.tokens.size > 1 or self.accumulates
+
+    def count(self, objective: NextToken, fused: FusedAllReduce) -> None:
+        """Count what losses must know of the batch before the first backward pass.
+
+        If that is of what the model computes, this is a pass without gradients, which draws the
+        same random numbers as the passes that follow.
+        """
+        device = self.parallel.device
+        sums: Counts = []
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            for part in self.parts:
+                with collecting() as reports:
+                    objective.count(part.rows)
+                if not part.is_idle:
+                    own = reports.counted
+                    sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
+        self._counted = [fused.sum(one) for one in sums]
+
+    @functools.cached_property
+    def counted(self) -> Sequence[Tensor]:
+        """What was counted, over all processes; empty if nothing was."""
+        return [one.value for one in self._counted]
+
+    def totals(
+        self, fixed: Sequence[int], counted: Counts, *, num_rows: int
+    ) -> tuple[Sequence[int | Tensor], Counts]:
+        """Return the sums of counts of a micro-batch over all micro-batches of all processes."""
+        if self._totals is None:
+            # Those of a micro-batch's shape are in proportion to its rows.
+            many = max(1, num_rows)
+            totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
+            if (sharing := self.parallel.places.rows).size > 1:
+                # Parts of sequences may be of unequal lengths, which all steps share.
+                key, each = (self.parts[0].rows.shape[1], len(fixed)), [n // many for n in fixed]
+                of_row = self.parallel.sums_of_shapes(key, each)
+                totals = [n * self.rows_of_all // sharing.size for n in of_row]
+            self._totals = totals, self.counted or self.parallel.tokens.all_reduce(counted)
+        return self._totals
+
+
+class PassShare:
+    """The `Share` of a micro-batch."""
+
+    def __init__(self, batch: BatchShares, part: MicroBatch) -> None:
+        self.num_processes = batch.parallel.tokens.size
+        self._batch = batch
+        self._part = part
+        self._of_sequences: Counts | None = None
+        self._of_targets: float | Tensor | None = None
+
+    @property
+    def of_targets(self) -> float | Float[Tensor, ""]:
+        """The fraction of the tokens that count in the loss, times the number of processes."""
+        if self._of_targets is None:
+            self._of_targets = self._part.num_targets / self._batch.targets_per_process
+        return self._of_targets
+
+    def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts) -> Totals:
+        """Return the sums of these counts over the step, or the processes that share sequences."""
+        if self._of_sequences is None:
+            self._of_sequences = self._batch.parallel.places.rows.all_reduce(by_sequence)
+        num_rows = len(self._part.rows)
+        return *self._batch.totals(fixed, counted, num_rows=num_rows), self._of_sequences
