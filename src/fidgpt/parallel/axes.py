@@ -70,6 +70,11 @@ class Axis:
         return self.splits_rows or self.splits_sequences
 
     @property
+    def may_shard(self) -> bool:
+        """Whether FSDP shards weights over its processes, if it does so at all."""
+        return self.weights is Weights.SHARDS or self.joins_shards
+
+    @property
     def needs_part(self) -> bool:
         """Whether processes compute something only where a component divides the model."""
         return self.splits_sequences or self.weights is Weights.PARTS
@@ -183,7 +188,7 @@ class MeshSizes:
         """The axes over which FSDP shards weights; none if it does not."""
         if self._product(lambda axis: axis.weights is Weights.SHARDS) == 1:
             return ()
-        return tuple(a for a in self.grid() if a.weights is Weights.SHARDS or a.joins_shards)
+        return tuple(axis for axis in self.grid() if axis.may_shard)
 
     @property
     def num_shards(self) -> int:

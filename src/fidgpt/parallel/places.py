@@ -51,13 +51,20 @@ class Places:
     def data_rank(self) -> int:
         """Which rows of a batch this process reads, of `mesh.data_size` parts."""
         grid = self.mesh.grid()
-        return _place(grid, [axis for axis in grid if axis.splits_rows], self.world.rank)
+        return place_on(grid, [axis for axis in grid if axis.splits_rows], self.world.rank)
 
     @property
     def is_first(self) -> bool:
         """Whether this process is the first of those that compute the same tokens."""
         grid = self.mesh.grid()
-        return not _place(grid, [axis for axis in grid if not axis.splits_tokens], self.world.rank)
+        return not place_on(
+            grid, [axis for axis in grid if not axis.splits_tokens], self.world.rank
+        )
+
+    @property
+    def passes_together(self) -> bool:
+        """Whether processes with different rows communicate in a pass, so that all take as many."""
+        return self.fsdp is not None or bool(self.copies)
 
     def holds_first(self, tensor: Tensor, parameter: object) -> bool:
         """Return whether this process is the first of those that hold the same of a parameter.
@@ -68,7 +75,7 @@ class Places:
         """
         shard = shard_of(parameter)
         divided = None if shard is None else self._name_of(shard.axis)
-        is_first = _is_first(self.mesh, divided, is_sharded(tensor), self.world.rank)
+        is_first = is_first_of(self.mesh, divided, is_sharded(tensor), self.world.rank)
         return is_first and (shard is None or shard.is_owner)
 
     def averaged_over(self, parameter: object) -> Processes | None:
@@ -87,14 +94,15 @@ class Places:
 
 
 @functools.lru_cache(maxsize=256)  # asked for every parameter in every step
-def _is_first(mesh: MeshSizes, divided: str | None, is_sharded: bool, rank: int) -> bool:
+def is_first_of(mesh: MeshSizes, divided: str | None, is_sharded: bool, rank: int) -> bool:
     """Return whether a process is the first on all axes that do not divide a parameter."""
     axis = next((axis for axis in mesh.axes() if axis.name == divided), None)
-    grid, sharding = mesh.grid(axis), mesh.sharding_axes if is_sharded else ()
-    return not _place(grid, [one for one in grid if one not in (axis, *sharding)], rank)
+    grid = mesh.grid(axis)
+    others = [one for one in grid if one is not axis and not (is_sharded and one.may_shard)]
+    return not place_on(grid, others, rank)
 
 
-def _place(grid: Mapping[Axis, int], axes: Collection[Axis], rank: int) -> int:
+def place_on(grid: Mapping[Axis, int], axes: Collection[Axis], rank: int) -> int:
     """Return the place of a process among those that differ on some axes of a grid only."""
     place, scale = 0, 1
     for axis, size in reversed([*grid.items()]):
@@ -136,7 +144,7 @@ def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
     def among(axes: Collection[Axis], grid: Mapping[Axis, int]) -> Processes:
         size = math.prod(grid[axis] for axis in axes)
         group = make(grid, among=axes).get_group("among") if size > 1 else None
-        return Processes(size, _place(grid, axes, rank), group)
+        return Processes(size, place_on(grid, axes, rank), group)
 
     # What only splits rows needs no group of its own.
     parts = [axis for axis in mesh.axes() if axis.needs_part]

@@ -449,10 +449,7 @@ def _shard(
         place = Shard(axis, is_once=True)
     else:
         place = Shard(axis, cut.dim, whole.shape[cut.dim], _num_shards(axis.size, cut))
-    parameter = nn.Parameter(whole.new_empty(place.shape(whole.shape)), whole.requires_grad)
-    vars(parameter).update(vars(whole))  # such as its init
-    vars(parameter)["shard"] = place
-    return parameter
+    return place.parameter(whole)
 
 
 class SequenceParallel(TensorParallel):

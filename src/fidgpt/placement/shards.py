@@ -98,6 +98,13 @@ class Shard:
             return whole.narrow(self.dim, begin, end - begin)
         return torch.zeros_like(whole) if self.is_once and self.axis.rank else whole
 
+    def parameter(self, whole: nn.Parameter) -> nn.Parameter:
+        """Return this process's shard of a whole parameter on the meta device."""
+        shard = nn.Parameter(whole.new_empty(self.shape(whole.shape)), whole.requires_grad)
+        vars(shard).update(vars(whole))  # such as its init
+        vars(shard)["shard"] = self
+        return shard
+
     def gather(self, shard: Tensor) -> Tensor:
         """Return the whole tensor; all processes of the axis call this."""
         if self.is_once:

@@ -97,7 +97,7 @@ class TrainStep:
                 division=state.replica.division,
             )
         number = self._most_micro_batches(run, index + state.shift, len(parts))
-        if parallel.places.fsdp is not None:
+        if parallel.places.passes_together:
             parts = pad_with_idle(parts, number)
         own = parallel.fuse()
         batch = BatchShares(parts, fused or own, parallel, accumulates=max(number, len(parts)) > 1)
