@@ -35,7 +35,7 @@ def work() -> None:
     from fidgpt.cli import train
     from fidgpt.compose import runs  # noqa: F401 # all that the command imports
     from fidgpt.parallel import DataParallel
-    from fidgpt.train import Trainer
+    from fidgpt.train import Trainer, TrainStep
 
     def marked(kind: Any, name: str, *, before: str | None = None, after: str) -> None:
         function: Callable[..., Any] = getattr(kind, name)
@@ -59,7 +59,7 @@ def work() -> None:
     marked(DataParallel, "__enter__", before="config", after="rendezvous")
     marked(Trainer, "prepare", after="text")
     marked(Trainer, "setup", after="loading")
-    marked(Trainer, "launch", after=PHASES[-1])
+    marked(TrainStep, "launch", after=PHASES[-1])
     train.run()
 
 

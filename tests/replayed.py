@@ -16,7 +16,7 @@ from torch import Tensor
 from fidgpt import configs, fiddlers
 from fidgpt.compose.runs import build_trainer
 from fidgpt.processes.ranks import run_ranks
-from fidgpt.train import RunDirectory, RunError, StepReplay, Trainer
+from fidgpt.train import RunDirectory, RunError, StepReplay, TrainStep
 from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
 
@@ -41,15 +41,17 @@ def flipped_in_weight(
     step: int, *, bit: int = 3, rank: int = 0, name: str = "norm.weight"
 ) -> Iterator[None]:
     """Flip a bit of a weight as a step is computed for the first time."""
-    launch, left = Trainer.launch, [step]
+    launch, left = TrainStep.launch, [step]
 
-    def harmed(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
-        if [state.step + 1] == left and self.parallel.rank == rank:
+    def harmed(
+        self: TrainStep, run: Any, state: TrainState, *batch: Any, **options: Any
+    ) -> LaunchedStep:
+        if [state.step + 1] == left and run.parallel.rank == rank:
             left.clear()
             flip(local(state.replica.get_parameter(name)), bit=bit)
-        return launch(self, state, *batch, **options)
+        return launch(self, run, state, *batch, **options)
 
-    with patch.object(Trainer, "launch", harmed):
+    with patch.object(TrainStep, "launch", harmed):
         yield
 
 
@@ -79,15 +81,17 @@ def flipped_in_gradient(
 
 def flipped_between(step: int, *, rank: int, name: str = "norm.weight") -> Any:
     """Flip a bit of a weight after a step."""
-    launch = Trainer.launch
+    launch = TrainStep.launch
 
-    def harmed(self: Trainer, state: TrainState, *batch: Any, **options: Any) -> LaunchedStep:
-        launched = launch(self, state, *batch, **options)
-        if state.step == step and self.parallel.rank == rank:
+    def harmed(
+        self: TrainStep, run: Any, state: TrainState, *batch: Any, **options: Any
+    ) -> LaunchedStep:
+        launched = launch(self, run, state, *batch, **options)
+        if state.step == step and run.parallel.rank == rank:
             flip(local(state.model.get_parameter(name)))
         return launched
 
-    return patch.object(Trainer, "launch", harmed)
+    return patch.object(TrainStep, "launch", harmed)
 
 
 def everything(cfg: fdl.Config) -> None:

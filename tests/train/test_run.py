@@ -491,7 +491,7 @@ def test_a_way_that_was_left_is_not_returned_to(cfg, train, tmp_path, monkeypatc
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("fidgpt.train.Trainer.launch", die)
+        patch.setattr("fidgpt.train.TrainStep.launch", die)
         with pytest.raises(KeyboardInterrupt):
             train(cfg, resume=True, resume_step=6)
     assert newest_good(tmp_path / "run") == 6
