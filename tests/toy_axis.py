@@ -96,9 +96,9 @@ def _return_rows(
 MESHES = {"units": UnitsMesh(units=2), "borrowed": BorrowingMesh(shard=2, units=2)}
 
 
-def config(mesh: Mesh | None = None) -> fdl.Config:
+def config(mesh: Mesh | None = None) -> Any:
     """`debug` in float32, with unequal numbers of micro-batches."""
-    cfg = configs.debug()
+    cfg: Any = configs.debug()
     fiddlers.use_float32(cfg)
     cfg.batch_size, cfg.micro_batch_size, cfg.num_steps, cfg.checkpoints.every = 5, 1, 4, 2
     cfg.trackers = cfg.trackers[1:]

@@ -2,7 +2,6 @@
 
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from forked import run_program, run_ranks, variables_of_ranks
+from forked import run_ranks, variables_of_ranks
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt import configs, fiddlers, graph
@@ -83,29 +82,14 @@ def test_a_process_that_never_comes_is_named_to_all() -> None:
     assert str(first).startswith("process 2 of 3 did not start within 0.3 s (parallel.timeout=60)")
 
 
-def test_every_machine_names_once_whom_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(rendezvous, "FIRST_WARNING", 0.25)
-    met({"world_size": "4"}, {"world_size": "4"}, {"world_size": "4", "host": "node-b"})
-    assert capfd.readouterr().err.splitlines() == ["waiting for process 3 of 4 ..."] * 2
-
-
 def test_processes_without_the_first_one_name_it() -> None:
     with pytest.raises(RendezvousFailure, match="process 0 of 3 did not start within"):
         introduce(HashStore(), FACTS, rank=1, timeouts=Hasty(60.0))
 
 
-@pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 30), (2400.0, 120), (60.0, 10)])
-def test_the_wait_for_others_follows_from_the_setting(
-    timeout: float, seconds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rendezvous, "_own_age", lambda: timedelta(seconds=4))
+@pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 60), (2400.0, 240), (60.0, 20)])
+def test_the_wait_for_others_follows_from_the_setting(timeout: float, seconds: int) -> None:
     assert Timeouts(timeout).joining == timedelta(seconds=seconds)
-    monkeypatch.setattr(rendezvous, "_own_age", lambda: timedelta(seconds=35))
-    assert Timeouts(600.0).joining == timedelta(seconds=70)  # others may begin as slowly
-    monkeypatch.setattr(rendezvous, "_own_age", lambda: timedelta(days=1))
-    assert Timeouts(600.0).joining == timedelta(seconds=120)
 
 
 def test_the_absence_of_the_first_one_is_one_error(
@@ -116,18 +100,6 @@ def test_the_absence_of_the_first_one_is_one_error(
     with pytest.raises(RendezvousFailure, match="process 0 of 2 did not .*: nothing answers"):
         rendezvous.meet(Hasty(60.0), device=torch.device("cpu"))
     assert capfd.readouterr().err == ""  # torch's store would print its stack
-
-
-def test_a_process_knows_when_it_began(tmp_path: Path) -> None:
-    text = """
-import time
-from fidgpt.processes import rendezvous
-time.sleep(0.3)
-print(rendezvous._own_age().total_seconds())
-"""
-    begin = time.monotonic()
-    age = float(run_program(text, folder=tmp_path))
-    assert 0.3 <= age < time.monotonic() - begin + 0.1
 
 
 @pytest.mark.parametrize(
@@ -148,21 +120,8 @@ def test_a_node_with_other_software_is_named_to_all(other: dict[str, str], messa
         raise AssertionError(results[0])
 
 
-def test_one_that_fails_before_is_not_waited_for() -> None:
+def test_what_an_earlier_start_left_behind_is_ignored() -> None:
     store = HashStore()
-    store.set("failed/2", '["node-b", "there is no fiddler:use_mes."]')
-    begin = time.monotonic()
-    results = met({}, {}, store=store)
-    assert time.monotonic() - begin < Hasty().joining.total_seconds()
-    assert (
-        results == ["process 2 of 3 (node-b) failed at its start: there is no fiddler:use_mes."] * 2
-    )
-
-
-def test_what_an_earlier_start_left_behind_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    store = HashStore()
-    store.set("failed/1", '["node-b", "of the last time"]')
     store.set("guest/2", "dead")
     assert met({}, {}, {}, store=store) == [["node-a"] * 3] * 3
 
@@ -170,6 +129,12 @@ def test_what_an_earlier_start_left_behind_is_ignored(monkeypatch: pytest.Monkey
 def test_processes_are_listed_in_spans() -> None:
     assert list_ranks([3], 8) == "process 3 of 8"
     assert list_ranks([7, 0, 4, 5, 6], 8) == "processes 0, 4-7 of 8"
+
+
+@pytest.fixture(autouse=True)
+def _reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the processes of each test claim their errors in a folder of their own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
 
 def as_met(rank: int, store: Store) -> Rendezvous:
@@ -226,59 +191,26 @@ for _method in ("add", "check", "compare_set", "get", "set"):
     setattr(Gone, _method, fail)
 
 
-def test_each_machine_reports_once_that_process_0_is_gone_with_the_store(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+def test_each_machine_reports_once_that_process_0_is_gone_with_the_store() -> None:
     second, third = (Heartbeat(as_met(rank, Gone()), Answering(60.0)) for rank in (1, 2))
     reason = "process 0 of 3 (node-a) is gone: killed or stopped, or a machine or the network is"
     try:
         for one in (second, third):
             assert one.explain(LOST).startswith(reason)
-        assert (second.report.is_first, third.report.is_first) == (True, False)
+        assert second.report.is_first and third.report.is_first  # of two machines
     finally:
         second.leave()
         third.leave()
 
 
-def reports(store: Store, *, seconds: float) -> tuple[Report, Report]:
-    """Of two processes of one machine."""
-    first, second = (
-        Report(store, "start", rank=rank, host="node-a", seconds=seconds) for rank in range(2)
-    )
-    assert first.claim()
-    return first, second
-
-
-def test_a_process_ends_once_another_one_has_printed_the_error() -> None:
-    first, second = reports(HashStore(), seconds=60.0)
+def test_an_error_is_printed_once_or_by_another_process() -> None:
+    first, second, third = (Report("start", host="node-a", seconds=s) for s in (9.0, 60.0, 0.2))
+    assert [one.claim() for one in (first, second, third)] == [True, False, False]
     shown: list[int] = []
-    late = threading.Timer(0.3, lambda: first.print(lambda: shown.append(0)))
-    late.start()
-    second.print(lambda: shown.append(1))
-    assert shown == [0]
-
-
-def test_an_error_that_the_first_process_does_not_print_is_printed_by_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    shown: list[int] = []
-    for store in (HashStore(), Gone()):
-        _, second = reports(store, seconds=0.2)
-        second.print(lambda: shown.append(1))
-    assert shown == [1, 1]
-
-
-def test_without_a_store_an_error_is_printed_once_as_well(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    shown: list[int] = []
-    first, second = reports(Gone(), seconds=60.0)
-    first.print(lambda: shown.append(0))
-    second.print(lambda: shown.append(1))
-    assert shown == [0]
+    third.print(lambda: shown.append(3))  # which has waited for the first one
+    threading.Timer(0.3, lambda: first.print(lambda: shown.append(1))).start()
+    second.print(lambda: shown.append(2))
+    assert shown[:1] == [3] and 2 not in shown
 
 
 def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
@@ -380,7 +312,7 @@ except ParallelError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("writer", ["WriteAtOnce", "WriteBeside"])
+@pytest.mark.parametrize("writer", ["WriteBeside"])
 def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
     writer: str, tmp_path: Path
 ) -> None:

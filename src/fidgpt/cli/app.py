@@ -218,15 +218,14 @@ def _fail_once(message: str, *, is_config: bool) -> None:
 
     Another one waits, because torchrun ends all once one ends, and the first has to have printed.
     """
-    from fidgpt.processes import heartbeat, rendezvous
+    from fidgpt.processes import heartbeat
 
-    if not heartbeat.has_met():
-        rendezvous.report_failure(message)
-        if is_config and int(os.environ.get("LOCAL_RANK", "0")):  # the first one has the same error
-            time.sleep(_PATIENCE_SECONDS)
-            if "TORCHELASTIC_RUN_ID" not in os.environ:
-                return
-            # torchrun has not ended this process, so that the first one has not printed.
+    # The first one has the same error of a config.
+    if not heartbeat.has_met() and is_config and int(os.environ.get("LOCAL_RANK", "0")):
+        time.sleep(_PATIENCE_SECONDS)
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            return
+        # torchrun has not ended this process, so that the first one has not printed.
     heartbeat.report(partial(fail, message))
 
 

@@ -204,7 +204,7 @@ class DataParallel:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         joined = self._joined.pop()
-        lost = _wait_for_all() if kind is None else error
+        lost = self._wait_for_all() if kind is None else error
         here, reason = heartbeat.live(), ""
         if lost is not None and (isinstance(lost, dist.DistError) or _GLOO in str(lost)):
             reason = f"another process of the run is gone: {str(lost).splitlines()[0]:.200}"
@@ -226,6 +226,14 @@ class DataParallel:
             raise ParallelError(reason) from lost
         if kind is None and lost is not None:
             raise lost
+
+    def _wait_for_all(self) -> RuntimeError | None:
+        """Wait until all processes are done; return the error if one died."""
+        try:
+            self.world.barrier()
+        except RuntimeError as error:
+            return error
+        return None
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
         """Give a model on the meta device this process's part of the weights."""
@@ -316,16 +324,6 @@ class DataParallel:
         gathered = self.world.gather(dict(values))
         other = next(rank for rank, other in enumerate(digests) if other != digests[0])
         raise ParallelError(_first_difference(gathered[0], gathered[other], other))
-
-
-def _wait_for_all() -> RuntimeError | None:
-    """Wait until all processes are done; return the error if one died."""
-    try:
-        if dist.is_initialized():
-            dist.barrier()
-    except RuntimeError as error:
-        return error
-    return None
 
 
 def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:

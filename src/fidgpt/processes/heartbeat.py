@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from fidgpt.processes.rendezvous import Rendezvous, RendezvousFailure, Timeouts, meet
-from fidgpt.processes.reporting import Report
+from fidgpt.processes.reporting import Report, has_agent
 
 __all__ = ["Heartbeat", "advance", "begin", "has_met", "live", "report"]
 
@@ -59,13 +59,8 @@ class Heartbeat:
         self._has_raised = False
         self._num_gates = 0
         self.progress = 0
-        self.report = Report(
-            self._own,
-            run.start,
-            rank=run.rank,
-            host=run.hosts[run.rank],
-            seconds=timeouts.reporting,
-        )
+        host = run.hosts[run.rank]
+        self.report = Report(run.start, host=host, seconds=timeouts.reporting)
         self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
         self._thread.start()
 
@@ -131,18 +126,6 @@ class Heartbeat:
             found = self._gone([0])
         self.report.claim()
         return found
-
-    def part(self) -> None:
-        """Need the store no more, once the failure is reported; let others report it as well."""
-        begin = time.monotonic()
-
-        def is_alone(others: set[int]) -> bool:
-            waited = time.monotonic() - begin
-            return waited > self.timeouts.answer and not others & self._answers().keys()
-
-        self.report.leave(
-            range(self._size), seconds=self.timeouts.reporting + _POLL, is_alone=is_alone
-        )
 
     def _raise_alarm(self, ranks: list[int], text: str) -> None:
         """Raise the alarm, unless another process has."""
@@ -214,11 +197,11 @@ class Heartbeat:
         if self._leaving.wait(self.timeouts.reporting):
             return
         # The other one may be held by the main thread.
-        self._own = self.report.store = self._store
+        self._own = self._store
         reason = self.explain(TimeoutError("they do not return from a collective"))
         self.report.print(lambda: print(f"error: {reason}", file=sys.stderr, flush=True))
         sys.stdout.flush()
-        self.part()
+        _keep_store(self.run.rank, self.timeouts)
         os._exit(2)
 
 
@@ -266,10 +249,14 @@ def report(show: Callable[[], object]) -> None:
         show()
         return
     current.report.print(show)
-    if isinstance(current, RendezvousFailure):
-        current.report.leave(current.others, seconds=Timeouts().answer)
-    else:
-        current.part()
+    timeouts = current.timeouts if isinstance(current, Heartbeat) else Timeouts()
+    _keep_store(int(os.environ.get("RANK", "0")), timeouts)
+
+
+def _keep_store(rank: int, timeouts: Timeouts) -> None:
+    """Let the others learn why a run has failed, if this process keeps its store."""
+    if rank == 0 and not has_agent():
+        time.sleep(2 * timeouts.answer)
 
 
 def advance() -> None:
