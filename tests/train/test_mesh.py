@@ -247,35 +247,6 @@ def test_a_chunk_is_sent_while_the_next_is_computed(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(x.grad, projection.weight.sum(0).expand(2, 6, 4))
 
 
-def test_gradients_of_chunks_are_gathered_while_others_are_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def own(x: Tensor, dim: int | None) -> Tensor:
-        assert dim == 1
-        return x.chunk(2, 1)[0]
-
-    events: list[str] = []
-    monkeypatch.setattr(chunks, "begin_sum", recorded([], own))
-    both = recorded(events, lambda x, dim: torch.cat([x, x], dim=1))
-    monkeypatch.setattr(chunks, "begin_all_gather", both)
-    projection = nn.Linear(4, 3)
-    x, outer = torch.randn(2, 12, 4, requires_grad=True), torch.randn(2, 6, 3)
-    whole = torch.cat([outer, outer], dim=1)  # as if the other process had the same
-    projection(x).backward(whole)
-    expected = [one.grad for one in (x, projection.weight, projection.bias)]
-    x.grad = projection.weight.grad = projection.bias.grad = None
-    chunks.sum_in_chunks(projection, Processes(2), num_chunks=3, on_part=True)
-    part = projection(x)
-    torch.testing.assert_close(
-        part, nn.functional.linear(x, projection.weight, projection.bias)[:, :6]
-    )
-    with Products(events):
-        part.backward(outer)
-    assert events == ["send"] * 3 + ["wait", "compute", "compute"] * 3
-    for one, gradient in zip((x, projection.weight, projection.bias), expected, strict=True):
-        torch.testing.assert_close(one.grad, gradient)
-
-
 @pytest.mark.parametrize("dim", [None, 1])
 def test_a_gradient_is_sent_while_those_of_weights_are_computed(
     dim: int | None, monkeypatch: pytest.MonkeyPatch

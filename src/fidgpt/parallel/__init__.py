@@ -4,5 +4,4 @@ from fidgpt.parallel.axes import *
 from fidgpt.parallel.context import *
 from fidgpt.parallel.data_parallel import *
 from fidgpt.parallel.mesh import *
-from fidgpt.parallel.mesh_parallel import *
 from fidgpt.parallel.tensor import *

@@ -12,17 +12,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fidgpt.parallel.axes import MeshSizes
+from fidgpt.parallel.axes import AxisPart, MeshSizes
 from fidgpt.parallel.mesh import Mesh
 from fidgpt.parallel.places import alone_on, places_on
 from fidgpt.parallel.sharding import shard_fully, without_reduction
 from fidgpt.parallel.tensor import drops
+from fidgpt.placement import wholes
 from fidgpt.processes import ParallelError, Processes, heartbeat
 from fidgpt.processes.fused import FusedAllReduce
 from fidgpt.processes.rendezvous import RendezvousFailure, Timeouts
 from fidgpt.ranges import require_positive
 
-__all__ = ["Computation", "DataParallel", "ParallelError"]
+__all__ = ["Computation", "DataParallel", "MeshParallel", "ParallelError"]
 
 _GLOO = "gloo/transport/"  # in the messages of gloo's errors, which have no class of their own
 # torch 2.13 renames the argument, and warns about the old name.
@@ -73,6 +74,8 @@ class DataParallel:
       ValueError: timeout is not positive.
 
     Attributes:
+      mesh: the sizes of its axes, of which one may be open.
+      parts: by the name of an axis, what divides a model along it.
       timeouts: how long processes wait for each other.
       places: this process's places on the axes of the mesh.
     """
@@ -82,6 +85,8 @@ class DataParallel:
 
     def __init__(self, *, device: torch.device | None = None, timeout: float = 600.0) -> None:
         require_positive(timeout=timeout)
+        self.mesh: MeshSizes = Mesh(replicate=-1)
+        self.parts: dict[str, AxisPart] = {}
         self.timeouts = Timeouts(timeout)
         self._device = device
         self._joined: list[bool] = []
@@ -95,30 +100,46 @@ class DataParallel:
         Raises:
           ValueError: they do not fill it.
         """
-        return Mesh(replicate=world_size)
+        return self.mesh.over(world_size)
 
     @property
     def planned_size(self) -> int:
-        """The number of processes; before they have joined, the least that this could have."""
-        return self.world_size if self._joined else 1
+        """The number of processes; before they have joined, the least that fill the mesh."""
+        return self.world_size if self._joined else self.mesh.size
+
+    def _used(self, mesh: MeshSizes) -> dict[str, AxisPart]:
+        """Return the parts of axes of several processes."""
+        return {name: part for name, part in self.parts.items() if mesh.sizes.get(name, 1) > 1}
 
     def check(self, model: nn.Module, *, seq_len: int) -> None:
-        """Raise ValueError if the model, or sequences of `seq_len` tokens, cannot be divided."""
+        """Raise ValueError if a part cannot divide the model, or sequences of `seq_len` tokens."""
+        for part in self._used(self.mesh).values():
+            part.check(model, mesh=self.mesh, seq_len=seq_len)
 
     def part_of_weights(self, model: nn.Module) -> float:
         """Return the fraction of a whole model's parameters that FSDP would shard."""
-        return 1.0
+        fraction = 1.0
+        for name, part in self._used(self.mesh).items():
+            fraction *= part.part_of_weights(model, self.mesh.sizes[name])
+        return fraction
 
     def plan(self, model: nn.Module, mesh: MeshSizes) -> None:
         """Divide a model without memory as on a mesh, to measure what a process computes."""
+        for name, part in self._used(mesh).items():
+            part.plan(model, mesh.sizes[name])
 
     def undivided(self, model: nn.Module) -> list[str]:
         """Return paths of modules that processes compute whole, though they divide the others."""
-        return []
+        paths = [path for part in self._used(self.mesh).values() for path in part.undivided(model)]
+        return [*dict.fromkeys(paths)]
 
     def dropout_matches_one_process(self, model: nn.Module, mesh: MeshSizes) -> bool:
         """Return whether a step on a mesh drops the elements that one process would drop."""
-        return mesh.size == 1 or not drops(model)
+        if mesh.size == 1 or not drops(model):
+            return True
+        parts = self._used(mesh).values()
+        matches = all(part.dropout_matches_one_process(model) for part in parts)
+        return mesh.token_copies == mesh.size and matches
 
     @property
     def data_rank(self) -> int:
@@ -237,6 +258,8 @@ class DataParallel:
 
     def shard(self, model: nn.Module, precision: Computation) -> None:
         """Give a model on the meta device this process's part of the weights."""
+        for name, part in self._used(self.places.mesh).items():
+            part(model, self.places.axes[name])
         if self.places.fsdp is not None:
             apart = {p for p in model.parameters() if self.places.averaged_over(p) is not None}
             shard_fully(model, mesh=self.places.fsdp, dtype=precision.dtype, apart=apart)
@@ -250,13 +273,16 @@ class DataParallel:
 
     @contextlib.contextmanager
     def filling(self, model: nn.Module) -> Iterator[None]:
-        """Context in which full tensors may be copied into the parameters of a model."""
-        if self.places.fsdp is None:
-            yield
-            return
-        from torch.distributed.tensor.experimental import implicit_replication
+        """Context in which full tensors may be copied into the parameters of a model.
 
-        with implicit_replication():
+        Parameters that are divided along an axis are whole in it, in main memory.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(wholes(model))
+            if self.places.fsdp is not None:
+                from torch.distributed.tensor.experimental import implicit_replication
+
+                stack.enter_context(implicit_replication())
             yield
 
     def place(self, module: nn.Module) -> nn.Module:
@@ -324,6 +350,47 @@ class DataParallel:
         gathered = self.world.gather(dict(values))
         other = next(rank for rank, other in enumerate(digests) if other != digests[0])
         raise ParallelError(_first_difference(gathered[0], gathered[other], other))
+
+
+class MeshParallel(DataParallel):
+    """Divides rows, weights, sequences and matrix products over the axes of a mesh.
+
+    Every combination computes what one process would, up to the rounding of sums.
+
+    Args:
+      mesh: the size of each axis.
+      tensor: divides matrix products, if `mesh.tensor` is above 1.
+      context: divides sequences, if `mesh.context` is above 1.
+      others: by the name of another axis of the mesh, what divides a model along it.
+      device: device of the model; defaults to this process's accelerator, or the CPU.
+      timeout: seconds that processes wait for each other; see `DataParallel`.
+
+    Raises:
+      ValueError: an axis that divides weights or sequences has several processes and no part.
+      ParallelError: the processes do not fill the mesh; raised when they join.
+    """
+
+    def __init__(
+        self,
+        mesh: MeshSizes,
+        *,
+        tensor: AxisPart | None = None,
+        context: AxisPart | None = None,
+        others: Mapping[str, AxisPart] | None = None,
+        device: torch.device | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        super().__init__(device=device, timeout=timeout)
+        self.mesh = mesh
+        parts = {"tensor": tensor, "context": context, **(others or {})}
+        self.parts = {name: part for name, part in parts.items() if part is not None}
+        for axis in mesh.axes():
+            size = mesh.sizes[axis.name]
+            if axis.needs_part and size != 1 and axis.name not in self.parts:
+                raise ValueError(
+                    f"mesh.{axis.name}={size} needs a part that divides the model along that axis, "
+                    f"and {axis.name} is None: set one, or a size of 1."
+                )
 
 
 def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:

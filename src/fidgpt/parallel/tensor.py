@@ -216,7 +216,14 @@ class SplitVocabulary:
 
     def leave(self, module: nn.Module, args: object, out: Tensor) -> Tensor:
         """Gather the logits of all tokens, unless `local`; a forward hook."""
-        return out if self._is_local else _JoinedLogits.apply(out, self.shard)
+        if self._is_local:
+            return out
+        begin, size = self.begin, out.shape[-1]  # which differ between processes
+        return collectives.collective(
+            out,
+            lambda x: gather_uneven(x, self.shard, -1),
+            lambda outer: outer.narrow(-1, begin, size),
+        )
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum over all processes."""
@@ -225,19 +232,6 @@ class SplitVocabulary:
     def max(self, x: Tensor) -> Tensor:
         """Return the elementwise maximum over all processes."""
         return collectives.all_max(x, self.shard.axis)
-
-
-class _JoinedLogits(torch.autograd.Function):
-    """Logits of all tokens; the parts may differ in size."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, shard: Shard) -> Tensor:
-        ctx.shard, ctx.count = shard, x.shape[-1]
-        return gather_uneven(x, shard, -1)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        return outer[0].narrow(-1, ctx.shard.begin, ctx.count), None
 
 
 # Hooks. A stream is split along the sequence in training only, where lengths are known to fit.

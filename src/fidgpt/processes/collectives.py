@@ -117,20 +117,25 @@ class _Collective(torch.autograd.Function):
         return ctx.gradient_of(outer[0]), None, None
 
 
+def collective(x: Tensor, forward: Function, backward: Function) -> Tensor:
+    """Return `forward(x)`, whose gradient `backward` turns into that of `x`."""
+    return _Collective.apply(x, forward, backward)
+
+
 def copied(x: Tensor, axis: Processes) -> Tensor:
     """Return a whole tensor, which enters a computation that is divided over an axis."""
-    return _Collective.apply(x, lambda x: x.view_as(x), lambda outer: all_sum(outer, axis))
+    return collective(x, lambda x: x.view_as(x), lambda outer: all_sum(outer, axis))
 
 
 def summed(x: Tensor, axis: Processes) -> Tensor:
     """Return the sum of what a divided computation gives."""
-    return _Collective.apply(x, lambda x: all_sum(x, axis), lambda outer: outer)
+    return collective(x, lambda x: all_sum(x, axis), lambda outer: outer)
 
 
 def gathered(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return a whole tensor from parts, which enters a divided computation."""
     # Contiguous: of a strided tensor, each projection would keep a copy for its backward pass.
-    return _Collective.apply(
+    return collective(
         x,
         lambda x: all_gather(x, axis, dim).contiguous(),
         lambda outer: sum_scatter(outer, axis, dim),
@@ -139,7 +144,7 @@ def gathered(x: Tensor, axis: Processes, dim: int) -> Tensor:
 
 def scattered(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return this process's part of the sum of what a divided computation gives."""
-    return _Collective.apply(
+    return collective(
         x, lambda x: sum_scatter(x, axis, dim), lambda outer: all_gather(outer, axis, dim)
     )
 
@@ -147,7 +152,7 @@ def scattered(x: Tensor, axis: Processes, dim: int) -> Tensor:
 def joined(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return a whole tensor from parts, which enters a computation that all processes repeat."""
     # No view: FSDP warns of those that leave its modules, as this does with the last block.
-    return _Collective.apply(
+    return collective(
         x,
         lambda x: all_gather(x, axis, dim).clone(memory_format=torch.contiguous_format),
         lambda outer: own_part(outer, axis, dim),
@@ -156,6 +161,6 @@ def joined(x: Tensor, axis: Processes, dim: int) -> Tensor:
 
 def sliced(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return this process's part of what all processes have computed."""
-    return _Collective.apply(
+    return collective(
         x, lambda x: own_part(x, axis, dim).contiguous(), lambda outer: all_gather(outer, axis, dim)
     )

@@ -2,20 +2,19 @@
 
 import datetime
 import gc
-import multiprocessing
 import os
+import pickle
 import sys
 import tempfile
 import time
-import traceback
 import warnings
 from collections.abc import Callable
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.multiprocessing.spawn import ProcessException, start_processes
 
 __all__ = ["RanksError", "run_ranks"]
 
@@ -38,83 +37,48 @@ def run_ranks(number: int, function: Callable[[], Any], *, seconds: float = 110.
     Raises:
       RanksError: one of them failed or ended, or they take longer.
     """
-    fork = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as name, warnings.catch_warnings():
         # Python warns of threads, as those of torch's pool, which children with one do not use.
         warnings.filterwarnings("ignore", ".*fork", DeprecationWarning)
+        folder, deadline = Path(name), time.monotonic() + seconds
         gc.freeze()
-        readers: list[Any] = []
-        processes = []
-        for rank in range(number):
-            reader, writer = fork.Pipe(duplex=False)
-            process = fork.Process(
-                target=_begin,
-                args=(function, rank, number, Path(folder, "store"), seconds, writer),
-                daemon=True,
-            )
-            process.start()
-            writer.close()
-            readers.append(reader)
-            processes.append(process)
+        arguments = (function, number, folder, seconds)
+        context = start_processes(
+            _run, arguments, number, join=False, daemon=True, start_method="fork"
+        )
         gc.unfreeze()
+        assert context is not None
         try:
-            return _collect(readers, deadline=time.monotonic() + seconds)
+            while not context.join(timeout=max(0.0, deadline - time.monotonic())):
+                if time.monotonic() >= deadline:
+                    waiting = [rank for rank in range(number) if not (folder / f"{rank}").exists()]
+                    raise RanksError(
+                        f"processes {waiting} of {number} have not ended in time: they may wait "
+                        "for each other in different collectives."
+                    )
+        except ProcessException as error:
+            raise RanksError(f"process {error.error_index} of {number} failed: {error}") from error
         finally:
-            for process in processes:
-                process.join(5.0 if sys.exc_info()[0] is None else 0.0)
+            for process in filter(None, context.processes):
                 if process.is_alive():
                     process.kill()
-                    process.join()
+                process.join()
+        return [pickle.loads((folder / f"{rank}").read_bytes()) for rank in range(number)]
 
 
-def _collect(readers: list[Any], *, deadline: float) -> list[Any]:
-    """Return what each process sends; of several errors, raise the first."""
-    results: dict[int, Any] = {}
-    while len(results) < len(readers):
-        waiting = [one for rank, one in enumerate(readers) if rank not in results]
-        ready = connection.wait(waiting, max(0.0, deadline - time.monotonic()))
-        if not ready:
-            ranks = [rank for rank in range(len(readers)) if rank not in results]
-            raise RanksError(
-                f"processes {ranks} of {len(readers)} have not ended in time: they may wait for "
-                "each other in different collectives."
-            )
-        for rank, reader in enumerate(readers):
-            if reader in ready:
-                try:
-                    error, result = reader.recv()
-                except EOFError:
-                    raise RanksError(f"process {rank} of {len(readers)} has died.") from None
-                if error is not None:
-                    raise RanksError(f"process {rank} of {len(readers)} failed:\n{error}")
-                results[rank] = result
-    return [results[rank] for rank in range(len(readers))]
-
-
-def _begin(
-    function: Callable[[], Any],
-    rank: int,
-    number: int,
-    store: Path,
-    seconds: float,
-    writer: Any,
-) -> None:
-    """Call the function in a process of its own, and send what it returns."""
+def _run(rank: int, function: Callable[[], Any], number: int, folder: Path, seconds: float) -> None:
+    """Call the function in a process of its own, and leave what it returns in a file."""
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
-    try:
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{store}",
-            rank=rank,
-            world_size=number,
-            timeout=datetime.timedelta(seconds=2 * seconds),  # the parent is first
-        )
-        writer.send((None, function()))
-        dist.barrier()  # those that end first would break the connections of others
-    except BaseException:
-        writer.send((traceback.format_exc(), None))
-    writer.close()
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{folder}/store",
+        rank=rank,
+        world_size=number,
+        timeout=datetime.timedelta(seconds=2 * seconds),  # the parent is first
+    )
+    (folder / f"{rank}").write_bytes(pickle.dumps(function()))
+    dist.barrier()  # those that end first would break the connections of others
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)  # groups that are freed before the interpreter may abort the process
