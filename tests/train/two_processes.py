@@ -218,11 +218,6 @@ def _replicate(optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
 
 if __name__ == "__main__":
     task, folder, *arguments = sys.argv[1:]
-    found = {
-        "plain": plain,
-        "mixture": mixture,
-        "harmed": harmed,
-        "norms": norms,
-        "refused": refused,
-    }[task](Path(folder), *arguments)
+    tasks = {each.__name__: each for each in (plain, mixture, harmed, norms, refused)}
+    found = tasks[task](Path(folder), *arguments)
     torch.save(found, Path(folder) / f"rank{os.environ['RANK']}.pt")

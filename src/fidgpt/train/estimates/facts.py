@@ -152,8 +152,8 @@ class Facts:
       memory: what each device needs.
       memory_there: bytes that each device has; None if unknown.
       weights: what initializes the model; None if its weights are random.
-      undivided: modules with matrices that every process of the axis `tensor` computes whole.
-      drops_alike: whether dropout drops the elements that one process would drop.
+      undivided: modules with matrices that every process of an axis computes whole.
+      dropout_matches_one_process: whether dropout drops the elements that one process would drop.
       evaluators: names of the evaluators.
       copies: bytes of checkpoints that a machine keeps in memory.
     """
@@ -173,7 +173,7 @@ class Facts:
     memory_there: int | None = None
     weights: str | None = None
     undivided: tuple[str, ...] = ()
-    drops_alike: bool = True
+    dropout_matches_one_process: bool = True
     evaluators: tuple[str, ...] = ()
     copies: int = 0
 
@@ -319,7 +319,7 @@ def facts_of(
         evaluators=tuple(recipe.evaluators),
         copies=_copies(recipe.checkpoints, memory, mesh),
         undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
-        drops_alike=recipe.parallel.dropout_matches_one_process(model, mesh),
+        dropout_matches_one_process=recipe.parallel.dropout_matches_one_process(model, mesh),
     )
 
 
@@ -457,7 +457,8 @@ def footprint(
       num_sequences: sequences of a step on this device.
       device: where the model would train.
       seq_len: tokens of each that this device computes; None for all.
-      mesh: over whose axis `tensor` activations are divided, and weights are not; None for none.
+      mesh: by whose axes with parts of weights activations are divided, and weights are not; None
+        for none.
     """
     model, precision, seq_len = recipe.model, recipe.precision, seq_len or recipe.seq_len
     at_once = min(recipe.micro_batch_size or num_sequences, num_sequences)
