@@ -47,7 +47,6 @@ _IMPORTED = (
     "fidgpt.compose.shrinking",
     "fidgpt.compose.trust",
     "fidgpt.compose.tuning",
-    "fidgpt.graph.unused",
     "fidgpt.interop.hugging_face",
     "fidgpt.train.mesh_check",
     "measured",

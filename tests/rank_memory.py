@@ -1,6 +1,6 @@
 """Bytes that a process holds on each mesh of two: the script that each process runs.
 
-It prints them as a row of the table in docs/parallel.md.
+It prints them as a row of the table in benchmarks/parallel/README.md.
 """
 
 import json

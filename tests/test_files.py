@@ -15,9 +15,7 @@ from fidgpt import files
 from fidgpt.cli import app
 from fidgpt.compose.index_build import write
 from fidgpt.placement import Block
-from fidgpt.sweep import read_results
-from fidgpt.sweep.objective import objective_of
-from fidgpt.sweep.results import best, csv_of
+from fidgpt.sweep.results import csv_of
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.tensors import write_pieces
 
@@ -48,12 +46,6 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     threading.Timer(0.05, lambda: (writer.write(b"late"), writer.close())).start()
     assert files.read_bytes(pipe) == b"late"
     os.close(reader)
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "", "nul", "\udcff"])
-def test_what_is_no_json_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError):
-        files.parse_json(text)
 
 
 @pytest.mark.parametrize(
@@ -103,23 +95,6 @@ def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:
         write_pieces(path, {name: Block(torch.ones(2), (0,), (2,)) for name in ("b", "a")})
         files_of.append(path.read_bytes())
     assert len({*files_of}) == 1
-
-
-def test_rows_of_a_sweep_are_of_the_kinds_that_were_written(tmp_path: Path) -> None:
-    row = {
-        **dict.fromkeys(("name", "fingerprint", "status", "directory", "last_words"), "a"),
-        **{"values": {"seed": "1"}, "metrics": {"loss": 1.0}, "directives": [], "seconds": 1.0},
-        **dict.fromkeys(("num_steps", "step", "attempts"), 1),
-    }
-    wrong = [
-        *({**row, key: None} for key in row),
-        *({**row, "directory": name} for name in ("../../etc", "/etc")),
-        *({**row, "values": {"seed": 1}}, {**row, "directives": [1]}, [], 3),
-    ]
-    text = "".join(json.dumps(one) + "\n" for one in [row, *wrong])
-    (tmp_path / "table.jsonl").write_text(text + "[" * 100_000)
-    assert list(read_results(tmp_path)) == [row]
-    assert best([{**row, "metrics": {"loss": {}}}, row], objective_of("loss")) == row
 
 
 def test_leftovers_of_others_stay(tmp_path: Path) -> None:

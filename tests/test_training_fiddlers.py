@@ -404,16 +404,6 @@ def test_batches_of_the_dial_can_be_split(multiple_of: int) -> None:
         assert units // (units & -units) < 16, "an odd number below 16, times a power of two"
 
 
-def test_a_computed_batch_that_is_too_small_for_the_processes_is_refused(monkeypatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "1000")
-    cfg = configs.base()
-    fiddlers.make_depth(cfg, depth=4)
-    with pytest.raises(ConfigError, match="sequences are too few for world_size=1000 processes"):
-        build_trainer(cfg)
-    fiddlers.make_depth(cfg, depth=4, multiple_of=1000)
-    assert build_trainer(cfg).batch_size % 1000 == 0
-
-
 @pytest.mark.parametrize("over", [0.25, 1.0, 100, 500])
 @pytest.mark.parametrize("multiple_of", [1, 3])
 @pytest.mark.parametrize("first", ["fiddler:train_for(tokens=1000003)", "set:batch_size=24"])

@@ -165,8 +165,6 @@ def _difference(made: Composition) -> str:
             return page(made.config, other=other, other_title=FLAGS.diff)
         case "patch":
             return graph.dump_patch((other, made.config))
-        case "svg":
-            return graph.draw(made.config, since=other).svg()
         case _:
             changes = graph.diff(other, made.resolved)
             head = f"from {FLAGS.diff} to this config:\n" if changes else ""

@@ -36,9 +36,9 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "diff_form",
     "text",
-    ["text", "directives", "patch", "svg", "html"],
-    "Form of --diff: lines, directives or a patch that make the difference, a drawing, or "
-    "a page for a browser with both side by side.",
+    ["text", "directives", "patch", "html"],
+    "Form of --diff: lines, directives or a patch that make the difference, or a page for a "
+    "browser with both side by side.",
 )
 flags.DEFINE_bool("repro", False, "Print the fewest directives that reproduce this graph.")
 

@@ -18,7 +18,6 @@ from fidgpt.compose.sources import load_run
 from fidgpt.compose.trust import require_consent, require_own_files
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.unused import unused_arguments
 from fidgpt.train import Mirror, Trainer, device, mesh_check
 from fidgpt.train.checks import preflight
 from fidgpt.train.estimates.facts import check_resumable, facts_of
@@ -57,7 +56,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     rate = getattr(trainer.optimizer, "keywords", {}).get("lr")
     if isinstance(rate, int | float) and rate > _LARGEST_RATE:
         warnings = [*warnings, f"optimizer.lr={rate:g} is so large that the model will diverge."]
-    warn([*warnings, *unused_arguments(made.config), *report.without_effect(made)])
+    warn([*warnings, *report.without_effect(made)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
@@ -191,8 +190,9 @@ def _resumed(catalogue: Catalogue) -> fdl.Config:
     if not runs.is_as_begun(path, cfg):
         warn(
             [
-                f"{path / 'config.json'} is not the config that the run began with: it was edited, "
-                "and the run continues with what it holds. Changes by --config are checked and "
+                f"{path / 'config.json'} is not the config that the run began with: it, "
+                "or a constructor that it names, was edited, and the run continues with what it "
+                "holds. Changes by --config are checked and "
                 f"recorded instead; {path / 'command.txt'} with --print=json prints the first one."
             ]
         )

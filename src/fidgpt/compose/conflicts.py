@@ -15,10 +15,11 @@ from fidgpt.graph import ConfigError, clone, diff, find_parameter
 from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.difference.changes import SharingChanged, describe
 from fidgpt.graph.difference.expectations import Unmet
-from fidgpt.graph.edits import Edit, carry_out, is_same
+from fidgpt.graph.edits import Edit, carry_out
 from fidgpt.graph.errors import listed
 from fidgpt.graph.fiddle import argument_history, raw_arguments
 from fidgpt.graph.hints import is_quantity
+from fidgpt.graph.identity import is_same
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import parse_path
 from fidgpt.graph.provenance import (

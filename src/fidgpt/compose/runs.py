@@ -24,12 +24,12 @@ from fidgpt.configs import constraints as rules
 from fidgpt.cost import shortened, with_zeros, without_memory
 from fidgpt.files import read_json
 from fidgpt.graph import ConfigError, Resolved
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.building import Constraint, shown, shown_last
 from fidgpt.graph.outlines import rows
 from fidgpt.graph.permissions import allowed_changes
 from fidgpt.graph.provenance import dump_provenance
 from fidgpt.graph.secrets import redacted_value
-from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.device import first_line, is_lack_of_memory

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 
 from fidgpt.graph import errors, fiddle, formulas, hints, selectors, walk
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import (
     Change,
-    ItemMoved,
     PartAdded,
     SharingChanged,
     TagsChanged,
@@ -21,7 +21,6 @@ from fidgpt.graph.difference.changes import (
 )
 from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
-from fidgpt.graph.storage.bound import BoundGraph
 
 
 def has_directive(change: Change) -> bool:
@@ -62,7 +61,7 @@ def _list_of(change: Change) -> str | None:
     """Return the path of the list or dict of which an item was added, moved or removed."""
     is_new = change.old.value is fdl.NO_VALUE and change.path.endswith("]")
     is_gone = change.new.path is None and re.search(r"\[\d+\]$", change.path)
-    is_item = isinstance(change, ItemMoved) or is_new or is_gone
+    is_item = is_new or is_gone
     return change.path.rpartition("[")[0] if is_item else None
 
 

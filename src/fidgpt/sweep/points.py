@@ -22,10 +22,10 @@ from fidgpt.compose.messages import Written
 from fidgpt.compose.runs import build_trainer, constraints_of, try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, check_and_bind, find_parameters, resolve
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
-from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed

@@ -76,9 +76,6 @@ def initial_weights(
         print_stderr(f"{_counted(spare)} not used: {_some(spare)}.")
 
 
-initial_weights.REMOVED = {"tell": None}  # pyright: ignore[reportFunctionMemberAccess]
-
-
 def _check_words(
     own: Mapping[str, Tensor], only: Sequence[str], renamed: Mapping[str, str]
 ) -> None:
