@@ -20,8 +20,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt import configs, fiddlers, graph, model
-from fidgpt.compose.runs import build_trainer
-from fidgpt.compose.shrinking import shrink
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.gradients import reduce_gradients
@@ -29,6 +27,8 @@ from fidgpt.parallel.places import Places
 from fidgpt.placement import Split
 from fidgpt.processes import Processes, collectives
 from fidgpt.processes.ranks import run_ranks
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.shrinking import shrink
 from fidgpt.train import Trainer
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import PassShare

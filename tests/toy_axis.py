@@ -17,14 +17,14 @@ from small_models import whole_weights
 from torch import Tensor, nn
 
 from fidgpt import configs, fiddlers, train
-from fidgpt.compose.runs import build_trainer
-from fidgpt.compose.shrinking import shrink
 from fidgpt.model import SwiGLU
 from fidgpt.parallel import Axis, AxisPart, Mesh, MeshSizes, Weights, axis_size
 from fidgpt.placement import Shard
 from fidgpt.processes import Processes
 from fidgpt.processes.collectives import all_max, gathered, scattered
 from fidgpt.processes.ranks import run_ranks
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.shrinking import shrink
 from fidgpt.train.mesh_check import check_mesh
 from fidgpt.train.trackers.trackers import read_rows
 

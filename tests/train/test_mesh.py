@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, fiddlers, graph, model, tags, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError
 from fidgpt.parallel import Mesh, MeshParallel, ParallelError, TensorParallel, chunks, entries
 from fidgpt.parallel.entries import can_defer_weight_grad, gather_input
 from fidgpt.parallel.tensor import rank_local_rng
 from fidgpt.processes import Processes
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.estimates.facts import summary_of
 from fidgpt.train.estimates.summary_text import summary_text

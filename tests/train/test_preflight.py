@@ -80,10 +80,10 @@ from custom_modules import (
 from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.places import alone_on
 from fidgpt.processes import Processes
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.checks import module_trials, preflight
 
 WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {

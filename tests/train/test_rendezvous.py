@@ -14,7 +14,6 @@ from forked import run_ranks, variables_of_ranks
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt import configs, fiddlers, graph
-from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import DataParallel, MeshParallel, ParallelError
 from fidgpt.processes import heartbeat, rendezvous
 from fidgpt.processes.heartbeat import Heartbeat
@@ -26,6 +25,7 @@ from fidgpt.processes.rendezvous import (
     list_ranks,
 )
 from fidgpt.processes.reporting import Report
+from fidgpt.runs.building import build_trainer
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
 FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}
