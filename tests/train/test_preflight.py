@@ -1,6 +1,7 @@
 """Custom components that would silently ruin a run are named before it; right ones pass."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.places import alone_on
+from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.testing import check_component
 from fidgpt.train.checks import module_trials, preflight
