@@ -11,11 +11,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fidgpt.compose import runs, sources
-from fidgpt.compose.trust import require_own_files
+from fidgpt.compose.reproduction import allow_flags, train_command
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
+from fidgpt.runs.directories import load_run
 from fidgpt.sweep.axes import split_value
 from fidgpt.sweep.report.statistics import (
     METHOD,
@@ -122,7 +122,7 @@ def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None
     axes = [f"{first[i][0]}{first[i][1]},{second[i][1]}" for i in varying]
     axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
     flags = [f"--config={prefix}{value}" for prefix, value in first]
-    words = [*runs.allow_flags(allowed), *flags[:begin], axis, *flags[end:], "--repeat=seed:3"]
+    words = [*allow_flags(allowed), *flags[:begin], axis, *flags[end:], "--repeat=seed:3"]
     return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
 
 
@@ -146,9 +146,7 @@ def differing(
 
 def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
     try:
-        lines = list(
-            outlines.rows(sources.load_run(record.directory, allowed=allowed), defaults=True)
-        )
+        lines = list(outlines.rows(load_run(record.directory, allowed=allowed), defaults=True))
     except (ConfigError, RunError):
         return None
     own = [one for one in lines if one.path and one.text and one.kind != "inherited"]
@@ -237,7 +235,7 @@ def page(document: dict[str, Any]) -> str:
 
 def best_command(report: Report, *, allowed: Sequence[str] = ()) -> str:
     """Return a command that runs the best point again."""
-    return runs.train_command(report.best.row["directives"], allowed=allowed)
+    return train_command(report.best.row["directives"], allowed=allowed)
 
 
 def write_page(
@@ -251,7 +249,7 @@ def write_page(
       allowed: packages of the user's own that configs may name.
 
     Raises:
-      ConfigError: Plotly is missing, or the directory of the sweep has links out of it.
+      ConfigError: Plotly is missing.
       OSError: the file cannot be written.
     """
     if importlib.util.find_spec("plotly") is None:
@@ -259,8 +257,6 @@ def write_page(
             'the page needs Plotly. Install it with: pip install "fidgpt[report]" or print the '
             "tables alone, with --nopage"
         )
-    if out is None:
-        require_own_files(report.directory)
     path = report.directory / "report.html" if out is None else Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page(document(report, allowed=allowed)))
