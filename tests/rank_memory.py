@@ -1,6 +1,6 @@
 """Bytes that a process holds on each mesh of two: the script that each process runs.
 
-It prints them as a row of the table in docs/parallel.md.
+It prints them as a row of the table in benchmarks/parallel/README.md.
 """
 
 import json
@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from fidgpt import configs, fiddlers, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.data import Batch
 from fidgpt.parallel import DataParallel
+from fidgpt.runs.building import build_trainer
 
 HIDDEN, FFN, HEAD, VOCAB, LAYERS, TOKENS, ROWS = 128, 384, 32, 512, 2, 64, 4
 Change = Callable[[fdl.Config], object]

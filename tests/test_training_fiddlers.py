@@ -11,10 +11,10 @@ from small_models import start
 
 from fidgpt import configs, data, fiddlers, optim, tags, train
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.trackers import added_by_kind
 from fidgpt.graph import ConfigError, bind, build, fingerprint, set_tag, title
 from fidgpt.model import Transformer, materialize
+from fidgpt.runs.building import build_trainer
 
 MADE = {
     "use_adamw": torch.optim.AdamW,
@@ -402,16 +402,6 @@ def test_batches_of_the_dial_can_be_split(multiple_of: int) -> None:
         units, rest = divmod(batch, multiple_of)
         assert rest == 0
         assert units // (units & -units) < 16, "an odd number below 16, times a power of two"
-
-
-def test_a_computed_batch_that_is_too_small_for_the_processes_is_refused(monkeypatch) -> None:
-    monkeypatch.setenv("WORLD_SIZE", "1000")
-    cfg = configs.base()
-    fiddlers.make_depth(cfg, depth=4)
-    with pytest.raises(ConfigError, match="sequences are too few for world_size=1000 processes"):
-        build_trainer(cfg)
-    fiddlers.make_depth(cfg, depth=4, multiple_of=1000)
-    assert build_trainer(cfg).batch_size % 1000 == 0
 
 
 @pytest.mark.parametrize("over", [0.25, 1.0, 100, 500])

@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 
 from fidgpt import configs, data, fiddlers
-from fidgpt.compose.runs import build_trainer
 from fidgpt.data.prepare import main
 from fidgpt.model import materialize
 from fidgpt.parallel import DataParallel
+from fidgpt.runs.building import build_trainer
 
 BYTES = data.ByteTokenizer(special_tokens=["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"])
 END = BYTES.end_of_text

@@ -80,9 +80,9 @@ from custom_modules import (
 from torch import Tensor, nn
 
 from fidgpt import configs, data, fiddlers, model, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.mesh import ALONE
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.checks import module_trials, preflight
 
 WRONG_MODULES: dict[str, tuple[Callable[[], fdl.Config], str]] = {

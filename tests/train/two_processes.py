@@ -13,11 +13,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from fidgpt import configs, fiddlers, graph, optim, parallel, train
-from fidgpt.compose.runs import build_trainer
+from fidgpt.data import Batch
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
 from fidgpt.parallel.statistics import ProcessStatistics
 from fidgpt.placement import whole_of
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.state import TrainState
 
@@ -34,7 +35,7 @@ def plain(path: Path) -> dict[str, Any]:
     seen = []
     read = trainer.stream.batch
 
-    def remember(step: int, *, rank: int = 0, world_size: int = 1) -> Tensor:
+    def remember(step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         time.sleep(LATE * rank)
         seen.append(read(step, rank=rank, world_size=world_size))
         return seen[-1]
@@ -46,8 +47,10 @@ def plain(path: Path) -> dict[str, Any]:
     model = trainer.model
     assert isinstance(model, Transformer)
     return {
-        "tokens": torch.stack(seen[-cfg.num_steps :]),  # the first are read by checks
-        "whole": torch.stack([read(step) for step in range(cfg.num_steps)]),
+        "tokens": torch.stack(
+            [batch.tokens for batch in seen[-cfg.num_steps :]]
+        ),  # the first are read by checks
+        "whole": torch.stack([read(step).tokens for step in range(cfg.num_steps)]),
         "table": model.embedding.weight.detach(),
         "refused": refused,
         "tied": model.embedding.weight is model.unembedding.weight,

@@ -41,8 +41,6 @@ class GrowingBatch(WrappedStream):
 
     stream: IndexedStream
 
-    WRAPPED: ClassVar[tuple[str, str]] = ("stream", "batch_growth")
-
     def __init__(
         self, stream: IndexedStream, *, batch_size: int, schedule: Schedule, multiple_of: int = 1
     ) -> None:
@@ -106,8 +104,6 @@ class GrowingSequence(WrappedStream):
     """
 
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {"schedule": "restart"}
-
-    WRAPPED: ClassVar[tuple[str, str]] = ("stream", "seq_len_growth")
 
     def __init__(
         self, stream: TrainingStream, *, seq_len: int, schedule: Schedule, min_seq_len: int

@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
-from typing import ClassVar
 
 from fidgpt.data.batches import Batch
 from fidgpt.data.streams import TrainingStream, WrappedStream
@@ -37,8 +36,6 @@ class Prefetch(WrappedStream):
     Raises:
       ValueError: `depth` or `num_workers` is not from 1 to 1,000.
     """
-
-    WRAPPED: ClassVar[tuple[str, str]] = ("stream", "prefetch")
 
     def __init__(self, stream: TrainingStream, *, depth: int = 2, num_workers: int = 1) -> None:
         for name, value in {"depth": depth, "num_workers": num_workers}.items():

@@ -67,6 +67,7 @@ _MACHINERY = (
     os.path.join(_FIDGPT, "graph") + os.sep,
     os.path.join(_FIDGPT, "cli") + os.sep,
     os.path.join(_FIDGPT, "compose") + os.sep,
+    os.path.join(_FIDGPT, "runs") + os.sep,
     contextlib.__file__,  # which calls what a context manager decorates
 )
 _current: ContextVar[tuple[Source | None, FrameType | None]] = ContextVar(

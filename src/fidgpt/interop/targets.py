@@ -17,10 +17,10 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, suggest, walk
 from fidgpt.graph.cloning import clone
+from fidgpt.graph.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.paths import describe
 from fidgpt.graph.provenance import written_in
-from fidgpt.graph.storage.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 from fidgpt.graph.values import as_asked, read_value
 from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
 from fidgpt.interop.hydra import Composed, read_composed

@@ -112,9 +112,6 @@ class Transformer(LanguageModel):
     """
 
     MOST_LAYERS: ClassVar[int] = 1024  # each is built, so that a typo could take all memory
-    ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
-        ("sharing", "float8", "recompute", "compile")
-    )
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
         "float8": "restart",
         "recompute": "live",

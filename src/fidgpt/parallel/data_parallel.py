@@ -80,7 +80,6 @@ class DataParallel:
       places: this process's places on the axes of the mesh.
     """
 
-    ADDED: ClassVar[Mapping[str, object]] = {"timeout": 600.0}
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {"timeout": "live"}
 
     def __init__(self, *, device: torch.device | None = None, timeout: float = 600.0) -> None:

@@ -16,12 +16,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt import graph
-from fidgpt.compose import runs, sources
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
+from fidgpt.compose.reproduction import allow_flags, train_command
 from fidgpt.graph import ConfigError
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.model import InitError
+from fidgpt.runs.directories import load_run
 from fidgpt.sweep import objective as objectives
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import DryRuns, Point
@@ -186,7 +187,7 @@ class Bisection:
         self.threshold = threshold
         self.allowed = tuple(allowed)
         self._ends = [] if steps is None else [f"set:num_steps={steps}"]
-        graphs = [sources.load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
+        graphs = [load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
         for run, cfg in zip((self.good, self.bad), graphs, strict=True):
             objectives.refuse_unreportable(self.objective, cfg)
             objectives.refuse_unreported_by(self.objective, run)
@@ -216,7 +217,7 @@ class Bisection:
         Raises:
           Stopped: a signal stopped the runs.
         """
-        jobs = jobs_of(points, self.directory, runs.allow_flags(self.allowed))
+        jobs = jobs_of(points, self.directory, allow_flags(self.allowed))
         table = ResultsTable(self.directory, jobs)
         todo = [job for job in jobs if table.row(job)["status"] not in ("finished", "diverged")]
         if todo:
@@ -339,7 +340,7 @@ class Bisection:
         with contextlib.suppress(ConfigError):
             found = graph.repro(
                 self._composed(pieces),
-                {self._begin: good},
+                [self._begin],
                 compose=lambda given: compose(list(given)[1:], self._catalogue, base=good).config,
             )
             if found.is_same:
@@ -370,7 +371,7 @@ class Bisection:
         commands = {"the good run with only these changes": directives}
         commands |= {"the bad run without these changes": cure} if cure else {}
         for what, given in commands.items():
-            lines += [f"{what}:", f"  {runs.train_command(given, allowed=self.allowed)}"]
+            lines += [f"{what}:", f"  {train_command(given, allowed=self.allowed)}"]
         return "\n".join(lines)
 
     def _new_point(self, pieces: Pieces) -> Point | str:

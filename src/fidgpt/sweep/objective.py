@@ -9,10 +9,10 @@ from typing import Any
 import fiddle as fdl
 import torch
 
-from fidgpt.compose.runs import build_trainer
 from fidgpt.files import read_json, write_whole
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.model.reports import collecting
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import Trainer
 from fidgpt.train.loss import NextToken
 from fidgpt.train.trackers.trackers import read_rows

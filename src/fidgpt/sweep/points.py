@@ -19,15 +19,16 @@ from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, takes_numbers
 from fidgpt.compose.messages import Written
-from fidgpt.compose.runs import build_trainer, constraints_of, try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, check_and_bind, find_parameters, resolve
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
-from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
+from fidgpt.runs.building import build_trainer, constraints_of, try_optimizer
+from fidgpt.runs.ineffective import without_effect
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.estimates.facts import measured_flops
@@ -212,7 +213,7 @@ class Maker:
             edits = {one.number: _edits(one) for one in made.effects}
             with contextlib.suppress(ConfigError):
                 mistakes |= {("", line): line for line in conflicts.outdated(made)}
-            outside |= dict.fromkeys([*report.reaching_out(made), *report.without_effect(made)])
+            outside |= dict.fromkeys([*report.reaching_out(made), *without_effect(made)])
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):
                 mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)

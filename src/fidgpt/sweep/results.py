@@ -21,7 +21,6 @@ from rich.text import Text
 
 import fidgpt
 from fidgpt.compose.directives import DEFAULT_CONFIG
-from fidgpt.compose.trust import require_own_files
 from fidgpt.files import is_inside, parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
@@ -63,10 +62,9 @@ def claim(directory: Path) -> None:
     """Make the directory of a sweep or a search, or join one.
 
     Raises:
-      ConfigError: it holds no sweep, but files that a sweep would replace, or links out of it.
+      ConfigError: it holds no sweep, but files that a sweep would replace.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    require_own_files(directory)
     if not any((directory / name).exists() for name in (LOCK, TABLE)):
         if others := [name for name in _REPLACED if os.path.lexists(directory / name)]:
             raise ConfigError(

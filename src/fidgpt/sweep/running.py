@@ -10,10 +10,11 @@ import torch
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt.compose import runs
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
+from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, dump, fingerprint
+from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import results
 from fidgpt.sweep.axes import Axis, Item, with_files_read
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
@@ -97,7 +98,7 @@ class Sweep:
     @property
     def jobs(self) -> list[Job]:
         """The points as command lines and directories, for any runner."""
-        return jobs_of(self.points, self.directory, runs.allow_flags(self.allowed))
+        return jobs_of(self.points, self.directory, allow_flags(self.allowed))
 
     def run(
         self,
@@ -175,5 +176,5 @@ def default_name(items: Sequence[Item]) -> str:
     fixed = [item for item in items if isinstance(item, str)]
     names = [item.identity if isinstance(item, Axis) else [item] for item in items]
     digest = hashlib.sha256(repr([one for name in names for one in name]).encode()).hexdigest()
-    base = runs.name_of_base(fixed[:1])
+    base = name_of_base(fixed[:1])
     return f"sweep-{base}-{digest[:8]}"

@@ -28,13 +28,14 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt import files
-from fidgpt.compose import runs
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import split_directive, takes_numbers
+from fidgpt.compose.reproduction import allow_flags, train_command
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
 from fidgpt.model import InitError
+from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import objective as objectives
 from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read, written
 from fidgpt.sweep.objective import Objective
@@ -384,7 +385,7 @@ class Found:
         if (row := self.best) is not None:
             value = row["metrics"][self.objective.name]
             lines.append(f"best: {row['name']}, {self.objective.name} {value:.4f}")
-            lines.append(f"  {runs.train_command(row['directives'], allowed=self.allowed)}")
+            lines.append(f"  {train_command(row['directives'], allowed=self.allowed)}")
         return Group(results_table(self.results, self.objective), *map(Text, lines))
 
 
@@ -440,7 +441,7 @@ class Search:
         }
         texts = [item if isinstance(item, str) else item.text for item in items]
         digest = hashlib.sha256(repr([texts, self.objective.text]).encode()).hexdigest()[:8]
-        name = f"search-{runs.name_of_base(directives)}-{digest}"
+        name = f"search-{name_of_base(directives)}-{digest}"
         self.directory = Path(directory or Path("runs") / name)
 
     @property
@@ -473,7 +474,7 @@ class Search:
 
     def _job(self, chosen: Sequence[Choice]) -> Job:
         point = self.points.point(chosen, self.points.graph(chosen))
-        return jobs_of([point], self.directory, runs.allow_flags(self.allowed))[0]
+        return jobs_of([point], self.directory, allow_flags(self.allowed))[0]
 
     def study(self, *, parallel: bool = False) -> optuna.Study:
         """Open the study, which several processes may share, creating it if there is none.

@@ -1,8 +1,8 @@
 """The number format that a model computes in, while its weights are kept in float32."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -199,7 +199,6 @@ class Float32(_Format):
       ValueError: torch has no such setting.
     """
 
-    ADDED: ClassVar[Mapping[str, object]] = {"products": None}
     dtype = torch.float32
     scaling: LossScaling | None = None
 

@@ -102,9 +102,6 @@ class Trainer:
         of other metrics, or the mesh of `parallel` cannot divide the model.
     """
 
-    ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
-        ("batch_growth", "seq_len_growth", "prefetch", "replay")
-    )
     # What may change on resume: "live" affects no number, "restart" those that follow.
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
         "optimizer": "restart",

@@ -11,13 +11,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fidgpt.compose import runs, sources
 from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.reproduction import command_for
-from fidgpt.compose.trust import require_own_files
+from fidgpt.compose.reproduction import allow_flags, command_for, train_command
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
+from fidgpt.runs.directories import load_run
 from fidgpt.sweep.axes import split_value
 from fidgpt.sweep.report.statistics import (
     METHOD,
@@ -168,11 +167,11 @@ def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
     """Return a command for a point's config, or with its directives if that cannot be read."""
     given = record.row["directives"]
     try:
-        cfg = sources.load_run(record.directory, allowed=tuple(allowed))
+        cfg = load_run(record.directory, allowed=tuple(allowed))
         catalogue = own_catalogue(tuple(allowed))
         return command_for(cfg, catalogue, directives=given, allowed=allowed).strip()
     except (ConfigError, RunError):
-        return runs.train_command(given, allowed=allowed)
+        return train_command(given, allowed=allowed)
 
 
 def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
@@ -197,7 +196,7 @@ def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None
     axes = [f"{first[i][0]}{first[i][1]},{second[i][1]}" for i in varying]
     axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
     flags = [f"--config={prefix}{value}" for prefix, value in first]
-    words = [*runs.allow_flags(allowed), *flags[:begin], axis, *flags[end:], "--repeat=seed:3"]
+    words = [*allow_flags(allowed), *flags[:begin], axis, *flags[end:], "--repeat=seed:3"]
     return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
 
 
@@ -221,9 +220,7 @@ def differing(
 
 def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
     try:
-        lines = list(
-            outlines.rows(sources.load_run(record.directory, allowed=allowed), defaults=True)
-        )
+        lines = list(outlines.rows(load_run(record.directory, allowed=allowed), defaults=True))
     except (ConfigError, RunError):
         return None
     own = [one for one in lines if one.path and one.text and one.kind != "inherited"]
@@ -344,12 +341,10 @@ def write_report(
       allowed: packages of the user's own that configs may name.
 
     Raises:
-      ConfigError: Plotly is missing, or the directory of the sweep has links out of it.
+      ConfigError: Plotly is missing.
       OSError: a file cannot be written.
     """
     base = Path(out) if out is not None else report.directory / "report"
-    if out is None:
-        require_own_files(report.directory)
     if with_page and importlib.util.find_spec("plotly") is None:
         raise ConfigError(
             'the page needs Plotly. Install it with: pip install "fidgpt[report]" or write the '

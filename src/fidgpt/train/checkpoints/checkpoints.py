@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -217,8 +217,6 @@ class Checkpoints:
     writer: WriteAtOnce | None = None
     mirror: Mirror | None = None
     memory: MemoryCheckpoints | None = None
-
-    ADDED: ClassVar[Mapping[str, object]] = {"memory": None}
 
     def __post_init__(self) -> None:
         require_size(every=self.every, keep_last=self.keep_last)
@@ -573,7 +571,7 @@ def check_fit(
 
 
 def _require_fit(path: Path, weights: tensors.Stored, own: Mapping[str, Tensor]) -> None:
-    if wrong := tensors.misfits(weights.kinds, own):
+    if wrong := tensors.mismatches(weights.kinds, own):
         raise CheckpointError("\n  ".join([f"{path} does not fit this model:", *wrong]))
 
 

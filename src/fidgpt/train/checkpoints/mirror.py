@@ -242,7 +242,6 @@ class Mirror:
             of fsspec; `gcsfs` or `s3fs` may have to be installed.
     """
 
-    REMOVED: ClassVar[Mapping[str, object]] = {"tell": None}
     SENDS: ClassVar[Mapping[str, str]] = {"url": "checkpoints"}
 
     def __init__(self, url: str) -> None:
