@@ -208,7 +208,7 @@ def take(cfg: fdl.Config[Trainer]) -> Taken:
 
     def batch(step: int, *, rank: int, world_size: int) -> Batch:
         with unset_fake_temporarily():
-            return rows.clone()
+            return Batch(rows.clone(), counted.clone())
 
     trainer.stream = SimpleNamespace(batch=batch, full_batches=float)
     with _patched(), trainer.parallel:

@@ -18,7 +18,6 @@ from fidgpt import configs, fiddlers, train
 from fidgpt.model import Transformer
 from fidgpt.parallel.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.checks import preflight
 from fidgpt.train.trackers.trackers import read_rows
 
 NUM_STEPS = 3
@@ -148,43 +147,6 @@ def losses(path: Path, **options: Any) -> list[float]:
     return [row["loss"] for row in read_rows(path / "metrics.jsonl")]
 
 
-class Unsharded(torch.optim.Optimizer):
-    """Adds plain tensors to parameters, which may be sharded."""
-
-    def __init__(self, params: Any, *, lr: float = 0.1) -> None:
-        super().__init__(params, {"lr": lr})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.sub_(torch.ones(parameter.shape) * group["lr"])
-
-
-class Sharded(Unsharded):
-    """Adds what is sharded as the parameters are."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                parameter.sub_(torch.ones_like(parameter) * group["lr"])
-
-
-def refusal(kind: type[torch.optim.Optimizer]) -> str:
-    """Return why an optimizer is refused before a run; "" if it is not."""
-    cfg = configs.debug()
-    fiddlers.use_fsdp(cfg)
-    cfg.optimizer = fdl.Partial(kind)
-    trainer = build_trainer(cfg)
-    with trainer.parallel:
-        try:
-            preflight.check_components(trainer)
-        except train.ComponentError as error:
-            return str(error)
-    return ""
-
-
 def main(path: Path, number: int) -> None:
     """Leaves what every case gives each of so many processes, in a file of each.
 
@@ -198,7 +160,6 @@ def main(path: Path, number: int) -> None:
             whole_run = losses(path / "run")
             resumed = losses(path / "run", resume=True, resume_step=2)
             left |= {"runs": (whole_run, resumed)}
-            left |= {"refused": {kind.__name__: refusal(kind) for kind in (Unsharded, Sharded)}}
         torch.save(left, path / f"rank{dist.get_rank()}.pt")
 
     run_ranks(number, leave, seconds=300)

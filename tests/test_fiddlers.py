@@ -15,6 +15,7 @@ from fidgpt import configs, fiddlers, train
 from fidgpt.data import Batch
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
 from fidgpt.model import materialize
+from fidgpt.runs import building
 from fidgpt.runs.building import build_trainer
 
 pytestmark = pytest.mark.slow
@@ -132,7 +133,7 @@ def try_to_build(cfg: fdl.Config) -> train.Trainer:
     seen = fingerprint([bound.model, bound.seq_len, bound.parallel])  # all that the trial looks at
     if seen in PASSED:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs, "try_model", lambda _: None)
+            patch.setattr(building, "try_model", lambda _: None)
             return build_trainer(cfg)
     trainer = build_trainer(cfg)
     PASSED.add(seen)

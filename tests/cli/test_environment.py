@@ -135,7 +135,7 @@ def test_the_last_words_of_a_point_hold_no_secret_however_they_are_folded(
 ) -> None:
     monkeypatch.setenv("LAB_KEY", VALUE)
     build(fdl.Config(dict, key="${secret:LAB_KEY}"))
-    point = Point((), (), "1" * 64, "a", Cost(1, 1, 1))
+    point = Point((), "1" * 64, "a", Cost(1, 1, 1), {})
     jobs = jobs_of([point], tmp_path)
     results.ResultsTable(tmp_path, jobs).ended(jobs[0], Ending("failed", f"{VALUE} was refused"))
     rows = results.read_results(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 import sharded
 import torch
 from forked import Python, run_ranks
-from sharded import CASES, Sharded, Unsharded, refusal, trained, trainer_of
+from sharded import CASES, trained, trainer_of
 
 from fidgpt.parallel import DataParallel, FullyShardedDataParallel, ParallelError
 from fidgpt.train.trackers.trackers import read_rows
@@ -91,16 +91,6 @@ def test_memory_falls_with_the_number_of_shards(left, number: int, case: str, sh
 def test_a_resumed_run_is_bit_for_bit_the_run_that_never_stopped(left) -> None:
     whole, resumed = left[2][0]["runs"]
     assert len(whole) == 4 and resumed == whole
-
-
-def test_an_optimizer_is_tried_on_parameters_as_they_will_be_sharded(left) -> None:
-    for rank in left[2]:
-        assert (
-            "cannot step the weights of this model, which are sharded over processes"
-            in (rank["refused"]["Unsharded"])
-        )
-        assert rank["refused"]["Sharded"] == ""
-    assert refusal(Unsharded) == refusal(Sharded) == ""  # on one process
 
 
 def test_a_number_of_shards_has_to_divide_the_processes() -> None:

@@ -23,7 +23,8 @@ class WithPenalty(NextToken):
         self, tokens: Tensor, counted: Tensor | None = None, share: Share | None = None
     ) -> Tensor:
         loss = super().forward(tokens, counted, share)
-        penalty = 100 * self.model.unembedding.weight.square().mean()
+        table = self.model.get_parameter("unembedding.weight")
+        penalty = 100 * table.square().mean()
         report_metric("penalty", penalty)
         return loss + (penalty if share is None else scaled(penalty, share.of_targets))
 

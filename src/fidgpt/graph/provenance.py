@@ -122,14 +122,6 @@ def attributed_to(source: Source | str) -> Iterator[None]:
         _current.reset(token)
 
 
-@contextlib.contextmanager
-def written_in(file: str, line: int) -> Iterator[None]:
-    """Record a line of a file, instead of one of code, with every assignment made inside."""
-    by, _ = _current.get()
-    with history.custom_location(lambda: _cached_location(file, line, None, by)):
-        yield
-
-
 def assignments_of(part: fdl.Buildable, key: fiddle.Key, steps: str = "") -> list[Assignment]:
     """Return the assignments to an argument, newest first.
 

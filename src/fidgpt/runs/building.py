@@ -12,7 +12,7 @@ import torch
 from fidgpt import graph
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.configs import constraints as rules
-from fidgpt.cost import shortened, with_zeros, without_memory
+from fidgpt.cost import one_block_of_each_kind, with_zeros, without_memory
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.building import Constraint, shown, shown_last
 from fidgpt.model.materialization import check_inits
@@ -72,7 +72,7 @@ def try_model(trainer: Trainer) -> None:
       ConfigError: components of the model do not fit each other.
     """
     check_inits(trainer.model)
-    with shortened(trainer.model):
+    with one_block_of_each_kind(trainer.model):
         if _runs_small(trainer):
             return
         model = without_memory(trainer.model)  # which a module may change when it runs

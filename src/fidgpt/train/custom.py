@@ -4,7 +4,6 @@ import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,35 +53,23 @@ def custom_part(value: object) -> Any:
     return None
 
 
-def _source(kind: Any, methods: Sequence[str]) -> str:
-    """Return the file and line of the first method that a class defines, or of a function."""
-    own = [vars(base) for base in getattr(kind, "__mro__", ()) if is_custom(base)]
-    defined = [base[name] for name in methods for base in own if name in base]
-    function = inspect.unwrap(defined[0] if defined else kind)
-    try:
-        file = inspect.getsourcefile(function) or ""
-        code = getattr(function, "__code__", None)
-        line = code.co_firstlineno if code else inspect.getsourcelines(function)[1]
-    except (OSError, TypeError):  # made without a file
-        return kind.__module__
-    path = Path(file)
-    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{short}:{line}"
-
-
-def describe(path: str, part: object, custom: Any, *methods: str) -> str:
+def describe(path: str, part: object, custom: Any) -> str:
     """Return `path (Class, file:line)` of a component that is, or holds, something custom.
 
     Args:
       path: in the model or the run.
       part: the component.
       custom: the custom class or function.
-      methods: whose line is shown, the first that the class defines; else that of the class.
     """
-    where = _source(custom, methods)
-    if custom_class(type(part)) is custom or custom is part:
-        return f"{path} ({custom.__name__}, {where})"
-    return f"{path} ({type(part).__name__} with {custom.__name__}, {where})"
+    try:
+        file = Path(inspect.getsourcefile(custom) or "")
+        short = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+        where = f"{short}:{max(inspect.getsourcelines(custom)[1], 1)}"
+    except (OSError, TypeError):  # made without a file
+        where = custom.__module__
+    is_custom_itself = custom_class(type(part)) is custom or custom is part
+    kind = "" if is_custom_itself else f"{type(part).__name__} with "
+    return f"{path} ({kind}{custom.__name__}, {where})"
 
 
 def failure(error: Exception) -> str:

@@ -389,7 +389,7 @@ class Trainer:
         check_vocab_size(self.stream.tokenizer, vocab_size=self.vocab_size)
         for evaluator in self.evaluators.values():
             evaluator.prepare(show_progress=show_progress)
-        preflight.check_streams(self)
+        preflight.check_stream(self)
 
     def setup(
         self, run: RunDirectory, *, resume: bool = False, resume_step: int | None = None

@@ -217,13 +217,8 @@ def cache_sizes(
 ) -> tuple[int, int, int] | None:
     """Return the `cache` of a `Summary`."""
     replica = precision.replica(cost.without_memory(model)).eval()
-    found = _known(
-        lambda: cost.of_depth(
-            replica,
-            lambda: tuple(cost.cache_bytes(replica, context=count) for count in (1, seq_len)),
-        )
-    )
-    return None if found is None else (found[0], found[1], seq_len)
+    sizes = _known(lambda: [cost.cache_bytes(replica, context=count) for count in (1, seq_len)])
+    return None if sizes is None else (sizes[0], sizes[1], seq_len)
 
 
 def call_text(function: Callable[..., object]) -> str:
@@ -479,16 +474,17 @@ def footprint(
     if mesh is not None and mesh.tensor > 1:
         computing = cost.without_memory(replica)
         recipe.parallel.divide(computing, mesh)
-    passing = partial(
-        cost.activation_bytes,
-        computing,
-        NextToken(computing, recipe.loss),
-        num_sequences=measured,
-        seq_len=seq_len,
-        device=device,
+    loss = copy.copy(recipe.loss)
+    loss.chunk_size = loss.rows_on(device)  # and not as many as on the meta device
+    activations = _known(
+        lambda: cost.activation_bytes(
+            computing,
+            NextToken(computing, loss),
+            num_sequences=measured,
+            seq_len=seq_len,
+            device=device,
+        )
     )
-    counted = _known(lambda: cost.of_depth(computing, passing))
-    activations = None if counted is None else cost.ActivationBytes(*counted)
     if activations is not None and measured < at_once:
         scaled = (count * at_once // measured for count in activations)
         activations = cost.ActivationBytes(*scaled)

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import cost
+from fidgpt.declarations import ModuleWithKernel
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.linear import declared_flops
@@ -141,7 +142,8 @@ _AS_IT_COMES = "as it comes"
 
 def attentions_in(module: nn.Module) -> list[Any]:
     """Return the parts of a module whose attention kernel is as it comes."""
-    return [one for one in module.modules() if getattr(one, "kernel", None) is fastest]
+    parts = [part for part in module.modules() if isinstance(part, ModuleWithKernel)]
+    return [part for part in parts if part.kernel is fastest]
 
 
 def choose(
@@ -298,18 +300,13 @@ def _kinds(modules: Iterable[tuple[int, nn.Module]]) -> list[Piece]:
     """Return modules of layers by their kind."""
     kinds: dict[str, list[tuple[int, nn.Module]]] = {}
     for index, module in modules:
-        kinds.setdefault(_signature(module), []).append((index, module))
+        kinds.setdefault(cost.kind_of(module), []).append((index, module))
     return [Piece(module=same[0][1], index=same[0][0], count=len(same)) for same in kinds.values()]
-
-
-def _signature(module: nn.Module) -> str:
-    shapes = [(name, tuple(one.shape)) for name, one in module.named_parameters()]
-    return repr(([type(one).__qualname__ for one in module.modules()], shapes))
 
 
 def _key(run: Recipe, pieces: Sequence[Piece], names: Sequence[str]) -> object:
     """Return everything but the machine that the speed depends on."""
-    kinds = [(_signature(piece.module), piece.count) for piece in pieces]
+    kinds = [(cost.kind_of(piece.module), piece.count) for piece in pieces]
     return (kinds, run.seq_len, _rows(run), run.batch_size, names)
 
 
