@@ -67,7 +67,7 @@ class Run:
             return self.last
 
         with self._patch.context() as patch:
-            patch.setattr(made.data, "batch", batch)
+            patch.setattr(made.stream, "batch", batch)
             patch.setattr(made, "setup", keep)
             directory = RunDirectory(self.path, texts={}, changes=self.changes)
             made.train(directory, resume=resume)

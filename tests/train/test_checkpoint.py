@@ -14,7 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn, optim
 
-from fidgpt.parallel.placement import Block
+from fidgpt.placement import Block
 from fidgpt.train import CheckpointError, Checkpoints, Stateful, initial_weights
 from fidgpt.train.checkpoints import manifest, newest_good, tensors
 

@@ -30,7 +30,6 @@ from fidgpt.model import materialize
 from fidgpt.model.moe import MoE
 from fidgpt.model.reports import collecting, report_metric, report_tally
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
-from fidgpt.parallel.agreement import Agreement
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import (
     Average,
@@ -514,9 +513,9 @@ def test_tallies_add_up_though_a_cuda_graph_writes_them_to_one_place():
             report_metric("seen", torch.ones(()))
         step.add(reports, None)
     alone = parallel.DataParallel()
-    agreement = Agreement(alone)
-    step.join(agreement, alone)
-    agreement.start()
+    fused = alone.fuse()
+    step.join(fused, alone)
+    fused.start()
     (settled,) = step.settle()["count/layers"]
     assert settled.tolist() == [11.0, 22.0] and step.means()["seen"] == 2
 

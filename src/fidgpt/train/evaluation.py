@@ -154,7 +154,7 @@ class Validation(Periodic):
     ) -> dict[str, float]:
         """Return `loss` in nats per token, `perplexity` and `bits_per_byte`."""
         sums = _sums(model, loss, self.data, parallel)
-        return _means(parallel.sum(sums.to(parallel.device)))
+        return _means(*parallel.tokens.all_reduce([sums.to(parallel.device)]))
 
 
 @dataclass(eq=False)
@@ -197,7 +197,7 @@ class DomainValidation(Periodic):
         means over domains.
         """
         sums = [_sums(model, loss, stream, parallel) for stream in self.domains.values()]
-        each = parallel.sum(torch.stack(sums).to(parallel.device))
+        (each,) = parallel.tokens.all_reduce([torch.stack(sums).to(parallel.device)])
         row = {
             f"{name}/{key}": value
             for name, totals in zip(self.domains, each, strict=True)

@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 from fidgpt.data import Batch
 from fidgpt.data.streams import rows_of_rank
-from fidgpt.parallel.counting import KINDS, OUTSIDE, CollectiveCounts, counting
-from fidgpt.parallel.mesh import Mesh
-from fidgpt.parallel.ranks import run_ranks
+from fidgpt.parallel import MeshSizes
 from fidgpt.placement import whole_of
+from fidgpt.processes.counting import KINDS, OUTSIDE, CollectiveCounts, counting
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.train.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -130,13 +130,13 @@ class Comparison:
       counts: collectives of the first process.
     """
 
-    mesh: Mesh
+    mesh: MeshSizes
     differences: tuple[Difference, ...]
     first: str | None
     counts: CollectiveCounts
 
     @classmethod
-    def of(cls, mesh: Mesh, one: Step, other: Step) -> "Comparison":
+    def of(cls, mesh: MeshSizes, one: Step, other: Step) -> "Comparison":
         """Compare a step of one process with one on a mesh."""
         return cls(mesh, compare(one, other), _first_difference(one, other, mesh), other.counts)
 
@@ -229,11 +229,11 @@ def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         handle.remove()
 
 
-def _first_difference(one: Step, other: Step, mesh: Mesh) -> str | None:
+def _first_difference(one: Step, other: Step, mesh: MeshSizes) -> str | None:
     """Return the path of the first output that differs, which processes may hold whole or split."""
     for name, squares in one.outputs.items():
         ratio = other.outputs.get(name, 0.0) / squares if squares else 1.0
-        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in (1, mesh.tensor)):
+        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in (1, mesh.token_copies)):
             return name
     return None
 

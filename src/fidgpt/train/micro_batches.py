@@ -12,7 +12,7 @@ from fidgpt.data import Batch
 from fidgpt.model.context import Division
 from fidgpt.model.reports import Counts, Totals, collecting
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.agreement import Agreed, Agreement
+from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.train.loss import NextToken
 
 
@@ -81,7 +81,7 @@ class BatchShares:
 
     Args:
       parts: micro-batches of this process.
-      agreement: by which processes count their tokens.
+      fused: by which processes count their tokens.
       parallel: the processes of the step.
       accumulates: whether any process has several micro-batches.
     """
@@ -89,7 +89,7 @@ class BatchShares:
     def __init__(
         self,
         parts: Sequence[MicroBatch],
-        agreement: Agreement,
+        fused: FusedAllReduce,
         parallel: DataParallel,
         *,
         accumulates: bool,
@@ -99,23 +99,23 @@ class BatchShares:
         self.accumulates = accumulates
         self.num_rows = sum(len(part.batch.tokens) for part in parts if not part.is_idle)
         self._num_targets = sum(part.num_targets for part in parts)
-        self._agreed = None
+        self._counts = None
         if parallel.tokens.size > 1:
-            self._agreed = agreement.sum(self._num_targets), agreement.sum(self.num_rows)
-        self._counted: Sequence[Agreed] = ()
+            self._counts = fused.sum(self._num_targets), fused.sum(self.num_rows)
+        self._counted: Sequence[Handle] = ()
         self._totals: tuple[Sequence[int | Tensor], Counts] | None = None
 
     @functools.cached_property
     def targets_per_process(self) -> float | Float[Tensor, ""]:
         """The mean number of targets of a process, on the device if there are several."""
-        if self._agreed is None:
+        if self._counts is None:
             return max(self._num_targets / self.parallel.tokens.size, 1.0)
-        return (self._agreed[0].value / self.parallel.tokens.size).clamp_min(1.0)
+        return (self._counts[0].value / self.parallel.tokens.size).clamp_min(1.0)
 
     @functools.cached_property
     def rows_of_all(self) -> int | Int64[Tensor, ""]:
         """The number of rows over all processes."""
-        return self.num_rows if self._agreed is None else self._agreed[1].value.long()
+        return self.num_rows if self._counts is None else self._counts[1].value.long()
 
     def of(self, part: MicroBatch) -> "PassShare | None":
         """Return the share of a micro-batch; None if it is the whole batch."""
@@ -126,7 +126,7 @@ class BatchShares:
         """Whether there are several micro-batches, of this process or of others."""
         return self.parallel.tokens.size > 1 or self.accumulates
 
-    def count(self, objective: NextToken, agreement: Agreement) -> None:
+    def count(self, objective: NextToken, fused: FusedAllReduce) -> None:
         """Count what losses must know of the batch before the first backward pass.
 
         If that is of what the model computes, this is a pass without gradients, which draws the
@@ -141,7 +141,7 @@ class BatchShares:
                 if not part.is_idle:
                     own = reports.counted
                     sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
-        self._counted = [agreement.sum(one) for one in sums]
+        self._counted = [fused.sum(one) for one in sums]
 
     @functools.cached_property
     def counted(self) -> Sequence[Tensor]:
@@ -156,13 +156,13 @@ class BatchShares:
             # Those of a micro-batch's shape are in proportion to its rows.
             many = max(1, num_rows)
             totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
-            if (context := self.parallel.places.axes["context"]).size > 1:
+            if (sharing := self.parallel.places.rows).size > 1:
                 # Parts of sequences may be of unequal lengths, which all steps share.
                 window = self.parts[0].batch.tokens.shape[1]
                 key, each = (window, len(fixed)), [n // many for n in fixed]
                 of_row = self.parallel.sums_of_shapes(key, each)
-                totals = [n * self.rows_of_all // context.size for n in of_row]
-            self._totals = totals, self.counted or self.parallel.sum_all(counted)
+                totals = [n * self.rows_of_all // sharing.size for n in of_row]
+            self._totals = totals, self.counted or self.parallel.tokens.all_reduce(counted)
         return self._totals
 
 
@@ -186,7 +186,6 @@ class PassShare:
     def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts) -> Totals:
         """Return the sums of these counts over the step, or the processes that share sequences."""
         if self._of_sequences is None:
-            parallel = self._batch.parallel
-            self._of_sequences = parallel.sum_all(by_sequence, axis=parallel.places.axes["context"])
+            self._of_sequences = self._batch.parallel.places.rows.all_reduce(by_sequence)
         num_rows = len(self._part.batch.tokens)
         return *self._batch.totals(fixed, counted, num_rows=num_rows), self._of_sequences
