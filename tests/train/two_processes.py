@@ -48,9 +48,8 @@ def plain(path: Path) -> dict[str, Any]:
     model = trainer.model
     assert isinstance(model, Transformer)
     return {
-        "tokens": torch.stack(
-            [batch.tokens for batch in seen[-cfg.num_steps :]]
-        ),  # the first are read by checks
+        # Checks read the first batches.
+        "tokens": torch.stack([batch.tokens for batch in seen[-cfg.num_steps :]]),
         "whole": torch.stack([read(step).tokens for step in range(cfg.num_steps)]),
         "table": model.embedding.weight.detach(),
         "refused": refused,
