@@ -1,7 +1,6 @@
 """What a run computes with is measured, recorded in its config, and kept."""
 
 import itertools
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -104,18 +103,6 @@ def test_what_was_measured_is_remembered_for_its_shapes(measured: Slow) -> None:
     assert len(calls) == 3
     choice_of(renew=True)
     assert len(calls) == 4
-
-
-@pytest.mark.parametrize(
-    "damage", ["{", "[]", '{"KEY": 3}', '{"KEY": {"seconds": {"float32": 1}}}']
-)
-def test_a_damaged_memory_is_measured_again(measured: Slow, tmp_path: Path, damage: str) -> None:
-    calls, file = measured(3.0, 2.0, 1.0), tmp_path / "cache" / "measured.json"
-    choice_of()
-    key = next(key for key, one in json.loads(file.read_text()).items() if isinstance(one, dict))
-    file.write_text(damage.replace("KEY", key))
-    choice_of()
-    assert len(calls) == 2
 
 
 def test_a_disturbed_measurement_decides_nothing(

@@ -342,9 +342,9 @@ _HANGS_IN_SAVE = """
 import os, sys, time
 from fidgpt.parallel import DataParallel, ParallelError
 from fidgpt.parallel.presence import advance
-from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce, WriteBeside
+from fidgpt.train.checkpoints.writing import Peers, SyncWriter, BackgroundWriter
 
-writer = {"WriteAtOnce": WriteAtOnce, "WriteBeside": WriteBeside}[sys.argv[1]]()
+writer = {"SyncWriter": SyncWriter, "BackgroundWriter": BackgroundWriter}[sys.argv[1]]()
 
 def write_to_a_slow_disk():
     for _ in range(8):
@@ -372,7 +372,7 @@ except ParallelError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("writer", ["WriteAtOnce", "WriteBeside"])
+@pytest.mark.parametrize("writer", ["SyncWriter", "BackgroundWriter"])
 def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
     writer: str, tmp_path: Path
 ) -> None:

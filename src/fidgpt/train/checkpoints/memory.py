@@ -22,7 +22,7 @@ from fidgpt.parallel import ParallelError
 from fidgpt.ranges import require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.mirror import run_in
-from fidgpt.train.checkpoints.writing import Peers, WriteBeside
+from fidgpt.train.checkpoints.writing import BackgroundWriter, Peers
 from fidgpt.train.run_directory import RunError, print_stderr
 
 __all__ = ["MemoryCheckpoints"]
@@ -98,7 +98,7 @@ class MemoryCheckpoints:
         self.every = every
         self.folder = folder
         self.keep_last = keep_last
-        self._writer = WriteBeside()
+        self._writer = BackgroundWriter()
         self._machines: _Machines | None = None
         self._directory: Path | None = None
         self._attempt = ""

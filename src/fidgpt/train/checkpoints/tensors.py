@@ -18,7 +18,7 @@ from fidgpt.parallel.presence import advance
 from fidgpt.placement import held, is_divided, is_sharded, placed_like, whole_shape
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.writing import Peers, WriteAtOnce
+from fidgpt.train.checkpoints.writing import Peers, SyncWriter
 
 
 def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
@@ -308,7 +308,7 @@ def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Peers) -> Fil
     return files
 
 
-def kept(files: Files, writer: WriteAtOnce) -> Files:
+def kept(files: Files, writer: SyncWriter) -> Files:
     """Return pieces of files that training may change no more once this returns."""
     return {
         file: {

@@ -13,7 +13,7 @@ from fidgpt.parallel import ParallelError
 from fidgpt.parallel.meeting import Patience
 from fidgpt.parallel.presence import live
 
-__all__ = ["WriteAtOnce", "WriteBeside"]
+__all__ = ["BackgroundWriter", "SyncWriter"]
 
 
 class Peers:
@@ -106,7 +106,7 @@ def _meet() -> dist.ProcessGroup:
     return group
 
 
-class WriteAtOnce:
+class SyncWriter:
     """Training waits until a checkpoint is written."""
 
     def keep(self, name: str, tensor: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ class WriteAtOnce:
         """Raise what the last job raised if it has lost another process of the run."""
 
 
-class WriteBeside(WriteAtOnce):
+class BackgroundWriter(SyncWriter):
     """Copies tensors at once, and writes them in a thread while training continues.
 
     The copy is in main memory and reused by the next save, so a process needs its part of a
