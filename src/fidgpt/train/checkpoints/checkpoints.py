@@ -571,7 +571,7 @@ def check_fit(
 
 
 def _require_fit(path: Path, weights: tensors.Stored, own: Mapping[str, Tensor]) -> None:
-    if wrong := tensors.misfits(weights.kinds, own):
+    if wrong := tensors.mismatches(weights.kinds, own):
         raise CheckpointError("\n  ".join([f"{path} does not fit this model:", *wrong]))
 
 

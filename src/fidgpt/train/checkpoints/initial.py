@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.tensors import Stored, misfits, model_tensors
+from fidgpt.train.checkpoints.tensors import Stored, mismatches, model_tensors
 from fidgpt.train.run_directory import print_stderr
 
 __all__ = ["initial_weights"]
@@ -63,7 +63,7 @@ def initial_weights(
         )
     kinds = {name: stored.kinds[there] for name, there in taken.items()}
     shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
-    if wrong := misfits(shaped, {name: own[name] for name in taken}):
+    if wrong := mismatches(shaped, {name: own[name] for name in taken}):
         raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
     stored.read_into({there: own[name] for name, there in taken.items()})
     if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:

@@ -140,7 +140,7 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return dict(found.values())
 
 
-def misfits(saved: Mapping[str, Any], model: Mapping[str, Tensor]) -> list[str]:
+def mismatches(saved: Mapping[str, Any], model: Mapping[str, Tensor]) -> list[str]:
     """Return a line for each tensor whose name, shape or dtype differs.
 
     Args:
