@@ -21,9 +21,9 @@ import torch.distributed as dist
 from compare_commits import CASES
 
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.model import flex, materialize
 from fidgpt.parallel.mesh import ALONE
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import peak_memory
 from fidgpt.train.estimates.facts import facts_of
 

@@ -33,8 +33,8 @@ def work() -> None:
     marks = {"noticed": time.time() - age}
 
     from fidgpt.cli import train
-    from fidgpt.compose import runs  # noqa: F401 # all that the command imports
     from fidgpt.parallel import DataParallel
+    from fidgpt.runs import building  # noqa: F401 # all that the command imports
     from fidgpt.train import Trainer, TrainStep
 
     def marked(kind: Any, name: str, *, before: str | None = None, after: str) -> None:

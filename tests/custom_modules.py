@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fidgpt import configs, model
-from fidgpt.compose.runs import build_trainer
 from fidgpt.model import AttentionContext
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.checks import preflight
 
 

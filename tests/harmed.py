@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import fiddlers
-from fidgpt.compose.runs import build_trainer
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import Row, read_rows, reproducible

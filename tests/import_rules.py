@@ -25,6 +25,9 @@ INSIDE = {
     "graph": {"collection", "late"},
     "fiddlers": LIBRARY | {"train", "graph", "tags"},
     "configs": LIBRARY | {"train", "graph", "tags", "fiddlers"},
+    # The language knows no component and no trainer: who runs what it made knows both.
+    "compose": ROOT | {"graph", "tags", "fiddlers", "configs", "late"},
+    "runs": LIBRARY | ROOT | {"train", "graph", "tags", "fiddlers", "configs", "compose"},
 }
 
 # Which packages a part may import besides Python's own. The library knows no configuration layer.
@@ -37,11 +40,14 @@ OUTSIDE = {
     "tags": {"fiddle"},
     "fiddlers": {"fiddle", "torch"},
     "configs": {"fiddle", "torch"},
+    "compose": {"fiddle", "yaml"},
+    "runs": {"fiddle", "torch"},
 }
 
 # The same, inside functions only: an extra that may be missing, or too slow for who needs it not.
 # Trackers may import what they declare as their `packages`, too.
 LAZY = {
+    "compose": {"fsspec"},
     "data": {"datasets", "huggingface_hub", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},

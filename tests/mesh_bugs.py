@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt import configs, fiddlers, graph, model
-from fidgpt.compose.runs import build_trainer
-from fidgpt.compose.shrinking import shrink
 from fidgpt.parallel import Mesh, collectives
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.mesh import Axis
 from fidgpt.parallel.placement import reduce_gradients
 from fidgpt.parallel.ranks import run_ranks
 from fidgpt.placement import Split
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.shrinking import shrink
 from fidgpt.train import Trainer
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import PassShare

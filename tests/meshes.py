@@ -14,9 +14,9 @@ from small_models import shrunk, whole_weights
 from torch import Tensor, nn
 
 from fidgpt import data, fiddlers, graph, model, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel.ranks import run_ranks
 from fidgpt.placement import whole_of
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.state import TrainState, progress
 
 SEQ_LEN, ROWS, NUM_STEPS = 24, 4, 2

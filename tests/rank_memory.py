@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from fidgpt import configs, fiddlers, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import DataParallel
+from fidgpt.runs.building import build_trainer
 
 HIDDEN, FFN, HEAD, VOCAB, LAYERS, TOKENS, ROWS = 128, 384, 32, 512, 2, 64, 4
 Change = Callable[[fdl.Config], object]

@@ -15,9 +15,9 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
 from fidgpt import configs, fiddlers, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.parallel.ranks import run_ranks
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.trackers.trackers import read_rows
 
 NUM_STEPS = 3

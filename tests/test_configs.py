@@ -23,9 +23,9 @@ from golden_text import GOLDENS
 from small_models import cut
 
 from fidgpt import configs, fiddlers, goldens, graph
-from fidgpt.compose import runs
-from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import bind, fingerprint, parts
+from fidgpt.runs import building
+from fidgpt.runs.building import build_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +81,7 @@ def golden_text(name: str) -> str:
 def lines_of(name: str) -> dict[str, str]:
     """The lines of the golden of a named config, whose model is tried by a test of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "try_model", lambda _: None)
+        patch.setattr(building, "try_model", lambda _: None)
         return goldens.lines_of(getattr(configs, name)())
 
 

@@ -9,12 +9,12 @@ import pytest
 from small_models import apply_to_any
 
 from fidgpt import configs, fiddlers
-from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base, constraints
 from fidgpt.graph import ConfigError, clone, find_parameter, parts
 from fidgpt.graph.fiddle import all_arguments
 from fidgpt.graph.hints import hint_of, members_of
 from fidgpt.graph.walk import join, step_to
+from fidgpt.runs.building import build_trainer
 
 # Parameters that say something with such a number, or whose value another one overrides.
 MAY_BE_INFINITE = {"max_grad_norm"}

@@ -9,8 +9,8 @@ import pytest
 
 from fidgpt import configs, fiddlers, graph, train
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.data import FillInTheMiddle, HubDataset, Mixture, Prefetch, TokenStream
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.trackers.trackers import read_rows
 
 

@@ -12,9 +12,10 @@ import torch
 from small_models import ARGUMENTS, OF_MIXTURES, apply, shrunk, start, tiered
 
 from fidgpt import configs, fiddlers, train
-from fidgpt.compose import runs
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
 from fidgpt.model import materialize
+from fidgpt.runs import building
+from fidgpt.runs.building import build_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -131,9 +132,9 @@ def try_to_build(cfg: fdl.Config) -> train.Trainer:
     seen = fingerprint([bound.model, bound.seq_len, bound.parallel])  # all that the trial looks at
     if seen in PASSED:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs, "try_model", lambda _: None)
-            return runs.build_trainer(cfg)
-    trainer = runs.build_trainer(cfg)
+            patch.setattr(building, "try_model", lambda _: None)
+            return build_trainer(cfg)
+    trainer = build_trainer(cfg)
     PASSED.add(seen)
     return trainer
 
@@ -248,7 +249,7 @@ def test_any_features_in_any_order_are_one_graph_and_train(index: int) -> None:
     orders = [names[::-1], random.Random(1).sample(names, len(names))]
     for order in orders:
         assert fingerprint(composed(family, order)) == fingerprint(cfg), order
-    trainer = runs.build_trainer(cfg)
+    trainer = build_trainer(cfg)
     model = trainer.model
     materialize(model, device=torch.device("cpu"), seed=0)
     if trainer.trainable is not None:
@@ -272,6 +273,6 @@ def test_every_two_features_build(family: str, third: int) -> None:
     pairs = list(itertools.combinations(FEATURES, 2))[FAMILIES.index(family) :: len(FAMILIES)]
     for pair in pairs[third::3]:
         try:
-            runs.build_trainer(composed(family, [*pair]))
+            build_trainer(composed(family, [*pair]))
         except ConfigError as error:
             assert family in DEEPSEEK or "use_mla" in pair, f"{pair}: {error}"

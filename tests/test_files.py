@@ -6,13 +6,11 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import torch
 
 from fidgpt import files
-from fidgpt.cli import app
 from fidgpt.compose.index_build import write
 from fidgpt.parallel.placement import Block
 from fidgpt.sweep.results import csv_of
@@ -60,24 +58,6 @@ def test_names_of_files_elsewhere(name: object, tmp_path: Path) -> None:
         folder.mkdir()
         manifest.write_manifest(folder, step=1, files={name: {"bytes": 1}}, notes={})
         assert manifest.damage(folder) == "is damaged: manifest.json cannot be parsed."
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("\x1b]0;title\x07\x1b]52;c;aGk=\x07", r"\x1b]0;title\x07\x1b]52;c;aGk=\x07"),
-        ("\x9b31m \x1bP \x00 \x7f \u202e", r"\x9b31m \x1bP \x00 \x7f \u202e"),
-        ("\x1b[1;31mred\x1b[0m\r\x1b[2K\x1b[1A\x1b[?25l\n\t", None),
-    ],
-)
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_control_characters_reach_no_terminal(
-    text: str, shown: str | None, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = io.StringIO()
-    monkeypatch.setattr(screen, "isatty", lambda: is_terminal)
-    print(text, end="", file=cast("Any", app.SafeStream(screen)))
-    assert screen.getvalue() == (shown if shown and is_terminal else text)
 
 
 @pytest.mark.parametrize("cell", ["=1+2", "+cmd", "-x", "@SUM(A1)", "\t=1", "-1+2", "+-1"])

@@ -11,13 +11,13 @@ from torch import nn
 
 from fidgpt import configs, fiddlers, tags
 from fidgpt import model as lm
-from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.latent import fit_rope
 from fidgpt.graph import ConfigError, bind, build, check, clone_part, find, fingerprint
 from fidgpt.model import moe
 from fidgpt.model.mla import LatentAttention
 from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
 from fidgpt.model.reports import collecting
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.loss import NextToken
 
 BOTH = ["use_mla", "use_mtp"]

@@ -11,10 +11,10 @@ from small_models import start
 
 from fidgpt import configs, data, fiddlers, optim, tags, train
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.trackers import added_by_kind
 from fidgpt.graph import ConfigError, bind, build, fingerprint, set_tag, title
 from fidgpt.model import Transformer, materialize
+from fidgpt.runs.building import build_trainer
 
 MADE = {
     "use_adamw": torch.optim.AdamW,

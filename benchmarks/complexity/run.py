@@ -22,9 +22,9 @@ from counting import Count, Tree, changed_lines, logical_lines, new_lines, write
 
 from fidgpt.compose.catalogue import own_catalogue  # noqa: E402
 from fidgpt.compose.composition import compose  # noqa: E402
-from fidgpt.compose.runs import build_trainer  # noqa: E402
 from fidgpt.graph import parts  # noqa: E402
 from fidgpt.model import materialize  # noqa: E402
+from fidgpt.runs.building import build_trainer  # noqa: E402
 from fidgpt.train.loss import NextToken  # noqa: E402
 
 SIZES = [(1, 1), (5, 2), (10, 5), (20, 10)]

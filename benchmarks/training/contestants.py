@@ -180,10 +180,10 @@ def _trainer(task: Task, *fiddlers: str, is_tuned: bool = False) -> Any:
       fiddlers: further directives.
       is_tuned: whether it computes as a run of many steps would, by what is measured here.
     """
-    from fidgpt.compose import tuning
     from fidgpt.compose.composition import compose
-    from fidgpt.compose.runs import build_trainer
     from fidgpt.model import materialize
+    from fidgpt.runs import tuning
+    from fidgpt.runs.building import build_trainer
 
     made = compose(
         [*task.shape.directives(task.batch_size), f"set:num_steps={NUM_STEPS}", *fiddlers]

@@ -338,14 +338,3 @@ def test_any_tree_survives() -> None:
         tree = {"a": random_tree(rng, 4), "b": [random_tree(rng, 4)]}
         text = write_yaml(tree)
         assert repr(read(text)) == repr(tree), text
-
-
-def test_a_shared_container_is_written_once_at_any_depth() -> None:
-    shared = {"x": [1]}
-    tree: Any = [shared]
-    for _ in range(1000):
-        tree = {"a": tree, "b": [shared]}
-    text = write_yaml(tree, anchors={id(shared): "one"})
-    assert text.count("&one") == 1 and len(text) < 40_000
-    found = read(text)
-    assert found["b"][0] is found["a"]["b"][0]

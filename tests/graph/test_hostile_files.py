@@ -23,7 +23,7 @@ NAMES = [
     *("torch.nn.modules.module:Any", "torch.nn:Module.__init__", "torch.optim.optimizer:partial"),
     "torch.nn.modules.linear:torch.multiprocessing.Process",
     *("torch.optim.optimizer:functools.partial", "torch.nn.modules.no_such:Linear"),
-    *("fidgpt.cli.train:run", "fidgpt.compose.runs:subprocess.run", "fidgpt.data.prepare:main"),
+    *("fidgpt.cli.train:run", "fidgpt.runs.building:subprocess.run", "fidgpt.data.prepare:main"),
     *("fidgpt.graph.files:load", "fidgpt:__version__", "fidgpt.train.no_such:discard"),
     *("fidgpt.model.attention:F.linear", "fidgpt.model:attention"),
     "fidgpt.model.attention:_private",

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from fidgpt import configs, train
 from fidgpt import model as lm
-from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import (
     share_blocks,
     use_float8,
@@ -25,6 +24,7 @@ from fidgpt.fiddlers import (
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
 from fidgpt.model.wrappers import InFloat8, Recomputed
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.loss import NextToken
 
@@ -70,7 +70,7 @@ BLOCK_PROGRAM = """
 import torch
 from torch._dynamo.utils import counters
 from fidgpt import fiddlers
-from fidgpt.compose.runs import build_trainer
+from fidgpt.runs.building import build_trainer
 from fidgpt.configs import debug
 from fidgpt.model import Block, Compile, wrappers
 from fidgpt.model.reports import collecting

@@ -9,7 +9,6 @@ from small_models import drawn, filled
 from torch import nn
 
 from fidgpt import configs
-from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.fiddlers import untie_embeddings, use_moe, use_muon, use_mup
 from fidgpt.optim import (
@@ -30,6 +29,7 @@ from fidgpt.optim import (
     mup_groups,
     split_hidden_matrices,
 )
+from fidgpt.runs.building import build_trainer
 
 
 def test_adamw_steps_as_the_unfused_loop():

@@ -12,9 +12,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fidgpt import configs, data, fiddlers, parallel
-from fidgpt.compose.runs import build_trainer
 from fidgpt.model import AttentionContext, LanguageModel, materialize, one_document
 from fidgpt.model.generation import generate, score
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import (
     CrossEntropy,
     DomainValidation,

@@ -15,12 +15,12 @@ from small_models import start
 from torch import Tensor, nn
 
 from fidgpt import model as parts
-from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.cost import activation_bytes, with_zeros, without_memory
 from fidgpt.fiddlers import use_muon
 from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, adamw, decay_matrices, is_matrix
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32, RunError
 from fidgpt.train.device import machine_at_hand, within_memory
 from fidgpt.train.estimates.facts import (

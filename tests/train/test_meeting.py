@@ -15,11 +15,11 @@ from forked import run_program, run_ranks, variables_of_ranks
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt import configs, fiddlers, graph
-from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import DataParallel, MeshParallel, ParallelError, meeting, presence
 from fidgpt.parallel.meeting import Meeting, MeetingError, Patience, introduce, list_ranks
 from fidgpt.parallel.presence import Presence
 from fidgpt.parallel.reporting import Report
+from fidgpt.runs.building import build_trainer
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
 FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, fiddlers, graph, model, tags, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError
 from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError, chunks, entries
 from fidgpt.parallel.entries import defers, entered
 from fidgpt.parallel.tensor import draw_apart, undivided
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.estimates.facts import summary_of
 from fidgpt.train.estimates.summary_text import summary_text

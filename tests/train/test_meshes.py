@@ -14,10 +14,10 @@ from forked import Python, run_ranks
 from torch import Tensor
 
 from fidgpt import configs, fiddlers
-from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigErrors
 from fidgpt.parallel import MeshParallel, UlyssesContext
 from fidgpt.parallel.context import Split
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import machine_named
 from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.trackers.trackers import read_rows

@@ -14,9 +14,9 @@ from custom_modules import check, with_attention, with_callable, with_mixer, wit
 from torch import nn
 
 from fidgpt import configs, data, fiddlers, model, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.mesh import ALONE
+from fidgpt.runs.building import build_trainer
 from fidgpt.testing import check_component
 from fidgpt.train.checks import module_trials, preflight
 

@@ -25,11 +25,11 @@ from run_facts import FACTS, metrics_row, tracking
 from torch import nn
 
 from fidgpt import data, fiddlers
-from fidgpt.compose.runs import build_trainer
-from fidgpt.compose.sources import load_run
 from fidgpt.graph import fingerprint
 from fidgpt.graph.permissions import Permission, allowed_changes
 from fidgpt.parallel import DataParallel
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.directories import load_run
 from fidgpt.train import (
     Console,
     JSONLines,

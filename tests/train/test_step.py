@@ -21,7 +21,6 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, data, fiddlers, graph, parallel
-from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers.experts import (
     use_loss_free_balancing,
     use_micro_batch_balancing,
@@ -32,6 +31,7 @@ from fidgpt.model.moe import MoE
 from fidgpt.model.reports import collecting, report_metric, report_tally
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.parallel.agreement import Agreement
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import (
     Average,
     BFloat16,

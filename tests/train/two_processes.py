@@ -13,11 +13,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from fidgpt import configs, fiddlers, graph, optim, parallel, train
-from fidgpt.compose.runs import build_trainer
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
 from fidgpt.parallel.statistics import ProcessStatistics
 from fidgpt.placement import whole_of
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.state import TrainState
 

@@ -46,15 +46,15 @@ def _attentions(cfg: fdl.Config) -> list[Any]:
     return [part.value for part in graph.parts(cfg) if hasattr(part.value, "kernel")]
 
 
-def choose(made: Composition, trainer: Trainer, *, renew: bool = False) -> Choice | None:
+def choose(composition: Composition, trainer: Trainer, *, renew: bool = False) -> Choice | None:
     """Measure what a config leaves open; None if that is nothing, or not worth it.
 
     Args:
-      made: the config.
+      composition: the config.
       trainer: what it builds.
       renew: measure again what is remembered.
     """
-    if not is_open(made.config):
+    if not is_open(composition.config):
         return None
     kernels = {
         name: fdl.build(one) if isinstance(one, fdl.Buildable) else one
@@ -63,15 +63,18 @@ def choose(made: Composition, trainer: Trainer, *, renew: bool = False) -> Choic
     return tuning.choose(
         trainer,
         [fdl.build(one) for one in FORMATS],
-        kernels=kernels if _open_attentions(made.config) else {},
-        may_compile=_may_compile(made.config),
+        kernels=kernels if _open_attentions(composition.config) else {},
+        may_compile=_may_compile(composition.config),
         renew=renew,
     )
 
 
-def tuned(made: Composition, choice: Choice) -> Composition:
+def tuned(composition: Composition, choice: Choice) -> Composition:
     """Return a composition in which the choice is set, so that a run of it repeats exactly."""
-    cfg, names = graph.clone(made.config), [tuning.name_of(fdl.build(one)) for one in FORMATS]
+    cfg, names = (
+        graph.clone(composition.config),
+        [tuning.name_of(fdl.build(one)) for one in FORMATS],
+    )
     with graph.attributed_to(f"measured on this machine: {choice.reason}"):
         cfg.precision = graph.clone(FORMATS[names.index(tuning.name_of(choice.precision))])
         if choice.compiles:
@@ -79,7 +82,7 @@ def tuned(made: Composition, choice: Choice) -> Composition:
         if choice.kernel is not None:
             for attention in _open_attentions(cfg):
                 attention.kernel = graph.clone(KERNELS[choice.kernel])
-    return compose([], made.catalogue, base=cfg)
+    return compose([], composition.catalogue, base=cfg)
 
 
 def tuned_alike(cfg: fdl.Config, old: fdl.Config) -> fdl.Config:
