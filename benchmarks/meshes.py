@@ -87,7 +87,7 @@ def train(chosen: Sequence[str], *, steps: int) -> list[float]:
 
     from fidgpt import train
     from fidgpt.compose.composition import compose
-    from fidgpt.compose.runs import build_trainer
+    from fidgpt.runs.building import build_trainer
 
     trainer = build_trainer(compose(chosen).config)
     with trainer.parallel as parallel:

@@ -12,7 +12,7 @@ from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.model import LearnedPositions
 from fidgpt.optim import Adafactor, Muon, mup_groups
-from fidgpt.parallel import DataParallel, Mesh
+from fidgpt.parallel import DataParallel, Mesh, MeshSizes
 
 __all__ = [
     "batch_fills_the_mesh",
@@ -43,7 +43,7 @@ def batch_fills_the_mesh(cfg: fdl.Config) -> None:
         )
 
 
-def _mesh(cfg: fdl.Config, world_size: int | None) -> Mesh | None:
+def _mesh(cfg: fdl.Config, world_size: int | None) -> MeshSizes | None:
     """Return the mesh of the processes, or of the fewest possible ones if they are not known."""
     try:
         part = getattr(cfg, "parallel", None)

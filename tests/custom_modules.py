@@ -1,18 +1,16 @@
 """Custom modules, wrong and right ones, and how they are put into a small config."""
 
-import random
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import fiddle as fdl
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fidgpt import configs, model, train
-from fidgpt.compose.runs import build_trainer
+from fidgpt import configs, model
 from fidgpt.model import AttentionContext
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.checks import preflight
 
 
@@ -53,14 +51,6 @@ class Future(Mixing):
 class NextOnly(Mixing):
     def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
         return averaged(value, ctx.visible(model.Window(2)))
-
-
-class FarFuture(Mixing):
-    """A dilated convolution that is not causal."""
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        later = F.pad(value, (0, 0, 0, 30))[:, 30:]
-        return averaged(value, ctx.visible()) + later
 
 
 class BeyondMask(Mixing):
@@ -106,39 +96,9 @@ class Wide(Mixing):
         return super().forward(x, ctx).double()
 
 
-class Promoting(Mixing):
-    """Computes in float32, and returns it whatever it was given."""
-
-    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
-        return super().forward(x, ctx).float()
-
-
-class NotNarrow(Mixing):
-    """Fails in bfloat16."""
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        return ctx.visible().squeeze(1).float() @ value
-
-
-class InPlace(Mixing):
-    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
-        return super().forward(x.mul_(2), ctx)
-
-
 class Random(Mixing):
     def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
         return F.dropout(super().mix(value, ctx), 0.5)
-
-
-class Remembering(Mixing):
-    """Keeps its state on itself."""
-
-    before: Any = 0.0
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        out = super().mix(value, ctx) + self.before
-        self.before = value.mean().item() if not value.is_meta else 0.0
-        return out
 
 
 class AcrossRows(Mixing):
@@ -163,43 +123,6 @@ class OutsideTensor(Mixing):
         return super().mix(value, ctx) * self.scale.to(value.device)
 
 
-class ListedModules(Mixing):
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        self.others = [nn.Linear(hidden_dim, hidden_dim)]
-
-
-class LostZeros(Mixing):
-    """Sets the output to zero in its constructor, as many do."""
-
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        nn.init.zeros_(self.out.weight)
-
-
-class LostNormal(Mixing):
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        self.apply(self.start)
-
-    def start(self, module: nn.Module) -> None:
-        if type(module) is nn.Linear:
-            nn.init.normal_(module.weight, std=0.5)
-
-
-class LostResets(Mixing):
-    """Fills parameters of modules inside, which fill them again."""
-
-    def reset_parameters(self) -> None:
-        nn.init.zeros_(self.out.weight)  # which has an init, and keeps it
-        nn.init.zeros_(self.value.weight)
-
-
-class PassesOn(Mixing):
-    def reset_parameters(self) -> None:
-        self.value.reset_parameters()
-
-
 class HalfFilled(Mixing):
     def __init__(self, *, hidden_dim: int = 32) -> None:
         super().__init__(hidden_dim=hidden_dim)
@@ -215,10 +138,6 @@ class Unused(Mixing):
         self.spare = model.Linear(hidden_dim, hidden_dim)
 
 
-class Misdeclared(Mixing):
-    READS: ClassVar[Sequence[str]] = ("tomorrow",)
-
-
 class ShiftingMLP(nn.Module):
     """Reads the token before, which an MLP does not get in generation."""
 
@@ -228,17 +147,6 @@ class ShiftingMLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(x + F.pad(x, (0, 0, 1, 0))[:, :-1])
-
-
-class BatchNorm(nn.Module):
-    """Normalizes over tokens."""
-
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__()
-        self.scale = model.Linear(hidden_dim, hidden_dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.scale((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True).add(1e-6))
 
 
 def leaky_kernel(query: Tensor, key: Tensor, value: Tensor, scoring: Any) -> Tensor:
@@ -263,80 +171,7 @@ class LeakyModel(model.Transformer):
         return x + x.flip(1)
 
 
-class BatchStatistics(nn.Module):
-    """Reads the other tokens in training only, and changes its buffers there."""
-
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(hidden_dim)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.norm(x.transpose(1, 2)).transpose(1, 2)
-
-
-class TrainingFuture(Mixing):
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        out = super().mix(value, ctx)
-        return out + value.flip(1) if self.training else out
-
-
-class Annealing(Mixing):
-    """Counts its calls where no checkpoint has them."""
-
-    calls = 0
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        self.calls += self.training
-        return super().mix(value, ctx) / (1 + self.calls)
-
-
-class OwnGenerator(Mixing):
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        self.generator = torch.Generator().manual_seed(0)
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        noise = torch.rand((), generator=self.generator).item() if self.training else 0.0
-        return super().mix(value, ctx) * (1 + noise)
-
-
-class PythonNumbers(Mixing):
-    """Drops the whole layer by Python's random numbers."""
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        dropped = self.training and random.random() < 0.1
-        return super().mix(value, ctx) * (not dropped)
-
-
-class NumpyNumbers(Mixing):
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        dropped = self.training and np.random.rand() < 0.1
-        return super().mix(value, ctx) * (not dropped)
-
-
-class LostCount(Mixing):
-    """Counts in a buffer, of which a narrow format computes with a copy."""
-
-    count: Tensor
-
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        self.register_buffer("count", torch.zeros(()))
-
-    def reset_parameters(self) -> None:
-        self.count.zero_()
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        if self.training:
-            self.count += 1
-        return super().mix(value, ctx) / (1 + 0.01 * self.count.to(value.dtype))
-
-
 # What is right.
-
-
-class KeptCount(LostCount):
-    keeps_float32: ClassVar[bool] = True
 
 
 class Encoder(Mixing):
@@ -445,24 +280,6 @@ class SharedWeights(Mixing):
         return super().mix(value * self.gate(value).sigmoid(), ctx)
 
 
-class ZeroStart(Mixing):
-    """Starts at zero by an init, keeps a table in a buffer, and lists a module that it holds."""
-
-    table: Tensor
-
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        self.out = model.Linear(hidden_dim, hidden_dim, init=model.Constant(0.0))
-        self.register_buffer("table", torch.empty(hidden_dim), persistent=False)
-        self.aliases = [self.out]
-
-    def reset_parameters(self) -> None:
-        self.table.fill_(2.0)
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        return super().mix(value, ctx) * self.table
-
-
 class GatedUnit(nn.Module):
     """An MLP of a user's."""
 
@@ -476,11 +293,6 @@ class GatedUnit(nn.Module):
 
 class TokenShift(ShiftingMLP):
     READS: ClassVar[Sequence[str]] = ("past",)
-
-
-class MaxNorm(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return x / x.abs().amax(-1, keepdim=True).clamp(min=1e-6)
 
 
 class HashEmbedding(model.Embedding):
@@ -513,27 +325,16 @@ def own_mask(query: model.Token, key: model.Token) -> Tensor:
     return (distance >= 0) & (distance % 2 == 0)
 
 
-class Counting(Mixing):
-    calls: ClassVar[list[int]] = []
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        self.calls.append(1)
-        return super().mix(value, ctx)
-
-
 # How they are put in place.
 
 
 def with_mixer(kind: Any) -> fdl.Config:
-    cfg = configs.debug()
-    cfg.seq_len = 128
-    cfg.model.blocks[0].attention = fdl.ArgFactory(kind, hidden_dim=32)
-    return cfg
+    return with_part("attention", fdl.ArgFactory(kind, hidden_dim=32))
 
 
-def with_part(path: str, kind: Any, **arguments: Any) -> fdl.Config:
+def with_part(path: str, part: Any) -> fdl.Config:
     cfg = configs.debug()
-    setattr(cfg.model.blocks[0], path, fdl.ArgFactory(kind, **arguments))
+    setattr(cfg.model.blocks[0], path, part)
     return cfg
 
 
@@ -543,28 +344,18 @@ def with_attention(name: str, value: Any) -> fdl.Config:
     return cfg
 
 
-def with_block(kind: Any) -> fdl.Config:
-    cfg = configs.debug()
-    if issubclass(kind, model.Block):
-        fdl.update_callable(cfg.model.blocks[0], kind)
-    else:
-        cfg.model.blocks[0] = fdl.Partial(kind, hidden_dim=32)
-    return cfg
-
-
 def with_callable(path: str, kind: Any) -> fdl.Config:
     cfg = configs.debug()
-    part = cfg
+    part: Any = cfg
     for name in path.split("."):
-        part = getattr(part, name)
+        part = part[int(name)] if name.isdecimal() else getattr(part, name)
     fdl.update_callable(part, kind, drop_invalid_args=True)
     return cfg
 
 
 def check(cfg: fdl.Config, **changes: Any) -> None:
-    """Check a run that computes in bfloat16."""
+    """Check a run, and that this changes neither random numbers nor its model."""
     trainer = build_trainer(cfg)
-    trainer.precision = train.BFloat16()
     for name, value in changes.items():
         setattr(trainer, name, value)
     state = torch.random.get_rng_state()

@@ -1,4 +1,4 @@
-"""A fuzzer of all files that fidgpt reads, and of what is typed: valid ones, changed at random.
+"""A fuzzer of directives and of the files that people send: valid ones, changed at random.
 
     python tests/fuzz.py --minutes 60
 
@@ -9,7 +9,6 @@ writing outside of its folder, starting a process or opening a connection.
 import argparse
 import contextlib
 import copy
-import io
 import json
 import os
 import resource
@@ -20,36 +19,26 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
-import numpy as np
 import torch
-from absl.testing import flagsaver
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from fidgpt import curves, data, fiddlers, graph, interop
-from fidgpt.cli import app, export, plot, sample, sweep, train
-from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.composition import compose
 from fidgpt.compose.sources import load_file, read_text
-from fidgpt.compose.trust import risks
-from fidgpt.data import prepare
-from fidgpt.data.prepared import PreparedCorpus
 from fidgpt.graph.difference.patches import apply_patch, dump_patch
 from fidgpt.graph.errors import is_user_error
-from fidgpt.graph.provenance import dump_provenance
 from fidgpt.model.materialization import materialize
-from fidgpt.sweep import read_results
-from fidgpt.sweep.results import csv_of
-from fidgpt.train import Checkpoints, Mirror
-from fidgpt.train.checkpoints import check_fit, manifest, mirror
+from fidgpt.runs.consent import risks
+from fidgpt.train import Checkpoints
+from fidgpt.train.checkpoints import check_fit, manifest
 from fidgpt.train.trackers.trackers import read_rows
 
 SECONDS, MEGABYTES = 5.0, 500
@@ -136,19 +125,6 @@ def _changed() -> fdl.Config:
     return changed
 
 
-def _beside(
-    write: Callable[[Path], object], folder: str, then: Callable[[Path], Path]
-) -> Callable[[Path], Path]:
-    """Return what also writes files into a folder of the folder."""
-
-    def both(place: Path) -> Path:
-        (place / folder).mkdir(exist_ok=True)
-        write(place / folder)
-        return then(place)
-
-    return both
-
-
 def _text(name: str, make: Callable[[], str]) -> Callable[[Path], Path]:
     made = cache(make)
 
@@ -203,25 +179,6 @@ def _restore(folder: Path) -> None:
             read()
 
 
-def _mirror(name: str) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        net, optimizer = _net()
-        saver = Checkpoints(every=1, keep_last=1, mirror=Mirror(str(folder / "copy")))
-        (folder / "run").mkdir()
-        saver.save(folder / "run", step=1, model=net, optimizer=optimizer, state={})
-        return folder / "copy" / name
-
-    return write
-
-
-def _fetch(folder: Path) -> None:
-    (folder / "again").mkdir()
-    mirror._SOON = 0.0  # no other process writes there
-    Checkpoints(every=1, keep_last=1, mirror=Mirror(str(folder / "copy"))).fetch(
-        folder / "again", step=None
-    )
-
-
 def _model_of(folder: Path) -> Any:
     with torch.device("meta"):
         model = graph.build(graph.bind(interop.from_hf(str(folder))).model)
@@ -235,7 +192,8 @@ def _hub() -> dict[str, bytes]:
         config, out = Path(place, "config.json"), Path(place, "out")
         sizes = {"vocab_size": 270, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 2}
         config.write_text(json.dumps({"model_type": "gpt2", **sizes}))
-        model, tokenizer = _model_of(config.parent), _tokenizer()
+        model = _model_of(config.parent)
+        tokenizer = data.BPETokenizer(vocab_size=270).build(["a few words of text. " * 9])
         interop.save_hf(model, out, seq_len=24, tokenizer=tokenizer, max_shard_size=6_000)
         return {path.name: path.read_bytes() for path in out.iterdir()}
 
@@ -268,50 +226,6 @@ def _read_hub(folder: Path) -> None:
     interop.load_hf(_hub_model(), folder)
 
 
-@cache
-def _prepared() -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory() as place:
-        Path(place, "text.txt").write_text("a few words of text. " * 200)
-        corpus = data.Corpus(
-            data.TextFiles(Path(place, "text.txt")),
-            tokenizer=data.ByteTokenizer(),
-            cache_dir=str(Path(place, "cache")),
-        )
-        corpus.prepare(show_progress=False)
-        [index] = Path(place, "cache").rglob("index.json")
-        return {path.name: path.read_bytes() for path in index.parent.iterdir()}
-
-
-def _prepared_file(name: str) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        for other, content in _prepared().items():
-            (folder / other).write_bytes(content)
-        return folder / name
-
-    return write
-
-
-def _read_prepared(folder: Path) -> None:
-    corpus = PreparedCorpus(folder)
-    corpus.train.read(np.array([0, 3]), length=5)
-
-
-def _read_tokenizer(folder: Path) -> None:
-    tokenizer = data.load_tokenizer(folder / "tokenizer.json")
-    tokenizer.decode(tokenizer.encode("a few words\n"))
-
-
-@cache
-def _tokenizer() -> data.Tokenizer:
-    return data.BPETokenizer(vocab_size=270).build(["a few words of text. " * 9])
-
-
-def _write_tokenizer(folder: Path) -> Path:
-    path = folder / "tokenizer.json"
-    _tokenizer().save(path)
-    return path
-
-
 def _rows() -> str:
     rows = [{"step": i, "loss": 1.0 / i, "tokens": 8 * i, "validation/loss": 2} for i in (1, 2, 3)]
     return "".join(json.dumps(row) + "\n" for row in rows)
@@ -323,33 +237,6 @@ def _read_metrics(folder: Path) -> None:
     for metric in curves.chosen_metrics(runs, []):
         for run in runs:
             curves.curve_of(run, metric, over="step")
-
-
-def _table() -> str:
-    row: dict[str, Any] = {
-        **{"name": "seed=1", "fingerprint": "f" * 12, "status": "finished", "directory": "a"},
-        **{"values": {"seed": "1"}, "directives": ["set:seed=1"], "step": 2, "seconds": 1.0},
-        **{"metrics": {"loss": 1.5, "step": 2}, "attempts": 1, "last_words": "", "code": "abc"},
-        **{"num_steps": 2, "flops": 1e9, "parameters": 5, "tokens": 6},
-    }
-    return json.dumps(row) + "\n" + json.dumps({**row, "fingerprint": "e" * 12}) + "\n"
-
-
-def _read_table(folder: Path) -> None:
-    results = read_results(folder)
-    csv_of([list(row.values()) for row in results])
-    results._repr_html_()
-
-
-def _provenance(folder: Path) -> Path:
-    (folder / "config.json").write_text(graph.dump(_changed()))
-    (folder / "provenance.json").write_text(dump_provenance(_changed()))
-    return folder / "provenance.json"
-
-
-def _read_provenance(folder: Path) -> None:
-    cfg = load_file(str(folder / "config.json"))
-    graph.why_text(graph.Resolved(cfg), "model.num_layers")
 
 
 def _compose(folder: Path) -> None:
@@ -369,38 +256,6 @@ def _lines(folder: Path) -> list[str]:
     return (folder / "typed.txt").read_bytes().decode(errors="surrogateescape").split("\n")
 
 
-@contextlib.contextmanager
-def _inside(folder: Path) -> Iterator[None]:
-    """Run a command in a folder, without what it prints; a wrong flag may end it."""
-    place, quiet = Path.cwd(), io.StringIO()
-    os.chdir(folder)
-    try:
-        with redirect_stdout(quiet), redirect_stderr(quiet), contextlib.suppress(SystemExit):
-            yield
-    finally:
-        os.chdir(place)
-
-
-def _command(main: app.Main, *flags_: str, typed: bool = True) -> Callable[[Path], None]:
-    def read(folder: Path) -> None:
-        before = sys.argv
-        sys.argv = ["command", *flags_, *(_lines(folder) if typed else ())]
-        FLAGS.unparse_flags()
-        try:
-            with _inside(folder), flagsaver.flagsaver():
-                app.call(main, app.parse_flags(sys.argv)[1:])
-        finally:
-            sys.argv = before
-            FLAGS.unparse_flags()
-
-    return read
-
-
-def _prepare_typed(folder: Path) -> None:
-    with _inside(folder):
-        prepare.main(["--source=texts", "--out=out", *_lines(folder)])
-
-
 _DIRECTIVES = """set:model.num_layers=3
 set:optimizer.lr*=0.5
 set:evaluators['validation'].every=5
@@ -416,52 +271,6 @@ use:loss=CrossEntropy(z_loss=1e-4)
 use:model.norm=LayerNorm
 set:model.blocks[0].mlp.ffn_dim=round({hidden_dim} * 8 / 3)
 set:run_name=${env:HOME,default}"""
-_FLAGS = """--config=config:debug
---config=set:model.num_layers=3
---config=fiddler:use_gqa(num_kv_heads=1)
---why=model.num_layers
---repro
---verbose
---diff=config:base
---diff_form=directives
---until_step=3
---resume_step=1"""
-_SWEEP = """--config=config:debug
---sweep=set:seed=1,2,3
---sweep=tag:LearningRate=1e-3..1e-1
---num_points=3
---search=random
---jobs=1
---rank=loss"""
-_SAMPLE = """--prompt=a few
---prompt=words
---temperature=0.5
---top_k=3
---top_p=0.9
---min_p=0.1
---repetition_penalty=1.1
---stop=of
---seed=1
---draft=hub
---draft_tokens=2
---float32"""
-_EXPORT = "--shard_gb=0.001\n--model_type=gpt2\n--step=1\n--averaged"
-_PLOT = """--metric=loss
---metric=val*
---over=tokens
---smooth=2
---first_step=1
---log_x
---log_y
---title=a title"""
-_PREPARE = """--vocab_size=270
---tokenizer=bytes
---validation_fraction=0.1
---shard_tokens=1000
---num_workers=1
---pattern=*.txt
---text_field=text
---quiet"""
 _OVERRIDES = "config: debug\nseed: 1\nmodel: {num_layers: 3}\nuse: {loss: CrossEntropy}\n"
 TARGETS = {
     "config": Target(_text("config.json", lambda: graph.dump(_changed())), _read_config),
@@ -477,57 +286,16 @@ TARGETS = {
         lambda folder: compose([f"yaml:{folder / 'o.yaml'}"]),
         "yaml",
     ),
-    "provenance": Target(_provenance, _read_provenance),
     "manifest": Target(_checkpoint(manifest.MANIFEST), _restore),
     "optimizer state": Target(_checkpoint("optimizer.json"), _restore),
     "run state": Target(_checkpoint("state.json"), _restore),
     "weights": Target(_checkpoint("model.safetensors"), _restore, "safetensors"),
     "moments": Target(_checkpoint("optimizer.safetensors"), _restore, "safetensors"),
-    "claim of a mirror": Target(_mirror(mirror.CLAIM), _fetch),
-    "manifest in a mirror": Target(_mirror(f"{manifest.name_of(1)}/{manifest.MANIFEST}"), _fetch),
-    "tokenizer": Target(_write_tokenizer, _read_tokenizer),
     "hub config": Target(_hub_file("config.json"), _read_hub_config),
     "hub index": Target(_hub_file(".index.json"), _read_hub),
     "hub weights": Target(_hub_file(".safetensors"), _read_hub, "safetensors"),
-    "prepared text": Target(_prepared_file("index.json"), _read_prepared),
     "metrics": Target(_text("metrics.jsonl", _rows), _read_metrics, "lines"),
     "typed directives": Target(_text("typed.txt", lambda: _DIRECTIVES), _compose, "typed"),
-    "typed train": Target(
-        _text("typed.txt", lambda: _FLAGS), _command(train.main, "--print=config"), "typed"
-    ),
-    "typed sweep": Target(
-        _text("typed.txt", lambda: _SWEEP), _command(sweep.main, "--print=text"), "typed"
-    ),
-    "typed sample": Target(
-        _beside(_write_hub, "hub", _text("typed.txt", lambda: _SAMPLE)),
-        _command(sample.main, "hub", "--num_tokens=2"),
-        "typed",
-    ),
-    "typed export": Target(
-        _beside(_write_hub, "hub", _text("typed.txt", lambda: _EXPORT)),
-        _command(export.main, "hub", "out"),
-        "typed",
-    ),
-    "typed plot": Target(
-        _beside(_text("metrics.jsonl", _rows), "run", _text("typed.txt", lambda: _PLOT)),
-        _command(plot.main, "run", "--out=a.svg"),
-        "typed",
-    ),
-    "plotted metrics": Target(
-        _text("metrics.jsonl", _rows),
-        _command(plot.main, ".", "--out=a.html", typed=False),
-        "lines",
-    ),
-    "typed prepare": Target(
-        _beside(
-            _text("a.txt", lambda: "a few words of text. " * 99),
-            "texts",
-            _text("typed.txt", lambda: _PREPARE),
-        ),
-        _prepare_typed,
-        "typed",
-    ),
-    "results of a sweep": Target(_text("table.jsonl", _table), _read_table, "lines"),
 }
 
 _STRINGS = [

@@ -1,34 +1,30 @@
 """Steps on a GPU that is not there: torch computes shapes and devices on it, and no numbers.
 
-An operation on tensors of two devices raises, and so does one that has no kernel for a GPU. Counted
-is what makes Python wait for the device, and what processes send each other.
+An operation on tensors of two devices raises, and so does one that has no kernel for a GPU. Each
+operation that makes Python wait for the device is counted.
 """
 
 import contextlib
 import traceback
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import fiddle as fdl
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.nn.attention.flex_attention import AuxOutput
-from torch.nn.parallel import DistributedDataParallel, distributed
-from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fidgpt import graph
+from fidgpt.data import Batch
 from fidgpt.model import kernels, materialization
 from fidgpt.optim.groups import train_only
-from fidgpt.parallel import context, data_parallel
 from fidgpt.train import Trainer, micro_batches, train_step
 from fidgpt.train.delayed_metrics import StepStatus
 
@@ -36,13 +32,6 @@ GPU = torch.device("cuda", 0)
 # Operations that only ask for memory, or for a device.
 _FREE = {"aten::detach", "aten::empty", "aten::empty_like", "aten::new_empty", "aten::_unsafe_view"}
 _FREE |= {"prim::device"}
-# Functions through which others communicate.
-_CHANNELS = ("collectives.py", "data_parallel.py")
-# What a step is there for: gradients are averaged, parts of products and sequences joined, and
-# weights gathered; by the innermost place in fidgpt that is no channel.
-_NEEDED = ("model/", "parallel/context.py", "parallel/tensor.py", "optim/", "train/loss.py")
-_NEEDED += ("parallel/entries.py", "parallel/owners.py")
-_GRADIENTS = ("reduce_gradients", "gather", "gather_uneven")
 
 
 @dataclass
@@ -50,13 +39,11 @@ class Taken:
     """What a step did.
 
     Attributes:
-      waits: for the device, by operation and place.
-      extra: collectives by place, without those of gradients, weights, blocks and optimizers.
+      waits: waits for the device, by operation and place.
       launches: operations that compute on the device, by name.
     """
 
     waits: Counter[str] = field(default_factory=Counter)
-    extra: Counter[str] = field(default_factory=Counter)
     launches: Counter[str] = field(default_factory=Counter)
 
 
@@ -104,12 +91,8 @@ class Counting(TorchDispatchMode):
         super().__exit__(*error)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(hasattr(one, "device_mesh") for one in types):
-            return NotImplemented  # until it has become what one process does
         kwargs, name = kwargs or {}, func.name().partition(".")[0]
         devices = _devices((args, kwargs))
-        if func.namespace in ("c10d", "_c10d_functional") and "wait_tensor" not in name:
-            self._communicate(name)
         if name in ("aten::_local_scalar_dense", "aten::equal"):
             self._wait(name, devices)
             return _one(args[0])
@@ -126,12 +109,6 @@ class Counting(TorchDispatchMode):
         if "cuda" in devices:
             self.taken.waits[f"{name} in {_place()}"] += 1
 
-    def _communicate(self, name: str) -> None:
-        place = _place()
-        is_needed = place.startswith(_NEEDED) or place.partition(":")[2] in _GRADIENTS
-        if place and not is_needed:
-            self.taken.extra[f"{name.strip('_')} in {place}"] += 1
-
 
 def _devices(tree: object) -> set[str]:
     return {one.device.type for one in tree_leaves(tree) if isinstance(one, Tensor)}
@@ -143,13 +120,10 @@ def _one(tensor: Tensor) -> Any:
 
 
 def _place() -> str:
-    """Return the innermost file and function of fidgpt; empty in FSDP and DDP."""
-    frames = [one for one in traceback.extract_stack() if "/torch/_" not in one.filename]
-    if any("/torch/distributed/fsdp/" in one.filename for one in frames):
-        return ""
-    own = [(one.filename.partition("src/fidgpt/")[2], one.name) for one in frames]
-    own = [one for one in own if one[0] and not one[0].endswith(_CHANNELS)]
-    return ":".join(own[-1]) if own else ""
+    """Return the innermost file and function of fidgpt."""
+    frames = traceback.extract_stack()
+    own = [(frame.filename.partition("src/fidgpt/")[2], frame.name) for frame in frames]
+    return ":".join([place for place in own if place[0]][-1])
 
 
 def _synchronize(*_: object) -> None:
@@ -157,65 +131,17 @@ def _synchronize(*_: object) -> None:
         Counting.current.taken.waits[f"synchronize in {_place()}"] += 1
 
 
-def _reduced(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket of gradients, as DDP does where processes are there."""
-    buffer, future = bucket.buffer(), torch.futures.Future[Tensor]()
-    dist.all_reduce(buffer)
-    future.set_result(buffer)
-    return future
-
-
-# As DDP wants it; torch keeps the class private.
-_reduced.__annotations__["bucket"] = attrgetter("GradBucket")(dist)
-
-
-class _Reducer:
-    """That of DDP, which keeps its first buckets: it would send their sizes."""
-
-    def __init__(self, own: Any) -> None:
-        self._own = own
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
-
-    def _rebuild_buckets(self) -> bool:
-        return False
-
-
-class Averaged(DistributedDataParallel):
-    """Torch's, whose own communication wants tensors with numbers."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.register_comm_hook(None, _reduced)
-        self.logger = mock.Mock()  # which times the device
-        self.reducer = _Reducer(self.reducer)
-
-
-def _micro_batches(batch: Tensor, **options: Any) -> list[micro_batches.MicroBatch]:
+def _micro_batches(batch: Batch, **options: Any) -> list[micro_batches.MicroBatch]:
     """Return micro-batches whose tokens were counted on the CPU, on the device."""
     with unset_fake_temporarily():
         parts = _split(batch, **{**options, "device": torch.device("cpu"), "division": None})
     return [
-        one._replace(rows=torch.empty(one.rows.shape, dtype=torch.int64, device=GPU))
-        for one in parts
+        part._replace(batch=part.batch.map(lambda rows: torch.empty_like(rows, device=GPU)))
+        for part in parts
     ]
 
 
-_split, _shard, _columns_of = (
-    micro_batches.micro_batches,
-    data_parallel.shard_fully,
-    context._columns,
-)
-
-
-def _columns(*place: Any) -> context.Columns:
-    """Return the columns of a process, which it computes once on the CPU, on the device."""
-    with unset_fake_temporarily():
-        made = _columns_of(*place[:-1], torch.device("cpu"))
-    parts: list[Any] = [getattr(made, one.name) for one in fields(made)]
-    placed: Any = [x if x is None else torch.empty_like(x, device=GPU) for x in parts]
-    return context.Columns(*placed)
+_split = micro_batches.micro_batches
 
 
 def _flex(
@@ -241,13 +167,8 @@ def _flex(
 
 
 @contextlib.contextmanager
-def _patched(fake: FakeTensorMode) -> Iterator[None]:
+def _patched() -> Iterator[None]:
     """Context in which torch and fidgpt take the device for one."""
-
-    def shard_fully(*args: Any, **options: Any) -> None:
-        with fake:
-            _shard(*args, **options)
-
     nothing, stream = contextlib.nullcontext, Stream()
     with contextlib.ExitStack() as stack:
 
@@ -263,56 +184,42 @@ def _patched(fake: FakeTensorMode) -> Iterator[None]:
         patch(torch.cuda, device_count=lambda: 1, set_device=lambda _: None)
         patch(torch.cuda, is_initialized=lambda: True, synchronize=_synchronize)
         patch(Tensor, record_stream=lambda *_: None)
-        patch(distributed, _verify_param_shape_across_processes=lambda *_, **__: True)
-        patch(distributed, _sync_module_states=lambda *_, **__: None)
-        patch(data_parallel, DistributedDataParallel=Averaged, shard_fully=shard_fully)
-        patch(context, _columns=_columns)
-        # Once, to divide the work of an optimizer: as if all processes had the same parts.
-        alike = lambda parallel, value: [value] * parallel.world_size  # noqa: E731
-        patch(data_parallel.DataParallel, gather=alike)
         patch(materialization, initialize=lambda *_, **__: None, _fill=lambda *_, **__: None)
         patch(train_step, micro_batches=_micro_batches)
         patch(kernels, _compiled=lambda _: _flex)
         yield
 
 
-def take(cfg: fdl.Config[Trainer], *, world_size: int = 1, rank: int = 0) -> Taken:
-    """Take two steps of a config as one of several processes, and count what the second does.
+def take(cfg: fdl.Config[Trainer]) -> Taken:
+    """Take two steps of a config, and count what the second does.
 
-    The first one makes the optimizer's state. The other processes are there in name only.
+    The first one makes the optimizer's state.
 
     Raises:
       Exception: whatever an operation raises that mixes devices, or has no kernel.
     """
     with torch.device("meta"):
         trainer: Any = graph.build(cfg)
-    parallel, counting = trainer.parallel, Counting()
-    parallel._device = GPU
+    counting = Counting()
+    trainer.parallel._device = GPU
     rows = torch.arange(trainer.seq_len + 1).remainder(200).repeat(trainer.batch_size, 1)
-    rows[0, 1 : trainer.seq_len // 2] -= 1000  # do not count in the loss
+    counted = torch.ones_like(rows, dtype=torch.bool)
+    counted[0, 1 : trainer.seq_len // 2] = False
 
-    def batch(step: int, *, rank: int, world_size: int) -> Tensor:
+    def batch(step: int, *, rank: int, world_size: int) -> Batch:
         with unset_fake_temporarily():
-            return rows[rank::world_size]
+            return Batch(rows.clone(), counted.clone())
 
     trainer.stream = SimpleNamespace(batch=batch, full_batches=float)
-    if world_size > 1:
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
-    try:
-        fake = FakeTensorMode(allow_non_fake_inputs=True)
-        with _patched(fake), parallel:
-            parallel.shard(trainer.model, trainer.precision)
-            with fake:
-                _take(trainer, counting)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    with _patched(), trainer.parallel:
+        trainer.parallel.shard(trainer.model, trainer.precision)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            _take(trainer, counting)
     return counting.taken
 
 
 def _take(trainer: Any, counting: Counting) -> None:
-    if trainer.parallel.places.fsdp is None:
-        trainer.model.to = lambda device: None  # all of it is there already
+    trainer.model.to = lambda device: None  # all of it is there already
     materialization.materialize(trainer.model, device=GPU, seed=0)
     train_only(trainer.model, trainer.trainable)
     state = trainer.init_state()

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 LIBRARY = {"model", "cost", "optim", "data", "parallel"}
-ROOT = {"files", "placement", "ranges", "schedule"}
+ROOT = {"declarations", "files", "placement", "processes", "ranges", "schedule"}
 ALONE = {*ROOT, "__init__", "collection", "late"}  # files that import nothing of fidgpt
 SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
 
@@ -19,12 +19,16 @@ SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and 
 INSIDE = {
     **dict.fromkeys(ALONE | {"tags"}, frozenset()),
     **dict.fromkeys(LIBRARY, ROOT),
+    "placement": {"processes"},
     "cost": ROOT | {"model"},
     "parallel": ROOT | {"model"},
     "train": LIBRARY | ROOT,
     "graph": {"collection", "late"},
     "fiddlers": LIBRARY | {"train", "graph", "tags"},
     "configs": LIBRARY | {"train", "graph", "tags", "fiddlers"},
+    # The language knows no component and no trainer: who runs what it made knows both.
+    "compose": ROOT | {"graph", "tags", "fiddlers", "configs", "late"},
+    "runs": LIBRARY | ROOT | {"train", "graph", "tags", "fiddlers", "configs", "compose"},
 }
 
 # Which packages a part may import besides Python's own. The library knows no configuration layer.
@@ -32,16 +36,20 @@ LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "
 OUTSIDE = {
     **dict.fromkeys(ALONE, frozenset()),
     "placement": {"torch"},
+    "processes": {"torch"},
     **dict.fromkeys(LIBRARY | {"train"}, frozenset(LIBRARY_PACKAGES)),
     "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},
     "fiddlers": {"fiddle", "torch"},
     "configs": {"fiddle", "torch"},
+    "compose": {"fiddle", "yaml"},
+    "runs": {"fiddle", "torch"},
 }
 
 # The same, inside functions only: an extra that may be missing, or too slow for who needs it not.
 # Trackers may import what they declare as their `packages`, too.
 LAZY = {
+    "compose": {"fsspec"},
     "data": {"datasets", "huggingface_hub", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},

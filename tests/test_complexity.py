@@ -1,4 +1,4 @@
-"""The counter of lines: nothing changes in a project of parts, and much in a flattened one."""
+"""The counter of lines: a feature changes no file of a project."""
 
 from pathlib import Path
 
@@ -10,15 +10,13 @@ PATH = f"import sys; sys.path.insert(0, {str(HERE)!r})"
 PROGRAM = """
 import run
 from dataclasses import replace
-import composed, flattened
+import composed
 from composed import FEATURES
 
-assert len(FEATURES) == len(flattened.FEATURES) == 12
+assert len(FEATURES) == 12
 for feature in FEATURES:
     count = run.count_composed(feature, 2, 2)
     assert count.changed == 0 and count.new > 0, feature.name
-    few, many = (run.count_flattened(feature.name, n, n).changed for n in (1, 3))
-    assert many == 3 * few > 0, feature.name
 
 # Parallelism: a family writes nothing, and a component of its own one declaration.
 declared = {feature.name: composed.declared(feature) for feature in FEATURES}
@@ -39,5 +37,5 @@ else:
 
 
 @pytest.mark.slow
-def test_a_feature_changes_no_file_of_a_project_and_every_file_without_parts(tmp_path: Path):
+def test_a_feature_changes_no_file_of_a_project(tmp_path: Path):
     run_program(PATH + PROGRAM, folder=tmp_path)

@@ -7,9 +7,8 @@ that changes moves one line of one golden, and not of all.
 import copy
 import importlib.util
 import itertools
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,13 @@ import pytest
 import torch
 from fiddle import daglish, graphviz, printing
 from fiddle.codegen.codegen import auto_config_codegen
-from golden_text import GOLDENS, compare_with_golden
+from golden_text import GOLDENS
 from small_models import cut
 
 from fidgpt import configs, fiddlers, goldens, graph
-from fidgpt.compose import runs
-from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import bind, fingerprint, parts
+from fidgpt.runs import building
+from fidgpt.runs.building import build_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +81,7 @@ def golden_text(name: str) -> str:
 def lines_of(name: str) -> dict[str, str]:
     """The lines of the golden of a named config, whose model is tried by a test of its own."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "try_model", lambda _: None)
+        patch.setattr(building, "try_model", lambda _: None)
         return goldens.lines_of(getattr(configs, name)())
 
 
@@ -192,41 +191,6 @@ def test_config_is_its_golden(name: str, golden: Callable[..., None]) -> None:
         ]
 
     golden(f"configs/{name}", golden_text(name), explain)
-
-
-@pytest.fixture
-def fresh_lines() -> Iterator[None]:
-    """Undo a test's changes of configs for other tests."""
-    lines_of.cache_clear()
-    yield
-    lines_of.cache_clear()
-
-
-@pytest.mark.usefixtures("fresh_lines")
-def test_a_golden_that_moves_names_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:
-    base = configs.base
-
-    def other() -> fdl.Config:
-        cfg = base()
-        cfg.model.blocks[0].attention.rope.theta = 500_000.0
-        return cfg
-
-    golden = GOLDENS / "configs" / "base.txt"
-    names = ["base", "debug", "gpt2_124m"]
-    monkeypatch.setattr(configs, "__all__", names)
-    monkeypatch.setattr(configs, "base", other)
-    monkeypatch.setattr(sys.modules["fidgpt.configs.small"], "base", other)
-    with pytest.raises(pytest.fail.Exception) as failed:
-        text = golden_text("base")
-        compare_with_golden(
-            golden, text, update=False, explain=lambda new: goldens.causes(other(), new)
-        )
-    assert "+model.blocks[0].attention.rope.theta = 500000.0" in str(failed.value)
-    assert "theta: set by tests/test_configs.py" in str(failed.value).replace(str(GOLDENS), "")
-    read = {name: (golden.parent / f"{name}.txt").read_text(encoding="utf-8") for name in names}
-    assert moved(lambda name: read[name]) == ["base"]
-    with pytest.raises(pytest.fail.Exception, match="no golden none"):
-        compare_with_golden(golden.with_name("none"), "", update=False)
 
 
 def test_a_config_is_a_small_difference_from_its_parent() -> None:

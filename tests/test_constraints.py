@@ -9,12 +9,12 @@ import pytest
 from small_models import apply_to_any
 
 from fidgpt import configs, fiddlers
-from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import base, constraints
 from fidgpt.graph import ConfigError, clone, find_parameter, parts
 from fidgpt.graph.fiddle import all_arguments
 from fidgpt.graph.hints import hint_of, members_of
 from fidgpt.graph.walk import join, step_to
+from fidgpt.runs.building import build_trainer
 
 # Parameters that say something with such a number, or whose value another one overrides.
 MAY_BE_INFINITE = {"max_grad_norm"}
@@ -78,7 +78,6 @@ def test_nan_infinite_and_negative_numbers_are_refused(fiddler: str | None) -> N
         ("model.dropout", 1.0),
         ("model.blocks[0].attention.rope.theta", 0.0),
         ("model.blocks[0].mlp.ffn_dim", 0),
-        ("model.num_layers", 10**30),
         ("model.unembedding.softcap", 0.0),
         ("model.blocks[0].attention.num_heads", 0),
         ("samples.num_tokens", 0),
@@ -86,22 +85,10 @@ def test_nan_infinite_and_negative_numbers_are_refused(fiddler: str | None) -> N
         ("data.corpus.validation_fraction", 1.1),
         ("data.corpus.shard_tokens", 0),
         ("optimizer.betas", (0.9, 1.0)),
-        ("batch_size", 10**20),
-        ("loss.chunk_size", 10**20),
     ],
 )
 def test_the_ends_of_ranges(path: str, number: Any) -> None:
     assert not passes(configs.debug(), path, number)
-
-
-@pytest.mark.parametrize("path", ["model.hidden_dim", "vocab_size", "model.blocks[0].mlp.ffn_dim"])
-def test_an_overflowing_size_is_an_error_of_one_line(path: str) -> None:
-    cfg = base()
-    find_parameter(cfg, path).write(2**80)
-    with pytest.raises(ConfigError) as error:
-        build_trainer(cfg)
-    assert "must be at most" in str(error.value)
-    assert len(str(error.value)) < 2000
 
 
 def test_every_broken_constraint_of_a_run_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,10 +136,3 @@ def test_each_constraint_is_listed() -> None:
     own = [name for name, thing in named.items() if callable(thing)]
     defined = [name for name in own if vars(constraints)[name].__module__ == constraints.__name__]
     assert sorted(defined) == sorted(constraints.__all__)
-
-
-@pytest.mark.parametrize("value", ["abc", "0", "-2", ""])
-def test_a_world_size_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    monkeypatch.setenv("WORLD_SIZE", value)
-    with pytest.raises(ValueError, match=f"WORLD_SIZE={value} in the environment must be"):
-        constraints.batch_fills_the_mesh(base())

@@ -9,8 +9,8 @@ import pytest
 
 from fidgpt import configs, fiddlers, graph, train
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.data import FillInTheMiddle, HubDataset, Mixture, Prefetch, TokenStream
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.trackers.trackers import read_rows
 
 
@@ -56,7 +56,7 @@ def test_a_mixture_fits_a_command_line(texts: dict[str, str]) -> None:
     )
     others = ["fiddler:use_packing", "fiddler:use_prefetch(depth=3)", "set:num_steps=100"]
     directives = ["config:debug", f"fiddler:{fiddler}", *others, "set:batch_size=4"]
-    data: Any = build_trainer(compose(directives).config).data
+    data: Any = build_trainer(compose(directives).config).stream
     assert isinstance(data, Prefetch) and data.depth == 3
     mixture: Any = data.stream
     assert isinstance(mixture, Mixture) and mixture.batch_size == 4

@@ -45,17 +45,6 @@ def test_what_killed_writers_left_goes_with_the_next_and_what_others_write_stays
     assert {*tmp_path.iterdir()} == {own, other}
 
 
-def test_a_draft_that_cannot_be_locked_is_whoever_s_and_stays(tmp_path: Path, monkeypatch):
-    def no_locks(*_: object) -> None:
-        raise OSError("no locks")
-
-    monkeypatch.setattr("fcntl.flock", no_locks)
-    with atomic_path(tmp_path / "one") as first, atomic_path(tmp_path / "two") as second:
-        first.touch()
-        second.touch()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
-
-
 def test_several_may_write_a_file_at_once_and_what_fails_leaves_what_was(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     texts = [f"{letter}" * 1000 for letter in "abcd"]

@@ -12,9 +12,11 @@ import torch
 from small_models import ARGUMENTS, OF_MIXTURES, apply, shrunk, start, tiered
 
 from fidgpt import configs, fiddlers, train
-from fidgpt.compose import runs
+from fidgpt.data import Batch
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
 from fidgpt.model import materialize
+from fidgpt.runs import building
+from fidgpt.runs.building import build_trainer
 
 pytestmark = pytest.mark.slow
 
@@ -131,9 +133,9 @@ def try_to_build(cfg: fdl.Config) -> train.Trainer:
     seen = fingerprint([bound.model, bound.seq_len, bound.parallel])  # all that the trial looks at
     if seen in PASSED:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(runs, "try_model", lambda _: None)
-            return runs.build_trainer(cfg)
-    trainer = runs.build_trainer(cfg)
+            patch.setattr(building, "try_model", lambda _: None)
+            return build_trainer(cfg)
+    trainer = build_trainer(cfg)
     PASSED.add(seen)
     return trainer
 
@@ -248,7 +250,7 @@ def test_any_features_in_any_order_are_one_graph_and_train(index: int) -> None:
     orders = [names[::-1], random.Random(1).sample(names, len(names))]
     for order in orders:
         assert fingerprint(composed(family, order)) == fingerprint(cfg), order
-    trainer = runs.build_trainer(cfg)
+    trainer = build_trainer(cfg)
     model = trainer.model
     materialize(model, device=torch.device("cpu"), seed=0)
     if trainer.trainable is not None:
@@ -257,7 +259,7 @@ def test_any_features_in_any_order_are_one_graph_and_train(index: int) -> None:
     state = start(trainer, max_grad_norm=1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     tokens = torch.randint(0, 257, (2, 33), generator=torch.Generator().manual_seed(0))
-    losses = [trainer.update(state, tokens)["loss"] for _ in range(3)]
+    losses = [trainer.update(state, Batch(tokens))["loss"] for _ in range(3)]
     assert losses[-1] < losses[0]
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
@@ -272,6 +274,6 @@ def test_every_two_features_build(family: str, third: int) -> None:
     pairs = list(itertools.combinations(FEATURES, 2))[FAMILIES.index(family) :: len(FAMILIES)]
     for pair in pairs[third::3]:
         try:
-            runs.build_trainer(composed(family, [*pair]))
+            build_trainer(composed(family, [*pair]))
         except ConfigError as error:
             assert family in DEEPSEEK or "use_mla" in pair, f"{pair}: {error}"

@@ -6,18 +6,14 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 import torch
 
 from fidgpt import files
-from fidgpt.cli import app
 from fidgpt.compose.index_build import write
-from fidgpt.parallel.placement import Block
-from fidgpt.sweep import read_results
-from fidgpt.sweep.objective import objective_of
-from fidgpt.sweep.results import best, csv_of
+from fidgpt.placement import Block
+from fidgpt.sweep.results import csv_of
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.tensors import write_pieces
 
@@ -50,12 +46,6 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     os.close(reader)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "", "nul", "\udcff"])
-def test_what_is_no_json_is_a_value_error(text: str) -> None:
-    with pytest.raises(ValueError):
-        files.parse_json(text)
-
-
 @pytest.mark.parametrize(
     "name", ["../x", "/etc/passwd", "a/../../x", "..", "", "a\0b", 5, None, ["x"]]
 )
@@ -68,24 +58,6 @@ def test_names_of_files_elsewhere(name: object, tmp_path: Path) -> None:
         folder.mkdir()
         manifest.write_manifest(folder, step=1, files={name: {"bytes": 1}}, notes={})
         assert manifest.damage(folder) == "is damaged: manifest.json cannot be parsed."
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("\x1b]0;title\x07\x1b]52;c;aGk=\x07", r"\x1b]0;title\x07\x1b]52;c;aGk=\x07"),
-        ("\x9b31m \x1bP \x00 \x7f \u202e", r"\x9b31m \x1bP \x00 \x7f \u202e"),
-        ("\x1b[1;31mred\x1b[0m\r\x1b[2K\x1b[1A\x1b[?25l\n\t", None),
-    ],
-)
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_control_characters_reach_no_terminal(
-    text: str, shown: str | None, is_terminal: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    screen = io.StringIO()
-    monkeypatch.setattr(screen, "isatty", lambda: is_terminal)
-    print(text, end="", file=cast("Any", app.SafeStream(screen)))
-    assert screen.getvalue() == (shown if shown and is_terminal else text)
 
 
 @pytest.mark.parametrize("cell", ["=1+2", "+cmd", "-x", "@SUM(A1)", "\t=1", "-1+2", "+-1"])
@@ -103,23 +75,6 @@ def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:
         write_pieces(path, {name: Block(torch.ones(2), (0,), (2,)) for name in ("b", "a")})
         files_of.append(path.read_bytes())
     assert len({*files_of}) == 1
-
-
-def test_rows_of_a_sweep_are_of_the_kinds_that_were_written(tmp_path: Path) -> None:
-    row = {
-        **dict.fromkeys(("name", "fingerprint", "status", "directory", "last_words"), "a"),
-        **{"values": {"seed": "1"}, "metrics": {"loss": 1.0}, "directives": [], "seconds": 1.0},
-        **dict.fromkeys(("num_steps", "step", "attempts"), 1),
-    }
-    wrong = [
-        *({**row, key: None} for key in row),
-        *({**row, "directory": name} for name in ("../../etc", "/etc")),
-        *({**row, "values": {"seed": 1}}, {**row, "directives": [1]}, [], 3),
-    ]
-    text = "".join(json.dumps(one) + "\n" for one in [row, *wrong])
-    (tmp_path / "table.jsonl").write_text(text + "[" * 100_000)
-    assert list(read_results(tmp_path)) == [row]
-    assert best([{**row, "metrics": {"loss": {}}}, row], objective_of("loss")) == row
 
 
 def test_leftovers_of_others_stay(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ import pytest
 from torch import nn
 
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.optim import AllBut
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory
 from fidgpt.train.estimates.facts import trainable_copy
 

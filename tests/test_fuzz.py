@@ -34,10 +34,3 @@ def test_the_fuzzer_notices_what_it_is_for(tmp_path: Path, monkeypatch: pytest.M
         attack(lambda folder: None)
     with pytest.raises(ZeroDivisionError):
         attack(lambda folder: 1 // len((folder / "a.json").read_bytes()[:0]))
-
-
-@pytest.mark.slow
-def test_a_directive_of_any_length_is_refused_soon(tmp_path: Path) -> None:
-    (tmp_path / "typed.txt").write_text("s" + "[" * 50_000)
-    with fuzz.watched(tmp_path):
-        fuzz._compose(tmp_path)

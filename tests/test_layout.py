@@ -3,9 +3,11 @@
 import ast
 import functools
 import importlib
+import inspect
 import json
 import os
 import pkgutil
+import re
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +16,7 @@ import pytest
 from import_rules import broken_rules, first_circle, import_edges
 
 import fidgpt
+from fidgpt import declarations
 
 ROOT = Path(__file__).parent.parent
 MAX_LINES = 900
@@ -142,6 +145,25 @@ def test_tags_hold_nothing_but_tags_with_docstrings() -> None:
             assert len(node.bases) == 1 and ast.get_docstring(node), node.name
         else:
             assert isinstance(node, ast.Import | ast.ImportFrom | ast.Expr), ast.unparse(node)
+
+
+def test_what_classes_may_declare_is_in_one_file_and_one_table() -> None:
+    protocols = [
+        node
+        for node in ast.parse(inspect.getsource(declarations)).body
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert all(ast.get_docstring(node) for node in protocols)
+    names = {
+        ast.unparse(member.target) if isinstance(member, ast.AnnAssign) else member.name
+        for node in protocols
+        for member in node.body
+        if isinstance(member, ast.AnnAssign | ast.FunctionDef)
+    }
+    text = (ROOT / "AGENTS.md").read_text(encoding="utf-8")
+    table = text.partition("## What a class may declare")[2].partition("\n\n## ")[0]
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert names == {name for row in rows for name in re.findall("`(.*?)`", row)}
 
 
 def test_commands_have_their_functions() -> None:

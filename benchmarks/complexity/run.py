@@ -1,4 +1,4 @@
-"""What a feature costs in lines, in fidgpt and in a flattened code base: `python run.py`.
+"""What a feature costs in lines: `python run.py`.
 
 Every variant that is counted is built too, and runs forward and backward.
 """
@@ -18,14 +18,13 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))  # the folder is no package
 
 import composed  # noqa: E402
-import flattened  # noqa: E402
 from counting import Count, Tree, changed_lines, logical_lines, new_lines, write  # noqa: E402
 
 from fidgpt.compose.catalogue import own_catalogue  # noqa: E402
 from fidgpt.compose.composition import compose  # noqa: E402
-from fidgpt.compose.runs import build_trainer  # noqa: E402
 from fidgpt.graph import parts  # noqa: E402
 from fidgpt.model import materialize  # noqa: E402
+from fidgpt.runs.building import build_trainer  # noqa: E402
 from fidgpt.train.loss import NextToken  # noqa: E402
 
 SIZES = [(1, 1), (5, 2), (10, 5), (20, 10)]
@@ -44,19 +43,6 @@ def count_composed(feature: composed.Feature, models: int, attentions: int) -> C
         written=1,
         new=new_lines(before, after) + sum(map(_test_lines, feature.tests)),
     )
-
-
-def count_flattened(feature: str, models: int, attentions: int) -> Count:
-    """Of code without places for features; every model runs with the feature."""
-    before = flattened.code_base(models=models, attentions=attentions)
-    after = flattened.code_base(models=models, attentions=attentions, feature=feature)
-    shared = {"parts.py": (HERE / "flat_parts.py").read_text()}
-    for tree in (before, after):
-        with _Importable(tree | shared, "models", "attentions", "parts"):
-            for index in range(models):
-                model = getattr(importlib.import_module(f"models.m{index}"), f"Model{index}")()
-                model(torch.arange(24).view(2, 12)).square().mean().backward()
-    return Count(changed=changed_lines(before, after), written=0, new=new_lines(before, after))
 
 
 def undivided(feature: composed.Feature, models: int, attentions: int) -> list[str]:
@@ -123,25 +109,12 @@ def _test_lines(name: str) -> int:
 def main() -> None:
     """Prints a row for each feature."""
     table = Table(box=None, title="lines changed in files that existed, at (models, attentions)")
-    for column in (
-        "feature",
-        *map(str, SIZES),
-        "written",
-        "new",
-        "declared",
-        *(f"flat {s}" for s in SIZES),
-    ):
+    for column in ("feature", *map(str, SIZES), "written", "new", "declared"):
         table.add_column(column, justify="right" if column != "feature" else "left")
     for feature in composed.FEATURES:
-        ours = [count_composed(feature, *size) for size in SIZES]
-        flat = [count_flattened(feature.name, *size) for size in SIZES]
-        numbers = [
-            *(c.changed for c in ours),
-            ours[0].written,
-            ours[0].new,
-            composed.declared(feature),
-            *(c.changed for c in flat),
-        ]
+        counts = [count_composed(feature, *size) for size in SIZES]
+        written, new = counts[0].written, counts[0].new
+        numbers = [*(count.changed for count in counts), written, new, composed.declared(feature)]
         table.add_row(feature.name, *map(str, numbers))
     Console(width=160).print(table)
 

@@ -1,263 +1,186 @@
-"""The program that every config here configures: plain classes, which know of no config system."""
+"""The program that every config here configures: dataclasses, which know of no config system."""
 
+from dataclasses import dataclass, fields
 from typing import Any
 
 
-class Part:
-    """Equal to another of its class that has equal attributes."""
-
-    def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # as for every mutable value
-
-
-class Rope(Part):
+@dataclass(kw_only=True)
+class Rope:
     """Rotates queries and keys."""
 
-    def __init__(self, *, theta: float, scaling: float, max_len: int) -> None:
-        self.theta = theta
-        self.scaling = scaling
-        self.max_len = max_len
+    theta: float = 10_000.0
+    scaling: float = 1.0
+    max_len: int = 1024
 
 
-class Norm(Part):
+@dataclass(kw_only=True)
+class Norm:
     """Scales activations."""
 
-    def __init__(self, *, hidden_dim: int, eps: float, affine: bool) -> None:
-        self.hidden_dim = hidden_dim
-        self.eps = eps
-        self.affine = affine
+    hidden_dim: int = 768
+    eps: float = 1e-6
+    affine: bool = True
 
 
-class Attention(Part):
+@dataclass(kw_only=True)
+class Attention:
     """Mixes tokens."""
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        window: int,
-        bias: bool,
-        dropout: float,
-        kernel: str,
-        rope: Rope,
-    ) -> None:
-        self.hidden_dim = hidden_dim
-        self.num_heads = num_heads
-        self.num_kv_heads = num_kv_heads
-        self.head_dim = head_dim
-        self.window = window
-        self.bias = bias
-        self.dropout = dropout
-        self.kernel = kernel
-        self.rope = rope
+    hidden_dim: int = 768
+    num_heads: int = 12
+    num_kv_heads: int = 12
+    head_dim: int = 64
+    window: int = 0
+    bias: bool = False
+    dropout: float = 0.0
+    kernel: str = "sdpa"
+    rope: Rope
 
 
-class Mlp(Part):
+@dataclass(kw_only=True)
+class Mlp:
     """Mixes channels."""
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        ffn_dim: int,
-        activation: str,
-        bias: bool,
-        dropout: float,
-        init_std: float,
-    ) -> None:
-        self.hidden_dim = hidden_dim
-        self.ffn_dim = ffn_dim
-        self.activation = activation
-        self.bias = bias
-        self.dropout = dropout
-        self.init_std = init_std
+    hidden_dim: int = 768
+    ffn_dim: int = 3072
+    activation: str = "gelu"
+    bias: bool = False
+    dropout: float = 0.0
+    init_std: float = 0.02
 
 
-class Block(Part):
+@dataclass(kw_only=True)
+class Block:
     """A layer: 27 values with those of its parts."""
 
-    def __init__(
-        self,
-        *,
-        residual_scale: float,
-        drop_path: float,
-        recompute: bool,
-        placement: str,
-        attention_norm: Norm,
-        attention: Attention,
-        mlp_norm: Norm,
-        mlp: Mlp,
-    ) -> None:
-        self.residual_scale = residual_scale
-        self.drop_path = drop_path
-        self.recompute = recompute
-        self.placement = placement
-        self.attention_norm = attention_norm
-        self.attention = attention
-        self.mlp_norm = mlp_norm
-        self.mlp = mlp
+    residual_scale: float = 1.0
+    drop_path: float = 0.0
+    recompute: bool = False
+    placement: str = "pre"
+    attention_norm: Norm
+    attention: Attention
+    mlp_norm: Norm
+    mlp: Mlp
 
 
-class Embedding(Part):
+@dataclass(kw_only=True)
+class Embedding:
     """A vector for each token."""
 
-    def __init__(self, *, vocab_size: int, hidden_dim: int, init_std: float, scale: float) -> None:
-        self.vocab_size = vocab_size
-        self.hidden_dim = hidden_dim
-        self.init_std = init_std
-        self.scale = scale
+    vocab_size: int = 50_257
+    hidden_dim: int = 768
+    init_std: float = 0.02
+    scale: float = 1.0
 
 
-class Unembedding(Part):
+@dataclass(kw_only=True)
+class Unembedding:
     """Logits for each token."""
 
-    def __init__(self, *, vocab_size: int, hidden_dim: int, bias: bool, soft_cap: float) -> None:
-        self.vocab_size = vocab_size
-        self.hidden_dim = hidden_dim
-        self.bias = bias
-        self.soft_cap = soft_cap
+    vocab_size: int = 50_257
+    hidden_dim: int = 768
+    bias: bool = False
+    soft_cap: float = 0.0
 
 
-class Gpt(Part):
+@dataclass(kw_only=True)
+class Gpt:
     """The model."""
 
-    def __init__(
-        self,
-        *,
-        hidden_dim: int,
-        vocab_size: int,
-        max_len: int,
-        dtype: str,
-        embedding: Embedding,
-        blocks: list[Block],
-        final_norm: Norm,
-        unembedding: Unembedding,
-    ) -> None:
-        self.hidden_dim = hidden_dim
-        self.vocab_size = vocab_size
-        self.max_len = max_len
-        self.dtype = dtype
-        self.embedding = embedding
-        self.blocks = blocks
-        self.final_norm = final_norm
-        self.unembedding = unembedding
+    hidden_dim: int = 768
+    vocab_size: int = 50_257
+    max_len: int = 1024
+    dtype: str = "bfloat16"
+    embedding: Embedding
+    blocks: list[Block]
+    final_norm: Norm
+    unembedding: Unembedding
 
 
-class Optimizer(Part):
+@dataclass(kw_only=True)
+class Optimizer:
     """AdamW."""
 
-    def __init__(
-        self,
-        *,
-        learning_rate: float,
-        beta1: float,
-        beta2: float,
-        eps: float,
-        weight_decay: float,
-        fused: bool,
-        amsgrad: bool,
-        foreach: bool,
-    ) -> None:
-        self.learning_rate = learning_rate
-        self.beta1 = beta1
-        self.beta2 = beta2
-        self.eps = eps
-        self.weight_decay = weight_decay
-        self.fused = fused
-        self.amsgrad = amsgrad
-        self.foreach = foreach
+    learning_rate: float = 3e-4
+    beta1: float = 0.9
+    beta2: float = 0.95
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    fused: bool = True
+    amsgrad: bool = False
+    foreach: bool = False
 
 
-class Schedule(Part):
+@dataclass(kw_only=True)
+class Schedule:
     """The learning rate over the steps."""
 
-    def __init__(
-        self, *, warmup_steps: int, num_steps: int, decay_steps: int, min_ratio: float, shape: str
-    ) -> None:
-        self.warmup_steps = warmup_steps
-        self.num_steps = num_steps
-        self.decay_steps = decay_steps
-        self.min_ratio = min_ratio
-        self.shape = shape
+    warmup_steps: int = 100
+    num_steps: int = 1000
+    decay_steps: int = 900
+    min_ratio: float = 0.1
+    shape: str = "cosine"
 
 
-class Data(Part):
+@dataclass(kw_only=True)
+class Data:
     """Batches of tokens."""
 
-    def __init__(
-        self,
-        *,
-        path: str,
-        split: str,
-        tokenizer: str,
-        seq_len: int,
-        batch_size: int,
-        seed: int,
-        num_workers: int,
-        shuffle: bool,
-    ) -> None:
-        self.path = path
-        self.split = split
-        self.tokenizer = tokenizer
-        self.seq_len = seq_len
-        self.batch_size = batch_size
-        self.seed = seed
-        self.num_workers = num_workers
-        self.shuffle = shuffle
+    path: str = "data/web"
+    split: str = "train"
+    tokenizer: str = "gpt2"
+    seq_len: int = 1024
+    batch_size: int = 32
+    seed: int = 0
+    num_workers: int = 2
+    shuffle: bool = True
 
 
-class Checkpoints(Part):
+@dataclass(kw_only=True)
+class Checkpoints:
     """Where and when the state is saved."""
 
-    def __init__(self, *, directory: str, every: int, keep: int, wait: bool) -> None:
-        self.directory = directory
-        self.every = every
-        self.keep = keep
-        self.wait = wait
+    directory: str = "runs/gpt"
+    every: int = 100
+    keep: int = 3
+    wait: bool = False
 
 
-class Trainer(Part):
+@dataclass(kw_only=True)
+class Trainer:
     """The root: 27 values a block, and 48 others."""
 
-    def __init__(
-        self,
-        *,
-        run_name: str,
-        num_steps: int,
-        seed: int,
-        precision: str,
-        max_grad_norm: float,
-        log_every: int,
-        eval_every: int,
-        compile: bool,
-        model: Gpt,
-        optimizer: Optimizer,
-        schedule: Schedule,
-        data: Data,
-        checkpoints: Checkpoints,
-    ) -> None:
-        self.run_name = run_name
-        self.num_steps = num_steps
-        self.seed = seed
-        self.precision = precision
-        self.max_grad_norm = max_grad_norm
-        self.log_every = log_every
-        self.eval_every = eval_every
-        self.compile = compile
-        self.model = model
-        self.optimizer = optimizer
-        self.schedule = schedule
-        self.data = data
-        self.checkpoints = checkpoints
+    run_name: str = "base"
+    num_steps: int = 1000
+    seed: int = 0
+    precision: str = "bfloat16"
+    max_grad_norm: float = 1.0
+    log_every: int = 10
+    eval_every: int = 100
+    compile: bool = False
+    model: Gpt
+    optimizer: Optimizer
+    schedule: Schedule
+    data: Data
+    checkpoints: Checkpoints
+
+
+def values_of(part: type[Any]) -> dict[str, Any]:
+    """Return the values that a part has by default, without the parts inside it."""
+    return {name: getattr(part, name) for name in _names(part) if hasattr(part, name)}
+
+
+def built(config: Any) -> Any:
+    """Build new objects from dataclasses that serve as a config."""
+    if isinstance(config, list):
+        return [built(item) for item in config]
+    if type(config).__module__ != __name__:
+        return config
+    return type(config)(**{name: built(getattr(config, name)) for name in _names(type(config))})
 
 
 def value_at(root: Any, path: str) -> Any:
-    """What lies at a path such as `model.blocks[3].mlp.ffn_dim` of objects or containers."""
+    """Return the value at a path such as `model.blocks[3].mlp.ffn_dim` of objects or containers."""
     for name in path.replace("[", ".").replace("]", "").split(".") if path else ():
         if isinstance(root, dict):
             root = root[name]
@@ -267,8 +190,26 @@ def value_at(root: Any, path: str) -> Any:
 
 
 def assign(root: Any, changes: dict[str, Any]) -> Any:
-    """Sets attributes at paths, as Python does; returns the root."""
+    """Set attributes at paths, as Python does; return the root."""
     for path, value in changes.items():
         above, _, name = path.rpartition(".")
         setattr(value_at(root, above), name, value)
     return root
+
+
+def differences(old: Any, new: Any, path: str = "") -> list[tuple[str, Any, Any]]:
+    """Return the places where two trees of parts, dicts and lists differ, with both values."""
+    if type(old) is type(new) and type(old).__module__ == __name__:
+        old, new = vars(old), vars(new)
+    if isinstance(old, dict) and isinstance(new, dict):
+        inside = [(f"{path}.{name}", old.get(name), new.get(name)) for name in {**old, **new}]
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        pairs = enumerate(zip(old, new, strict=True))
+        inside = [(f"{path}[{i}]", one, other) for i, (one, other) in pairs]
+    else:
+        return [] if old == new else [(path, old, new)]
+    return [found for place, *pair in inside for found in differences(pair[0], pair[1], place)]
+
+
+def _names(part: type[Any]) -> list[str]:
+    return [field.name for field in fields(part)]

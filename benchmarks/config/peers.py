@@ -21,7 +21,7 @@ from typing import Any
 
 OURS = "fidgpt"
 FLOOR = "dataclasses"
-SYSTEMS = (OURS, FLOOR, "ml_collections", "fiddle", "draccus", "tyro", "hydra", "hydra_zen")
+SYSTEMS = (OURS, FLOOR, "ml_collections", "fiddle", "draccus", "tyro", "hydra")
 CELLS = {
     "config": "make the config",
     "start": "make it, and 20 overrides as text",

@@ -1,101 +1,48 @@
-"""The values that every config holds, and the changes that are made to them."""
+"""The config that every system holds, and the changes that are made to it."""
 
 from collections.abc import Callable
 from typing import Any
 
 import parts
 
-BLOCK: dict[str, Any] = dict(residual_scale=1.0, drop_path=0.0, recompute=False, placement="pre")
-NORM: dict[str, Any] = dict(hidden_dim=768, eps=1e-6, affine=True)
-ATTENTION: dict[str, Any] = dict(
-    hidden_dim=768,
-    num_heads=12,
-    num_kv_heads=12,
-    head_dim=64,
-    window=0,
-    bias=False,
-    dropout=0.0,
-    kernel="sdpa",
-)
-ROPE: dict[str, Any] = dict(theta=10_000.0, scaling=1.0, max_len=1024)
-MLP: dict[str, Any] = dict(
-    hidden_dim=768, ffn_dim=3072, activation="gelu", bias=False, dropout=0.0, init_std=0.02
-)
-EMBEDDING: dict[str, Any] = dict(vocab_size=50_257, hidden_dim=768, init_std=0.02, scale=1.0)
-UNEMBEDDING: dict[str, Any] = dict(vocab_size=50_257, hidden_dim=768, bias=False, soft_cap=0.0)
-GPT: dict[str, Any] = dict(hidden_dim=768, vocab_size=50_257, max_len=1024, dtype="bfloat16")
-OPTIMIZER: dict[str, Any] = dict(
-    learning_rate=3e-4,
-    beta1=0.9,
-    beta2=0.95,
-    eps=1e-8,
-    weight_decay=0.1,
-    fused=True,
-    amsgrad=False,
-    foreach=False,
-)
-SCHEDULE: dict[str, Any] = dict(
-    warmup_steps=100, num_steps=1000, decay_steps=900, min_ratio=0.1, shape="cosine"
-)
-DATA: dict[str, Any] = dict(
-    path="data/web",
-    split="train",
-    tokenizer="gpt2",
-    seq_len=1024,
-    batch_size=32,
-    seed=0,
-    num_workers=2,
-    shuffle=True,
-)
-CHECKPOINTS: dict[str, Any] = dict(directory="runs/gpt", every=100, keep=3, wait=False)
-TRAINER: dict[str, Any] = dict(
-    run_name="base",
-    num_steps=1000,
-    seed=0,
-    precision="bfloat16",
-    max_grad_norm=1.0,
-    log_every=10,
-    eval_every=100,
-    compile=False,
-)
-
 Make = Callable[..., Any]  # of a class of parts and its values
 
 
 def config(num_blocks: int, make: Make) -> Any:
-    """The whole config, every part of it made by `make(Class, **values)`."""
-    return make(
-        parts.Trainer,
-        **TRAINER,
-        model=make(
-            parts.Gpt,
-            **GPT,
-            embedding=make(parts.Embedding, **EMBEDDING),
-            blocks=[block(make) for _ in range(num_blocks)],
-            final_norm=make(parts.Norm, **NORM),
-            unembedding=make(parts.Unembedding, **UNEMBEDDING),
-        ),
-        optimizer=make(parts.Optimizer, **OPTIMIZER),
-        schedule=make(parts.Schedule, **SCHEDULE),
-        data=make(parts.Data, **DATA),
-        checkpoints=make(parts.Checkpoints, **CHECKPOINTS),
+    """Return the whole config, every part of it made by `make(Class, **values)`."""
+
+    def made(part: type[Any], **inside: Any) -> Any:
+        return make(part, **parts.values_of(part), **inside)
+
+    blocks = [
+        made(
+            parts.Block,
+            attention_norm=made(parts.Norm),
+            attention=made(parts.Attention, rope=made(parts.Rope)),
+            mlp_norm=made(parts.Norm),
+            mlp=made(parts.Mlp),
+        )
+        for _ in range(num_blocks)
+    ]
+    model = made(
+        parts.Gpt,
+        embedding=made(parts.Embedding),
+        blocks=blocks,
+        final_norm=made(parts.Norm),
+        unembedding=made(parts.Unembedding),
     )
-
-
-def block(make: Make) -> Any:
-    """One block, which shares nothing with another."""
-    return make(
-        parts.Block,
-        **BLOCK,
-        attention_norm=make(parts.Norm, **NORM),
-        attention=make(parts.Attention, **ATTENTION, rope=make(parts.Rope, **ROPE)),
-        mlp_norm=make(parts.Norm, **NORM),
-        mlp=make(parts.Mlp, **MLP),
+    return made(
+        parts.Trainer,
+        model=model,
+        optimizer=made(parts.Optimizer),
+        schedule=made(parts.Schedule),
+        data=made(parts.Data),
+        checkpoints=made(parts.Checkpoints),
     )
 
 
 def overrides(num_blocks: int) -> dict[str, Any]:
-    """Twenty places and their new values, eight of them in different blocks."""
+    """Return twenty places and their new values; eight lie in different blocks."""
     at = [i * num_blocks // 8 for i in range(8)]
     return {
         "run_name": "trial",
@@ -122,11 +69,15 @@ def overrides(num_blocks: int) -> dict[str, Any]:
 
 
 def few_overrides(num_blocks: int) -> dict[str, Any]:
-    """Five of them: what the two configs of a comparison differ in."""
+    """Return the five overrides in which the two configs of a comparison differ."""
     return dict(list(overrides(num_blocks).items())[1:6])
 
 
 def objects(num_blocks: int, changes: dict[str, Any]) -> Any:
-    """What must be built: the parts themselves, made without any config."""
-    root = config(num_blocks, lambda part, **values: part(**values))
-    return parts.assign(root, changes)
+    """Return the objects that a system must build, made without any config system."""
+    return parts.assign(config(num_blocks, plain), changes)
+
+
+def plain(part: type[Any], **values: Any) -> Any:
+    """Make the part itself."""
+    return part(**values)

@@ -40,6 +40,7 @@ class Task:
 
 def fidgpt(task: Task, *fiddlers: str) -> Step:
     """The step that fidgpt's Trainer takes, with every setting as the named config has it."""
+    from fidgpt.data import Batch
     from fidgpt.train.device import use_fast_memory
 
     use_fast_memory()
@@ -48,7 +49,7 @@ def fidgpt(task: Task, *fiddlers: str) -> Step:
 
     def step(batch: Tensor) -> float:
         state.step = 0
-        return trainer.update(state, batch)["loss"]
+        return trainer.update(state, Batch(batch))["loss"]
 
     return step
 
@@ -180,10 +181,10 @@ def _trainer(task: Task, *fiddlers: str, is_tuned: bool = False) -> Any:
       fiddlers: further directives.
       is_tuned: whether it computes as a run of many steps would, by what is measured here.
     """
-    from fidgpt.compose import tuning
     from fidgpt.compose.composition import compose
-    from fidgpt.compose.runs import build_trainer
     from fidgpt.model import materialize
+    from fidgpt.runs import tuning
+    from fidgpt.runs.building import build_trainer
 
     made = compose(
         [*task.shape.directives(task.batch_size), f"set:num_steps={NUM_STEPS}", *fiddlers]

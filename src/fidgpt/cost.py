@@ -6,13 +6,11 @@ Nothing here needs the model's memory: it may be on the meta device, and of any 
 import copy
 import re
 import weakref
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from types import FunctionType
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +19,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
+from fidgpt.declarations import CostlyModule, SparseModule
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import one_document
 from fidgpt.model.embedding import Embedding, Unembedding
-from fidgpt.model.kernels import Scoring, fastest, fastest_on, flex, sdpa
 from fidgpt.model.linear import declared_flops
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.transformer import LanguageModel, Transformer
@@ -86,7 +84,7 @@ def _is_declared(model: nn.Module, path: str) -> bool:
     names = path.split(".")
     around = (model.get_submodule(".".join(names[: i + 1])) for i in range(len(names)))
     is_linear = isinstance(model.get_submodule(path), nn.Linear)
-    return is_linear or any(hasattr(module, "own_flops_per_token") for module in around)
+    return is_linear or any(isinstance(module, CostlyModule) for module in around)
 
 
 _LAYER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -198,7 +196,8 @@ def count_parameters(model: nn.Module) -> ParameterCount:
         if isinstance(module, _TABLES)
         for parameter in module.parameters(recurse=False)
     }
-    idle = sum(getattr(module, "own_idle_parameters", int)() for module in model.modules())
+    sparse = [module for module in model.modules() if isinstance(module, SparseModule)]
+    idle = sum(module.own_idle_parameters() for module in sparse)
     return ParameterCount(total, total - idle, sum(table.numel() for table in tables))
 
 
@@ -247,88 +246,43 @@ def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
         id(one): nn.Parameter(make(one), one.requires_grad) for one in model.parameters()
     }
     copies |= {id(buffer): make(buffer) for buffer in model.buffers()}
-    return copied_with(model, copies)
-
-
-_OF_TORCH = ("_parameters", "_buffers", "_modules")
-_PLAIN = (type(None), bool, int, float, str, torch.dtype, FunctionType)
-
-
-def copied_with(model: Model, copies: dict[int, Any]) -> Model:
-    """Return a deep copy of a model, with the copies of its tensors by their `id`.
-
-    `copy.deepcopy` takes most of its time for what needs no copy: each module has a dozen empty
-    mappings for hooks, and more plain values.
-    """
-    for module in reversed([*model.modules()]):  # those within come before those around
-        kind = type(module)
-        if id(module) in copies or not _copies_plainly(kind):
-            continue
-        copies[id(module)] = twin = kind.__new__(kind)
-        for name, value in vars(module).items():
-            is_own = id(value) not in copies and type(value) in (dict, OrderedDict)
-            if is_own and (name in _OF_TORCH or not value):
-                made = type(value)()
-                made.update((key, _copied_part(one, copies)) for key, one in value.items())
-                copies[id(value)] = vars(twin)[name] = made
-            else:
-                vars(twin)[name] = _copied_part(value, copies)
     return copy.deepcopy(model, copies)
 
 
-@cache
-def _copies_plainly(kind: type[nn.Module]) -> bool:
-    """Return whether a copy of a module is that of its attributes."""
-    how = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
-    is_plain = all(getattr(kind, one, None) is getattr(nn.Module, one, None) for one in how)
-    return is_plain and not any("__slots__" in vars(one) for one in kind.__mro__)
+def kind_of(module: nn.Module) -> str:
+    """Return a text that modules of one structure share: classes, hooks, shapes and training."""
+    shapes = [(name, tuple(p.shape), p.requires_grad) for name, p in module.named_parameters()]
+    hooks = ("_forward_pre_hooks", "_forward_hooks")  # as of the last layer that is split
+    kinds = [
+        (str(type(each)), *(len(vars(each)[name]) for name in hooks)) for each in module.modules()
+    ]
+    return repr((kinds, shapes))
 
 
-def _copied_part(value: Any, copies: dict[int, Any]) -> Any:
-    if type(value) in _PLAIN:
-        return value
-    known = copies.get(id(value))
-    return copy.deepcopy(value, copies) if known is None else known
+@contextmanager
+def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, int]]:
+    """Let a transformer have one block of each kind, under its name, inside the context.
 
-
-FEW_LAYERS = 64  # layers; of more, the cost of a pass is that of some repetitions of their pattern
-
-
-def of_depth(model: nn.Module, measure: Callable[[], tuple[int, ...]]) -> tuple[int, ...]:
-    """Return numbers that are linear in the depth of a model, whose many layers need not all run.
-
-    Args:
-      model: whose layers repeat a pattern, or any other.
-      measure: returns the numbers for the model as it is.
+    Yields:
+      How many blocks there are of the kind of each; empty for other models, which stay whole.
     """
-    depths = _telling_depths(model)
-    if depths is None:
-        return measure()
-    found: list[tuple[int, ...]] = []
-    for depth in depths:
-        with cast("Transformer", model).cut_to(depth):
-            found.append(measure())
-    fewer, more = found
-    if any(b < a for a, b in zip(fewer, more, strict=True)):  # a peak that is not within layers
-        return measure()
-    times = (len(cast("Transformer", model).blocks) - depths[1]) // (depths[1] - depths[0])
-    return tuple(b + times * (b - a) for a, b in zip(fewer, more, strict=True))
-
-
-def shortened(model: nn.Module) -> AbstractContextManager[None]:
-    """Let a model of many layers have only those that differ, and few of others, inside a block."""
-    depths = _telling_depths(model)
-    return nullcontext() if depths is None else cast("Transformer", model).cut_to(depths[1])
-
-
-def _telling_depths(model: nn.Module) -> tuple[int, int] | None:
-    if isinstance(model, Transformer) and type(model).features is Transformer.features:
-        return model.telling_depths(FEW_LAYERS)
-    return None
+    if not isinstance(model, Transformer) or type(model).features is not Transformer.features:
+        yield {}
+        return
+    blocks, indices = model.blocks, dict[str, list[int]]()
+    for index, block in enumerate(blocks):
+        indices.setdefault(kind_of(block), []).append(index)
+    model.blocks = nn.ModuleList()
+    for first, *_ in indices.values():
+        model.blocks.add_module(str(first), blocks[first])
+    try:
+        yield {str(first): 1 + len(others) for first, *others in indices.values()}
+    finally:
+        model.blocks = blocks
 
 
 class ActivationBytes(NamedTuple):
-    """Memory of a training pass besides weights and gradients.
+    """Memory of a training pass besides weights and gradients, within about 20%.
 
     Attributes:
       kept: what lasts until the backward pass, for autograd or for blocks that recompute.
@@ -347,27 +301,41 @@ def activation_bytes(
     seq_len: int,
     device: torch.device,
 ) -> ActivationBytes:
-    """Measure the memory of one forward pass in training; temporaries of backward are left out.
+    """Measure one forward pass in training, of one block of each kind times their number.
 
     Args:
-      model: what is trained; on the meta device or full of zeros. Its attentions get stand-ins for
-        GPU kernels, so nothing else may use it.
+      model: what is trained; on the meta device or full of zeros.
       objective: holds the model, and gives a loss from tokens [num_sequences, seq_len + 1].
       num_sequences: sequences that are computed at once.
       seq_len: tokens of each.
-      device: where the model will compute, which decides about kernels.
+      device: where the model will compute; on GPUs no kernel keeps scores.
     """
-    batch_device = next(model.parameters()).device
-    if batch_device.type == "meta":
-        _replace_kernels(model, device)
+    batch_device, is_cpu = next(model.parameters()).device, device.type == "cpu"
     batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device=batch_device)
+    before, repeated = [*objective.parameters(), *objective.buffers(), batch], 0
+    live = _LiveMemory(before, seq_len=seq_len, keeps_scores=is_cpu)
     with (
-        _LiveMemory([*objective.parameters(), *objective.buffers(), batch]) as live,
-        _PretendedDevice(device) if batch.is_meta else nullcontext(),
+        one_block_of_each_kind(model) as counts,
+        live,
+        _FusedKernels(is_cpu=is_cpu) if batch.is_meta else nullcontext(),
+        ExitStack() as hooks,
     ):
+        for name, count in counts.items():
+            begin: list[int] = []
+
+            def enter(*_: object, begin: list[int] = begin) -> None:
+                begin.append(live.now)
+
+            def leave(*_: object, begin: list[int] = begin, count: int = count) -> None:
+                nonlocal repeated
+                repeated += (count - 1) * (live.now - begin.pop())
+
+            block = model.get_submodule(f"blocks.{name}")
+            hooks.enter_context(block.register_forward_pre_hook(enter))
+            hooks.enter_context(block.register_forward_hook(leave))
         loss = objective.train()(batch)
     kept = live.now - loss.untyped_storage().nbytes()
-    return ActivationBytes(kept=kept, passing=live.peak - live.now)
+    return ActivationBytes(kept=kept + repeated, passing=live.peak - live.now)
 
 
 class _LiveMemory(TorchDispatchMode):
@@ -375,15 +343,19 @@ class _LiveMemory(TorchDispatchMode):
 
     Args:
       before: tensors that existed before.
+      seq_len: tokens of a sequence.
+      keeps_scores: whether tensors [batch, heads, seq_len, seq_len] count.
 
     Attributes:
       now: bytes.
       peak: the most so far.
     """
 
-    def __init__(self, before: Iterable[Tensor]) -> None:
+    def __init__(self, before: Iterable[Tensor], *, seq_len: int, keeps_scores: bool) -> None:
         super().__init__()
         self.now = self.peak = 0
+        self._keeps_scores = keeps_scores
+        self._pairs = (seq_len, seq_len), (seq_len, seq_len + 1)  # with a sink
         self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in before)
 
     @classmethod
@@ -394,11 +366,19 @@ class _LiveMemory(TorchDispatchMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         out = func(*args, **(kwargs or {}))
-        for made in out if isinstance(out, tuple | list) else (out,):
-            if isinstance(made, Tensor) and (storage := made.untyped_storage()) not in self._known:
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            if (
+                isinstance(tensor, Tensor)
+                and (storage := tensor.untyped_storage()) not in self._known
+            ):
                 self._known.add(storage)
-                self._add(storage.nbytes())
-                weakref.finalize(storage, self._add, -storage.nbytes())
+                is_score = tensor.ndim > 3 or func is torch.ops.aten.bmm.default
+                is_score = is_score and tensor.shape[-2:] in self._pairs
+                # Blocks share masks, which are made in the first of them.
+                is_kept = self._keeps_scores and tensor.is_floating_point()
+                if is_kept or not is_score:
+                    self._add(storage.nbytes())
+                    weakref.finalize(storage, self._add, -storage.nbytes())
         return out
 
     def _add(self, count: int) -> None:
@@ -406,67 +386,36 @@ class _LiveMemory(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
 
 
-_DEVICE = torch.Tensor.device.__get__  # pyright: ignore[reportAttributeAccessIssue]
-_META = torch.device("meta")
+class _FusedKernels(TorchFunctionMode):
+    """Lets a pass on the meta device keep what fused kernels keep.
 
-
-class _PretendedDevice(TorchFunctionMode):
-    """Makes tensors on the meta device report another one, so that modules choose its kernels.
-
-    Where torch has a fused operation on real devices and a chain of small ones on the meta device,
-    which keeps far more for the backward pass, a stand-in keeps what the fused one does.
+    Torch has chains of small operations there, which keep more for the backward pass.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, *, is_cpu: bool) -> None:
         super().__init__()
-        self._device = device
+        self._is_cpu = is_cpu
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = dict(kwargs or {})
-        if func == _DEVICE:
-            return self._device
-        is_cpu = self._device.type == "cpu"
+        kwargs = kwargs or {}
         if func is F.scaled_dot_product_attention:
             query, key, value, *_ = args
-            mask, dropout = kwargs.get("attn_mask"), kwargs.get("dropout_p")
+            if not self._is_cpu:  # where masks go to FlexAttention
+                return _FusedAttention.apply(query, key, value)
             # A CPU's kernel drops nothing, and needs equal widths.
-            if not is_cpu or (query.shape[-1] == value.shape[-1] and not dropout):
+            if query.shape[-1] == value.shape[-1] and not kwargs.get("dropout_p"):
+                mask = kwargs.get("attn_mask")
                 masks = [] if mask is None else [mask.to(query.dtype)]
                 return _FusedAttention.apply(query, key, value, *masks)
-        if func is F.rms_norm and not is_cpu:
-            x, _, *weights = args
-            return _FusedNorm.apply(x, *(one for one in weights[:1] if one is not None))
-        if kwargs.get("device") is not None:
-            kwargs["device"] = "meta"
-        return func(*(_META if isinstance(x, torch.device) else x for x in args), **kwargs)
-
-
-def _replace_kernels(model: nn.Module, device: torch.device) -> None:
-    """Put a stand-in wherever an attention would call FlexAttention, which needs a GPU."""
-    for module in model.modules():
-        kernel = getattr(module, "kernel", None)
-        if kernel is fastest or kernel is flex:
-            setattr(module, "kernel", partial(_stand_in, device, kernel is fastest))  # noqa: B010
-
-
-def _stand_in(
-    device: torch.device,
-    may_choose: bool,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scoring: Scoring,
-) -> Tensor:
-    kernel = fastest_on(device.type, query.dtype, scoring) if may_choose else flex
-    if kernel is flex and device.type != "cpu" and not scoring.dropout:
-        return _FusedAttention.apply(query, key, value)
-    return (sdpa if kernel is flex else kernel)(query, key, value, scoring)
+        if func is F.rms_norm:
+            return _FusedNorm.apply(args[0])
+        return func(*args, **kwargs)
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Keeps the inputs, the output, and one number for each query."""
+    """Keeps the inputs, the output, and one number for each query; for memory alone."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, *masks: Tensor) -> Tensor:
@@ -482,6 +431,6 @@ class _FusedNorm(torch.autograd.Function):
     """Keeps the input, and one number for each row of it."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *weights: Tensor) -> Tensor:
-        ctx.save_for_backward(x, x.new_empty(x.shape[:-1], dtype=torch.float32), *weights)
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x, x.new_empty(x.shape[:-1], dtype=torch.float32))
         return torch.empty_like(x)

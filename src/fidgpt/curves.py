@@ -2,8 +2,6 @@
 
 import bisect
 import fnmatch
-import html
-import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -30,7 +28,7 @@ _USUAL = ("loss", "validation/loss", "learning_rate", "grad_norm", "tokens_per_s
 _EARLY = 0.1  # largest share of the steps so far to average, as a loss falls fast at first
 _LARGEST = 1e100  # Matplotlib multiplies the ends of an axis, which must not overflow
 _SPARSE = 0.5  # of the rows; a metric that fewer have is shown point by point
-KINDS = ("html", "pdf", "png", "svg")
+KINDS = ("pdf", "png", "svg")
 # Ten colors that are distinct for any color vision (Petroff 2021).
 _COLOURS = [
     "#3f90da", "#bd1f01", "#ffa90e", "#832db6", "#94a4a2",
@@ -49,12 +47,6 @@ _STYLE: Any = {
         "svg.hashsalt": "fidgpt",
     },
 }
-_CSS = (
-    "body{font:15px system-ui,sans-serif;margin:2rem auto;max-width:80rem;color:#222}"
-    "svg{width:100%;height:auto}table{border-collapse:collapse}"
-    "th,td{padding:.3rem 1rem .3rem 0;text-align:right;border-bottom:1px solid #ddd}"
-    "th:first-child,td:first-child{text-align:left}"
-)
 _UNITS = {"loss": "nats per token", "utilisation": "share of the peak", "memory": "bytes"}
 _LARGE = {"tokens", "tokens_per_second", "memory"}
 _WIDTH, _HEIGHT = 5.6, 3.5  # inches of a panel
@@ -389,9 +381,7 @@ def short_number(value: float) -> str:
     return f"{value:.4g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.3g}"
 
 
-def save(
-    figure: "Figure", panels: Mapping[str, Sequence[Curve]], path: Path, *, title: str
-) -> None:
+def save(figure: "Figure", path: Path) -> None:
     """Write the kind of file that the name ends in, atomically; the same bytes for equal curves.
 
     Raises:
@@ -401,31 +391,9 @@ def save(
     from matplotlib.text import Text
 
     kind = path.suffix[1:]
-    svg = io.StringIO()
     with atomic_path(path) as draft, rc_context(_STYLE):
         undated = {"pdf": {"CreationDate": None}, "png": {}}.get(kind, {"Date": None})
         for text in figure.findobj(Text):  # XML has no control characters, not even escaped
             letters = (c if c.isprintable() or c == "\n" else "�" for c in text.get_text())
             text.set_text("".join(letters))
-        to, form = (svg, "svg") if kind == "html" else (draft, kind)
-        figure.savefig(to, format=form, dpi=150, metadata=undated)
-        if kind == "html":
-            draft.write_text(_page(svg.getvalue(), panels, title or "Curves"), encoding="utf-8")
-
-
-def _page(svg: str, panels: Mapping[str, Sequence[Curve]], title: str) -> str:
-    """Return a page of the drawing, and a table of the last value of every metric."""
-    rows: dict[str, dict[str, str]] = {}
-    for metric, curves in panels.items():
-        for curve in curves:
-            rows.setdefault(curve.run, {})[metric] = short_number(curve.y[-1])
-    head = "".join(f"<th>{html.escape(metric)}</th>" for metric in ("last value", *panels))
-    body = ""
-    for run, last in rows.items():
-        cells = "".join(f"<td>{last.get(metric, '')}</td>" for metric in panels)
-        body += f"<tr><td>{html.escape(run)}</td>{cells}</tr>"
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_CSS}</style>{svg[svg.index('<svg') :]}<table><tr>{head}</tr>{body}</table>"
-        "</html>\n"
-    )
+        figure.savefig(draft, format=kind, dpi=150, metadata=undated)

@@ -17,11 +17,11 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs, without_annotation
-from fidgpt.compose.runs import build_trainer
 from fidgpt.cost import shared_parameters
 from fidgpt.graph import ConfigError, provenance_of
 from fidgpt.graph.errors import at, run_command
 from fidgpt.graph.outlines import Row, rows
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import Trainer
 
 __all__ = ["causes", "check", "difference", "golden_of", "lines_of"]

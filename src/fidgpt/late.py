@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
-_SETTINGS = {"RENAMED", "REMOVED"}  # see graph/storage/codec.py
+_SETTINGS = {"RENAMED", "REMOVED"}  # see graph/codec.py
 
 
 def lazy_exports(

@@ -3,7 +3,6 @@
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +11,7 @@ from absl import flags
 from absl.testing import flagsaver
 
 from fidgpt.cli import app, train
-from fidgpt.compose import index, reproduction
-from fidgpt.compose.catalogue import Catalogue, own_catalogue
+from fidgpt.compose import index
 from fidgpt.compose.index_build import build_index, write
 from fidgpt.sweep.runners import jobs
 
@@ -27,19 +25,6 @@ class Outcome(NamedTuple):
 
 
 Command = Callable[..., Outcome]
-CATALOGUE = own_catalogue()
-NAMED = cache(partial(reproduction.named_graphs, CATALOGUE))
-
-
-@pytest.fixture(autouse=True)
-def _composed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compose the named configs once for all tests: `--repro` looks for the nearest of them."""
-    composed = reproduction.named_graphs
-
-    def named(known: Catalogue) -> dict[str, Any]:
-        return NAMED() if known.configs == CATALOGUE.configs else composed(known)
-
-    monkeypatch.setattr(reproduction, "named_graphs", named)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Completion: what may follow each kind of word, and that real shells put it in place."""
+"""Completion: what may follow each kind of word, and what shells make of it."""
 
 import os
 import shlex
@@ -163,26 +163,3 @@ def test_zsh_and_fish_complete_by_their_script(shell: str) -> None:
     found = offered("python train.py '--config=set:model.blocks[0].mlp.")
     assert len(found) == 4
     assert all(one.startswith("--config=set:model.blocks[0].mlp.") for one in found)
-
-
-@pytest.mark.slow
-def test_readline_puts_it_in_place() -> None:
-    pexpect = pytest.importorskip("pexpect")
-    python = shlex.quote(sys.executable)
-    variables = os.environ | {"TERM": "dumb", "INPUTRC": "/dev/null", "PS1": "$ "}
-    with pexpect.spawn(
-        "bash", ["--norc", "-i"], env=variables, cwd=str(ROOT), encoding="utf-8", timeout=30
-    ) as bash:
-        bash.sendline("bind 'set enable-bracketed-paste off'")
-        bash.sendline(f'eval "$({python} train.py --completion=bash)"; echo re"ad"y')
-        bash.expect("ready")
-        for typed, rest in {
-            "--config=config:gpt2_12": "4m ",
-            "--config=set:optimizer.l": "r=",
-            "'--config=tag:Learn": "ingRate=",
-        }.items():
-            bash.send(f"python train.py {typed}")
-            bash.expect_exact(typed)
-            bash.send("\t")
-            bash.expect_exact(rest)
-            bash.send("\x15")  # empties the line

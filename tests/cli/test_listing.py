@@ -79,10 +79,8 @@ def test_lists_follow_the_directives_beside_them(command: Command) -> None:
     ("flags", "message"),
     [
         (["--list=confgs"], "error: --list=confgs: Did you mean configs?"),
-        (["--list=tags:x"], "error: --list=tags:x: "),
         (["--list=parts:model.nrm"], "error: config:base has nothing at 'model.nrm'. Did you"),
         (["--list=knobs", "--config=config:bas"], "error: directive 1 is wrong:\n"),
-        (["--list=knobs", "--config=config_file:x"], "error: directive 1 is wrong:\n"),
     ],
 )
 def test_mistakes(command: Command, flags: list[str], message: str) -> None:

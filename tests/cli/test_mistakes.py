@@ -1,34 +1,23 @@
 """Mistakes and strange files: each answered in a few lines, soon, and with what to do instead."""
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from fidgpt.cli import sample, sweep, train
-from fidgpt.compose import tuning
+from fidgpt.cli import sweep, train
+from fidgpt.runs import tuning
 from fidgpt.train import RunError, device
-from fidgpt.train.run_directory import RunDirectory
 
 from .conftest import Command
 
 DEBUG = "--config=config:debug"
-FILES = (
-    *("config.json", "provenance.json", "tokenizer.json", "changes.jsonl"),
-    *(f"checkpoints/step_00000002/{name}" for name in ("manifest.json", "optimizer.json")),
-)
 
 
 @pytest.mark.parametrize(
     ("directive", "remedy"),
     [
         ('fiddler:use_text(path="https://a.b/c.txt")', "is a URL, and a text is read from this"),
-        ("fiddler:use_samples(prompts=[“Once”])", "“Once” is in curly quotes"),
-        ("set:samples.prompts=[‘Once’]", "‘Once’ is in curly quotes"),
         ('set:samples=load_tokenizer("/dev/zero")', "is not a Samples"),
-        ('set:data.corpus.tokenizer=TokenizerFile("/dev/zero")', "not a regular file"),
-        ("patch:/dev/zero", "not a regular file"),
     ],
 )
 def test_mistakes_name_their_remedy(command: Command, directive: str, remedy: str) -> None:
@@ -38,18 +27,9 @@ def test_mistakes_name_their_remedy(command: Command, directive: str, remedy: st
     assert len(done.err.splitlines()) < 6
 
 
-@pytest.mark.parametrize(
-    ("directive", "warning"),
-    [
-        ("tag:LearningRate=1000", "optimizer.lr=1000 is so large that the model will diverge"),
-        ("set:batch_size=1000000000", ". Compute fewer sequences at once, which leaves"),
-    ],
-)
-def test_numbers_that_cannot_work_are_warned_of(
-    command: Command, directive: str, warning: str
-) -> None:
-    done = command(train.main, DEBUG, f"--config={directive}", "--dry_run")
-    assert done.status == 0 and warning in done.err
+def test_a_batch_that_cannot_fit_is_warned_of(command: Command) -> None:
+    done = command(train.main, DEBUG, "--config=set:batch_size=1000000000", "--dry_run")
+    assert done.status == 0 and ". Compute fewer sequences at once, which leaves" in done.err
 
 
 def test_nothing_is_measured_for_a_run_that_cannot_fit(
@@ -68,68 +48,11 @@ def test_a_run_that_cannot_fit_does_not_begin() -> None:
         device.require_memory(2 * 10**9, 10**9)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("part", "step"),
-    [
-        ("config.json", False),
-        ("checkpoints", False),
-        ("checkpoints/step_00000002", True),
-        ("checkpoints/step_00000002/manifest.json", True),
-    ],
-)
-def test_a_part_of_a_run_names_the_run(
-    command: Command, run_directory: Path, part: str, step: bool
-) -> None:
-    for done in (
-        command(train.main, f"--resume={run_directory}/{part}"),
-        command(sample.main, f"{run_directory}/{part}"),
-    ):
-        assert done.status == 2 and f"name the run, {run_directory}" in done.err
-        assert ("--resume_step=2" in done.err) == step
-
-
 @pytest.mark.parametrize("axis", ["tag:LearningRate=a,b,c,d,e,f,g,h", "set:model.hidden_dim=33,35"])
 def test_a_wrong_sweep_takes_ten_lines(command: Command, axis: str) -> None:
     done = command(sweep.main, DEBUG, f"--sweep={axis},37,39,41,43")
     assert done.status == 2 and "more of the kind" in done.err
     assert len(done.err.splitlines()) <= 10
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FILES)
-def test_strange_files_of_a_run_are_refused_or_left_out(
-    command: Command, run_directory: Path, tmp_path: Path, name: str
-) -> None:
-    for kind in ("deep", "pipe", "endless"):
-        shutil.copytree(run_directory, copy := tmp_path / kind)
-        path = copy / name
-        path.unlink(missing_ok=True)
-        if kind == "deep":
-            path.write_text("[" * 100_000)
-        elif kind == "pipe":
-            os.mkfifo(path)
-        else:
-            path.symlink_to("/dev/zero")
-        for done in (
-            command(train.main, f"--resume={copy}", "--dry_run"),
-            command(sample.main, f"{copy}", "--num_tokens=1"),
-        ):
-            assert done.status in (0, 2)
-            assert len(done.err.splitlines()) <= 4
-
-
-def test_too_many_open_files_are_no_lost_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: object) -> int:
-        raise OSError(24, "Too many open files")
-
-    run = RunDirectory(tmp_path, texts={"config.json": ""})
-    monkeypatch.setattr("fidgpt.files.os.open", fail)
-    with pytest.raises(RunError, match="Too many open files.*; raise the limit") as error:
-        run.sync()
-    assert "is gone" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from fidgpt.cli import train
-from fidgpt.compose.sources import load_run
-from fidgpt.train.checkpoints import manifest
+from fidgpt.runs.directories import load_run
 from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import Command
@@ -108,18 +107,11 @@ def test_auto_resume_refuses_a_run_of_another_config(command: Command, run_direc
         (["--config=use:optimizer=Lion"], "it was saved by AdamW, and this run uses Lion"),
         (["--config=set:num_steps=1"], "has done 2 steps already, and num_steps=1"),
         (["--resume_step=7"], "holds no step 7"),
-        ([], "cannot be written (Permission denied), and a resumed run "),
     ],
 )
 def test_a_dry_run_refuses_what_the_checkpoint_would(
-    resume: Command,
-    run_directory: Path,
-    flags: list[str],
-    words: str,
-    monkeypatch: pytest.MonkeyPatch,
+    resume: Command, flags: list[str], words: str
 ) -> None:
-    if not flags:  # root may write everywhere
-        monkeypatch.setattr("os.access", lambda path, _: Path(path) != run_directory)
     for how in ([], ["--dry_run"]):
         done = resume(*flags, *how)
         assert done.status == 2 and words in done.err
@@ -149,24 +141,6 @@ def test_a_dry_run_ends_as_the_run_itself(
     assert files_in(path) == files
     really = command(train.main, *resume)
     assert [one.status == 0 for one in (dry, really)] == [fits, fits], dry.err + really.err
-
-
-@pytest.mark.parametrize(
-    "change", [[1], {}, {"settings": []}, {"stages": 5}, {"full_batches": "many"}]
-)
-def test_a_state_that_no_run_has_saved_is_damage(
-    change: Any, resume: Command, run_directory: Path
-) -> None:
-    [*_, path] = manifest.find(run_directory).values()
-    state = json.loads((path / "state.json").read_text())
-    changed = {**state, **change} if change and isinstance(change, dict) else change
-    (path / "state.json").write_text(json.dumps(changed))
-    body = manifest.read_manifest(path)  # whoever sends a run can compute its checksums too
-    notes = {name: body[name] for name in ("reasons", "metrics")}
-    seals = manifest.seal(path, body["files"])
-    manifest.write_manifest(path, step=body["step"], files=seals, notes=notes)
-    done = resume("--config=set:checkpoints.keep_last=7")
-    assert done.status == 2 and f"error: {path} is damaged: " in done.err
 
 
 def test_what_may_not_change_is_refused_by_name(resume: Command, run_directory: Path) -> None:

@@ -27,17 +27,12 @@ def test_texts_continue_prompts_and_scores_are_likelihoods(command: Command, run
     both = command(sample.main, run, "--prompt=def ", "--prompt=class A", *same).out
     first, second = both.split("\n-- 2 of 2 --\n")
     assert first.startswith("def ") and second.startswith("class A")
-    status, out, err = command(sample.main, run, "--prompt=“d”", "--num_tokens=1")
-    assert status == 0 and out.startswith("“d”") and err.startswith("warning: --prompt=“d” has ")
-    out = command(sample.main, run, "--prompt=", "--num_tokens=4e2", "--stop=e", "--top_k=0").out
+    out = command(sample.main, run, "--prompt=", "--num_tokens=400", "--stop=e", "--top_k=0").out
     assert "e" not in out
     out = command(sample.main, run, "--score=dé").out
     assert re.search(r"3 tokens, 3 bytes: perplexity [\d.]+, [\d.]+ nats .*, [\d.]+ bits per", out)
     assert out.count("\n") == 4
     for flag, message in {
-        "--score=": "--score is an empty text",
-        "--stop=": "error: --stop: an empty string ends every text",
-        "--stop=\udcff": "--stop is not UTF-8 text",
         "--repetition_penalty=0": "must be above 0",
         "--averaged": f"{run} keeps no average of its weights. Remove the flag, or let a run",
     }.items():

@@ -146,7 +146,6 @@ class TestDiff:
             ("config:debgu", "there is no config 'debgu'. Did you mean debug?"),
             ("nowhere/at/all", "there is no config, file or run directory of that name."),
             ("nolab.mine", "there is no config, file or run directory of that name."),
-            ("", "--diff= names nothing: give it a value"),
             ("{}/empty.yaml", "empty.yaml is not a fidgpt config: it is empty."),
         ],
     )

@@ -20,21 +20,6 @@ DEBUG = "--config=config:debug"
 ONE_CHANGE = "~ num_steps: 10 -> 20, inherited by 2 parameters\n"
 
 
-class Locked(MemoryFileSystem):
-    """Storage whose library raises what is no OSError, as those of clouds do."""
-
-    protocol = "locked"
-
-    def _open(self, path: str, *arguments: Any, **options: Any) -> Any:
-        class NoCredentialsError(Exception):
-            pass
-
-        raise NoCredentialsError("Unable to locate credentials.\nSee the manual.")
-
-
-fsspec.register_implementation("locked", Locked, clobber=True)
-
-
 @pytest.fixture
 def longer() -> Any:
     cfg = debug()
@@ -82,7 +67,6 @@ CHAINED = "it chains protocols by ::, and some of them run what files say."
     [
         ("memory://none/config.json", "No such file or directory."),
         ("file:///none/config.json", "No such file or directory."),
-        ("locked://runs/config.json", "Unable to locate credentials."),
         ("nowhere://runs/config.json", "Protocol not known: nowhere."),
         # A file of references is a template, which runs whatever it says.
         ("reference://a::memory://b", CHAINED),

@@ -151,15 +151,12 @@ def test_a_bisection_names_the_difference(
         (["--sweep=tag:NumKVHeads=1,2"], "--sweep is wrong:\n  --sweep=tag:NumKVHeads=1,2"),
         (["--sweep=tag:LearningRate=1e-3,fast"], "--sweep is wrong:\n  --sweep=tag:Learn"),
         ([RATES, "stray"], "'stray' is not a flag."),
-        ([RATES, "--objective=lost"], "no run reports --objective=lost. Did you mean loss"),
         ([RATES, "--objective=max"], "--objective=max must name a metric"),
         ([RATES, "--print=json"], "--print=json shows one config"),
         ([RATES, "--ablate="], "--ablate= leaves nothing out"),
-        ([RATES, "--run_dir={file}/new"], "lies in one: name a directory"),
         ([RATES, "--run_dir={run}"], "holds a run: name a directory of the sweep's own"),
         (["--search=tpe:3", SPACE], "--search needs a metric to compare: --objective="),
         ([*SEARCH[3:-1], "--objective=validatoin/loss"], "no run reports --objective=validatoin"),
-        ([*SEARCH[3:], "--objective=loss"], "--objective=loss: already defined as validation/loss"),
         (["--bisect=a:b", "--objective=loss"], "--config has no effect with --bisect"),
     ],
 )
@@ -171,10 +168,9 @@ def test_mistakes_start_nothing(
     tmp_path: Path,
 ) -> None:
     pytest.importorskip("optuna")
-    (tmp_path / "file").touch()
     (tmp_path / "run").mkdir()
     (tmp_path / "run/config.json").touch()
-    flags = [flag.format(file=tmp_path / "file", run=tmp_path / "run") for flag in flags]
+    flags = [flag.format(run=tmp_path / "run") for flag in flags]
     place = [] if "--run_dir" in "".join(flags) else [f"--run_dir={tmp_path / 'new'}"]
     status, out, err = command(sweep.main, *FLAGS, *place, *flags)
     assert (status, out) == (2, "") and message in err

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.compose.composition import compose
-from fidgpt.compose.runs import build_trainer
 from fidgpt.graph import ConfigError, find
 from fidgpt.model import Attention, AttentionContext, InitError, LanguageModel
+from fidgpt.runs.building import build_trainer
 
 
 class Elsewhere(nn.Module):

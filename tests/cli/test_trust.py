@@ -1,16 +1,15 @@
 """What a file or a run of another user may not do: send, run code, or have its flags advised."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 from fidgpt import train as library
-from fidgpt.cli import evaluate, sweep, train
-from fidgpt.compose.trust import risks
+from fidgpt.cli import evaluate, train
 from fidgpt.graph import load
+from fidgpt.runs.consent import risks
 from fidgpt.train.run_directory import resume_flag
 
 from .conftest import Command
@@ -140,59 +139,3 @@ def test_flags_of_a_run_from_elsewhere_are_not_advised(command: Command, tmp_pat
 def test_every_service_declares_what_it_sends() -> None:
     for service in (library.MLflow, library.Trackio, library.WandB, library.Mirror):
         assert service.SENDS
-
-
-@pytest.mark.parametrize("name", ["metrics.jsonl", "command.txt", "checkpoints", "profile/rank0"])
-def test_a_run_is_not_resumed_through_links_out_of_it(
-    name: str, command: Command, run_directory: Path, tmp_path: Path
-) -> None:
-    mine = tmp_path / "mine"
-    mine.mkdir()
-    kept, link = mine / "kept", run_directory / name
-    kept.write_text("as it was\n")
-    link.parent.mkdir(exist_ok=True)
-    if link.exists():
-        link.rename(mine / "moved")
-    link.symlink_to(mine if name == "checkpoints" else kept)
-    resumed = (f"--resume={run_directory}", "--config=set:checkpoints.keep_last=7", "--dry_run")
-    done = command(train.main, *resumed)
-    assert done.status == 2 and f"\n  {link} is a link to {str(link.resolve())!r}\n" in done.err
-    assert f"add --trust={link.resolve()}, which is remembered here; otherwise remove" in done.err
-    assert kept.read_text() == "as it was\n"
-    known = command(train.main, *resumed, f"--trust={link.resolve()}")
-    assert "is a link to" not in known.err
-
-
-def test_links_within_a_run_are_its_own(
-    command: Command, run_directory: Path, tmp_path: Path
-) -> None:
-    (run_directory / "checkpoints").rename(run_directory / "saved")
-    (run_directory / "checkpoints").symlink_to("saved")
-    (tmp_path / "link").symlink_to(run_directory)
-    assert command(train.main, f"--resume={tmp_path}/link", "--dry_run").status == 0
-
-
-def test_a_sweep_is_not_written_through_links_out_of_it(command: Command, tmp_path: Path) -> None:
-    kept, directory = tmp_path / "kept", tmp_path / "sweep"
-    kept.write_text("as it was\n")
-    directory.mkdir()
-    for name in ("table.jsonl", "results.csv"):
-        (directory / name).symlink_to(kept)
-    axis = ("--sweep=set:seed=1,2", f"--run_dir={directory}")
-    done = command(sweep.main, *DEBUG, *axis)
-    assert done.status == 2 and f"{directory} has links out of it" in done.err
-    assert kept.read_text() == "as it was\n"
-
-
-@pytest.mark.parametrize("name", ["metrics.jsonl", "profile/rank0.txt"])
-def test_a_run_with_a_pipe_in_place_of_a_file_is_not_waited_for(
-    name: str, command: Command, run_directory: Path
-) -> None:
-    path = run_directory / name
-    path.unlink(missing_ok=True)
-    path.parent.mkdir(exist_ok=True)
-    os.mkfifo(path)
-    done = command(train.main, f"--resume={run_directory}", "--dry_run")
-    assert done.status == 2 and done.err.endswith(
-        f"{path} is neither a file nor a folder: remove it.\n"
-    )

@@ -1,12 +1,9 @@
 """What a run computes with is measured, recorded in its config, and kept."""
 
-import itertools
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,10 +12,10 @@ import torch
 from fidgpt import graph
 from fidgpt import model as lm
 from fidgpt.cli import train
-from fidgpt.compose import tuning as chooser
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.compose.runs import build_trainer
-from fidgpt.compose.sources import load_run
+from fidgpt.runs import tuning as chooser
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.directories import load_run
 from fidgpt.train import BFloat16, Float32
 from fidgpt.train.estimates import tuning
 
@@ -104,18 +101,6 @@ def test_what_was_measured_is_remembered_for_its_shapes(measured: Slow) -> None:
     assert len(calls) == 3
     choice_of(renew=True)
     assert len(calls) == 4
-
-
-@pytest.mark.parametrize(
-    "damage", ["{", "[]", '{"KEY": 3}', '{"KEY": {"seconds": {"float32": 1}}}']
-)
-def test_a_damaged_memory_is_measured_again(measured: Slow, tmp_path: Path, damage: str) -> None:
-    calls, file = measured(3.0, 2.0, 1.0), tmp_path / "cache" / "measured.json"
-    choice_of()
-    key = next(key for key, one in json.loads(file.read_text()).items() if isinstance(one, dict))
-    file.write_text(damage.replace("KEY", key))
-    choice_of()
-    assert len(calls) == 2
 
 
 def test_a_disturbed_measurement_decides_nothing(
@@ -294,38 +279,3 @@ def test_a_run_asks_for_large_pages_before_its_first_tensor() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.splitlines()[-1]) > 2**15  # kB, half of it
-
-
-@pytest.mark.parametrize(
-    ("times", "waiting", "rounds", "is_steady"),
-    [
-        ([1.0] * 99, 0.0, 3, True),  # as soon as the time is over
-        ([2.0**n for n in range(99, 0, -1)], 0.0, 6, False),  # twice as long, and no longer
-        ([9.0, 5.0, 3.0, 3.1] + [4.0] * 99, 0.0, 4, True),  # once two agree
-        ([1.0] * 99, 0.5, 6, False),  # beside a program that has half of every core throughout
-    ],
-)
-def test_rounds_go_on_while_times_disagree(
-    monkeypatch: pytest.MonkeyPatch,
-    times: list[float],
-    waiting: float,
-    rounds: int,
-    is_steady: bool,
-) -> None:
-    seconds, clock = iter([1.0] * 3 + [one for one in times for _ in range(3)]), itertools.count()
-    waited = 0.0
-
-    def timed(action: object) -> float:
-        nonlocal waited
-        waited += waiting * (took := next(seconds))
-        return took
-
-    monkeypatch.setattr(tuning, "_timed", timed)
-    monkeypatch.setattr(tuning, "_waited", lambda: waited)
-    monkeypatch.setattr(tuning, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    trial = tuning._Trial.__new__(tuning._Trial)  # which computes nothing
-    trial.precision = Float32()
-    [found] = tuning.times_in_turn([trial], 3.0, 1.3)
-    assert [one for one, *_ in found] == times[:rounds]
-    assert tuning.agree(found, 1.3) is is_steady
-    assert {one.waiting for one in found} == {waiting}

@@ -15,7 +15,6 @@ from pathlib import Path
 import torch._dynamo  # noqa: F401 # or each fork imports it for its first tensor made in a mode
 
 from faults.cases import NO_ROOM, Kinds, World, Wrong
-from faults.clusters import CLUSTERS, ClusterWorld
 from faults.elastic import ElasticWorld
 from faults.machines import MachineWorld
 from faults.people import PeopleWorld
@@ -48,7 +47,7 @@ def main() -> int:
     elif options.machines:
         world = MachineWorld(folder)
     elif options.sweeps:
-        world = ClusterWorld(folder, options.on) if options.on else SweepWorld(folder)
+        world = SweepWorld(folder)
     else:
         # Of few faults, the variants that between them hold every part.
         few = ["plain", "all of it"] if options.num < 200 else []
@@ -105,7 +104,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--sweeps", action="store_true", help="of sweeps, not of single runs")
     parser.add_argument("--elastic", action="store_true", help="of runs on nodes that come and go")
     parser.add_argument("--machines", action="store_true", help="of runs on two machines")
-    parser.add_argument("--on", choices=list(CLUSTERS), help="this cluster, of sweeps")
     parser.add_argument("--only", help="this kind alone")
     parser.add_argument("--variant", help="this run alone")
     return parser.parse_args()

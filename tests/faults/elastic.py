@@ -309,7 +309,6 @@ KINDS: Kinds = {
     "a node joins": kind(3, changed, joins),
     "a node dies and comes back": kind(3, changed, dies, joins),
     "two nodes die": kind(1, changed, dies, dies),
-    "a node joins, one is taken away": kind(1, changed, joins, is_taken_away),
     "the place where nodes meet is lost": kind(1, place_lost),
     "returned to the queue, for fewer nodes": kind(2, requeued),
 }

@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import random
-import resource
 import shutil
 import signal
 import sys
@@ -82,11 +81,6 @@ def filled(folder: Path, *, left: int) -> Act:
                     return
 
     return act
-
-
-def limited(size: int) -> Act:
-    """No file may grow beyond so many bytes, where no small file system can be mounted."""
-    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def jumping_clock(draw: random.Random) -> Act:

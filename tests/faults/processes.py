@@ -17,7 +17,7 @@ import torch
 from absl import flags
 
 from fidgpt.cli import train
-from fidgpt.compose import runs
+from fidgpt.runs import environment
 from fidgpt.train import device
 
 Command = Callable[[], None]
@@ -211,10 +211,10 @@ def prepare_forks() -> None:
     they are now, and give up a process that dies in a meeting after seconds, not a minute.
     """
     torch.set_num_threads(1)
-    machine, around = device.peak_flops(torch.device("cpu"), torch.float32), runs.environment()
+    machine, around = device.peak_flops(torch.device("cpu"), torch.float32), environment.record()
     device.peak_flops = lambda *_: machine
-    runs.environment = lambda: around
-    runs.patch = lambda: None
+    environment.record = lambda: around
+    environment.patch = lambda: None
 
 
 def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], None]) -> NoReturn:

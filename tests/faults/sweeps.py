@@ -1,6 +1,5 @@
 """Disturbed sweeps: their points as forks of the driver, the kinds of faults, what is known."""
 
-import contextlib
 import csv
 import ctypes
 import json
@@ -22,7 +21,7 @@ from optuna.storages.journal import JournalFileBackend
 from faults import cases, harm
 from faults.cases import KILLED, NO_ROOM, Known, Wrong, kind, refuse_difference
 from faults.harm import Act, Place
-from faults.processes import PATIENCE, Command, ForkedPoint, Process, Spawned, warm_up
+from faults.processes import PATIENCE, Command, ForkedPoint, Process, warm_up
 from fidgpt.cli import sweep, train
 from fidgpt.sweep.runners import jobs
 from fidgpt.train import TrainStep
@@ -303,35 +302,6 @@ def sending(*numbers: int) -> Strike:
     return strike
 
 
-def table_hurt(case: SweepCase, _: object) -> tuple[int, ...]:
-    """The results are not what was written."""
-    file = case.run / case.draw.choice(["table.jsonl", "table.jsonl", "results.csv"])
-    return _hurt_one(case, [file])
-
-
-def done_hurt(case: SweepCase, _: object) -> tuple[int, ...]:
-    """The mark of a point that is done is not what was written."""
-    return _hurt_one(case, sorted(case.run.glob("*/done.json")))
-
-
-def log_removed(case: SweepCase, _: object) -> tuple[int, ...]:
-    """Someone removes what a point wrote, which is also the lock of it; or all of that."""
-    if case.draw.random() < 0.3:
-        shutil.rmtree(case.run / "logs", ignore_errors=True)
-        return WHOLE
-    newest = sorted(case.run.glob("logs/*"), key=lambda path: path.stat().st_mtime)[-2:]
-    return _hurt_one(case, newest, harm.remove)
-
-
-def directory_removed(case: SweepCase, _: object) -> tuple[int, ...]:
-    """Someone removes a point, whether it is done or not."""
-    if found := sorted(path.parent for path in case.run.glob("*/config.json")):
-        path = case.draw.choice(found)
-        case.lost.add(path.name)
-        shutil.rmtree(path, ignore_errors=True)
-    return WHOLE
-
-
 def no_room(case: SweepCase, driver: Process) -> tuple[int, ...]:
     """No room on the disk for a while, or until the driver ends."""
     filler = case.run.parent / harm.FILLER
@@ -340,27 +310,6 @@ def no_room(case: SweepCase, driver: Process) -> tuple[int, ...]:
     case.wait_until(driver, lambda: time.monotonic() > until)
     filler.unlink()
     return (*WHOLE, 2)
-
-
-def garbage(file: Path, draw: random.Random) -> None:
-    """Some bytes are any."""
-    data = file.read_bytes()
-    begin = draw.randrange(len(data) + 1)
-    file.write_bytes(data[:begin] + draw.randbytes(200) + data[begin + 200 :])
-
-
-_HURTS = [harm.truncate, harm.zero, harm.remove, garbage]
-
-
-def _hurt_one(
-    case: SweepCase, files: Sequence[Path], hurt: harm.Hurt | None = None
-) -> tuple[int, ...]:
-    """Hurts one of some files, unless it is replaced or removed in the same moment."""
-    hurt = hurt or case.draw.choice(_HURTS)
-    if files := [file for file in files if file.exists() and file.stat().st_size]:
-        with contextlib.suppress(FileNotFoundError):
-            hurt(case.draw.choice(files), case.draw)
-    return WHOLE
 
 
 SEARCH = "a search"
@@ -384,13 +333,16 @@ def struck(case: SweepCase, *drawn: Strike, times: tuple[int, ...] = (1,)) -> No
         case.end(driver, *strike(case, driver))
 
 
-def harmed_at_rest(case: SweepCase, harmed: Callable[..., tuple[int, ...]]) -> None:
-    """A sweep that was stopped, or is done, is damaged while no process runs."""
+def point_removed(case: SweepCase) -> None:
+    """Someone removes a point, whether it is done or not, while no process runs."""
     if case.draw.random() < 0.7:
         struck(case, all_killed, _SIGTERM)
     else:
         case.end(case.start(), 0)
-    harmed(case, None)
+    if directories := sorted(path.parent for path in case.run.glob("*/config.json")):
+        directory = case.draw.choice(directories)
+        case.lost.add(directory.name)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def killed_inside(case: SweepCase, *places: tuple[str, str, int]) -> None:
@@ -425,20 +377,6 @@ def left_alone(case: SweepCase, driver: Process) -> tuple[int, ...]:
     return (0,)
 
 
-def real_driver_killed(case: SweepCase) -> None:
-    """The command as a user starts it, with processes as it starts them, killed at any time."""
-    words = [*case.known.arguments, *_flags(case), f"--run_dir={case.run}"]
-    process = Spawned("-m", sweep.__name__, *words, output=case.output())
-    num_begun = case.draw.randrange(1, 4)
-    while len(list(case.run.glob("*/metrics.jsonl"))) < num_begun and not process.has_ended():
-        time.sleep(0.01)
-    time.sleep(case.draw.uniform(0, 0.5))
-    os.kill(process.pid, signal.SIGKILL)
-    process.end()
-    if case.draw.random() < 0.5:
-        case.kill_orphans()
-
-
 def _flags(case: SweepCase) -> list[str]:
     """Flags that may differ from one command to the next."""
     return [f"--jobs={case.num_jobs}", f"--retries={case.draw.choice([0, 0, 1])}"]
@@ -446,40 +384,27 @@ def _flags(case: SweepCase) -> list[str]:
 
 _SIGTERM, _SIGINT, _SIGHUP = map(sending, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 _TWICE = sending(signal.SIGINT, signal.SIGINT)
-_THREE_TIMES = sending(signal.SIGINT, signal.SIGINT, signal.SIGINT)
 _ALIVE = (driver_killed, all_killed)
-_ANY = (
-    *(point_killed, *_ALIVE, _SIGTERM, _SIGINT, _TWICE),
-    *(table_hurt, done_hurt, log_removed, directory_removed),
-)
+_ANY = (point_killed, *_ALIVE, _SIGTERM, _SIGINT, _TWICE)
 SWEEP_KINDS: cases.Kinds = {
     "a point killed": kind(4, struck, point_killed),
     "the driver killed, its points go on": kind(5, struck, driver_killed),
     "all killed": kind(5, struck, all_killed),
     "the driver killed as it writes": kind(5, killed_inside, *_PLACES),
     "power lost": kind(4, power_lost),
-    "SIGTERM, or SIGHUP": kind(3, struck, _SIGTERM, _SIGHUP),
-    "SIGINT": kind(2, struck, _SIGINT),
-    "SIGINT, two or three times": kind(3, struck, _TWICE, _THREE_TIMES),
+    "SIGTERM, SIGHUP, SIGINT once or twice": kind(6, struck, _SIGTERM, _SIGHUP, _SIGINT, _TWICE),
     "two drivers at once": kind(3, side_by_side, left_alone),
     "two drivers, one of them struck": kind(
         4, side_by_side, point_killed, driver_killed, _SIGTERM, _TWICE
     ),
     NO_ROOM: kind(3, struck, no_room),
-    "results damaged": kind(3, harmed_at_rest, table_hurt),
-    "results damaged as it runs": kind(1, struck, table_hurt),
-    "done.json damaged": kind(3, harmed_at_rest, done_hurt),
-    "a log removed as it runs": kind(2, struck, log_removed),
-    "a point removed": kind(2, harmed_at_rest, directory_removed),
-    "a point removed as it runs": kind(2, struck, directory_removed),
+    "a point removed": kind(2, point_removed),
     "two or three of these": kind(6, struck, *_ANY, times=(2, 3)),
-    "a real driver killed": kind(1, real_driver_killed),
     f"{SEARCH}: the driver killed": kind(4, struck, *_ALIVE),
     f"{SEARCH}: the driver killed as it asks or records": kind(4, killed_inside, _ASK, _RECORD),
     f"{SEARCH}: SIGTERM or SIGINT": kind(2, struck, _SIGTERM, _TWICE),
     f"{SEARCH}: power lost": kind(2, power_lost),
     f"{SEARCH}: {NO_ROOM}": kind(2, struck, no_room),
-    f"{SEARCH}: results damaged": kind(2, harmed_at_rest, table_hurt),
 }
 
 

@@ -1,4 +1,4 @@
-"""`draw`: every node is one box, differences stand out, and programs lay it out as SVG."""
+"""`draw`: every node is one box, and programs lay it out as SVG."""
 
 import re
 import stat
@@ -12,14 +12,11 @@ from xml.etree import ElementTree
 import fiddle as fdl
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
-from torch import nn
 
 from fidgpt import configs, fiddlers, graph, tags
 from fidgpt.graph.drawing import Box, Row, picture, show_configs, svg_of
-from fidgpt.model import GELU
-from fidgpt.tags import HiddenDim
 
-from .parts import Depth, Outer, Part, Square, Wide, Width, holding, keywords, pair, scaled
+from .parts import Outer, Part, Square, Wide, Width, keywords, pair, scaled
 
 SVG = "{http://www.w3.org/2000/svg}"
 has_program = pytest.mark.skipif(
@@ -42,17 +39,6 @@ def arrows(drawn: list[Box]) -> list[tuple[str, str, str]]:
     """Return from which box, by which row, to which box."""
     lines = [(box, row) for box in drawn for row in box.rows]
     return [(box.title, row.name, graph.title(to.part)) for box, row in lines for to in row.arrows]
-
-
-def marks(drawn: list[Box]) -> dict[str, set[str]]:
-    """Return the marks of the boxes, by title."""
-    return {one.title: {box.mark for box in drawn if box.title == one.title} for one in drawn}
-
-
-def changed(cfg: Any, fiddler: Any) -> list[Box]:
-    new = graph.clone(cfg)
-    fiddler(new)
-    return picture(new, since=cfg)
 
 
 def test_shared_nodes_are_single_boxes() -> None:
@@ -130,7 +116,7 @@ def test_drawing_changes_nothing() -> None:
     cfg = configs.base()
     cfg.samples.prompts = ["a long prompt " * 40]
     before = graph.fingerprint(cfg), graph.outline(cfg), repr(cfg)
-    graph.draw(cfg, since=configs.gpt2_124m())
+    graph.draw(cfg)
     assert (graph.fingerprint(cfg), graph.outline(cfg), repr(cfg)) == before
 
 
@@ -175,91 +161,15 @@ def test_the_legend_has_every_kind_of_arrow_that_is_drawn() -> None:
     assert words == (
         "→ holds → one object, shared - - a factory, called later → a computed number ← inherited"
     )
-    new = graph.clone(cfg)
-    new.model.norm = fdl.Config(nn.LayerNorm, HiddenDim.new())
-    fiddlers.use_alibi(new)
-    words = " ".join(key_of(graph.draw(new, since=cfg)).split())
-    assert "→ as before" in words and "→ new" in words and "→ holds" not in words
     width = Width.new(fdl.Config(scaled, number=10))
     inheriting = fdl.Config(Outer, width=width, child=fdl.Config(Part, Width.new()))
     words = " ".join(key_of(graph.draw(inheriting)).split())
     assert words == "→ holds → a computed number ← inherited ⇢ inherited component"
 
 
-def test_floats_are_short_where_they_do_not_differ_only_there() -> None:
-    def shown(number: float, since: float | None = None) -> str:
-        old = None if since is None else fdl.Config(scaled, number=1, ratio=since)
-        return graph.draw(fdl.Config(scaled, number=1, ratio=number), since=old).source
-
-    assert ">≈0.33333<" in shown(1 / 3)
-    assert ">≈1.2346e-07<" in shown(1.23456789e-7)
-    assert ">0.3333<" in shown(0.3333)
-    both = shown(0.12345678, since=0.12345679)
-    assert ">0.12345678<" in both and ">0.12345679<" in both
-
-
-class TestDifference:
-    def test_components_that_left_with_a_swapped_one_are_shown(self) -> None:
-        cfg = configs.debug()
-        fiddlers.use_moe(cfg)
-        new = graph.clone(cfg)
-        new.model.blocks[0].mlp = graph.swapped(new.model.blocks[0].mlp, GELU)
-        drawn = picture(new, since=cfg)
-        lost = {one.name: one.was for one in box(drawn, "GELU").rows if one.mark == "removed"}
-        assert lost == {
-            "num_experts": "8",
-            "router": "SoftmaxRouter()",
-            "experts": "GatedExperts()",
-            "balancing": "[LoadBalancingLoss(), RouterZLoss()]",
-        }
-        assert "GatedExperts()" in graph.draw(new, since=cfg).source
-
-    """A picture since an earlier graph."""
-
-    def test_a_changed_value_is_marked_and_its_heirs_follow(self) -> None:
-        old = fdl.Config(Outer, width=Width.new(3), depth=1, child=fdl.Config(Part, Width.new()))
-        drawn = changed(old, lambda cfg: setattr(cfg, "width", 4))
-        own, inherited = row(drawn, "Outer", "width"), row(drawn, "Part", "width")
-        assert (own.was, own.text, own.mark) == ("3", "4", "changed")
-        assert (inherited.was, inherited.text, inherited.mark) == ("3", "4", "followed")
-        assert row(drawn, "Outer", "depth").mark == "same"
-        assert not box(drawn, "Outer").is_dim and box(drawn, "Part").is_dim
-
-    def test_added_nodes_are_drawn_and_removed_or_replaced_ones_named(self) -> None:
-        drawn = changed(configs.base(), fiddlers.use_learned_positions)
-        found = marks(drawn)
-        assert (found["LearnedPositions"], found["Normal"]) == ({"added"}, {"same"})
-        assert "RoPE" not in found
-        rope = row(drawn, "Attention", "rope")
-        assert (rope.was, rope.text, rope.mark) == ("RoPE()", "None", "changed")
-        drawn = changed(configs.base(), fiddlers.use_gelu)
-        gelu = box(drawn, "GELU")
-        assert (gelu.old_title, gelu.mark) == ("SwiGLU", "changed")
-        assert "SwiGLU" not in marks(drawn)
-
-    def test_untying_draws_a_new_table(self) -> None:
-        drawn = changed(configs.base(), fiddlers.untie_embeddings)
-        assert marks(drawn)["token_table"] == {"same", "added"}
-        weight = row(drawn, "Unembedding", "weight")
-        assert (weight.was, weight.mark) == ("shared with model.embedding.weight", "changed")
-        (new,) = [one for one in drawn if one.mark == "added"]
-        assert [(to.part, to.mark) for to in weight.arrows] == [(new.part, "added")]
-
-    def test_items_and_tags(self) -> None:
-        old = fdl.Config(holding, [fdl.Config(Square), 5, fdl.Config(Wide, 1)])
-        drawn = picture(fdl.Config(holding, [fdl.Config(Wide, 1), fdl.Config(pair, 1)]), since=old)
-        assert marks(drawn)["pair"] == {"added"}
-        gone = [(one.name, one.was) for one in drawn[0].rows if one.mark == "removed"]
-        assert gone == [("items[0]", "Square()"), ("items[1]", "5")]
-        old, new = (fdl.Config(Outer, width=tag.new(3)) for tag in (Width, Depth))
-        found = row(picture(new, since=old), "Outer", "width")
-        assert (found.tags, found.lost_tags, found.mark) == (("Depth",), ("Width",), "changed")
-
-    def test_equal_items_that_differ_from_before_in_different_ways(self) -> None:
-        old, new = ([fdl.Config(Wide, i) for i in widths] for widths in ((1, 2, 2), (2, 2, 2)))
-        drawn = picture(fdl.Config(holding, new), since=fdl.Config(holding, old))
-        found = [(one.count, one.rows[0].was) for one in drawn if one.title == "Wide"]
-        assert found == [(1, "1"), (2, "")]
+def test_floats_are_short() -> None:
+    for number, text in ((1 / 3, "≈0.33333"), (1.23456789e-7, "≈1.2346e-07"), (0.3333, "0.3333")):
+        assert f">{text}<" in graph.draw(fdl.Config(scaled, number=1, ratio=number)).source
 
 
 def texts(svg: str) -> list[str | None]:
@@ -279,10 +189,10 @@ def test_text_is_drawn_as_it_is() -> None:
 
 @pytest.mark.slow
 @has_program
-def test_configs_are_drawn_with_their_differences() -> None:
+def test_configs_are_drawn() -> None:
     for name in ("debug", "deepseek_v3", "gemma3_12b"):
         cfg = getattr(configs, name)()
-        drawn = texts(graph.draw(cfg, since=configs.base()).svg())
+        drawn = texts(graph.draw(cfg).svg())
         tables = 1 if cfg.model.unembedding.weight is cfg.model.embedding.weight else 2
         assert drawn.count("Trainer") == 1 and drawn.count("token_table") == tables
 
@@ -308,13 +218,10 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("programs")
 def test_without_a_program_a_notebook_shows_the_text() -> None:
-    old, new = configs.base(), configs.base()
-    fiddlers.make_large(new)
-    assert graph.draw(old)._repr_mimebundle_() == {"text/plain": graph.outline(old)}
-    text = graph.diff_text(graph.diff(old, new))
-    assert graph.draw(new, since=old)._repr_mimebundle_() == {"text/plain": text}
+    cfg = configs.base()
+    assert graph.draw(cfg)._repr_mimebundle_() == {"text/plain": graph.outline(cfg)}
     with pytest.raises(RuntimeError, match="pip install graphviz-pure"):
-        graph.draw(old).svg()
+        graph.draw(cfg).svg()
 
 
 def test_a_program_that_fails_is_followed_by_another(programs: Path) -> None:

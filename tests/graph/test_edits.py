@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt.graph import build, find_parameter
+from fidgpt.graph import build
 from fidgpt.graph.edits import Edit, change_by, delete, set_text, tie, untie, use
 
 from . import parts
@@ -45,24 +45,12 @@ class TestSet:
         only_inherited = fdl.Config(pair, fdl.Config(Part, width=Width.new()), fdl.Config(Square))
         assert len(set_text(only_inherited, Width, "3")) == 1
 
-    def test_of_a_default_factory(self) -> None:
-        cfg = fdl.Config(Holder)
-        assert set_text(cfg, "settings.inner.width", "7")[0].path == "settings.inner.width"
-        set_text(cfg, "settings.depth", "3")
-        assert build(cfg).settings.depth == 3
-        assert build(cfg).settings.inner.width == 7
-        assert Holder().settings.depth == 2
-        assert type(cfg.settings) is fdl.Config
-        factory = fdl.Partial(Holder)
-        set_text(factory, "settings.depth", "3")
-        assert type(factory.settings) is fdl.ArgFactory
-        assert "is not set" in refused(fdl.Config(Settings), set_text, "names[0]", "x")
-
-    def test_looking_at_such_a_default_changes_nothing(self) -> None:
-        cfg = fdl.Config(Holder)
-        assert find_parameter(cfg, "settings.depth").value is fdl.NO_VALUE
-        refused(cfg, set_text, "settings.depth", "x")
-        assert fdl.ordered_arguments(cfg) == {}
+    def test_what_a_default_factory_makes_is_set_whole(self) -> None:
+        cases = ((fdl.Config(Holder), "settings.depth"), (fdl.Config(Settings), "names[0]"))
+        for cfg, path in cases:
+            message = refused(cfg, set_text, path, "3")
+            assert "is not set, so there is nothing at" in message
+            assert "Its default is in the code: set it whole" in message
 
 
 class TestRelative:

@@ -216,18 +216,3 @@ class TestItems:
         assert graph.apply_patch(longer, text, allowed=ALLOWED).child == ["c", "b", "d"]
         twice = fdl.Config(Outer, child=["a", "b", "a"])
         assert refusals(twice, text)[0].startswith("child: it had 2 entries when")
-
-
-def test_patches_of_earlier_versions_have_no_expectations() -> None:
-    document = json.loads(patch(of_depth(2), fiddlers.unroll, dropout(1, 0.1)))
-    del document["expects"]
-    made = graph.apply_patch(of_depth(4), json.dumps(document))
-    assert len(made.model.blocks) == 2
-
-
-@pytest.mark.parametrize("expects", [None, 5, [], {"model": {"set": 1}}, {"x[": 1}])
-def test_damaged_expectations_are_named(expects: Any) -> None:
-    document = json.loads(patch(of_depth(2), dropout(0, 0.1)))
-    document["expects"] = expects
-    with pytest.raises(graph.ConfigError, match=r"damaged|is not a path|there is no such path"):
-        graph.apply_patch(of_depth(2), json.dumps(document))

@@ -1,7 +1,6 @@
 """Files: a graph that was written and read is the same graph, and can still be changed."""
 
 import dataclasses
-import enum
 import json
 import random
 import textwrap
@@ -18,7 +17,7 @@ from fidgpt.graph.walk import parts as parts_of
 from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
 
 from . import parts
-from .parts import Options, Outer, Part, Square, Wide, Width, holding, pair, scaled, whole_graph
+from .parts import Color, Options, Outer, Part, Width, holding, pair, scaled, whole_graph
 from .test_diff import random_graph
 
 ALLOWED = (parts.__name__, __name__)
@@ -56,7 +55,7 @@ def test_every_config_survives() -> None:
 
 
 def test_the_layout_of_a_file() -> None:
-    """Nodes side by side, parents first, each under its path; a shared node once."""
+    """Nodes side by side, each under its path before those that it holds; a shared node once."""
     cfg = fdl.Config(Outer, width=Width.new(3), child=fdl.Config(Part, width=Width.new()))
     cfg.other = [cfg.child]
     document = json.loads(graph.dump(cfg))
@@ -65,26 +64,17 @@ def test_the_layout_of_a_file() -> None:
     assert document["parts"] == {
         "": {
             "Config": f"{module}:Outer",
-            "set": {"width": 3, "child": {"shared": "child"}, "other": [{"shared": "child"}]},
+            "set": {"width": 3, "child": {"part": "child"}, "other": [{"part": "child"}]},
             "tags": {"width": [f"{module}:Width"]},
             "defaults": {"depth": 0, "rate": 0.0},
         },
         "child": {
             "Config": f"{module}:Part",
-            "one_in": "",
             "tags": {"width": [f"{module}:Width"]},
-            "heard": {"width": 3},
+            "inherited": {"width": 3},
             "defaults": {"child": None, "other": None},
         },
     }
-
-
-class Flags(enum.Flag):
-    """Several may be set at once."""
-
-    A = 1
-    B = 2
-    C = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,11 +114,11 @@ TEXTS = ["no", "1", "1e3", "a: b", "- a", "", " a ", "#", "null", "é→", "a\nb
 @pytest.mark.parametrize(
     "value",
     [
-        {1: 2.0, None: [1], (2, "a"): {}, Flags.A: fdl.Config(Part, width=Width.new())},
+        {1: 2.0, None: [1], (2, "a"): {}, Color.RED: fdl.Config(Part, width=Width.new())},
         {"part": "x"},
         {"shared": "x", "more": {"shared": "y"}},
         [{"part": "x"}, {"keep": "y"}, {"tuple": []}],
-        [Labels("x", "y"), Flags.A | Flags.C, Flags(0), float("-inf"), -0.0, 10**30],
+        [Labels("x", "y"), Color.BLUE, float("-inf"), -0.0, 10**30],
         [torch.bfloat16, torch.device("cuda:1"), nn.GELU],
         "a\x85b \u2028 c\u2029\x7f\ufeff",
         *([text, {text: text}, (text,)] for text in TEXTS),
@@ -164,40 +154,6 @@ def test_deep_graphs_survive(form: Any) -> None:
     assert graph.equal(reloaded(cfg, form), cfg)
 
 
-def layer(table: Any) -> fdl.Config:
-    """Hold a node of its own twice, and a table that others hold too."""
-    own = fdl.Config(Square, 1)
-    return fdl.Config(pair, fdl.Config(Part, 1, child=own, other=own), table)
-
-
-def test_equal_nodes_are_written_once_and_made_as_often_as_held() -> None:
-    cfg = fdl.Config(holding, [fdl.Config(Part, 1, child=fdl.Config(Square)) for _ in range(50)])
-    assert list(written(cfg)) == ["", "items[0]", "items[0].child"]
-    again = reloaded(cfg)
-    assert len(parts_of(again)) == 101
-    again.items[3].child.width = 9
-    assert [part.child.width for part in again.items].count(9) == 1
-
-
-def test_copies_share_what_they_shared_and_no_more() -> None:
-    table = fdl.Config(Wide, 1)
-    cfg = fdl.Config(holding, [layer(table) for _ in range(4)])
-    shared = [path for path, part in written(cfg).items() if "one_in" in part]
-    assert shared == ["items[0].first.child", "items[0].second"]
-    again = reloaded(cfg)
-    assert len({id(one.second) for one in again.items}) == 1
-    assert len({id(one.first.child) for one in again.items}) == 4
-    assert all(one.first.child is one.first.other for one in again.items)
-
-
-def test_nodes_that_inherit_different_values_are_written_apart() -> None:
-    def block(width: int) -> fdl.Config:
-        return fdl.Config(Outer, width=Width.new(width), child=fdl.Config(Part, Width.new()))
-
-    found = written(fdl.Config(holding, [block(1), block(2), block(1)]))
-    assert [found[path]["heard"]["width"] for path in found if path.endswith("child")] == [1, 2]
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_random_graphs_survive(seed: int) -> None:
     rng = random.Random(seed)
@@ -209,14 +165,13 @@ def test_random_graphs_survive(seed: int) -> None:
     assert graph.dump(again) == graph.dump(cfg)
 
 
-def test_an_unrolled_config_is_hardly_longer() -> None:
+@pytest.mark.parametrize("form", ["json", "yaml"])
+def test_an_unrolled_config_survives(form: Any) -> None:
     cfg = configs.gpt2_124m()
-    once = graph.dump(cfg)
     fiddlers.unroll(cfg)
-    text = graph.dump(cfg)
-    assert len(text) < len(once) + 40 * len(cfg.model.blocks)
-    assert graph.dump(graph.load(text)) == text
-    assert graph.fingerprint(graph.load(graph.dump(cfg, form="yaml"))) == graph.fingerprint(cfg)
+    again = reloaded(cfg, form)
+    assert graph.dump(again) == graph.dump(cfg)
+    assert len(parts_of(again)) == len(parts_of(cfg))
 
 
 SHORT = f"""
@@ -383,14 +338,3 @@ def test_any_tree_survives() -> None:
         tree = {"a": random_tree(rng, 4), "b": [random_tree(rng, 4)]}
         text = write_yaml(tree)
         assert repr(read(text)) == repr(tree), text
-
-
-def test_a_shared_container_is_written_once_at_any_depth() -> None:
-    shared = {"x": [1]}
-    tree: Any = [shared]
-    for _ in range(1000):
-        tree = {"a": tree, "b": [shared]}
-    text = write_yaml(tree, anchors={id(shared): "one"})
-    assert text.count("&one") == 1 and len(text) < 40_000
-    found = read(text)
-    assert found["b"][0] is found["a"]["b"][0]

@@ -110,10 +110,10 @@ def test_only_lists_and_positional_arguments_have_an_order() -> None:
 
 
 SCRIPT = """
-from fidgpt.configs import base, debug
+from fidgpt.configs import base
 from fidgpt.graph import draw, dump, fingerprint
 from tests.graph.parts import whole_graph
-text = [fingerprint(whole_graph()), dump(whole_graph()), draw(base(), since=debug()).source]
+text = [fingerprint(whole_graph()), dump(whole_graph()), draw(base()).source]
 """
 
 

@@ -1,18 +1,14 @@
 """Files that are damaged or mean harm: a ConfigError, and nothing imported, called or made."""
 
-import copy
 import importlib
 import json
-import random
 import sys
 from collections.abc import Iterator
 from typing import Any
 
-import fiddle as fdl
 import pytest
 
-from fidgpt.configs import debug
-from fidgpt.graph import ConfigError, apply_patch, dump, dump_patch, load
+from fidgpt.graph import ConfigError, dump, load
 
 from . import parts
 from .parts import whole_graph
@@ -27,8 +23,8 @@ NAMES = [
     *("torch.nn.modules.module:Any", "torch.nn:Module.__init__", "torch.optim.optimizer:partial"),
     "torch.nn.modules.linear:torch.multiprocessing.Process",
     *("torch.optim.optimizer:functools.partial", "torch.nn.modules.no_such:Linear"),
-    *("fidgpt.cli.train:run", "fidgpt.compose.runs:subprocess.run", "fidgpt.data.prepare:main"),
-    *("fidgpt.graph.storage.files:load", "fidgpt:__version__", "fidgpt.train.no_such:discard"),
+    *("fidgpt.cli.train:run", "fidgpt.runs.building:subprocess.run", "fidgpt.data.prepare:main"),
+    *("fidgpt.graph.files:load", "fidgpt:__version__", "fidgpt.train.no_such:discard"),
     *("fidgpt.model.attention:F.linear", "fidgpt.model:attention"),
     "fidgpt.model.attention:_private",
     *("fidgpt.model:Transformer.__init__", "fidgpt.tags:fdl.Config", "fidgpt.tags:fdl"),
@@ -144,7 +140,7 @@ def test_nodes_that_hold_each_other_or_are_held_by_none() -> None:
         ({"format": "fidgpt.config", "version": "x" * 9999}, "has version"),
         ({"format": "fidgpt.config", "version": 1}, "is damaged: it has no root component"),
         *((document() | {"parts": one}, "is damaged") for one in ([], {"a": {}}, {"": 5})),
-        *((document() | {"parts": {"": one}}, "is damaged") for one in ("Config", ["Config"])),
+        *((document() | {"parts": {"": one}}, "is damaged") for one in (["Config"],)),
     ],
 )
 def test_texts_that_are_not_a_file(content: Any, message: str) -> None:
@@ -152,36 +148,10 @@ def test_texts_that_are_not_a_file(content: Any, message: str) -> None:
 
 
 @pytest.mark.slow
-def test_deep_nesting_and_endless_graphs_are_refused() -> None:
+def test_deep_nesting_is_refused() -> None:
     text = json.dumps(holding("HERE"))
     for opening, closing in (("[", "]"), ('{"tuple": [', "]}"), ('{"dict": {"a": ', "}}")):
         refused(text.replace('"HERE"', opening * 3000 + "1" + closing * 3000))
-    content = holding({"part": "p0"})
-    for i in range(60):
-        below = {"part": f"p{i + 1}"}
-        content["parts"][f"p{i}"] = {"Config": PAIR, "set": {"first": below, "second": below}}
-    content["parts"]["p60"] = {"Config": PAIR}
-    assert "expands to more than any run has" in refused(content)
-    content = holding([{"part": "p"}] * 1000)
-    for name, first in (("p", [{"part": "q"}] * 1000), ("q", [0] * 1000)):
-        content["parts"][name] = {"Config": PAIR, "set": {"first": first}}
-    assert "expands to more than" in refused(content)
-
-
-@pytest.mark.parametrize(
-    ("entry", "word", "message"),
-    [
-        ({}, "shared", "is not shared"),
-        ({"one_in": ""}, "part", "is one in '': write shared"),
-        ({"one_in": "b"}, "shared", "is one in b, but is referenced outside of it"),
-        ({"one_in": []}, "shared", "damaged"),
-        ({"one_in": "a"}, "shared", "is referenced outside of it"),
-    ],
-)
-def test_sharing_that_is_refused(entry: dict[str, Any], word: str, message: str) -> None:
-    content = holding({word: "a"})
-    content["parts"]["a"] = {"Config": PAIR, **entry}
-    assert message in refused(content)
 
 
 @pytest.mark.parametrize(
@@ -194,68 +164,6 @@ def test_sharing_that_is_refused(entry: dict[str, Any], word: str, message: str)
 )
 def test_json_that_is_refused(number: str, message: str) -> None:
     assert message in refused(json.dumps(holding(12345)).replace("12345", number))
-
-
-PUT = [
-    *(None, True, 0, -1, 1e999, "", "x", [], {}, [[]], {"part": ""}, {"part": "child"}, "\0"),
-    *({"name": "os:system"}, {"tuple": 1}, {"dict": {"a": {"name": "pickle:loads"}}}, 10**400),
-    *({"shared": ""}, {"shared": "child"}, {"one_in": "child"}, "child", "other[0]"),
-    *({"Config": "subprocess:run"}, {"object": ["os:stat_result", {}]}, {"float": "x"}),
-]
-
-
-def items_of(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield every (container, key) inside a document."""
-    for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
-        yield value, key
-        if isinstance(item, dict | list):
-            yield from items_of(item)
-
-
-def mutated(original: dict[str, Any], chance: random.Random) -> str:
-    """Return a document with one to three random changes, in its structure and in its text."""
-    content = copy.deepcopy(original)
-    words = ["x", "", "0", "set", "part", "shared"]
-    for _ in range(chance.randint(1, 3)):
-        container, key = chance.choice(list(items_of(content)))
-        match chance.randrange(4):
-            case 0:
-                container[key] = copy.deepcopy(chance.choice(PUT))
-            case 1:
-                del container[key]
-            case 2:
-                other, its = chance.choice(list(items_of(content)))
-                container[key] = copy.deepcopy(other[its])
-            case 3 if isinstance(container, dict):
-                container[chance.choice([*words, f"{key}x"])] = container.pop(key)
-    text = json.dumps(content)
-    if chance.random() < 0.3:
-        at = chance.randrange(len(text))
-        text = text[:at] + chance.choice(["", '"', "}", "9", "é", "\\u0000"]) + text[at + 1 :]
-    return text
-
-
-@pytest.mark.parametrize("seed", range(25))
-def test_random_damage_ends_in_a_config_error_or_in_a_graph(seed: int) -> None:
-    chance = random.Random(seed)
-    old, new = whole_graph(), whole_graph()
-    new.child[1].other["yes"] = fdl.Config(parts.Square)
-    new.width = 9
-    new.other = [new.child[0], fdl.Config(parts.pair, parts.Square)]
-    is_patch, cfg = seed >= 15, old if seed % 4 else debug()
-    original = json.loads(dump_patch((old, new)) if is_patch else dump(cfg))
-    refusals = 0
-    for _ in range(20):
-        text = mutated(original, chance)
-        try:
-            found = (
-                apply_patch(old, text, allowed=ALLOWED) if is_patch else load(text, allowed=ALLOWED)
-            )
-            assert isinstance(found, fdl.Buildable)
-        except ConfigError as error:
-            assert len(str(error)) < 3000
-            refusals += 1
-    assert refusals > 3
 
 
 def test_a_file_cut_short_is_refused() -> None:

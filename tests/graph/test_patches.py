@@ -229,14 +229,3 @@ class TestCopiedItems:
     def test_a_merge_of_both_is_a_conflict(self) -> None:
         with pytest.raises(graph.ConfigErrors, match=r"model.blocks\[0\].dropout: theirs is 0.2"):
             graph.merge(debug(), unrolled(), edited("dropout", 0.2))
-
-    @pytest.mark.parametrize("like", [None, 5, {}, {"part": 3, "but": []}, {"part": "x", "but": 0}])
-    def test_what_a_patch_has_to_know_of_the_old_item(self, like: Any) -> None:
-        document = json.loads(graph.dump_patch((debug(), unrolled())))
-        for part in document["parts"].values():
-            part.pop("like", None)
-        cfg = edited("dropout", 0.2)  # a patch of an earlier version applies without the check
-        assert graph.apply_patch(cfg, json.dumps(document)).model.blocks[0].dropout == 0.2
-        document["parts"]["model.blocks[1]"]["like"] = like
-        with pytest.raises(graph.ConfigError, match="damaged|is no path|no such path"):
-            graph.apply_patch(debug(), json.dumps(document))

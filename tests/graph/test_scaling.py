@@ -11,7 +11,7 @@ import pytest
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph import bind, check, clone, diff, dump, fingerprint, load, outline
-from fidgpt.graph.storage.bound import equal
+from fidgpt.graph.bound import equal
 
 from . import synthetic
 from .synthetic import SHAPES, chain, exponent, seconds

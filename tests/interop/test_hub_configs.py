@@ -226,7 +226,6 @@ def test_the_scaling_of_layers_without_a_window_stays(rope, hub):
 
 QWEN2, QWEN3, GEMMA2 = {"model_type": "qwen2"}, {"model_type": "qwen3"}, {"model_type": "gemma2"}
 GEMMA3, SMOLLM3 = {"model_type": "gemma3_text"}, {"model_type": "smollm3"}
-MIXTURE = {"model_type": "qwen3_moe", "moe_intermediate_size": 8}
 
 
 @pytest.mark.parametrize(
@@ -236,28 +235,19 @@ MIXTURE = {"model_type": "qwen3_moe", "moe_intermediate_size": 8}
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and fidgpt's llama computes 'silu'"),
         ({"hidden_size": 50}, "hidden_size=50 must be a multiple of num_attention_heads=32"),
         ({"num_hidden_layers": "3"}, "num_hidden_layers='3' must be int"),
-        ({"num_hidden_layers": 0}, "num_hidden_layers=0 must be finite and above 0"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "rope_scaling is of type 'dynamic'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "lacks 'low_freq_factor'"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "mscale_all_dim": 1}}, "only YaRN has"),
-        ({"rope_scaling": "linear"}, "its RoPE is 'linear', but must be a mapping"),
         ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor='two' must be float"),
-        ({"rope_scaling": {"type": "yarn", "factor": 0}}, "rope_scaling.factor=0.0 must be finite"),
         ({"rope_scaling": {"type": "yarn", "factor": 2, "truncate": "no"}}, "must be bool"),
-        ({"rope_scaling": SCALING | {"low_freq_factor": 4}}, "of rope_scaling are the same"),
-        ({"rope_theta": float("nan")}, "rope_theta=nan must be finite and above 0"),
-        ({"rope_parameters": {"rope_theta": 0}}, "rope_theta=0.0 must be finite"),
-        ({"rms_norm_eps": -1e-5}, "rms_norm_eps=-1e-05 must be finite and at least 0"),
         ({"rms_norm_eps": None}, "rms_norm_eps=None must be float"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings='no' must be bool"),
-        (GEMMA2 | {"attn_logit_softcapping": 0}, "attn_logit_softcapping=0.0 must be finite"),
         (GEMMA2 | {"layer_types": [FULL] * 2}, "layer_types has 2 layers, not 32"),
         (
             GEMMA2 | {"sliding_window": None, "layer_types": [SLIDING] * 32},
             "but sliding_window is unset$",
         ),
         (GEMMA3 | {"rope_parameters": {"rope_theta": 5.0}}, "has neither full_attention nor slid"),
-        (QWEN2 | {"use_sliding_window": True, "sliding_window": 0}, "sliding_window=0 must be"),
         (QWEN2 | {"use_sliding_window": "yes"}, "'yes', and fidgpt's qwen2 computes False or True"),
         (QWEN3 | {"layer_types": [FULL, 7] * 16}, "layer_types=.*7.* must be Sequence"),
         (
@@ -265,7 +255,6 @@ MIXTURE = {"model_type": "qwen3_moe", "moe_intermediate_size": 8}
             "but sliding_window is unset, or use_sliding_window",
         ),
         (SMOLLM3 | {"no_rope_layers": 1}, "no_rope_layers=1 must be Sequence"),
-        (MIXTURE | {"decoder_sparse_step": 0}, "decoder_sparse_step=0 must be"),
     ],
 )
 def test_what_fidgpt_does_not_compute_is_refused(changed: dict[str, Any], message: str, hub):
@@ -291,9 +280,9 @@ def test_what_a_family_does_not_compute_is_refused(name, changed, message, publi
 def test_all_errors_are_listed(hub):
     sizes = {key: value for key, value in LLAMA.items() if key != "vocab_size"}
     with pytest.raises(ConfigError) as error:
-        from_hf(str(hub(**sizes | {"hidden_act": "gelu", "num_hidden_layers": 0})))
+        from_hf(str(hub(**sizes | {"hidden_act": "gelu", "num_hidden_layers": "3"})))
     assert str(error.value).splitlines()[1:] == [
         "  hidden_act is 'gelu', and fidgpt's llama computes 'silu'",
-        "  num_hidden_layers=0 must be finite and above 0",
+        "  num_hidden_layers='3' must be int",
         "  vocab_size is missing, and has no default",
     ]

@@ -19,7 +19,7 @@ from fidgpt.fiddlers import unroll, use_alibi, use_gqa, use_lora
 from fidgpt.files import LIST
 from fidgpt.graph import ConfigError, bind
 from fidgpt.graph import build as build_graph
-from fidgpt.graph.storage.codec import find_name
+from fidgpt.graph.codec import find_name
 from fidgpt.interop import from_hf, load_hf, save_hf
 from fidgpt.interop.hugging_face.files import TensorFiles, from_eight_bits, from_four_bits
 from fidgpt.model import LanguageModel, is_adapter

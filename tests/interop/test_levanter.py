@@ -209,7 +209,6 @@ mp: 'compute=bfloat16,params=float32,output=float32' -> precision() = BFloat16 !
 mp: 'p=f32, c=F16' -> precision() = Float16
 mp: bfloat16 -> precision() = native_precision ! mp
 mp: 'p=f32,c=f8' -> precision() = native_precision ! mp
-mp: 'p=f32,x=f32' -> precision() = native_precision ! mp
 fsdp_axis: embed, batch_axis: batch -> parallel.mesh.shard = -1
 fsdp_axis: null, tensor_parallel_axes: [mlp, heads] -> parallel() = DataParallel
 axis_resources: {}, model_axis_size: 1 -> parallel() = DataParallel
@@ -343,16 +342,12 @@ train_urls: [a.jsonl], format: {type: chat} -> ! train_urls format
 id: a/b, name: small, format: {type: text, text_key: body} -> corpus.source.path = 'a/b';
     corpus.source.name = 'small'; corpus.source.text_field = 'body'
 configs: {web: {id: a/b}, own: {train_urls: [code/]}, test: {validation_urls: [c]}},
-    train_weights: [[0, {web: 0.8, own: 0.2}], [100, {own: 1}]], stop_strategy: restart ->
+    train_weights: {web: 0.8, own: 0.2}, stop_strategy: restart ->
     streams['own'].corpus.source.path = 'a/b'; streams['own_'].corpus.source.path = 'code/';
-    weights = {'own': 0.8, 'own_': 0.2}; stages[0].begin = 100; stages[0].weights = {'own': 0.0,
-    'own_': 1.0} ! configs.test
+    weights = {'own': 0.8, 'own_': 0.2} ! configs.test
 configs: {a: {train_urls: [a.txt]}, b: {id: b/c}}, train_weights: {a: 1, b: 1} -> ! configs
     train_weights
-configs: {a: {train_urls: [a.txt]}}, train_weights: {a: 1, b: 1} -> ! configs train_weights
-configs: {a: {train_urls: [a.txt]}}, train_weights: [[5, {a: 1}]] -> ! configs train_weights
-configs: {a: {train_urls: [a.txt]}}, train_weights: {a: -1} -> ! configs train_weights
-configs: 7, train_weights: {a: 1} -> ! configs train_weights
+configs: {a: {train_urls: [a.txt]}}, train_weights: [[0, {a: 1}]] -> ! configs train_weights
 """
 
 
@@ -419,7 +414,7 @@ def test_errors_are_named_all_at_once() -> None:
     with pytest.raises(ConfigError) as error:
         read("""
             model: {type: llama, hidden_dim: wide, num_heads: 3, rope: {type: yarn, factor: 0}}
-            optimizer: {warmup: 1.5, learning_rate: true, cycles: 2, cycle_length: [a]}
+            optimizer: {learning_rate: true, cycle_length: [a]}
             trainer: 5
             train_seq_len: 1.5
         """)
@@ -427,8 +422,6 @@ def test_errors_are_named_all_at_once() -> None:
         "model.hidden_dim is wide, but must be a whole number",
         "model.hidden_dim=4096 must be a multiple of num_heads=3",
         "model.rope.factor is 0.0, but must be a number above 0",
-        "optimizer.warmup is 1.5",
-        "optimizer: cycles and cycle_length are exclusive",
         "optimizer.cycle_length is 1 entry, but must be a number or a list of steps",
         "optimizer.learning_rate is true, but must be a number",
         "trainer is 5, but must be a mapping",
@@ -446,18 +439,8 @@ def test_errors_are_named_all_at_once() -> None:
         ("model: {type: [1]}", "must be a text"),
         ("cache_dir: a\ntokenizer: gpt2", "is no training file: it has cache_dir, tokenizer, but"),
         ("{}", "is no training file: it has nothing, but"),
-        ("{model: {type: llama}, hf_checkpoint: a}", "is no training file: it has hf_checkpoint"),
     ],
 )
 def test_files_that_make_no_sense_are_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read(text)
-
-
-@pytest.mark.slow
-def test_huge_entries_are_listed_in_short() -> None:
-    rows = ["a0: &a0 [1]", *(f"a{i + 1}: &a{i + 1} [*a{i}, *a{i}]" for i in range(60))]
-    rows.append("model: {type: llama}")
-    mapped = read_levanter("\n".join([*rows, "deep: " + "[" * 5000 + "]" * 5000]))
-    assert {"a60", "deep"} <= {*listed(mapped)}
-    assert sum(map(len, mapped.unmapped)) < 10_000

@@ -102,11 +102,6 @@ def test_the_pattern_repeats_over_the_depth(kinds, num_layers):
     torch.testing.assert_close(model.features(TOKENS), model.embedding(TOKENS) + sum(numbers))
 
 
-def test_a_factory_that_returns_one_block_shares_it():
-    block = Numbered(1)
-    assert set(small_model(lambda: block, num_layers=3).blocks) == {block}
-
-
 def test_logits_are_the_unembedded_features_and_blind_to_later_tokens():
     model = make_model()
     logits = model(TOKENS)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import drawn, filled, small_block, small_model
+from small_models import drawn, filled, small_block, small_model, tiered
 from torch import Tensor, nn
 
 from fidgpt import model as lm
@@ -90,7 +90,7 @@ def text(*, rows: int = 2) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+@pytest.mark.parametrize("make_cache", tiered([Cache, StaticCache], {Cache}))
 @pytest.mark.parametrize(
     ("kind", "rows", "sizes"),
     [
@@ -106,7 +106,7 @@ def test_logits_are_those_of_the_whole_text(kind, rows, sizes, make_cache):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
+@pytest.mark.parametrize("make_cache", tiered([Cache, StaticCache], {StaticCache}))
 @pytest.mark.parametrize("kind", MODELS)
 def test_a_short_row_is_as_if_it_were_alone(kind, make_cache):
     model, tokens = MODELS[kind](), text(rows=3)

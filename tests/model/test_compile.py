@@ -1,11 +1,8 @@
 """torch.compile, activation checkpointing and float8 of blocks."""
 
 import functools
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import fiddle as fdl
@@ -17,19 +14,17 @@ from torch import Tensor, nn
 
 from fidgpt import configs, train
 from fidgpt import model as lm
-from fidgpt.compose.runs import build_trainer
 from fidgpt.fiddlers import (
     share_blocks,
-    use_compile,
     use_float8,
     use_moe,
     use_recompute,
     use_selective_recompute,
 )
-from fidgpt.model import wrappers
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
-from fidgpt.model.wrappers import Compiled, InFloat8, Recomputed, require_float8
+from fidgpt.model.wrappers import InFloat8, Recomputed
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.loss import NextToken
 
@@ -75,7 +70,7 @@ BLOCK_PROGRAM = """
 import torch
 from torch._dynamo.utils import counters
 from fidgpt import fiddlers
-from fidgpt.compose.runs import build_trainer
+from fidgpt.runs.building import build_trainer
 from fidgpt.configs import debug
 from fidgpt.model import Block, Compile, wrappers
 from fidgpt.model.reports import collecting
@@ -192,24 +187,6 @@ def test_a_missing_compiler_is_reported(monkeypatch):
     assert torch.equal(block.eval()(x, None), 4 * x)  # evaluation compiles nothing
 
 
-def test_compiled_code_is_kept_in_the_cache_directory(monkeypatch, tmp_path):
-    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
-    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
-    block = lm.Compile(mode="max-autotune")(plain(), layer=0)
-    assert isinstance(block, Compiled)
-    block(torch.ones(1, 2, 3), None)
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "compiled")
-
-
-def test_a_mode_of_compiling_can_be_set() -> None:
-    cfg = configs.debug()
-    use_compile(cfg, mode="reduce-overhead")
-    assert cfg.model.compile.mode == "reduce-overhead"
-    use_compile(cfg)
-    assert cfg.model.compile.mode is None
-
-
 Fiddler = Callable[[fdl.Config], None]
 
 
@@ -324,46 +301,3 @@ def test_a_run_that_this_machine_cannot_compute_leaves_no_directory(tmp_path):
     with pytest.raises(lm.MachineError, match="does not support float8"):
         build_trainer(cfg).train(train.RunDirectory(tmp_path / "run", texts={}))
     assert not (tmp_path / "run").exists()
-
-
-class Float8Linear(nn.Linear):
-    """What is used of torchao's."""
-
-    config: str
-
-    @classmethod
-    def from_float(cls, module: nn.Linear, config: str) -> "Float8Linear":
-        made = cls(module.in_features, module.out_features, device="meta")
-        vars(made).update(linear_mm_config="of torchao", config=config)
-        return made
-
-    def forward(self, input: Tensor) -> Tensor:
-        return nn.functional.linear(input, self.weight) if self.config == "rowwise" else input
-
-
-def test_a_recipe_of_float8_reaches_torchao_and_weights_stay(monkeypatch):
-    torchao = SimpleNamespace(
-        float8_linear=SimpleNamespace(Float8Linear=Float8Linear),
-        Float8LinearConfig=SimpleNamespace(from_recipe_name=lambda name: name),
-    )
-    monkeypatch.setattr(wrappers, "_torchao", lambda: torchao)
-    monkeypatch.setattr(wrappers, "require_float8", lambda device: None)
-    cfg = configs.debug()
-    use_float8(cfg, recipe="rowwise")
-    assert cfg.model.float8.recipe == "rowwise"
-    block, x = maps(), torch.randn(2, 32)
-    expected = block.get_submodule("fits")(x)
-    names = [*block.state_dict()]
-    converted = lm.Float8(recipe="rowwise")(block, layer=0)
-    assert torch.equal(converted.get_submodule("fits")(x), expected)
-    assert [*converted.state_dict()] == names
-    with pytest.raises(ValueError, match="recipe='columnwise' is none of tensorwise, rowwise"):
-        lm.Float8(recipe="columnwise")
-
-
-def test_missing_torchao_is_reported(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
-    monkeypatch.setitem(sys.modules, "torchao.float8", None)
-    with pytest.raises(lm.MachineError, match="pip install fidgpt\\[float8\\]"):
-        require_float8(torch.device("cuda"))

@@ -125,8 +125,8 @@ def test_a_training_step_costs_three_times_as_much() -> None:
 @pytest.mark.slow
 def test_gpt2_124m_costs_two_operations_per_weight_and_its_scores() -> None:
     """Closed form: 2 (12 layers * 12 * 768^2 + 50,257 * 768) + 12 layers * 4 * 1,024 * 768."""
-    from fidgpt.compose.runs import build_trainer
     from fidgpt.configs import gpt2_124m
+    from fidgpt.runs.building import build_trainer
 
     module = build_trainer(gpt2_124m()).model
     weights = 12 * 12 * 768**2 + 50_257 * 768

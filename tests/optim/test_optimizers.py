@@ -8,10 +8,9 @@ import torch
 from small_models import drawn, filled
 from torch import nn
 
-from fidgpt import configs, fiddlers
-from fidgpt.compose.runs import build_trainer
+from fidgpt import configs
 from fidgpt.configs import debug
-from fidgpt.fiddlers import unroll, untie_embeddings, use_moe, use_muon, use_mup
+from fidgpt.fiddlers import untie_embeddings, use_moe, use_muon, use_mup
 from fidgpt.optim import (
     Adafactor,
     ByName,
@@ -30,6 +29,7 @@ from fidgpt.optim import (
     mup_groups,
     split_hidden_matrices,
 )
+from fidgpt.runs.building import build_trainer
 
 
 def test_adamw_steps_as_the_unfused_loop():
@@ -40,19 +40,6 @@ def test_adamw_steps_as_the_unfused_loop():
     train(reference, torch.optim.AdamW(reference.parameters(), **settings, foreach=False))
     torch.testing.assert_close(list(model.parameters()), list(reference.parameters()))
     assert fused.defaults["fused"] is True
-
-
-@pytest.mark.parametrize("grouped", [False, True])
-def test_adamw_is_not_fused_where_torch_cannot(grouped):
-    weights = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
-    groups = [{"params": iter([weights]), "weight_decay": 0.3}]
-    optimizer = adamw(groups if grouped else [weights], lr=1e-3)
-    assert not optimizer.defaults["fused"]
-    assert not optimizer.param_groups[0]["fused"]
-    assert optimizer.param_groups[0]["weight_decay"] == (0.3 if grouped else 0.1)
-    weights.grad = torch.ones_like(weights)
-    optimizer.step()
-    assert weights.abs().min() > 0
 
 
 def test_lion_steps_as_in_its_paper() -> None:
@@ -100,12 +87,6 @@ def test_lion_keeps_settings_of_groups_and_skips_parameters_without_gradient() -
 def test_settings_out_of_range_are_refused(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         make([nn.Parameter(torch.zeros(1))])
-
-
-@pytest.mark.parametrize("kind", [Lion, Muon])
-def test_a_closure_is_called(kind: Any) -> None:
-    group = {"params": [nn.Parameter(torch.ones(2, 2))], "orthogonal": True}
-    assert kind([group], lr=1e-2).step(lambda: 7.0) == 7.0
 
 
 SETTINGS: dict[str, Any] = dict(lr=1e-2, weight_decay=0.3)
@@ -273,15 +254,6 @@ def test_hidden_matrices_alone_learn_by_their_width():
     assert sorted(grouped) == sorted(map(id, model.parameters()))
 
 
-def test_groups_without_names_can_be_split_and_rates_multiply():
-    model = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8))
-    groups = [{"params": [*model.parameters()], "lr_scale": 2.0}]
-    others, hidden = split_hidden_matrices(model, groups=lambda _: groups, lr_scale=0.5)
-    assert "name" not in others and others["lr_scale"] == 2.0
-    assert hidden["name"] == "hidden" and hidden["lr_scale"] == 1.0
-    assert [p.dim() for p in hidden["params"]] == [2]
-
-
 DECAY = [Rule("matrices", match=is_matrix), Rule("vectors", match=is_vector, weight_decay=0.0)]
 Groups = list[dict[str, Any]]
 
@@ -336,19 +308,6 @@ def test_parameters_without_a_rule_use_the_defaults() -> None:
     assert others.keys() == {"name", "params"} and others["name"] == "others"
     optimizer = torch.optim.AdamW(ParameterGroups(DECAY[1:])(model), lr=0.1, weight_decay=0.3)
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.0, 0.3]
-
-
-def test_layers_learn_slower_from_the_top_down() -> None:
-    model = model_of("debug", unroll, fiddlers.untie_embeddings)
-    depth = len(model.blocks)
-    rule = Rule("all", match=ByName(""), lr_scale=LayerDecay(0.5))
-    groups = ParameterGroups([rule])(model)
-    members = named(model, groups)
-    rate = {one: g.get("lr_scale", 1.0) for g in groups for one in members[g["name"]]}
-    assert rate["unembedding.weight"] == rate["norm.weight"] == 1.0
-    for layer in range(depth):
-        assert rate[f"blocks.{layer}.mlp.up.weight"] == 0.5 ** (depth - 1 - layer)
-    assert rate["embedding.weight"] == 0.5**depth
 
 
 def test_what_a_parameter_is() -> None:

@@ -90,7 +90,6 @@ def toy_point(name: str) -> Point:
     """A point of that name, which nothing is behind."""
     return Point(
         directives=(f"set:seed={name}",),
-        varied=(f"set:seed={name}",),
         fingerprint=name * 12,
         name=f"seed={name}",
         cost=Cost(parameters=10, flops=100, num_steps=NUM_STEPS),

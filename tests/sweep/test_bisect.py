@@ -5,7 +5,6 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -97,11 +96,7 @@ def test_a_single_cause_is_named_with_its_command(tmp_path: Path) -> None:
     cured = compose(findings.cure or ()).config
     rest = compose([*QUICK, *CHANGES[:5], *CHANGES[6:]]).config
     assert fingerprint(cured) == fingerprint(rest)
-    text = (tmp_path / "bisect/bisect.jsonl").read_text()
-    rows = [json.loads(line) for line in text.splitlines()]
-    assert [row["verdict"] for row in rows[:2]] == ["good", "bad"]
-    assert len(rows) == len([line for line in lines if line.startswith("probe ")])
-    assert rows[-1]["value"] is None or rows[-1]["value"] in (2.0, 9.0)
+    assert [line.rpartition(" ")[2] for line in lines[:2]] == ["good", "bad"]
 
 
 def test_causes_that_only_act_together_are_both_named(tmp_path: Path) -> None:
@@ -109,20 +104,6 @@ def test_causes_that_only_act_together_are_both_named(tmp_path: Path) -> None:
     findings, _ = found(tmp_path, fake, jobs=3)
     assert set(findings.pieces) == {"seed", "max_grad_norm"}
     assert "only together" in findings.text
-
-
-def test_inseparable_causes_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Bisection.changed
-
-    def changed(self: Bisection, pieces: tuple[str, ...]) -> Any:
-        if ("seed" in pieces) != ("model.blocks[0].mlp" in pieces):
-            raise ConfigError("both or none")
-        return real(self, pieces)
-
-    monkeypatch.setattr(Bisection, "changed", changed)
-    causes = {"seq_len", "max_grad_norm"}
-    fake = Fake(lambda changed: 9.0 if causes <= changed else 2.0)
-    assert {*found(tmp_path, fake)[0].pieces} == causes
 
 
 def test_divergence_is_bad_and_a_missing_value_unresolved(tmp_path: Path) -> None:
@@ -161,11 +142,6 @@ def test_an_unreported_objective_is_refused_at_once(tmp_path: Path) -> None:
     good, bad = run_of(tmp_path / "good"), run_of(tmp_path / "bad", "set:seed=3")
     with pytest.raises(ConfigError, match="it has no evaluator 'validatoin'"):
         Bisection(good, bad, objective="validatoin/loss")
-    for run in (good, bad):
-        (run / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0, "tasks/easy/acc": 0.5}\n')
-    with pytest.raises(ConfigError, match="no run reports --objective=lost. Did you mean loss"):
-        Bisection(good, bad, objective="lost")
-    assert Bisection(good, bad, objective="validation/loss"), "which comes at the end of a run"
 
 
 def test_a_larger_objective_is_worse_when_it_falls() -> None:

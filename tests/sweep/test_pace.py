@@ -20,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
 def jobs(*flops: int) -> list[Job]:
     """Runs of ten steps, with so many operations each."""
     costs = [Cost(parameters=1, flops=one, num_steps=10) for one in flops]
-    points = [Point((), (), f"{i}" * 12, str(i), cost) for i, cost in enumerate(costs)]
+    points = [Point((), f"{i}" * 12, str(i), cost) for i, cost in enumerate(costs)]
     return jobs_of(points, Path("nowhere"))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from graph.browser import driven, opened
 
-from fidgpt.sweep.report import read_report, write_report
+from fidgpt.sweep.report import read_report, write_page
 
 from .reported import Values, write_sweep
 from .test_report import BY_RATE, RATES, rows_of, write_rows
@@ -22,7 +22,7 @@ def loss(values: Values) -> float:
 
 
 def page_of(sweep: Path) -> str:
-    return write_report(read_report(sweep)).paths[-1].read_text()
+    return write_page(read_report(sweep)).read_text()
 
 
 @pytest.fixture(scope="module")

@@ -1,20 +1,16 @@
 """Searches: spaces, samplers, and points of small scripts: chosen, stopped, shared, recovered."""
 
 import io
-import math
-import pickle
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 pytest.importorskip("optuna")
 
-import optuna
 from optuna.distributions import CategoricalDistribution as OneOf
 from optuna.distributions import FloatDistribution as Continuous
 from optuna.distributions import IntDistribution as Whole
@@ -27,10 +23,8 @@ from fidgpt.sweep.search import (
     FILE,
     Distribution,
     Found,
-    SamplerPerTrial,
     Search,
     Space,
-    sampler_factory,
     space,
 )
 
@@ -236,46 +230,18 @@ def test_a_trial_without_choices_is_continued(toys: Toys, search: Make, tmp_path
     assert set(states(made)) == {TrialState.COMPLETE}
 
 
-def test_a_truncated_journal_line_is_removed(toys: Toys, search: Make, tmp_path: Path) -> None:
-    run(search(sampler="random:3"))
+@pytest.mark.parametrize("damage", [b'{"op_code":4,"wor', b"[]\n", b'{"op_code": 99}\n', b"\xff\n"])
+def test_a_damaged_journal_is_rebuilt_from_the_points(
+    toys: Toys, search: Make, tmp_path: Path, damage: bytes
+) -> None:
+    before = names(run(search(sampler="tpe:3"))[0])
     with (tmp_path / FILE).open("ab") as file:
-        file.write(b'{"op_code":4,"wor')
-    found, _ = run(search(sampler="random:6"))
-    assert statuses(found) == {"finished"} and len(found.results) == 6
-    assert (tmp_path / FILE).read_bytes().endswith(b"}\n")
-
-
-@pytest.mark.slow
-def test_cmaes_finds_a_minimum_and_reads_no_pickle_of_a_study(tmp_path: Path) -> None:
-    spaces = [space("set:a=lin(-4,4)"), space("set:b=log(1e-4,1)"), space("set:c=range(1,99)")]
-    ranges: dict[str, Any] = {one.name: one.distribution for one in spaces}
-    make = sampler_factory("cmaes", spaces, parallel=False)
-
-    def value(trial: optuna.Trial) -> float:
-        a, b, c = (trial.params[name] for name in ranges)
-        return (a - 1) ** 2 + math.log10(b / 1e-2) ** 2 + ((c - 30) / 30) ** 2
-
-    study = optuna.create_study(sampler=SamplerPerTrial(make, seed=1))
-    bomb = pickle.dumps(Bomb(tmp_path / "ran")).hex()
-    for number in range(150):
-        trial = study.ask(ranges)
-        if number == 3:
-            study._storage.set_trial_system_attr(trial._trial_id, "cma:optimizer:0", bomb)
-        study.tell(trial, value(trial))
-    assert not (tmp_path / "ran").exists()
-    assert study.best_value < 1e-2
-    assert not any("optimizer" in key for one in study.trials[4:] for key in one.system_attrs)
-    assert all(1 <= one.params["set:c"] < 99 for one in study.trials)
-
-
-class Bomb:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __reduce__(self) -> Any:
-        return Path.touch, (self._path,)
+        file.write(damage)
+    toys.started.clear()
+    found, _ = run(search(sampler="tpe:4"))
+    assert statuses(found) == {"finished"} and names(found)[:3] == before
+    assert len(toys.started) == 1
+    assert (tmp_path / "study.damaged").read_bytes().endswith(damage)
 
 
 def test_a_search_replaces_no_files_of_others(search: Make, tmp_path: Path) -> None:
@@ -293,16 +259,6 @@ def test_a_lock_does_not_outlive_its_process(search: Make, tmp_path: Path) -> No
     begin = time.monotonic()
     search(sampler="random:6").study().ask()
     assert time.monotonic() - begin < 20
-
-
-def test_rows_that_the_table_lost_are_recovered(toys: Toys, search: Make, tmp_path: Path) -> None:
-    before = names(run(search(sampler="random:6"))[0])
-    (tmp_path / "table.jsonl").write_text("")
-    toys.started.clear()
-    found, _ = run(search(sampler="random:6"))
-    assert toys.started == []
-    assert names(found) == before
-    assert statuses(found) == {"finished"}
 
 
 def test_the_same_command_retries_a_point_that_failed(toys: Toys, search: Make) -> None:
@@ -374,7 +330,6 @@ def test_values_are_written_with_few_digits() -> None:
         ("tag:LearningRate=log(1e-1,1e-5)", "0.1 must be below 1e-05"),
         ("tag:LearningRate=log(0,1)", "log needs numbers above 0"),
         ("set:seq_len=range(64,65)", "fewer than two integers"),
-        ("set:seed=range(0,1e30)", "integers of more than 64 bits"),
         ("set:seed=range(0,inf)", "inf"),
         ("set:seed=range(0,nan)", "nan"),
         ("tag:LearningRate=log(1e-1)", r"write log\(first, last, count\)"),
@@ -394,27 +349,8 @@ def test_invalid_ranges_are_refused(text: str, message: str) -> None:
         ([RATE.text], "", None, "there is no such sampler. There are cmaes, grid, random, tpe"),
         ([RATE.text], "tpe", None, "needs the number of points: write --search=tpe:50"),
         ([RATE.text], "grid", None, "log\\(first, last, count\\)"),
-        (
-            ["set:seed=range(0,1000000000)", "set:num_steps=1,2"],
-            "grid",
-            None,
-            "which make 2,000,000,000 points, and 10,000 are the most",
-        ),
         ([RATE.text], "cmaes:5", None, "at least two continuous ranges"),
-        (
-            [RATE.text],
-            "pbt:5",
-            None,
-            "no such sampler. Population-based training is left to Ray Tune",
-        ),
-        (
-            [RATE.text],
-            "tpe:5",
-            "pbt",
-            "no such rule. Population-based training is left to Ray Tune",
-        ),
         ([RATE.text], "tpe:5", "asah", "there is no such rule. Did you mean asha"),
-        ([RATE.text, "tag:LearningRate=1,2"], "tpe:5", None, "two spaces choose tag:LearningRate"),
         ([], "tpe:5", None, "needs a space"),
     ],
 )

@@ -20,7 +20,7 @@ from rich.console import Console
 from spared import fork_points
 
 from fidgpt.graph import ConfigError, fingerprint, load
-from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results, repeat
+from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective
 from fidgpt.sweep.progress import Screen
@@ -186,22 +186,6 @@ def test_a_point_keeps_its_values_on_the_axes_of_an_earlier_sweep(toys: Toys) ->
     assert row_of("width=8 seed=1", width="8") == ("width=8 seed=1", {**wider, "width": "8"})
 
 
-@pytest.mark.parametrize(
-    ("items", "is_warned"),
-    [
-        (["set:seq_len=8", axis("set:seed=1,2")], True),
-        ([axis("set:num_steps=1,2")], True),
-        ([axis("set:seed=1,2,3,4")], False),
-        ([axis("set:seed=1,2"), axis("set:num_steps=1,2")], False),
-        ([axis("set:seed=1,2"), repeat("tag:Seed:2")], False),
-    ],
-)
-def test_another_sweep_there_is_warned_of(toys: Toys, items: list[Item], is_warned: bool) -> None:
-    run(toy_sweep(toys))
-    _, text = run(toy_sweep(toys, *items))
-    assert ("another --run_dir keeps them apart: config:base over seed;" in text) == is_warned
-
-
 class Unreachable(LocalRunner):
     """Runs no job."""
 
@@ -269,18 +253,11 @@ def test_a_sweep_records_what_it_is_compared_by(toys: Toys) -> None:
     assert toy_sweep(toys).compared_by == sweep.objective
 
 
-@pytest.mark.parametrize(
-    ("objective", "message"),
-    {
-        "max:tasks/acc": "it has no evaluator 'tasks'",
-        "validation_loss": "no run reports --objective=validation_loss. Did you mean validation/",
-    }.items(),
-)
-def test_unreported_objectives_start_nothing(tmp_path: Path, objective: str, message: str) -> None:
+def test_unreported_objectives_start_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="holds no sweep"):
         read_results(tmp_path)
     seeds, directory = axis("set:seed=1,2"), tmp_path / "new"
-    sweep = Sweep("config:debug", seeds, objective=objective, directory=directory)
-    with pytest.raises(ConfigError, match=message):
+    sweep = Sweep("config:debug", seeds, objective="max:tasks/acc", directory=directory)
+    with pytest.raises(ConfigError, match="it has no evaluator 'tasks'"):
         sweep.run()
     assert not sweep.directory.exists()

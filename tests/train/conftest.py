@@ -10,9 +10,9 @@ import torch
 from forked import run_ranks
 from harmed import Run
 
-from fidgpt.compose.runs import build_trainer
 from fidgpt.configs import debug
 from fidgpt.graph import dump
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import Outcome, RunDirectory, Trainer
 from fidgpt.train.trackers.trackers import Row, read_rows
 

@@ -16,13 +16,13 @@ DIES_AT = 5
 launch = TrainStep.launch
 
 
-def deadly(self, settings, state, *batch, **options):
+def deadly(self, run, state, *batch, **options):
     """Launches steps, until process 1 gets to that step for the first time."""
-    run = Path(next(one for one in sys.argv if one.startswith(FLAG)).removeprefix(FLAG))
-    if os.environ["RANK"] == "1" and state.step == DIES_AT and not (run / "died").exists():
-        (run / "died").touch()
+    folder = Path(next(one for one in sys.argv if one.startswith(FLAG)).removeprefix(FLAG))
+    if os.environ["RANK"] == "1" and state.step == DIES_AT and not (folder / "died").exists():
+        (folder / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return launch(self, settings, state, *batch, **options)
+    return launch(self, run, state, *batch, **options)
 
 
 def process(*flags: str) -> None:

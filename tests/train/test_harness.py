@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fidgpt import configs, fiddlers, parallel
-from fidgpt.compose.runs import build_trainer
 from fidgpt.data import ByteTokenizer, DataError
 from fidgpt.model import LanguageModel, materialize
 from fidgpt.model.generation import score
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import CrossEntropy, harness
 
 try:

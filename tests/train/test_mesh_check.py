@@ -14,9 +14,9 @@ from forked import Python
 from mesh_bugs import BUGS, GOOD, name_of
 
 from fidgpt import configs, fiddlers, graph
-from fidgpt.compose.runs import build_trainer
-from fidgpt.compose.shrinking import mesh_of, shrink, shrink_mesh
 from fidgpt.parallel import Mesh
+from fidgpt.runs.building import build_trainer
+from fidgpt.runs.shrinking import mesh_of, shrink, shrink_mesh
 from fidgpt.train.mesh_check import Comparison, Difference, counts_lines
 
 SCRIPT = Path(mesh_bugs.__file__)
@@ -219,7 +219,7 @@ def test_what_cannot_be_compared_is_an_error(tmp_path: Path) -> None:
 
 RANKS = """
 import torch, torch.distributed as dist
-from fidgpt.parallel.ranks import RanksError, run_ranks
+from fidgpt.processes.ranks import RanksError, run_ranks
 
 def total():
     rank = torch.tensor(dist.get_rank() + 1)

@@ -1,4 +1,4 @@
-"""The Slurm script of docs/parallel.md, on two nodes that are launchers on this machine."""
+"""The Slurm script of docs/nodes.md, on two nodes that are launchers on this machine."""
 
 import os
 import re
@@ -61,7 +61,7 @@ class Job:
     """
 
     def __init__(self, folder: Path, *, dies: bool = False) -> None:
-        page = (ROOT / "docs" / "parallel.md").read_text(encoding="utf-8")
+        page = (ROOT / "docs" / "nodes.md").read_text(encoding="utf-8")
         (text,) = re.findall(r"^```bash\n(.*?)^```$", page, re.M | re.S)
         folder.mkdir()
         (folder / "bin").mkdir()

@@ -8,7 +8,7 @@ import rank_memory
 from forked import run_ranks
 from rank_memory import FFN, HIDDEN, LAYERS, MESHES, ROWS, TOKENS, VOCAB, Change, small
 
-from fidgpt.compose.runs import build_trainer
+from fidgpt.runs.building import build_trainer
 from fidgpt.train.estimates.facts import facts_of
 
 SIZE = 4  # bytes of float32

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fidgpt import fiddlers
-from fidgpt.compose.runs import build_trainer
 from fidgpt.model import materialize
+from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory
 from fidgpt.train.trackers.trackers import reproducible
 

@@ -7,9 +7,9 @@ its parser does after it has read the words: the tree of the file, changed, is d
 from typing import Any
 
 import draccus  # pyright: ignore[reportMissingImports]
+import parts
 from draccus import cfgparsing  # pyright: ignore[reportMissingImports]
-from parts import value_at
-from systems import schema, with_dataclasses
+from systems import with_dataclasses
 
 
 class System(with_dataclasses.System):
@@ -22,14 +22,14 @@ class System(with_dataclasses.System):
         tree = draccus.encode(cfg)
         for path, value in changes.items():
             above, _, name = path.rpartition(".")
-            value_at(tree, above)[name] = cfgparsing.parse_string(str(value))
-        return draccus.decode(schema.TrainerConfig, tree)
+            parts.value_at(tree, above)[name] = cfgparsing.parse_string(str(value))
+        return draccus.decode(parts.Trainer, tree)
 
     def save(self, cfg: Any) -> str:
         return draccus.dump(cfg)
 
     def load(self, text: str) -> Any:
-        return draccus.load(schema.TrainerConfig, text)
+        return draccus.load(parts.Trainer, text)
 
     def show(self, cfg: Any) -> str:
         return self.save(cfg)

@@ -1,8 +1,9 @@
-"""fidgpt: the width is said once, by the model, and heard by what is inside; the rest is said."""
+"""fidgpt: the model sets the width once, and the parts inside it inherit the width."""
 
 from typing import Any
 
 import fiddle as fdl
+import parts
 import recipe
 
 from fidgpt import graph
@@ -59,7 +60,7 @@ class HiddenDim(fdl.Tag):
 def gpt(num_blocks: int) -> fdl.Config:
     """What `config:gpt` names."""
     cfg = recipe.config(num_blocks, _make)
-    cfg.model.hidden_dim = HiddenDim.new(recipe.GPT["hidden_dim"])
+    cfg.model.hidden_dim = HiddenDim.new(parts.Gpt.hidden_dim)
     return cfg
 
 

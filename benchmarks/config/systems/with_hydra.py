@@ -2,12 +2,12 @@
 
 from typing import Any
 
+import parts
 import recipe
 from hydra import compose, initialize  # pyright: ignore[reportMissingImports]
 from hydra.core.config_store import ConfigStore  # pyright: ignore[reportMissingImports]
 from hydra.utils import instantiate  # pyright: ignore[reportMissingImports]
 from omegaconf import OmegaConf  # pyright: ignore[reportMissingImports]
-from systems import schema
 
 
 class System:
@@ -39,7 +39,7 @@ class System:
         return OmegaConf.create(text)
 
     def diff(self, old: Any, new: Any) -> Any:
-        return schema.differences(OmegaConf.to_container(old), OmegaConf.to_container(new))
+        return parts.differences(OmegaConf.to_container(old), OmegaConf.to_container(new))
 
     def show(self, cfg: Any) -> str:
         return OmegaConf.to_yaml(cfg, resolve=True)

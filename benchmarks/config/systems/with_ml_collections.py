@@ -9,7 +9,6 @@ import recipe
 from absl import flags
 from ml_collections import config_flags  # pyright: ignore[reportMissingImports]
 from ml_collections.config_flags import config_path  # pyright: ignore[reportMissingImports]
-from systems import schema
 
 
 class System:
@@ -59,7 +58,7 @@ class System:
         return cfg  # it leaves what lies in a list as it is
 
     def diff(self, old: Any, new: Any) -> Any:
-        return schema.differences(_tree(old), _tree(new))
+        return parts.differences(_tree(old), _tree(new))
 
     def show(self, cfg: Any) -> str:
         return str(cfg)

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+import parts
 import tyro  # pyright: ignore[reportMissingImports]
-from systems import schema, with_dataclasses
+from systems import with_dataclasses
 
 
 class System(with_dataclasses.System):
@@ -14,13 +15,13 @@ class System(with_dataclasses.System):
 
     def override(self, cfg: Any, changes: dict[str, Any]) -> Any:
         args = [word for path, value in changes.items() for word in _words(path, value)]
-        return tyro.cli(schema.TrainerConfig, default=cfg, args=args)
+        return tyro.cli(parts.Trainer, default=cfg, args=args)
 
     def save(self, cfg: Any) -> str:
         return tyro.extras.to_yaml(cfg)
 
     def load(self, text: str) -> Any:
-        return tyro.extras.from_yaml(schema.TrainerConfig, text)
+        return tyro.extras.from_yaml(parts.Trainer, text)
 
     def show(self, cfg: Any) -> str:
         return self.save(cfg)

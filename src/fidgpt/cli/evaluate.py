@@ -69,9 +69,8 @@ def main(arguments: list[str]) -> None:
         unused = [name for name in names if FLAGS[name].present]
         if unused and not any(FLAGS[owner].value for owner in owners):
             raise ConfigError(f"--{unused[0]} has no effect without --{' or --'.join(owners)}.")
-    output = FLAGS.out and Path(FLAGS.out)  # rejected before hours of answers
-    is_something_else = output and output.exists() and not output.is_file()  # /dev/stdout, too
-    if output and (is_something_else or not output.parent.is_dir()):
+    output = FLAGS.out and Path(FLAGS.out)
+    if output and not output.parent.is_dir():  # rejected before hours of answers
         raise ConfigError(f"--out={output} cannot be written: name a file in a folder.")
     tasks = [name.strip() for text in FLAGS.tasks if text for name in text.split(",")]
     remedy = "Use a smaller --batch_size."
@@ -81,7 +80,7 @@ def main(arguments: list[str]) -> None:
         trainer, tokenizer = load_trained(path)
         results: Results = {}
         if FLAGS.text or not tasks:
-            results |= _measured(path, trainer, tokenizer)
+            results |= _measured(path, trainer)
         if tasks:
             results |= _solved(path, trainer, tokenizer, tasks)
     print("\n".join(_table(results)))
@@ -92,7 +91,7 @@ def main(arguments: list[str]) -> None:
             write_whole(output, json.dumps(results, indent=2) + "\n")
 
 
-def _measured(path: Path, trainer: "Trainer", tokenizer: "Tokenizer") -> Results:
+def _measured(path: Path, trainer: "Trainer") -> Results:
     """Return the metrics of each --text, or else of the run's evaluators, in its number format."""
     from fidgpt import data, graph, train
     from fidgpt.train.evaluation import Validation
@@ -112,16 +111,6 @@ def _measured(path: Path, trainer: "Trainer", tokenizer: "Tokenizer") -> Results
     for name, evaluator in evaluators.items():
         try:
             evaluator.prepare()
-            # A tokenizer of the hub may have more tokens than its model, which no text needs.
-            is_larger = tokenizer.vocab_size > trainer.vocab_size
-            if isinstance(evaluator, Validation) and is_larger:
-                batches = map(evaluator.data.batch, range(evaluator.data.num_batches))
-                largest = max(int(batch.max()) for batch in batches)
-                if largest >= trainer.vocab_size:
-                    raise data.DataError(
-                        f"It holds the token {largest}, and the model's table has "
-                        f"{trainer.vocab_size} rows.\nDoes tokenizer.json belong to another model?"
-                    )
         except data.DataError as error:
             raise data.DataError(f"{name} cannot be measured. {error}") from error
     model = trainer.precision.replica(trainer.model)

@@ -1,19 +1,17 @@
 """The flags that `train.py` and `sweep.py` share."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
 from fidgpt.compose.directives import DEFAULT_CONFIG
-from fidgpt.compose.messages import curly_quotes
 
 FLAGS = flags.FLAGS
 
 
 class OptionalText(flags.Flag):
-    """A flag that may stand alone (`--print`) or have a value (`--print=json`), but one only."""
+    """A flag that may stand alone (`--print`) or have a value (`--print=json`)."""
 
     def __init__(self, name: str, *, alone: str, help: str, choices: Sequence[str] = ()) -> None:
         words = [*choices, "true", "false"]
@@ -23,12 +21,7 @@ class OptionalText(flags.Flag):
 
     def _parse(self, argument: Any) -> str | None:
         text = str(super()._parse(argument))
-        value = {"true": self._alone, "false": None}.get(text.lower(), text)
-        if self.present and value is not None and self.value not in (None, value):
-            raise flags.IllegalFlagValueError(
-                f"flag --{self.name}={value}: already defined as {self.value}"
-            )
-        return value
+        return {"true": self._alone, "false": None}.get(text.lower(), text)
 
 
 flags.DEFINE_multi_string(
@@ -81,7 +74,7 @@ def answered(arguments: list[str]) -> bool:
 
         raise ConfigError(
             f"{arguments[0]!r} is not a flag. Config changes go into --config, for "
-            f"example --config=set:num_steps=200. {curly_quotes(sys.argv)}".rstrip()
+            "example --config=set:num_steps=200."
         )
     if FLAGS.completion:
         from fidgpt.cli.completion import SCRIPTS

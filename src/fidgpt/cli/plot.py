@@ -22,7 +22,7 @@ _FEW = 5  # steps that a warning names, or runs that are listed
 flags.DEFINE_string(
     "out",
     None,
-    "The file to write: .html, .pdf, .png or .svg; defaults to curves.png.",
+    "The file to write: .pdf, .png or .svg; defaults to curves.png.",
     allow_override=True,  # one process may hold several commands
 )
 flags.DEFINE_multi_string(
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
     panels = {one: _curves(runs, one) for one in curves.chosen_metrics(runs, FLAGS.metric)}
     look: dict[str, Any] = {name: FLAGS[name].value for name in ("over", "log_x", "log_y", "title")}
     with writing(out):
-        curves.save(curves.draw(panels, **look), panels, out, title=FLAGS.title)
+        curves.save(curves.draw(panels, **look), out)
     drawn = {curve.run for found in panels.values() for curve in found}
     names = [run.name for run in runs if run.name in drawn]
     shown = ", ".join(names) if len(names) <= _FEW else f"{len(names)} runs"

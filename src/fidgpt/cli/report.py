@@ -22,8 +22,7 @@ flags.DEFINE_multi_string(
 flags.DEFINE_string(
     "out",
     None,
-    "Output: NAME writes NAME.html, .csv and .md, or report.* if it is a directory; "
-    "defaults to that of the sweep.",
+    "The file of the page; defaults to report.html in the directory of the sweep.",
 )
 flags.DEFINE_bool("page", True, "Write the HTML page, which needs Plotly.")
 
@@ -42,24 +41,27 @@ def main(arguments: list[str]) -> None:
     """
     from rich.console import Console  # late: --help needs none of it
 
-    from fidgpt.sweep.report import read_report, write_report
-    from fidgpt.sweep.report.document import effects_table, importance_table, leader_tables
-    from fidgpt.sweep.report.statistics import warnings_of
+    from fidgpt.sweep.report import read_report, write_page
+    from fidgpt.sweep.report.document import (
+        best_command,
+        effects_table,
+        importance_table,
+        leader_tables,
+        repeat_command,
+    )
     from fidgpt.sweep.results import log_width, table
     from fidgpt.train import RunError
 
     report = read_report(_directory(arguments), objective=FLAGS.objective, repeats=FLAGS.repeats)
-    for line in warnings_of(report.directory):
-        print(f"warning: {line}", file=sys.stderr)
     try:
-        written = write_report(report, _out(), with_page=FLAGS.page, allowed=FLAGS.allow)
+        page = write_page(report, FLAGS.out, allowed=FLAGS.allow) if FLAGS.page else None
     except OSError as error:
         where = FLAGS.out or report.directory
         raise RunError(f"the report cannot be written to {where}: {error.strerror}.") from error
     print("\n".join(report.verdict))
-    print(f"\nRerun the best point:\n  {written.command}\n")
-    if written.repeat is not None:
-        print(f"Repeat the two best with other seeds:\n  {written.repeat}\n")
+    print(f"\nRerun the best point:\n  {best_command(report, allowed=FLAGS.allow)}\n")
+    if (repeat := repeat_command(report, allowed=FLAGS.allow)) is not None:
+        print(f"Repeat the two best with other seeds:\n  {repeat}\n")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else log_width())
     tables = [*leader_tables(report).values()]
     if report.effects:
@@ -69,7 +71,8 @@ def main(arguments: list[str]) -> None:
     for head, rows in tables:
         console.print(table(head, rows))
         console.print()
-    print(f"Written: {', '.join(map(str, written.paths))}")
+    if page is not None:
+        print(f"Written: {page}")
 
 
 def _directory(arguments: list[str]) -> Path:
@@ -83,13 +86,3 @@ def _directory(arguments: list[str]) -> Path:
         case _:
             problem = f"{arguments[0]} is not a command. " if arguments else ""
             raise ConfigError(f"{problem}Write {_USAGE}")
-
-
-def _out() -> Path | None:
-    """The name without the ending of any of the files; in a directory, that which it has there."""
-    if not FLAGS.out:
-        return None
-    path = Path(FLAGS.out)
-    if path.is_dir() or FLAGS.out.endswith("/"):
-        return path / "report"
-    return path.with_suffix("") if path.suffix in (".html", ".csv", ".md") else path

@@ -9,7 +9,6 @@ from absl import flags
 
 from fidgpt.cli import app
 from fidgpt.cli.trained import load_trained, one_directory
-from fidgpt.compose.messages import curly_quotes
 
 FLAGS = flags.FLAGS
 
@@ -55,28 +54,14 @@ def main(arguments: list[str]) -> None:
     # Late: --help loads no torch.
     from fidgpt import train
     from fidgpt.graph import ConfigError
-    from fidgpt.graph.values import is_in_curly_quotes
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train.device import within_memory
 
     path = one_directory(arguments, "sample")
-    for name in ("prompt", "stop", "score"):
-        if any("\ud800" <= character <= "\udfff" for character in "".join(FLAGS[name].value or ())):
-            raise ConfigError(f"--{name} is not UTF-8 text.")
-    for text in FLAGS.prompt:
-        if is_in_curly_quotes(text):
-            print(
-                f"warning: --prompt={text} has these quotes in its text. {curly_quotes([text])}",
-                file=sys.stderr,
-            )
-    if not all(FLAGS.stop):
-        raise ConfigError("--stop: an empty string ends every text: give at least one character.")
     if FLAGS.score and FLAGS.draft:
         raise ConfigError("--draft has no effect with --score; remove one.")
     if not FLAGS.draft and FLAGS["draft_tokens"].present:
         raise ConfigError("--draft_tokens has no effect without --draft=RUN.")
-    if not all(FLAGS.score):
-        raise ConfigError("--score is an empty text: there is nothing to score.")
     with within_memory(remedy="Generate fewer tokens, or fewer texts at once."):
         trainer, tokenizer = load_trained(path)
         model, context = trainer.model, trainer.seq_len

@@ -8,12 +8,15 @@ from contextlib import AbstractContextManager
 from fidgpt import graph
 from fidgpt.cli.app import print_graph
 from fidgpt.cli.flags import FLAGS
-from fidgpt.compose import attribution, report, reproduction, runs, tuning
+from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.graph import ConfigError, ConfigErrors, outlines
 from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.secrets import redacted
+from fidgpt.runs import tuning
+from fidgpt.runs.building import build_trainer, constraints_of
+from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import device
 from fidgpt.train.estimates.facts import parameter_groups, summary_of
 
@@ -23,28 +26,28 @@ def is_asked() -> bool:
     return bool(FLAGS.print or FLAGS.why or FLAGS.diff is not None or FLAGS.repro)
 
 
-def show(made: Composition) -> None:
+def show(composition: Composition) -> None:
     """Write what the flags ask about a composition, with warnings of what would not run.
 
     Raises:
       ConfigError: there is nothing at a path, or no other graph.
     """
-    with naming_directives(made):
-        constraints = runs.constraints_of(made.catalogue)
-        rejected = graph.rejections(made.resolved, constraints=constraints)
+    with naming_directives(composition):
+        constraints = constraints_of(composition.catalogue)
+        rejected = graph.rejections(composition.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
-    warn([*reported(made).warnings, *report.without_effect(made)])
-    print_graph("\n".join(_texts(made)))
+    warn([*reported(composition).warnings, *without_effect(composition)])
+    print_graph("\n".join(_texts(composition)))
 
 
-def naming_directives(made: Composition) -> AbstractContextManager[None]:
+def naming_directives(composition: Composition) -> AbstractContextManager[None]:
     """Name the directives behind errors found inside."""
-    return report.naming_directives(made, allow_noop=FLAGS.allow_noop)
+    return report.naming_directives(composition, allow_noop=FLAGS.allow_noop)
 
 
-def reported(made: Composition) -> report.Report:
+def reported(composition: Composition) -> report.Report:
     """Return what the directives changed, and warnings."""
-    return report.report(made, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop)
+    return report.report(composition, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop)
 
 
 def warn(lines: list[str]) -> None:
@@ -53,67 +56,70 @@ def warn(lines: list[str]) -> None:
         print(f"warning: {line}", file=sys.stderr)
 
 
-def _texts(made: Composition) -> Iterator[str]:
+def _texts(composition: Composition) -> Iterator[str]:
     if FLAGS.print:
-        yield _printed(made, FLAGS.print)
-    yield from _whys(made)
+        yield _printed(composition, FLAGS.print)
+    yield from _whys(composition)
     if FLAGS.diff is not None:
-        yield _difference(made)
+        yield _difference(composition)
     if FLAGS.repro:
         yield reproduction.command_for(
-            made.config, made.catalogue, directives=made.directives, allowed=FLAGS.allow
+            composition.config,
+            composition.catalogue,
+            directives=composition.directives,
+            allowed=FLAGS.allow,
         )
 
 
-def _whys(made: Composition) -> list[str]:
+def _whys(composition: Composition) -> list[str]:
     """Return the provenance of all paths that are asked for; report all that do not exist."""
     texts: list[str] = []
     errors: list[str] = []
     for path in FLAGS.why:
         try:
             matches_many = any(sign in path for sign in "*@:")
-            refs = graph.find_parameters(made.config, path) if matches_many else []
-            texts += map(made.why, [ref.path for ref in refs] if matches_many else [path])
+            refs = graph.find_parameters(composition.config, path) if matches_many else []
+            texts += map(composition.why, [ref.path for ref in refs] if matches_many else [path])
         except ConfigError as error:
             errors.append(f"--why={path}: {error}")
     raise_all(errors)
     return texts
 
 
-def _printed(made: Composition, form: str) -> str:
+def _printed(composition: Composition, form: str) -> str:
     """Return a config in a form; what a form needs is imported only where it is asked for."""
     is_terminal = sys.stdout.isatty()
     color = is_terminal and "NO_COLOR" not in os.environ
     match form:
         case "text":
-            return graph.outline(made.resolved, defaults=is_terminal, color=color)
+            return graph.outline(composition.resolved, defaults=is_terminal, color=color)
         case "json" | "yaml":
-            return graph.dump(made.resolved, form=form)
+            return graph.dump(composition.resolved, form=form)
         case "svg":
-            return graph.draw(made.config).svg()
+            return graph.draw(composition.config).svg()
         case "html":
             from fidgpt.graph.page import page
 
-            return page(made.config)
+            return page(composition.config)
         case "python":
             from fidgpt.graph.codegen import python
 
-            return python(made.config)
+            return python(composition.config)
         case "schema":
             from fidgpt.compose.schema import schema_text
 
-            return schema_text(made.resolved, made.catalogue)
+            return schema_text(composition.resolved, composition.catalogue)
         case "base":
-            first = reproduction.base_of(made)
-            base = compose([first], made.catalogue).config
-            return since(base, made.resolved, name=first)
+            first = reproduction.base_of(composition)
+            base = compose([first], composition.catalogue).config
+            return since(base, composition.resolved, name=first)
         case "flat" | "defaults":
-            return (outlines.flat if form == "flat" else outlines.set_lines)(made.resolved)
+            return (outlines.flat if form == "flat" else outlines.set_lines)(composition.resolved)
         case _:
-            return redacted(_of_trainer(made, form, color))  # which was built with secrets
+            return redacted(_of_trainer(composition, form, color))  # which was built with secrets
 
 
-def _of_trainer(made: Composition, form: str, color: bool) -> str:
+def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     """Return what a run would cost on a machine, or how its learning rate and others change."""
     from fidgpt.train.estimates.summary_text import (  # late: takes rich
         schedules_text,
@@ -122,9 +128,9 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
     )
 
     # Of constraints on the whole run, `show` has warned.
-    trainer = runs.build_trainer(made.resolved, made.catalogue, will_run=form == "speed")
+    trainer = build_trainer(composition.resolved, composition.catalogue, will_run=form == "speed")
     if form == "speed":
-        return speed_text(tuning.choose(made, trainer, renew=FLAGS.measure), color=color)
+        return speed_text(tuning.choose(composition, trainer, renew=FLAGS.measure), color=color)
     if form == "schedule":
         return schedules_text(
             trainer.schedule,
@@ -150,24 +156,22 @@ def _of_trainer(made: Composition, form: str, color: bool) -> str:
     return summary_text(summary_of(trainer, machine), color=color)
 
 
-def _difference(made: Composition) -> str:
-    first = reproduction.directive_for(FLAGS.diff, made.catalogue)
+def _difference(composition: Composition) -> str:
+    first = reproduction.directive_for(FLAGS.diff, composition.catalogue)
     if FLAGS.diff_form == "directives":
-        return reproduction.directives_from(made.config, first, made.catalogue)
+        return reproduction.directives_from(composition.config, first, composition.catalogue)
     try:
-        other = compose([first], made.catalogue).config
+        other = compose([first], composition.catalogue).config
     except ConfigErrors as errors:  # about a directive that the user did not type
         raise ConfigError(f"--diff={FLAGS.diff}: {errors.__cause__}") from errors
     match FLAGS.diff_form:
         case "html":
             from fidgpt.graph.page import page
 
-            return page(made.config, other=other, other_title=FLAGS.diff)
+            return page(composition.config, other=other, other_title=FLAGS.diff)
         case "patch":
-            return graph.dump_patch((other, made.config))
-        case "svg":
-            return graph.draw(made.config, since=other).svg()
+            return graph.dump_patch((other, composition.config))
         case _:
-            changes = graph.diff(other, made.resolved)
+            changes = graph.diff(other, composition.resolved)
             head = f"from {FLAGS.diff} to this config:\n" if changes else ""
             return head + graph.diff_text(changes)

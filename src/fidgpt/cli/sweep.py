@@ -126,11 +126,10 @@ def main(arguments: list[str]) -> int | None:
 def _check_flags() -> None:
     from fidgpt.graph import ConfigError
 
-    path = FLAGS.run_dir
-    if path is not None and any(one.is_file() for one in (Path(path), *Path(path).parents)):
-        raise ConfigError(f"--run_dir={path} is a file, or lies in one: name a directory.")
-    if path is not None and (Path(path) / "config.json").exists():
-        raise ConfigError(f"--run_dir={path} holds a run: name a directory of the sweep's own.")
+    if FLAGS.run_dir is not None and (Path(FLAGS.run_dir) / "config.json").exists():
+        raise ConfigError(
+            f"--run_dir={FLAGS.run_dir} holds a run: name a directory of the sweep's own."
+        )
     if FLAGS.print not in (None, "text"):
         raise ConfigError(
             f"--print={FLAGS.print} shows one config: --print shows the points of a sweep, and "
@@ -188,15 +187,15 @@ def _runner() -> "Runner":
         for name in ("jobs", "retries"):
             if name in call.named:
                 raise ConfigError(f"{name} is a flag of its own: --{name}={call.named[name]}.")
-        module, _, made = _RUNNERS[call.name].partition(":")
+        module, _, runner = _RUNNERS[call.name].partition(":")
         call.named.update(jobs=str(FLAGS.jobs), retries=str(FLAGS.retries))
-        return call_with(getattr(importlib.import_module(module), made), call)
+        return call_with(getattr(importlib.import_module(module), runner), call)
 
 
-def _print(console: "Console", made: Any, *, soft_wrap: bool = False) -> None:
+def _print(console: "Console", shown: Any, *, soft_wrap: bool = False) -> None:
     """Print what is made of directives and results: no secret is in it, and like words are none."""
     with console.capture() as captured:
-        console.print(made, soft_wrap=soft_wrap)
+        console.print(shown, soft_wrap=soft_wrap)
     app.print_graph(captured.get())
 
 
@@ -264,14 +263,14 @@ def _bisect(console: "Console") -> int | None:
     good, _, bad = FLAGS.bisect.rpartition(":")
     if not (good and bad):
         raise ConfigError("--bisect needs two run directories: --bisect=runs/good:runs/bad")
-    made = Bisection(good, bad, threshold=FLAGS.threshold, steps=FLAGS.steps, **_settings())
+    bisection = Bisection(good, bad, threshold=FLAGS.threshold, steps=FLAGS.steps, **_settings())
     if FLAGS.print:
-        _print(console, made)
+        _print(console, bisection)
         return None
     try:
-        found = made.run(_runner(), jobs=FLAGS.jobs, console=console)
+        found = bisection.run(_runner(), jobs=FLAGS.jobs, console=console)
     except Stopped:
-        return _stopped(console, made.directory)
+        return _stopped(console, bisection.directory)
     _print(console, found, soft_wrap=True)
     return None
 

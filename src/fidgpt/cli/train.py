@@ -36,11 +36,11 @@ flags.DEFINE_string(
 flags.DEFINE_enum(
     "diff_form",
     "text",
-    ["text", "directives", "patch", "svg", "html"],
-    "Form of --diff: lines, directives or a patch that make the difference, a drawing, or "
-    "a page for a browser with both side by side.",
+    ["text", "directives", "patch", "html"],
+    "Form of --diff: lines, directives or a patch that make the difference, or a page for a "
+    "browser with both side by side.",
 )
-flags.DEFINE_bool("repro", False, "Print the fewest directives that reproduce this graph.")
+flags.DEFINE_bool("repro", False, "Print needed directives that make this graph again.")
 
 
 def run() -> None:
@@ -58,14 +58,14 @@ def main(arguments: list[str]) -> int | None:
         from fidgpt.compose.composition import compose
 
         catalogue, old = training.prepared()
-        made = compose(FLAGS.config, catalogue, base=old, other_errors=training.other_errors)
-        if begun := training.begun(made.config, catalogue):
-            made, old = compose([], catalogue, base=begun), begun
+        composition = compose(FLAGS.config, catalogue, base=old, other_errors=training.other_errors)
+        if begun := training.begun(composition.config, catalogue):
+            composition, old = compose([], catalogue, base=begun), begun
         if show.is_asked():
-            return show.show(made)
+            return show.show(composition)
     if FLAGS.check_parallel:
-        return training.check_parallel(made)
-    return training.run(made, old)
+        return training.check_parallel(composition)
+    return training.run(composition, old)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli.app import FLAGS
-from fidgpt.compose.messages import curly_quotes
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
@@ -32,10 +30,7 @@ def one_directory(arguments: list[str], command: str) -> Path:
         return Path(arguments[0])
     from fidgpt.graph import ConfigError
 
-    raise ConfigError(
-        f"name one directory, of a run or of the hub: fidgpt.{command} runs/NAME\n"
-        f"  {curly_quotes(sys.argv)}".rstrip()
-    )
+    raise ConfigError(f"name one directory, of a run or of the hub: fidgpt.{command} runs/NAME")
 
 
 @contextlib.contextmanager
@@ -73,12 +68,12 @@ def load_trained(path: Path, *, has_flags: bool = True) -> "tuple[Trainer, Token
     # Late: --help loads no torch.
     from fidgpt import data, interop, model, train
     from fidgpt.compose.catalogue import own_catalogue
-    from fidgpt.compose.runs import build_trainer
-    from fidgpt.compose.sources import load_run
-    from fidgpt.compose.trust import require_consent
     from fidgpt.graph import ConfigError
     from fidgpt.interop.hugging_face.files import is_hub_directory
     from fidgpt.interop.hugging_face.settings import read_config
+    from fidgpt.runs.building import build_trainer
+    from fidgpt.runs.consent import require_consent
+    from fidgpt.runs.directories import load_run
 
     step, averaged = (FLAGS.step, FLAGS.averaged) if has_flags else (None, False)
     if is_hub_directory(path):

@@ -10,22 +10,24 @@ import fiddle as fdl
 
 from fidgpt.cli.flags import FLAGS
 from fidgpt.cli.show import naming_directives, reported, warn
-from fidgpt.compose import report, runs, shrinking, tuning
+from fidgpt.compose import report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.directives import is_by_machine, kind_of
-from fidgpt.compose.sources import load_run
-from fidgpt.compose.trust import require_consent, require_own_files
+from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
-from fidgpt.graph.unused import unused_arguments
+from fidgpt.runs import shrinking, tuning
+from fidgpt.runs.building import build_trainer, constraints_of
+from fidgpt.runs.consent import require_consent
+from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
+from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Mirror, Trainer, device, mesh_check
 from fidgpt.train.checks import preflight
 from fidgpt.train.estimates.facts import check_resumable, facts_of
 from fidgpt.train.estimates.tuning import Choice
 
 _MANY_TOKENS = 1 << 22  # at once
-_LARGEST_RATE = 10.0  # no optimizer that fidgpt has learns with more
 
 
 def prepared() -> tuple[Catalogue, fdl.Config | None]:
@@ -40,33 +42,30 @@ def prepared() -> tuple[Catalogue, fdl.Config | None]:
     return catalogue, _resumed(catalogue) if FLAGS.resume else None
 
 
-def other_errors(made: Composition) -> list[str]:
+def other_errors(composition: Composition) -> list[str]:
     """Return further errors, where a directive is wrong."""
-    constraints = runs.constraints_of(made.catalogue)
-    return report.other_errors(made, constraints=constraints, allow_noop=FLAGS.allow_noop)
+    constraints = constraints_of(composition.catalogue)
+    return report.other_errors(composition, constraints=constraints, allow_noop=FLAGS.allow_noop)
 
 
-def run(made: Composition, old: fdl.Config | None) -> int | None:
+def run(composition: Composition, old: fdl.Config | None) -> int | None:
     """Train what the directives made, or resume the run that had the config `old`."""
     device.use_fast_memory()
-    with naming_directives(made):
-        trainer = runs.build_trainer(made.resolved, made.catalogue)
-        _require_consent(made.resolved, is_loaded=old is not None)
-    changes, warnings = reported(made)
+    with naming_directives(composition):
+        trainer = build_trainer(composition.resolved, composition.catalogue)
+        _require_consent(composition.resolved, is_loaded=old is not None)
+    changes, warnings = reported(composition)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
-    rate = getattr(trainer.optimizer, "keywords", {}).get("lr")
-    if isinstance(rate, int | float) and rate > _LARGEST_RATE:
-        warnings = [*warnings, f"optimizer.lr={rate:g} is so large that the model will diverge."]
-    warn([*warnings, *unused_arguments(made.config), *report.without_effect(made)])
+    warn([*warnings, *without_effect(composition)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
-    if may_tune and (choice := tuning.choose(made, trainer, renew=FLAGS.measure)):
+    if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
-        made, trainer = _tuned(made, trainer, choice)
-    with naming_directives(made):
-        allowed, own = made.catalogue.packages, runs.allow_flags(FLAGS.allow)
+        composition, trainer = _tuned(composition, trainer, choice)
+    with naming_directives(composition):
+        allowed, own = composition.catalogue.packages, allow_flags(FLAGS.allow)
         if old is None:
-            directory = runs.new_run(
-                made.resolved,
+            directory = new_run(
+                composition.resolved,
                 directives=FLAGS.config,
                 path=FLAGS.run_dir,
                 allowed=allowed,
@@ -74,8 +73,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
             )
         else:
             path = Path(FLAGS.run_dir or FLAGS.resume)
-            require_own_files(path)
-            directory = runs.resumed_run(path, old, made.resolved, allowed=allowed, flags=own)
+            directory = resumed_run(path, old, composition.resolved, allowed=allowed, flags=own)
     resume = old is not None
     if not FLAGS.dry_run:
         outcome = trainer.train(
@@ -83,7 +81,7 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
         )
         return 128 + outcome.stopped_by if outcome.stopped_by else 0  # as a shell does for signals
     preflight.check_components(trainer)
-    preflight.check_streams(trainer, prepared=False)
+    preflight.check_stream(trainer, prepared=False)
     if resume:
         check_resumable(trainer, directory, step=FLAGS.resume_step)
     from rich.console import Console  # late: a run without a terminal needs none of it
@@ -97,29 +95,31 @@ def run(made: Composition, old: fdl.Config | None) -> int | None:
     return None
 
 
-def check_parallel(made: Composition) -> int:
+def check_parallel(composition: Composition) -> int:
     """Compare a step of a small copy on its mesh with one process; return the exit status.
 
     Raises:
       ConfigError: the mesh is a single process.
       RanksError: the processes of the mesh fail.
     """
-    with naming_directives(made):
-        whole = shrinking.mesh_of(runs.build_trainer(made.resolved, made.catalogue).parallel)
+    with naming_directives(composition):
+        whole = shrinking.mesh_of(
+            build_trainer(composition.resolved, composition.catalogue).parallel
+        )
     if whole.size == 1:
         raise ConfigError(
             "--check_parallel compares a mesh with one process, and this mesh is one process: add "
             "--config='fiddler:use_mesh(shard=2, tensor=2)', for example."
         )
     mesh = shrinking.shrink_mesh(whole)
-    small, left = shrinking.shrink(made.config, mesh=mesh, build=runs.build_trainer)
+    small, left = shrinking.shrink(composition.config, mesh=mesh, build=build_trainer)
     print(f"One step of a small copy of this config, with {mesh}, in {mesh.size} processes.")
     if mesh != whole:
         print(f"They stand for {whole}: more than {shrinking.MOST_PROCESSES} are too many here.")
     if left:
         print(f"As large as in the run, or the config does not build: {', '.join(left)}.")
     print(flush=True)  # before processes are forked, which would print it too
-    alone, shared = runs.build_trainer(small), runs.build_trainer(small)
+    alone, shared = build_trainer(small), build_trainer(small)
     comparison = mesh_check.check_mesh(alone, shared, num_processes=mesh.size)
     print(mesh_check.comparison_text(comparison), end="")
     return int(bool(comparison.bad))
@@ -134,12 +134,14 @@ def _may_fit(trainer: Trainer) -> bool:
     return device.lack_of_memory(facts.memory.peak, facts.memory_there) is None
 
 
-def _tuned(made: Composition, trainer: Trainer, choice: Choice) -> tuple[Composition, Trainer]:
-    made = tuning.tuned(made, choice)
+def _tuned(
+    composition: Composition, trainer: Trainer, choice: Choice
+) -> tuple[Composition, Trainer]:
+    composition = tuning.tuned(composition, choice)
     if choice.compiles or choice.kernel is not None:
-        return made, runs.build_trainer(made.resolved, made.catalogue)
+        return composition, build_trainer(composition.resolved, composition.catalogue)
     trainer.precision = choice.precision
-    return made, trainer
+    return composition, trainer
 
 
 def _require_consent(cfg: fdl.Config | Resolved, *, is_loaded: bool) -> None:
@@ -188,11 +190,12 @@ def _resumed(catalogue: Catalogue) -> fdl.Config:
         mirror.restore_run(Path(FLAGS.run_dir))
     path = Path(FLAGS.run_dir or FLAGS.resume)
     cfg = load_run(path, allowed=catalogue.packages)
-    if not runs.is_as_begun(path, cfg):
+    if not is_as_begun(path, cfg):
         warn(
             [
-                f"{path / 'config.json'} is not the config that the run began with: it was edited, "
-                "and the run continues with what it holds. Changes by --config are checked and "
+                f"{path / 'config.json'} is not the config that the run began with: it, "
+                "or a constructor that it names, was edited, and the run continues with what it "
+                "holds. Changes by --config are checked and "
                 f"recorded instead; {path / 'command.txt'} with --print=json prints the first one."
             ]
         )
@@ -231,10 +234,6 @@ def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
 
 def _contradictions() -> Iterator[str]:
     """Yield what is wrong with flags that make no sense together, before anything is loaded."""
-    for name in ("resume", "run_dir", "hardware", "diff"):  # as --resume=$RUN with RUN unset
-        value = FLAGS[name].value
-        if value is not None and not str(value).strip():
-            yield f"--{name}= names nothing: give it a value, or remove it."
     if "://" in (FLAGS.resume or "") and not FLAGS.run_dir:
         yield (
             f"--resume={FLAGS.resume} is a copy of a run: name with --run_dir the directory to "

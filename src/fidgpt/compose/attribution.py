@@ -21,12 +21,12 @@ _ITEM = re.compile(r"\[\d+\]")
 class Attribution:
     """Finds the directives that set the values from which the errors of a graph come."""
 
-    def __init__(self, made: Composition) -> None:
-        self._made = made
-        self._root = made.config
+    def __init__(self, composition: Composition) -> None:
+        self._composition = composition
+        self._root = composition.config
         self._inherited: dict[tuple[int, Any], list[Assignment]] = {}
         with contextlib.suppress(ConfigError):  # a graph that cannot be bound is among the errors
-            for one in made.resolved.inherited:
+            for one in composition.resolved.inherited:
                 found = assignments_of(one.binding.node.value, one.binding.key)
                 self._inherited[id(one.part), one.key] = found
 
@@ -53,11 +53,13 @@ class Attribution:
 
         So it is where a part that holds the value is shared.
         """
-        effects = [one for one in self._made.effects if one.rerun is None]
+        effects = [one for one in self._composition.effects if one.rerun is None]
         written = {edit.path for one in effects if one.source in by for edit in one.edits}
         for source in dict.fromkeys(path for error in errors for path in error.sources):
             with contextlib.suppress(ConfigError):
-                for path in written.intersection(places_of(self._made.resolved, source)) - {source}:
+                for path in written.intersection(places_of(self._composition.resolved, source)) - {
+                    source
+                }:
                     yield f"{path} is the same as {source}, which shares it."
 
     def directives_behind(self, error: ConfigError) -> list[Source]:

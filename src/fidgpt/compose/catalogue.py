@@ -18,7 +18,6 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.metadata import entry_points
@@ -29,11 +28,11 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, clone, read_value, suggest
+from fidgpt.graph.codec import TORCH_MODULES, find_name, is_tag
 from fidgpt.graph.errors import at, is_user_error, listed
 from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.fiddle import VARIADIC
 from fidgpt.graph.hints import hints_of, is_protocol
-from fidgpt.graph.storage.codec import TORCH_MODULES, find_name, is_tag
 from fidgpt.late import exports
 
 GROUP = "fidgpt.project"
@@ -234,13 +233,12 @@ class Catalogue:
 def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
     """Return the catalogue of fidgpt's own names and those of installed projects.
 
-    A project that cannot be imported is left out, with a warning on standard error.
-
     Args:
       allowed: more packages whose callables a file may name.
 
     Raises:
-      ConfigError: one of those is a part of Python, with which a file could run any command.
+      ConfigError: one of those is a part of Python, with which a file could run any command; or an
+        installed project cannot be imported.
     """
     from fidgpt import configs, fiddlers, tags
 
@@ -250,7 +248,7 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
                 f"--allow={name:.80} would let a file run any command, since it is a module of "
                 "Python itself: put what the file needs into a package of your own."
             )
-    packages = tuple(name for name in _declared_packages() if _is_importable(name))
+    packages = tuple(_declared_packages())
     dotted = {name: find_dotted(path, "config") for name, path in _DOTTED_CONFIGS.items()}
     own_tags = {name: value for name, value in vars(tags).items() if is_tag(value)}
     return Catalogue(
@@ -265,30 +263,15 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
 def project_modules(name: str) -> list[ModuleType]:
     """Return the modules of a name, such as `families`, of all installed projects that have it.
 
-    Those that cannot be imported are left out; `own_catalogue` warns of them.
+    Raises:
+      ConfigError: one of them cannot be imported.
     """
-    found: list[ModuleType] = []
-    for package in _declared_packages():
-        with suppress(ConfigError):
-            found += _module_in(package, name)
-    return found
+    return [module for package in _declared_packages() for module in _module_in(package, name)]
 
 
 def _declared_packages() -> list[str]:
     """Return the names of installed packages that declare themselves as projects."""
     return sorted({point.value for point in entry_points(group=GROUP)})
-
-
-def _is_importable(package: str) -> bool:
-    """Return whether an installed project can be imported; warn if it cannot."""
-    try:
-        for name in ("configs", "fiddlers", "tags", "parts", "families", "constraints"):
-            _module_in(package, name)
-    except ConfigError as error:
-        left_out = f"The project is left out: fix it, or uninstall {package}."
-        print(f"warning: {error}\n  {left_out}", file=sys.stderr)
-        return False
-    return True
 
 
 def _with_projects(own: dict[str, Any], packages: Iterable[str], kind: str) -> dict[str, Any]:

@@ -23,10 +23,8 @@ from fidgpt.compose.catalogue import (
 from fidgpt.compose.messages import Written, curly_quotes, directive_error, label
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.errors import MOST_MISTAKES, MissingComponent, MissingEntry, at, listed
+from fidgpt.graph.errors import MissingComponent, MissingEntry, at, listed
 from fidgpt.graph.secrets import require_names
-
-_MOST_DIRECTIVES = 10_000  # a second for each thousand, so that a wrong file could take minutes
 
 
 @dataclass(eq=False)
@@ -121,8 +119,6 @@ class Composition:
           ConfigError: it is wrong, and changed nothing.
         """
         kind = registry.kind_of(text)
-        if any("\ud800" <= letter <= "\udfff" for letter in text):
-            raise ConfigError("it is not UTF-8 text: whoever wrote it used another encoding.")
         if kind is None:
             raise ConfigError(_unknown(text, self.catalogue))
         meant = _meant(text)
@@ -192,35 +188,25 @@ def compose(
     Raises:
       ConfigErrors: some directives are wrong; each message shows the wrong piece.
     """
-    made = Composition(catalogue or own_catalogue(), base)
-    numbered, errors = _with_those_in_files(directives, first, made)
+    composition = Composition(catalogue or own_catalogue(), base)
+    numbered, errors = _with_those_in_files(directives, first, composition)
     wrong: list[_Wrong] = []
-    if len(numbered) > _MOST_DIRECTIVES:
-        raise ConfigErrors(
-            [f"{len(numbered):,} directives are more than {_MOST_DIRECTIVES:,}: name fewer."]
-        )
     if base is None and not (numbered and registry.is_base(numbered[0][1])):
-        made.apply(0, f"config:{registry.DEFAULT_CONFIG}")
-    left = 0
-    for place, (number, text) in enumerate(numbered):
-        if len(wrong) >= MOST_MISTAKES:
-            left = len(numbered) - place
-            break
+        composition.apply(0, f"config:{registry.DEFAULT_CONFIG}")
+    for number, text in numbered:
         try:
             with graph.attributed_to(_source(number, text, _meant(text))):
-                made.apply(number, text)
+                composition.apply(number, text)
         except ConfigError as error:
-            message = f"{error}{_remedy(made, error, text)}"
-            wrong.append(_Wrong(number, text, len(made.effects), message, error))
-            if made.config is None:  # all that follow would fail for this reason alone
+            message = f"{error}{_remedy(composition, error, text)}"
+            wrong.append(_Wrong(number, text, len(composition.effects), message, error))
+            if composition.config is None:  # all that follow would fail for this reason alone
                 break
     if not errors and not wrong:
-        return made
-    for one, where in zip(wrong, _where_applicable(made, base, wrong), strict=True):
+        return composition
+    for one, where in zip(wrong, _where_applicable(composition, base, wrong), strict=True):
         errors.append((directive_error(one.number, one.text, one.message + where), one.error))
-    others = other_errors(made) if made.config is not None else []
-    if left:
-        others = [f"{left:,} directives after these were not tried."]
+    others = other_errors(composition) if composition.config is not None else []
     raise ConfigErrors([*(message for message, _ in errors), *others]) from errors[0][1]
 
 
@@ -236,7 +222,7 @@ def _source(number: int, text: str, meant: str) -> Source:
 
 
 def _with_those_in_files(
-    directives: Sequence[str], first: int, made: Composition
+    directives: Sequence[str], first: int, composition: Composition
 ) -> tuple[list[tuple[int, str]], list[tuple[str, ConfigError]]]:
     """Return directives with their numbers, those of files in their place, and errors in files."""
     numbered: list[tuple[int, str]] = []
@@ -251,7 +237,9 @@ def _with_those_in_files(
         else:
             numbered += [(number, one) for one in (found.directives if found else [text])]
             for _, axis in found.axes[:1] if found else ():
-                made.unused.append(f"the sweep in {axis.where} is for sweep.py: it is left out.")
+                composition.unused.append(
+                    f"the sweep in {axis.where} is for sweep.py: it is left out."
+                )
     return numbered, errors
 
 
@@ -315,17 +303,17 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
     return f"a directive starts with its kind and a colon: {meant}"
 
 
-def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
+def _remedy(composition: Composition, error: ConfigError, directive: str) -> str:
     """Return what would add the entry or component that a directive misses; "" if unknown."""
     kind = registry.split_directive(directive)[0]
-    if made.config is not None and isinstance(error, MissingComponent):
-        makers = [*_makers(made, error, directive)]
+    if composition.config is not None and isinstance(error, MissingComponent):
+        makers = [*_makers(composition, error, directive)]
         return f"\nWith {listed(makers, most=3)} before it, it applies." if makers else ""
-    if made.config is None or not isinstance(error, MissingEntry):
+    if composition.config is None or not isinstance(error, MissingEntry):
         return ""
-    container = graph.find_parameter(made.config, error.place).value
+    container = graph.find_parameter(composition.config, error.place).value
     if error.place.endswith("model.blocks"):
-        model = graph.find_parameter(made.config, error.place.removesuffix(".blocks")).value
+        model = graph.find_parameter(composition.config, error.place.removesuffix(".blocks")).value
         if graph.computed(getattr(model, "num_layers", None)) == len(container):
             return (
                 f"\nnum_layers is {len(container)}, and each layer has an entry of its own: set "
@@ -341,19 +329,19 @@ def _remedy(made: Composition, error: ConfigError, directive: str) -> str:
     return f"\nTo add one, write set:{error.place}+={entry}"
 
 
-def _makers(made: Composition, error: MissingComponent, directive: str) -> Iterator[str]:
+def _makers(composition: Composition, error: MissingComponent, directive: str) -> Iterator[str]:
     """Yield what puts a missing component in place, so that a directive applies.
 
     Fiddlers are tried whose module knows the component, and to put it where one like it stands.
     """
     likely = [f"use::{one}={part.__name__}" for part in error.wanted for one in error.alike]
-    for name, fiddler in made.catalogue.fiddlers.items():
+    for name, fiddler in composition.catalogue.fiddlers.items():
         known = getattr(inspect.unwrap(fiddler), "__globals__", {}).values()
         is_likely = any(one is value for value in known for one in error.wanted)
         if is_likely and not needs_arguments(fiddler, given=1):
             likely.append(f"fiddler:{name}")
     for maker in likely:
-        tried = Composition(made.catalogue, made.config)
+        tried = Composition(composition.catalogue, composition.config)
         with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
             tried.apply(0, maker)
             tried.apply(0, directive)
@@ -361,22 +349,22 @@ def _makers(made: Composition, error: MissingComponent, directive: str) -> Itera
 
 
 def _where_applicable(
-    made: Composition, base: fdl.Config | None, wrong: Sequence[_Wrong]
+    composition: Composition, base: fdl.Config | None, wrong: Sequence[_Wrong]
 ) -> list[str]:
     """Return for each wrong directive before or after which of the others it applies, if any."""
-    where, tried = [""] * len(wrong), Composition(made.catalogue, base)
+    where, tried = [""] * len(wrong), Composition(composition.catalogue, base)
     # A pipe, for example, cannot be read again.
     with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
-        for number in range(len(made.effects) + 1):
+        for number in range(len(composition.effects) + 1):
             for i, one in enumerate(wrong[:_MOST_TRIED] if tried.config is not None else ()):
                 is_before = number < one.position
                 if number == one.position or (where[i] and not is_before):
                     continue
                 with contextlib.suppress(ConfigError):
-                    Composition(made.catalogue, tried.config).apply(0, one.text)
-                    other = made.effects[number if is_before else number - 1]
+                    Composition(composition.catalogue, tried.config).apply(0, one.text)
+                    other = composition.effects[number if is_before else number - 1]
                     word = "before" if is_before else "after"
                     where[i] = f"\nIt applies {word} {other.named}."
-            if number < len(made.effects):
-                tried.apply(number, made.effects[number].text)
+            if number < len(composition.effects):
+                tried.apply(number, composition.effects[number].text)
     return where

@@ -15,10 +15,11 @@ from fidgpt.graph import ConfigError, clone, diff, find_parameter
 from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.difference.changes import SharingChanged, describe
 from fidgpt.graph.difference.expectations import Unmet
-from fidgpt.graph.edits import Edit, carry_out, is_same
+from fidgpt.graph.edits import Edit, carry_out
 from fidgpt.graph.errors import listed
 from fidgpt.graph.fiddle import argument_history, raw_arguments
 from fidgpt.graph.hints import is_quantity
+from fidgpt.graph.identity import is_same
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import parse_path
 from fidgpt.graph.provenance import (
@@ -37,16 +38,16 @@ def _is_noop(effect: Effect) -> bool:
     return not may_be and not effect.edits
 
 
-def own_errors(made: Composition, *, allow_noop: bool = False) -> list[str]:
-    """Return the errors that are in directives, whatever the graph that they made."""
+def own_errors(composition: Composition, *, allow_noop: bool = False) -> list[str]:
+    """Return the errors that are in directives, whatever the graph that they composition."""
     with contextlib.suppress(ConfigError):  # the graph cannot be bound, which is reported anyway
         idle = [
             f"{one.named} changes nothing: the config already has it.\n  Remove it, or add "
             "--allow_noop for a script that cannot know."
-            for one in made.effects
+            for one in composition.effects
             if not allow_noop and _is_noop(one)
         ]
-        return [*idle, *outdated(made)]
+        return [*idle, *outdated(composition)]
     return []
 
 
@@ -57,7 +58,7 @@ def described(value: object) -> str:
     return f"{title(value)}(...)" if isinstance(value, fdl.Buildable) else leaf_text(value)
 
 
-def overridden(made: Composition) -> Iterator[str]:
+def overridden(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each parameter that a directive sets after an earlier one had.
 
     To keep a value in another place, or to change it relative to what it is, overrides nothing. To
@@ -65,15 +66,15 @@ def overridden(made: Composition) -> Iterator[str]:
     """
     edited = {
         (one.source, path): one
-        for one in made.effects
+        for one in composition.effects
         for edit in one.edits
-        for path in (edit.path, *_assigned_around(made, one, edit.path))
+        for path in (edit.path, *_assigned_around(composition, one, edit.path))
     }
-    effects: dict[Source | None, Effect] = {one.source: one for one in made.effects}
+    effects: dict[Source | None, Effect] = {one.source: one for one in composition.effects}
     found: dict[str, list[Assignment]] = {}
     for _, path in edited:
         with contextlib.suppress(ConfigError):  # the place is gone
-            found[path] = assignments_at(find_parameter(made.config, path))
+            found[path] = assignments_at(find_parameter(composition.config, path))
     assigned = {(one.by, path): effects.get(one.by) for path in found for one in found[path]}
     for (source, path), effect in (edited | assigned).items():
         groups = itertools.groupby(found.get(path, ()), operator.attrgetter("by"))
@@ -82,7 +83,7 @@ def overridden(made: Composition) -> Iterator[str]:
             del values[0]
         earlier = effects.get(values[1][0]) if values[1:] else None
         if len(values) == 1:
-            earlier = _set_before(made, source, path)
+            earlier = _set_before(composition, source, path)
         if effect is None or earlier is None:
             continue
         is_edit, known = ((one, path) in edited for one in (source, earlier.source))
@@ -95,7 +96,7 @@ def overridden(made: Composition) -> Iterator[str]:
         undone = earlier.edits if is_edit else [Edit(path, values[0][1], fdl.NO_VALUE)]
         with contextlib.suppress(ValueError):  # code needs what the earlier directive had done
             is_relative = _is_relative(effect if is_edit else earlier, path, undone)
-            if is_relative != is_edit and _would_set(made, earlier, path):
+            if is_relative != is_edit and _would_set(composition, earlier, path):
                 yield f"{effect.named} overrides {path} as set by {earlier.named}."
 
 
@@ -104,35 +105,35 @@ def _differ(one: Any, other: Any) -> bool:
     return not is_node(one) and not is_node(other) and not is_same(one, other)
 
 
-def _set_before(made: Composition, source: Source | None, path: str) -> Effect | None:
+def _set_before(composition: Composition, source: Source | None, path: str) -> Effect | None:
     """Return what had set the value that a directive replaced, with the component around it."""
-    number = next((i for i, one in enumerate(made.effects) if one.source == source), 0)
-    edits = made.effects[number].edits
+    number = next((i for i, one in enumerate(composition.effects) if one.source == source), 0)
+    edits = composition.effects[number].edits
     replaced = [edit.before for edit in edits if edit.path == path and _is_plain(edit.before)]
     if not replaced or any(_removes(edit, path) for edit in edits):  # which is reported as such
         return None
-    for effect in reversed(made.effects[:number]):
+    for effect in reversed(composition.effects[:number]):
         for edit in effect.edits:
             if edit.path == path:
                 return effect if is_same(edit.after, replaced[0]) else None
     return None
 
 
-def _would_set(made: Composition, effect: Effect, path: str) -> bool:
+def _would_set(composition: Composition, effect: Effect, path: str) -> bool:
     """Return whether a directive, applied once more, would change what is at a path."""
     if effect.rerun is None:
         return True
     try:
-        changes = diff(made.config, effect.rerun(root=made.config))
+        changes = diff(composition.config, effect.rerun(root=composition.config))
     except ConfigError:  # it does not apply any more
         return True
     return any(_is_inside(one.path, path) or _is_inside(path, one.path) for one in changes)
 
 
-def _assigned_around(made: Composition, effect: Effect, path: str) -> Iterator[str]:
+def _assigned_around(composition: Composition, effect: Effect, path: str) -> Iterator[str]:
     """Yield the paths of components around a parameter that a directive assigned as a whole."""
     with contextlib.suppress(ConfigError):  # the place is gone
-        ref = find_parameter(made.config, path).above
+        ref = find_parameter(composition.config, path).above
         while ref is not None:
             if any(one.by == effect.source for one in assignments_at(ref)):
                 yield ref.path
@@ -163,11 +164,11 @@ def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
         without.append(clone(root))
 
     without: list[Any] = []
-    made = effect.rerun(take_back)
+    rerun = effect.rerun(take_back)
     return all(
         any(
             _is_inside(one.path, path)
-            for one in diff(other, made)
+            for one in diff(other, rerun)
             if not isinstance(one, SharingChanged)  # what was taken back is a copy
         )
         for other in (effect.rerun(), without[0])
@@ -179,20 +180,20 @@ def _removes(edit: Edit, path: str) -> bool:
     return _is_inside(path, edit.path) and (path != edit.path or edit.after is fdl.NO_VALUE)
 
 
-def removed(made: Composition) -> Iterator[str]:
+def removed(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each two directives of which the later one removed what one had set.
 
     What was kept under another name, or in another place, is not removed.
     """
     kept: dict[Source, set[str]] = {}
-    for node in parts(made.config):
+    for node in parts(composition.config):
         for key in list(argument_history(node.value)):
             for one in assignments_of(node.value, key):
                 if one.by:
                     kept.setdefault(one.by, set()).update((str(key), short_text(one.value)))
     lost: dict[tuple[Effect, Effect], list[str]] = {}
-    for number, effect in enumerate(made.effects):
-        later = [(one, edit) for one in made.effects[number + 1 :] for edit in one.edits]
+    for number, effect in enumerate(composition.effects):
+        later = [(one, edit) for one in composition.effects[number + 1 :] for edit in one.edits]
         for edit in effect.edits if later else ():
             words = {str(parse_path(edit.path)[-1]), short_text(edit.after)}
             if edit.after is fdl.NO_VALUE or not words.isdisjoint(kept.get(effect.source, ())):
@@ -204,17 +205,17 @@ def removed(made: Composition) -> Iterator[str]:
         yield f"{by.named} removes {listed(paths, most=2)} as set by {effect.named}."
 
 
-def left_behind(made: Composition) -> Iterator[str]:
+def left_behind(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each directive that changes a value, but no copy that code had made.
 
     A pattern of blocks that a fiddler made longer, for example, has such copies.
     """
-    for number, effect in enumerate(made.effects):
-        code = [one for one in made.effects[:number] if one.rerun is not None]
+    for number, effect in enumerate(composition.effects):
+        code = [one for one in composition.effects[:number] if one.rerun is not None]
         if effect.rerun is not None or not code:
             continue
-        later = (one.before for one in made.effects[number:] if one.rerun is not None)
-        now, copied_by = _Copies(next(later, made.config)), dict[str, Effect]()
+        later = (one.before for one in composition.effects[number:] if one.rerun is not None)
+        now, copied_by = _Copies(next(later, composition.config)), dict[str, Effect]()
         for one, before in [(one, _Copies(one.before)) for one in code]:
             for edit in effect.edits:
                 with contextlib.suppress(ConfigError):  # the place is gone, or was not there before
@@ -261,21 +262,21 @@ class _Copies:
         ]
 
 
-def outdated(made: Composition) -> Iterator[str]:
+def outdated(composition: Composition) -> Iterator[str]:
     """Yield an error for each directive that computed something from what a later one changed.
 
     Such code is run again on the graph that it got, with the later values in it: it is outdated if
     it then sets other values, or other parameters.
     """
-    for number, effect in enumerate(made.effects):
+    for number, effect in enumerate(composition.effects):
         if effect.rerun is None:
             continue
         own = [edit.path for edit in effect.edits]
         later: dict[str, tuple[Effect, Edit]] = {}
-        for one in made.effects[number + 1 :]:
+        for one in composition.effects[number + 1 :]:
             later |= {edit.path: (one, edit) for edit in one.edits}
         values = {
-            path: (one, _with_number(made, edit))
+            path: (one, _with_number(composition, edit))
             for path, (one, edit) in later.items()
             if _is_plain(edit.after) and not any(_is_inside(path, outer) for outer in own)
         }
@@ -292,12 +293,12 @@ def outdated(made: Composition) -> Iterator[str]:
                 break
 
 
-def _with_number(made: Composition, edit: Edit) -> Edit:
+def _with_number(composition: Composition, edit: Edit) -> Edit:
     """Return an edit with the number of a formula that it sets, on which code may depend."""
     if is_quantity(edit.after):
         with contextlib.suppress(ConfigError):  # the place is gone
-            ref = find_parameter(made.config, edit.path)
-            number = numbers_in(made.config)(ref.container, ref.key)
+            ref = find_parameter(composition.config, edit.path)
+            number = numbers_in(composition.config)(ref.container, ref.key)
             return edit if number is fdl.NO_VALUE else edit._replace(after=number)
     return edit
 

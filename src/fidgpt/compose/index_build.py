@@ -40,13 +40,13 @@ def build_index(directives: Sequence[str], allowed: Sequence[str] = ()) -> Index
     catalogue = own_catalogue(tuple(allowed))
     root = compose(directives, catalogue).config
     kind, rest = split_directive(base_of(directives))
-    made = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
+    function = catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
     held = [node.value for node in parts(root)]
     used = {tag for part in held for own in fiddle.argument_tags(part).values() for tag in own}
     used -= {*catalogue.tags.values()}
     tags = {**catalogue.tags, **{f"{tag.__module__}.{tag.__name__}": tag for tag in used}}
     components = {name: one for name, one in catalogue.parts.items() if builds(one)}
-    named = [made, *catalogue.configs.values(), *catalogue.fiddlers.values(), *tags.values()]
+    named = [function, *catalogue.configs.values(), *catalogue.fiddlers.values(), *tags.values()]
     roots = _roots([*named, *map(fdl.get_callable, held)], rest if kind == "config_file" else "")
     return {
         "roots": roots,
@@ -58,7 +58,7 @@ def build_index(directives: Sequence[str], allowed: Sequence[str] = ()) -> Index
             name: {"module": ".".join(one.__module__.split(".")[:2]), "doc": doc_of(one).summary}
             for name, one in components.items()
         },
-        "doc": doc_of(made).summary if made else "",
+        "doc": doc_of(function).summary if function else "",
         "parameters": list(parameters_of(root, tags)),
     }
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from fidgpt.compose.messages import Written, directive_error
-from fidgpt.compose.sources import is_url, read_text, reader_hint
+from fidgpt.compose.sources import is_url, read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
@@ -76,32 +76,22 @@ class _Reader:
         self.axes: list[tuple[str, Written]] = []
         self.errors: list[str] = []
         self._done: set[str] = set()
-        self._open: list[str] = []
 
     def read(self, name: str) -> None:
         path, text = read_text(name)
         key = path if is_url(path) else os.path.realpath(path)
-        if key in self._open:
-            raise ConfigError(f"{' includes '.join([*self._open, key])}: remove one include.")
         if key in self._done:
             return
         self._done.add(key)
-        self._open.append(key)
-        if hint := reader_hint(path, text):
-            raise ConfigError(f"{path} is no file of overrides. {hint}")
         self._file, self._lines = path, text.splitlines()
         try:
             root = read_nodes(text)
         except YAMLError as error:
-            before = "".join(self._lines[error.line : error.line + 1])[: error.column + 1]
-            is_tab = "\t" in before and not before.strip()
-            problem = "a tab does not indent in YAML: use spaces." if is_tab else error.problem
-            self._fail(problem, (error.line, error.column))
+            self._fail(error.problem, (error.line, error.column))
         except ConfigError as error:
             self.errors.append(f"{path}: {error}")
         else:
             self._tree(root)
-        self._open.pop()
 
     def _fail(self, message: str, place: "yaml.Node | tuple[int, int]") -> None:
         line, column = place if isinstance(place, tuple) else _mark(place)

@@ -1,17 +1,14 @@
 """Reports on a composition: what its directives changed, and all that a user may not have meant."""
 
 import contextlib
-import inspect
 import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
-
-import fiddle as fdl
+from typing import NamedTuple
 
 from fidgpt.compose.attribution import Attribution
-from fidgpt.compose.composition import Composition, Effect
+from fidgpt.compose.composition import Composition
 from fidgpt.compose.conflicts import (
     described,
     left_behind,
@@ -21,20 +18,16 @@ from fidgpt.compose.conflicts import (
 )
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
-from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.building import Constraint
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import listed, raise_all
-from fidgpt.graph.fiddle import repeats_of, set_arguments
-from fidgpt.graph.hints import computed, is_quantity
 from fidgpt.graph.provenance import places_of
-from fidgpt.graph.walk import Node, join, parts, step_to
 
 _LONGEST = 1000  # entries of a list in which a slice is looked for
 
 
 @contextlib.contextmanager
-def naming_directives(made: Composition, *, allow_noop: bool = False) -> Iterator[None]:
+def naming_directives(composition: Composition, *, allow_noop: bool = False) -> Iterator[None]:
     """Name the directives behind errors found inside, and those that changed nothing.
 
     Raises:
@@ -44,12 +37,15 @@ def naming_directives(made: Composition, *, allow_noop: bool = False) -> Iterato
         yield
     except ConfigError as error:
         raise ConfigErrors(
-            [*Attribution(made).messages(error), *own_errors(made, allow_noop=allow_noop)]
+            [
+                *Attribution(composition).messages(error),
+                *own_errors(composition, allow_noop=allow_noop),
+            ]
         ) from error
 
 
 def other_errors(
-    made: Composition, *, constraints: Iterable[Constraint] = (), allow_noop: bool = False
+    composition: Composition, *, constraints: Iterable[Constraint] = (), allow_noop: bool = False
 ) -> list[str]:
     """Return the errors in what some directives made while others of them are wrong themselves.
 
@@ -57,10 +53,10 @@ def other_errors(
     """
     messages: list[str] = []
     try:
-        check_and_bind(made.config, constraints=constraints)
+        check_and_bind(composition.config, constraints=constraints)
     except ConfigError as error:
-        messages = Attribution(made).messages(error, attributed_only=True)
-    return [*messages, *own_errors(made, allow_noop=allow_noop)]
+        messages = Attribution(composition).messages(error, attributed_only=True)
+    return [*messages, *own_errors(composition, allow_noop=allow_noop)]
 
 
 class Report(NamedTuple):
@@ -76,11 +72,11 @@ class Report(NamedTuple):
     warnings: list[str]
 
 
-def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False) -> Report:
+def report(composition: Composition, *, verbose: bool = False, allow_noop: bool = False) -> Report:
     """Return what each directive changed, and what a user may not have meant.
 
     Args:
-      made: the composition.
+      composition: the composition.
       verbose: whether to include every change with its values.
       allow_noop: whether a directive that changes nothing is no error.
 
@@ -88,20 +84,18 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
       ConfigErrors: a directive that asks for a change made none, or one computed something from
         what a later one changed; all of them are named.
     """
-    effects = [one for one in made.effects if one.kind.role != "base"]
+    effects = [one for one in composition.effects if one.kind.role != "base"]
     if not effects:
-        return Report([], made.unused)
-    raise_all(own_errors(made, allow_noop=allow_noop))
-    inheriting = Counter(one.binding.path for one in made.resolved.inherited)
+        return Report([], composition.unused)
+    raise_all(own_errors(composition, allow_noop=allow_noop))
+    inheriting = Counter(one.binding.path for one in composition.resolved.inherited)
     changes: list[str] = []
     for effect in (one for one in effects if one.edits):
         text = f"{effect.text}: {len(effect.edits)} value{'s' * (len(effect.edits) > 1)}"
-        if (count := num_places(made, effect.edits)) > len(effect.edits):
+        if (count := num_places(composition, effect.edits)) > len(effect.edits):
             text += f" in {count} places"
         if count := sum(inheriting[edit.path] for edit in effect.edits):
             text += f", inherited by {count} parameter{'s' * (count > 1)}"
-        if inner := shared_inside(made, effect):
-            text += f"; {listed(inner, most=2)} inside stays shared"
         changes.append(text)
         if verbose:
             changes += [
@@ -113,66 +107,57 @@ def report(made: Composition, *, verbose: bool = False, allow_noop: bool = False
         for one in effects
         if not one.edits
     ]
-    found = (overridden(made), removed(made), left_behind(made), reaching_out(made))
-    warnings = [*made.unused, *idle, *itertools.chain(*found)]
+    found = (
+        overridden(composition),
+        removed(composition),
+        left_behind(composition),
+        reaching_out(composition),
+    )
+    warnings = [*composition.unused, *idle, *itertools.chain(*found)]
     return Report(changes, warnings)
 
 
-def num_places(made: Composition, edits: Iterable[Edit]) -> int:
+def num_places(composition: Composition, edits: Iterable[Edit]) -> int:
     """Return how many paths the parameters have that a directive changed."""
-    return sum(len(_places(made, edit.path)) for edit in edits)
+    return sum(len(_places(composition, edit.path)) for edit in edits)
 
 
-def shared_inside(made: Composition, effect: Effect) -> list[str]:
-    """Return the paths of shared nodes inside of nodes that a directive replaced by equal ones."""
-    found: list[str] = []
-    for edit in effect.edits:
-        sides = (edit.before, edit.after)
-        if effect.rerun is None and all(isinstance(one, fdl.Buildable) for one in sides):
-            is_copy = fdl.get_callable(edit.before) is fdl.get_callable(edit.after)
-            for node in parts(edit.after)[1:] if is_copy else ():
-                known = made.resolved.node_of.get(id(node.value))
-                if known is not None and known.is_shared and not is_quantity(node.value):
-                    found.append(join(edit.path, f".{node.path}"))
-    return found
-
-
-def reaching_out(made: Composition) -> Iterator[str]:
+def reaching_out(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each directive that changes places outside of the path written in it.
 
     So it does where the path leads into a node that other places share.
     """
-    for effect in made.effects:
+    for effect in composition.effects:
         kind, rest = split_directive(effect.meant)
         if effect.rerun is not None or "PATH" not in effect.kind.syntax.partition("=")[0]:
             continue
         written = split_assignment(rest)[0] if assigns(kind) else rest.strip()
         pattern = _pattern_of(written)
         for edit in effect.edits:
-            places = _places(made, edit.path)
+            places = _places(composition, edit.path)
             outside = [one for one in places[1:] if not pattern.fullmatch(one)]
             if outside and "@" not in written and not written.startswith(":"):
                 yield (
                     f"{effect.named} also changes "
                     f"{listed(outside, most=2)}: {len(places)} places share one component. "
-                    f"untie:{_shared_at(made, edit.path)} before it gives this one its own."
+                    f"untie:{_shared_at(composition, edit.path)} before it gives this one its own."
                 )
                 break
 
 
-def _places(made: Composition, path: str) -> list[str]:
+def _places(composition: Composition, path: str) -> list[str]:
     """Return all paths of a parameter; the one given, if it is no longer in the graph."""
     try:
-        return places_of(made.resolved, path)
+        return places_of(composition.resolved, path)
     except ConfigError:
         return [path]
 
 
-def _shared_at(made: Composition, path: str) -> str:
+def _shared_at(composition: Composition, path: str) -> str:
     """Return the part of a path that leads to the innermost shared node on the way."""
-    ref = find_parameter(made.config, path).above
+    ref = find_parameter(composition.config, path).above
     while ref is not None:
-        node = made.resolved.node_of.get(id(ref.value))
+        node = composition.resolved.node_of.get(id(ref.value))
         if node is not None and node.is_shared:
             return ref.path
         ref = ref.above
@@ -191,84 +176,3 @@ def _pattern_of(selector: str) -> re.Pattern[str]:
 
     text = re.escape(selector).replace(r"\*\*\.", r"(?:.*\.)?").replace(r"\*\*", ".*")
     return re.compile(re.sub(r"\\\[(\\\*|[\d\\-]*:[\d\\:-]*)\\\]", indices, text))
-
-
-def without_effect(made: Composition) -> list[str]:
-    """Return a sentence for each setting that leaves a model as it is.
-
-    Raises:
-      ConfigErrors: the graph cannot be bound.
-    """
-    held = parts(made.resolved.bound)
-    return [*_unused_blocks(held), *_repeating_entries(made), *_ungrouped_heads(made, held)]
-
-
-def _unused_blocks(held: list[Node]) -> Iterator[str]:
-    """Yield a sentence for each model with more blocks than layers, or layers that share none."""
-    from fidgpt.model import Transformer  # late: it imports torch
-
-    called = ((node.value, fdl.get_callable(node.value)) for node in held)
-    for model in (
-        one for one, kind in called if inspect.isclass(kind) and issubclass(kind, Transformer)
-    ):
-        depth, first = computed(model.num_layers), model.first_blocks or ()
-        if not isinstance(depth, int) or not isinstance(blocks := model.blocks, list | tuple):
-            continue
-        if len(blocks) > depth:
-            yield (
-                f"only the first {depth} of the {len(blocks)} blocks of a model make layers, as "
-                f"its num_layers is {depth}. Set the depth before fiddler:unroll."
-            )
-        entries = {*map(id, first), *map(id, blocks)}
-        if model.sharing is not None and 1 < depth <= len(entries):
-            yield (
-                f"the sharing of a model shares no weights: each of its {depth} layers has an "
-                "entry of its own. Leave out fiddler:unroll, or tie entries of blocks."
-            )
-
-
-def _repeating_entries(made: Composition) -> Iterator[str]:
-    """Yield a sentence for each directive by which entries, one for each layer, become a pattern.
-
-    Code that made them for these layers reports that itself.
-    """
-    number_in = numbers_in(made.resolved)
-    edits = [(one, edit) for one in made.effects for edit in one.edits]
-    for node in parts(made.config):
-        for name, count in repeats_of(node.value).items():
-            items, counted = (join(node.path, step_to(key)) for key in (name, count))
-            size, now = len(set_arguments(node.value).get(name) or ()), number_in(node.value, count)
-            is_entry = re.compile(rf"{re.escape(items)}(\[\d+\])?").fullmatch
-            is_made = any(one.kind.portable and is_entry(edit.path) for one, edit in edits)
-            by = [one for one, edit in edits if edit.path == counted and edit.before == size]
-            if by and size > 1 and isinstance(now, int) and now > size and not is_made:
-                yield (
-                    f"{by[-1].named}: the {size} entries of {items}, each of which was for one of "
-                    f"{size} {count.removeprefix('num_')}, repeat until there are {now}."
-                )
-
-
-def _ungrouped_heads(made: Composition, held: list[Node]) -> Iterator[str]:
-    """Yield a sentence for each directive that sets as many key heads as there are heads."""
-    from fidgpt.model import Attention  # late: it imports torch
-    from fidgpt.model.attention import require_heads
-
-    changed = {edit.path: one for one in made.effects for edit in one.edits}
-    found: dict[tuple[str, int], list[str]] = {}
-    for node in (node for node in held if fdl.get_callable(node.value) is Attention):
-        names = ("hidden_dim", "head_dim", "num_heads")
-        sizes = {name: computed(getattr(node.value, name)) for name in names}
-        effect = changed.get(path := join(node.path, ".num_kv_heads"))
-        if effect and effect.kind.role != "base" and all(map(_is_size, sizes.values())):
-            with contextlib.suppress(ValueError):  # which is reported as an error
-                if computed(node.value.num_kv_heads) == (count := require_heads(**sizes)):
-                    found.setdefault((effect.named, count), []).append(path)
-    for (directive, count), paths in found.items():
-        yield (
-            f"{directive} sets {listed(paths, most=2)} to the number of heads, {count}: no two "
-            "heads share keys and values. Choose fewer."
-        )
-
-
-def _is_size(value: Any) -> bool:
-    return value is None or isinstance(value, int)

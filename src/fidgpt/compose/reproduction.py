@@ -3,7 +3,7 @@
 import contextlib
 import functools
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import fiddle as fdl
 from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import Catalogue, needs_arguments
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.compose.runs import train_command
 from fidgpt.compose.sources import RESUMED, is_url
 from fidgpt.graph import ConfigError, diff_text, fingerprint, parts, suggest
 from fidgpt.graph.codegen import shortest
@@ -21,6 +20,17 @@ from fidgpt.graph.provenance import Source, sources_of
 from fidgpt.graph.reproduce import Repro, nearest, repro
 
 _MOST_KEPT = 256  # graphs that are kept, since others begin like them
+
+
+def allow_flags(allowed: Iterable[str]) -> list[str]:
+    """Return the flags that allow a command some packages of the user's."""
+    return [f"--allow={package}" for package in allowed]
+
+
+def train_command(directives: Iterable[str], *, allowed: Iterable[str] = ()) -> str:
+    """Return the line that trains what directives make, with some packages allowed."""
+    flags = [f"--config={directive}" for directive in directives]
+    return shlex.join(["python", "train.py", *allow_flags(allowed), *flags])
 
 
 def named_graphs(catalogue: Catalogue) -> dict[str, Any]:
@@ -39,17 +49,19 @@ def named_graphs(catalogue: Catalogue) -> dict[str, Any]:
     return graphs
 
 
-def base_of(made: Composition) -> str:
+def base_of(composition: Composition) -> str:
     """Return the directive of the config that a graph began with, or of the nearest if unknown.
 
     Raises:
       ConfigError: the graph cannot be bound.
     """
-    first = made.effects[0].meant if made.effects else ""
+    first = composition.effects[0].meant if composition.effects else ""
     if registry.split_directive(first)[0] == "config":
         return first
-    known = _named_base(_first_of(_sources(made.config)), made.catalogue)
-    return next(iter(known), "") or nearest(made.config, named_graphs(made.catalogue))
+    remembered_first = _first_of(_sources(composition.config))
+    if _is_composable(remembered_first, composition.catalogue):
+        return remembered_first[0]
+    return nearest(composition.config, named_graphs(composition.catalogue))
 
 
 def _first_of(sources: Sequence[Source]) -> list[str]:
@@ -77,21 +89,15 @@ def directive_for(text: str, catalogue: Catalogue) -> str:
     """
     if registry.is_base(text):
         return text
-    if is_url(text):
-        is_file = text.endswith((".json", ".yaml", ".yml"))
-        return f"config_file:{text if is_file else text.rstrip('/') + '/config.json'}"
-    path = Path(text).expanduser()
-    if (path / "config.json").is_file():
-        return f"config_file:{path / 'config.json'}"
-    if path.is_file():
-        return f"config_file:{path}"
     name = text.partition("(")[0].strip()
     with contextlib.suppress(ConfigError):
         if name in catalogue.configs or ("." in name and catalogue.find("config", name)):
             return f"config:{text}"
+    if is_url(text) and not text.endswith((".json", ".yaml", ".yml")):
+        return f"config_file:{text.rstrip('/')}/config.json"
+    if is_url(text) or Path(text).expanduser().exists():
+        return f"config_file:{text}"
     with at(f"--diff={text}"):
-        if path.is_dir():
-            raise ConfigError("this directory holds no run: there is no config.json in it.")
         raise ConfigError(
             f"there is no config, file or run directory of that name. "
             f"{suggest(name, catalogue.configs)}"
@@ -120,14 +126,13 @@ def _sources(cfg: fdl.Config) -> list[Source]:
     return sorted(directives, key=lambda one: (one.run is None, one.number))
 
 
-def _named_base(directives: Sequence[str], catalogue: Catalogue) -> dict[str, Any]:
-    """Return the graph that some directives begin with, if a named config makes it."""
-    if not directives or registry.split_directive(directives[0])[0] != "config":
-        return {}
-    try:
-        return {directives[0]: compose(directives[:1], catalogue).config}
-    except ConfigError:  # of an old run, whose config has another name today
-        return {}
+def _is_composable(directives: Sequence[str], catalogue: Catalogue) -> bool:
+    """Return whether directives make a graph; those of an old run may name what is gone."""
+    if directives:
+        with contextlib.suppress(ConfigError):
+            compose(directives, catalogue)
+            return True
+    return False
 
 
 def command_for(
@@ -137,7 +142,7 @@ def command_for(
     directives: Sequence[str] = (),
     allowed: Sequence[str] = (),
 ) -> str:
-    """Return the shortest command found that makes a graph, and what it cannot make.
+    """Return a command that makes a graph, and in comments what it cannot make.
 
     Args:
       cfg: the graph.
@@ -150,11 +155,16 @@ def command_for(
       ConfigError: the graph holds what has no name.
     """
     is_known = bool(directives) and _is_portable(directives[0])
-    known = list(directives) if is_known else remembered(cfg)
-    bases = named_graphs(catalogue) | _named_base(known, catalogue)
-    found = _search(cfg, bases, catalogue, known=known)
-    text = f"{train_command(found.directives, allowed=allowed)}\n{_rest(found)}"
-    if found.is_same or not directives:
+    start = [
+        directive
+        for directive in (directives if is_known else remembered(cfg))
+        if _is_portable(directive) and not registry.is_by_machine(directive)
+    ]
+    if start and not registry.is_base(start[0]):
+        start = [f"config:{registry.DEFAULT_CONFIG}", *start]
+    result = _reproduced(cfg, start, catalogue)
+    text = f"{train_command(result.directives, allowed=allowed)}\n{_rest(result)}"
+    if result.is_same or not directives:
         return text
     if fingerprint(compose(directives, catalogue).config) == fingerprint(cfg):
         text += (
@@ -169,35 +179,26 @@ def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
     Raises:
       ConfigError: a graph holds what has no name.
     """
-    found = _search(cfg, {first: compose([first], catalogue).config}, catalogue)
-    lines = "".join(f"{shlex.quote(f'--config={one}')}\n" for one in found.directives[1:])
-    return f"{lines}{_rest(found)}" or "no difference\n"
+    result = _reproduced(cfg, [first], catalogue)
+    lines = "".join(f"{shlex.quote(f'--config={one}')}\n" for one in result.directives[1:])
+    return f"{lines}{_rest(result)}" or "no difference\n"
 
 
-def _search(
-    cfg: fdl.Config, bases: Mapping[str, Any], catalogue: Catalogue, *, known: Sequence[str] = ()
-) -> Repro:
-    portable = [one for one in known if _is_portable(one) and not registry.is_by_machine(one)]
-    plain = [
-        f"fiddler:{name}"
-        for name, function in catalogue.fiddlers.items()
-        if not registry.is_by_machine(f"fiddler:{name}") and not needs_arguments(function, given=1)
-    ]
-    own = [one for one in portable if registry.split_directive(one)[0] == "fiddler"]
-    begins = not portable or registry.split_directive(portable[0])[0] == "config"
-    start = [] if begins else [f"config:{registry.DEFAULT_CONFIG}"]
+def _reproduced(cfg: fdl.Config, start: Sequence[str], catalogue: Catalogue) -> Repro:
+    """Return directives that make a graph: some to start with, if they still make one, and more."""
 
     @functools.lru_cache(maxsize=_MOST_KEPT)
-    def made(directives: tuple[str, ...]) -> Any:
+    def composed(*directives: str) -> Any:
         *first, last = directives
-        return compose([last], catalogue, base=made(tuple(first)) if first else None).config
+        base = composed(*first) if first else None
+        return compose([last], catalogue, base=base).config
 
+    if not _is_composable(start, catalogue):
+        start = [nearest(cfg, named_graphs(catalogue))]
     return repro(
         cfg,
-        bases,
-        compose=lambda directives: made(tuple(directives)),
-        fiddlers=dict.fromkeys([*plain, *own]),
-        known=[*start, *portable] if len(portable) == len(known) else (),
+        start,
+        compose=lambda directives: composed(*directives),
         part_name=lambda function: part_name(function, catalogue),
     )
 
@@ -213,9 +214,9 @@ def part_name(function: Any, catalogue: Catalogue) -> str:
     return name
 
 
-def _rest(found: Repro) -> str:
+def _rest(result: Repro) -> str:
     """Return what no directive can express, as comments."""
-    if found.is_same:
+    if result.is_same:
         return ""
-    lines = diff_text(found.left).splitlines() if found.left else ["in ways no difference shows"]
+    lines = diff_text(result.left).splitlines() if result.left else ["in ways no difference shows"]
     return "".join(["# No directive makes the rest:\n", *(f"#   {line}\n" for line in lines)])

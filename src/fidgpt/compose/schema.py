@@ -121,20 +121,20 @@ class _Schema:
                 },
                 *(one for one in allowed if one.get("type") != "object"),
             ]
-        made: Schema = {"anyOf": allowed} if allowed and {} not in allowed else {}
+        schema: Schema = {"anyOf": allowed} if allowed and {} not in allowed else {}
         if type(value) in (int, float, str, bool) and value == value:
-            made["default"] = value
-        return made
+            schema["default"] = value
+        return schema
 
     def _reference(self, part: fdl.Buildable, hint: Any) -> str:
         """Return the name of the schema of a component, which is written once."""
         if id(part) not in self._names:
             name = self._names[id(part)] = f"{title(part)}-{len(self._names)}"
             self._definitions[name] = {}
-            made = self._part(part)
-            made["properties"]["use"] = _one_of(self._fitting(hint))
-            made["description"] = doc_of(fdl.get_callable(part)).summary
-            self._definitions[name] = made
+            schema = self._part(part)
+            schema["properties"]["use"] = _one_of(self._fitting(hint))
+            schema["description"] = doc_of(fdl.get_callable(part)).summary
+            self._definitions[name] = schema
         return self._names[id(part)]
 
     def _allowed(self, hint: Any) -> Iterator[Schema]:

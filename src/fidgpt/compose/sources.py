@@ -4,27 +4,15 @@ import contextlib
 import os
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.files import check_url, parse_json, read_all, read_bytes
-from fidgpt.graph import ConfigError, attributed_to, load_with_changes
+from fidgpt.graph import ConfigError, load_with_changes
 from fidgpt.graph.errors import listed
 from fidgpt.graph.provenance import restore_provenance
 
-# What in fidgpt.interop reads the files of other systems, by what stands in them.
-_READERS = {
-    r"^defaults:|\b_(target|component)_:": (
-        "fidgpt.interop reads in Python: read_targets(Path({path!r}))"
-    ),
-    **dict.fromkeys(
-        (r"^\[(model|training|optimizer|parallelism)\]", r"^trainer:"),
-        "has an equivalent command, which this prints: python -m fidgpt.interop {path}",
-    ),
-}
-_FIDDLE = re.compile(r'\s*\{\s*"root":\s*\{\s*"type":')
 RESUMED = " resumed after step "  # between the name of a run and the step
 _LARGEST = 1 << 28  # bytes; even an unrolled config of 100,000 nodes has fewer
 
@@ -100,27 +88,14 @@ def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
     try:
         cfg = load_and_warn(content, source=path, allowed=allowed)
     except ConfigError as error:
-        if hint := reader_hint(path, content) or _overrides_hint(path, content):
+        if hint := _overrides_hint(path, content):
             raise ConfigError(f"{error}\n{hint}") from error
         raise
-    return _with_history(cfg, path)
-
-
-def reader_hint(path: str, content: str) -> str:
-    """Return what reads a file that looks like one of another system; "" for other files."""
-    if _FIDDLE.match(content):
-        return (
-            "It looks like a file of Fiddle, which imports all that it names: read it with its own "
-            "serialization.load_json in a config function, and name that one, as config:lab.mine."
-        )
-    is_other = path.endswith((".toml", ".yaml", ".yml"))
-    for sign, reader in _READERS.items() if is_other else ():
-        if re.search(sign, content, re.MULTILINE):
-            return f"It looks like a file of another system, which {reader.format(path=path)}"
-    return ""
+    return with_history(cfg, path)
 
 
 def _overrides_hint(path: str, content: str) -> str:
+    """Return what applies a file that looks like one of overrides; "" for other files."""
     is_other = "format:" in content or not re.search(r"^[\w.]+:", content, re.MULTILINE)
     if is_other or not path.endswith((".yaml", ".yml")):
         return ""
@@ -144,7 +119,7 @@ def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> A
     return cfg
 
 
-def _with_history(cfg: fdl.Config, file: str) -> fdl.Config:
+def with_history(cfg: fdl.Config, file: str) -> fdl.Config:
     """Return the graph of a run with its history; one that cannot be read is left out."""
     folder, _, name = file.rpartition("/")
     beside = f"{file.removesuffix(name)}provenance.json"
@@ -164,43 +139,3 @@ def _resumption(prefix: str) -> str:
         last = parse_json(read_text(f"{prefix}changes.jsonl")[1].splitlines()[-1])
         return f"{RESUMED}{last['after_step']}"
     return ""
-
-
-def _is_run(path: Path) -> bool:
-    return (path / "config.json").is_file() and (path / "command.txt").is_file()
-
-
-def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
-    """Return the graph of a run, from its directory.
-
-    Args:
-      path: the directory.
-      allowed: packages of the user's whose callables the config may name.
-
-    Raises:
-      RunError: there is no run.
-      ConfigError: its config cannot be read.
-    """
-    from fidgpt.train import RunError  # late: it imports torch
-
-    file, command, remedy = path / "config.json", path / "command.txt", ""
-    if command.is_file():
-        remedy = (
-            f"\n{command} holds the command that started the run: its --config flags with "
-            "--print=json print config.json again, and the checkpoints do not need it."
-        )
-    try:
-        text = read_text(str(file))[1]
-    except UnreadableFile as error:
-        around = next((one for one in path.absolute().parents[:3] if _is_run(one)), None)
-        if around is not None and not remedy:
-            step = re.search(r"/step_(\d{8,})", str(path.absolute().relative_to(around.parent)))
-            flag = f", with --resume_step={int(step[1])} (elsewhere --step)" if step else ""
-            raise RunError(f"{path} is a part of a run: name the run, {around}{flag}.") from None
-        raise RunError(f"{path} holds no run: {error}{remedy}") from None
-    try:
-        with attributed_to(str(file)):
-            cfg = load_and_warn(text, source=str(file), allowed=allowed)
-    except ConfigError as error:
-        raise ConfigError(f"{error}{remedy}") from error
-    return _with_history(cfg, str(file))

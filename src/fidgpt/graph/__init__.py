@@ -1,6 +1,7 @@
 """Everything about the config graph: it knows Fiddle, but no model and no trainer."""
 
 from fidgpt.graph.binding import Inherited, Resolved, bind, resolve
+from fidgpt.graph.bound import equal, fingerprint
 from fidgpt.graph.building import Config, build, check_and_bind, rejections, resolve_checked
 from fidgpt.graph.checking import check
 from fidgpt.graph.cloning import clone, clone_part
@@ -19,6 +20,7 @@ from fidgpt.graph.difference.patches import apply, apply_patch, dump_patch, merg
 from fidgpt.graph.drawing import Drawing, draw, show_configs
 from fidgpt.graph.edits import swap_all, swapped
 from fidgpt.graph.errors import ConfigError, ConfigErrors, suggest
+from fidgpt.graph.files import dump, load, load_with_changes
 from fidgpt.graph.formulas import formula
 from fidgpt.graph.hints import computed
 from fidgpt.graph.outlines import outline
@@ -33,8 +35,6 @@ from fidgpt.graph.provenance import (
 )
 from fidgpt.graph.reproduce import Repro, repro
 from fidgpt.graph.selectors import find, find_parameters, set_tag, tagged
-from fidgpt.graph.storage.bound import equal, fingerprint
-from fidgpt.graph.storage.files import dump, load, load_with_changes
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import Node, nodes, parts, title
 

@@ -13,8 +13,8 @@ from fidgpt.graph import fiddle
 from fidgpt.graph.cloning import copies_of
 from fidgpt.graph.errors import ConfigError, listed, raise_all
 from fidgpt.graph.formulas import is_formula, look_up_names
-from fidgpt.graph.frozen import Freezer
 from fidgpt.graph.hints import computed
+from fidgpt.graph.identity import is_same
 from fidgpt.graph.walk import IS_PART, Node, is_node, join, nodes, parts, step_to, title
 
 Tag = Any  # a class derived from fdl.Tag, which the metaclass hides from type checkers
@@ -34,15 +34,7 @@ class Binding:
 
     def agrees(self, other: "Binding | Conflict | None") -> bool:
         """Whether both have one value: the same node, or equal plain values."""
-        if not isinstance(other, Binding):
-            return False
-        if self.value is other.value:
-            return True
-        if fiddle.kind_of(self.value) is not fiddle.kind_of(other.value) or (
-            is_node(self.value) and parts(self.value)
-        ):
-            return False
-        return self.value == other.value
+        return isinstance(other, Binding) and is_same(self.value, other.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +189,8 @@ def bind(root: Any) -> Any:
     enclosing scope binds it to. A value that is itself a node is computed in the scope of the
     argument that sets it. Where no node sets the tag, the parameter's default applies. Formulas get
     the values that they name. Binding twice changes nothing, and a node of a bound graph stands for
-    itself: `bind(cfg).model` can be saved and compared alone. Its nodes refuse changes of values
-    and tags, which would not reach what inherits: change `root`, and bind it again. Copies take
+    itself: `bind(cfg).model` can be saved and compared alone. Its arguments refuse
+    changes, which would not reach what inherits: change `root`, and bind it again. Copies take
     changes, and inherit nothing: what was inherited is set in them.
 
     Raises:
@@ -282,24 +274,17 @@ class Resolved:
             look_up_names(bound, parts(bound))
         elif any(is_node(one.binding.value) for one in self.inherited):
             nodes(bound)  # raises if a value contains itself
-        freezer = Freezer()
         for node in self.nodes:
-            refuse = partial(self._refused, node)
             if IS_PART[type(node.value)]:
-                fiddle.freeze(copies[id(node.value)], refuse, freezer)
-            elif not node.parents:
-                freezer(bound, refuse)
-        known = {key: one for key, (_, one) in freezer.frozen.items()}
-        return {key: known.get(id(one), one) for key, one in copies.items()}
+                fiddle.freeze(copies[id(node.value)], partial(self._refused, node))
+        return copies
 
-    def _refused(self, node: Node, key: fiddle.Key | None) -> ConfigError:
-        """Return the error for an attempt to change the bound copy of a node."""
-        path, source = node.path, None
-        if IS_PART[type(node.value)] and key is not None:
-            path, source = join(path, step_to(key)), self.inherited_by(node.value).get(key)
+    def _refused(self, node: Node, key: fiddle.Key) -> ConfigError:
+        """Return the error for an attempt to change an argument of the bound copy of a node."""
+        path, source = join(node.path, step_to(key)), self.inherited_by(node.value).get(key)
         inherits = f" It inherits its value from {source.path}: set that." if source else ""
         return ConfigError(
-            f"{path or 'the root'} cannot change, because this graph is bound.{inherits} Change "
+            f"{path} cannot change, because this graph is bound.{inherits} Change "
             "the graph that was bound, and bind it again.",
             place=path,
         )

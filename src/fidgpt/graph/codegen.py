@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 from fiddle.tagging import TaggedValue, TaggedValueCls
 
-from fidgpt.graph import fiddle, walk
+from fidgpt.graph import codec, fiddle, walk
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.errors import ConfigError, at
-from fidgpt.graph.storage import bound, codec
 
 _WIDTH = 100
 _DEEPEST = 12  # brackets inside of brackets; what lies deeper is a variable
@@ -136,7 +136,7 @@ class _Writer:
         self._name = name
         self._imports = _Imports()
         self._imports.variable(name)
-        self._graph = bound.BoundGraph(root, bound=False)
+        self._graph = BoundGraph(root, bound=False)
         self._code: dict[int, _Code] = {}
         self._height: dict[int, int] = {}
 
@@ -245,10 +245,8 @@ class _Writer:
                 return _Code(f"{self._imports.name('pathlib:Path')}({_quoted(text).text})")
             case {"name": name}:
                 return _Code(self._imports.name(name))
-            case {"enum": [name, members]}:
-                kind = self._imports.name(name)
-                names = [f"{kind}.{one}" for one in members.split("|") if one]
-                return _Code(" | ".join(names) or f"{kind}(0)")
+            case {"enum": [name, member]}:
+                return _Code(f"{self._imports.name(name)}.{member}")
             case {"dtype": text}:
                 return _Code(f"{self._imports.module('torch')}.{text.removeprefix('torch.')}")
             case {"device": text}:

@@ -1,13 +1,12 @@
-"""Drawings of graphs and of the differences between them."""
+"""Drawings of graphs."""
 
-import dataclasses
 import html
 import re
 import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Collection, Hashable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -15,15 +14,10 @@ from typing import Any, Literal, NamedTuple
 import fiddle as fdl
 
 from fidgpt.graph import errors, hints, paths
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import changes
-from fidgpt.graph.difference.comparison import Comparison, Edge, diff
 from fidgpt.graph.outlines import leaf_text, outline
-from fidgpt.graph.storage.bound import BoundGraph
-from fidgpt.graph.walk import Node, children, is_shared_object, part_around, step_to, title
-
-# How a node, a row or an arrow differs; "" where no difference is drawn, and "followed" where
-# another value than before is inherited.
-Mark = Literal["", "same", "followed", "changed", "added", "removed"]
+from fidgpt.graph.walk import Node, children, is_shared_object, part_around, title
 
 
 class Arrow(NamedTuple):
@@ -31,7 +25,6 @@ class Arrow(NamedTuple):
 
     part: Any
     is_inherited: bool = False
-    mark: Mark = ""
     times: int = 1
 
 
@@ -42,21 +35,15 @@ class Row:
     Attributes:
       name: its name, with the index or key of an item.
       text: the value; empty for a node, to which an arrow leads.
-      was: the old value, where a difference is drawn.
       tags: the tags that it sets, or inherits.
-      lost_tags: those that it no longer carries.
       is_inherited: whether the value is inherited.
-      mark: how it differs.
       arrows: the nodes to which it leads.
     """
 
-    name: str = ""
+    name: str
     text: str = ""
-    was: str = ""
     tags: tuple[str, ...] = ()
-    lost_tags: tuple[str, ...] = ()
     is_inherited: bool = False
-    mark: Mark = ""
     arrows: list[Arrow] = field(default_factory=list)
 
 
@@ -70,8 +57,6 @@ class Box:
       rows: its arguments.
       kind: what it makes: an object, a factory that is called later, or a number.
       is_shared: whether several places, or all calls of a factory, hold the one object.
-      mark: how it differs.
-      old_title: what it called, if that was something else.
       count: how many equal items of a list it represents.
       holders: who holds it, as far as no arrow of the drawing shows that.
     """
@@ -81,8 +66,6 @@ class Box:
     rows: list[Row]
     kind: Literal["object", "factory", "quantity"]
     is_shared: bool
-    mark: Mark
-    old_title: str
     count: int = 1
     holders: str = ""
 
@@ -91,29 +74,22 @@ class Box:
         """What it calls."""
         return title(self.part)
 
-    @property
-    def is_dim(self) -> bool:
-        """Whether a difference is drawn, and this node has none."""
-        changed = {"changed", "added", "removed"}
-        return self.mark == "same" and not any(row.mark in changed for row in self.rows)
 
-
-def picture(root: Any, *, since: Any = None, at: str = "", depth: int | None = None) -> list[Box]:
+def picture(root: Any, *, at: str = "", depth: int | None = None) -> list[Box]:
     """Return what `draw` draws: each node under a start once, the nearer first.
 
     Equal items of a list that nothing else holds are one box. Of a node more than `depth` arrows
     away from the start only the name is left, in the row that holds it.
 
     Raises:
-      ConfigErrors: a graph cannot be bound.
+      ConfigErrors: the graph cannot be bound.
       ConfigError: there is no node at `at`.
     """
-    comparison = None if since is None else Comparison(since, root)
-    bound = BoundGraph(root) if comparison is None else comparison.new
+    bound = BoundGraph(root)
     start = paths.find_parameter(bound.root, at).value if at else bound.root
     if not bound.has_parts(start):
         raise errors.ConfigError(f"{at or 'the root'} is not a component to draw.")
-    drawer = _Drawer(bound, comparison)
+    drawer = _Drawer(bound)
     boxes = {id(start): drawer.box(start)}
     level = list(boxes.values())
     while level and depth != 0:
@@ -138,117 +114,63 @@ def picture(root: Any, *, since: Any = None, at: str = "", depth: int | None = N
 class _Drawer:
     """Makes the box of each node, with its rows and where they lead."""
 
-    def __init__(self, graph: BoundGraph, comparison: Comparison | None) -> None:
+    def __init__(self, graph: BoundGraph) -> None:
         self._graph = graph
-        self._comparison = comparison
-        self._notes: dict[int, dict[str, Row]] = {}  # how places of the new graph differ, by holder
-        self._left: dict[int, list[Row]] = {}  # items that a container lost
-        self._old_titles: dict[int, str] = {}
-        for edge, change in comparison.changed_edges() if comparison else ():
-            self._add_note(edge, change)
 
     def box(self, part: Any, count: int = 1) -> Box:
         """Return the box of a node."""
         kind: Any = "quantity" if hints.is_quantity(part) else "object"
         if isinstance(part, fdl.Partial | fdl.ArgFactory):
             kind = "factory"
-        old_title, mark = self._old_titles.get(id(part), ""), ""
-        if self._comparison is not None:
-            is_new = self._comparison.predecessor(part) is None
-            mark = "added" if is_new else "changed" if old_title else "same"
-        node, rows = self._graph.node_of[id(part)], list(self._rows(part))
-        return Box(part, node.path, rows, kind, is_shared_object(node), mark, old_title, count)
+        node = self._graph.node_of[id(part)]
+        return Box(part, node.path, list(self._rows(part)), kind, is_shared_object(node), count)
 
     def holders(self, box: Box, drawn: Collection[int]) -> str:
         """Return who holds a shared node, beside those with an arrow to it."""
         node = self._graph.node_of[id(box.part)]
-        above = [one for holder, _ in node.parents if (one := part_around(holder))]
+        above = [part for holder, _ in node.parents if (part := part_around(holder))]
         factory = _outermost_factory(above[0]) if len(above) == 1 else None
         by = f"one for all calls of {title(factory.value)}" if factory else ""
-        hidden = {one.path or "the root": None for one in above if id(one.value) not in drawn}
+        hidden = {part.path or "the root": None for part in above if id(part.value) not in drawn}
         also = f"also held by {errors.listed(list(hidden), most=2)}" if hidden else ""
         return ", ".join(filter(None, (by, also)))
 
     def _rows(self, part: Any) -> Iterator[Row]:
         if not isinstance(part, fdl.Buildable):
-            yield from self._items("", part, "")
+            yield from self._items("", part)
             return
         for key in self._graph.arguments(part):
-            argument, row = self._graph.argument(part, key), self._note(part, step_to(key))
-            row.is_inherited = argument.binding is not None
-            if argument.is_own or row.is_inherited or row.mark not in ("", "same"):
-                row.name, row.tags = str(key), changes.tag_names(part, key)
+            argument = self._graph.argument(part, key)
+            is_inherited = argument.binding is not None
+            if argument.is_own or is_inherited:
+                row = Row(str(key), tags=changes.tag_names(part, key), is_inherited=is_inherited)
                 yield from self._written(row, argument.value)
-        known = {step_to(key) for key in self._graph.arguments(part)}
-        for step, row in self._notes.get(id(part), {}).items():
-            if step not in known and row.was:  # what is here now does not have this argument
-                yield dataclasses.replace(row, name=step.removeprefix("."), mark="removed")
-
-    def _add_note(self, edge: Edge, change: changes.Change | None) -> None:
-        (_, holder), was, now = edge.holders, edge.old.value, edge.new.value
-        text = "" if was is fdl.NO_VALUE else leaf_text(was)
-        if change and change.old.shared_with:
-            text = str(change.old)
-        if isinstance(change, changes.PartReplaced) and isinstance(now, fdl.Buildable):
-            self._old_titles[id(now)] = title(was)
-        elif now is fdl.NO_VALUE and not isinstance(holder, fdl.Buildable):
-            row = Row(edge.steps[0] or "", was=text, mark="removed")
-            self._left.setdefault(id(holder), []).append(row)
-        elif edge.steps[1] is not None:
-            notes = self._notes.setdefault(id(holder), {})
-            note = notes.setdefault(edge.steps[1], Row(mark="changed"))
-            if isinstance(change, changes.TagsChanged):
-                note.lost_tags = change.removed
-            elif isinstance(change, changes.ItemMoved):
-                note.was = edge.steps[0] or ""
-            else:
-                is_new = was is fdl.NO_VALUE
-                mark = "added" if is_new else "removed" if now is fdl.NO_VALUE else "changed"
-                note.mark = mark if change else "followed"
-                note.was = "" if was is None and isinstance(now, fdl.Buildable) else text
-
-    def _note(self, holder: Any, step: str) -> Row:
-        known = self._notes.get(id(holder), {}).get(step)
-        note = known or Row(mark="same" if self._comparison else "")
-        return dataclasses.replace(note, arrows=[])
 
     def _written(self, row: Row, value: Any) -> Iterator[Row]:
         """Yield the row of a value; of a container that holds nodes, those of its items."""
         if isinstance(value, fdl.Buildable):
-            mark = "added" if row.mark == "changed" else row.mark
-            row.arrows = [Arrow(value, row.is_inherited, mark)]
+            row.arrows = [Arrow(value, row.is_inherited)]
         elif self._graph.has_parts(value):
-            yield from self._items(row.name, value, row.mark)
+            yield from self._items(row.name, value)
             return
-        elif value is not fdl.NO_VALUE:
+        else:
             row.text = leaf_text(value)
         yield row
 
-    def _items(self, name: str, container: Any, mark: Mark) -> Iterator[Row]:
+    def _items(self, name: str, container: Any) -> Iterator[Row]:
         """Yield the items of a container, the equal ones of a list as one."""
         groups: dict[Hashable, tuple[list[str], Any]] = {}
         for step, value in children(container):
             node = self._graph.node_of.get(id(value))
             is_alone = node is not None and len(node.parents) == 1
             may_join = isinstance(value, fdl.Buildable) and not isinstance(container, dict)
-            look = self._look(value) if is_alone and may_join else step
+            look = self._graph.digest[id(value)] if is_alone and may_join else step
             groups.setdefault(look, ([], value))[0].append(step)
         for steps, value in groups.values():
-            row = self._note(container, steps[0])
-            row.mark = mark if row.mark == "same" and mark else row.mark
             indices = changes.ranges(int(step[1:-1]) for step in steps) if len(steps) > 1 else ""
-            row.name = name + (f"[{indices}]" if indices else steps[0])
-            for one in self._written(row, value):
-                one.arrows = [arrow._replace(times=len(steps)) for arrow in one.arrows]
-                yield one
-        for row in self._left.get(id(container), ()):
-            yield dataclasses.replace(row, name=name + row.name)
-
-    def _look(self, part: Any) -> Hashable:
-        """Return a key of a node: equal for those that are equal, and were equal before."""
-        old = self._comparison and self._comparison.predecessor(part)
-        was = self._comparison.old.digest[id(old)] if self._comparison and old else None
-        return self._graph.digest[id(part)], was
+            for row in self._written(Row(name + (f"[{indices}]" if indices else steps[0])), value):
+                row.arrows = [arrow._replace(times=len(steps)) for arrow in row.arrows]
+                yield row
 
 
 def _outermost_factory(node: Node | None) -> Node | None:
@@ -271,11 +193,6 @@ class _Ink(NamedTuple):
 _PLAIN = _Ink("#64748b", "#ffffff", "#0f172a", "#94a3b8")
 _SHARED = _Ink("#d97706", "#fef3c7", "#451a03", "#b08968")
 _QUANTITY = _Ink("#0891b2", "#ecfeff", "#083344", "#7aa5b0")
-_ADDED = _Ink("#16a34a", "#dcfce7", "#052e16", "#6aa583")
-_REMOVED = "#dc2626"
-_DIM = _Ink("#cbd5e1", "#ffffff", "#94a3b8", "#b6c1cf")
-_ROWS = {"changed": "#fef08a", "followed": "#fef9c3", "added": _ADDED.paper, "removed": "#fee2e2"}
-_ARROWS = {"added": _ADDED.line, "same": _DIM.line}
 _CHIPS = (  # ground and text of a tag
     *(("#dbeafe", "#1d4ed8"), ("#dcfce7", "#15803d"), ("#fce7f3", "#be185d")),
     *(("#ede9fe", "#6d28d9"), ("#ffedd5", "#c2410c"), ("#ccfbf1", "#0f766e")),
@@ -284,7 +201,6 @@ _CHIPS = (  # ground and text of a tag
 )
 # By the tag: in all drawings of a process, as those of a notebook, it has one color.
 _chips: dict[str, tuple[str, str]] = {}
-_Chips = Mapping[str, tuple[str, str]]
 _LONG_FLOAT = re.compile(r"\b\d+\.\d{7,}(?:e[+-]\d+)?")
 _MAX_WIDTH = 28  # characters of a value
 _TABLE = '<table border="0" cellborder="0" cellspacing="{}" cellpadding="{}">'
@@ -296,10 +212,6 @@ _NODE = {"shape": "box", "margin": "0.05,0.03", "height": "0", "width": "0"}
 
 
 def _ink_of(box: Box) -> _Ink:
-    if box.mark == "added":
-        return _ADDED
-    if box.is_dim:
-        return _DIM
     if box.kind == "quantity":
         return _QUANTITY
     return _SHARED if box.is_shared else _PLAIN
@@ -309,8 +221,7 @@ def _source(boxes: list[Box]) -> str:
     """Return a picture in Graphviz's language."""
     import graphviz  # takes as long to import as all of fidgpt.graph, and not everyone draws
 
-    tags = [tag for box in boxes for row in box.rows for tag in (*row.tags, *row.lost_tags)]
-    for tag in tags:
+    for tag in (tag for box in boxes for row in box.rows for tag in row.tags):
         _chips.setdefault(tag, _CHIPS[len(_chips) % len(_CHIPS)])
     graph_attr = {**_GRAPH, **_FONT, "label": _key(boxes), "labeljust": "l"}
     digraph = graphviz.Digraph(
@@ -321,7 +232,7 @@ def _source(boxes: list[Box]) -> str:
         ink = _ink_of(box)
         digraph.node(
             f"n{i}",
-            _label(box, ink, _chips),
+            _label(box, ink),
             color=ink.line,
             fillcolor=ink.paper,
             penwidth="2" if box.is_shared else "1",
@@ -334,39 +245,29 @@ def _source(boxes: list[Box]) -> str:
             digraph.edge(
                 f"n{i}:r{j}:e",
                 f"n{head}:w",
-                color=_line_of(arrow, boxes[head]),
+                color=_ink_of(boxes[head]).line,
                 style="dashed" if arrow.is_inherited else "solid",
             )
     return digraph.source
-
-
-def _line_of(arrow: Arrow, box: Box) -> str:
-    """Return the color of an arrow to a box."""
-    return _ARROWS.get(arrow.mark) or _ink_of(box).line
 
 
 def _key(boxes: list[Box]) -> str:
     """Return what the colors and lines of boxes mean, as far as they occur."""
     rows = [row for box in boxes for row in box.rows]
     arrows = [arrow for row in rows for arrow in row.arrows]
-    found = {box.kind for box in boxes} | {one.mark for one in (*boxes, *rows)}
+    kinds = {box.kind for box in boxes}
     by_id = {id(box.part): box for box in boxes}
     is_shared = any(box.is_shared and box.kind != "quantity" for box in boxes)
-    lines = {_line_of(arrow, by_id[id(arrow.part)]) for arrow in arrows}
+    lines = {_ink_of(by_id[id(arrow.part)]).line for arrow in arrows}
     entries = [
         (_PLAIN.line in lines, "", "holds", _PLAIN.line),
         (is_shared, _SHARED.paper, "one object, shared", _SHARED.line),
-        ("factory" in found, "", "- - a factory, called later", ""),
-        ("quantity" in found, _QUANTITY.paper, "a computed number", _QUANTITY.line),
+        ("factory" in kinds, "", "- - a factory, called later", ""),
+        ("quantity" in kinds, _QUANTITY.paper, "a computed number", _QUANTITY.line),
         (any(row.is_inherited for row in rows), "", "← inherited", ""),
         (any(arrow.is_inherited for arrow in arrows), "", "⇢ inherited component", ""),
-        (_DIM.line in lines, "", "as before", _DIM.line),
-        ("changed" in found, _ROWS["changed"], "changed", ""),
-        ("followed" in found, _ROWS["followed"], "follows", ""),
-        ("added" in found, _ADDED.paper, "new", _ADDED.line),
-        ("removed" in found, _ROWS["removed"], "removed", ""),
     ]
-    cells = []
+    cells: list[str] = []
     for occurs, paper, text, line in entries:
         arrow = f"{_font('→', line, size=12, mark='b')} " if line in lines else ""
         if occurs:
@@ -374,11 +275,9 @@ def _key(boxes: list[Box]) -> str:
     return f"<{_TABLE.format(8, 3)}<tr>{''.join(cells)}</tr></table>>" if cells else ""
 
 
-def _label(box: Box, ink: _Ink, chips: _Chips) -> str:
+def _label(box: Box, ink: _Ink) -> str:
     """Return the table of a box: its title, then its rows, of which row `i` has the port `ri`."""
     text = _font(box.title, ink.text, size=12, mark="b")
-    if box.old_title:
-        text = f"{_font(box.old_title, _REMOVED, mark='s')} → {text}"
     if box.count > 1:
         text += _font(f"  × {box.count}", ink.text, size=12)
     rows = [f'<tr><td align="left" colspan="3">{text}</td></tr>']
@@ -386,37 +285,28 @@ def _label(box: Box, ink: _Ink, chips: _Chips) -> str:
         holders = _font(box.holders, ink.faint, size=9)
         rows.append(f'<tr><td align="left" colspan="3">{holders}</td></tr>')
     rows.append("<hr/>" * bool(box.rows))
-    for i, row in enumerate(box.rows):
-        rows.append(_row(row, f"r{i}", ink, {} if box.is_dim and row.mark == "same" else chips))
+    rows += [_row(row, f"r{i}", ink) for i, row in enumerate(box.rows)]
     return f"<{_TABLE.format(0, 2)}{''.join(rows)}</table>>"
 
 
-def _row(row: Row, port: str, ink: _Ink, chips: _Chips) -> str:
-    color = ink.faint if row.is_inherited and row.mark in ("", "same") else ink.text
-    color = _PLAIN.line if row.mark == "followed" else color
-    start = f'<td align="left"{_ground(_ROWS.get(row.mark, ""), style="")}'
+def _row(row: Row, port: str, ink: _Ink) -> str:
+    color = ink.faint if row.is_inherited else ink.text
     name = _font(row.name, color)
-    tags = []
+    tags: list[str] = []
     for tag in row.tags:  # on colored ground if the row sets it, with an arrow if it inherits
-        paper, text = ("", ink.faint) if row.is_inherited else chips.get(tag, ("", ink.faint))
+        paper, text = ("", ink.faint) if row.is_inherited else _chips[tag]
         label = _font(f"{'← ' * row.is_inherited}{tag}", text, size=9)
         tags.append(f"<td{_ground(paper) or _LEFT}>{label}</td>")
-    tags += [f"<td>{_font(tag, _REMOVED, size=9, mark='s')}</td>" for tag in row.lost_tags]
-    if not (row.text or row.was or tags):
-        return f'<tr>{start} colspan="3" port="{port}">{name}</td></tr>'
-    new, old = _rounded(row.text), _rounded(row.was)
-    if new == old:  # which differ where they are rounded
-        new, old = row.text, row.was
-    value = _font(_shortened(new), color) if new else " "
-    if row.was:
-        was = _font(_shortened(old), _REMOVED, mark="s")
-        value = f"{was} → <b>{value}</b>" if row.text else was
+    if not (row.text or tags):
+        return f'<tr><td align="left" colspan="3" port="{port}">{name}</td></tr>'
+    value = _font(_shortened(_rounded(row.text)), color) if row.text else " "
     cells = f"{_TABLE.format(0, 1)}<tr>{''.join(tags)}</tr></table>" if tags else " "
+    start = '<td align="left"'
     return f'<tr>{start}>{name}</td>{start}>{value}</td>{start} port="{port}">{cells}</td></tr>'
 
 
-def _ground(paper: str, style: str = ' style="rounded"') -> str:
-    return f' bgcolor="{paper}"{style}' if paper else ""
+def _ground(paper: str) -> str:
+    return f' bgcolor="{paper}" style="rounded"' if paper else ""
 
 
 def _font(text: str, color: str, *, size: int = 11, mark: str = "") -> str:
@@ -526,8 +416,8 @@ def svg_of(root: Any) -> str | None:
         return None
 
 
-def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None) -> Drawing:
-    """Draw a graph as it is once it is bound, or the difference from an earlier one.
+def draw(root: Any, *, at: str = "", depth: int | None = None) -> Drawing:
+    """Draw a graph as it is once it is bound.
 
     Each node is one box, however many places hold it: what is shared has a color of its own and
     an arrow from each of its places. Dashed boxes are factories, called for each use.
@@ -536,13 +426,11 @@ def draw(root: Any, *, since: Any = None, at: str = "", depth: int | None = None
 
     Args:
       root: the graph.
-      since: an earlier graph; then differences are highlighted, and old values are struck through.
       at: the path of a node, to draw that alone: "model".
       depth: how many arrows away from there nodes are boxes; None for all of them.
 
     Raises:
-      ConfigErrors: a graph cannot be bound.
+      ConfigErrors: the graph cannot be bound.
       ConfigError: there is no node at `at`.
     """
-    source = _source(picture(root, since=since, at=at, depth=depth))
-    return Drawing(source, outline(root) if since is None else changes.diff_text(diff(since, root)))
+    return Drawing(_source(picture(root, at=at, depth=depth)), outline(root))

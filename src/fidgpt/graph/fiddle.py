@@ -5,15 +5,13 @@ import inspect
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import fiddle as fdl
 from fiddle.building import call_buildable
 from fiddle.history import History
-
-from fidgpt.graph.frozen import KINDS, Freezer, FrozenDict, FrozenTags, Refuse
 
 Key = str | int
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -150,9 +148,9 @@ _FRAMES = 6  # between `fdl.build` and a method by which it flattens a node
 
 
 def kind_of(value: Any) -> type:
-    """Return a value's type, whether or not it is frozen, or prepared before it is built."""
+    """Return a value's type, of a node that is prepared before it is built `fdl.Config`."""
     kind = type(value)
-    return fdl.Config if issubclass(kind, PreparedConfig) else KINDS.get(kind, kind)
+    return fdl.Config if issubclass(kind, PreparedConfig) else kind
 
 
 def _built_instead_of(part: PreparedConfig) -> Any:
@@ -189,39 +187,33 @@ def copy_part(part: B, arguments: dict[Key, Any]) -> B:
     own["__arguments__"] = arguments
     own["__argument_tags__"] = copied = defaultdict(set)
     for key, carried in tags.items():
-        copied[key] = set(carried)  # a set's own copy would be frozen as it is
+        copied[key] = set(carried)
     own["__argument_history__"] = History(
         zip(history, map(list.copy, history.values()), strict=True)
     )
     return new
 
 
-class _FrozenArguments(FrozenDict):
-    """Arguments of a node that refuses to call something else, too.
+class _FrozenArguments(dict[Key, Any]):
+    """Arguments of a node that refuse changes; copies take them."""
 
-    `fdl.update_callable` sets that past the node, but looks up the names of the arguments first.
-    """
+    refuse: Callable[[Key], Exception]
 
-    def keys(self) -> Any:
-        caller = getattr(inspect.currentframe(), "f_back", None)
-        if caller is not None and caller.f_code is fdl.update_callable.__code__:
-            raise self.refuse(None)
-        return super().keys()
+    def __setitem__(self, key: Key, value: Any) -> None:
+        raise self.refuse(key)
+
+    def __delitem__(self, key: Key) -> None:
+        raise self.refuse(key)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
 
-def freeze(part: fdl.Buildable, refuse: Refuse, freezer: Freezer) -> None:
-    """Let a node refuse changes with what `refuse` returns.
-
-    That is of its arguments, the lists and dicts in them, its tags, and of what it calls.
-    """
-    arguments = part.__arguments__
-    frozen = _FrozenArguments(
-        {key: freezer(value, lambda _, key=key: refuse(key)) for key, value in arguments.items()}
-    )
+def freeze(part: fdl.Buildable, refuse: Callable[[Key], Exception]) -> None:
+    """Let the arguments of a node refuse changes with the error that `refuse` returns for a key."""
+    frozen = _FrozenArguments(part.__arguments__)
     frozen.refuse = refuse
-    own = vars(part)  # bypasses Fiddle's own __setattr__
-    own["__arguments__"] = frozen
-    own["__argument_tags__"] = FrozenTags(part.__argument_tags__, refuse)
+    vars(part)["__arguments__"] = frozen  # bypasses Fiddle's own __setattr__
 
 
 def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:

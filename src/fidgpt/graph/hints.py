@@ -399,10 +399,10 @@ def missing_methods(value: Any, hint: Any) -> str:
         kind = kind if is_known and not isinstance(value, fdl.Partial) else None
     lines: list[str] = []
     for base in members_of(hint):
-        methods = _abstract_methods(base)
+        methods = [*getattr(base, "__abstractmethods__", ())] if inspect.isclass(base) else []
         is_own = kind is function  # a function returns what may be another's class
         if kind is not None and is_own and methods and not issubclass(kind, base):
-            what = f"{_home_of(base)}.{base.__name__}, and define {' and '.join(methods)}"
+            what = f"{_home_of(base)}.{base.__name__}, and define {' and '.join(sorted(methods))}"
             lines += [_summary(base), f"Derive {kind.__name__} from {what}."]
     for protocol in filter(is_protocol, members_of(hint)):
         methods = methods_of(protocol)
@@ -418,15 +418,6 @@ def missing_methods(value: Any, hint: Any) -> str:
                     lines[-1] += f", and {kind.__name__} has {has}"
                 lines[-1] += "."
     return "".join(f"\n  {line}" for line in lines)
-
-
-def _abstract_methods(hint: Any) -> list[str]:
-    """Return the methods and properties that a class leaves to those derived from it."""
-    own = vars(hint).items() if inspect.isclass(hint) and not is_protocol(hint) else ()
-    left = getattr(hint, "__abstractmethods__", frozenset[str]())
-    functions = {name: one.__code__ for name, one in own if inspect.isfunction(one)}
-    left |= {name for name, code in functions.items() if "NotImplementedError" in code.co_names}
-    return [name for name, _ in own if name in left]
 
 
 def _home_of(kind: type) -> str:

@@ -10,6 +10,7 @@ from fiddle.tagging import TaggedValueCls
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph.binding import Resolved, unset_parameters
+from fidgpt.graph.codec import home_of
 from fidgpt.graph.fiddle import (
     Key,
     all_arguments,
@@ -19,7 +20,7 @@ from fidgpt.graph.fiddle import (
     set_arguments,
 )
 from fidgpt.graph.formulas import is_formula
-from fidgpt.graph.storage.codec import home_of
+from fidgpt.graph.identity import is_same
 from fidgpt.graph.walk import IS_PART, LEAVES, children, holders, join, step_to, title
 
 _PLAIN = (int, float, bool, str, type(None), tuple)
@@ -165,8 +166,8 @@ class _Outline:
         known, default = raw_arguments(part), default_of(part, key)
         binding = self._resolved.inherited_by(part).get(key)
         if key in known:
-            is_same = type(known[key]) in _PLAIN and is_default(known[key], default)
-            yield name, path, known[key], "same" if is_same else "set", None
+            is_default = type(known[key]) in _PLAIN and is_same(known[key], default)
+            yield name, path, known[key], "same" if is_default else "set", None
         elif binding is not None:
             source = self._names.get(id(binding.value))
             text = f"{leaf_text(binding.value)}  <- {binding.path}"
@@ -176,11 +177,6 @@ class _Outline:
             yield name, path, None, "inherited", f"?  <- {tags}"
         elif self._with_defaults and default is not fdl.NO_VALUE:
             yield name, path, default, "default", None
-
-
-def is_default(value: Any, default: Any) -> bool:
-    """Return whether a plain value equals the default; 1 and 1.0 differ."""
-    return value is default or (type(value) is type(default) and repr(value) == repr(default))
 
 
 def flat(root: Any, *, defaults: bool = False) -> str:

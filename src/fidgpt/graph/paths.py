@@ -1,7 +1,6 @@
 """Paths such as `model.blocks[0].mlp`: their syntax, and the parameters to which they lead."""
 
 import ast
-import inspect
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -88,13 +87,11 @@ class ParameterRef:
       container: the node that holds it.
       key: the name or number of the parameter, or the index or key of the item.
       above: the reference that leads to the container; None for a reference to the root.
-      is_new: whether the container is a node for a default, added to the graph by `write`.
     """
 
     container: Any
     key: fiddle.Key
     above: "ParameterRef | None" = None
-    is_new: bool = False
 
     @classmethod
     def to_root(cls, root: Any) -> "ParameterRef":
@@ -181,23 +178,13 @@ class ParameterRef:
             elif self.value is not value:
                 del self.container[self.key]
             return
-        container = self._container_in_graph()
-        if IS_PART[type(container)]:
-            fiddle.assign(container, self.key, value)
+        if IS_PART[type(self.container)]:
+            fiddle.assign(self.container, self.key, value)
             return
-        container[self.key] = value
+        self.container[self.key] = value
         if self.owner:
             part, key, steps = self.owner
             fiddle.record_value(part, f"{key}{steps}", value)
-
-    def _container_in_graph(self) -> Any:
-        """Return the container, having set it where it is a new node for a default."""
-        if not self.is_new or self.above is None:
-            return self.container
-        outer, key = self.above._container_in_graph(), self.above.key
-        if key not in fiddle.raw_arguments(outer):  # another reference may have set it since
-            fiddle.assign(outer, key, self.container)
-        return fiddle.raw_arguments(outer)[key]
 
 
 def describe(value: Any) -> str:
@@ -240,7 +227,7 @@ def follow(root: Any, keys: list[fiddle.Key], path: str) -> ParameterRef:
         if found := inside(ref, key):
             ref = found
         elif ref.value is fdl.NO_VALUE:
-            ref = _in_default(root, ref, key, path)
+            raise _nothing_set(ref, path)
         else:
             raise _nothing_at(root, ref, key, path)
     return unwrapped(ref)
@@ -282,23 +269,16 @@ def unwrapped(ref: ParameterRef) -> ParameterRef:
     return ParameterRef(value, "value", ref) if isinstance(value, TaggedValueCls) else ref
 
 
-def _in_default(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> ParameterRef:
-    """Return a parameter of what the default factory of an unset parameter makes."""
+def _nothing_set(ref: ParameterRef, path: str) -> ConfigError:
+    """Return the error of a path that leads through a parameter that is not set."""
     message = f"{ref.path} is not set, so there is nothing at {path}."
+    default = fiddle.default_of(ref.container, ref.key)
     factory = fiddle.default_factory_of(ref.container, ref.key)
-    is_part = isinstance(factory, type) or (factory and inspect.signature(factory).parameters)
-    if not is_part or fiddle.makes_container(factory):
-        default = fiddle.default_of(ref.container, ref.key)
-        if factory or isinstance(default, list | tuple | dict):
-            message += f" Its default is in the code: set it whole, set:{ref.path}=..."
-        elif not hints.can_be_typed(ref.hint):
-            message += f" Set a component there first, use:{ref.path}=..."
-        raise ConfigError(message)
-    is_called_later = isinstance(ref.container, fdl.Partial | fdl.ArgFactory)
-    part = (fdl.ArgFactory if is_called_later else fdl.Config)(factory)
-    if (own := own_key(part, key)) is None:
-        raise _no_such_name(root, part, key, ref.path)
-    return ParameterRef(part, own, ref, is_new=True)
+    if factory or isinstance(default, list | tuple | dict):
+        message += f" Its default is in the code: set it whole, set:{ref.path}=..."
+    elif not hints.can_be_typed(ref.hint):
+        message += f" Set a component there first, use:{ref.path}=..."
+    return ConfigError(message)
 
 
 def _nothing_at(root: Any, ref: ParameterRef, key: fiddle.Key, path: str) -> ConfigError:

@@ -67,6 +67,7 @@ _MACHINERY = (
     os.path.join(_FIDGPT, "graph") + os.sep,
     os.path.join(_FIDGPT, "cli") + os.sep,
     os.path.join(_FIDGPT, "compose") + os.sep,
+    os.path.join(_FIDGPT, "runs") + os.sep,
     contextlib.__file__,  # which calls what a context manager decorates
 )
 _current: ContextVar[tuple[Source | None, FrameType | None]] = ContextVar(
@@ -119,14 +120,6 @@ def attributed_to(source: Source | str) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
-
-
-@contextlib.contextmanager
-def written_in(file: str, line: int) -> Iterator[None]:
-    """Record a line of a file, instead of one of code, with every assignment made inside."""
-    by, _ = _current.get()
-    with history.custom_location(lambda: _cached_location(file, line, None, by)):
-        yield
 
 
 def assignments_of(part: fdl.Buildable, key: fiddle.Key, steps: str = "") -> list[Assignment]:

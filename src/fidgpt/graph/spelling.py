@@ -8,7 +8,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, formulas, hints, values, walk
+from fidgpt.graph import errors, fiddle, formulas, hints, identity, values, walk
 
 PartName = Callable[[Any], str]  # how directives call a constructor
 _WORD = re.compile(r"[A-Za-z_][\w./-]*")
@@ -104,7 +104,6 @@ def _items(value: Any, hint: Any, part_name: PartName | None) -> str | None:
 
 def _reads_as(text: str, hint: Any, value: Any) -> bool:
     try:
-        read = values.read_value(text, hint)
+        return identity.is_same(values.read_value(text, hint), value)
     except errors.ConfigError:
         return False
-    return type(read) is type(value) and repr(read) == repr(value)

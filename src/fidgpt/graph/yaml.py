@@ -1,8 +1,7 @@
 """Reading and writing YAML as plain data."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import yaml
@@ -53,16 +52,6 @@ def read_yaml(
     return _read(text, schema, foreign)[1]
 
 
-def read_with_lines(text: str) -> tuple[Any, dict[str, int]]:
-    """Return the content of a document, as OmegaConf reads it, and its `lines_of`.
-
-    Raises:
-      ConfigError: as `read_yaml` does.
-    """
-    node, content = _read(text, "omegaconf", ())
-    return content, lines_of(node)
-
-
 def read_nodes(text: str) -> yaml.Node:
     """Return the root node of a YAML 1.2 document, whose nodes know the line they begin in.
 
@@ -71,31 +60,6 @@ def read_nodes(text: str) -> yaml.Node:
       ConfigError: it is empty.
     """
     return _read(text, "core", ())[0]
-
-
-def lines_of(node: yaml.Node) -> dict[str, int]:
-    """Return the line, from 1, of each key and item in a document, by its path: `a.b[0]`.
-
-    What an alias repeats is at its anchor alone.
-    """
-    found: dict[str, int] = {}
-    seen: set[int] = set()
-    todo = [("", node)]
-    while todo:
-        path, node = todo.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        items: list[tuple[str, yaml.Node, yaml.Node]] = []
-        if isinstance(node, yaml.MappingNode):
-            items = [(f".{key.value}", key, value) for key, value in node.value]
-        elif isinstance(node, yaml.SequenceNode):
-            items = [(f"[{i}]", value, value) for i, value in enumerate(node.value)]
-        for step, key, value in items:
-            place = (path + step).removeprefix(".")
-            found[place] = key.start_mark.line + 1
-            todo.append((place, value))
-    return found
 
 
 class YAMLError(ConfigError):
@@ -249,45 +213,31 @@ def is_inline(value: Any, depth: int) -> bool:
     return is_short or depth >= _MAX_BLOCKS
 
 
-def write_yaml(
-    root: Any,
-    *,
-    anchors: Mapping[int, str] = MappingProxyType({}),
-    is_flow: Callable[[Any, int], bool] = is_inline,
-) -> str:
+def write_yaml(root: Any, *, is_flow: Callable[[Any, int], bool] = is_inline) -> str:
     """Return a YAML text for a tree of mappings, lists and plain values.
 
     Args:
       root: what to write; it holds no loops.
-      anchors: names for containers, by their `id`, that are written once and referred to.
       is_flow: whether a container at some depth is written in brackets, on one line.
     """
     events = [yaml.StreamStartEvent(), yaml.DocumentStartEvent()]
-    events += [*_events(root, anchors, is_flow), yaml.DocumentEndEvent(), yaml.StreamEndEvent()]
+    events += [*_events(root, is_flow), yaml.DocumentEndEvent(), yaml.StreamEndEvent()]
     return yaml.emit(events, Dumper=yaml.SafeDumper, allow_unicode=True, width=2**31 - 1)
 
 
-def _events(
-    root: Any, anchors: Mapping[int, str], is_flow: Callable[[Any, int], bool]
-) -> Iterator[yaml.Event]:
-    written: set[int] = set()
+def _events(root: Any, is_flow: Callable[[Any, int], bool]) -> Iterator[yaml.Event]:
     todo: list[tuple[Any, int]] = [(root, 0)]
     while todo:
         value, depth = todo.pop()
-        anchor = anchors.get(id(value))
         if isinstance(value, yaml.Event):
             yield value
-        elif id(value) in written:
-            yield yaml.AliasEvent(anchor)
         elif isinstance(value, dict | list):
-            if anchor is not None:
-                written.add(id(value))
             if isinstance(value, dict):
                 start, end = yaml.MappingStartEvent, yaml.MappingEndEvent()
-                items = [one for pair in value.items() for one in pair]
+                items = [item for pair in value.items() for item in pair]
             else:
                 start, end, items = yaml.SequenceStartEvent, yaml.SequenceEndEvent(), value
-            yield start(anchor, None, True, flow_style=is_flow(value, depth))
+            yield start(None, None, True, flow_style=is_flow(value, depth))
             todo += [(end, 0), *((item, depth + 1) for item in reversed(items))]
         else:
             yield _scalar(value)

@@ -2,7 +2,6 @@
 
 import re
 from dataclasses import dataclass
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,9 +46,8 @@ _DATA_NEUTRAL = {"shuffle": True, "enforce_eos": True, "stream": True, "stop_str
 _TRACKER_NEUTRAL = {"resume": "allow", "save_code": True, "save_xla_dumps": False}
 
 
-# What makes a file one of training, and one of evaluation or generation.
+# What makes a file one of training.
 _TRAINING = ("model", "optimizer", "trainer", "data", "train_seq_len", "z_loss_weight")
-_OTHER_MAINS = ("checkpoint_path", "hf_checkpoint", "engine")
 
 
 def read_levanter(text_or_path: str | Path) -> Mapped:
@@ -76,11 +74,6 @@ def read_levanter(text_or_path: str | Path) -> Mapped:
         raise ConfigError(
             f"{name} is no training file: it has {', '.join(map(str, document)) or 'nothing':.80}, "
             "but neither model: nor optimizer:, trainer: or data:."
-        )
-    if found := [key for key in _OTHER_MAINS if key in document]:
-        raise ConfigError(
-            f"{name} is no training file: it has {', '.join(found)}, as files for evaluation and "
-            "generation have."
         )
     top = Section(plan, "", document, _TOP_NEUTRAL)
     _map_trainer(top.section("trainer", _TRAINER_NEUTRAL))
@@ -126,25 +119,22 @@ def _map_trainer(section: Section) -> None:
     _map_average(section.section("model_averaging"))
 
 
+_FULL = ("f32", "float32", "full")
 _PRECISIONS = {
-    **dict.fromkeys(("f32", "float32", "full"), "use:precision=Float32"),
+    **dict.fromkeys(_FULL, "use:precision=Float32"),
     **dict.fromkeys(("bf16", "bfloat16"), "use:precision=BFloat16"),
     **dict.fromkeys(("f16", "float16", "half"), "fiddler:use_float16"),
 }
-
-
-_POLICY = re.compile(r"(?:p|params|c|compute|o|output)=[^=,]*")
 
 
 def _map_precision(section: Section) -> None:
     """Map `mp:`, a policy of jmp, such as `p=f32,c=bfloat16`."""
     text = section.take("mp", "f32")
     policy = text.replace(" ", "").lower()
-    parts = (policy if "=" in policy else f"p={policy}").split(",")
-    formats = {part[:1]: part.partition("=")[2] for part in parts}
+    entries = (policy if "=" in policy else f"p={policy}").split(",")
+    formats = {entry[:1]: entry.partition("=")[2] for entry in entries}
     compute = formats.get("c", formats.get("p", ""))
-    is_full = _PRECISIONS.get(formats.get("p", "")) == "use:precision=Float32"
-    if not all(map(_POLICY.fullmatch, parts)) or not is_full or compute not in _PRECISIONS:
+    if formats.get("p") not in _FULL or compute not in _PRECISIONS:
         section.unmap("mp", text, "weights are float32, and the machine determines the precision")
         return
     section.change(_PRECISIONS[compute])
@@ -307,8 +297,8 @@ _SHAPES = {
 
 def _map_schedule(section: Section) -> None:
     """Map warm-up, decay and cycles."""
-    warmup = _length(section, "warmup", section.take("warmup", 0.01))
-    rewarmup = _length(section, "rewarmup", section.take("rewarmup", 0.0))
+    warmup = _length(section.take("warmup", 0.01))
+    rewarmup = _length(section.take("rewarmup", 0.0))
     decay, floor = section.take("decay", None, float), section.take("min_lr_ratio", 0.1)
     if not isinstance(section.left.get("lr_schedule"), dict):
         section.left["lr_schedule"] = {"type": section.take("lr_schedule", "cosine")}
@@ -323,7 +313,7 @@ def _map_schedule(section: Section) -> None:
     section.change(f"fiddler:{_SHAPES[kind]}", **arguments)
     section.change("fiddler:set_warmup", warmup=warmup)
     if decay is not None:
-        section.plan.wanted["schedule.decay"] = _length(section, "decay", decay)
+        section.plan.wanted["schedule.decay"] = _length(decay)
     if cycles := _cycles(section):
         section.change("fiddler:use_cycles", **cycles, rewarmup=rewarmup)
 
@@ -331,16 +321,12 @@ def _map_schedule(section: Section) -> None:
 def _cycles(section: Section) -> dict[str, Any]:
     """Return the arguments of `use_cycles`; empty for a single cycle."""
     keys = [key for key in ("cycles", "cycle_length", "haps") if section.left.get(key) is not None]
-    if len(keys) > 1:
-        section.plan.errors.append(
-            f"{section.path}: {' and '.join(keys)} are exclusive; keep one of them."
-        )
     found: dict[str, Any] = {}
     for key in keys:
         value: Any = section.left.pop(key)
         name = "cycles" if key == "haps" else key
         if key == "cycle_length" and isinstance(value, int | float):
-            found[name] = _length(section, key, float(value))
+            found[name] = _length(float(value))
         elif (value and fits(value, list[int])) or (key == "cycles" and fits(value, int)):
             found[name] = value
         else:
@@ -348,11 +334,8 @@ def _cycles(section: Section) -> dict[str, Any]:
     return found
 
 
-def _length(section: Section, key: str, value: float) -> int | float:
+def _length(value: float) -> int | float:
     """Return a fraction or a number of steps; Levanter takes values up to 1 as fractions."""
-    if value < 0 or (value > 1 and not value.is_integer()):
-        section.error(key, value, "a fraction from 0 to 1 or a whole number of steps")
-        return 0.0
     return value if value <= 1 else int(value)
 
 
@@ -399,55 +382,32 @@ def _map_tokenizer(section: Section) -> None:
 
 
 def _map_mixture(section: Section) -> None:
-    configs = section.left["configs"]
-    stages = _stages(section.left.get("train_weights"))
-    names = [name for name in stages[0] if any(one.get(name) for one in stages.values())]
-    if not isinstance(configs, dict) or not names or not set(names) <= configs.keys():
+    """Map a mixture of local files, the first of which may be on the hub, with fixed weights."""
+    sources, weights = section.left["configs"], section.left.get("train_weights")
+    if not isinstance(sources, dict) or not isinstance(weights, dict):
         return
-    parts = {
-        name: section.inside(f"configs.{name}", configs[name], _DATA_NEUTRAL) for name in names
-    }
-    texts = [text for text in map(_text, parts.values()) if text is not None]
+    names = [name for name in sources if weights.get(name)]
+    sections = [section.inside(f"configs.{name}", sources[name], _DATA_NEUTRAL) for name in names]
+    texts = [text for text in map(_text, sections) if text is not None]
     is_one_field = len({text.field for text in texts}) == 1
     if len(texts) < len(names) or any(text.is_on_hub for text in texts[1:]) or not is_one_field:
-        for part in parts.values():
-            part.left.clear()
+        for source in sections:
+            source.left.clear()
         reason = "the texts of a mixture must be local files"
         section.drop(("configs", "train_weights"), reason)
         return
-    del section.left["configs"], section.left["train_weights"]
+    section.drop(("configs", "train_weights"))
     _use_text(section, texts[0])
-    ours = [_OWN, *(f"{name}_" if name == _OWN else name for name in names[1:])]
-    shares = {
-        begin: {our: float(one.get(name, 0.0)) for our, name in zip(ours, names, strict=True)}
-        for begin, one in stages.items()
-    }
-    arguments = {
-        "texts": {our: text.path for our, text in zip(ours[1:], texts[1:], strict=True)},
-        "weights": shares.pop(0),
-        "stages": shares,
-        "text_field": texts[0].field,
-    }
     if len(names) > 1:
-        section.change("fiddler:use_mixture", **{k: one for k, one in arguments.items() if one})
-    for name in configs.keys() - parts.keys():
-        section.unmap(f"configs.{name}", configs[name], "it has no weight in training")
-
-
-def _stages(weights: Any) -> dict[int, dict[str, float]]:
-    """Return the weights by the step at which they begin; empty if invalid."""
-    pairs = [[0, weights]] if isinstance(weights, dict) else weights
-    is_valid = fits(pairs, list[list[Any]]) and all(
-        len(pair) == 2 and fits(pair[0], int) and fits(pair[1], dict[Any, float]) for pair in pairs
-    )
-    if not is_valid or any(number < 0 for begin, one in pairs for number in (begin, *one.values())):
-        return {0: {}}
-    names = {str(name): 0.0 for _, one in pairs for name in one}
-    stages = {
-        begin: names | {str(name): one[name] for name in one}
-        for begin, one in sorted(pairs, key=itemgetter(0))
-    }
-    return stages if 0 in stages else {0: {}}
+        ours = [_OWN, *(f"{name}_" if name == _OWN else name for name in names[1:])]
+        section.change(
+            "fiddler:use_mixture",
+            texts={our: text.path for our, text in zip(ours[1:], texts[1:], strict=True)},
+            weights={our: float(weights[name]) for our, name in zip(ours, names, strict=True)},
+            text_field=texts[0].field,
+        )
+    for name in sources.keys() - {*names}:
+        section.unmap(f"configs.{name}", sources[name], "it has no weight in training")
 
 
 def _text(section: Section) -> _Text | None:

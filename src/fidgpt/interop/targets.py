@@ -1,47 +1,35 @@
 """Conversion between graphs and YAML with `_target_` calls, as in Hydra and torchtune."""
 
-import contextlib
 import enum
 import functools
 import importlib
 import importlib.util
 import inspect
-import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import ConfigError, Node, bind, diff, fiddle, hints, nodes, suggest, walk
 from fidgpt.graph.cloning import clone
+from fidgpt.graph.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 from fidgpt.graph.errors import at, raise_all
 from fidgpt.graph.paths import describe
-from fidgpt.graph.provenance import written_in
-from fidgpt.graph.storage.codec import PACKAGES, SINGLE, TORCH_MODULES, find_name, is_tag, name_of
 from fidgpt.graph.values import as_asked, read_value
-from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
-from fidgpt.interop.hydra import Composed, read_composed
+from fidgpt.graph.yaml import write_yaml
+from fidgpt.interop.hydra import read_config
 
 _NAMES = ("_target_", "_component_")
-_SETTINGS: dict[str, tuple[Any, str]] = {
-    "_args_": (list, "a list of positional arguments"),
-    "_partial_": (bool, "true or false"),
-    "_convert_": (Literal["none", "partial", "object", "all"], "none, partial, object or all"),
-    "_recursive_": (Literal[True], "true; set _partial_: true on nodes to instantiate later"),
-}
+_SETTINGS = ("_args_", "_partial_", "_convert_", "_recursive_")
 _LOOKUPS = tuple(f"hydra.utils.get_{kind}" for kind in ("class", "method", "object"))
-_MAX_ITEMS = 1_000_000  # in lists and dicts, where aliases count each time
 _FACTORIES = (fdl.Partial, fdl.ArgFactory)
 _MARK = re.compile(r"(\\*)\$\{")
-_REFERENCE = re.compile(r"(\\*)\$\{([^{}]*)(\}?)")
-_INNER = re.compile(r"(\\*)(\$\{[^{}]*)(\$\{[^{}]*\})")  # a reference in another one
-_MAX_LENGTH = 10_000  # characters; nested interpolations could grow exponentially
 _OWN = (
     *(f"fidgpt.{name}" for name in PACKAGES),
-    *(f"fidgpt.{one}".replace(":", ".") for one in SINGLE),
+    *(f"fidgpt.{name}".replace(":", ".") for name in SINGLE),
 )
 
 
@@ -59,11 +47,9 @@ def read_targets(
     are always plain Python, and `_recursive_: false` is rejected. `hydra.utils.get_class`,
     `get_method` and `get_object` return the object that their `path` names.
 
-    `${a.b}` is replaced by the value at that path of the file. If that is a call, both paths share
-    one node, which is built once, and so do a YAML anchor and its aliases; Hydra would build one
-    for each. The resolvers `oc.env`, `oc.select` and `oc.decode` mean what they mean to OmegaConf;
-    others are rejected. A value `???` is an error. Files that the defaults list of a file names are
-    merged into it; see `read_composed`.
+    Hydra merges the files that a defaults list names, and OmegaConf resolves `${a.b}`. If that is a
+    call, both paths share one node, which is built once; Hydra would build one for each. To Hydra
+    and here, an alias of a YAML anchor is a copy.
 
     Args:
       text_or_path: contents of the file, or a Path to it, which a defaults list needs.
@@ -77,222 +63,68 @@ def read_targets(
     Raises:
       ConfigErrors: all errors, each with its path. If a name is rejected, nothing that the file
         names is imported.
-      ConfigError: the file cannot be read, or is not YAML of plain data.
+      ConfigError: the extra `hydra` is missing, or cannot read the file.
     """
-    root, lines = _read_file(text_or_path, select)
-    if not isinstance(root, dict | list):
-        raise ConfigError(f"the file holds {root!r:.60}, not a mapping with a _target_.")
+    root, errors = read_config(text_or_path, select)
     if isinstance(root, dict) and "defaults" in root and not _is_call(root):
         raise ConfigError(
             "defaults: names other files, which a text cannot find; pass the Path of the file."
         )
+    calls = [*_calls(root, "", set())]
+    refusals = [
+        f"{place}: {message}"
+        for place, call in calls
+        if isinstance(name := _name_in(call), str) and (message := _refusal(name, allowed))
+    ]
+    errors += [f"{place}: {message}" for place, call in calls for message in _call_errors(call)]
+    raise_all([*refusals, *errors] if refusals else [])
+    reader = _Reader(allowed, errors)
     try:
-        reader = _Reader(root, lines, allowed)
-        raise_all(reader.errors if reader.has_refused else [])
-        made = reader.value(reader.root, "")
+        graph = reader.value(root, "")
     except RecursionError:
         raise ConfigError("the file is nested too deeply, or contains itself.") from None
-    raise_all(reader.errors)
-    nodes(made)  # raises if a reference leads to a node that contains it
-    return made
+    raise_all(errors)
+    nodes(graph)  # raises if a reference leads to a node that contains it
+    return graph
 
 
-def _read_file(
-    text_or_path: str | pathlib.Path, select: Mapping[str, str | None] | None
-) -> Composed:
-    if not isinstance(text_or_path, str):
-        return read_composed(pathlib.Path(text_or_path), select)
-    with at("the YAML file"):
-        return Composed(read_yaml(text_or_path, schema="omegaconf"), {})
-
-
-class _References:
-    """Resolves the references in a tree of plain data.
-
-    A string that consists of one `${path}` becomes the object at that path, so that both share one
-    node. In a longer string, a reference is replaced by the text of the value.
-    """
-
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        self._open: list[tuple[int, str]] = []
-        self._holders: dict[int, Any] = {}
-        todo = [root]
-        while todo:
-            holder = todo.pop()
-            for item in holder.values() if isinstance(holder, dict) else holder:
-                if isinstance(item, dict | list) and id(item) not in self._holders:
-                    self._holders[id(item)] = holder
-                    todo.append(item)
-
-    def value(self, holder: Any, value: Any) -> Any:
-        """Return the resolved form of a value in the container `holder`.
-
-        Raises:
-          ConfigError: a reference is to a missing path or to itself, or uses a resolver.
-        """
-        if not isinstance(value, str) or "${" not in value:
-            return value
-        while (inner := _INNER.search(value)) and not len(inner[1]) % 2:
-            found = _REFERENCE.sub(lambda match: self._text(holder, match), inner[3])
-            value = f"{value[: inner.start(3)]}{found}{value[inner.end(3) :]}"
-            if len(value) > _MAX_LENGTH:
-                break
-        whole = _REFERENCE.fullmatch(value)
-        if whole and not whole[1]:
-            return self._target(holder, whole)
-        text = _REFERENCE.sub(lambda match: self._text(holder, match), value)
-        if len(text) > _MAX_LENGTH:
-            raise ConfigError(f"{value!r:.60} expands to more than {_MAX_LENGTH:,} characters.")
-        return text
-
-    def _text(self, holder: Any, match: re.Match[str]) -> str:
-        backslashes = "\\" * (len(match[1]) // 2)
-        if len(match[1]) % 2:
-            return backslashes + match[0].lstrip("\\")
-        found = self._target(holder, match)
-        if isinstance(found, dict | list | Foreign):
-            raise ConfigError(f"{match.string!r:.80} puts a {type(found).__name__} into a string.")
-        return f"{backslashes}{found}"
-
-    def _target(self, holder: Any, match: re.Match[str]) -> Any:
-        path = match[2].strip()
-        if ":" in path:
-            return self._resolved_by(holder, match, *path.split(":", 1))
-        if not match[3] or not _steps(path):
-            raise ConfigError(
-                f"{match.string!r:.80} is not a reference to a path; write ${{a.b}}, or \\${{ for "
-                "a literal ${{."
-            )
-        if (id(holder), path) in self._open:
-            raise ConfigError(f"{match.string!r:.80} refers to itself.")
-        self._open.append((id(holder), path))
-        try:
-            return self._followed(holder, path)
-        finally:
-            self._open.pop()
-
-    def _followed(self, holder: Any, path: str) -> Any:
-        """Return the value at a path.
-
-        Raises:
-          ConfigError: there is none.
-        """
-        value = self._start(holder, path)
-        for step in _steps(path):
-            value = self.value(value, _entry(value, step))
-        return value
-
-    def _resolved_by(self, holder: Any, match: re.Match[str], name: str, text: str) -> Any:
-        """Return what one of OmegaConf's own resolvers returns.
-
-        Raises:
-          ConfigError: the resolver is another one, or its argument has no value.
-        """
-        argument, comma, default = (one.strip().strip("'\"") for one in text.partition(","))
-        if name == "oc.decode":
-            return read_yaml(text.strip().strip("'\""), schema="omegaconf")
-        if name == "oc.env" and (argument in os.environ or comma):
-            found = os.environ.get(argument, default)
-            return None if found == "null" and argument not in os.environ else found
-        if name == "oc.env":
-            raise ConfigError(
-                f"{match.string!r:.80}: the environment has no variable {argument!r:.40}; set it."
-            )
-        if name == "oc.select":
-            try:
-                return self._followed(holder, argument)
-            except ConfigError:
-                return read_yaml(default, schema="omegaconf") if comma else None
-        raise ConfigError(
-            f"{match.string!r:.80} uses the resolver {name!r:.40}, which would run code; write its "
-            "value instead."
-        )
-
-    def _start(self, holder: Any, path: str) -> Any:
-        dots = len(path) - len(path.lstrip("."))
-        for _ in range(dots - 1):
-            if holder is self._root:
-                raise ConfigError(f"${{{path:.60}}} leads above the top level of the file.")
-            holder = self._holders[id(holder)]
-        return holder if dots else self._root
-
-
-def _steps(path: str) -> list[str]:
-    return [step.strip("'\"") for step in re.findall(r"[^.\[\]]+", path)]
-
-
-def _entry(value: Any, step: str) -> Any:
-    number = int(step) if step.isdecimal() and len(step) < 10 else None
-    if isinstance(value, list):
-        if number is not None and number < len(value):
-            return value[number]
-        raise ConfigError(f"there is no {step!r:.40} in a list of {len(value)}.")
-    if not isinstance(value, dict):
-        raise ConfigError(f"{value!r:.40} is a plain value, and has no {step!r:.40}.")
-    for key in (step, number):
-        if key in value:
-            return value[key]
-    raise ConfigError(f"there is no {step!r:.40}. {suggest(step, map(str, value))}")
+def _calls(value: Any, path: str, seen: set[int]) -> Iterator[tuple[str, dict[Any, Any]]]:
+    """Yield the calls of a tree of plain data, each with its first place."""
+    if not isinstance(value, dict | list) or id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, dict) and _is_call(value):
+        yield path or "the top", value
+    for key, item in _entries(value):
+        yield from _calls(item, walk.join(path, walk.step_to(key)), seen)
 
 
 class _Reader:
-    """Converts each container of a file once: calls, lists and dicts."""
+    """Converts each container of a file once: calls, lists and dicts.
 
-    def __init__(
-        self, root: Any, lines: Mapping[str, tuple[str, int]], allowed: tuple[str, ...]
-    ) -> None:
-        """Resolve the references of a file, and check the names and settings of its calls."""
-        self.errors: list[str] = []
-        self.has_refused = False
-        self._lines = lines
+    Args:
+      allowed: packages whose callables the file may name.
+      errors: gets the errors.
+    """
+
+    def __init__(self, allowed: tuple[str, ...], errors: list[str]) -> None:
         self._allowed = allowed
-        self._made: dict[int, Any] = {}
-        self._sizes: dict[int, int] = {}
-        self._links = _References(root)
-        self._resolved: dict[int, Any] = {}
-        self.root = self._resolve(root, "")
-
-    def _resolve(self, written: Any, path: str) -> Any:
-        """Return a copy of a value with references resolved."""
-        if not isinstance(written, dict | list):
-            return written
-        if id(written) in self._resolved:
-            return self._resolved[id(written)]
-        made: Any = type(written)()
-        self._resolved[id(written)] = made
-        content: dict[Any, Any] = {}
-        for key, value in _entries(written):
-            place = walk.join(path, walk.step_to(key))
-            try:
-                content[key] = self._resolve(_plain(self._links.value(written, value)), place)
-            except ConfigError as error:
-                self.errors.append(f"{place}: {error}")
-        made.update(content) if isinstance(made, dict) else made.extend(content.values())
-        if _is_call(made):
-            self._check_call(path or "the top", made)
-        return made
-
-    def _check_call(self, place: str, written: dict[Any, Any]) -> None:
-        self.errors += [f"{place}: {message}" for message in _call_errors(written)]
-        name = _name_in(written)
-        if isinstance(name, str) and (message := _refusal(name, self._allowed)):
-            self.has_refused = True
-            self.errors.append(f"{place}: {message}")
+        self._errors = errors
+        self._converted: dict[int, Any] = {}
 
     def value(self, written: Any, path: str, hint: Any = Any, *, in_partial: bool = False) -> Any:
         """Return a value of the file as part of the graph.
 
         Args:
-          written: the value, with references resolved.
+          written: the value as plain data.
           path: path of its first occurrence.
           hint: annotation of the parameter that receives it.
           in_partial: whether it is inside an argument of a partial.
         """
         if not isinstance(written, dict | list):
             return written
-        if id(written) in self._made:
-            return self._made[id(written)]
+        if id(written) in self._converted:
+            return self._converted[id(written)]
         if isinstance(written, dict) and _is_call(written):
             return self._call(written, path, hint, in_partial)
         items = [
@@ -304,62 +136,57 @@ class _Reader:
             )
             for key, item in _entries(written)
         ]
-        size = sum(self._sizes.get(id(item), 1) for item in items)
-        if size > _MAX_ITEMS:  # aliases make small files expand
-            raise ConfigError(f"the lists and dicts have more than {_MAX_ITEMS:,} items in total.")
-        made = dict(zip(written, items, strict=True)) if isinstance(written, dict) else items
-        self._made[id(written)], self._sizes[id(made)] = made, size
-        return made
+        converted = dict(zip(written, items, strict=True)) if isinstance(written, dict) else items
+        self._converted[id(written)] = converted
+        return converted
 
     def _call(self, written: dict[str, Any], path: str, hint: Any, in_partial: bool) -> Any:
         """Return a node; None, after recording an error, if there is nothing to call."""
         place, name = path or "the top", _name_in(written)
-        part = self._made[id(written)] = None
+        node = self._converted[id(written)] = None
         is_partial = written.get("_partial_") is True
         if not isinstance(name, str):  # recorded as an error already
-            return part
+            return node
         try:
             function = _find_target(name, allowed=self._allowed)
             if _is_lookup(written):
-                part = function
+                node = function
             elif not callable(function) or is_tag(function):
                 raise ConfigError(f"{name!r:.80} is not a constructor.")
             else:
-                part = _part(fdl.Partial if is_partial else fdl.Config, function)
-                if is_partial and in_partial and _is_factory_for(hint, part):
-                    part = _part(fdl.ArgFactory, function)
+                node = _node_of(fdl.Partial if is_partial else fdl.Config, function)
+                if is_partial and in_partial and _is_factory_for(hint, node):
+                    node = _node_of(fdl.ArgFactory, function)
         except ConfigError as error:
-            self.errors.append(f"{place}: {error}")
+            self._errors.append(f"{place}: {error}")
         except (TypeError, ValueError) as error:  # it has no signature
-            self.errors.append(f"{place}: {name} cannot be configured: {error}.")
-        self._made[id(written)] = part
-        if isinstance(part, fdl.Buildable) and not _is_lookup(written):
-            self._set_arguments(part, written, path)
-        return part
+            self._errors.append(f"{place}: {name} cannot be configured: {error}.")
+        self._converted[id(written)] = node
+        if isinstance(node, fdl.Buildable) and not _is_lookup(written):
+            self._set_arguments(node, written, path)
+        return node
 
-    def _set_arguments(self, part: fdl.Buildable, written: dict[str, Any], path: str) -> None:
-        presets = {*fiddle.raw_arguments(part)}  # of a functools.partial
-        args = written.get("_args_")
-        arguments = [*enumerate(args if isinstance(args, list) else ())]
-        arguments += [(key, one) for key, one in written.items() if not _is_reserved(str(key))]
+    def _set_arguments(self, node: fdl.Buildable, written: dict[str, Any], path: str) -> None:
+        presets = {*fiddle.raw_arguments(node)}  # of a functools.partial
+        arguments = [*enumerate(written.get("_args_", ()))]
+        arguments += [item for item in written.items() if not _is_reserved(str(item[0]))]
         for key, value in arguments:
-            if fiddle.parameter_of(part, key) is None:
-                known = suggest(str(key), [str(one) for one in fiddle.all_arguments(part)])
-                name = _name_in(written)
-                place = path or "the top"
-                self.errors.append(f"{place}: {name} has no parameter {key!r:.60}. {known}")
+            if fiddle.parameter_of(node, key) is None:
+                message = f"{_name_in(written)} has no parameter {key!r:.60}."
+                known = suggest(str(key), [str(name) for name in fiddle.all_arguments(node)])
+                self._errors.append(f"{path or 'the top'}: {message} {known}")
                 continue
             place = walk.join(path, walk.step_to(key))
             try:
-                if key in fiddle.raw_arguments(part).keys() - presets:
+                if key in fiddle.raw_arguments(node).keys() - presets:
                     raise ConfigError("is set twice, by name and in _args_.")
-                in_partial = isinstance(part, _FACTORIES)
-                made = self.value(value, place, hints.hint_of(part, key), in_partial=in_partial)
-                file, line = self._lines.get(place, ("", 0))
-                with written_in(file, line) if line else contextlib.nullcontext():
-                    fiddle.assign(part, key, _fitting(part, key, made))
+                in_partial = isinstance(node, _FACTORIES)
+                converted = self.value(
+                    value, place, hints.hint_of(node, key), in_partial=in_partial
+                )
+                fiddle.assign(node, key, _fitting(node, key, converted))
             except (ConfigError, AttributeError, IndexError, TypeError) as error:
-                self.errors.append(f"{place}: {error}")
+                self._errors.append(f"{place}: {error}")
 
 
 def _entries(container: Any) -> list[tuple[Any, Any]]:
@@ -385,63 +212,49 @@ def _is_reserved(key: str) -> bool:
     return len(key) > 2 and key.startswith("_") and key.endswith("_")
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, Foreign):
-        raise ConfigError(f"the tag {value.tag!r:.40} is refused: a config is plain data.")
-    if value == "???":
-        raise ConfigError("??? marks a missing value; set it.")
-    return value
-
-
 def _call_errors(written: dict[Any, Any]) -> Iterator[str]:
     """Yield the errors in the names and settings of a call."""
-    names = [name for name in _NAMES if name in written]
-    if len(names) > 1:
+    if all(name in written for name in _NAMES):
         yield "has both _target_ and _component_; keep one of them."
-    for key, value in written.items():
-        if not isinstance(key, str):
-            yield f"the name of an argument must be a string, not {key!r:.60}."
-        elif key in _NAMES and not isinstance(value, str):
-            yield f"{key} is {value!r:.60}, but must be a dotted name, such as torch.nn.Linear."
-        elif key in _NAMES and value in _LOOKUPS:
-            if {*written} != {key, "path"} or not isinstance(written["path"], str):
-                yield f"{value} takes only the argument path, a dotted name."
-        elif key in _SETTINGS and not hints.fits(value, _SETTINGS[key][0]):
-            yield f"{key} must be {_SETTINGS[key][1]}; it is {value!r:.60}."
-        elif _is_reserved(key) and key not in (*_NAMES, *_SETTINGS):
+    if not isinstance(_name_in(written), str):
+        yield "must name what it calls, such as torch.nn.Linear."
+    if written.get("_recursive_") is False:
+        yield "_recursive_ must be true; set _partial_: true on nodes to instantiate later."
+    for key in written:
+        if _is_reserved(str(key)) and key not in (*_NAMES, *_SETTINGS):
             yield f"{key:.60} is unknown. {suggest(key, (*_NAMES, *_SETTINGS))}"
 
 
-def _part(kind: type[fdl.Buildable], function: Any) -> fdl.Buildable:
+def _node_of(kind: type[fdl.Buildable], function: Any) -> fdl.Buildable:
     """Return a node for a callable; for a functools.partial, one for its function."""
     if isinstance(function, functools.partial):
         return kind(function.func, *function.args, **function.keywords)
     return kind(function)
 
 
-def _is_factory_for(hint: Any, part: fdl.Buildable) -> bool:
+def _is_factory_for(hint: Any, node: fdl.Buildable) -> bool:
     """Return whether a partial inside another one is an `ArgFactory`.
 
     It is if the annotation accepts the result of the node and rejects a function, or if it is a
     Protocol that instances of the class satisfy, as callables that are instances are not factories.
     """
-    function = fdl.get_callable(part)
+    function = fdl.get_callable(node)
     is_answer = isinstance(function, type) and any(map(hints.is_protocol, hints.members_of(hint)))
     if not is_answer and hints.fits(fdl.Partial(function), hint):
         return False
     return hints.fits(fdl.ArgFactory(function), hint)
 
 
-def _fitting(part: fdl.Buildable, key: str | int, value: Any) -> Any:
+def _fitting(node: fdl.Buildable, key: str | int, value: Any) -> Any:
     """Return a value that fits a parameter's annotation; a default of None always does.
 
     So does any None for what is not fidgpt's or torch's: many annotate `str` what may be None.
     """
-    default = fiddle.default_of(part, key)
-    is_foreign = not _package(fdl.get_callable(part).__module__, ("fidgpt", "torch"))
+    default = fiddle.default_of(node, key)
+    is_foreign = not _package(fdl.get_callable(node).__module__, ("fidgpt", "torch"))
     if value is None and (default is None or is_foreign):
         return None
-    hint = hints.hint_of(part, key)
+    hint = hints.hint_of(node, key)
     value = as_asked(value, hint)
     if hints.fits(value, hint):
         return value
@@ -503,8 +316,8 @@ def _dotted_name(thing: Any) -> str:
 
 def _package(name: str, packages: tuple[str, ...]) -> str | None:
     """Return the first package that contains a name; None if none does."""
-    inside = (one for one in packages if name == one or name.startswith(f"{one}."))
-    return next(inside, None)
+    holders = (package for package in packages if f"{name}.".startswith(f"{package}."))
+    return next(holders, None)
 
 
 def _split_module(name: str, package: str) -> str:
@@ -523,40 +336,41 @@ def _split_module(name: str, package: str) -> str:
 def write_targets(root: Any) -> str:
     """Return a graph as YAML with a `_target_` for each node, which `read_targets` reads back.
 
-    `fdl.Partial` and `fdl.ArgFactory` become `_partial_: true`. A shared node is written once, with
-    an anchor, and `read_targets` builds it once; Hydra builds one for each alias, which unties tied
-    weights. Comments at the top of the file list such nodes, and those that Hydra would pass
-    without calling them. The file has no tags: inherited quantities are written out.
+    `fdl.Partial` and `fdl.ArgFactory` become `_partial_: true`. A shared node is written once, and
+    elsewhere as a `${reference}`, and `read_targets` builds it once; Hydra builds one for each
+    reference, which unties tied weights. Comments at the top of the file list such nodes, and those
+    that Hydra would pass without calling them. The file has no tags: inherited quantities are
+    written out.
 
     Raises:
       ConfigErrors: all values that would not be read back unchanged.
-      ConfigError: the graph cannot be bound.
+      ConfigError: the graph cannot be bound, or the extra `hydra` is missing.
     """
     bound = clone(bind(root))
     has_tags = _drop_tags(bound)
-    found = nodes(bound)
+    all_nodes = nodes(bound)
     written: dict[int, Any] = {}
     errors: list[str] = []
     modules: set[str] = set()
-    for node in reversed(found):
+    for node in reversed(all_nodes):
         try:
             written[id(node.value)] = _written_node(node.value, written, modules)
         except ConfigError as error:
             errors.append(f"{node.path or 'the top'}: {error}")
     raise_all(errors)
-    shared = [node for node in found if len(node.parents) > 1 and _holds_parts(node)]
-    anchors = {id(written[id(node.value)]): _anchor(node, i) for i, node in enumerate(shared)}
-    text = write_yaml(written[id(bound)], anchors=anchors)
+    shared = [node for node in all_nodes if len(node.parents) > 1 and _has_nodes(node)]
+    places = dict.fromkeys(id(written[id(node.value)]) for node in shared)
+    text = write_yaml(_with_references(written[id(bound)], "", places))
     with at("the YAML would not be read back"):
-        again = read_targets(text, allowed=tuple(one for one in modules if _refusal(one, ())))
+        again = read_targets(text, allowed=tuple(name for name in modules if _refusal(name, ())))
     raise_all(
         [
-            f"{one.path or 'the top'}: would change when read back ({one.detail}); annotate the "
-            "argument, or use a type of YAML, such as a list for a tuple."
-            for one in diff(bound, again)
+            f"{change.path or 'the top'}: would change when read back ({change.detail}); annotate "
+            "the argument, or use a type of YAML, such as a list for a tuple."
+            for change in diff(bound, again)
         ]
     )
-    return "".join(f"# {line}\n" for line in _remarks(found, shared, has_tags)) + text
+    return "".join(f"# {line}\n" for line in _remarks(all_nodes, shared, has_tags)) + text
 
 
 def _drop_tags(bound: Any) -> bool:
@@ -574,18 +388,18 @@ def _drop_tags(bound: Any) -> bool:
     return has_tags
 
 
-def _remarks(found: list[Node], shared: list[Node], has_tags: bool) -> Iterator[str]:
+def _remarks(all_nodes: list[Node], shared: list[Node], has_tags: bool) -> Iterator[str]:
     """Yield the comments at the top of the file."""
     if has_tags:
         yield "Quantities that are inherited by tags are written out wherever they are inherited."
     for title, rows in (
         (
-            "Built once by fidgpt; Hydra would build another at each alias:",
+            "Built once by fidgpt; Hydra would build another at each reference:",
             [" = ".join(node.paths) for node in shared],
         ),
         (
             "Created on each call by fidgpt; Hydra would pass the uncalled partial:",
-            [node.path for node in found if type(node.value) is fdl.ArgFactory],
+            [node.path for node in all_nodes if type(node.value) is fdl.ArgFactory],
         ),
     ):
         yield from [title, *(f"  {row}" for row in rows)] if rows else []
@@ -651,12 +465,27 @@ def _written_value(value: Any, modules: set[str]) -> Any:
     return {"_target_": f"hydra.utils.get_{kind}", "path": _name_of(value, modules)}
 
 
-def _holds_parts(node: Node) -> bool:
+def _has_nodes(node: Node) -> bool:
     """Return whether two copies would differ from a shared node."""
     return node.is_shared or any(walk.is_node(child) for _, child in walk.children(node.value))
 
 
-def _anchor(node: Node, number: int) -> str:
-    """Return a name for an anchor, made unique by the number."""
-    name = re.sub(r"\W+", "_", node.path, flags=re.ASCII).strip("_")
-    return f"{name}-{number}" if number else name
+def _with_references(value: Any, path: str, places: dict[int, str | None]) -> Any:
+    """Return a tree in which what is shared stands at its first place, with references elsewhere.
+
+    Args:
+      value: the tree.
+      path: of the value.
+      places: the first place of what is shared, by its id; None before that is known.
+    """
+    if not isinstance(value, dict | list):
+        return value
+    if (place := places.get(id(value))) is not None:
+        return f"${{{place}}}"
+    if id(value) in places:
+        places[id(value)] = path
+    items = {
+        key: _with_references(item, walk.join(path, walk.step_to(key)), places)
+        for key, item in _entries(value)
+    }
+    return items if isinstance(value, dict) else [*items.values()]

@@ -18,6 +18,3 @@ from fidgpt.model.positions import *
 from fidgpt.model.prediction import *
 from fidgpt.model.transformer import *
 from fidgpt.model.wrappers import *
-
-# Names in files that earlier versions wrote.
-RENAMED = {"Every": "And", "Either": "Or", "dense": "eager"}

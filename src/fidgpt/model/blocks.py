@@ -195,8 +195,6 @@ class Shared:
       block: creates the block.
     """
 
-    WRAPPED: ClassVar[tuple[str, str]] = ("block", "sharing")
-
     def __init__(self, block: BlockFactory) -> None:
         self._make = block
         self._made: nn.Module | None = None

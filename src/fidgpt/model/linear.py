@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, empty, nn
 
+from fidgpt.declarations import CostlyModule
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.placement import LINEAR_DIMS, Dims
 from fidgpt.ranges import require_positive, require_probability, require_size
@@ -131,8 +132,8 @@ def declared_flops(module: nn.Module, *, seq_len: int) -> tuple[int, int]:
       The operations of a Linear's matrix product, and all others; a multiply-add is two.
     """
     linear = 2 * module.weight.numel() if isinstance(module, nn.Linear) else 0
-    own = getattr(module, "own_flops_per_token", None)
-    return linear, 0 if own is None else own(seq_len)
+    others = module.own_flops_per_token(seq_len) if isinstance(module, CostlyModule) else 0
+    return linear, others
 
 
 Mixin = TypeVar("Mixin", bound=nn.Module)

@@ -1,8 +1,7 @@
 """The decoder-only Transformer."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -112,9 +111,6 @@ class Transformer(LanguageModel):
     """
 
     MOST_LAYERS: ClassVar[int] = 1024  # each is built, so that a typo could take all memory
-    ADDED: ClassVar[Mapping[str, object]] = dict.fromkeys(
-        ("sharing", "float8", "recompute", "compile")
-    )
     MAY_CHANGE: ClassVar[Mapping[str, str]] = {
         "float8": "restart",
         "recompute": "live",
@@ -159,8 +155,6 @@ class Transformer(LanguageModel):
         pattern = (blocks[i % len(blocks)] for i in range(len(first_blocks), num_layers))
         factories = [*first_blocks[:num_layers], *pattern]
         self._wrappers = [one for one in (float8, recompute, compile) if one is not None]
-        is_plain = sharing is None and not self._wrappers
-        self._pattern = (len(first_blocks), len(blocks)) if is_plain else None
         self.blocks = nn.ModuleList(self._layer(i, make) for i, make in enumerate(factories))
         self.norm = norm
         self.unembedding = unembedding
@@ -172,28 +166,6 @@ class Transformer(LanguageModel):
         for wrapper in self._wrappers:
             block = wrapper(block, layer=index)
         return block
-
-    def telling_depths(self, most: int) -> tuple[int, int] | None:
-        """Return two numbers of layers whose costs tell that of all, as it is linear in the depth.
-
-        They differ by one repetition of the pattern, as the rest of the depth does by several. None
-        if layers may differ in more than the pattern, or there are `most` at most.
-        """
-        if self._pattern is None or len(self.blocks) <= most:
-            return None
-        num_first, period = self._pattern
-        fewer = num_first + period + (len(self.blocks) - num_first) % period
-        return (fewer, fewer + period) if fewer + period < len(self.blocks) else None
-
-    @contextmanager
-    def cut_to(self, depth: int) -> Iterator[None]:
-        """Have so many layers, the first ones, inside the block."""
-        blocks = self.blocks
-        self.blocks = blocks[:depth]
-        try:
-            yield
-        finally:
-            self.blocks = blocks
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
         """Return the normalized output of the last layer, the input of the unembedding."""

@@ -3,10 +3,10 @@
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from operator import attrgetter
-from typing import Any, ClassVar, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -65,8 +65,6 @@ class Recompute:
     Raises:
       ValueError: `every` is below 1.
     """
-
-    WRAPPED: ClassVar[tuple[str, str]] = ("block", "recompute")
 
     def __init__(self, *, keep: Keep | None = None, every: int = 1) -> None:
         require_size(every=every)
@@ -128,8 +126,6 @@ class Compile:
       ValueError: torch.compile has no such mode.
       MachineError: at the start of a run, if there is no C++ compiler.
     """
-
-    WRAPPED: ClassVar[tuple[str, str]] = ("block", "compile")
 
     def __init__(self, *, mode: str | None = None, backend: str = "inductor") -> None:
         if mode is not None and mode not in _MODES:
@@ -235,9 +231,6 @@ class Float8:
       ValueError: the recipe is unknown.
       MachineError: at the start of a run, if torchao or a suitable GPU is missing.
     """
-
-    ADDED: ClassVar[Mapping[str, object]] = {"recipe": _RECIPES[0]}
-    WRAPPED: ClassVar[tuple[str, str]] = ("block", "float8")
 
     def __init__(self, *, recipe: str = _RECIPES[0]) -> None:
         if recipe not in _RECIPES:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
+from fidgpt.declarations import HoldsMatrices
 from fidgpt.ranges import require_not_negative, require_size
 
 __all__ = [
@@ -194,9 +195,12 @@ def hidden_matrices(model: nn.Module) -> list[str]:
     """
     tables, names = _tables(model), []
     for path, module in model.named_modules():
-        own = {"weight"} if isinstance(module, nn.Linear) else set[str]()
+        declared = {"weight"} if isinstance(module, nn.Linear) else set[str]()
+        holder: object = module
+        if isinstance(holder, HoldsMatrices):
+            declared.update(holder.MATRICES)
         for name, parameter in module.named_parameters(recurse=False):
-            if name not in own | set(getattr(module, "MATRICES", ())) or id(parameter) in tables:
+            if name not in declared or id(parameter) in tables:
                 continue
             if min(parameter.shape[-2:]) > 1:
                 names.append(f"{path}.{name}" if path else name)

@@ -82,10 +82,6 @@ def steps_for_tokens(
     return most
 
 
-# Fingerprints of configs without growing batches stay.
-vars(steps_for_tokens)["ADDED"] = {"growth": 0, "multiple_of": 1}
-
-
 class Constant:
     """Linear warm-up, then a constant rate.
 
@@ -233,8 +229,6 @@ class InverseDecay:
     Raises:
       ValueError: `min_ratio` is 0; raised when called, and so when a schedule is constructed.
     """
-
-    ADDED: ClassVar[Mapping[str, object]] = {"cycles": None}
 
     def __init__(self, *, cycles: int | Sequence[int] | None = None) -> None:
         self.cycles = cycles

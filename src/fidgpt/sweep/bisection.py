@@ -4,7 +4,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,12 +15,13 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt import graph
-from fidgpt.compose import runs, sources
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
+from fidgpt.compose.reproduction import allow_flags, train_command
 from fidgpt.graph import ConfigError
 from fidgpt.graph.difference.patches import patch_of
 from fidgpt.model import InitError
+from fidgpt.runs.directories import load_run
 from fidgpt.sweep import objective as objectives
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import DryRuns, Point
@@ -35,7 +35,6 @@ Pieces = tuple[str, ...]  # paths in the good graph at which something is change
 # Trains points and returns their values: NaN for one that diverged, None for one without a value.
 Measure = Callable[[Sequence[Point]], Sequence[float | None]]
 Verdict = Literal["bad", "good", "unresolved"]
-LOG = "bisect.jsonl"
 _SHOWN = 4  # paths in a line
 
 
@@ -186,10 +185,9 @@ class Bisection:
         self.threshold = threshold
         self.allowed = tuple(allowed)
         self._ends = [] if steps is None else [f"set:num_steps={steps}"]
-        graphs = [sources.load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
-        for run, cfg in zip((self.good, self.bad), graphs, strict=True):
+        graphs = [load_run(path, allowed=self.allowed) for path in (self.good, self.bad)]
+        for cfg in graphs:
             objectives.refuse_unreportable(self.objective, cfg)
-            objectives.refuse_unreported_by(self.objective, run)
         self._graphs = graphs
         self._patch = patch_of(*graphs)
         self.pieces: Pieces = tuple(self._patch.changes)
@@ -216,7 +214,7 @@ class Bisection:
         Raises:
           Stopped: a signal stopped the runs.
         """
-        jobs = jobs_of(points, self.directory, runs.allow_flags(self.allowed))
+        jobs = jobs_of(points, self.directory, allow_flags(self.allowed))
         table = ResultsTable(self.directory, jobs)
         todo = [job for job in jobs if table.row(job)["status"] not in ("finished", "diverged")]
         if todo:
@@ -260,7 +258,6 @@ class Bisection:
         self._values.clear()
         self._verdicts.clear()
         claim(self.directory)
-        (self.directory / LOG).write_text("", encoding="utf-8")
         ends = [(), self.pieces]
         for pieces, run in zip(ends, (self.good, self.bad), strict=True):
             point = self._point(pieces)
@@ -280,15 +277,7 @@ class Bisection:
                     return bad[0]
             return None
 
-        def pairs(found: Pieces) -> list[Pieces]:
-            """Sets without two pieces that need each other: neither can be left out alone."""
-            lone = {one: self._verdicts.get(_without(found, (one,))) for one in found}
-            needed = [one for one, verdict in lone.items() if verdict == "unresolved"]
-            return [_without(found, pair) for pair in itertools.combinations(needed, 2)]
-
         found = minimize(self.pieces, first_bad)
-        while smaller := first_bad(pairs(found)):
-            found = minimize(smaller, first_bad)
         if found == self.pieces:
             self._confirm()
         rest = _without(self.pieces, found)
@@ -339,7 +328,7 @@ class Bisection:
         with contextlib.suppress(ConfigError):
             found = graph.repro(
                 self._composed(pieces),
-                {self._begin: good},
+                [self._begin],
                 compose=lambda given: compose(list(given)[1:], self._catalogue, base=good).config,
             )
             if found.is_same:
@@ -370,7 +359,7 @@ class Bisection:
         commands = {"the good run with only these changes": directives}
         commands |= {"the bad run without these changes": cure} if cure else {}
         for what, given in commands.items():
-            lines += [f"{what}:", f"  {runs.train_command(given, allowed=self.allowed)}"]
+            lines += [f"{what}:", f"  {train_command(given, allowed=self.allowed)}"]
         return "\n".join(lines)
 
     def _new_point(self, pieces: Pieces) -> Point | str:
@@ -382,7 +371,7 @@ class Bisection:
         directives = self._directives(pieces)
         name = f"{len(pieces)} difference{'s' * (len(pieces) != 1)} ({identity[:6]})"
         values = {"differences": ", ".join(pieces)}
-        return Point(directives, directives[1:], identity, name, cost, values)
+        return Point(directives, identity, name, cost, values)
 
     def _measured(self, sets: Sequence[Pieces]) -> list[float | None]:
         """Return the value of each set of differences, training those not known yet."""
@@ -394,7 +383,7 @@ class Bisection:
         return [None if isinstance(one, str) else self._values[one.fingerprint] for one in points]
 
     def _try(self, sets: list[Pieces]) -> None:
-        """Judge sets of differences, each logged as a row of `bisect.jsonl` and as a line."""
+        """Judge sets of differences, each logged as a line."""
         name = self.objective.name
         for pieces, value in zip(sets, self._measured(sets), strict=True):
             point, number = self._point(pieces), next(self._numbers)
@@ -402,17 +391,6 @@ class Bisection:
             is_wild = value is not None and math.isnan(value)
             why = "it diverged" if is_wild else f"it has no {name}" if value is None else ""
             why = point if isinstance(point, str) else why
-            row = {
-                "probe": number,
-                "differences": pieces,
-                "verdict": verdict,
-                "value": None if is_wild else value,
-                "why": why,
-                "fingerprint": getattr(point, "fingerprint", None),
-                "directives": getattr(point, "directives", None),
-            }
-            with (self.directory / LOG).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row, ensure_ascii=False) + "\n")
             shown = ", ".join(one or "the root" for one in pieces[:_SHOWN]) or "none"
             shown += ", ..." if len(pieces) > _SHOWN else ""
             outcome = why.splitlines()[0] if why else f"{name} {value:.4f}"

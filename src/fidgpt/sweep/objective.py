@@ -7,25 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
-import torch
 
-from fidgpt.compose.runs import build_trainer
 from fidgpt.files import read_json, write_whole
 from fidgpt.graph import ConfigError, suggest
-from fidgpt.model.reports import collecting
-from fidgpt.train import Trainer
-from fidgpt.train.loss import NextToken
 from fidgpt.train.trackers.trackers import read_rows
 
 FILE = "objective.json"  # in the directory of a sweep with an objective
 USUAL = ("validation/loss", "loss")
 # Names that harnesses give to metrics that are better when larger.
 _LARGE = {"acc", "acc_norm", "accuracy", "bleu", "exact_match", "f1", "rouge1", "rougeL"}
-# What the trainer itself reports of every step.
-_OF_STEPS = (
-    *("grad_norm", "learning_rate", "loss", "loss_scale", "memory", "skipped", "tokens"),
-    *("step_seconds", "tokens_per_second", "utilisation"),
-)
 # Groups of metrics that are measured in training, and not by an evaluator.
 _GROUPS = ("grad_norm", "learning_rate", "moe", "mtp", "update_ratio")
 
@@ -80,8 +70,8 @@ def objective_of(text: str) -> Objective:
 
 def usual(rows: Iterable[Mapping[str, Any]]) -> Objective:
     """Return the default objective of rows of a table: the held-out loss where it is measured."""
-    known = {name for row in rows for name in row["metrics"]}
-    return Objective(next((one for one in USUAL if one in known), "loss"))
+    measured = {name for row in rows for name in row["metrics"]}
+    return Objective(next((name for name in USUAL if name in measured), "loss"))
 
 
 def write_objective(objective: Objective, directory: Path) -> None:
@@ -119,22 +109,8 @@ def refuse_unreported(objective: Objective, reported: Iterable[str]) -> None:
         )
 
 
-def refuse_unreported_by(objective: Objective, run: Path) -> None:
-    """Refuse a metric that a run lacks, though it has reported others of the same evaluator.
-
-    Raises:
-      ConfigError: as above; a run that was stopped early may not have got to an evaluator.
-    """
-    reported = reported_by(run)
-    evaluator, slash, _ = objective.name.partition("/")
-    if any(not slash or name.startswith(f"{evaluator}/") for name in reported):
-        refuse_unreported(objective, reported)
-
-
 def refuse_unreportable(objective: Objective, cfg: fdl.Config) -> None:
-    """Refuse a metric that no trainer, component or evaluator of a config reports.
-
-    Only a run shows which names such as `moe/load_max` there are.
+    """Refuse a metric of an evaluator that a config does not have.
 
     Args:
       objective: such as `validation/loss`.
@@ -150,21 +126,3 @@ def refuse_unreportable(objective: Objective, cfg: fdl.Config) -> None:
             f"no run reports --objective={objective.text}: it has no evaluator {group!r}. "
             f"{suggest(group, evaluators)}"
         )
-    if not slash and objective.name not in _OF_STEPS:
-        trainer = build_trainer(cfg)
-        reported = _reported_by_components(trainer)
-        if reported is not None:
-            losses = (f"{name}/loss" for name in trainer.evaluators)
-            refuse_unreported(objective, [*_OF_STEPS, *reported, *losses])
-
-
-def _reported_by_components(trainer: Trainer) -> list[str] | None:
-    """Return the names of what components report of a step; None if that cannot be tried."""
-    window = torch.zeros(1, trainer.seq_len + 1, dtype=torch.int64, device="meta")
-    try:
-        with collecting() as reports:
-            NextToken(trainer.model, trainer.loss)(window)
-        settled = [part.settle(tally) for part, tally in reports.tallies.items()]
-    except Exception:  # a user's own component may need values
-        return None
-    return [*reports.metrics, *reports.losses, *(name for row in settled for name in row)]

@@ -4,8 +4,6 @@ import contextlib
 import functools
 import itertools
 import math
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,15 +17,16 @@ from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, takes_numbers
 from fidgpt.compose.messages import Written
-from fidgpt.compose.runs import build_trainer, constraints_of, try_optimizer
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, check_and_bind, find_parameters, resolve
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.edits import Edit
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.fiddle import copy_part, raw_arguments
-from fidgpt.graph.storage.bound import BoundGraph
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
+from fidgpt.runs.building import build_trainer, constraints_of, try_optimizer
+from fidgpt.runs.ineffective import without_effect
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.estimates.facts import measured_flops
@@ -36,7 +35,6 @@ from fidgpt.train.estimates.summary_text import counted
 _MOST_LINES = 8  # of errors, and two of how many are left
 MOST_POINTS = 10_000  # which take minutes to check; more are a typing error
 MOST_WRONG = 200  # after which the others are not checked
-SILENT_SECONDS = 5.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,6 @@ class Point:
 
     Attributes:
       directives: all directives of the config, in order.
-      varied: those that the axes chose.
       fingerprint: its identity; two points with one fingerprint are the same run.
       name: what varies, in short.
       cost: parameters, FLOPs and steps.
@@ -70,7 +67,6 @@ class Point:
     """
 
     directives: tuple[str, ...]
-    varied: tuple[str, ...]
     fingerprint: str
     name: str
     cost: Cost
@@ -140,7 +136,6 @@ class Maker:
       items: as given.
       axes: the axes among them.
       first: the first choice of each axis.
-      labels: names of the axes.
     """
 
     def __init__(self, items: Sequence[Item], catalogue: Catalogue) -> None:
@@ -148,7 +143,6 @@ class Maker:
         self.axes = [item for item in items if isinstance(item, Axis)]
         self.first = [axis.choices[0] for axis in self.axes]
         self._names = Names(self.axes)
-        self.labels = list(itertools.chain(*self._names.labels))
         self._catalogue = catalogue
         self._compose = functools.lru_cache(64)(self._composed)
         self._dry_runs = DryRuns(catalogue)
@@ -180,8 +174,8 @@ class Maker:
         """
         identity, cost, bound = self._dry_runs.of(graph)
         values = self._names.values(chosen, bound)
-        name, varied = self._names.name(chosen, values), _varied(chosen)
-        return Point(self._directives(chosen), varied, identity, name, cost, values)
+        name = self._names.name(chosen, values)
+        return Point(self._directives(chosen), identity, name, cost, values)
 
     def _directives(self, chosen: Sequence[Choice]) -> tuple[str, ...]:
         choices = iter(chosen)
@@ -212,7 +206,7 @@ class Maker:
             edits = {one.number: _edits(one) for one in made.effects}
             with contextlib.suppress(ConfigError):
                 mistakes |= {("", line): line for line in conflicts.outdated(made)}
-            outside |= dict.fromkeys([*report.reaching_out(made), *report.without_effect(made)])
+            outside |= dict.fromkeys([*report.reaching_out(made), *without_effect(made)])
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):
                 mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)
@@ -249,13 +243,11 @@ class Plan:
 
     Attributes:
       points: each fingerprint once.
-      labels: names of the axes.
       num_folded: combinations that make the same run as an earlier one.
       moves: a line for each directive that varies: how many parameters it changes.
     """
 
     points: list[Point]
-    labels: list[str]
     num_folded: int
     moves: list[str]
 
@@ -284,14 +276,9 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
     identities: dict[tuple[int, ...], str] = {}
     # By message, the points that it is about; none if it names a directive itself.
     mistakes: dict[str, list[tuple[str, ...]]] = {}
-    begin, silent, left = time.monotonic(), SILENT_SECONDS, 0
     ranges = (range(len(axis.choices)) for axis in maker.axes)
     for number, numbers in enumerate(itertools.product(*ranges)):
-        if time.monotonic() > begin + silent:
-            print(f"{number:,} of {count:,} points are checked.", file=sys.stderr)
-            silent *= 2
         if number - len(identities) >= MOST_WRONG:
-            left = count - number
             break
         chosen = [axis.choices[i] for axis, i in zip(maker.axes, numbers, strict=True)]
         with gc_paused():  # but not for all points, which would keep all their graphs
@@ -307,20 +294,19 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
                 continue
         identities[numbers] = point.fingerprint
         points.setdefault(point.fingerprint, point)
-    wrong = _some([_message(text, names) for text, names in mistakes.items()])
-    raise_all([*wrong, *([f"{left:,} points after these were not checked."] if left else [])])
+    raise_all(_some([_message(text, names) for text, names in mistakes.items()]))
     with gc_paused():
         overwritten, moves = maker.effects
     raise_all(overwritten or _without_effect(maker.axes, identities))
-    return Plan(list(points.values()), maker.labels, len(identities) - len(points), moves)
+    return Plan(list(points.values()), len(identities) - len(points), moves)
 
 
 def _some(mistakes: list[str]) -> list[str]:
     """Return as many mistakes as fit into `_MOST_LINES`, of the first at least its beginning."""
     shown: list[str] = []
     left = _MOST_LINES
-    for one in mistakes:
-        lines = [line for line in one.splitlines() if line.strip()]
+    for mistake in mistakes:
+        lines = [line for line in mistake.splitlines() if line.strip()]
         if shown and len(lines) + 1 > left:
             break
         kept = lines if len(lines) <= left else [*lines[: left - 1], "  ..."]

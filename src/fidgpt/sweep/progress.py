@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from rich.console import Console, Group
@@ -11,12 +11,10 @@ from rich.text import Text
 
 from fidgpt.graph import suggest
 from fidgpt.sweep import results
-from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, usual, write_objective
 from fidgpt.sweep.results import TO_COME, ResultsTable, best, tally
 from fidgpt.sweep.runners.jobs import Ending, Job
-from fidgpt.train import RunError
-from fidgpt.train.estimates.summary_text import counted, duration
+from fidgpt.train.estimates.summary_text import duration
 
 _BETWEEN_LINES = 15.0  # seconds
 
@@ -36,9 +34,9 @@ class Pace:
 
     def progressed(self, job: Job, step: int) -> None:
         """Record a step, unless it is one from before the run was continued."""
-        known = self._steps[job.point.fingerprint]
-        self._steps[job.point.fingerprint] = max(step, known)
-        self._flops += _flops(job, max(0, step - known))
+        before = self._steps[job.point.fingerprint]
+        self._steps[job.point.fingerprint] = max(step, before)
+        self._flops += _flops(job, max(0, step - before))
 
     def left(self, jobs: Iterable[tuple[Job, int]]) -> float | None:
         """Return the seconds left of all runs, each given with its last step; None if unknown."""
@@ -59,7 +57,6 @@ class Screen:
       num_jobs: the number of jobs, if the table does not have all of them yet.
       objective: what points are compared by, which the directory records; defaults to the held-out
         loss.
-      items: the directives, with axes in their places, of a sweep that the directory records.
 
     Attributes:
       table: as given.
@@ -72,10 +69,8 @@ class Screen:
         console: Console | None = None,
         num_jobs: int | None = None,
         objective: Objective | None = None,
-        items: Sequence[Item] | None = None,
     ) -> None:
         self.table = table
-        self._items = items
         self._num_jobs = num_jobs or len(table.jobs)
         self._objective = objective
         # A notebook's kernel claims to be a terminal.
@@ -86,31 +81,22 @@ class Screen:
             self._console.width = results.log_width()
         self._pace = Pace()
         self._shown: dict[str, float] = {}
-        self._trouble: str | None = None
         self._has_warned = False
         self._live = Live(console=self._console, get_renderable=self._view, transient=True)
 
     def __enter__(self) -> Self:
         directory = self.table.directory
         results.claim(directory)
-        if self._items is not None:
-            warnings = results.changed_code(self.table)
-            for line in [*warnings, *results.several_sweeps(directory, self._items)]:
-                self.log(f"warning: {line}")
-            results.record_sweep(directory, self._items)
-            if self._objective is not None:
-                write_objective(self._objective, directory)
-        if count := self.table.num_damaged:
-            rows = counted(count, "row")
-            self.log(f"warning: {rows} of the table could not be read and will be rewritten.")
+        for line in results.changed_code(self.table):
+            self.log(f"warning: {line}")
+        if self._objective is not None:
+            write_objective(self._objective, directory)
         self.table.write()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._live.stop()
         self.table.write()
-        if self.table.trouble is not None and exception[0] is None:
-            raise RunError(f"{self.table.trouble} Then give the same command again.")
 
     def started(self, job: Job) -> None:
         """Show that a process of the job was started."""
@@ -158,11 +144,8 @@ class Screen:
         self.log("Stopping: each run saves and exits. Press again to end them at once.")
 
     def tick(self) -> None:
-        """Write the table now and then; warn if that fails, and continue."""
+        """Write the table now and then."""
         self.table.tick()
-        if self.table.trouble not in (None, self._trouble):
-            self.log(f"warning: {self.table.trouble} It will be retried.")
-        self._trouble = self.table.trouble
 
     def log(self, text: str) -> None:
         """Write a line for the user."""

@@ -5,7 +5,6 @@ import csv
 import functools
 import hashlib
 import io
-import itertools
 import json
 import os
 import re
@@ -20,30 +19,21 @@ from rich.table import Table
 from rich.text import Text
 
 import fidgpt
-from fidgpt.compose.directives import DEFAULT_CONFIG
-from fidgpt.compose.trust import require_own_files
-from fidgpt.files import is_inside, parse_json, read_bytes, wait_for_lock, write_whole
+from fidgpt.files import parse_json, read_bytes, wait_for_lock, write_whole
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
 from fidgpt.graph.secrets import redacted
-from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
 from fidgpt.sweep.points import Plan
 from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train.estimates.summary_text import counted, duration, magnitude
 
 Result = dict[str, Any]
-TABLE, SHEET, LOCK, SWEEPS = "table.jsonl", "results.csv", ".table.lock", "sweeps.jsonl"
-_FORMULA = re.compile(r"[=@\t\r]|[+-](?!(\d*\.?\d+|\d+\.)(e[+-]?\d+)?$)")  # but no number
+TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
 SEED = re.compile(r"(?i)\bseed(_\d+)?$")  # the name of an axis that only repeats runs
-_REPLACED = (SHEET, SWEEPS, "objective.json", "bisect.jsonl")
+_REPLACED = (SHEET, "objective.json")
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
-_REQUIRED: Mapping[str, Any] = {
-    **dict.fromkeys(("name", "fingerprint", "status", "directory", "last_words"), str),
-    **{"values": dict, "metrics": dict, "directives": list, "seconds": int | float},
-    **dict.fromkeys(("num_steps", "step", "attempts"), int),
-}
 _WIDTH = 1000  # of a log that no terminal shows, so that a row stays in one line
 _SECONDS = 2.0  # between two writes while nothing ends
 FAILED = ("failed", "diverged")
@@ -55,18 +45,30 @@ _KEPT = ("step", "metrics", "attempts", "seconds", "last_words", "code", "status
 
 
 def read_table(directory: Path) -> list[Result]:
-    """Return the valid rows of a sweep's results; none before anything was run."""
-    return [row for row in _rows(directory) if row is not None]
+    """Return the rows of a sweep's results; none before anything was run.
+
+    Raises:
+      ConfigError: the table is damaged.
+    """
+    path = directory / TABLE
+    try:
+        return [parse_json(line) for line in read_bytes(path).decode().split("\n") if line]
+    except FileNotFoundError:
+        return []
+    except ValueError as error:
+        raise ConfigError(
+            f"{path} is damaged: {error}. Remove it, and give the command of the sweep again: "
+            "finished points are not run again."
+        ) from error
 
 
 def claim(directory: Path) -> None:
     """Make the directory of a sweep or a search, or join one.
 
     Raises:
-      ConfigError: it holds no sweep, but files that a sweep would replace, or links out of it.
+      ConfigError: it holds no sweep, but files that a sweep would replace.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    require_own_files(directory)
     if not any((directory / name).exists() for name in (LOCK, TABLE)):
         if others := [name for name in _REPLACED if os.path.lexists(directory / name)]:
             raise ConfigError(
@@ -74,33 +76,6 @@ def claim(directory: Path) -> None:
                 "it: name another --run_dir, such as one that does not exist yet."
             )
         (directory / LOCK).touch()
-
-
-def num_damaged(directory: Path) -> int:
-    """Return the number of invalid rows in a sweep's results."""
-    return _rows(directory).count(None)
-
-
-def _rows(directory: Path) -> list[Result | None]:
-    try:
-        text = read_bytes(directory / TABLE).decode(errors="replace")
-    except FileNotFoundError:
-        return []
-    return [_row(line) for line in text.split("\n") if line]
-
-
-def _row(line: str) -> Result | None:
-    try:
-        row = parse_json(line)
-    except ValueError:
-        return None
-    is_row = isinstance(row, dict) and all(
-        isinstance(row.get(name), kind) for name, kind in _REQUIRED.items()
-    )
-    if not is_row or not is_inside(row["directory"]):
-        return None
-    texts = (*row["directives"], *row["values"].values())
-    return row if all(isinstance(one, str) for one in texts) else None
 
 
 def write_table(directory: Path, rows: Sequence[Result]) -> None:
@@ -120,15 +95,10 @@ def write_table(directory: Path, rows: Sequence[Result]) -> None:
 
 
 def csv_of(rows: Iterable[Sequence[Any]]) -> str:
-    """Return rows as a text of comma-separated values, none of which a spreadsheet computes."""
+    """Return rows as a text of comma-separated values."""
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([_inert(cell) for cell in row] for row in rows)
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
-
-
-def _inert(cell: Any) -> Any:
-    """Return a cell with a quote before what would be a formula; numbers stay."""
-    return f"'{cell}" if isinstance(cell, str) and _FORMULA.match(cell) else cell
 
 
 @functools.cache
@@ -165,11 +135,11 @@ def new_row(job: Job) -> Result:
 
 def _resumed_row(job: Job, old: Mapping[str, Result]) -> Result:
     """Return the row of a job before it starts, with what earlier processes recorded."""
-    known = old.get(job.point.fingerprint, {})
-    row = new_row(job) | {key: known[key] for key in _KEPT if key in known}
-    before = known.get("values", {})
+    earlier = old.get(job.point.fingerprint, {})
+    row = new_row(job) | {key: earlier[key] for key in _KEPT if key in earlier}
+    before = earlier.get("values", {})
     if row["values"].keys() < before.keys():  # an earlier sweep had more axes
-        row["name"] = known["name"]
+        row["name"] = earlier["name"]
     row["values"] = {**before, **row["values"]}
     if job.is_done:
         metrics = {**row["metrics"], **job.result()}
@@ -190,16 +160,12 @@ class ResultsTable:
       directory: of the sweep.
       jobs: the points that run now.
       rows: by fingerprint, those of the jobs first.
-      trouble: why the files could not be written last time; None if they were.
-      num_damaged: invalid rows of the table, which are rewritten.
     """
 
     def __init__(self, directory: Path, jobs: Sequence[Job]) -> None:
         self.directory = directory
         self._started: dict[str, float] = {}
         self._written = 0.0
-        self.trouble: str | None = None
-        self.num_damaged = num_damaged(directory)
         old = {row["fingerprint"]: row for row in read_table(directory)}
         self.jobs = list(jobs)
         self.rows = {job.point.fingerprint: _resumed_row(job, old) for job in jobs}
@@ -249,23 +215,15 @@ class ResultsTable:
             self.write()
 
     def write(self) -> None:
-        """Write both files atomically, merged with the rows of other processes.
-
-        If that fails, as on a full disk, `trouble` holds the reason until the next write.
-        """
+        """Write both files atomically, merged with the rows of other processes."""
         self._written = time.monotonic()
-        try:
-            with (self.directory / LOCK).open("ab") as file:
-                wait_for_lock(file)
-                there = {row["fingerprint"]: row for row in read_table(self.directory)}
-                done = {row["fingerprint"] for row in self if row["status"] == "finished"}
-                kept = self._touched | done
-                self.rows |= {key: row for key, row in there.items() if key not in kept}
-                write_table(self.directory, list(self.rows.values()))
-        except OSError as error:
-            self.trouble = f"the results in {self.directory} cannot be written: {error.strerror}."
-            return
-        self.trouble = None
+        with (self.directory / LOCK).open("ab") as file:
+            wait_for_lock(file)
+            there = {row["fingerprint"]: row for row in read_table(self.directory)}
+            done = {row["fingerprint"] for row in self if row["status"] == "finished"}
+            kept = self._touched | done
+            self.rows |= {key: row for key, row in there.items() if key not in kept}
+            write_table(self.directory, list(self.rows.values()))
         self._touched = set(self._started)
 
 
@@ -282,55 +240,6 @@ def changed_code(table: ResultsTable) -> list[str]:
     return [line] if names else []
 
 
-def _described(items: Sequence[Item]) -> dict[str, list[str]]:
-    """Return what a sweep varies, whatever the values and however often it repeats them.
-
-    Its directives outside of the axes, and what its axes are.
-    """
-    axes = [item for item in items if isinstance(item, Axis) and not item.is_repeat]
-    directives = [item for item in items if isinstance(item, str)]
-    return {"directives": directives, "axes": [one for axis in axes for one in axis.identity]}
-
-
-def _sweep_name(sweep: Mapping[str, list[str]]) -> str:
-    base = " ".join(sweep["directives"]) or f"config:{DEFAULT_CONFIG}"
-    return f"{base} over {', '.join(sweep['axes']) or 'nothing'}"
-
-
-def _are_unrelated(one: Mapping[str, list[str]], other: Mapping[str, list[str]]) -> bool:
-    """Return whether neither of two sweeps only varies more of the same config."""
-    first, second = {*one["axes"]}, {*other["axes"]}
-    return one["directives"] != other["directives"] or not (first <= second or second <= first)
-
-
-def record_sweep(directory: Path, items: Sequence[Item]) -> None:
-    """Record in a directory that a sweep runs there, once."""
-    known, sweep = _recorded(directory), _described(items)
-    if sweep not in known:
-        rows = (json.dumps(one, ensure_ascii=False) + "\n" for one in (*known, sweep))
-        write_whole(directory / SWEEPS, "".join(rows))
-
-
-def several_sweeps(directory: Path, items: Sequence[Item] | None = None) -> list[str]:
-    """Return a warning if a directory holds unrelated sweeps, with that of `items` if given."""
-    known = _recorded(directory)
-    if items is not None and (own := _described(items)) not in known:
-        known.append(own)
-    is_mixed = any(_are_unrelated(*two) for two in itertools.combinations(known, 2))
-    line = (
-        f"{directory} holds several sweeps, which a report compares; another --run_dir keeps them "
-        f"apart: {'; '.join(map(_sweep_name, known))}"
-    )
-    return [line] if is_mixed else []
-
-
-def _recorded(directory: Path) -> list[dict[str, list[str]]]:
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # it only serves warnings
-        lines = read_bytes(directory / SWEEPS).decode().splitlines()
-        return [{key: row[key] for key in ("directives", "axes")} for row in map(parse_json, lines)]
-    return []
-
-
 def log_width() -> int:
     """Return how wide tables may be in a log: as the terminal that follows it, if there is one."""
     with contextlib.suppress(ValueError):
@@ -345,12 +254,12 @@ def table(
     head: Sequence[str], rows: Iterable[Sequence[str | Text]], *, numbers: Collection[str] = ()
 ) -> Table:
     """Return a table whose columns of numbers are aligned to the right."""
-    made = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    columns = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     for name in head:
-        made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
+        columns.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-    return made
+        columns.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
+    return columns
 
 
 def points_table(plan: Plan, *, flops_per_second: float) -> Table:
@@ -393,7 +302,7 @@ def results_table(rows: Iterable[Result], objective: Objective | None = None) ->
     """Return the results of points, with the last words of those that failed."""
     rows = list(rows)
     names = dict.fromkeys([*reversed(USUAL), objective.name if objective else "loss"])
-    shown = [one for one in names if any(one in row["metrics"] for row in rows)]
+    shown = [name for name in names if any(name in row["metrics"] for row in rows)]
     words = ["last words"] if any(row["last_words"] for row in rows) else []
     lines: list[list[str | Text]] = []
     for row in rows:
@@ -402,7 +311,7 @@ def results_table(rows: Iterable[Result], objective: Objective | None = None) ->
         values = [row["metrics"].get(name) for name in shown]
         cells = [row["name"], row["fingerprint"][:12], status]
         cells += [f"{row['step']:,}/{row['num_steps']:,}"]
-        cells += [f"{one:.4f}" if isinstance(one, int | float) else "-" for one in values]
+        cells += [f"{value:.4f}" if isinstance(value, int | float) else "-" for value in values]
         lines.append(cells + ([row["last_words"]] if words else []))
     numbers = ("step", *shown)
     return table(("point", "fingerprint", "status", *numbers, *words), lines, numbers=numbers)
@@ -426,7 +335,7 @@ def name_without(row: Result, labels: Collection[str]) -> str:
 def tally(rows: Iterable[Result], count: int) -> str:
     """Return how many of so many points are done, and how many failed."""
     statuses = [row["status"] for row in rows]
-    num_failed = sum(one in FAILED for one in statuses)
+    num_failed = sum(status in FAILED for status in statuses)
     failed = f", {num_failed} failed" if num_failed else ""
     return f"{statuses.count('finished')} of {count} done{failed}"
 
@@ -459,22 +368,21 @@ class Results(list[Result]):
 
     def _verdict(self) -> str:
         """Return which point is the best, by the mean of the runs that repeat it."""
-        by, alike = self._objective or usual(self), dict[Any, list[Result]]()
+        by, groups = self._objective or usual(self), dict[Any, list[Result]]()
         for row in self:
             if row["status"] == "finished" and isinstance(row["metrics"].get(by.name), int | float):
-                values = (one for one in row["values"].items() if not SEED.search(one[0]))
-                alike.setdefault(frozenset(values), []).append(row)
-        if len(alike) < 2 or all(len(rows) == 1 for rows in alike.values()):
-            row = self.best()
-            shown = f"{row['name']}, {by.name} {row['metrics'][by.name]:.4f}" if row else ""
-            return f"best: {shown}" if row else "no result yet"
+                values = (item for item in row["values"].items() if not SEED.search(item[0]))
+                groups.setdefault(frozenset(values), []).append(row)
+        if not groups:
+            return "no result yet"
         means = [
             (statistics.fmean(row["metrics"][by.name] for row in rows), rows)
-            for rows in alike.values()
+            for rows in groups.values()
         ]
-        mean, rows = min(means, key=lambda one: by.sorted_by(one[0]))
+        mean, rows = min(means, key=lambda pair: by.sorted_by(pair[0]))
         count = f", the mean of {len(rows)} runs" if len(rows) > 1 else ""
-        name = name_without(rows[0], [label for label in rows[0]["values"] if SEED.search(label)])
+        repeats = [label for label in rows[0]["values"] if SEED.search(label)]
+        name = name_without(rows[0], repeats) if count else rows[0]["name"]
         return f"best: {name}, {by.name} {mean:.4f}{count}"
 
     def _repr_html_(self) -> str:

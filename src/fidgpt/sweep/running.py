@@ -10,16 +10,17 @@ import torch
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from fidgpt.compose import runs
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
+from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, dump, fingerprint
+from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import results
 from fidgpt.sweep.axes import Axis, Item, with_files_read
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table, several_sweeps
+from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import peak_flops
 from fidgpt.train.estimates.summary_text import UTILISATION
@@ -57,9 +58,8 @@ class Sweep:
         rest = [*with_files_read(item for item in items if not isinstance(item, fdl.Config))]
         if graphs[1:] or (graphs and items[0] is not graphs[0]):
             raise ConfigError("a graph must be the first item: give one, before all directives.")
-        self._given: list[Item] = [*map(fingerprint, graphs), *rest]
-        self.directory = Path(directory or Path("runs") / default_name(self._given))
-        self.items = self._given
+        self.items: list[Item] = [*map(fingerprint, graphs), *rest]
+        self.directory = Path(directory or Path("runs") / default_name(self.items))
         if graphs:
             results.claim(self.directory)
             path = self.directory / f"base-{fingerprint(graphs[0])[:12]}.json"
@@ -74,11 +74,11 @@ class Sweep:
           ConfigErrors: some are wrong, and the first of those are named.
           ConfigError: no run reports the objective.
         """
-        made = plan(self.items, allowed=self.allowed)
+        points = plan(self.items, allowed=self.allowed)
         if self.objective is not None:
-            cfg = compose(made.points[0].directives, own_catalogue(self.allowed)).config
+            cfg = compose(points.points[0].directives, own_catalogue(self.allowed)).config
             refuse_unreportable(self.objective, cfg)
-        return made
+        return points
 
     @property
     def compared_by(self) -> Objective | None:
@@ -97,7 +97,7 @@ class Sweep:
     @property
     def jobs(self) -> list[Job]:
         """The points as command lines and directories, for any runner."""
-        return jobs_of(self.points, self.directory, runs.allow_flags(self.allowed))
+        return jobs_of(self.points, self.directory, allow_flags(self.allowed))
 
     def run(
         self,
@@ -123,7 +123,7 @@ class Sweep:
         """
         every, by = self.jobs, self.compared_by
         table = ResultsTable(self.directory, every)
-        with Screen(table, items=self._given, objective=by, console=console) as screen:
+        with Screen(table, objective=by, console=console) as screen:
             todo = [job for job in every if screen.table.row(job)["status"] != "finished"]
             if len(todo) < len(every):
                 screen.log(f"{len(every) - len(todo)} of {len(every)} points are done already.")
@@ -140,27 +140,26 @@ class Sweep:
         lines = [
             *results.summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done),
             f"in {self.directory}",
-            *(f"warning: {one}" for one in several_sweeps(self.directory, self._given)),
         ]
         return Group(results.points_table(self.plan, flops_per_second=speed), *map(Text, lines))
 
     def _speed(self) -> tuple[float, str]:
         """Return FLOPs per second of the points that ran here, or of this machine."""
-        rows = [one for one in read_table(self.directory) if one["status"] == "finished"]
-        seconds = {one["fingerprint"]: one["seconds"] for one in rows}
-        known = [one for one in self.points if seconds.get(one.fingerprint)]
-        if known:
-            total = sum(seconds[one.fingerprint] for one in known)
-            flops = sum(one.cost.flops for one in known)
-            return flops / total, f"as the {len(known)} that ran so far"
+        rows = [row for row in read_table(self.directory) if row["status"] == "finished"]
+        seconds = {row["fingerprint"]: row["seconds"] for row in rows}
+        timed = [point for point in self.points if seconds.get(point.fingerprint)]
+        if timed:
+            total = sum(seconds[point.fingerprint] for point in timed)
+            flops = sum(point.cost.flops for point in timed)
+            return flops / total, f"as the {len(timed)} that ran so far"
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         basis = f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
         return UTILISATION * peak, f"{basis}, besides the time to start each"
 
     def _repr_html_(self) -> str:
-        known = {row["fingerprint"]: row for row in read_table(self.directory)}
-        rows = [known.get(job.point.fingerprint, new_row(job)) for job in self.jobs]
+        recorded = {row["fingerprint"]: row for row in read_table(self.directory)}
+        rows = [recorded.get(job.point.fingerprint, new_row(job)) for job in self.jobs]
         states = Group(Results(rows, self.compared_by), Text(results.tally(rows, len(rows))))
         return results.as_html(Group(self, states))
 
@@ -175,5 +174,5 @@ def default_name(items: Sequence[Item]) -> str:
     fixed = [item for item in items if isinstance(item, str)]
     names = [item.identity if isinstance(item, Axis) else [item] for item in items]
     digest = hashlib.sha256(repr([one for name in names for one in name]).encode()).hexdigest()
-    base = runs.name_of_base(fixed[:1])
+    base = name_of_base(fixed[:1])
     return f"sweep-{base}-{digest[:8]}"

@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,9 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import optuna
-from numpy.typing import NDArray
 from optuna import distributions, pruners, samplers
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
@@ -28,29 +25,26 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from fidgpt import files
-from fidgpt.compose import runs
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.directives import split_directive, takes_numbers
+from fidgpt.compose.reproduction import allow_flags, train_command
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import split_at_commas
 from fidgpt.model import InitError
+from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import objective as objectives
 from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files_read, written
 from fidgpt.sweep.objective import Objective
-from fidgpt.sweep.points import MOST_POINTS, Maker
+from fidgpt.sweep.points import Maker
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import Result, Results, ResultsTable, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import derive_seed
+from fidgpt.train.run_directory import print_stderr
 
 FILE = "study.journal"
 _LOCK, _PRESENCE = ".journal", ".search.lock"
-_POPULATION = (
-    "Population-based training is left to Ray Tune, each member trained by train.py --resume=RUN "
-    "--config=tag:LearningRate=... --until_step=200 (docs/clusters.md). To end unpromising points "
-    "early, --search=tpe:50 --stop=asha."
-)
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
 _DIGITS = 5  # significant digits of a float, so that a directive stays readable
 _HALVING, _RUNGS = 3, 3  # of that many points ASHA continues one; how often it decides
@@ -122,9 +116,9 @@ def space(text: str) -> Space:
         prefix, right = split_value(text)
         values = split_at_commas(right)
         match = _RANGE.fullmatch(values[0]) if len(values) == 1 else None
-        found = None if match is None else _range(match[1], match[2], text)
-        if found is not None:
-            return Space(text, prefix.lstrip(), found)
+        distribution = None if match is None else _range(match[1], match[2], text)
+        if distribution is not None:
+            return Space(text, prefix.lstrip(), distribution)
     directives = axis_values(text, flag="--space")
     if len(set(directives)) < 2:
         raise ConfigError(
@@ -132,22 +126,20 @@ def space(text: str) -> Space:
             "range(64,513,64) or several values separated by commas."
         )
     prefix = split_value(directives[0])[0]
-    choices = tuple(one.removeprefix(prefix) for one in directives)
+    choices = tuple(directive.removeprefix(prefix) for directive in directives)
     return Space(text, prefix, distributions.CategoricalDistribution(choices))
 
 
 def _range(kind: str, inside: str, text: str) -> Distribution | None:
     """Return the range of a call, or None if the call lists values as on an axis."""
     try:
-        numbers = [float(one) for one in inside.split(",")]
+        numbers = [float(number) for number in inside.split(",")]
     except ValueError:
         return None
     if kind == "range":
         numbers = [*numbers, 1.0] if len(numbers) == 2 else numbers
         if len(numbers) != 3 or not all(map(float.is_integer, numbers)) or numbers[2] < 1:
             return None
-        if max(map(abs, numbers)) >= 2**63:
-            raise ConfigError(f"--space={text} holds integers of more than 64 bits.")
         first, end, step = map(int, numbers)
         last = first + (end - 1 - first) // step * step
         if last <= first:
@@ -175,17 +167,16 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
     Raises:
       ConfigError: there is no such sampler, or it cannot sample these spaces.
     """
-    known: dict[str, MakeSampler] = {
+    factories: dict[str, MakeSampler] = {
         "tpe": lambda seed: samplers.TPESampler(
             seed=seed, multivariate=True, constant_liar=parallel
         ),
         "random": lambda seed: samplers.RandomSampler(seed=seed),
         "grid": lambda _: samplers.GridSampler(grid_of(spaces), seed=0),
-        "cmaes": lambda seed: CmaEsSampler(spaces, seed=seed),
+        "cmaes": lambda seed: samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False),
     }
-    if name not in known:
-        advice = _POPULATION if name == "pbt" else suggest(name, known)
-        raise ConfigError(f"--search={name}: there is no such sampler. {advice}")
+    if name not in factories:
+        raise ConfigError(f"--search={name}: there is no such sampler. {suggest(name, factories)}")
     if name == "grid":
         grid_of(spaces)
     if name == "cmaes" and sum(space.values is None for space in spaces) < 2:
@@ -193,113 +184,22 @@ def sampler_factory(name: str, spaces: Sequence[Space], *, parallel: bool) -> Ma
             "--search=cmaes needs at least two continuous ranges, such as "
             "--space=tag:LearningRate=log(1e-5,1e-1): use --search=tpe."
         )
-    return known[name]
+    return factories[name]
 
 
 def grid_of(spaces: Sequence[Space]) -> dict[str, list[Any]]:
     """Return all values of every space by its name.
 
     Raises:
-      ConfigError: a space is continuous, or they make more points than anyone trains.
+      ConfigError: a space is continuous.
     """
-    grid: dict[str, Sequence[Any]] = {}
-    for one in spaces:
-        if one.values is None:
+    for space in spaces:
+        if space.values is None:
             raise ConfigError(
-                f"--space={one.text} is continuous, and --search=grid tries all values: add their "
-                "count, as in log(first, last, count)."
+                f"--space={space.text} is continuous, and --search=grid tries all values: add "
+                "their count, as in log(first, last, count)."
             )
-        grid[one.name] = one.values
-    if (size := math.prod(map(len, grid.values()))) > MOST_POINTS:
-        raise ConfigError(
-            f"--search=grid tries all values, which make {size:,} points, and {MOST_POINTS:,} are "
-            "the most: choose among them by --search=random:100."
-        )
-    return {name: [*values] for name, values in grid.items()}
-
-
-class CmaEsSampler(samplers.BaseSampler):
-    """CMA-ES (Hansen, arXiv:1604.00772) on the ranges of numbers; the rest is chosen at random.
-
-    Its state is computed from the finished trials. Optuna's own sampler stores it in the study as
-    a pickle, which would run code of whoever wrote the study.
-
-    Args:
-      spaces: what is chosen.
-      seed: of the next choice.
-    """
-
-    def __init__(self, spaces: Sequence[Space], *, seed: int) -> None:
-        self._ranges: dict[str, Any] = {
-            one.name: one.distribution for one in spaces if not _is_choice(one)
-        }
-        self._seed = seed
-        self._random = samplers.RandomSampler(seed=seed)
-
-    def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:
-        return self._ranges
-
-    def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:
-        import cmaes  # late: few searches use it
-
-        size = len(self._ranges)
-        optimizer = cmaes.CMA(
-            mean=np.full(size, 0.5),
-            sigma=1 / 6,  # of the unit cube, as in Optuna
-            bounds=np.tile([0.0, 1.0], (size, 1)),
-            seed=self._seed,
-            n_max_resampling=10 * size,
-        )
-        sign = -1 if study.direction == optuna.study.StudyDirection.MAXIMIZE else 1
-        known = [
-            (self._unit(one.params), sign * one.value)
-            for one in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-            if one.value is not None and self._holds(one.params)
-        ]
-        for first in range(
-            0, len(known) - optimizer.population_size + 1, optimizer.population_size
-        ):
-            optimizer.tell(known[first : first + optimizer.population_size])
-        point = zip(self._ranges.items(), optimizer.ask(), strict=True)
-        return {name: _from_unit(one, float(x)) for (name, one), x in point}
-
-    def sample_independent(
-        self, study: Any, trial: Any, param_name: str, param_distribution: Any
-    ) -> Any:
-        return self._random.sample_independent(study, trial, param_name, param_distribution)
-
-    def _holds(self, params: Mapping[str, Any]) -> bool:
-        """Return whether a trial, of whoever wrote the study, has a number of every range."""
-        values = ((params.get(name), one) for name, one in self._ranges.items())
-        return all(isinstance(v, int | float) and r.low <= v <= r.high for v, r in values)
-
-    def _unit(self, params: Mapping[str, Any]) -> NDArray[Any]:
-        """Return a point of the unit cube."""
-        bounds = {name: _bounds(one) for name, one in self._ranges.items()}
-        scaled = {name: _scale(one)(params[name]) for name, one in self._ranges.items()}
-        return np.array([(scaled[n] - low) / (high - low) for n, (low, high) in bounds.items()])
-
-
-def _is_choice(space: Space) -> bool:
-    return isinstance(space.distribution, distributions.CategoricalDistribution)
-
-
-def _scale(one: Any) -> Callable[[float], float]:
-    return math.log if one.log else float
-
-
-def _bounds(one: Any) -> tuple[float, float]:
-    return _scale(one)(one.low), _scale(one)(one.high)
-
-
-def _from_unit(one: Any, x: float) -> float | int:
-    """Return the value of a range for a number between 0 and 1."""
-    low, high = _bounds(one)
-    value = low + x * (high - low)
-    value = min(one.high, max(one.low, math.exp(value) if one.log else value))
-    if isinstance(one, distributions.IntDistribution):
-        return int(one.low + round((value - one.low) / one.step) * one.step)
-    return value
+    return {space.name: [*(space.values or ())] for space in spaces}
 
 
 class SamplerPerTrial(samplers.BaseSampler):
@@ -351,8 +251,7 @@ def pruner(name: str | None, *, num_steps: int) -> pruners.BasePruner:
     if name == "asha":
         first = max(1, num_steps // _HALVING**_RUNGS)
         return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=_HALVING)
-    advice = _POPULATION if name == "pbt" else suggest(name, ("asha", "median"))
-    raise ConfigError(f"--stop={name}: there is no such rule. {advice}")
+    raise ConfigError(f"--stop={name}: there is no such rule. {suggest(name, ('asha', 'median'))}")
 
 
 @dataclass(frozen=True)
@@ -384,7 +283,7 @@ class Found:
         if (row := self.best) is not None:
             value = row["metrics"][self.objective.name]
             lines.append(f"best: {row['name']}, {self.objective.name} {value:.4f}")
-            lines.append(f"  {runs.train_command(row['directives'], allowed=self.allowed)}")
+            lines.append(f"  {train_command(row['directives'], allowed=self.allowed)}")
         return Group(results_table(self.results, self.objective), *map(Text, lines))
 
 
@@ -425,9 +324,6 @@ class Search:
             raise ConfigError(
                 "a search needs a space: --space='tag:LearningRate=log(1e-4,1e-2)', in quotes."
             )
-        names = [one.name for one in self.spaces]
-        if duplicate := next((name for name in names if names.count(name) > 1), None):
-            raise ConfigError(f"two spaces choose {duplicate}: remove one of them.")
         self.sampler = sampler.partition(":")[0]
         sampler_factory(self.sampler, self.spaces, parallel=False)
         self.num_trials = _num_trials(sampler, self.spaces)
@@ -435,18 +331,18 @@ class Search:
         directives = [item for item in items if isinstance(item, str)]
         self._content = {
             "directives": directives,
-            "spaces": [one.text for one in self.spaces],
+            "spaces": [space.text for space in self.spaces],
             "objective": self.objective.text,
         }
         texts = [item if isinstance(item, str) else item.text for item in items]
         digest = hashlib.sha256(repr([texts, self.objective.text]).encode()).hexdigest()[:8]
-        name = f"search-{runs.name_of_base(directives)}-{digest}"
+        name = f"search-{name_of_base(directives)}-{digest}"
         self.directory = Path(directory or Path("runs") / name)
 
     @property
     def distributions(self) -> dict[str, Any]:
         """What is chosen, by name."""
-        return {one.name: one.distribution for one in self.spaces}
+        return {space.name: space.distribution for space in self.spaces}
 
     @cached_property
     def points(self) -> Maker:
@@ -457,11 +353,11 @@ class Search:
           ConfigError: no run reports the objective.
         """
         items = [item if isinstance(item, str) else item.axis() for item in self.items]
-        made = Maker(items, own_catalogue(self.allowed))
-        graph = made.graph(made.first)
-        raise_all(made.effects[0])
+        maker = Maker(items, own_catalogue(self.allowed))
+        graph = maker.graph(maker.first)
+        raise_all(maker.effects[0])
         objectives.refuse_unreportable(self.objective, graph)
-        return made
+        return maker
 
     def job(self, values: Mapping[str, Any]) -> Job:
         """Return the job of values by the names of their spaces.
@@ -469,11 +365,11 @@ class Search:
         Raises:
           ConfigError, InitError: the point fails its checks.
         """
-        return self._job([one.choice(values[one.name]) for one in self.spaces])
+        return self._job([space.choice(values[space.name]) for space in self.spaces])
 
     def _job(self, chosen: Sequence[Choice]) -> Job:
         point = self.points.point(chosen, self.points.graph(chosen))
-        return jobs_of([point], self.directory, runs.allow_flags(self.allowed))[0]
+        return jobs_of([point], self.directory, allow_flags(self.allowed))[0]
 
     def study(self, *, parallel: bool = False) -> optuna.Study:
         """Open the study, which several processes may share, creating it if there is none.
@@ -496,12 +392,12 @@ class Search:
             direction="maximize" if self.objective.is_larger_better else "minimize",
         )
         for name, value in self._content.items():
-            known = study.user_attrs.get(name)
-            if known is None:
+            recorded = study.user_attrs.get(name)
+            if recorded is None:
                 study.set_user_attr(name, value)
-            elif known != value:
+            elif recorded != value:
                 raise ConfigError(
-                    f"{self.directory} holds a search with {name} {json.dumps(known)}, and this "
+                    f"{self.directory} holds a search with {name} {json.dumps(recorded)}, and this "
                     f"one has {json.dumps(value)}: name another --run_dir."
                 )
         return study
@@ -571,7 +467,6 @@ class Driver(Screen):
             console=console,
             num_jobs=search.num_trials,
             objective=search.objective,
-            items=search.points.items,
         )
         self.num_refused = self.num_known = 0
         self._search = search
@@ -586,8 +481,6 @@ class Driver(Screen):
         without its driver is waited for before anything is chosen, so that its value counts;
         points of other drivers are waited for in the end, in case their process dies.
         """
-        if len(self.table.rows) < len(self._trials):
-            self._recover_rows()
         yield from self._unfinished(wait=is_alone)
         while (trial := self.ask()) is not None:
             if (job := self._job(trial, is_new=True)) is not None:
@@ -614,29 +507,20 @@ class Driver(Screen):
         with contextlib.suppress(optuna.exceptions.UpdateFinishedTrialError):
             self._study.tell(trial, value, state=state, skip_if_finished=True)
 
-    def _recover_rows(self) -> None:
-        """Restore rows that the table has lost, of trials that are finished."""
-        for trial in (one for one in self._trials if one.state.is_finished()):
-            with contextlib.suppress(ConfigError, InitError):  # it was refused then, too
-                job = self._search.job(trial.params)
-                known = job.point.fingerprint in self.table.rows
-                if not known and job.directory.exists():
-                    self.table.add(job)
-
     def _unfinished(self, *, wait: bool) -> Iterator[Job | None]:
         """Yield what was begun before, or by other processes, and is not running now."""
         while True:
-            mine = {one.number for trials in self._open.values() for one in trials}
-            left = [one for one in self._trials if one.state == TrialState.RUNNING]
-            left = [one for one in left if one.number not in mine]
-            for known in left:
-                trial = optuna.Trial(self._study, known._trial_id)
+            mine = {trial.number for trials in self._open.values() for trial in trials}
+            running = [trial for trial in self._trials if trial.state == TrialState.RUNNING]
+            others = [trial for trial in running if trial.number not in mine]
+            for other in others:
+                trial = optuna.Trial(self._study, other._trial_id)
                 for name, distribution in self._search.distributions.items():
                     if name not in trial.params:  # its process was killed before it chose
                         trial._suggest(name, distribution)
                 if (job := self._job(trial, is_new=False)) is not None:
                     yield job
-            if not (left and wait):
+            if not (others and wait):
                 return
             yield None
 
@@ -706,24 +590,31 @@ class Driver(Screen):
 
 
 def _open_journal(directory: Path) -> JournalStorage:
-    """Open the storage of a search, removing a last line that was cut short."""
+    """Open the storage of a search; a damaged file is moved aside.
+
+    The search then makes its choices again, and takes over what its points have reported.
+    """
     path, lock = directory / FILE, JournalFileOpenLock(str(directory / _LOCK))
-    lock.acquire()
-    text = path.read_bytes() if path.exists() else b""
-    if not text.endswith(b"\n") and text:
-        os.truncate(path, text.rfind(b"\n") + 1)
-    lock.release()
-    return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    try:
+        lock.acquire()
+        text = path.read_bytes() if path.exists() else b""
+        lock.release()
+        if not text.endswith(b"\n") and text:
+            raise ValueError("its last line is incomplete")
+        return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
+    except OSError:
+        raise
+    except Exception as error:  # Optuna does not expect other lines than its own
+        path.rename(path.with_suffix(".damaged"))
+        print_stderr(f"warning: {path} is damaged ({error}): its points are chosen again.")
+        return _open_journal(directory)
 
 
-def _num_trials(text: str, among: Sequence[Space]) -> int:
+def _num_trials(text: str, spaces: Sequence[Space]) -> int:
     """Return the number of trials; a grid has no more than all of its points."""
-    name, colon, count = text.partition(":")
-    size = 0
-    if name == "grid":
-        size = math.prod(map(len, grid_of(among).values()))
-    if name == "grid" and not colon:
-        return size
-    if not count.isdecimal() or int(count) < 1:
+    name, _, count = text.partition(":")
+    size = math.prod(map(len, grid_of(spaces).values())) if name == "grid" else math.inf
+    number = int(count) if count.isdecimal() else 0
+    if not number and name != "grid":
         raise ConfigError(f"--search={text} needs the number of points: write --search={name}:50.")
-    return min(int(count), size or int(count))
+    return int(min(number or size, size))

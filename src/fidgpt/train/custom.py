@@ -4,7 +4,6 @@ import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from fidgpt.train.device import first_line
 
 _KNOWN = {"fidgpt", "torch", "numpy", "jaxtyping", "tokenizers", "safetensors"}
-INTERNAL = {*vars(nn.Module())}  # attributes that every module of torch has
+_SKIPPED = {*vars(nn.Module()), "init"} - {"_modules"}  # of torch's modules
 
 
 def is_custom(kind: object) -> bool:
@@ -35,54 +34,41 @@ def custom_part(value: object) -> Any:
     """
     waiting, seen = [value], set[int]()
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, functools.partial):
-            waiting += [*one.keywords.values(), *one.args, one.func]
-        elif isinstance(one, type) or inspect.isroutine(one):
-            if is_custom(one) and not isinstance(one, type(len)):
-                return one
-        elif isinstance(one, list | tuple | dict):
-            waiting += list(one.values() if isinstance(one, dict) else one)[:100]
-        elif id(one) not in seen and not isinstance(one, Tensor):
-            seen.add(id(one))
-            if (custom := custom_class(type(one))) is not None:
+        part = waiting.pop()
+        if isinstance(part, functools.partial):
+            waiting += [*part.keywords.values(), *part.args, part.func]
+        elif isinstance(part, type) or inspect.isroutine(part):
+            if is_custom(part) and not isinstance(part, type(len)):
+                return part
+        elif isinstance(part, list | tuple | dict):
+            waiting += list(part.values() if isinstance(part, dict) else part)[:100]
+        elif id(part) not in seen and not isinstance(part, Tensor):
+            seen.add(id(part))
+            if (custom := custom_class(type(part))) is not None:
                 return custom
-            if type(one).__module__.startswith(("fidgpt.", "torch.nn.")):
-                skipped = {*INTERNAL, "init"} - {"_modules"} if isinstance(one, nn.Module) else ()
-                own = getattr(one, "__dict__", {})
-                waiting += [held for name, held in own.items() if name not in skipped]
+            if type(part).__module__.startswith(("fidgpt.", "torch.nn.")):
+                held = getattr(part, "__dict__", {})
+                waiting += [held[name] for name in held if name not in _SKIPPED]
     return None
 
 
-def _source(kind: Any, methods: Sequence[str]) -> str:
-    """Return the file and line of the first method that a class defines, or of a function."""
-    own = [vars(base) for base in getattr(kind, "__mro__", ()) if is_custom(base)]
-    defined = [base[name] for name in methods for base in own if name in base]
-    function = inspect.unwrap(defined[0] if defined else kind)
-    try:
-        file = inspect.getsourcefile(function) or ""
-        code = getattr(function, "__code__", None)
-        line = code.co_firstlineno if code else inspect.getsourcelines(function)[1]
-    except (OSError, TypeError):  # made without a file
-        return kind.__module__
-    path = Path(file)
-    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-    return f"{short}:{line}"
-
-
-def describe(path: str, part: object, custom: Any, *methods: str) -> str:
+def describe(path: str, part: object, custom: Any) -> str:
     """Return `path (Class, file:line)` of a component that is, or holds, something custom.
 
     Args:
       path: in the model or the run.
       part: the component.
       custom: the custom class or function.
-      methods: whose line is shown, the first that the class defines; else that of the class.
     """
-    where = _source(custom, methods)
-    if custom_class(type(part)) is custom or custom is part:
-        return f"{path} ({custom.__name__}, {where})"
-    return f"{path} ({type(part).__name__} with {custom.__name__}, {where})"
+    try:
+        file = Path(inspect.getsourcefile(custom) or "")
+        short = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
+        where = f"{short}:{max(inspect.getsourcelines(custom)[1], 1)}"
+    except (OSError, TypeError):  # made without a file
+        where = custom.__module__
+    is_custom_itself = custom_class(type(part)) is custom or custom is part
+    kind = "" if is_custom_itself else f"{type(part).__name__} with "
+    return f"{path} ({kind}{custom.__name__}, {where})"
 
 
 def failure(error: Exception) -> str:

@@ -177,15 +177,6 @@ class TagsChanged(Change):
         return ", ".join([*lost, *(f"tagged {name}" for name in self.added)])
 
 
-@dataclass(frozen=True, slots=True)
-class ItemMoved(Change):
-    """An item of a list whose order among the others has changed."""
-
-    @property
-    def detail(self) -> str:
-        return f"{describe(self.new.value)}, was {self.old.path}"
-
-
 def describe(value: Any) -> str:
     """Return a plain value as in code; a part as a call on one line, its own parts as `X()`.
 

@@ -12,9 +12,10 @@ import fiddle as fdl
 from fidgpt.collection import gc_paused
 from fidgpt.graph import cloning, fiddle, formulas, hints
 from fidgpt.graph.binding import Resolved
+from fidgpt.graph.bound import Argument, BoundGraph
 from fidgpt.graph.difference import changes
+from fidgpt.graph.identity import is_same, value_key
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.storage.bound import Argument, BoundGraph, value_key
 from fidgpt.graph.walk import (
     IS_NODE,
     IS_PART,
@@ -28,10 +29,9 @@ from fidgpt.graph.walk import (
 
 PlaceKey = tuple[int, str]  # the identity of a node, and the step to what it holds
 Keys = Sequence[Sequence[Hashable]]  # of each item, the strictest key first
-Pair = tuple[int | None, int | None, bool]  # positions, None without a partner; whether it moved
-# How two graphs differ at an edge. An item has another position if it stands before or after others
-# than it did; a value that is inherited may be the same.
-_Finding = tuple[Literal["tags", "position", "call", "value"], "Edge"]
+Pair = tuple[int | None, int | None]  # positions, None without a partner
+# How two graphs differ at an edge; a value that is inherited may be the same.
+_Finding = tuple[Literal["tags", "call", "value"], "Edge"]
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +61,6 @@ class Edge:
       at: the walk that reached it.
       lost: the names of the tags that it lost.
       added: the names of those that it got.
-      is_moved: whether it is an item that has left its position among the others.
       like: for an item that was added, the old item that it resembles.
       copy: the walk that compares a new part here with the old one that it is a copy of.
       is_in_formula: whether it is inside of a formula, which is a value as its text has it.
@@ -74,7 +73,6 @@ class Edge:
     at: _Pass
     lost: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
-    is_moved: bool = False
     like: Any = None
     copy: _Pass | None = None
     is_in_formula: bool = False
@@ -161,13 +159,13 @@ class Comparison:
         """Return whether both graphs hold the same at an edge: paired parts, or equal values."""
         old, new = edge.old.value, edge.new.value
         if not self.old.has_parts(old) and not self.new.has_parts(new):
-            return old is new or value_key(old) == value_key(new)
+            return is_same(old, new)
         was, at = self._was.get(id(new), (None, None))
         is_paired = was is old and (at is self._all or at is edge.at)
         return is_paired or (id(old), id(new)) in self._containers
 
-    def changed_edges(self) -> Iterator[tuple[Edge, changes.Change | None]]:
-        """Yield the edges that differ, each with its change; None if it follows from another."""
+    def differences(self) -> Iterator[changes.Change]:
+        """Yield how the graphs differ, without what follows from other changes."""
         found = list(_in_order(self._all.found))
         changed = {
             place
@@ -180,24 +178,22 @@ class Comparison:
             if aspect == "value" and edge.is_inherited and self.is_same(edge):
                 continue
             if edge.is_in_formula:
-                yield edge, None
                 continue
             old, new = self._side(0, edge), self._side(1, edge)
             match aspect:
                 case "tags":
-                    yield edge, changes.TagsChanged(old, new, edge.lost, edge.added)
-                case "position":
-                    yield edge, changes.ItemMoved(old, new)
+                    yield changes.TagsChanged(old, new, edge.lost, edge.added)
                 case "call":
-                    yield edge, changes.PartReplaced(old, new)
+                    yield changes.PartReplaced(old, new)
                 case "value":
                     sources = [one.binding for one in (edge.old, edge.new) if one.binding]
                     follows = edge.is_only_inherited and any(
                         (id(one.node.value), step_to(one.key)) in changed for one in sources
                     )
-                    yield edge, None if follows else self._value_change(edge, old, new)
+                    if not follows:
+                        yield self._value_change(edge, old, new)
                     inside, self._inside = self._inside, []
-                    yield from ((edge, change) for change in inside)
+                    yield from inside
 
     def _walk(self, edges: Iterable[Edge]) -> None:
         stack = list(edges)[::-1]
@@ -214,8 +210,6 @@ class Comparison:
         found, old, new = edge.at.found, edge.old.value, edge.new.value
         if edge.lost or edge.added:
             found.append(("tags", edge))
-        if edge.is_moved:
-            found.append(("position", edge))
         if edge.is_inherited:
             found.append(("value", edge))
         elif IS_PART[type(old)] and IS_PART[type(new)]:
@@ -292,11 +286,11 @@ class Comparison:
         for item, own in zip(old, keys[0], strict=True):
             for key in own if IS_PART[type(item)] else ():
                 likes.setdefault(key, item)
-        for i, j, is_moved in _align(*keys):
+        for i, j in _align(*keys):
             steps = None if i is None else f"[{i}]", None if j is None else f"[{j}]"
             one = Argument(fdl.NO_VALUE if i is None else old[i])
             other = Argument(fdl.NO_VALUE if j is None else new[j])
-            item = Edge((old, new), steps, one, other, edge.at, is_moved=is_moved)
+            item = Edge((old, new), steps, one, other, edge.at)
             if i is None and IS_PART[type(other.value)]:
                 item.like = next((likes[key] for key in keys[1][j or 0] if key in likes), None)
             yield item
@@ -445,9 +439,9 @@ def diff(old: Any, new: Any) -> changes.Changes:
     Raises:
       ConfigErrors: one of the graphs cannot be bound.
     """
-    found = Comparison(old, new).changed_edges()
+    found = Comparison(old, new).differences()
     roots = [one.root if isinstance(one, BoundGraph | Resolved) else one for one in (old, new)]
-    return changes.Changes((one for _, one in found if one is not None), *roots)
+    return changes.Changes(found, *roots)
 
 
 def since(base: Any, root: Any, *, name: str) -> str:
@@ -488,40 +482,28 @@ def _align(old: Keys, new: Keys) -> list[Pair]:
 
     Items that agree in their first key are paired first, keeping the order of both lists; between
     these, items that agree in the next key; and so on. The rest of a gap is paired by position if
-    the gap is equally long in both lists. Remaining items that agree in their first key have moved.
+    the gap is equally long in both lists.
 
     Lists of one length whose items agree in their last key are paired by position if that takes no
     more changes: of many equal items, one that differs from the rest did not come from elsewhere.
     """
-    aligned = _aligned(old, new)
+    pairs = dict(_pairs(old, new, (0, len(old)), (0, len(new)), 0))
+    old_of = {j: i for i, j in pairs.items()}
+    placed: list[tuple[int, Pair]] = [(j, (old_of.get(j), j)) for j in range(len(new))]
+    after = -1
+    for i in range(len(old)):
+        after = pairs.get(i, after)
+        if i not in pairs:
+            placed.append((after, (i, None)))
+    aligned = [pair for _, pair in sorted(placed, key=lambda place: place[0])]
     if len(old) != len(new) or any(a[-1] != b[-1] for a, b in zip(old, new, strict=True)):
         return aligned
-    by_position: list[Pair] = [(i, i, False) for i in range(len(old))]
+    by_position: list[Pair] = [(i, i) for i in range(len(old))]
     return min(by_position, aligned, key=lambda pairs: _num_changes(pairs, old, new))
 
 
 def _num_changes(pairs: Sequence[Pair], old: Keys, new: Keys) -> int:
-    return sum(i is None or j is None or moved or old[i][0] != new[j][0] for i, j, moved in pairs)
-
-
-def _aligned(old: Keys, new: Keys) -> list[Pair]:
-    kept = dict(_pairs(old, new, (0, len(old)), (0, len(new)), 0))
-    old_of = {j: i for i, j in kept.items()}
-    waiting: dict[Hashable, list[int]] = {}
-    for i in reversed(range(len(old))):
-        if i not in kept:
-            waiting.setdefault(old[i][0], []).append(i)
-    placed: list[tuple[int, Pair]] = []
-    for j, keys in enumerate(new):
-        is_moved = j not in old_of and bool(waiting.get(keys[0]))
-        i = waiting[keys[0]].pop() if is_moved else old_of.get(j)
-        placed.append((j, (i, j, is_moved)))
-    gone, after = {i for found in waiting.values() for i in found}, -1
-    for i in range(len(old)):
-        after = kept.get(i, after)
-        if i in gone:
-            placed.append((after, (i, None, False)))
-    return [pair for _, pair in sorted(placed, key=lambda place: place[0])]
+    return sum(i is None or j is None or old[i][0] != new[j][0] for i, j in pairs)
 
 
 def _pairs(

@@ -142,8 +142,7 @@ def _changed_since(path: str, given: Mapping[str, Any], part: Any) -> Iterator[U
 def _other_item(ref: ParameterRef, was: list[Any], now: list[Any], index: int) -> Unmet | None:
     """Return an error if the item of a list is another one than it was.
 
-    In a list of another length it is the same one if there is no second of its kind, unless the
-    list repeats, and its items stand for others then.
+    If the length changed, match unique items; items of repeated lists never match.
     """
     wrong = difference_text(was[index], now[index])
     if len(was) != len(now):

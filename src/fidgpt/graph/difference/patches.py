@@ -8,7 +8,8 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import cloning, edits, errors, fiddle
+from fidgpt.graph import cloning, codec, errors, fiddle, files
+from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference.changes import Changes
 from fidgpt.graph.difference.comparison import Comparison
 from fidgpt.graph.difference.expectations import expected, renumbered, unmet
@@ -21,9 +22,9 @@ from fidgpt.graph.difference.places import (
     outside,
     text_of,
 )
+from fidgpt.graph.files import VERSION, add_tags, head_of, key_of, new_part
+from fidgpt.graph.identity import is_same
 from fidgpt.graph.paths import ParameterRef
-from fidgpt.graph.storage import bound, codec, files
-from fidgpt.graph.storage.files import VERSION, add_tags, head_of, key_of, new_part
 from fidgpt.graph.walk import IS_NODE, IS_PART, children, join, nodes, step_from, step_to, title
 
 FORMAT = "fidgpt.patch"
@@ -40,8 +41,7 @@ class Patch:
       changes: by the path of a place in the old graph, what it held and holds: `old` and `new`
         value, `call` and `tags`.
       parts: the new nodes by their path in the new graph.
-      expects: what else the old graph holds, by path, as far as the changes rest on it; nothing
-        is known of that in patches of earlier versions.
+      expects: what else the old graph holds, by path, as far as the changes rest on it.
     """
 
     changes: Entries
@@ -79,7 +79,7 @@ class _Maker:
     """Collects all places in which two graphs differ."""
 
     def __init__(self, old: Any, new: Any) -> None:
-        graphs = [bound.BoundGraph(root, bound=False) for root in (old, new)]  # as written
+        graphs = [BoundGraph(root, bound=False) for root in (old, new)]  # as written
         self.comparison = Comparison(*graphs)
         self._changes: dict[str, dict[str, Any]] = {}
         self._parts: dict[str, dict[str, Any]] = {}
@@ -175,7 +175,7 @@ def _is_alike(old: Any, new: Any, are_parts_alike: Callable[[Any, Any], bool]) -
     if IS_PART[type(old)] or IS_PART[type(new)]:
         return are_parts_alike(old, new)
     if fiddle.kind_of(old) is not fiddle.kind_of(new) or not IS_NODE[type(new)]:
-        return bound.value_key(old) == bound.value_key(new)
+        return is_same(old, new)
     items = list(both(dict(children(old)), dict(children(new)), fdl.NO_VALUE))
     return len(old) == len(new) and all(_is_alike(*pair, are_parts_alike) for _, pair in items)
 
@@ -314,7 +314,7 @@ def _outdated(root: Any, made: Mapping[str, Any], entries: Entries) -> Iterator[
 
     def is_alike(now: Any, new: Any) -> bool:  # copies are compared by themselves
         is_copy = id(new) in inner and isinstance(now, fdl.Buildable)
-        return is_copy or edits.is_same(now, new)
+        return is_copy or is_same(now, new)
 
     reported: set[str] = set()
     for name, like in copies.items():

@@ -6,10 +6,9 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, formulas
+from fidgpt.graph import codec, errors, fiddle, files, formulas
 from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.paths import ParameterRef, parse_path
-from fidgpt.graph.storage import codec, files
 from fidgpt.graph.walk import IS_NODE, title
 
 
@@ -75,19 +74,10 @@ def _text_of_new(entry: Mapping[str, Any]) -> str:
 
 
 def difference_text(was: Any, now: Any) -> str | None:
-    """Return how a place differs from what `outside` returned; None if it does not.
-
-    Patches of earlier versions do not have the texts of formulas.
-    """
-    if repr(was) in (repr(now), repr(_without_texts(now))):
+    """Return how a place differs from what `outside` returned; None if it does not."""
+    if repr(was) == repr(now):
         return None
     return f"it was {text_of(was)} when the difference was taken, but is {text_of(now)}"
-
-
-def _without_texts(now: Any) -> Any:
-    if isinstance(now, list):
-        return [_without_texts(one) for one in now]
-    return {"a": "formula"} if isinstance(now, dict) and [*now] == ["formula"] else now
 
 
 def keys_of(path: str) -> list[fiddle.Key]:

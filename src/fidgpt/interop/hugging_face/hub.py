@@ -273,7 +273,7 @@ def fitting_member(
         model_type is unknown.
     """
     tried = families().values() if model_type is None else [family_of(model_type)]
-    misfits: list[tuple[bool, int, Family, list[str]]] = []
+    mismatches: list[tuple[bool, int, Family, list[str]]] = []
     for family in tried:
         try:
             settings = read_settings(family, model, seq_len=seq_len)
@@ -282,7 +282,7 @@ def fitting_member(
             built = member.built()
         except ConfigError as error:  # the keys of the family cannot describe it
             lines = str(error).splitlines()
-            misfits.append((not isinstance(error, UnknownScaling), len(lines), family, lines))
+            mismatches.append((not isinstance(error, UnknownScaling), len(lines), family, lines))
             continue
         wrong = [
             f"{one.path} is {one.ours}, there {one.theirs}" for one in differences(model, built)
@@ -292,8 +292,8 @@ def fitting_member(
             wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
         if not wrong:
             return member, found
-        misfits.append((False, len(wrong), family, wrong))
-    *_, family, wrong = min(misfits, key=lambda one: one[:2])
+        mismatches.append((False, len(wrong), family, wrong))
+    *_, family, wrong = min(mismatches, key=lambda one: one[:2])
     message = (
         "no family of the hub that fidgpt knows computes what this model computes. Nearest is "
         f"{family.architecture}"

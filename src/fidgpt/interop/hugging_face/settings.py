@@ -38,7 +38,6 @@ _SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling, "yarn": YaRN}  # 
 _KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
-_MAY_BE_ZERO = {"eps", "route_scale", "first_dense", "num_full", "mscale", _SHARPNESS}
 _PER_LAYER = ("layer_types", "roped")
 _PARTIAL = "partial_rotary_factor"
 _IN_ROPE = {"rope_theta", _PARTIAL}
@@ -125,8 +124,6 @@ def read_config(directory: Path) -> HubConfig:
 
 def _rope(found: HubConfig) -> HubConfig:
     scaling, rope = (found.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
-    if wrong := [one for one in (scaling, rope) if not isinstance(one, dict)]:
-        raise ConfigError(f"its RoPE is {wrong[0]!r:.60}, but must be a mapping.")
     result: HubConfig = {"rope_scaling": None}
     if FULL in rope or SLIDING in rope:
         local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
@@ -202,20 +199,16 @@ def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
         if default is inspect.Parameter.empty:
             raise ConfigError(f"{key} is missing, and has no default")
         return {}
-    return {name: _checked(key, value, hint, may_be_zero=name in _MAY_BE_ZERO)}
+    return {name: _checked(key, value, hint)}
 
 
-def _checked(key: str, value: Any, hint: Any, *, may_be_zero: bool = False) -> Any:
+def _checked(key: str, value: Any, hint: Any) -> Any:
     """Return a value of config.json, converted as an annotation requires.
 
     Raises:
-      ConfigError: it does not fit, or is negative, infinite or zero.
+      ConfigError: it does not fit.
     """
     value = as_asked(value, hint)
-    is_number = type(value) in (int, float)
-    if is_number and not (0 < value < math.inf or (value == 0 and may_be_zero)):
-        least = "at least 0" if may_be_zero else "above 0"
-        raise ConfigError(f"{key}={value!r} must be finite and {least}")
     if not fits(value, hint):
         raise ConfigError(f"{key}={value!r:.60} must be {name_of(hint)}")
     return value
@@ -272,8 +265,6 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
         arguments["amplitude"], arguments["sharpness"] = _amplitude(rope)
     elif rope.get(_SHARPNESS):
         raise ConfigError(f"rope_scaling of type {kind!r} has {_SHARPNESS}, which only YaRN has")
-    if arguments.get("low_freq_factor", 0.0) == arguments.get("high_freq_factor"):
-        raise ConfigError("low_freq_factor and high_freq_factor of rope_scaling are the same")
     return fdl.Config(scaling, **arguments)
 
 
@@ -289,10 +280,7 @@ def _amplitude(rope: Mapping[str, Any]) -> tuple[float | None, float]:
     As transformers does: the amplitude is set, or the ratio of two sharpenings.
     """
     amplitude, over, under = (
-        _checked(
-            f"rope_scaling.{key}", rope.get(key), float | None, may_be_zero=key in _MAY_BE_ZERO
-        )
-        for key in _AMPLITUDES
+        _checked(f"rope_scaling.{key}", rope.get(key), float | None) for key in _AMPLITUDES
     )
     if amplitude is None and over and under:
         growth = _growth(rope["factor"])

@@ -1,23 +1,21 @@
-"""The report of a sweep as CSV, Markdown and an HTML page, with the commands that it suggests."""
+"""The report of a sweep as an HTML page, with the commands that it suggests."""
 
 import importlib.util
 import math
 import shlex
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fidgpt.compose import runs, sources
-from fidgpt.compose.catalogue import own_catalogue
-from fidgpt.compose.reproduction import command_for
-from fidgpt.compose.trust import require_own_files
+from fidgpt.compose.reproduction import allow_flags, train_command
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
+from fidgpt.runs.directories import load_run
 from fidgpt.sweep.axes import split_value
 from fidgpt.sweep.report.statistics import (
     METHOD,
@@ -29,7 +27,6 @@ from fidgpt.sweep.report.statistics import (
     lead,
     number,
 )
-from fidgpt.sweep.results import csv_of
 from fidgpt.train import RunError
 
 _CURVES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
@@ -40,51 +37,6 @@ _SCRIPTS = (  # each uses those before it
     *("data", "dom", "chosen", "plots", "curves", "axes", "importance", "map"),
     *("parallel", "points", "difference", "main"),
 )
-
-
-def csv_text(report: Report) -> str:
-    """Return a row for each point, in the order of the sweep."""
-    name, labels = report.objective.name, [column.label for column in report.columns]
-    of_run = ("step", "num_steps", "parameters", "seconds", "attempts", "last_words")
-    head = ["rank", "name", "status", "fingerprint", *labels, f"final {name}", f"best {name}"]
-    head += ["best at step", "mean over repeats", "spread over repeats", "repeats"]
-    rows = [[*head, *of_run, "directives"]]
-    for record in report.records:
-        row, group = record.row, record.group
-        cells = [group.rank, row["name"], row["status"], row["fingerprint"]]
-        cells += [record.values.get(label) for label in labels]
-        cells += [record.final, *(record.best or (None, None))]
-        cells += [group.mean, group.spread, len(group.finals), *(row[key] for key in of_run)]
-        rows.append([*cells, " ".join(row["directives"])])
-    return csv_of(rows)
-
-
-def markdown_text(report: Report, command: str, repeat: str | None = None) -> str:
-    """Return the winner, its command, the ranked points, effects and importances.
-
-    Args:
-      report: the report.
-      command: runs the best point again.
-      repeat: runs the two best with other seeds.
-    """
-    pieces = [f"# {report.directory.resolve().name}", "\n".join(report.verdict)]
-    commands = {"the best point again": command, "the two best with other seeds": repeat}
-    pieces += [f"To run {what}:\n\n```\n{one}\n```" for what, one in commands.items() if one]
-    for label, leaders in leader_tables(report).items():
-        pieces.append(f"## Best at each {label}\n\n{_markdown(*leaders)}")
-    pieces.append(f"## Points\n\n{_markdown(*_points_table(report))}")
-    if report.effects:
-        pieces.append(f"## What was left out\n\n{_markdown(*effects_table(report))}")
-    if len(report.columns) > 1:
-        table = _markdown(*importance_table(report))
-        pieces.append(f"## Importance\n\n{METHOD}\n\n{table}")
-    return "\n\n".join(pieces) + "\n"
-
-
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    cells = [[" ".join(str(one).replace("|", "\\|").split()) for one in line] for line in lines]
-    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def effects_table(report: Report) -> tuple[list[str], list[list[str]]]:
@@ -133,22 +85,6 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
     return tables
 
 
-def _points_table(report: Report) -> tuple[list[str], list[list[str]]]:
-    has_words = any(record.row["last_words"] for record in report.records)
-    head = ["", "point", "fingerprint", "status", f"final {report.objective.name}", "best"]
-    head += ["mean ± spread over repeats"] * bool(report.repeats) + ["last words"] * has_words
-    rows = []
-    for record in report.order:
-        row, best, rank = record.row, record.best, record.group.rank
-        progress = f" at {row['step']:,}/{row['num_steps']:,}" * (row["status"] != "finished")
-        cells = [str(rank or ""), record.name, f"`{row['fingerprint'][:12]}`"]
-        cells += [row["status"] + progress, number(record.final)]
-        cells += ["-" if best is None else f"{number(best[0])} at step {best[1]:,}"]
-        cells += [_mean(record.group)] * bool(report.repeats) + [row["last_words"]] * has_words
-        rows.append(cells)
-    return head, rows
-
-
 def _mean(group: Group) -> str:
     spread = f" ± {group.spread:.2g}" if group.spread is not None else ""
     return f"{number(group.mean)}{spread} ({len(group.finals)})"
@@ -162,17 +98,6 @@ def _change(effect: Effect) -> str:
     pairs = f"over {len(effect.differences)} pairs"
     spread = f" ± {effect.spread:.2g} {pairs}" if effect.spread is not None else ""
     return f"{effect.difference:+.4g}{spread}"
-
-
-def shortest_command(record: Record, *, allowed: Sequence[str] = ()) -> str:
-    """Return a command for a point's config, or with its directives if that cannot be read."""
-    given = record.row["directives"]
-    try:
-        cfg = sources.load_run(record.directory, allowed=tuple(allowed))
-        catalogue = own_catalogue(tuple(allowed))
-        return command_for(cfg, catalogue, directives=given, allowed=allowed).strip()
-    except (ConfigError, RunError):
-        return runs.train_command(given, allowed=allowed)
 
 
 def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
@@ -197,7 +122,7 @@ def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None
     axes = [f"{first[i][0]}{first[i][1]},{second[i][1]}" for i in varying]
     axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
     flags = [f"--config={prefix}{value}" for prefix, value in first]
-    words = [*runs.allow_flags(allowed), *flags[:begin], axis, *flags[end:], "--repeat=seed:3"]
+    words = [*allow_flags(allowed), *flags[:begin], axis, *flags[end:], "--repeat=seed:3"]
     return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
 
 
@@ -221,24 +146,18 @@ def differing(
 
 def _values(record: Record, allowed: tuple[str, ...]) -> dict[str, str] | None:
     try:
-        lines = list(
-            outlines.rows(sources.load_run(record.directory, allowed=allowed), defaults=True)
-        )
+        lines = list(outlines.rows(load_run(record.directory, allowed=allowed), defaults=True))
     except (ConfigError, RunError):
         return None
     own = [one for one in lines if one.path and one.text and one.kind != "inherited"]
     return {one.path: one.text for one in own}
 
 
-def document(
-    report: Report, command: str, *, repeat: str | None = None, allowed: Sequence[str] = ()
-) -> dict[str, Any]:
+def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
     """Return all that the page shows as plain data.
 
     Args:
       report: the report.
-      command: runs the best point again.
-      repeat: runs the two best with other seeds.
       allowed: packages of the user's own that configs may name.
     """
     configs = differing(report.records, allowed=allowed)
@@ -249,8 +168,8 @@ def document(
         "objective": report.objective.name,
         "larger": report.objective.is_larger_better,
         "verdict": report.verdict,
-        "command": command,
-        "repeat": repeat,
+        "command": best_command(report, allowed=allowed),
+        "repeat": repeat_command(report, allowed=allowed),
         "leaders": leader_tables(report),
         "method": METHOD,
         "best": numbers[report.best],
@@ -314,54 +233,31 @@ def page(document: dict[str, Any]) -> str:
     )
 
 
-class Written(NamedTuple):
-    """The files of a report, and the commands in it.
-
-    Attributes:
-      paths: the files.
-      command: runs the best point again.
-      repeat: runs the two best with other seeds; None where there is no such command.
-    """
-
-    paths: Sequence[Path]
-    command: str
-    repeat: str | None
+def best_command(report: Report, *, allowed: Sequence[str] = ()) -> str:
+    """Return a command that runs the best point again."""
+    return train_command(report.best.row["directives"], allowed=allowed)
 
 
-def write_report(
-    report: Report,
-    out: str | Path | None = None,
-    *,
-    with_page: bool = True,
-    allowed: Sequence[str] = (),
-) -> Written:
-    """Write `NAME.csv`, `NAME.md` and `NAME.html` for `out=NAME`.
+def write_page(
+    report: Report, out: str | Path | None = None, *, allowed: Sequence[str] = ()
+) -> Path:
+    """Write a report as an HTML page; return the path of the page.
 
     Args:
       report: the report.
-      out: where to; defaults to `report` in the directory of the sweep.
-      with_page: whether to write the page, which Plotly draws.
+      out: the file; defaults to `report.html` in the directory of the sweep.
       allowed: packages of the user's own that configs may name.
 
     Raises:
-      ConfigError: Plotly is missing, or the directory of the sweep has links out of it.
-      OSError: a file cannot be written.
+      ConfigError: Plotly is missing.
+      OSError: the file cannot be written.
     """
-    base = Path(out) if out is not None else report.directory / "report"
-    if out is None:
-        require_own_files(report.directory)
-    if with_page and importlib.util.find_spec("plotly") is None:
+    if importlib.util.find_spec("plotly") is None:
         raise ConfigError(
-            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or write the '
+            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or print the '
             "tables alone, with --nopage"
         )
-    command = shortest_command(report.best, allowed=allowed)
-    repeat = repeat_command(report, allowed=allowed)
-    texts = {".csv": csv_text(report), ".md": markdown_text(report, command, repeat)}
-    if with_page:
-        texts[".html"] = page(document(report, command, repeat=repeat, allowed=allowed))
-    base.parent.mkdir(parents=True, exist_ok=True)
-    paths = [base.with_name(base.name + suffix) for suffix in texts]
-    for path, text in zip(paths, texts.values(), strict=True):
-        write_whole(path, text)
-    return Written(paths, command, repeat)
+    path = report.directory / "report.html" if out is None else Path(out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, page(document(report, allowed=allowed)))
+    return path

@@ -469,7 +469,7 @@ def read_report(
       ConfigError: there is no sweep, no point of it is finished, or none measured the objective.
     """
     path, runs = Path(directory), []
-    for row in _read_table(path):
+    for row in results.read_results(path):
         metrics = path / row["directory"] / "metrics.jsonl"
         runs.append((row, metrics.parent, read_rows(metrics) if metrics.exists() else []))
     given = read_objective(path) if objective is None else objective_of(objective)
@@ -495,29 +495,3 @@ def read_report(
     by = given or Objective(name)
     records = [Record(row, run, rows, by) for row, run, rows in runs]
     return Report(path, records, columns_of(records, repeats=repeats), by)
-
-
-def _read_table(directory: Path) -> list[results.Result]:
-    table = directory / results.TABLE
-    if table.is_file():
-        if rows := results.read_table(directory):
-            return rows
-        raise ConfigError(f"{table} holds no valid row. The command of the sweep rewrites it.")
-    if (directory.parent / results.TABLE).is_file():
-        hint = f"It is a run of the sweep {directory.parent}."
-    else:
-        folder = directory if directory.is_dir() else directory.parent
-        sweeps = [path.parent.name for path in folder.glob(f"*/{results.TABLE}")]
-        hint = suggest(directory.name, sweeps)
-    raise ConfigError(f"{directory} holds no sweep: there is no {results.TABLE}. {hint}")
-
-
-def warnings_of(directory: Path) -> list[str]:
-    """Return what to know about a sweep before trusting its report."""
-    lines = []
-    if count := results.num_damaged(directory):
-        rows = "1 invalid row is" if count == 1 else f"{count} invalid rows are"
-        lines.append(
-            f"{directory / results.TABLE}: {rows} left out; the command of the sweep mends it."
-        )
-    return [*lines, *results.several_sweeps(directory)]

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 from types import FrameType
@@ -19,7 +18,7 @@ from typing import IO, Any, ClassVar, Literal, Protocol
 
 import torch
 
-from fidgpt.files import lock, parse_json, read_bytes, write_whole
+from fidgpt.files import lock, read_json, write_whole
 from fidgpt.sweep.objective import reported_by
 from fidgpt.sweep.points import Point
 from fidgpt.sweep.runners.remote import Tail, failure_reason
@@ -85,32 +84,19 @@ class Job:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has finished; a damaged mark counts as none."""
-        return self._mark() is not None
+        """Whether it has finished."""
+        return (self.directory / _MARK).exists()
 
     def result(self) -> Row:
         """Return the last value of each metric of a run that has finished."""
-        return self._mark() or {}
+        return read_json(self.directory / _MARK)
 
     def finish(self) -> Row:
         """Mark the run as finished; returns the last value of each metric."""
-        if (mark := self._mark()) is None:
-            mark = reported_by(self.directory)
-            write_whole(self.directory / _MARK, json.dumps(mark) + "\n")
-        return mark
-
-    def _mark(self) -> Row | None:
-        try:
-            mark = parse_json(read_bytes(self.directory / _MARK))
-        except (OSError, ValueError):
-            return None
-        return mark if isinstance(mark, dict) else None
-
-    def move_remains_aside(self) -> None:
-        """Move away what a process wrote after its directory had been removed."""
-        if self.directory.exists() and not self.is_begun:
-            free = (self.directory.with_name(f"{self.directory.name}.lost-{i}") for i in count(1))
-            self.directory.rename(next(path for path in free if not path.exists()))
+        if not self.is_done:
+            text = json.dumps(reported_by(self.directory)) + "\n"
+            write_whole(self.directory / _MARK, text)
+        return self.result()
 
     @contextlib.contextmanager
     def opened_log(self) -> Iterator[IO[bytes] | None]:
@@ -371,7 +357,6 @@ class Scheduler:
                 if log is None:
                     self._put_off(task)
                     return
-                job.move_remains_aside()
                 attempt = self._runner.launch(job, log, task.slot)
         task.attempt = attempt
         task.tail, task.step, task.is_started = Tail(job.directory / "metrics.jsonl"), 0, False

@@ -183,13 +183,6 @@ class RayRunner(Runner):
     processes: int = 1
 
     def __post_init__(self) -> None:
-        if self.address is not None and not self.address.strip():
-            raise ConfigError(
-                "address= names no cluster: set address=auto or address=10.0.0.1:6379, or omit it "
-                "for a local Ray instance."
-            )
-        if self.cpus <= 0:
-            raise ConfigError(f"cpus={self.cpus:g} must be above 0.")
         if not 0 <= self.gpus <= 1:
             raise ConfigError(
                 f"gpus={self.gpus:g}: a process computes on one GPU: set gpus=1, and "

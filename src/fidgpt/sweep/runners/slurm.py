@@ -194,7 +194,7 @@ class SlurmRunner(Runner):
       extra: further options of sbatch in their long form, such as "--constraint=h100 --exclusive".
 
     Raises:
-      ConfigError: one of these is invalid.
+      ConfigError: `extra` is invalid.
     """
 
     partition: str | None = None
@@ -214,12 +214,7 @@ class SlurmRunner(Runner):
     grace: ClassVar[float] = 30.0  # seconds in which a shared file system shows the last writes
 
     def __post_init__(self) -> None:
-        for name in ("jobs", "timeout_min", "cpus", "nodes", "processes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)} must be at least 1.")
-        if self.gpus < 0 or self.retries < 0:
-            raise ConfigError(f"gpus={self.gpus}, retries={self.retries} must be at least 0.")
-        _options(self.extra)
+        _options(self.extra)  # before anything is composed
 
     def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
         """Run all jobs; see Runner. All jobs of a sequence are submitted at once.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.tensors import Stored, misfits, model_tensors
+from fidgpt.train.checkpoints.tensors import Stored, mismatches, model_tensors
 from fidgpt.train.run_directory import print_stderr
 
 __all__ = ["initial_weights"]
@@ -63,7 +63,7 @@ def initial_weights(
         )
     kinds = {name: stored.kinds[there] for name, there in taken.items()}
     shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
-    if wrong := misfits(shaped, {name: own[name] for name in taken}):
+    if wrong := mismatches(shaped, {name: own[name] for name in taken}):
         raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
     stored.read_into({there: own[name] for name, there in taken.items()})
     if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
@@ -76,23 +76,10 @@ def initial_weights(
         print_stderr(f"{_counted(spare)} not used: {_some(spare)}.")
 
 
-initial_weights.REMOVED = {"tell": None}  # pyright: ignore[reportFunctionMemberAccess]
-
-
 def _check_words(
     own: Mapping[str, Tensor], only: Sequence[str], renamed: Mapping[str, str]
 ) -> None:
-    """Raise CheckpointError if patterns are malformed, or match nothing in the model."""
-    if not only:
-        raise CheckpointError(
-            "only=[] selects no weights: name some, as `embedding`, or omit `only` for all."
-        )
-    for here, there in renamed.items():
-        if here.count("*") != there.count("*") or here.count("*") > 1:
-            raise CheckpointError(
-                f"renamed={{{here!r}: {there!r}}} must have one `*` on both sides, or none: it "
-                'is the same text on both, as in {"blocks.*.norm": "layers.*.ln"}.'
-            )
+    """Raise CheckpointError if patterns match nothing in the model."""
     patterns = {f"only={pattern!r}": _selects(pattern) for pattern in only}
     patterns |= {f"renamed={{{here!r}: ...}}": _rule(here) for here in renamed}
     for text, pattern in patterns.items():
@@ -115,13 +102,6 @@ def _stored(path: Path, step: int | None) -> Stored:
         return Stored(manifest.files_of(path, "model"))
     if not is_run:
         raise CheckpointError(f"{path} does not exist: name a run, a checkpoint or a file.")
-    if not manifest.find(path):
-        files = sorted(file.name for file in path.glob("*.safetensors"))
-        inside = f" There is {path / files[0]}, for one." if files else ""
-        raise CheckpointError(
-            f"{path} holds no checkpoint of a run: name a run that has saved one, one of its "
-            f"checkpoints, or a file of safetensors.{inside}"
-        )
     chosen = manifest.choose(path, step, manifest.MODEL, take="step={}")
     return Stored(manifest.files_of(chosen, "model"))
 

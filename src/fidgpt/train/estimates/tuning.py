@@ -8,7 +8,6 @@ forward and backward, and then its attention with each kernel.
 import contextlib
 import copy
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import cost
+from fidgpt.declarations import ModuleWithKernel
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.kernels import Kernel, fastest
 from fidgpt.model.linear import declared_flops
@@ -141,7 +141,8 @@ _AS_IT_COMES = "as it comes"
 
 def attentions_in(module: nn.Module) -> list[Any]:
     """Return the parts of a module whose attention kernel is as it comes."""
-    return [one for one in module.modules() if getattr(one, "kernel", None) is fastest]
+    parts = [part for part in module.modules() if isinstance(part, ModuleWithKernel)]
+    return [part for part in parts if part.kernel is fastest]
 
 
 def choose(
@@ -239,7 +240,7 @@ def _remembered(
     measured = remembered(
         _key(run, pieces, [*candidates, first]),
         lambda: asdict(measure(run, pieces, candidates, effort)),
-        read=lambda found: None if renew else _read(found, [*candidates]),
+        read=lambda found: found if found and found["is_steady"] and not renew else None,
     )
     return Speeds(**measured)
 
@@ -249,17 +250,6 @@ def name_of(precision: Precision) -> str:
     name = str(precision.dtype).removeprefix("torch.")
     products = getattr(precision, "products", None)
     return f"{name} ({products} products)" if products else name
-
-
-def _read(found: Any, names: Sequence[str]) -> dict[str, Any] | None:
-    """Return what was remembered, unless it is damaged or was disturbed."""
-    match found:
-        case {"seconds": dict(seconds), "products": dict(products), "is_steady": True}:
-            numbers = [*seconds.values(), *products.values()]
-            is_whole = seconds.keys() == products.keys() and names[0] in seconds.keys() <= {*names}
-            is_whole &= all(isinstance(one, float) and 0 <= one < math.inf for one in numbers)
-            return found if is_whole and len(found) == 3 else None
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,18 +288,13 @@ def _kinds(modules: Iterable[tuple[int, nn.Module]]) -> list[Piece]:
     """Return modules of layers by their kind."""
     kinds: dict[str, list[tuple[int, nn.Module]]] = {}
     for index, module in modules:
-        kinds.setdefault(_signature(module), []).append((index, module))
+        kinds.setdefault(cost.kind_of(module), []).append((index, module))
     return [Piece(module=same[0][1], index=same[0][0], count=len(same)) for same in kinds.values()]
-
-
-def _signature(module: nn.Module) -> str:
-    shapes = [(name, tuple(one.shape)) for name, one in module.named_parameters()]
-    return repr(([type(one).__qualname__ for one in module.modules()], shapes))
 
 
 def _key(run: Recipe, pieces: Sequence[Piece], names: Sequence[str]) -> object:
     """Return everything but the machine that the speed depends on."""
-    kinds = [(_signature(piece.module), piece.count) for piece in pieces]
+    kinds = [(cost.kind_of(piece.module), piece.count) for piece in pieces]
     return (kinds, run.seq_len, _rows(run), run.batch_size, names)
 
 

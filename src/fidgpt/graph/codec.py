@@ -1,0 +1,401 @@
+"""Values and callables as JSON, and back."""
+
+import dataclasses
+import enum
+import functools
+import importlib
+import importlib.util
+import inspect
+import math
+import pathlib
+import sys
+import types
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.graph.errors import ConfigError, suggest
+from fidgpt.graph.fiddle import kind_of
+from fidgpt.graph.walk import title
+from fidgpt.late import exports
+
+# A file is data. It may name what fidgpt exports for use in configs, and torch's own modules and
+# optimizers; any other name is refused before anything is imported.
+PACKAGES = ("configs", "data", "fiddlers", "model", "optim", "parallel", "tags", "train")
+# Of other packages only these: what a graph itself needs, and what reads a model's weights.
+SINGLE = ("graph:formula", "interop:load_hf")
+TORCH_MODULES = ("torch.nn", "torch.optim", "torch.optim.lr_scheduler")
+
+_MOST_RENAMES = 100  # one after the other
+
+Find = Callable[[str], Any]  # returns the class or function of a name
+Refer = Mapping[str, Callable[[str], Any]]  # by word, returns the node for {word: path}
+_NO_REFERENCES: Refer = {}
+
+
+def renamed(owner: Any) -> Mapping[str, str]:
+    """Return the former names that a constructor or package declares, with their successors."""
+    found = declared(owner, "RENAMED")
+    for _ in found:  # a successor may have been renamed too
+        found = {old: found.get(new, new) for old, new in found.items()}
+    return found
+
+
+def declared(owner: Any, name: str) -> Mapping[str, Any]:
+    """Return what a constructor or package declares as `RENAMED` or `REMOVED`; else nothing."""
+    found = getattr(owner, name, None)
+    return found if isinstance(found, Mapping) else {}
+
+
+def migrated(
+    function: Any, names: Collection[Any], written: Mapping[str, Any], *, is_value: bool = False
+) -> tuple[Mapping[str, Any], list[str]]:
+    """Return the arguments of an old file under the names of today, and what was changed.
+
+    Args:
+      function: the constructor, which declares its former parameters as `RENAMED` and `REMOVED`.
+      names: its parameters.
+      written: the arguments by the names in the file.
+      is_value: whether they are values; those of removed parameters must be what is built now.
+
+    Raises:
+      ConfigError: a removed parameter had another value, or a renamed one has both names.
+    """
+    new_names, removed = renamed(function), declared(function, "REMOVED")
+    if not (new_names or removed):
+        return written, []
+    found: dict[str, Any] = {}
+    changes: list[str] = []
+    for name, value in written.items():
+        if name in new_names and name not in names:
+            new = new_names[name]
+            if new in written:
+                raise ConfigError(f"it has both {new} and {name}, the old name: delete one.")
+            found[new] = value
+            changes.append(f"{name} was renamed to {new}")
+        elif name in removed and name not in names:
+            kept = removed[name]
+            if is_value and (type(value) is not type(kept) or value != kept):
+                raise ConfigError(
+                    f"{name} was {value!r:.60}, but is removed: the build now behaves as with "
+                    f"{kept!r:.60}."
+                )
+            changes.append(f"{name} is removed; was {kept!r:.60}, as built now")
+        else:
+            found[name] = value
+    return found, changes
+
+
+def name_of(thing: Any) -> str:
+    """Return the name `module:qualname` under which a file refers to a class or function.
+
+    What a package of fidgpt exports is named by the package, so that moving it within the package
+    changes neither files nor fingerprints.
+
+    Raises:
+      ConfigError: it has no such name, because it was defined inside a function, in a notebook or
+        a script, or is neither a class nor a function.
+    """
+    module = getattr(thing, "__module__", None)
+    qualname = getattr(thing, "__qualname__", None)
+    if not module or not qualname or "<" in qualname or module == "__main__":
+        raise ConfigError(
+            f"{qualname or repr(thing):.80} cannot be saved by name: define it at the top of a "
+            "module that can be imported."
+        )
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    if found is not thing and found != thing:  # a method of an instance, or what is wrapped
+        raise ConfigError(
+            f"{qualname} cannot be saved by name: {module}.{qualname} is something else."
+        )
+    return f"{home_of(thing)}:{qualname}"
+
+
+def home_of(thing: Any) -> str:
+    """Return the package of fidgpt that exports a class or function, or else its module."""
+    module, qualname = thing.__module__ or "builtins", thing.__qualname__
+    package = ".".join(module.split(".")[:2])
+    top, _, name = package.partition(".")
+    if top == "fidgpt" and (name in PACKAGES or f"{name}:{qualname}" in SINGLE):
+        holder = sys.modules[package]
+        is_exported = qualname in getattr(holder, "__all__", vars(holder))
+        if is_exported and getattr(holder, qualname, None) is thing:
+            return package
+    return module
+
+
+def find_name(name: str, *, allowed: tuple[str, ...] = ()) -> Any:
+    """Return the class or function of a name, if a file may refer to it.
+
+    Args:
+      name: `module:qualname`.
+      allowed: packages of the user's own from which anything may be named.
+
+    Raises:
+      ConfigError: the name is not allowed, or does not exist.
+    """
+    module, _, qualname = name.partition(":")
+    top, _, rest = module.partition(".")
+    package = rest.partition(".")[0]
+    if _is_within(module, allowed):
+        return _imported(name, module, qualname, allowed)
+    if top == "fidgpt" and (package in PACKAGES or f"{package}:{qualname}" in SINGLE):
+        return _exported(name, package, qualname)
+    if _is_within(module, TORCH_MODULES):
+        packages = [vars(importlib.import_module(package)) for package in TORCH_MODULES]
+        found = next((one[qualname] for one in packages if qualname in one), None)
+        if inspect.isclass(found) and found.__module__ == module:  # not what their files import
+            return found
+        raise ConfigError(
+            f"{name!r:.80} is refused: torch has no module or optimizer of that name."
+        )
+    is_known = top in (*sys.stdlib_module_names, "fidgpt", "torch")
+    is_own = top.isidentifier() and len(top) < 40 and not is_known
+    how = f" allow: --allow={top}" if is_own else " --allow"
+    raise ConfigError(
+        f"{name!r:.80} is refused: a config file may name what fidgpt exports, modules of "
+        f"torch.nn, optimizers of torch.optim, and packages that you{how}."
+    )
+
+
+def _is_within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def _exported(name: str, package: str, qualname: str) -> Any:
+    """Return an export of a package of fidgpt, in whichever of its files it is defined today."""
+    holder = importlib.import_module(f"fidgpt.{package}")
+    exported = exports(holder)
+    if package == "tags":
+        exported = {key: value for key, value in vars(holder).items() if is_tag(value)}
+    qualname = renamed(holder).get(qualname, qualname)
+    if qualname not in exported:
+        raise ConfigError(
+            f"{name!r:.80} is refused: fidgpt.{package} does not export it. "
+            f"{suggest(qualname, exported)}"
+        )
+    return exported[qualname]
+
+
+def _imported(name: str, module: str, qualname: str, allowed: tuple[str, ...]) -> Any:
+    try:
+        module, qualname = _todays(module, qualname)
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # whatever the user's own package raises
+        raise ConfigError(f"{module} cannot be imported for {name!r}: {error}") from error
+    for part in qualname.split("."):
+        known = [one for one in getattr(found, "__dict__", ()) if one[:1] != "_"]
+        found = getattr(found, part, None)
+        if found is None or isinstance(found, types.ModuleType):
+            raise ConfigError(f"there is no {name!r:.80}. {suggest(qualname, known)}")
+    made = found
+    while isinstance(made, functools.partial):
+        made = made.func
+    origin = getattr(made, "__module__", None) or "an unknown place"
+    if not _is_within(origin, allowed):
+        raise ConfigError(
+            f"{name!r:.80} is refused: it comes from {origin:.80}, a package to be allowed itself."
+        )
+    return found
+
+
+def _todays(module: str, qualname: str) -> tuple[str, str]:
+    """Return the module and name that a class, or the module, of a user's package has today.
+
+    A module, or a package around it, declares `RENAMED`: names below itself with their successors,
+    which are below it too, or full names.
+    """
+    was = full = f"{module}.{qualname}"
+    for _ in range(_MOST_RENAMES):
+        before = full
+        for owner in _modules_of(full):
+            for old, new in renamed(sys.modules[owner]).items():
+                is_full = new.partition(".")[0] == owner.partition(".")[0]
+                old, new = f"{owner}.{old}", new if is_full else f"{owner}.{new}"
+                if _is_within(full, (old,)) and not _is_within(full, (new,)):
+                    full = new + full.removeprefix(old)
+        if full == before:
+            break
+    if full == was:
+        return module, qualname
+    holder = _modules_of(full)[-1]
+    return holder, full.removeprefix(f"{holder}.")
+
+
+def _modules_of(full: str) -> list[str]:
+    """Import the packages and the module of a dotted name, outermost first; return their names."""
+    found: list[str] = []
+    for part in full.split("."):
+        name = ".".join([*found[-1:], part])
+        if name not in sys.modules:
+            is_inside = not found or hasattr(sys.modules[found[-1]], "__path__")
+            if not is_inside or importlib.util.find_spec(name) is None:
+                break
+            importlib.import_module(name)
+        found.append(name)
+    return found
+
+
+def is_tag(value: Any) -> bool:
+    """Return whether a value is the tag of a quantity."""
+    return isinstance(value, type) and issubclass(value, fdl.Tag) and value is not fdl.Tag
+
+
+def find_tag(name: str, find: Find) -> Any:
+    """Return the tag of a name.
+
+    Raises:
+      ConfigError: the name is that of something else.
+    """
+    tag = find(name)
+    if not is_tag(tag):
+        raise ConfigError(f"{name!r:.80} is not a tag.")
+    return tag
+
+
+def _refuse(part: fdl.Buildable) -> Any:
+    raise ConfigError(f"a {title(part)} is where components are not built, so it cannot be saved.")
+
+
+def encode(value: Any, refer: Callable[[fdl.Buildable], Any] = _refuse) -> Any:
+    """Return a value as JSON. What JSON cannot express becomes an object with one key, its kind.
+
+    Args:
+      value: a leaf, a container or a node.
+      refer: returns the JSON of a node in a list, tuple or dict, or of the value itself.
+
+    Raises:
+      ConfigError: the value has no form in a file.
+    """
+    kind = kind_of(value)
+    if value is None or kind in (bool, int, str) or (kind is float and math.isfinite(value)):
+        return value
+    if isinstance(value, fdl.Buildable):
+        return refer(value)
+    if kind in (list, tuple, dict):
+        return encode_items(value, lambda item: encode(item, refer))
+    if isinstance(value, enum.Enum) and value.name in type(value).__members__:
+        return {"enum": [name_of(type(value)), value.name]}
+    if kind is float:
+        return {"float": repr(value)}
+    if isinstance(value, str):
+        return value
+    if isinstance(value, pathlib.PurePath):
+        return {"path": str(value)}
+    if kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
+        return {kind.__name__: str(value)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        return {"object": [name_of(kind), {key: encode(one) for key, one in fields.items()}]}
+    if callable(value):
+        return {"name": name_of(value)}
+    raise ConfigError(
+        f"{value!r:.60} of type {kind.__name__} cannot be saved in a config: make it a "
+        "fdl.Config of its constructor, or use plain values."
+    )
+
+
+def encode_items(value: Any, item: Callable[[Any], Any]) -> Any:
+    """Return a list, tuple or dict as JSON, given the JSON of each item.
+
+    Raises:
+      ConfigError: a key has no form in a file.
+    """
+    kind = kind_of(value)
+    if kind is list:
+        return [item(one) for one in value]
+    if kind is tuple:
+        return {"tuple": [item(one) for one in value]}
+    if all(type(key) is str for key in value):
+        return {"dict": {key: item(one) for key, one in value.items()}}
+    return {"items": [[encode(key), item(one)] for key, one in value.items()]}
+
+
+def encode_default(value: Any) -> Any:
+    """Return a default as JSON; of one that has no form in a file, only its type."""
+    try:
+        return encode(value)
+    except ConfigError:
+        return {"default": type(value).__name__}
+
+
+def decode(value: Any, find: Find, refer: Refer = _NO_REFERENCES) -> Any:
+    """Return the value that `encode` wrote.
+
+    Args:
+      value: its JSON.
+      find: returns the class or function of a name.
+      refer: returns the node that `{word: path}` stands for, by the word; such references may
+        stand in lists, tuples and dicts, and nowhere else.
+
+    Raises:
+      ConfigError: the JSON is not one of a value.
+    """
+    if isinstance(value, list):
+        return [decode(item, find, refer) for item in value]
+    if not isinstance(value, dict):
+        return value
+    match [*value.items()]:
+        case [(word, str(path))] if word in refer:
+            return refer[word](path)
+        case [("tuple", list(items))]:
+            return tuple([decode(item, find, refer) for item in items])
+        case [("dict", dict(items))]:
+            return {key: decode(item, find, refer) for key, item in items.items()}
+        case [("items", list(pairs))]:
+            return _from_pairs(pairs, find, refer)
+        case [("float", "inf" | "-inf" | "nan" as text)]:
+            return float(text)
+        case [("path", str(text))]:
+            return pathlib.Path(text)
+        case [("name", str(name))]:
+            return find(name)
+        case [("object", [str(name), dict(fields)])]:
+            found = find(name)
+            if not (inspect.isclass(found) and dataclasses.is_dataclass(found)):
+                raise ConfigError(f"{name!r:.80} is not a dataclass; only those may be made.")
+            return found(**{key: decode(item, find) for key, item in fields.items()})
+        case [("enum", [str(name), str(member)])]:
+            return _member(name, member, find)
+        case [("dtype" | "device" as kind, str(text))]:
+            return _torch_value(kind, text)
+    raise ConfigError(f"{value!r:.80} is not a known kind of value.")
+
+
+def _from_pairs(pairs: list[Any], find: Find, refer: Refer) -> dict[Any, Any]:
+    found: dict[Any, Any] = {}
+    for pair in pairs:
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ConfigError(f"{pair!r:.80} is not a pair of key and value.")
+        key = decode(pair[0], find)
+        if isinstance(key, list | dict):
+            raise ConfigError(f"{key!r:.80} cannot be the key of a dict.")
+        if key in found:
+            raise ConfigError(f"it has {key!r:.60} twice in one mapping: remove one of them.")
+        found[key] = decode(pair[1], find, refer)
+    return found
+
+
+def _member(name: str, member: str, find: Find) -> enum.Enum:
+    found = find(name)
+    if not (inspect.isclass(found) and issubclass(found, enum.Enum)):
+        raise ConfigError(f"{name!r:.80} is not an enum.")
+    if member in found.__members__:
+        return found[member]
+    raise ConfigError(f"{name} has no {member!r:.80}. {suggest(member, found.__members__)}")
+
+
+def _torch_value(kind: str, text: str) -> Any:
+    import torch  # only a file that names a dtype or device needs it
+
+    try:
+        name = text.removeprefix("torch.")  # getattr would import any module of this name
+        found = vars(torch).get(name) if kind == "dtype" else torch.device(text)
+    except RuntimeError:
+        found = None
+    if not isinstance(found, getattr(torch, kind)):
+        raise ConfigError(f"{text!r:.80} is not a {kind} of torch.")
+    return found

@@ -1,0 +1,166 @@
+"""Collectives of tensors over the processes of an axis, with their gradients.
+
+Whether a tensor is the same on all processes, a part or a summand decides the gradient:
+
+| | forward | backward |
+|---|---|---|
+| `copied` | whole to whole | gradients are summands: summed |
+| `summed` | summands to whole | gradients are whole: as they are |
+| `gathered` | parts to whole | gradients are summands: summed and split |
+| `scattered` | summands to parts of the sum | gradients are parts: gathered |
+| `joined` | parts to whole | gradients are whole: split |
+| `sliced` | whole to parts | gradients are parts: gathered |
+| `exchanged` | parts to other parts | the same way back |
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fidgpt.processes.processes import Processes
+
+
+def all_sum(x: Tensor, axis: Processes) -> Tensor:
+    """Return the sum over an axis, which is the same on all of its processes, bit for bit."""
+    return begin_sum(x, axis, None)()
+
+
+def all_max(x: Tensor, axis: Processes) -> Tensor:
+    """Return the elementwise maximum over an axis."""
+    if axis.is_planned:
+        return x.clone()
+    functional = _functional()
+    return functional.wait_tensor(functional.all_reduce(x.contiguous(), "max", group_of(axis)))
+
+
+def all_gather(x: Tensor, axis: Processes, dim: int) -> Tensor:
+    """Return the tensors of all processes, which have one shape, side by side in `dim`."""
+    return begin_all_gather(x, axis, dim)()
+
+
+def sum_scatter(x: Tensor, axis: Processes, dim: int) -> Tensor:
+    """Return this process's part in `dim` of the sum over an axis."""
+    return begin_sum(x, axis, dim)()
+
+
+Function = Callable[[Tensor], Tensor]
+Pending = Callable[[], Tensor]  # waits for a tensor that is being sent, and returns it
+
+
+def begin_all_gather(x: Tensor, axis: Processes, dim: int) -> Pending:
+    """Begin `all_gather`."""
+    if axis.is_planned:
+        return lambda: torch.cat([x] * axis.size, dim)
+    functional, part = _functional(), x.movedim(dim, 0).contiguous()
+    # torch 2.13 renames it, and warns about the old name.
+    collective = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+    pending = collective(part, 0, group_of(axis))
+    return lambda: functional.wait_tensor(pending).movedim(0, dim)
+
+
+def begin_sum(x: Tensor, axis: Processes, dim: int | None) -> Pending:
+    """Begin `sum_scatter`; without a dimension, `all_sum`."""
+    if axis.is_planned:
+        return (x if dim is None else own_part(x, axis, dim)).clone
+    functional = _functional()
+    if dim is None:
+        whole = functional.all_reduce(x.contiguous(), "sum", group_of(axis))
+        return lambda: functional.wait_tensor(whole)
+    name = "reduce_scatter_single"  # renamed likewise
+    collective = getattr(functional, name, None) or functional.reduce_scatter_tensor
+    part = collective(x.movedim(dim, 0).contiguous(), "sum", 0, group_of(axis))
+    return lambda: functional.wait_tensor(part).movedim(0, dim)
+
+
+def own_part(x: Tensor, axis: Processes, dim: int) -> Tensor:
+    """Return this process's part of a whole tensor, of equal parts in `dim`."""
+    return x.chunk(axis.size, dim)[axis.rank]
+
+
+def exchanged(x: Tensor, axis: Processes) -> Tensor:
+    """Send part i of a tensor to process i, and return what each process sent, in their order.
+
+    Args:
+      x: a tensor [processes, ...].
+      axis: the processes.
+    """
+    return _functional().all_to_all_single_autograd(x.contiguous(), None, None, group_of(axis))
+
+
+def group_of(axis: Processes) -> dist.ProcessGroup:
+    """Return the process group of an axis."""
+    group = dist.group.WORLD if axis.group is None else axis.group
+    assert group is not None
+    return group
+
+
+def _functional() -> Any:
+    """Return torch's functional collectives, whose module has no public name yet."""
+    from torch.distributed import _functional_collectives
+
+    return _functional_collectives
+
+
+class _Collective(torch.autograd.Function):
+    """A collective, and the one that makes the gradient of its input of that of its output."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, forward: Function, backward: Function) -> Tensor:
+        ctx.gradient_of = backward
+        return forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return ctx.gradient_of(outer[0]), None, None
+
+
+def collective(x: Tensor, forward: Function, backward: Function) -> Tensor:
+    """Return `forward(x)`, whose gradient `backward` turns into that of `x`."""
+    return _Collective.apply(x, forward, backward)
+
+
+def copied(x: Tensor, axis: Processes) -> Tensor:
+    """Return a whole tensor, which enters a computation that is divided over an axis."""
+    return collective(x, lambda x: x.view_as(x), lambda outer: all_sum(outer, axis))
+
+
+def summed(x: Tensor, axis: Processes) -> Tensor:
+    """Return the sum of what a divided computation gives."""
+    return collective(x, lambda x: all_sum(x, axis), lambda outer: outer)
+
+
+def gathered(x: Tensor, axis: Processes, dim: int) -> Tensor:
+    """Return a whole tensor from parts, which enters a divided computation."""
+    # Contiguous: of a strided tensor, each projection would keep a copy for its backward pass.
+    return collective(
+        x,
+        lambda x: all_gather(x, axis, dim).contiguous(),
+        lambda outer: sum_scatter(outer, axis, dim),
+    )
+
+
+def scattered(x: Tensor, axis: Processes, dim: int) -> Tensor:
+    """Return this process's part of the sum of what a divided computation gives."""
+    return collective(
+        x, lambda x: sum_scatter(x, axis, dim), lambda outer: all_gather(outer, axis, dim)
+    )
+
+
+def joined(x: Tensor, axis: Processes, dim: int) -> Tensor:
+    """Return a whole tensor from parts, which enters a computation that all processes repeat."""
+    # No view: FSDP warns of those that leave its modules, as this does with the last block.
+    return collective(
+        x,
+        lambda x: all_gather(x, axis, dim).clone(memory_format=torch.contiguous_format),
+        lambda outer: own_part(outer, axis, dim),
+    )
+
+
+def sliced(x: Tensor, axis: Processes, dim: int) -> Tensor:
+    """Return this process's part of what all processes have computed."""
+    return collective(
+        x, lambda x: own_part(x, axis, dim).contiguous(), lambda outer: all_gather(outer, axis, dim)
+    )

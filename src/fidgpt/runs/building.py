@@ -1,0 +1,174 @@
+"""Configs built, and their models and optimizers tried without memory."""
+
+import math
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fiddle as fdl
+import torch
+
+from fidgpt import graph
+from fidgpt.compose.catalogue import Catalogue
+from fidgpt.configs import constraints as rules
+from fidgpt.cost import one_block_of_each_kind, with_zeros, without_memory
+from fidgpt.graph import ConfigError, Resolved
+from fidgpt.graph.building import Constraint, shown, shown_last
+from fidgpt.model.materialization import check_inits
+from fidgpt.train import Trainer
+from fidgpt.train.device import first_line, is_lack_of_memory
+from fidgpt.train.estimates.facts import trainable_copy
+
+_REMEDY = (
+    "--debug shows the whole error, --print what each component inherits. Models are tried on the "
+    "meta device: make tensors on the device of the input, as torch.arange(n, device=x.device), "
+    "and read no values of them."
+)
+CONSTRAINTS = [vars(rules)[name] for name in rules.__all__]
+
+
+def constraints_of(catalogue: Catalogue) -> list[Constraint]:
+    """Return the constraints on a whole run, of fidgpt and of the projects of a catalogue.
+
+    Raises:
+      ConfigError: those of a project cannot be imported.
+    """
+    return [*CONSTRAINTS, *catalogue.constraints]
+
+
+def build_trainer(
+    cfg: fdl.Config | Resolved, catalogue: Catalogue | None = None, *, will_run: bool = True
+) -> Trainer:
+    """Build a config, its model without memory, which takes seconds for any size.
+
+    Args:
+      cfg: the graph, or the graph resolved.
+      catalogue: the names that made it, whose projects may have constraints.
+      will_run: whether constraints on the whole run are checked.
+
+    Raises:
+      ConfigError: the graph is wrong, or makes no trainer, or its model cannot read or start, or
+        its optimizer cannot be made.
+    """
+    constraints = constraints_of(catalogue) if catalogue else CONSTRAINTS
+    within = {"model": torch.device("meta")}
+    trainer = graph.build(cfg, constraints=constraints if will_run else (), within=within)
+    if not isinstance(trainer, Trainer):
+        raise ConfigError(
+            f"the config builds {type(trainer).__name__}, and what runs is a Trainer. In a script "
+            "of your own, graph.build(compose(directives).config) builds it: see docs/python.md."
+        )
+    try_model(trainer)
+    try_optimizer(trainer)
+    return trainer
+
+
+def try_model(trainer: Trainer) -> None:
+    """Pass one sequence through a model, and check that its parameters can be initialized.
+
+    Raises:
+      InitError: a component does not define how it is initialized.
+      ConfigError: components of the model do not fit each other.
+    """
+    check_inits(trainer.model)
+    with one_block_of_each_kind(trainer.model):
+        if _runs_small(trainer):
+            return
+        model = without_memory(trainer.model)  # which a module may change when it runs
+    try:
+        out = model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device="meta"))
+    except Exception as error:  # whatever goes wrong in a user's model
+        line = first_line(error)
+        if is_lack_of_memory(error):  # such as more bytes than a machine can address
+            raise ConfigError(
+                f"a sequence of seq_len={trainer.seq_len} is too long for this model: choose a "
+                f"shorter one.\n  {_where(model, error)}{line:.200}"
+            ) from error
+        raise ConfigError(
+            f"the model cannot read a sequence of seq_len={trainer.seq_len}: its components do not "
+            f"fit together.\n  {_where(model, error)}{line:.200}\n  {_REMEDY}"
+        ) from error
+    _require_logits(trainer, out)
+
+
+def _require_logits(trainer: Trainer, out: object) -> None:
+    """Raise ConfigError unless a model returned logits [1, seq_len, vocab_size or more]."""
+    shape = list(out.shape) if isinstance(out, torch.Tensor) else type(out).__name__
+    sizes = [1, trainer.seq_len, trainer.vocab_size]
+    if not isinstance(shape, list) or shape[:2] != sizes[:2] or len(shape) != 3:
+        problem = "its features are [batch, seq, hidden], and its unembedding makes logits of them."
+    elif shape[2] < sizes[2]:
+        problem = "tokens are from 0 to vocab_size - 1: give the unembedding as many rows."
+    else:
+        return
+    raise ConfigError(
+        f"the model ({type(trainer.model).__name__}) returns {shape} for one sequence, where "
+        f"vocab_size={trainer.vocab_size} needs logits {sizes}: {problem}"
+    )
+
+
+def _runs_small(trainer: Trainer) -> bool:
+    """Whether a small model passes with zeros, which is faster; if not, the meta device decides."""
+    device = trainer.parallel.device
+    model = with_zeros(trainer.model, num_tokens=trainer.seq_len, device=device)
+    if model is None:
+        return False
+    try:
+        # Tensors made without a device are on the wrong one, as they would be on a GPU. Without
+        # gradients, nothing is compiled.
+        with torch.device("meta"), torch.no_grad():
+            out = model(torch.zeros(1, trainer.seq_len, dtype=torch.int64, device=device))
+    except Exception:  # whatever goes wrong in a user's model
+        return False
+    _require_logits(trainer, out)
+    return True
+
+
+def _where(model: torch.nn.Module, error: Exception) -> str:
+    """Return the innermost module whose own code failed, and the line; "" if there is none."""
+    names = {id(module): name for name, module in model.named_modules() if name}
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        module = frame.f_locals.get("self")
+        is_torchs = frame.f_globals.get("__name__", "").startswith("torch.")
+        if id(module) in names and not is_torchs:
+            file = Path(frame.f_code.co_filename).name
+            return f"{names[id(module)]} ({type(module).__name__}), {file}:{line}: "
+    return ""
+
+
+def try_optimizer(trainer: Trainer) -> None:
+    """Split the parameters of a model into groups and make the optimizer, as the run will.
+
+    Raises:
+      ConfigError: there are no such groups, or the optimizer rejects its arguments, or one of them
+        is infinite.
+    """
+    model = trainer.model
+    if trainer.trainable is not None:
+        model = _result_of("trainable", lambda one: trainable_copy(one, trainer.trainable), model)
+    groups = _result_of("groups", trainer.groups, model)
+    optimizer = _result_of("optimizer", trainer.optimizer, groups) if groups else None
+    for group in optimizer.param_groups if optimizer is not None else ():
+        for name, value in group.items():
+            numbers = value if isinstance(value, list | tuple) else [value]
+            is_number = (isinstance(one, int | float) and math.isinf(one) for one in numbers)
+            if name != "params" and any(is_number):
+                raise ConfigError(
+                    f"optimizer: {name}={value!r} must be finite.",
+                    place="optimizer",
+                    sources=[f"optimizer.{name}"],
+                )
+
+
+def _result_of(place: str, make: Callable[[Any], Any], argument: Any) -> Any:
+    """Return what a user's function makes of a model without memory; None if it needs values."""
+    try:
+        return make(argument)
+    except RuntimeError:  # as of tensors that have none
+        return None
+    except (TypeError, ValueError) as error:
+        arguments = getattr(make, "keywords", {})
+        names = shown(str(error), arguments) or shown_last(str(error), arguments)
+        sources = [f"{place}.{name}" for name in names]
+        raise ConfigError(f"{place}: {error}", place=place, sources=sources) from error

@@ -1,0 +1,158 @@
+"""Directories of runs: of new ones, of those that resume, and what they hold."""
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import fiddle as fdl
+
+from fidgpt import graph
+from fidgpt.compose.directives import DEFAULT_CONFIG, split_directive
+from fidgpt.compose.sources import UnreadableFile, load_and_warn, read_text, with_history
+from fidgpt.files import read_json
+from fidgpt.graph import ConfigError, Resolved, attributed_to
+from fidgpt.graph.bound import BoundGraph
+from fidgpt.graph.outlines import rows
+from fidgpt.graph.permissions import allowed_changes
+from fidgpt.graph.provenance import dump_provenance
+from fidgpt.graph.secrets import redacted_value
+from fidgpt.runs import environment
+from fidgpt.train import RunDirectory, RunError
+from fidgpt.train.run_directory import FLAGS_FILE
+
+
+def new_run(
+    cfg: fdl.Config | Resolved,
+    *,
+    directives: Sequence[str],
+    path: str | None,
+    allowed: tuple[str, ...] = (),
+    flags: Sequence[str] = (),
+) -> RunDirectory:
+    """Return the directory of a new run, with what one needs to understand and repeat it.
+
+    Args:
+      cfg: the graph, or the graph resolved.
+      directives: what made it.
+      path: the directory; None for `runs/NAME-TIME`.
+      allowed: packages of the user's whose callables the config may name.
+      flags: what every command about the run needs, such as `--allow=lab`.
+
+    Raises:
+      ConfigError: the config cannot be written to a file and read again.
+    """
+    resolved = Resolved.of(cfg)
+    recorded = {"fingerprint": graph.fingerprint(resolved)} | redacted_value(environment.record())
+    changes = environment.patch()
+    texts = _texts_of(resolved, allowed, flags) | {
+        "command.txt": shlex.join([sys.executable, *sys.argv]) + "\n",
+        "environment.json": json.dumps(recorded, indent=1) + "\n",
+        **({"changes.patch": changes} if changes else {}),
+    }
+    named = f"{name_of_base(directives)}-{time.strftime('%Y%m%d-%H%M%S')}"
+    directory, number = Path(path) if path else Path("runs") / named, 1
+    while not path and directory.exists():
+        number += 1
+        directory = directory.with_name(f"{named}-{number}")
+    return RunDirectory(directory, texts=texts, identity=_identity(resolved))
+
+
+def is_as_begun(path: Path, cfg: fdl.Config) -> bool:
+    """Return whether a run's config is the one that it began with, or was changed by commands.
+
+    Args:
+      path: the directory of the run; one that has no record of its beginning is as begun.
+      cfg: the config that it holds.
+    """
+    begun = read_json(path / "environment.json").get("fingerprint")
+    if begun is None or RunDirectory(path, texts={}).has_changed:
+        return True
+    return begun == graph.fingerprint(cfg)
+
+
+def resumed_run(
+    path: Path,
+    old: fdl.Config,
+    cfg: fdl.Config | Resolved,
+    *,
+    allowed: tuple[str, ...] = (),
+    flags: Sequence[str] = (),
+) -> RunDirectory:
+    """Return the directory of a run that resumes with `cfg` where it had `old` so far.
+
+    The rest is as for `new_run`.
+
+    Raises:
+      ConfigErrors: something differs that may not change in a run.
+      ConfigError: the new config cannot be written to a file and read again.
+    """
+    resolved = Resolved.of(cfg)
+    changes = [
+        {"path": one.change.path, "change": one.change.detail, "kind": one.permission.name.lower()}
+        for one in allowed_changes(old, resolved.root)
+    ]
+    texts = _texts_of(resolved, allowed, flags) if changes else {}
+    return RunDirectory(path, texts=texts, changes=changes, identity=_identity(resolved))
+
+
+def _texts_of(resolved: Resolved, allowed: tuple[str, ...], flags: Sequence[str]) -> dict[str, str]:
+    """Return the files of a config, having made sure that they can be read again."""
+    text = graph.dump(resolved)
+    again = graph.load(text, source="the config", allowed=allowed)
+    if _unbound_fingerprint(again) != _unbound_fingerprint(resolved.root):
+        lines = graph.diff_text(graph.diff(resolved, again)) or "in ways no difference shows"
+        raise ConfigError(f"the config differs after saving and loading:\n  {lines}")
+    files = {"config.json": text, "provenance.json": dump_provenance(resolved.root)}
+    return files | ({FLAGS_FILE: "".join(f"{flag}\n" for flag in flags)} if flags else {})
+
+
+def _unbound_fingerprint(root: fdl.Config) -> str:
+    return BoundGraph(root, bound=False).fingerprint()
+
+
+def _identity(resolved: Resolved) -> dict[str, str]:
+    """Return what all processes of a run must have in common: a text for each value's path."""
+    return {row.path: row.text for row in rows(resolved, defaults=True) if row.text}
+
+
+def name_of_base(directives: Sequence[str]) -> str:
+    """Return the name of the config that directives begin with, for the name of a directory."""
+    kind, rest = split_directive(directives[0]) if directives else ("", "")
+    if kind == "config_file":
+        path = Path(rest).expanduser().resolve()
+        return (path if path.is_dir() else path.parent).name or "config"
+    if kind == "yaml":
+        return Path(rest).stem or DEFAULT_CONFIG
+    return rest.partition("(")[0].strip() if kind == "config" else DEFAULT_CONFIG
+
+
+def load_run(path: Path, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
+    """Return the graph of a run, from its directory.
+
+    Args:
+      path: the directory.
+      allowed: packages of the user's whose callables the config may name.
+
+    Raises:
+      RunError: there is no run.
+      ConfigError: its config cannot be read.
+    """
+    file, command, remedy = path / "config.json", path / "command.txt", ""
+    if command.is_file():
+        remedy = (
+            f"\n{command} holds the command that started the run: its --config flags with "
+            "--print=json print config.json again, and the checkpoints do not need it."
+        )
+    try:
+        text = read_text(str(file))[1]
+    except UnreadableFile as error:
+        raise RunError(f"{path} holds no run: {error}{remedy}") from None
+    try:
+        with attributed_to(str(file)):
+            cfg = load_and_warn(text, source=str(file), allowed=allowed)
+    except ConfigError as error:
+        raise ConfigError(f"{error}{remedy}") from error
+    return with_history(cfg, str(file))
