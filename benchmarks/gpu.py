@@ -21,8 +21,10 @@ import torch.distributed as dist
 from compare_commits import CASES
 
 from fidgpt.compose.composition import compose
+from fidgpt.data import Batch
 from fidgpt.model import flex, materialize
-from fidgpt.parallel.mesh import ALONE
+from fidgpt.parallel import Mesh
+from fidgpt.parallel.places import alone_on
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import peak_memory
 from fidgpt.train.estimates.facts import facts_of
@@ -52,7 +54,7 @@ def sharded(parallel: Any) -> Iterator[None]:
         dist.init_process_group(init_method=store, rank=0, world_size=1)
         try:
             mesh = init_device_mesh(parallel.device.type, (1,), mesh_dim_names=("shard",))
-            parallel.places = dataclasses.replace(ALONE, fsdp=mesh)
+            parallel.places = dataclasses.replace(alone_on(Mesh()), fsdp=mesh)
             yield
         finally:
             dist.destroy_process_group()
@@ -75,7 +77,7 @@ def steps(directives: Sequence[str], device: torch.device, way: str = "") -> lis
         size = (trainer.batch_size, trainer.seq_len + 1)
         batch = torch.randint(0, 256, size, generator=drawn)
         for _ in range(STEPS):
-            row = trainer.update(state, batch)
+            row = trainer.update(state, Batch(batch))
             numbers += [row["loss"], row["grad_norm"]]
     return numbers
 
@@ -117,7 +119,7 @@ def memory(device: torch.device, config: str, directives: Sequence[str]) -> None
     state = trainer.init_state()
     batch = torch.randint(0, trainer.vocab_size, (trainer.batch_size, trainer.seq_len + 1))
     for _ in range(STEPS):
-        trainer.update(state, batch)
+        trainer.update(state, Batch(batch))
     taken = peak_memory(device)
     print("| | planned, MiB | taken, MiB | taken / planned |\n|---|---|---|---|")
     print(f"| {config} | {planned / 2**20:,.0f} | {taken / 2**20:,.0f} | {taken / planned:.2f} |")

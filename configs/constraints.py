@@ -10,7 +10,7 @@ from torch import nn
 from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.model import LearnedPositions
-from fidgpt.parallel import DataParallel, Mesh
+from fidgpt.parallel import DataParallel, Mesh, MeshSizes
 
 __all__ = [
     "batch_fills_the_mesh",
@@ -40,7 +40,7 @@ def batch_fills_the_mesh(cfg: fdl.Config) -> None:
         )
 
 
-def _mesh(cfg: fdl.Config, world_size: int | None) -> Mesh | None:
+def _mesh(cfg: fdl.Config, world_size: int | None) -> MeshSizes | None:
     """Return the mesh of the processes, or of the fewest possible ones if they are not known."""
     try:
         part = getattr(cfg, "parallel", None)

@@ -66,8 +66,7 @@ def use_mesh(
         cfg.parallel.context = fdl.Config(GatheredContext)
         for name, tag in _SIZES.items():
             fdl.add_tag(cfg.parallel.mesh, name, tag)
-    sizes = {"replicate": replicate, "shard": shard, "context": context, "tensor": tensor}
-    for name, size in sizes.items():
+    for name, size in zip(_SIZES, (replicate, shard, context, tensor), strict=True):
         if size is not None:
             setattr(cfg.parallel.mesh, name, size)
 

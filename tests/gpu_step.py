@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fidgpt import graph
+from fidgpt.data import Batch
 from fidgpt.model import kernels, materialization
 from fidgpt.optim.groups import train_only
 from fidgpt.train import Trainer, micro_batches, train_step
@@ -130,13 +131,13 @@ def _synchronize(*_: object) -> None:
         Counting.current.taken.waits[f"synchronize in {_place()}"] += 1
 
 
-def _micro_batches(batch: Tensor, **options: Any) -> list[micro_batches.MicroBatch]:
+def _micro_batches(batch: Batch, **options: Any) -> list[micro_batches.MicroBatch]:
     """Return micro-batches whose tokens were counted on the CPU, on the device."""
     with unset_fake_temporarily():
         parts = _split(batch, **{**options, "device": torch.device("cpu"), "division": None})
     return [
-        one._replace(rows=torch.empty(one.rows.shape, dtype=torch.int64, device=GPU))
-        for one in parts
+        part._replace(batch=part.batch.map(lambda rows: torch.empty_like(rows, device=GPU)))
+        for part in parts
     ]
 
 
@@ -202,11 +203,12 @@ def take(cfg: fdl.Config[Trainer]) -> Taken:
     counting = Counting()
     trainer.parallel._device = GPU
     rows = torch.arange(trainer.seq_len + 1).remainder(200).repeat(trainer.batch_size, 1)
-    rows[0, 1 : trainer.seq_len // 2] -= 1000  # do not count in the loss
+    counted = torch.ones_like(rows, dtype=torch.bool)
+    counted[0, 1 : trainer.seq_len // 2] = False
 
-    def batch(step: int, *, rank: int, world_size: int) -> Tensor:
+    def batch(step: int, *, rank: int, world_size: int) -> Batch:
         with unset_fake_temporarily():
-            return rows.clone()
+            return Batch(rows.clone(), counted.clone())
 
     trainer.stream = SimpleNamespace(batch=batch, full_batches=float)
     with _patched(), trainer.parallel:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import fiddlers
+from fidgpt.data import Batch
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.state import TrainState
@@ -50,9 +51,9 @@ class Run:
         made = build_trainer(self.cfg)
         if self.harm.factors:
             made.gradient_transform = self.harm
-        read, begin = made.data.batch, len(self.harm.read)
+        read, begin = made.stream.batch, len(self.harm.read)
 
-        def batch(step: int, **share: int) -> Tensor:
+        def batch(step: int, **share: int) -> Batch:
             self.harm.read.append(step)
             if step == stop_in:
                 signal.raise_signal(signal.SIGTERM)
@@ -66,7 +67,7 @@ class Run:
             return self.last
 
         with self._patch.context() as patch:
-            patch.setattr(made.data, "batch", batch)
+            patch.setattr(made.stream, "batch", batch)
             patch.setattr(made, "setup", keep)
             directory = RunDirectory(self.path, texts={}, changes=self.changes)
             made.train(directory, resume=resume)

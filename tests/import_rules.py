@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import NamedTuple
 
 LIBRARY = {"model", "cost", "optim", "data", "parallel"}
-ROOT = {"declarations", "files", "placement", "ranges", "schedule"}
+ROOT = {"declarations", "files", "placement", "processes", "ranges", "schedule"}
 ALONE = {*ROOT, "__init__", "collection", "late"}  # files that import nothing of fidgpt
 SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and one import name only
 
@@ -19,6 +19,7 @@ SHORT_NAMES = {"tags", "configs", "fiddlers"}  # links in fidgpt: one file, and 
 INSIDE = {
     **dict.fromkeys(ALONE | {"tags"}, frozenset()),
     **dict.fromkeys(LIBRARY, ROOT),
+    "placement": {"processes"},
     "cost": ROOT | {"model"},
     "parallel": ROOT | {"model"},
     "train": LIBRARY | ROOT,
@@ -35,6 +36,7 @@ LIBRARY_PACKAGES = {"jaxtyping", "numpy", "rich", "safetensors", "tokenizers", "
 OUTSIDE = {
     **dict.fromkeys(ALONE, frozenset()),
     "placement": {"torch"},
+    "processes": {"torch"},
     **dict.fromkeys(LIBRARY | {"train"}, frozenset(LIBRARY_PACKAGES)),
     "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},

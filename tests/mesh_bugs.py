@@ -20,38 +20,39 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt import configs, fiddlers, graph, model
-from fidgpt.parallel import Mesh, collectives
+from fidgpt.parallel import Mesh
 from fidgpt.parallel.context import SplitContext
-from fidgpt.parallel.mesh import Axis
-from fidgpt.parallel.placement import reduce_gradients
-from fidgpt.parallel.ranks import run_ranks
+from fidgpt.parallel.gradients import reduce_gradients
+from fidgpt.parallel.places import Places
 from fidgpt.placement import Split
+from fidgpt.processes import Processes, collectives
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.shrinking import shrink
 from fidgpt.train import Trainer
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import PassShare
 
-TRAINER = "fidgpt.train.trainer"
+STEP = "fidgpt.train.train_step"
 Fiddler = Callable[[fdl.Config], object]
 Error = Callable[[], AbstractContextManager[object]]
 
 
 def without_sums_of_wholes() -> AbstractContextManager[object]:
     """Leave summands of the gradients of whole parameters, as of norms of keys."""
-    return patch(f"{TRAINER}.reduce_gradients", lambda parameters: None)
+    return patch(f"{STEP}.reduce_gradients", lambda parameters, places: None)
 
 
 def tied_table_summed_twice() -> AbstractContextManager[object]:
     """Sum the gradient of a table over replicas again, as where two modules hold it."""
 
-    def reduce(parameters: Iterable[nn.Parameter]) -> None:
+    def reduce(parameters: Iterable[nn.Parameter], places: Places) -> None:
         named = [*parameters]
-        reduce_gradients(named)
+        reduce_gradients(named, places)
         assert named[0].grad is not None
         dist.all_reduce(named[0].grad)
 
-    return patch(f"{TRAINER}.reduce_gradients", reduce)
+    return patch(f"{STEP}.reduce_gradients", reduce)
 
 
 def mean_of_means() -> AbstractContextManager[object]:
@@ -71,7 +72,7 @@ class _OwnPart(torch.autograd.Function):
     """Gather, but give back only this process's own gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
+    def forward(ctx: Any, x: Tensor, axis: Processes, dim: int) -> Tensor:
         ctx.axis, ctx.dim = axis, dim
         return collectives.all_gather(x, axis, dim)
 

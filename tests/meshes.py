@@ -14,8 +14,8 @@ from small_models import shrunk, whole_weights
 from torch import Tensor, nn
 
 from fidgpt import data, fiddlers, graph, model, train
-from fidgpt.parallel.ranks import run_ranks
-from fidgpt.placement import whole_of
+from fidgpt.placement import held, whole_of
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.state import TrainState, progress
 
@@ -184,6 +184,12 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "prefix": partial(base, use_prefix_mask, fiddlers.tie_embeddings),
     "muon": partial(base, fiddlers.use_moe, fiddlers.use_muon),
     "adafactor": partial(base, fiddlers.use_adafactor, use_all_biases),
+    "balanced": partial(base, fiddlers.use_moe, fiddlers.use_loss_free_balancing),
+    # Norms of torch's, which start themselves; positions at the root; one block for all layers.
+    "classic": partial(
+        base, fiddlers.use_layer_norm, fiddlers.use_learned_positions, fiddlers.share_blocks
+    ),
+    "schedule_free": partial(base, fiddlers.use_schedule_free),
     "compiled": partial(base, fiddlers.use_compile, fiddlers.use_document_mask),
     "dropout": partial(base, dropping),  # of which each process drops its own
     "branch_dropout": partial(base, dropping_branches),  # outside of what is divided
@@ -206,13 +212,12 @@ def load(model: nn.Module) -> None:
         parameter.copy_(values)
 
 
-def batch() -> Tensor:
+def batch() -> data.Batch:
     """Rows of some documents; the tokens that count in the loss are not alike in number."""
     tokens = torch.randint(0, 256, (ROWS, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
     tokens[0, [3, 15]] = tokens[2, 9] = END_OF_TEXT
-    for row, counted in enumerate((20, 25, 9, 14)):
-        tokens[row, counted:] = data.mask_loss(tokens[row, counted:])
-    return tokens
+    counted = torch.arange(SEQ_LEN + 1) < torch.tensor([[20], [25], [9], [14]])
+    return data.Batch(tokens, counted)
 
 
 def built(family: str, change: Fiddler | None = None) -> train.Trainer:
@@ -247,10 +252,16 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
         state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
         start = whole_weights(state.model)
         rank, size = parallel.data_rank, parallel.data_size
-        batches = [batch().chunk(size)[rank], trainer.stream.batch(1, rank=rank, world_size=size)]
+        batches = [
+            batch().split(ROWS // size)[rank],
+            trainer.stream.batch(1, rank=rank, world_size=size),
+        ]
         torch.manual_seed(0)
         rows = [trainer.update(state, one) for one in batches]
-        return {"start": start, "rows": rows, "gradients": kept, "end": whole_weights(state.model)}
+        end = whole_weights(state.model)
+        moments = [one for state in state.optimizer.state.values() for one in state.values()]
+        own = sum(held(one).numel() for one in (*state.model.parameters(), *moments))
+        return {"start": start, "rows": rows, "gradients": kept, "end": end, "elements": own}
 
 
 def measuring(change: Fiddler | None = None) -> train.Trainer:

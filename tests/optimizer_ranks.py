@@ -7,17 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import tensor as dtensor
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.optim import Adafactor, Muon
-from fidgpt.parallel import DataParallel, Mesh, MeshParallel
-from fidgpt.parallel.owners import Owners
-from fidgpt.parallel.placement import Part, part_of
-from fidgpt.parallel.statistics import ProcessStatistics
-from fidgpt.parallel.tensor import TensorParallel
-from fidgpt.placement import whole_of
+from fidgpt.parallel import DataParallel, Mesh, MeshParallel, TensorParallel
+from fidgpt.placement import Shard, shard_of, whole_of
 
 # Two stacks, of as many matrices as processes and one more; the others are wide, tall and narrow.
 MATRICES = ((4, 8, 12), (5, 6, 6), (12, 16), (16, 8), (32, 4), (7, 3), (12, 12), (12, 12))
@@ -69,7 +65,7 @@ def size_of_factors(optimizer: Adafactor) -> int:
 def whole_state(optimizer: Adafactor) -> list[Tensor]:
     """Rows, columns and second moments, whole."""
     return [
-        whole_of(value, value if part_of(value) is not None else parameter)
+        whole_of(value, value if shard_of(value) is not None else parameter)
         for parameter, state in optimizer.state.items()
         for name, value in sorted(state.items())
         if name != "step"
@@ -81,7 +77,7 @@ def on(mesh: Mesh) -> dict[str, Any]:
     with MeshParallel(mesh, tensor=TensorParallel()) as parallel:
         axis, fsdp = parallel.places.axes["tensor"], parallel.places.fsdp
 
-        def held(whole: Tensor, part: Part) -> Tensor:
+        def held(whole: Tensor, part: Shard) -> Tensor:
             own = part.cut(whole) if mesh.tensor > 1 else whole
             return own if fsdp is None else _sharded(own, fsdp)
 
@@ -89,19 +85,20 @@ def on(mesh: Mesh) -> dict[str, Any]:
             wholes = drawn(seed, shapes)
             return [held(one, place(one.shape)) for one in wholes]
 
-        def place(shape: Sequence[int]) -> Part:
-            return Part(axis, len(shape) - 1, shape[-1], _parts(shape, axis.size))
+        def place(shape: Sequence[int]) -> Shard:
+            return Shard(axis, len(shape) - 1, shape[-1], _num_shards(shape, axis.size))
 
         def made(shapes: Sequence[tuple[int, ...]]) -> list[nn.Parameter]:
             parameters = [nn.Parameter(one) for one in all_held(0, shapes)]
             for parameter, shape in zip(parameters, shapes, strict=True):
                 if mesh.tensor > 1:
-                    vars(parameter)["placement"] = place(shape)
+                    vars(parameter)["shard"] = place(shape)
             return parameters
 
         matrices, everything = made(MATRICES), made(SHAPES)
         working, keeping = muon(matrices), adafactor(everything)
-        working.workers, keeping.statistics = Owners(parallel), ProcessStatistics(parallel)
+        working.share_work(parallel.world)
+        keeping.share_work(parallel.world)
         work = stepped(working, [all_held(seed, MATRICES) for seed in (1, 2)])
         stepped(keeping, [all_held(seed, SHAPES) for seed in (1, 2)])
         return {
@@ -113,14 +110,14 @@ def on(mesh: Mesh) -> dict[str, Any]:
         }
 
 
-def _parts(shape: Sequence[int], size: int) -> int:
+def _num_shards(shape: Sequence[int], size: int) -> int:
     """As many as processes, or half as many, so that two hold the same."""
     return size if shape[-1] != 16 else size // 2
 
 
 def _sharded(whole: Tensor, mesh: DeviceMesh) -> Tensor:
-    placements = [Replicate()] * (mesh.ndim - 1) + [Shard(0)]
-    return distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    placements = [dtensor.Replicate()] * (mesh.ndim - 1) + [dtensor.Shard(0)]
+    return dtensor.distribute_tensor(whole, mesh, placements, src_data_rank=None)
 
 
 if __name__ == "__main__":

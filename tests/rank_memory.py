@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from fidgpt import configs, fiddlers, train
+from fidgpt.data import Batch
 from fidgpt.parallel import DataParallel
 from fidgpt.runs.building import build_trainer
 
@@ -77,12 +78,12 @@ def held(cfg: fdl.Config) -> dict[str, int]:
         rows = ROWS // parallel.data_size
         tokens = torch.arange(ROWS * (TOKENS + 1)).remainder(VOCAB).view(ROWS, -1)[:rows]
         with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-            loss = state.module(tokens, True)
+            loss = state.module(tokens)
         # By now, shards have freed the weights that they had gathered, but for those of no block.
         found["activations"] = sum(one.nbytes() for at, one in saved.items() if at not in kept)
         loss.backward()
         state.optimizer.zero_grad()
-        trainer.update(state, tokens)
+        trainer.update(state, Batch(tokens))
         found["parameters"] = size_of(state.model.parameters())
         moments = [v for one in state.optimizer.state.values() for v in one.values()]
         found["optimizer"] = size_of(one for one in moments if one.dim())

@@ -13,7 +13,7 @@ import fiddle as fdl
 import torch.distributed as dist
 
 from fidgpt import configs, fiddlers
-from fidgpt.parallel.ranks import run_ranks
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory, Trainer, TrainStep
 from fidgpt.train.checkpoints import manifest

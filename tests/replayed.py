@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from fidgpt import configs, fiddlers
-from fidgpt.parallel.ranks import run_ranks
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import RunDirectory, RunError, StepReplay, TrainStep
 from fidgpt.train.delayed_metrics import LaunchedStep

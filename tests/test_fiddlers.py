@@ -12,6 +12,7 @@ import torch
 from small_models import ARGUMENTS, OF_MIXTURES, apply, shrunk, start, tiered
 
 from fidgpt import configs, fiddlers, train
+from fidgpt.data import Batch
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
 from fidgpt.model import materialize
 from fidgpt.runs import building
@@ -258,7 +259,7 @@ def test_any_features_in_any_order_are_one_graph_and_train(index: int) -> None:
     state = start(trainer, max_grad_norm=1.0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     tokens = torch.randint(0, 257, (2, 33), generator=torch.Generator().manual_seed(0))
-    losses = [trainer.update(state, tokens)["loss"] for _ in range(3)]
+    losses = [trainer.update(state, Batch(tokens))["loss"] for _ in range(3)]
     assert losses[-1] < losses[0]
     moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
     trained = {name for name, p in model.named_parameters() if p.requires_grad}

@@ -12,7 +12,7 @@ import torch
 
 from fidgpt import files
 from fidgpt.compose.index_build import write
-from fidgpt.parallel.placement import Block
+from fidgpt.placement import Block
 from fidgpt.sweep.results import csv_of
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.tensors import write_pieces

@@ -321,7 +321,7 @@ def moved(width: int, *, mup: bool) -> float:
     stream = []
     model.norm.register_forward_pre_hook(lambda _, inputs: stream.append(inputs[0].detach()))
     for _ in range(5):
-        trainer.update(state, tokens)
+        trainer.update(state, data.Batch(tokens))
     return float((stream[-1] - stream[0]).square().mean().sqrt())
 
 

@@ -40,6 +40,7 @@ class Task:
 
 def fidgpt(task: Task, *fiddlers: str) -> Step:
     """The step that fidgpt's Trainer takes, with every setting as the named config has it."""
+    from fidgpt.data import Batch
     from fidgpt.train.device import use_fast_memory
 
     use_fast_memory()
@@ -48,7 +49,7 @@ def fidgpt(task: Task, *fiddlers: str) -> Step:
 
     def step(batch: Tensor) -> float:
         state.step = 0
-        return trainer.update(state, batch)["loss"]
+        return trainer.update(state, Batch(batch))["loss"]
 
     return step
 

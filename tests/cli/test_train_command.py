@@ -70,7 +70,6 @@ def test_an_error_of_all_processes_is_printed_by_the_first(
         monkeypatch.setenv(name, rank)
     if agent:
         monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
-    monkeypatch.setattr("fidgpt.parallel.meeting.report_failure", lambda message: None)
     monkeypatch.setattr(app.time, "sleep", slept.append)
     outcome = command(main)
     assert (outcome.status, bool(slept)) == (app.MISTAKE, waits)

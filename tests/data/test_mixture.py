@@ -5,10 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from fidgpt import data
-from fidgpt.data.mixture import Interleaving
 
 MakeStream = Callable[..., data.TokenStream]
 SEQ_LEN = 32
@@ -32,7 +30,7 @@ def mixed(streams: dict[str, data.IndexedStream], **options: Any) -> data.Mixtur
 
 def letters(mixture: data.Mixture, steps: range) -> list[str]:
     """Which text each sequence is of."""
-    rows = [row for step in steps for row in mixture.batch(step).tolist()]
+    rows = [row for step in steps for row in mixture.batch(step).tokens.tolist()]
     return [next(chr(token) for token in row if token < 256) for row in rows]
 
 
@@ -51,10 +49,10 @@ def test_each_stream_continues_in_its_own_order(streams: dict[str, data.IndexedS
     mixture = mixed(streams, stages=stages)
     drawn: dict[str, list[list[int]]] = {name: [] for name in streams}
     for step in range(30):
-        for row in mixture.batch(step).tolist():
+        for row in mixture.batch(step).tokens.tolist():
             drawn[next(chr(token) for token in row if token < 256)].append(row)
     for name, stream in streams.items():
-        assert drawn[name] == stream.rows(np.arange(len(drawn[name]))).tolist()
+        assert drawn[name] == stream.rows(np.arange(len(drawn[name]))).tokens.tolist()
     assert len(drawn["x"]) > 2 * streams["x"].num_sequences  # type: ignore[attr-defined]
 
 
@@ -72,7 +70,7 @@ def test_the_order_of_names_changes_nothing(streams: dict[str, data.IndexedStrea
     other = dict(reversed(streams.items()))
     weights = {"z": 0.2, "x": 0.5, "y": 0.3}
     first, second = mixed(streams), mixed(other, weights=weights)
-    assert torch.equal(first.batch(5), second.batch(5))
+    assert first.batch(5).tokens.equal(second.batch(5).tokens)
     assert first.checksum == second.checksum
 
 
@@ -150,28 +148,3 @@ def test_mistakes_are_named(streams: dict[str, data.IndexedStream], stream_of: M
         data.Stage(begin=-1, weights={"x": 1})
     with pytest.raises(data.DataError, match=r"call prepare\(\) first"):
         data.Mixture(streams, batch_size=1, weights={"x": 1}).batch(0)
-
-
-@pytest.mark.slow
-def test_the_order_of_a_stage_is_made_when_the_stage_begins(streams, monkeypatch):
-    """Shares like 0.61803 have an order of 100,000 places; shares that move have 100 of them."""
-    lengths: list[int | None] = []
-
-    def order(counts: list[int], *, length: int | None = None) -> Interleaving:
-        lengths.append(length)
-        return Interleaving(counts, length=length)
-
-    monkeypatch.setattr("fidgpt.data.mixture.Interleaving", order)
-    first, *_ = streams
-    weights = dict.fromkeys(streams, 1.0)
-    stages = [
-        data.Stage(begin=n * 10, weights={**weights, first: 2**0.5 + n}) for n in range(1, 100)
-    ]
-    mixture = data.Mixture(streams, batch_size=8, weights=weights, stages=stages)
-    mixture.prepare()
-    assert lengths == []
-    mixture.batch(25)
-    assert lengths == [80, 80, 80]
-    mixture.batch(4)
-    mixture.batch(5000)
-    assert lengths == [80] * 99 + [None]

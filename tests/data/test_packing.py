@@ -11,15 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from fidgpt import data
 from fidgpt.data import load_tokenizer as load
 from fidgpt.data.packing import pack
 from fidgpt.model.context import PackedDocuments
-from fidgpt.model.transformer import LanguageModel
-from fidgpt.train.loss import CrossEntropy, NextToken
 
 MakeStream = Callable[..., data.TokenStream]
 END = 256
@@ -71,9 +68,14 @@ def random_texts(count: int, *, longest: int, seed: int = 0) -> list[str]:
     ]
 
 
+def signed(batch: data.Batch) -> Tensor:
+    """The tokens, and the complement of those that do not count in the loss."""
+    return torch.where(batch.mask, batch.tokens, ~batch.tokens)
+
+
 def rows_of_epoch(stream: data.TokenStream, epoch: int) -> list[list[int]]:
     first = epoch * stream.num_sequences
-    return stream.rows(np.arange(first, first + stream.num_sequences)).tolist()
+    return signed(stream.rows(np.arange(first, first + stream.num_sequences))).tolist()
 
 
 def documents_of(rows: Iterable[list[int]]) -> list[str]:
@@ -106,7 +108,7 @@ def test_padding_is_masked_ends_of_text(stream_of: MakeStream) -> None:
     stream = stream_of(["abcde", "fghij"], packing=data.best_fit, seq_len=20)
     (row,) = rows_of_epoch(stream, 0)
     assert row[13:] == [~END] * 8
-    assert data.token_ids(np.array(row))[12:].tolist() == [END] * 9
+    assert stream.batch(0).tokens[0, 12:].tolist() == [END] * 9
     assert min(row[:13]) >= 0
 
 
@@ -129,8 +131,7 @@ def test_a_longer_document_is_cut_and_its_rest_packed(stream_of: MakeStream) -> 
 def test_the_model_sees_each_document_alone_and_from_its_beginning(stream_of: MakeStream) -> None:
     texts = random_texts(50, longest=12)
     stream = stream_of(texts, packing=data.best_fit)
-    rows = torch.tensor(rows_of_epoch(stream, 0))
-    inputs = data.token_ids(rows)[:, :-1]
+    inputs = stream.rows(np.arange(stream.num_sequences)).inputs
     places = PackedDocuments(end_of_text=END)(inputs)
     assert places.documents is not None
     seen = [
@@ -178,7 +179,7 @@ def test_pieces_are_the_same_whatever_is_read_at_once(stream_of, monkeypatch, tm
     parts = stream_of(texts, packing=functools.partial(data.best_fit, cache_dir=tmp_path / "other"))
     assert list((tmp_path / "other").rglob("pieces.bin"))
     assert parts.checksum == whole.checksum
-    assert torch.equal(parts.batch(3), whole.batch(3))
+    assert torch.equal(signed(parts.batch(3)), signed(whole.batch(3)))
 
 
 @pytest.mark.parametrize(
@@ -206,74 +207,18 @@ def test_a_place_that_cannot_be_written_is_named(stream_of: MakeStream, tmp_path
         stream_of(["a"], packing=functools.partial(data.best_fit, cache_dir=tmp_path / "file"))
 
 
-class Bigram(LanguageModel):
-    """A score for each pair of tokens."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.table = torch.nn.Parameter(torch.randn(7, 5, generator=generator))
-        self.unembedding = torch.nn.Linear(5, 7)
-        with torch.no_grad():
-            self.unembedding.weight.copy_(torch.randn(7, 5, generator=generator))
-
-    def features(self, tokens: Tensor, ctx: object = None) -> Tensor:
-        return self.table[tokens]
-
-
-BATCH = torch.tensor([[1, 2, 3, 4, 0], [5, 6, 0, 0, 0]])
-COUNTED = torch.tensor([[True, False, True, True], [True, True, False, False]])
-
-
-def masked(counted: Tensor = COUNTED) -> Tensor:
-    batch = BATCH.clone()
-    batch[:, 1:] = torch.where(counted, BATCH[:, 1:], data.mask_loss(BATCH[:, 1:]))
-    return batch
-
-
-def test_masked_tokens_are_still_inputs() -> None:
-    assert torch.equal(data.token_ids(masked()), BATCH)
-    assert torch.equal(data.mask_loss(data.mask_loss(BATCH)), BATCH)
-    inputs, targets, mask = data.inputs_and_targets(masked())
-    assert torch.equal(inputs, BATCH[:, :-1])
-    assert torch.equal(targets, BATCH[:, 1:])
-    assert mask is not None and torch.equal(mask, COUNTED)
-    assert data.inputs_and_targets(BATCH)[2] is None
-
-
-def test_the_loss_and_its_gradient_are_those_of_the_other_tokens() -> None:
-    model, reference = Bigram(), Bigram()
-    reference.load_state_dict(model.state_dict())
-    loss = NextToken(model, CrossEntropy(chunk_size=3))(masked())
-    logits = reference(BATCH[:, :-1])
-    targets = BATCH[:, 1:].where(COUNTED, torch.tensor(-100))
-    expected = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
-    loss.backward()
-    expected.backward()
-    torch.testing.assert_close(loss, expected)
-    for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(mine.grad, theirs.grad)
-
-
-def test_the_loss_of_a_fully_masked_batch_is_zero() -> None:
-    model = Bigram()
-    loss = NextToken(model, CrossEntropy())(masked(torch.zeros_like(COUNTED)))
-    loss.backward()
-    assert loss.item() == 0
-    assert not any(one.grad is None or one.grad.any() for one in model.parameters())
-
-
 NAMES = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>")
 TOKENIZER = data.ByteTokenizer(special_tokens=NAMES)
 MIDDLE_END, PREFIX, SUFFIX, MIDDLE = range(256, 260)
 
 
-def changed(rows: Any, *, seed: int = 0, first: int = 0, **options: Any) -> np.ndarray:
-    """What the part makes of some rows."""
-    rows = np.array(rows, dtype=np.int64)
+def changed(rows: Any, *, seed: int = 0, first: int = 0, **options: Any) -> Tensor:
+    """What the part makes of some rows; complements are tokens that do not count in the loss."""
+    rows = torch.tensor(rows)
     part = data.FillInTheMiddle(**options)
     indices = np.arange(first, first + len(rows))
-    return part(rows, indices=indices, seed=seed, tokenizer=TOKENIZER)
+    batch = data.Batch(torch.where(rows < 0, ~rows, rows), rows >= 0)
+    return signed(part(batch, indices=indices, seed=seed, tokenizer=TOKENIZER))
 
 
 def undone(text: list[int]) -> tuple[str, list[int]]:
@@ -352,7 +297,7 @@ def test_chance_has_the_rates() -> None:
 
 
 def test_a_rate_of_zero_changes_nothing_and_masked_tokens_stay_masked() -> None:
-    assert (changed([a_row()] * 20, rate=0.0) == [a_row()] * 20).all()
+    assert changed([a_row()] * 20, rate=0.0).tolist() == [a_row()] * 20
     row = [MIDDLE_END, ~97, *a_row(length=40), MIDDLE_END, *[~MIDDLE_END] * 5]
     for new in changed([row] * 20, rate=1.0).tolist():
         assert new[-3:] == row[-6:-3]
@@ -372,8 +317,8 @@ def test_a_stream_changes_its_sequences(stream_of: MakeStream, modules: list[str
         for transforms in ([], [data.FillInTheMiddle(rate=0.9)], [data.FillInTheMiddle(rate=0.8)])
     )
     batch = stream.batch(3)
-    assert (batch == MIDDLE).any()
-    assert batch.shape == before.batch(3).shape
+    assert (batch.tokens == MIDDLE).any() and batch.counted is None
+    assert batch.tokens.shape == before.batch(3).tokens.shape
     assert len({one.checksum for one in (before, stream, other)}) == 3
 
 
@@ -386,8 +331,8 @@ def test_tokens_are_found_by_name_or_taken_by_number(stream_of: MakeStream) -> N
         for one in (data.FillInTheMiddle(rate=1.0), numbers)
     )
     assert [named.tokenizer.special_ids()[name] for name in NAMES] == [1, 2, 3]
-    assert {1, 2, 3} <= set(named.batch(0).flatten().tolist())
-    assert torch.equal(numbered.batch(0), named.batch(0))
+    assert {1, 2, 3} <= set(named.batch(0).tokens.flatten().tolist())
+    assert torch.equal(numbered.batch(0).tokens, named.batch(0).tokens)
     with pytest.raises(
         data.DataError, match=r"no special token '<\|fim_prefix\|>'(.|\n)*BPETokenizer"
     ):
@@ -414,5 +359,3 @@ def test_special_tokens_are_kept_and_no_text_spells_them(make: Any, tmp_path: An
 def test_arguments_out_of_range_are_refused() -> None:
     with pytest.raises(data.DataError, match="rate=1.5 must be a probability"):
         data.FillInTheMiddle(rate=1.5)
-    with pytest.raises(ValueError, match="vocab_size=258 must be from 260 "):
-        data.BPETokenizer(vocab_size=258, special_tokens=NAMES)

@@ -2,8 +2,6 @@
 
 import json
 import random
-import tempfile
-import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -57,15 +55,6 @@ def test_any_unicode_text_comes_back_exactly(tokenizer: data.Tokenizer) -> None:
         assert sizes[ids].sum() == len(text.encode())
     assert len(sizes) == tokenizer.vocab_size
     assert sizes[tokenizer.end_of_text] == 0
-
-
-@pytest.mark.slow
-def test_texts_are_encoded_by_the_calling_thread(bpe, modules):
-    """Not by threads of the library, as many as there are cores."""
-    before = time.thread_time(), time.process_time()
-    bpe.encode_batch(modules * 3)
-    own, total = time.thread_time() - before[0], time.process_time() - before[1]
-    assert own > 0.7 * total
 
 
 def test_streamed_text_is_the_decoded_text(tokenizer: data.Tokenizer) -> None:
@@ -180,14 +169,6 @@ def test_a_files_identity_is_its_content(bpe: data.Tokenizer, tmp_path: Path) ->
     assert first != data.TokenizerFile(tmp_path / "a.json", end_of_text="x").identity()
 
 
-def _bytes_with(added: object) -> bytes:
-    """Return the file of a `ByteTokenizer` with other added tokens."""
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place, "tokenizer.json")
-        data.ByteTokenizer().save(path)
-        return json.dumps(json.loads(path.read_text()) | {"added_tokens": added}).encode()
-
-
 def test_other_files_are_refused(tmp_path: Path) -> None:
     words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -195,14 +176,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for content, message in [
         (words.to_str().encode(), "decoder 'WordPiece'"),
         (b"[1]", "no 'model'"),
-        (b"hello", "Expecting value"),
         (b'{"model": {"type": "?"}, "decoder": {"type":"ByteLevel"}}', "Cannot read"),
-        (b"\xff\xfe\x00", "invalid start byte"),
-        (b'{"model": {}, "decoder": 235}', "decoder 'none'"),
-        (b'{"model": {}, "decoder": {"type": "Sequence", "decoders": 2}}', "decoder 'Sequence'"),
-        (b'{"model": {}, "decoder": {"type": "Sequence", "decoders": [2]}}', "'Sequence', but"),
-        (_bytes_with([{"id": "a", "content": 1}]), "added tokens are damaged"),
-        (_bytes_with(3), "its added tokens"),
         (None, "No such file"),
     ]:
         path = tmp_path / f"{message.split()[0]}.json"
@@ -261,11 +235,9 @@ def test_a_long_text_has_the_ids_of_its_pieces(
     tokenizer = backend()
     whole = encoding.encode(tokenizer, PARAGRAPHS)
     for size in (30, 333):
-        for count in (len(PARAGRAPHS), 41):
-            chunks = (PARAGRAPHS[i : i + count] for i in range(0, len(PARAGRAPHS), count))
-            parts = list(encoding.pieces(tokenizer, chunks, piece_chars=size))
-            assert "".join(parts) == PARAGRAPHS
-            assert (len(parts) > 2) == is_cut
-            assert sum((encoding.encode(tokenizer, part) for part in parts), array("I")) == whole
+        parts = list(encoding.pieces(tokenizer, PARAGRAPHS, piece_chars=size))
+        assert "".join(parts) == PARAGRAPHS
+        assert (len(parts) > 2) == is_cut
+        assert sum((encoding.encode(tokenizer, part) for part in parts), array("I")) == whole
         assert encoding.encode(tokenizer, PARAGRAPHS, piece_chars=size) == whole
     assert not encoding.encode(tokenizer, "")

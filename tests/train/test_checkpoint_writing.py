@@ -143,16 +143,16 @@ _PROGRAM = """
 import os, sys, time
 import torch.distributed as dist
 from fidgpt.parallel import DataParallel, ParallelError
-from fidgpt.train.checkpoints import writing
+from fidgpt.processes.background import BackgroundProcesses
 
 try:
     with DataParallel(timeout=10.0) as parallel:
         if parallel.rank == 1 and sys.argv[1] == "lost":
             dist.new_group = lambda **_: os._exit(0)
-        together = writing.Peers()
+        together = BackgroundProcesses().current()
         if parallel.rank == 1:
             time.sleep(2)
-        print(together.all(parallel.rank))
+        print(together.gather(parallel.rank))
 except ParallelError as error:
     print(error)
 """

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from fidgpt import fiddlers
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.agreement import Agreement
 from fidgpt.train import RunError, Trainer, TrainStep
 from fidgpt.train.delayed_metrics import AsyncMetrics, DelayedMetrics, LaunchedStep
 from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
@@ -130,10 +129,10 @@ def test_numbers_of_any_kind_are_read_in_one_copy() -> None:
     assert json.dumps(row["count"]) == "[2, 3]" and row["layers"] == [[0.5], 1.5]
 
 
-def test_one_process_agrees_with_itself() -> None:
-    agreement, tally = Agreement(DataParallel()), torch.tensor([3, 4])
-    total, all_of = agreement.sum(tally), agreement.each(7)
-    agreement.start()
+def test_one_process_keeps_its_own_numbers() -> None:
+    fused, tally = DataParallel().fuse(), torch.tensor([3, 4])
+    total, all_of = fused.sum(tally), fused.each(7)
+    fused.start()
     assert isinstance(total.value, Tensor) and total.value is not None
     assert total.value.tolist() == [3, 4] and total.value.dtype == torch.int64
     assert all_of.value.tolist() == [7]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from fidgpt import model as parts
 from fidgpt.configs import debug
 from fidgpt.cost import activation_bytes, with_zeros, without_memory
+from fidgpt.data import Batch
 from fidgpt.fiddlers import use_muon
 from fidgpt.model.mla import LatentAttention
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, adamw, decay_matrices, is_matrix
@@ -162,7 +163,7 @@ def test_the_peak_is_that_of_training(
         trainer.optimizer, trainer.loss = optimizer, CrossEntropy()
         state = start(trainer, micro_batch_size=micro_batch_size, max_grad_norm=1.0)
         for _ in range(2):
-            trainer.update(state, tokens())
+            trainer.update(state, Batch(tokens()))
         return state
 
     foretold = needed(model(vocab_size=vocab_size), precision, optimizer, micro_batch_size)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fidgpt.data import Batch
 from fidgpt.train.micro_batches import micro_batches
 
 SCRIPT = Path(__file__).parent.parent / "gpu_cases.py"
@@ -52,7 +53,7 @@ def test_a_batch_is_copied_to_a_gpu_while_that_computes(monkeypatch: pytest.Monk
         return self
 
     monkeypatch.setattr(Tensor, "to", to)
-    batch = torch.zeros(4, 5, dtype=torch.int64)
+    batch = Batch(torch.zeros(4, 5, dtype=torch.int64))
     parts = micro_batches(batch, size=2, device=torch.device("cuda"))
-    assert [len(part.rows) for part in parts] == [2, 2]
+    assert [len(part.batch.tokens) for part in parts] == [2, 2]
     assert copies == ["pinned", ("cuda", True)]

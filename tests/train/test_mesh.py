@@ -1,6 +1,5 @@
 """Meshes: their sizes, who reads which rows, and how they are refused."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -9,16 +8,16 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
-from forked import Python
 from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fidgpt import configs, fiddlers, graph, model, tags, train
+from fidgpt import configs, data, fiddlers, graph, model, tags, train
 from fidgpt.graph import ConfigError
-from fidgpt.parallel import Axis, Mesh, MeshParallel, ParallelError, chunks, entries
-from fidgpt.parallel.entries import defers, entered
-from fidgpt.parallel.tensor import draw_apart, undivided
+from fidgpt.parallel import Mesh, MeshParallel, ParallelError, TensorParallel, chunks, entries
+from fidgpt.parallel.entries import can_defer_weight_grad, gather_input
+from fidgpt.parallel.tensor import rank_local_rng
+from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.estimates.facts import summary_of
@@ -107,7 +106,7 @@ def test_a_mesh_of_one_process_computes_as_without_a_mesh(cfg: fdl.Config) -> No
         with trainer.parallel:
             state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
             tokens = torch.arange(4 * (trainer.seq_len + 1)).view(4, -1) % 256
-            return state.module, dict(trainer.update(state, tokens))
+            return state.module, dict(trainer.update(state, data.Batch(tokens)))
 
     fiddlers.use_float32(cfg)
     cfg.batch_size = 4
@@ -118,7 +117,7 @@ def test_a_mesh_of_one_process_computes_as_without_a_mesh(cfg: fdl.Config) -> No
     alone, row = made(cfg)
     assert [type(one) for one in alone.modules()] == [type(one) for one in plain.modules()]
     assert not any(one._forward_hooks or one._forward_pre_hooks for one in alone.modules())
-    assert not any("placement" in vars(one) for one in alone.parameters())
+    assert not any("shard" in vars(one) for one in alone.parameters())
     assert not torch.distributed.is_initialized()
     assert (row["loss"], row["grad_norm"]) == (expected["loss"], expected["grad_norm"])
 
@@ -150,7 +149,7 @@ def test_components_without_a_declaration_are_not_divided() -> None:
     with torch.device("meta"):
         blocks = [partial(small_block, mlp=kind) for kind in (Own, Changed, model.SwiGLU)]
         whole = small_model(*blocks, num_layers=3)
-    assert undivided(whole) == [
+    assert TensorParallel().undivided(whole) == [
         "blocks.0.mlp",
         *(f"blocks.1.mlp.{n}" for n in ("gate", "up", "down")),
     ]
@@ -159,7 +158,7 @@ def test_components_without_a_declaration_are_not_divided() -> None:
 @pytest.mark.parametrize("name", ["gpt2_124m", "olmo2_7b", "gpt_oss_20b", "deepseek_v3"])
 def test_every_family_is_divided_but_for_its_routers(name: str) -> None:
     whole = build_trainer(shrunk(name)).model
-    assert not [path for path in undivided(whole) if not path.endswith(".router")]
+    assert not [path for path in TensorParallel().undivided(whole) if not path.endswith(".router")]
 
 
 class Dropping(nn.Module):
@@ -171,11 +170,11 @@ class Dropping(nn.Module):
         return nn.functional.dropout(x, self.dropout)
 
 
-def test_processes_draw_apart_inside_a_component_and_alike_after_it() -> None:
+def test_processes_rank_local_rng_inside_a_component_and_alike_after_it() -> None:
     drawn = []
     for index in range(2):
         module = Dropping()
-        draw_apart(module, Axis(2, index))
+        rank_local_rng(module, Processes(2, index))
         torch.manual_seed(0)
         drawn.append((module(torch.ones(64)), torch.rand(4)))
     (first, after), (second, after_second) = drawn
@@ -226,7 +225,7 @@ class Products(TorchDispatchMode):
 def recorded(events: list[str], change: Callable[[Tensor, int | None], Tensor]) -> Any:
     """A collective that only records when its tensor is sent and waited for."""
 
-    def begin(x: Tensor, axis: Axis, dim: int | None) -> Callable[[], Tensor]:
+    def begin(x: Tensor, axis: Processes, dim: int | None) -> Callable[[], Tensor]:
         events.append("send")
         return lambda: (events.append("wait"), change(x, dim))[1]
 
@@ -239,42 +238,13 @@ def test_a_chunk_is_sent_while_the_next_is_computed(monkeypatch: pytest.MonkeyPa
     projection = nn.Linear(4, 3)
     x = torch.randn(2, 6, 4, requires_grad=True)
     expected = 2 * projection(x)
-    chunks.sum_in_chunks(projection, Axis(2), num_chunks=3, on_part=False)
+    chunks.sum_in_chunks(projection, Processes(2), num_chunks=3, on_part=False)
     with Products(events):
         summed = projection(x)
     assert events == ["compute", "send"] * 3 + ["wait"] * 3
     torch.testing.assert_close(summed, expected)
     summed.sum().backward()
     torch.testing.assert_close(x.grad, projection.weight.sum(0).expand(2, 6, 4))
-
-
-def test_gradients_of_chunks_are_gathered_while_others_are_used(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def own(x: Tensor, dim: int | None) -> Tensor:
-        assert dim == 1
-        return x.chunk(2, 1)[0]
-
-    events: list[str] = []
-    monkeypatch.setattr(chunks, "begin_sum", recorded([], own))
-    both = recorded(events, lambda x, dim: torch.cat([x, x], dim=1))
-    monkeypatch.setattr(chunks, "begin_all_gather", both)
-    projection = nn.Linear(4, 3)
-    x, outer = torch.randn(2, 12, 4, requires_grad=True), torch.randn(2, 6, 3)
-    whole = torch.cat([outer, outer], dim=1)  # as if the other process had the same
-    projection(x).backward(whole)
-    expected = [one.grad for one in (x, projection.weight, projection.bias)]
-    x.grad = projection.weight.grad = projection.bias.grad = None
-    chunks.sum_in_chunks(projection, Axis(2), num_chunks=3, on_part=True)
-    part = projection(x)
-    torch.testing.assert_close(
-        part, nn.functional.linear(x, projection.weight, projection.bias)[:, :6]
-    )
-    with Products(events):
-        part.backward(outer)
-    assert events == ["send"] * 3 + ["wait", "compute", "compute"] * 3
-    for one, gradient in zip((x, projection.weight, projection.bias), expected, strict=True):
-        torch.testing.assert_close(one.grad, gradient)
 
 
 @pytest.mark.parametrize("dim", [None, 1])
@@ -299,10 +269,12 @@ def test_a_gradient_is_sent_while_those_of_weights_are_computed(
 
     expected = torch.autograd.grad(total(x if dim is None else torch.cat([x, x], 1)), [x, *trained])
     divided = [query, key, frozen, unused]
-    assert all(map(defers, divided))
-    assert not defers(model.LoRALinear(4, 3, rank=2)) and not defers(query.bias)
+    assert all(map(can_defer_weight_grad, divided))
+    assert not can_defer_weight_grad(model.LoRALinear(4, 3, rank=2)) and not can_defer_weight_grad(
+        query.bias
+    )
     with Products(events):
-        loss = total(entered(x, Axis(2), dim, [one.weight for one in divided]))
+        loss = total(gather_input(x, Processes(2), dim, [one.weight for one in divided]))
         events.clear()
         found = torch.autograd.grad(loss, [x, *trained])
     # Gradients of inputs, and of the weights of the product of another tensor and of `whole`.
@@ -311,22 +283,7 @@ def test_a_gradient_is_sent_while_those_of_weights_are_computed(
     for one, gradient, scale in zip(found, expected, scales, strict=True):
         torch.testing.assert_close(one, scale * gradient)
     with torch.no_grad():
-        assert "receivers" not in vars(entered(x, Axis(2), None, [query.weight]))
-
-
-@pytest.mark.slow
-def test_an_error_under_torchrun_is_printed_once(tmp_path: Path) -> None:
-    launch = ["-m", "fidgpt.launch", "--preload", "--nproc-per-node=2", "--standalone"]
-    flags = ["--config=config:debug", "--config=fiddler:use_mesh(shard=4)"]
-    process = Python(
-        *(*launch, "-m", "fidgpt.cli.train", *flags),
-        output=tmp_path / "output",
-        directory=tmp_path,
-        environment=os.environ | {"OMP_NUM_THREADS": "1"},
-    )
-    assert process.end(seconds=120) == 2, process.output
-    assert process.output.count("error: ") == 1, process.output
-    assert "takes 4 processes, and the run has 2" in process.output
+        assert "receivers" not in vars(gather_input(x, Processes(2), None, [query.weight]))
 
 
 @pytest.fixture

@@ -219,7 +219,7 @@ def test_what_cannot_be_compared_is_an_error(tmp_path: Path) -> None:
 
 RANKS = """
 import torch, torch.distributed as dist
-from fidgpt.parallel.ranks import RanksError, run_ranks
+from fidgpt.processes.ranks import RanksError, run_ranks
 
 def total():
     rank = torch.tensor(dist.get_rank() + 1)

@@ -16,7 +16,7 @@ from torch import Tensor
 from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigErrors
 from fidgpt.parallel import MeshParallel, UlyssesContext
-from fidgpt.parallel.context import Split
+from fidgpt.parallel.context import TokenSplit
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import machine_named
 from fidgpt.train.estimates.facts import facts_of
@@ -32,6 +32,10 @@ BOUNDS = {"muon": 1e-4, "narrow": 1e-2}
 PRODUCTS = ["llama", "qwen3", "gemma3", "gpt2", "deepseek_v3", "gpt_oss", "mixtral", "olmo2"]
 SEQUENCES = ["qwen3", "gemma3", "gpt2", "deepseek_v3", "gpt_oss"]
 CHANGED = ["lora", "mtp", "packing", "everything"]
+SHARDED = [
+    *("llama", "balanced", "classic", "lora", "mixture", "mtp", "narrow"),
+    *("adafactor", "muon", "schedule_free"),
+]
 USUAL = {
     2: [
         *(f"{family}/sequence" for family in [*PRODUCTS, *CHANGED, "muon", "adafactor"]),
@@ -43,6 +47,7 @@ USUAL = {
         *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor", "branch_dropout/tensor"),
         *("qwen3/chunked", "everything/chunked_sequence", "gpt2/traced"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
+        *(f"{family}/shard" for family in SHARDED),
     ],
     4: [
         *("everything/shard_tensor", "gpt_oss/shard_sequence", "lora/replicate_sequence"),
@@ -51,7 +56,7 @@ USUAL = {
             f"gemma3/{mesh}"
             for mesh in ("context", "ulysses", "shard_context", "replicate_ulysses")
         ),
-        *("mixture/shard_context", "mixture/replicate_ulysses"),
+        *("mixture/shard_context", "mixture/replicate_ulysses", "llama/replicate_shard"),
     ],
 }
 ALL = {
@@ -103,6 +108,10 @@ def differences(case: str, one: Mapping[str, Any], ranks: Sequence[Mapping[str, 
             for name, value in own.items():
                 if row[name] != (pytest.approx(value, rel=bound) if _is_sum(value) else value):
                     wrong.append(f"{case}: {name} is {row[name]} instead of {value}")
+        if rank["start"].keys() != one["start"].keys():
+            wrong.append(f"{case}: other weights are tied")
+        if case.endswith("/shard") and rank["elements"] > 0.52 * one["elements"]:
+            wrong.append(f"{case}: holds {rank['elements']} of {one['elements']} elements")
         if differ := [n for n, value in one["start"].items() if not _same(rank["start"], n, value)]:
             wrong.append(f"{case}: starts with other weights: {differ}")
         for name, gradient in one["gradients"].items() if family != "narrow" else ():
@@ -138,7 +147,7 @@ def test_processes_drop_other_elements_evaluate_and_write_alike_and_stay_alike(
     tmp_path: Path,
 ) -> None:
     dropping = ["dropout/tensor", "dropout/sequence"]
-    evaluated = ["evaluated/context", "evaluated/ulysses"]
+    evaluated = ["evaluated/context", "evaluated/ulysses", "evaluated/shard"]
     first, second = on_ranks(2, [*dropping, *evaluated], tmp_path)
     alone = load(tmp_path / "alone.pt")
     for case in dropping:
@@ -243,7 +252,7 @@ def test_sequences_and_heads_that_cannot_be_split_are_refused(cfg: fdl.Config) -
 
 @pytest.mark.parametrize("seq", [8, 9, 21, 100])
 @pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("make", [Split.in_zigzag, Split.in_order])
+@pytest.mark.parametrize("make", [TokenSplit.in_zigzag, TokenSplit.in_order])
 def test_each_token_is_computed_by_one_process(make: Any, size: int, seq: int) -> None:
     split = make(seq, size)
     for end in (seq, seq - 1, seq - 2):
@@ -254,11 +263,11 @@ def test_each_token_is_computed_by_one_process(make: Any, size: int, seq: int) -
 
 
 def test_a_zigzag_gives_all_processes_the_same_pairs_of_query_and_key() -> None:
-    def pairs(split: Split) -> list[int]:
+    def pairs(split: TokenSplit) -> list[int]:
         return [sum(c + 1 for one in ranges for c in range(*one)) for ranges in split.ranges]
 
-    assert len({*pairs(Split.in_zigzag(64, 4))}) == 1
-    assert max(pairs(Split.in_order(64, 4))) > 6 * min(pairs(Split.in_order(64, 4)))
+    assert len({*pairs(TokenSplit.in_zigzag(64, 4))}) == 1
+    assert max(pairs(TokenSplit.in_order(64, 4))) > 6 * min(pairs(TokenSplit.in_order(64, 4)))
 
 
 @pytest.fixture

@@ -11,11 +11,12 @@ import fiddle as fdl
 import pytest
 import torch
 from custom_modules import check, with_attention, with_callable, with_mixer, with_part
-from torch import nn
+from torch import Tensor, nn
 
 from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.parallel import Mesh
-from fidgpt.parallel.mesh import ALONE
+from fidgpt.parallel.places import alone_on
+from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.testing import check_component
 from fidgpt.train.checks import module_trials, preflight
@@ -121,7 +122,7 @@ def test_a_parameter_without_a_gradient_is_named(capfd: Any) -> None:
     check(with_mixer(custom.Unused), trainable=lambda name, parameter: "spare" not in name)
     assert capfd.readouterr().err == ""
     trainer = build_trainer(with_mixer(custom.Unused))
-    trainer.parallel.world_size = 2
+    trainer.parallel.places = replace(alone_on(Mesh()), world=Processes(2))
     with pytest.raises(train.ComponentError, match="DistributedDataParallel needs a gradient"):
         preflight.check_components(trainer)
 
@@ -224,7 +225,7 @@ class Counted(data.TrainingStream):
     def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Any:
         rows = self.batch_size // world_size
         count = torch.arange(rows * (self.seq_len + 1)).view(rows, -1)
-        return (count + step + rank) % 100
+        return data.Batch((count + step + rank) % 100)
 
     @property
     def tokenizer(self) -> Any:
@@ -235,14 +236,26 @@ class Counted(data.TrainingStream):
         return "counted"
 
 
-class Floats(Counted):
+def unchecked(tokens: Tensor) -> data.Batch:
+    """A batch without the checks of types that only tests make."""
+    batch = object.__new__(data.Batch)
+    vars(batch).update(tokens=tokens, counted=None)
+    return batch
+
+
+class Narrow(Counted):
     def batch(self, step: int, **options: Any) -> Any:
-        return super().batch(step, **options).float()
+        return unchecked(super().batch(step, **options).tokens.int())
+
+
+class Plain(Counted):
+    def batch(self, step: int, **options: Any) -> Any:
+        return super().batch(step, **options).tokens
 
 
 class Short(Counted):
     def batch(self, step: int, **options: Any) -> Any:
-        return super().batch(step, **options)[:, :-1]
+        return super().batch(step, **options).map(lambda rows: rows[:, :-1])
 
 
 class AllRows(Counted):
@@ -252,7 +265,7 @@ class AllRows(Counted):
 
 class TooLarge(Counted):
     def batch(self, step: int, **options: Any) -> Any:
-        return super().batch(step, **options) + 1000
+        return super().batch(step, **options).map(lambda rows: rows + 1000)
 
 
 class Drawing(Counted):
@@ -274,8 +287,8 @@ class Masked(Counted):
     """Masks tokens out of the loss."""
 
     def batch(self, step: int, **options: Any) -> Any:
-        tokens = super().batch(step, **options)
-        return torch.where(tokens % 2 == 0, data.mask_loss(tokens), tokens)
+        tokens = super().batch(step, **options).tokens
+        return data.Batch(tokens, tokens % 2 == 1)
 
 
 class Unready(Counted):
@@ -293,7 +306,8 @@ def with_stream(stream: Any, **changes: Any) -> train.Trainer:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        (Floats, r"returns a batch of torch\.float32 \[4, 33\], and the run needs torch\.int64"),
+        (Narrow, r"returns a batch of torch\.int32 \[4, 33\], and the run needs torch\.int64"),
+        (Plain, r"returns a Tensor: return data\.Batch\(tokens, counted\)"),
         (Short, r"returns a batch of torch\.int64 \[4, 32\], and the run needs .* \[4, 33\]"),
         (TooLarge, r"returns the token 1\d\d\d, and the model has vocab_size=257"),
         (Drawing, "returns two batches for one step"),
@@ -307,7 +321,7 @@ def test_a_wrong_stream_is_named(kind: Any, message: str) -> None:
 
 def test_rows_are_those_of_the_process() -> None:
     trainer = with_stream(AllRows())
-    trainer.parallel.places = replace(ALONE, mesh=Mesh(replicate=2))
+    trainer.parallel.places = alone_on(Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs .*\[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_stream(trainer)
     trainer.stream = SameRows()

@@ -30,7 +30,6 @@ from fidgpt.model import materialize
 from fidgpt.model.moe import MoE
 from fidgpt.model.reports import collecting, report_metric, report_tally
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
-from fidgpt.parallel.agreement import Agreement
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import (
     Average,
@@ -341,18 +340,18 @@ class Steps:
         self.trainer = trainer
         self.state = start(trainer, micro_batch_size=micro_batch_size)
 
-    def update(self, tokens: torch.Tensor) -> dict:
-        return self.trainer.update(self.state, tokens)
+    def update(self, batch: data.Batch) -> dict:
+        return self.trainer.update(self.state, batch)
 
-    def gradients(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Those that an optimizer would see of some tokens."""
+    def gradients(self, batch: data.Batch) -> torch.Tensor:
+        """Those that an optimizer would see of a batch."""
         found: list[torch.Tensor] = []
 
         def keep(parameters) -> None:
             found.extend(p.grad.flatten().clone() for p in parameters if p.grad is not None)
 
         self.trainer.gradient_transform = keep
-        self.update(tokens)
+        self.update(batch)
         return torch.cat(found)
 
 
@@ -371,12 +370,16 @@ def steps(
     return Steps(trainer, micro_batch_size=micro_batch_size)
 
 
-def batch() -> torch.Tensor:
-    """Four rows; of the first nearly nothing is learned, of the last all."""
+def batch(*changes: tuple[int, list[int], int]) -> data.Batch:
+    """Four rows; of the first nearly nothing is learned, of the last all.
+
+    Args:
+      changes: rows, and columns of them, that hold another token.
+    """
     tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
-    for row, learned in enumerate((3, 16, 25, 33)):
-        tokens[row, learned:] = data.mask_loss(tokens[row, learned:])
-    return tokens
+    for row, columns, token in changes:
+        tokens[row, columns] = token
+    return data.Batch(tokens, torch.arange(33) < torch.tensor([[3], [16], [25], [33]]))
 
 
 @pytest.mark.slow
@@ -403,10 +406,9 @@ BALANCINGS: dict[str, tuple[Callable[[fdl.Config], object], ...]] = {
 @pytest.mark.parametrize("micro_batch_size", [1, 3])
 @pytest.mark.parametrize("name", BALANCINGS)
 def test_gradients_of_micro_batches_are_those_of_the_whole_batch(name: str, micro_batch_size: int):
-    tokens = batch()
-    tokens[1, [5, 9]] = tokens[2, 20] = 256  # which ends documents
+    documents = batch((1, [5, 9], 256), (2, [20], 256))
     whole, parts = (
-        steps(micro_batch_size=size, changes=BALANCINGS[name]).gradients(tokens)
+        steps(micro_batch_size=size, changes=BALANCINGS[name]).gradients(documents)
         for size in (None, micro_batch_size)
     )
     assert (parts - whole).norm() < 1e-6 * whole.norm()
@@ -438,19 +440,17 @@ def test_counting_the_load_first_draws_the_same_random_numbers():
 
 def test_masked_tokens_are_read_and_leave_no_gradient():
     first, second = steps(micro_batch_size=None), steps(micro_batch_size=None)
-    tokens = batch()
-    changed = tokens.clone()
-    changed[0, -1] = data.mask_loss((data.mask_loss(tokens[0, -1:]) + 1) % 257)[0]  # only a target
-    assert first.update(tokens) == second.update(changed)
-    read = tokens.clone()
-    read[1, 17] = data.mask_loss((data.mask_loss(tokens[1, 17:18]) + 1) % 257)[0]
-    read[1, 20] = 5  # learned, and comes after what changed
-    assert first.update(tokens) != second.update(read)
+    assert 7 not in batch().tokens[:2, [17, -1]]
+    assert first.update(batch()) == second.update(batch((0, [-1], 7)))  # only a target
+    counted = batch().mask
+    counted[1, 20] = True  # comes after what changes
+    one, other = (data.Batch(each.tokens, counted) for each in (batch(), batch((1, [17], 7))))
+    assert first.update(one) != second.update(other)
 
 
 def test_a_fully_masked_batch_has_no_gradient():
     whole = steps(micro_batch_size=2)
-    row = whole.update(data.mask_loss(torch.full((4, 33), 7)))
+    row = whole.update(data.Batch(batch().tokens, torch.zeros(4, 33, dtype=torch.bool)))
     assert row["loss"] == 0 and row["grad_norm"] == 0
 
 
@@ -489,7 +489,7 @@ def test_micro_batches_do_not_synchronize(precision):
 @pytest.mark.slow
 def test_many_narrow_micro_batches_add_up_as_well_as_few():
     def gradients(size: int, precision: type[Precision]) -> torch.Tensor:
-        return steps(micro_batch_size=size, precision=precision).gradients(tokens)
+        return steps(micro_batch_size=size, precision=precision).gradients(data.Batch(tokens))
 
     tokens = torch.randint(0, 257, (16, 33), generator=torch.Generator().manual_seed(0))
     exact = gradients(16, Float32)
@@ -513,9 +513,9 @@ def test_tallies_add_up_though_a_cuda_graph_writes_them_to_one_place():
             report_metric("seen", torch.ones(()))
         step.add(reports, None)
     alone = parallel.DataParallel()
-    agreement = Agreement(alone)
-    step.join(agreement, alone)
-    agreement.start()
+    fused = alone.fuse()
+    step.join(fused, alone)
+    fused.start()
     (settled,) = step.settle()["count/layers"]
     assert settled.tolist() == [11.0, 22.0] and step.means()["seen"] == 2
 

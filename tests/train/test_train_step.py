@@ -20,10 +20,11 @@ class WithPenalty(NextToken):
     """Adds a multiple of the mean square of the table, by the share of each micro-batch."""
 
     def forward(
-        self, batch: Tensor, all_in_loss: bool | None = None, share: Share | None = None
+        self, tokens: Tensor, counted: Tensor | None = None, share: Share | None = None
     ) -> Tensor:
-        loss = super().forward(batch, all_in_loss, share)
-        penalty = 100 * self.model.unembedding.weight.square().mean()
+        loss = super().forward(tokens, counted, share)
+        table = self.model.get_parameter("unembedding.weight")
+        penalty = 100 * table.square().mean()
         report_metric("penalty", penalty)
         return loss + (penalty if share is None else scaled(penalty, share.of_targets))
 

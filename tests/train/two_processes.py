@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import fiddle as fdl
 import torch
 from small_models import whole_weights
 from torch import Tensor, nn
@@ -13,11 +14,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from fidgpt import configs, fiddlers, graph, optim, parallel, train
+from fidgpt.data import Batch
 from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
-from fidgpt.parallel.statistics import ProcessStatistics
 from fidgpt.placement import whole_of
 from fidgpt.runs.building import build_trainer
+from fidgpt.train.checks import preflight
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.state import TrainState
 
@@ -34,7 +36,7 @@ def plain(path: Path) -> dict[str, Any]:
     seen = []
     read = trainer.stream.batch
 
-    def remember(step: int, *, rank: int = 0, world_size: int = 1) -> Tensor:
+    def remember(step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         time.sleep(LATE * rank)
         seen.append(read(step, rank=rank, world_size=world_size))
         return seen[-1]
@@ -46,8 +48,10 @@ def plain(path: Path) -> dict[str, Any]:
     model = trainer.model
     assert isinstance(model, Transformer)
     return {
-        "tokens": torch.stack(seen[-cfg.num_steps :]),  # the first are read by checks
-        "whole": torch.stack([read(step) for step in range(cfg.num_steps)]),
+        "tokens": torch.stack(
+            [batch.tokens for batch in seen[-cfg.num_steps :]]
+        ),  # the first are read by checks
+        "whole": torch.stack([read(step).tokens for step in range(cfg.num_steps)]),
         "table": model.embedding.weight.detach(),
         "refused": refused,
         "tied": model.embedding.weight is model.unembedding.weight,
@@ -112,6 +116,29 @@ def harmed(path: Path, share: str) -> dict[str, Any]:
     return {"model": left, "average": average, "guards": guards}
 
 
+class Unsharded(torch.optim.SGD):
+    """Adds plain tensors to parameters, which may be sharded."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.sub_(torch.ones(parameter.shape))
+
+
+def refused(path: Path) -> str:
+    """Why an optimizer is refused before a run; "" if it is not."""
+    cfg = configs.debug()
+    fiddlers.use_fsdp(cfg)
+    cfg.optimizer = fdl.Partial(Unsharded)
+    trainer = build_trainer(cfg)
+    with trainer.parallel:
+        try:
+            preflight.check_components(trainer)
+        except train.ComponentError as error:
+            return str(error)
+    return ""
+
+
 def norms(path: Path) -> dict[str, Any]:
     """What components measure and make of sharded gradients and weights, and of whole ones."""
     with parallel.DataParallel() as processes:
@@ -173,7 +200,7 @@ def _stepped(mesh: DeviceMesh | None, processes: parallel.DataParallel) -> dict[
             optimizer = optim.Muon(groups, lr=0.1)
         else:
             optimizer = optim.Adafactor(parameters, lr=0.1, weight_decay=0.1)
-            optimizer.statistics = ProcessStatistics(processes)
+            optimizer.share_work(processes.world)
         for _ in range(2):
             for parameter in parameters:
                 parameter.grad = (parameter.detach() * 3).sin()
@@ -194,7 +221,6 @@ def _replicate(optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
 
 if __name__ == "__main__":
     task, folder, *arguments = sys.argv[1:]
-    found = {"plain": plain, "mixture": mixture, "harmed": harmed, "norms": norms}[task](
-        Path(folder), *arguments
-    )
+    tasks = {each.__name__: each for each in (plain, mixture, harmed, norms, refused)}
+    found = tasks[task](Path(folder), *arguments)
     torch.save(found, Path(folder) / f"rank{os.environ['RANK']}.pt")

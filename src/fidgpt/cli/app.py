@@ -158,16 +158,15 @@ def _fail_once(message: str, *, is_config: bool) -> None:
 
     Another one waits, because torchrun ends all once one ends, and the first has to have printed.
     """
-    from fidgpt.parallel import meeting, presence
+    from fidgpt.processes import heartbeat
 
-    if not presence.has_met():
-        meeting.report_failure(message)
-        if is_config and int(os.environ.get("LOCAL_RANK", "0")):  # the first one has the same error
-            time.sleep(_PATIENCE_SECONDS)
-            if "TORCHELASTIC_RUN_ID" not in os.environ:
-                return
-            # torchrun has not ended this process, so that the first one has not printed.
-    presence.report(partial(fail, message))
+    # The first one has the same error of a config.
+    if not heartbeat.has_met() and is_config and int(os.environ.get("LOCAL_RANK", "0")):
+        time.sleep(_PATIENCE_SECONDS)
+        if "TORCHELASTIC_RUN_ID" not in os.environ:
+            return
+        # torchrun has not ended this process, so that the first one has not printed.
+    heartbeat.report(partial(fail, message))
 
 
 def parse_flags(arguments: Sequence[str]) -> list[str]:

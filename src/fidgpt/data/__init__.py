@@ -1,5 +1,7 @@
 """From text to batches: sources, tokenizers, prepared corpora, and streams of tokens."""
 
+from fidgpt.data.batches import *
+from fidgpt.data.documents import *
 from fidgpt.data.errors import *
 from fidgpt.data.growing import *
 from fidgpt.data.mixture import *

@@ -3,50 +3,44 @@
 import collections
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
+from fidgpt.data.documents import Document, EncodedDocument, encode_document
 from fidgpt.data.tokenizers import Tokenizer
 
-# Characters per batch; at this size the cost of passing a batch to a thread is negligible.
+# Bytes per batch; at this size the cost of passing a batch to a thread is negligible.
 BATCH_SIZE = 128 * 1024
 
 
-@dataclass(frozen=True)
-class Piece:
-    """A document, or a piece of one.
+class SplitDocument(NamedTuple):
+    """A document of a corpus.
 
     Attributes:
-      text: characters of the piece.
-      num_bytes: their number in UTF-8.
-      split: index of the split that the document belongs to.
-      is_last: whether the document ends here.
+      document: the document.
+      num_bytes: the number of bytes of its text in UTF-8.
+      split: index of the split that it belongs to.
     """
 
-    text: str
+    document: Document
     num_bytes: int
     split: int
-    is_last: bool = True
 
 
-_Encoded = list[tuple[Piece, NDArray[np.uint32]]]
+_Encoded = list[tuple[SplitDocument, EncodedDocument]]
 
 
 def encode_all(
-    pieces: Iterable[Piece], tokenizer: Tokenizer, *, num_workers: int
-) -> Iterator[tuple[Piece, NDArray[np.uint32]]]:
-    """Yield the pieces and their token ids, in order."""
+    documents: Iterable[SplitDocument], tokenizer: Tokenizer, *, num_workers: int
+) -> Iterator[tuple[SplitDocument, EncodedDocument]]:
+    """Yield the documents and their tokens, in order."""
 
-    def encode(batch: list[Piece]) -> _Encoded:
-        ids = tokenizer.encode_batch([piece.text for piece in batch])
-        return list(zip(batch, ids, strict=True))
+    def encode(batch: list[SplitDocument]) -> _Encoded:
+        return [(item, encode_document(item.document, tokenizer)) for item in batch]
 
     executor = ThreadPoolExecutor(num_workers, thread_name_prefix="tokenize")
     in_flight: collections.deque[Future[_Encoded]] = collections.deque()
     try:
-        for batch in _batches(pieces):
+        for batch in _batches(documents):
             in_flight.append(executor.submit(encode, batch))
             if len(in_flight) > 2 * num_workers:
                 yield from in_flight.popleft().result()
@@ -56,12 +50,12 @@ def encode_all(
         executor.shutdown(cancel_futures=True)
 
 
-def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    batch: list[Piece] = []
+def _batches(documents: Iterable[SplitDocument]) -> Iterator[list[SplitDocument]]:
+    batch: list[SplitDocument] = []
     size = 0
-    for piece in pieces:
-        batch.append(piece)
-        size += len(piece.text)
+    for item in documents:
+        batch.append(item)
+        size += item.num_bytes
         if size >= BATCH_SIZE:
             yield batch
             batch, size = [], 0

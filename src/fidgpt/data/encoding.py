@@ -3,7 +3,7 @@
 import itertools
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import tokenizers
 
@@ -32,17 +32,13 @@ def encode(
       text: the text, of any length.
       piece_chars: number of characters to encode at once, if the tokenizer splits texts there.
     """
-    if len(text) <= piece_chars:
-        return _encode(backend, text)
     ids = array("I")
-    for piece in pieces(backend, [text], piece_chars=piece_chars):
+    for piece in pieces(backend, text, piece_chars=piece_chars):
         ids.extend(_encode(backend, piece))
     return ids
 
 
-def pieces(
-    backend: tokenizers.Tokenizer, chunks: Iterable[str], *, piece_chars: int = PIECE_CHARS
-) -> Iterator[str]:
+def pieces(backend: tokenizers.Tokenizer, text: str, *, piece_chars: int) -> Iterator[str]:
     """Cut a text where its pre-tokenizer does, into pieces whose ids are those of the whole text.
 
     Cuts are after a line end or before a space, with a word after it, where the characters around
@@ -51,35 +47,26 @@ def pieces(
 
     Args:
       backend: the tokenizer.
-      chunks: the text, in parts of any length; no more is read than a piece needs.
+      text: the text, of any length.
       piece_chars: number of characters of a piece; more, if the next cut is further on.
     """
-    text, tested, is_whole = "", 0, False
-    parts = iter(chunks)
-    while not is_whole:
-        chunk = next(parts, None)
-        is_whole = chunk is None
-        text += chunk or ""
-        while backend.pre_tokenizer is not None:
-            begin = max(piece_chars, tested)
-            end = len(text) if is_whole else len(text) - _AROUND
-            cut = _next_cut(backend, text, begin=begin, end=end, piece_chars=piece_chars)
-            if cut is None:
-                tested = max(begin, end)
-                break
-            yield text[:cut]
-            text, tested = text[cut:], 0
-    yield text
+    begin = 0
+    while cut := _next_cut(backend, text, begin=begin + piece_chars, piece_chars=piece_chars):
+        yield text[begin:cut]
+        begin = cut
+    yield text[begin:]
 
 
 def _next_cut(
-    backend: tokenizers.Tokenizer, text: str, *, begin: int, end: int, piece_chars: int
+    backend: tokenizers.Tokenizer, text: str, *, begin: int, piece_chars: int
 ) -> int | None:
-    """Return a place from `begin` to `end` where a text can be cut, the first stretch's first."""
-    for start in range(begin, end, piece_chars):
+    """Return a place from `begin` on where a text can be cut, the first stretch's first."""
+    if backend.pre_tokenizer is None:
+        return None
+    for start in range(begin, len(text), piece_chars):
         for pattern in _CUTS:
-            found = pattern.finditer(text, start, min(start + piece_chars, end))
-            for match in itertools.islice(found, _TRIALS):
+            matches = pattern.finditer(text, start, start + piece_chars)
+            for match in itertools.islice(matches, _TRIALS):
                 cut = match.start()
                 left, right = text[max(0, cut - _AROUND) : cut], text[cut : cut + _AROUND]
                 if _is_cut(backend, left, right):

@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from jaxtyping import Int64
-from torch import Tensor
 
+from fidgpt.data.batches import Batch
 from fidgpt.data.streams import (
     BegunStage,
     Curve,
@@ -59,10 +58,8 @@ class GrowingBatch(WrappedStream):
         units = int(self.schedule(step) * self.batch_size / self.multiple_of + 1e-9)
         return min(max(1, units) * self.multiple_of, self.batch_size)
 
-    def batch(
-        self, step: int, *, rank: int = 0, world_size: int = 1
-    ) -> Int64[Tensor, "rows window"]:
-        """Return the rows of one rank: [size(step) / world_size, seq_len + 1] token ids."""
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
+        """Return the rows of one rank: [size(step) / world_size, seq_len + 1] tokens."""
         return self.stream.batch_from(
             self._start(step), size=self.size(step), rank=rank, world_size=world_size
         )
@@ -130,13 +127,11 @@ class GrowingSequence(WrappedStream):
             length //= 2
         return length
 
-    def batch(
-        self, step: int, *, rank: int = 0, world_size: int = 1
-    ) -> Int64[Tensor, "rows window"]:
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return the stream's rows, each split into seq_len / length(step) rows."""
-        rows = self.stream.batch(step, rank=rank, world_size=world_size)
         length = self.length(step)
-        return rows.unfold(1, length + 1, length).flatten(0, 1)
+        batch = self.stream.batch(step, rank=rank, world_size=world_size)
+        return batch.map(lambda rows: rows.unfold(1, length + 1, length).flatten(0, 1))
 
     def curves(self, num_steps: int) -> list[Curve]:
         lengths = [float(self.length(step)) for step in range(num_steps)]

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fidgpt.data.batches import Batch, rows_by_group
 from fidgpt.data.errors import DataError
 from fidgpt.data.streams import BegunStage, Curve, IndexedStream
 from fidgpt.data.tokenizers import Tokenizer
@@ -207,18 +208,11 @@ class Mixture(IndexedStream):
         _check_alike(self.streams)
         self._is_prepared = True
 
-    def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sequences with these numbers: [len(indices), seq_len + 1] token ids."""
+    def rows(self, indices: NDArray[np.int64]) -> Batch:
+        """Return the sequences with these numbers: [len(indices), seq_len + 1] tokens."""
         sources, numbers = self.sources(indices)
-        rows = np.empty((len(indices), 0), dtype=np.int64)
-        for source, stream in enumerate(self.streams.values()):
-            chosen = sources == source
-            if chosen.any():
-                found = stream.rows(numbers[chosen])
-                if not rows.size:
-                    rows = np.empty((len(indices), found.shape[1]), dtype=np.int64)
-                rows[chosen] = found
-        return rows
+        streams = list(self.streams.values())
+        return rows_by_group(sources, lambda source, chosen: streams[source].rows(numbers[chosen]))
 
     def sources(self, indices: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return, for each sequence, the index of its stream and its number within that stream."""
@@ -318,7 +312,7 @@ def _check_alike(streams: Mapping[str, IndexedStream]) -> None:
     expected: tuple[Any, ...] = ()
     for name, stream in streams.items():
         tokens = stream.tokenizer.token_values(), stream.tokenizer.end_of_text
-        seq_len = stream.rows(np.zeros(1, dtype=np.int64)).shape[1] - 1
+        seq_len = stream.rows(np.zeros(1, dtype=np.int64)).inputs.shape[1]
         expected = expected or (tokens, seq_len)
         if tokens != expected[0]:
             raise DataError(

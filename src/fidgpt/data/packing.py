@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from fidgpt.data.batches import Batch
 from fidgpt.data.errors import DataError
 from fidgpt.data.indexed_directory import (
     FORMAT_VERSION,
@@ -20,7 +21,6 @@ from fidgpt.data.indexed_directory import (
 )
 from fidgpt.data.order import derive_key, permute
 from fidgpt.data.prepared import PreparedCorpus, Split
-from fidgpt.data.transforms import mask_loss
 from fidgpt.files import sha256_of, sync
 
 __all__ = ["Packing", "Sequences", "best_fit", "concatenate", "shuffle_and_concatenate"]
@@ -40,8 +40,8 @@ class Sequences(Protocol):
         """A hash of all tokens and their packing, in 64 hex digits."""
         ...
 
-    def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
-        """Return sequences of an epoch: [len(numbers), seq_len + 1] token ids."""
+    def read(self, numbers: NDArray[np.int64], *, epoch: int) -> Batch:
+        """Return sequences of an epoch: [len(numbers), seq_len + 1] tokens."""
         ...
 
 
@@ -82,7 +82,7 @@ class Windows:
         self._split = split
         self._seq_len = seq_len
 
-    def read(self, numbers: NDArray[np.int64], *, epoch: int = 0) -> NDArray[np.int64]:
+    def read(self, numbers: NDArray[np.int64], *, epoch: int = 0) -> Batch:
         return self._split.read(numbers * self._seq_len, length=self._seq_len + 1)
 
 
@@ -198,8 +198,8 @@ def best_fit(
     Only documents longer than `seq_len` tokens, including the end-of-text token, are split; the
     pieces are packed like documents. A sequence is an end-of-text token followed by documents, each
     with its own, so that every document follows one, as `PackedDocuments` expects. The rest is
-    padded with end-of-text tokens. Padding is masked out of the loss, and so is the first token of
-    a continued document, which has no context.
+    padded with end-of-text tokens. Padding does not count in the loss, and neither does the first
+    token of a continued document, which has no context.
 
     Each epoch permutes the documents of equal length, and the order within each sequence. An index
     of 8 bytes per document is written once per `seq_len`.
@@ -244,7 +244,6 @@ class _Bins:
             if size < VERIFIED_BELOW_BYTES:
                 files.check_hash(_PIECES, sha256=index["sha256"])
         self.checksum = hashlib.sha256(words.encode()).hexdigest()
-        self._files = files
         self._pieces = ArrayFile(files.path / _PIECES, _PIECE)
         self._first_pieces = np.cumsum(self._counts) - self._counts
         self._split = corpus.train
@@ -256,28 +255,25 @@ class _Bins:
         self._first_ranks = _first_ranks(self._groups, capacity=seq_len)
         self.num_sequences = int(self._first_bins[-1])
 
-    def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
+    def read(self, numbers: NDArray[np.int64], *, epoch: int) -> Batch:
         shape = (len(numbers), self._seq_len + 1)
-        rows = mask_loss(np.full(shape, self._end_of_text, dtype=np.int64))
-        rows[:, 0] = self._end_of_text
+        tokens, counted = np.full(shape, self._end_of_text), np.zeros(shape, dtype=np.bool_)
+        counted[:, 0] = True
         groups = np.searchsorted(self._first_bins, numbers, side="right") - 1
         within = numbers - self._first_bins[groups]
-        for row, group, number in zip(rows, groups.tolist(), within.tolist(), strict=True):
+        for row, (group, number) in enumerate(zip(groups.tolist(), within.tolist(), strict=True)):
             filled = 1
             for start, length, continues in self._contents(group, number, epoch=epoch):
-                piece = row[filled : filled + length]
-                piece[:] = self._split.read(np.array([start]), length=length)[0]
-                if continues:
-                    piece[:1] = mask_loss(piece[:1])
+                place = row, slice(filled, filled + length)
+                piece = self._split.read(np.array([start]), length=length)
+                tokens[place] = piece.tokens.numpy()[0]
+                counted[place] = True if piece.counted is None else piece.counted.numpy()[0]
+                counted[row, filled] &= not continues
                 filled += length
-        return rows
+        return Batch.of(tokens, counted)
 
     def _contents(self, group: int, within: int, *, epoch: int) -> list[tuple[int, int, bool]]:
-        """Return the offset and length of each piece of a bin, and whether it continues a document.
-
-        Raises:
-          DataError: the file was truncated or altered since it was opened, or cannot be read.
-        """
+        """Return the offset and length of each piece, and whether it continues a document."""
         kinds = self._groups[group]
         times = np.array(kinds.times)
         lengths = np.repeat(kinds.lengths, times)
@@ -288,8 +284,6 @@ class _Bins:
         found = [self._pieces.read(place, place + 1)[0] for place in places.tolist()]
         values = np.array(found, dtype=_PIECE).astype(np.int64)
         starts, continues = values >> 1, (values & 1).astype(bool)
-        if (starts + lengths > self._split.num_tokens).any() or (starts < 0).any():
-            raise self._files.damaged(f"{_PIECES} was altered")
         order = np.argsort(_mixed(starts, salt=int(shifts[0])), kind="stable")
         pieces = (starts[order].tolist(), lengths[order].tolist(), continues[order].tolist())
         return list(zip(*pieces, strict=True))
@@ -356,21 +350,21 @@ class _Shuffled:
         # Two, because a batch may span two epochs.
         self._stops = functools.lru_cache(maxsize=2)(self._stops_of)
 
-    def read(self, numbers: NDArray[np.int64], *, epoch: int) -> NDArray[np.int64]:
-        rows = np.empty((len(numbers), self._seq_len + 1), dtype=np.int64)
-        stops = self._stops(epoch)
-        for row, start in zip(rows, (numbers * self._seq_len).tolist(), strict=True):
-            ends = [start, start + len(row) - 1]
+    def read(self, numbers: NDArray[np.int64], *, epoch: int) -> Batch:
+        window, stops, rows = self._seq_len + 1, self._stops(epoch), []
+        for start in (numbers * self._seq_len).tolist():
+            ends = [start, start + window - 1]
             first, last = np.searchsorted(stops, ends, side="right").tolist()
-            filled = 0
+            filled, pieces = 0, []
             documents = self._documents(first, last + 1, epoch=epoch)
             for position, document in enumerate(documents.tolist(), start=first):
                 stop = int(self._bounds[document + 1])
                 begin = stop - (int(stops[position]) - start - filled)
-                length = min(stop - begin, len(row) - filled)
-                row[filled : filled + length] = self._split.read(np.array([begin]), length=length)
+                length = min(stop - begin, window - filled)
+                pieces.append(self._split.read(np.array([begin]), length=length))
                 filled += length
-        return rows
+            rows.append(Batch.cat(pieces, dim=1))
+        return Batch.cat(rows)
 
     def _documents(self, begin: int, stop: int, *, epoch: int) -> NDArray[np.int64]:
         """Return the documents at these positions of the order of an epoch."""

@@ -8,16 +8,14 @@ import time
 import weakref
 from concurrent.futures import Future
 
-from jaxtyping import Int64
-from torch import Tensor
-
+from fidgpt.data.batches import Batch
 from fidgpt.data.streams import TrainingStream, WrappedStream
 
 __all__ = ["Prefetch"]
 
 
 _Request = tuple[int, int, int]
-_Job = tuple[_Request, "Future[Tensor]"]
+_Job = tuple[_Request, "Future[Batch]"]
 _SECONDS_AT_EXIT = 1.0  # maximum time to wait for batches in progress
 # Maximum depth and number of threads; maximum bytes of prefetched batches.
 _MAX_COUNT, MAX_BYTES = 1000, 2**30
@@ -46,13 +44,11 @@ class Prefetch(WrappedStream):
         super().__init__(stream)
         self.depth = depth
         self.num_workers = num_workers
-        self._ahead: dict[_Request, Future[Tensor]] = {}
+        self._ahead: dict[_Request, Future[Batch]] = {}
         self._reach = 0  # current depth; 0 until the size of a batch is known
         self._workers: _Workers | None = None
 
-    def batch(
-        self, step: int, *, rank: int = 0, world_size: int = 1
-    ) -> Int64[Tensor, "rows window"]:
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return the stream's batch of this step, and start on the next ones.
 
         Raises whatever the stream raised for this step.
@@ -65,12 +61,12 @@ class Prefetch(WrappedStream):
         if request not in self._ahead:
             self._forget()
         self._begin_until(step + self._reach, request, self._workers)
-        made = self._ahead.pop(request).result()
+        batch = self._ahead.pop(request).result()
         is_first = self._reach == 0
-        self._reach = min(self.depth, max(1, MAX_BYTES // max(1, made.nbytes)))
+        self._reach = min(self.depth, max(1, MAX_BYTES // max(1, batch.nbytes)))
         if is_first:
             self._begin_until(step + self._reach, (step + 1, rank, world_size), self._workers)
-        return made
+        return batch
 
     def _begin_until(self, last: int, request: _Request, workers: "_Workers") -> None:
         """Enqueue the batches from that of `request` to that of step `last`."""

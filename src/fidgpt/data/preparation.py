@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fidgpt.data.encoders import Piece, encode_all
-from fidgpt.data.encoding import PIECE_CHARS
+from fidgpt.data.documents import Document, text_of
+from fidgpt.data.encoders import SplitDocument, encode_all
 from fidgpt.data.errors import DataError, delete_command
 from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
 from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter, corpus_files
-from fidgpt.data.sources import Document, Source
+from fidgpt.data.sources import Source
 from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec, load_tokenizer
 from fidgpt.files import cache_directory, read_json, sha256_of, sync, write_whole
 from fidgpt.ranges import require_size
@@ -87,11 +87,9 @@ class Corpus:
     def prepare_in(self, directory: str | Path, *, show_progress: bool = True) -> PreparedCorpus:
         """Open the corpus in `directory`, writing it first if it is missing.
 
-        Memory use is constant, whatever the number and the length of documents: a long one that its
-        source reads in pieces is tokenized in pieces, unless its tokenizer cannot tell where a text
-        may be cut. Several processes may call this at once: one works, the others wait.
-        If it is interrupted or killed, the finished shards are kept beside `directory`, and the
-        same call resumes after them.
+        Memory does not grow with the number of documents. Several processes may call this at once:
+        one works, the others wait. If it is interrupted or killed, the finished shards are kept
+        beside `directory`, and the same call resumes after them.
 
         Raises:
           DataError: the text or the tokenizer is invalid, or the directory cannot be written, is
@@ -193,21 +191,16 @@ class _Preparation:
         with contextlib.ExitStack() as stack:
             for writer in writers:
                 stack.callback(writer.close)
-            try:
-                self._tokenize(surveyed, tokenizer, writers)
-                for writer in writers:
-                    writer.finish_shard()
-                num_bytes = sum(writer.num_bytes for writer in writers)
-                if num_bytes != surveyed.num_bytes:
-                    raise _TextChangedError(
-                        f"{surveyed.num_bytes} bytes at first, {num_bytes} later"
-                    )
-            except _TextChangedError as error:
-                (self._directory / RECORD).unlink(missing_ok=True)
-                raise DataError(
-                    f"The text changed while it was read: {error}.\n"
-                    "Start again when nothing writes to it."
-                ) from error
+            self._tokenize(surveyed, tokenizer, writers)
+            for writer in writers:
+                writer.finish_shard()
+        num_bytes = sum(writer.num_bytes for writer in writers)
+        if num_bytes != surveyed.num_bytes:
+            (self._directory / RECORD).unlink(missing_ok=True)
+            raise DataError(
+                f"The text changed while it was read: it had {surveyed.num_bytes} bytes at first, "
+                f"and {num_bytes} later.\nStart again when nothing writes to it."
+            )
         files = sorted(self._directory.glob("tokenizer*.json"))
         return {
             "dtype": dtype,
@@ -252,80 +245,22 @@ class _Preparation:
         done = sum(writer.num_bytes for writer in writers)
         self._progress.phase("Tokenizing", total=surveyed.num_bytes, done=done)
 
-        def pieces() -> Iterator[Piece]:
-            hashes = iter(surveyed.long_hashes)
+        def documents() -> Iterator[SplitDocument]:
             for document in self._corpus.source.documents():
-                if isinstance(document, str):
-                    data = document.encode()
-                    value, size = _hash(data), len(data)
-                else:
-                    value, size = next(hashes, -1), 0
-                split = int(value < surveyed.held_out_below)
+                data = text_of(document).encode()
+                split = int(_hash(data) < surveyed.held_out_below)
                 if finished[split]:
                     finished[split] -= 1
-                elif isinstance(document, str) and len(document) <= PIECE_CHARS:
-                    yield Piece(document, size, split)
                 else:
-                    chunks = _chunks(document) if isinstance(document, str) else document
-                    yield from _cut(tokenizer, chunks, split=split, value=value)
+                    yield SplitDocument(document, len(data), split)
 
-        encoded = encode_all(pieces(), tokenizer, num_workers=self._num_workers)
-        for piece, tokens in encoded:
-            writer = writers[piece.split]
-            if writer.add(tokens, num_bytes=piece.num_bytes, is_last=piece.is_last):
+        for item, encoded in encode_all(documents(), tokenizer, num_workers=self._num_workers):
+            writer = writers[item.split]
+            if writer.add(encoded, num_bytes=item.num_bytes):
                 records = {n: w.record() for n, w in zip(SPLITS, writers, strict=True)}
                 record = {"survey": dataclasses.asdict(surveyed), "splits": records}
                 write_whole(self._directory / RECORD, json.dumps(record))
-            self._progress.advance(piece.num_bytes)
-
-
-def _chunks(text: str) -> Iterator[str]:
-    return (text[i : i + PIECE_CHARS] for i in range(0, len(text), PIECE_CHARS))
-
-
-class _TextChangedError(Exception):
-    """The documents are others than those of the survey."""
-
-
-def _cut(tokenizer: Tokenizer, chunks: Iterable[str], *, split: int, value: int) -> Iterator[Piece]:
-    """Yield the pieces of a long document with the hash `value`.
-
-    Raises:
-      _TextChangedError: the hash is another one.
-    """
-    digest, latest = _Digest(), None
-    for text in tokenizer.pieces(chunks):
-        if latest is not None:
-            yield latest
-        latest = Piece(text, digest.add(text), split, is_last=False)
-    if digest.value != value:
-        raise _TextChangedError("a long document has another hash")
-    if latest is not None:
-        yield dataclasses.replace(latest, is_last=True)
-
-
-class _Digest:
-    """The hash of a document that is read in pieces.
-
-    Attributes:
-      num_bytes: number of bytes so far.
-    """
-
-    def __init__(self) -> None:
-        self._state = hashlib.blake2b(digest_size=8)
-        self.num_bytes = 0
-
-    def add(self, text: str) -> int:
-        """Add a piece, and return its number of bytes."""
-        data = text.encode()
-        self._state.update(data)
-        self.num_bytes += len(data)
-        return len(data)
-
-    @property
-    def value(self) -> int:
-        """The hash, as of `_hash`."""
-        return int.from_bytes(self._state.digest(), "big")
+            self._progress.advance(item.num_bytes)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -336,13 +271,11 @@ class Survey:
       num_bytes: number of bytes of text.
       held_out_below: a document is held out if its hash is below this.
       sample: the training documents on which the tokenizer is trained.
-      long_hashes: hashes of the documents that came in pieces, in order.
     """
 
     num_bytes: int
     held_out_below: int
     sample: list[str]
-    long_hashes: list[int] = dataclasses.field(default_factory=list)
 
 
 def survey(
@@ -355,28 +288,18 @@ def survey(
     """Read every document once, to size the corpus, split it and sample it.
 
     The sample consists of the documents with the largest hashes, up to `sample_bytes` bytes, so it
-    does not depend on their order; of a document that came in pieces and is larger, it has the
-    beginning. If there are two different documents, at least one is held out and at least one is
-    not, unless `validation_fraction` is 0 or 1.
+    does not depend on their order. If there are two different documents, at least one is held out
+    and at least one is not, unless `validation_fraction` is 0 or 1.
     """
     num_bytes = sampled_bytes = 0
     smallest, largest = _HASH_RANGE, -1
     lowest = 0 if sample_bytes else _HASH_RANGE
     sample: list[tuple[int, int, str]] = []
-    long_hashes: list[int] = []
     for document in documents:
-        if isinstance(document, str):
-            text, data = document, document.encode()
-            value, size = _hash(data), len(data)
-            on_document(size)
-        else:
-            digest, kept = _Digest(), list[str]()
-            for piece in document:
-                on_document(digest.add(piece))
-                if digest.num_bytes <= sample_bytes or not kept:
-                    kept.append(piece)
-            text, value, size = "".join(kept), digest.value, digest.num_bytes
-            long_hashes.append(value)
+        text = text_of(document)
+        data = text.encode()
+        value, size = _hash(data), len(data)
+        on_document(size)
         num_bytes += size
         smallest, largest = min(smallest, value), max(largest, value)
         if value >= lowest:
@@ -394,7 +317,7 @@ def survey(
     # If everything is held out, the tokenizer is trained on that.
     least = 0 if below == _HASH_RANGE else below
     chosen = [text for value, _, text in sorted(sample) if value >= least]
-    return Survey(num_bytes, below, chosen, long_hashes)
+    return Survey(num_bytes, below, chosen)
 
 
 def _hash(data: bytes) -> int:

@@ -4,7 +4,6 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from fidgpt.data.preparation import DEFAULT_SHARD_TOKENS, DEFAULT_VALIDATION_FRACTION, Corpus
 from fidgpt.data.prepared import PreparedCorpus
@@ -50,7 +49,12 @@ def _source(options: argparse.Namespace) -> Source:
     if options.source is None:
         return StandardLibrary()
     patterns = options.pattern or ["*"]
-    return TextFiles(options.source, text_field=options.text_field, patterns=patterns)
+    return TextFiles(
+        options.source,
+        text_field=options.text_field,
+        counted_field=options.counted_field,
+        patterns=patterns,
+    )
 
 
 def _tokenizer(options: argparse.Namespace) -> TokenizerSpec:
@@ -75,24 +79,6 @@ def _report(corpus: PreparedCorpus, *, seconds: float) -> str:
     )
 
 
-class _Once(argparse.Action):
-    """Store one value; a second one is an error rather than a silent override."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,
-    ) -> None:
-        first = getattr(namespace, self.dest)
-        if first is not self.default:
-            raise argparse.ArgumentError(
-                self, f"takes one value, but was given {first} and {values}; remove one of them."
-            )
-        setattr(namespace, self.dest, values)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m fidgpt.data.prepare",
@@ -100,9 +86,9 @@ def _parser() -> argparse.ArgumentParser:
         "Python's standard library, into the cache.",
         allow_abbrev=False,
     )
-    parser.register("action", None, _Once)
     parser.add_argument("--source", metavar="PATH", help="a file or folder of text")
     parser.add_argument("--text_field", default="text", help="field of JSON lines and Parquet")
+    parser.add_argument("--counted_field", help="field of the spans that count in the loss")
     parser.add_argument("--pattern", action="append", help='files to read from a folder ("*.txt")')
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("--vocab_size", type=int, default=4096, help="size of the BPE to train")

@@ -13,6 +13,8 @@ from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fidgpt.data.batches import Batch
+from fidgpt.data.documents import EncodedDocument
 from fidgpt.data.errors import DataError
 from fidgpt.data.indexed_directory import (
     INDEX,
@@ -33,7 +35,10 @@ _ENDS = np.dtype("<u8")
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A file of token ids, and the file of the end offsets of its documents."""
+    """A file of token ids, the file of the end offsets of its documents, and that of its loss mask.
+
+    The mask has a byte for each token, 1 if it counts in the loss; it is None if all tokens do.
+    """
 
     file: str
     tokens: int
@@ -41,6 +46,15 @@ class Shard:
     ends_file: str
     documents: int
     ends_sha256: str
+    mask_file: str | None = None
+    mask_sha256: str | None = None
+
+    def hashes(self) -> dict[str, str]:
+        """Return the SHA-256 of each file by its name."""
+        hashes = {self.file: self.sha256, self.ends_file: self.ends_sha256}
+        if self.mask_file is not None and self.mask_sha256 is not None:
+            hashes[self.mask_file] = self.mask_sha256
+        return hashes
 
 
 class SplitWriter:
@@ -74,7 +88,7 @@ class SplitWriter:
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._end = np.array([end_of_text], dtype=self._dtype).tobytes()
         self._shard_tokens = shard_tokens
-        self._open: list[BinaryIO] = []
+        self._open: list[BinaryIO] = []  # ids, ends, and a mask once a token does not count
         self._tokens = self._documents = 0  # in the open shard
 
     @property
@@ -82,43 +96,51 @@ class SplitWriter:
         """Number of documents in finished shards."""
         return sum(shard.documents for shard in self.shards)
 
-    def add(self, tokens: NDArray[np.uint32], *, num_bytes: int, is_last: bool = True) -> bool:
-        """Append a document, or a piece of one; return whether this finished a shard.
+    def add(self, document: EncodedDocument, *, num_bytes: int) -> bool:
+        """Append a document and its end of text; return whether this finished a shard.
+
+        The end of text counts in the loss if the last token of the document does.
 
         Args:
-          tokens: token ids.
+          document: its tokens.
           num_bytes: number of bytes of their text.
-          is_last: whether the document ends here.
         """
         if not self._open:
-            stem = f"{self._prefix}-{len(self.shards):05d}"
-            paths = Path(f"{stem}.bin"), Path(f"{stem}.ends")
-            self._open = [path.open("wb") for path in paths]
+            self._open = [self._create("bin"), self._create("ends")]
             self._tokens = self._documents = 0
-        ids, ends = self._open
-        ids.write(tokens.astype(self._dtype).tobytes())
-        self._tokens += len(tokens)
-        self.num_bytes += num_bytes
-        if not is_last:
-            return False
-        ids.write(self._end)
-        self._tokens += 1
+        ids, ends, *masks = self._open
+        ids.write(document.tokens.astype(self._dtype).tobytes() + self._end)
+        counted = np.ones(len(document.tokens) + 1, dtype=np.bool_)
+        if document.counted is not None and len(document.counted):
+            counted = np.append(document.counted, document.counted[-1])
+        if not masks and not counted.all():
+            masks = [self._create("mask")]
+            masks[0].write(b"\1" * self._tokens)
+            self._open += masks
+        for mask in masks:
+            mask.write(counted.tobytes())
+        self._tokens += len(counted)
         self._documents += 1
+        self.num_bytes += num_bytes
         ends.write(self._tokens.to_bytes(8, "little"))
         if is_full := self._tokens >= self._shard_tokens:
             self.finish_shard()
         return is_full
 
+    def _create(self, suffix: str) -> BinaryIO:
+        return Path(f"{self._prefix}-{len(self.shards):05d}.{suffix}").open("wb")
+
     def finish_shard(self) -> None:
         """Finish the open shard, if there is one."""
         if self._open:
-            ids, ends = (Path(file.name) for file in self._open)
+            paths = [Path(file.name) for file in self._open]
             self.close()
-            sync(ids)
-            sync(ends)
-            hashes = sha256_of(ids), sha256_of(ends)
+            for path in paths:
+                sync(path)
+            ids, ends, *mask = [(path.name, sha256_of(path)) for path in paths]
+            counts = self._tokens, self._documents
             self.shards.append(
-                Shard(ids.name, self._tokens, hashes[0], ends.name, self._documents, hashes[1])
+                Shard(ids[0], counts[0], ids[1], ends[0], counts[1], ends[1], *sum(mask, ()))
             )
             self._finished_bytes = self.num_bytes
 
@@ -163,26 +185,35 @@ class Split:
         for shard in self.shards:
             directory.check_size(shard.file, size=shard.tokens * self._dtype.itemsize)
             directory.check_size(shard.ends_file, size=shard.documents * _ENDS.itemsize)
+            if shard.mask_file is not None:
+                directory.check_size(shard.mask_file, size=shard.tokens)
         self._tokens = [ArrayFile(directory.path / s.file, self._dtype) for s in self.shards]
         self._ends = [ArrayFile(directory.path / s.ends_file, _ENDS) for s in self.shards]
+        masks = [shard.mask_file for shard in self.shards]
+        self._masks = [m and ArrayFile(directory.path / m, np.dtype(np.bool_)) for m in masks]
         self._starts = np.cumsum([0, *(shard.tokens for shard in self.shards)])
 
-    def read(self, starts: NDArray[np.int64], *, length: int) -> NDArray[np.int64]:
+    def read(self, starts: NDArray[np.int64], *, length: int) -> Batch:
         """Return the rows of tokens at these offsets, [len(starts), length]; they may cross shards.
 
         Raises:
           DataError: a shard was truncated or altered since it was opened, or cannot be read.
         """
-        rows = np.empty((len(starts), length), dtype=self._dtype)
+        tokens = np.empty((len(starts), length), dtype=self._dtype)
+        counted = np.ones(tokens.shape, dtype=np.bool_) if any(self._masks) else None
         numbers = np.searchsorted(self._starts, starts, side="right") - 1
-        begins = starts - self._starts[numbers]
-        for row, begin, number in zip(rows, begins.tolist(), numbers.tolist(), strict=True):
-            while (rest := self.shards[number].tokens - begin) < len(row):
-                self._tokens[number].read_into(row[:rest], begin=begin)
-                row, begin, number = row[rest:], 0, number + 1
-            self._tokens[number].read_into(row, begin=begin)
-        self._check_tokens(rows, starts=starts)
-        return rows.astype(np.int64)
+        begins = (starts - self._starts[numbers]).tolist()
+        for row, (begin, number) in enumerate(zip(begins, numbers.tolist(), strict=True)):
+            filled = 0
+            while filled < length:
+                stop = min(filled + self.shards[number].tokens - begin, length)
+                place = row, slice(filled, stop)
+                self._tokens[number].read_into(tokens[place], begin=begin)
+                if counted is not None and (mask := self._masks[number]):
+                    mask.read_into(counted[place], begin=begin)
+                begin, number, filled = 0, number + 1, stop
+        self._check_tokens(tokens, starts=starts)
+        return Batch.of(tokens.astype(np.int64), counted)
 
     def document_bounds(self, *, at_once: int) -> Iterator[NDArray[np.int64]]:
         """Yield the start offsets of up to `at_once` documents, then the end of the last one.
@@ -190,7 +221,7 @@ class Split:
         A chunk never spans two shards.
 
         Raises:
-          DataError: an offsets file was truncated or altered, or cannot be read.
+          DataError: an offsets file was truncated, or cannot be read.
         """
         for start, shard, ends in zip(self._starts.tolist(), self.shards, self._ends, strict=False):
             before = 0
@@ -199,10 +230,6 @@ class Split:
                 behind = ends.read(first, last).astype(np.int64)
                 bounds = np.concatenate([[before], behind])
                 before = int(behind[-1])
-                if (np.diff(bounds) < 1).any() or before > shard.tokens:
-                    raise self._directory.damaged(
-                        f"{shard.ends_file} was altered: its offsets do not increase"
-                    )
                 yield bounds + start
 
     def _check_tokens(self, rows: NDArray[Any], *, starts: NDArray[np.int64]) -> None:
@@ -263,7 +290,7 @@ class PreparedCorpus:
         """A hash of all token ids, document ends and the tokenizer, in 64 hex digits."""
         parts = [*self._tokenizer_files.values(), self.dtype]
         for split in (self.train, self.validation):
-            parts += [f"{shard.sha256} {shard.ends_sha256}" for shard in split.shards] + ["/"]
+            parts += [" ".join(shard.hashes().values()) for shard in split.shards] + ["/"]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
     @functools.cached_property
@@ -274,8 +301,8 @@ class PreparedCorpus:
     def verify(self) -> None:
         """Compare the checksum of every file with the index."""
         for shard in self.train.shards + self.validation.shards:
-            self._files.check_hash(shard.file, sha256=shard.sha256)
-            self._files.check_hash(shard.ends_file, sha256=shard.ends_sha256)
+            for file, sha256 in shard.hashes().items():
+                self._files.check_hash(file, sha256=sha256)
 
 
 def corpus_files(directory: Path) -> IndexedDirectory:

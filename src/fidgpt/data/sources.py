@@ -1,13 +1,11 @@
 """Sources of documents: files of text, JSON lines or tables; Hugging Face datasets."""
 
-import collections
 import contextlib
 import fnmatch
 import functools
 import gzip
 import hashlib
 import io
-import itertools
 import json
 import os
 import platform
@@ -17,10 +15,10 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from fidgpt.data.documents import Document, MarkedText, text_of
 from fidgpt.data.errors import DataError, import_extra
-from fidgpt.data.long_lines import LongLine
 from fidgpt.files import read_json
 from fidgpt.ranges import require_size
 
@@ -34,11 +32,7 @@ _UNSUPPORTED = {".7z", ".lzma", ".rar", ".tar", ".tgz", ".xz", ".zip"}
 _TESTS = ("test", "tests", "idle_test")
 _NOT_CODE = (*_TESTS, "encodings", "pydoc_data", "site-packages", "dist-packages")
 _EXCLUDE = 'exclude it from its folder: TextFiles(folder, patterns=["*.txt"]) or --pattern "*.txt"'
-_LONG_LINE = 1 << 20  # bytes; the text of a longer line is read in pieces
-_MAX_LINE_BYTES = 1 << 26  # of everything else in a line
 _ROWS_AT_ONCE = 256
-# A text, or the pieces of a long one, which are read before the next document is.
-Document = str | Iterator[str]
 
 
 @runtime_checkable
@@ -46,15 +40,58 @@ class Source(Protocol):
     """Documents in a fixed order, and a cheap fingerprint of them."""
 
     def documents(self) -> Iterator[Document]:
-        """Yield the non-empty documents; every call yields the same ones.
-
-        A document that may not fit into memory is an iterator over its pieces, in order.
-        """
+        """Yield the non-empty documents; every call yields the same ones."""
         ...
 
     def identity(self) -> str:
         """Return a string that changes whenever the documents do, without reading them."""
         ...
+
+
+class Fields(NamedTuple):
+    """The fields of rows that hold documents.
+
+    Attributes:
+      text: the field of the text.
+      counted: the field of the spans that count in the loss; None if all of a text does.
+    """
+
+    text: str
+    counted: str | None = None
+
+    def document(self, row: Any, *, place: str) -> Document:
+        """Return the document of a row, an empty text for null.
+
+        Args:
+          row: values by field.
+          place: of the row, for messages.
+
+        Raises:
+          DataError: the row has no text, or spans that are not in it.
+        """
+        is_row = isinstance(row, Mapping)
+        if not is_row or not isinstance(row.get(self.text, 0), str | None):
+            if is_row and self.text not in row:
+                held = f"the fields {', '.join(row)}"
+            else:
+                held = type(row[self.text] if is_row else row).__name__
+            raise DataError(
+                f"{place} has no text in the field {self.text!r}; it holds {held}.\n"
+                "Name the field with text_field=... (or --text_field)."
+            )
+        text, spans = row[self.text] or "", row.get(self.counted)
+        if not text or spans is None:
+            return text
+        try:
+            is_right = all(0 <= begin <= stop <= len(text) for begin, stop in spans)
+        except (TypeError, ValueError):
+            is_right = False
+        if not is_right:
+            raise DataError(
+                f"{place} has {spans!r:.80} in the field {self.counted!r}: it must be a list of "
+                f"pairs of characters from 0 to {len(text)}, the length of the text."
+            )
+        return MarkedText(text, spans)
 
 
 class StandardLibrary:
@@ -104,11 +141,16 @@ class TextFiles:
     large file can be split too. `.gz`, `.bz2`, `.lz4` and `.zst` files are decompressed. Tables and
     all compressions but gzip need the extra `fidgpt[parquet]`. In a folder, files are read whose
     names match one of `patterns`, through symbolic links too; hidden and empty files are skipped.
+
+    A row may hold, in the field `counted_field`, a list of the spans of its text that count in the
+    loss: pairs of the first character and the one after the last. See `MarkedText`. All of a text
+    counts if its row has no such field.
     """
 
     path: str | Path
     _: KW_ONLY
     text_field: str = "text"
+    counted_field: str | None = None
     patterns: Sequence[str] = ("*",)
     document_chars: int = 64 * 1024
 
@@ -121,7 +163,7 @@ class TextFiles:
             )
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents of each file in turn; those of long lines in pieces."""
+        """Yield the documents of each file in turn."""
         for path in self._files():
             yield from _explained(filter(None, self._read(path)), path)
 
@@ -130,24 +172,27 @@ class TextFiles:
         files = self._files()
         root = Path(self.path).expanduser().resolve()
         options = f"{self.text_field} {self.document_chars}"
+        if self.counted_field is not None:
+            options += f" counted={self.counted_field}"
         return f"files {root} {options} {_fingerprint(files, root=root)}"
 
     def _read(self, path: Path) -> Iterator[Document]:
         """Yield the documents of a file, whose suffix determines its format."""
+        fields = Fields(self.text_field, self.counted_field)
         match kind_of(path):
             case ".parquet" | ".arrow":
-                return read_table(path, text_field=self.text_field)
+                return _read_table(path, fields)
             case ".jsonl" | ".ndjson":
-                return _read_json_lines(path, text_field=self.text_field)
+                return _read_json_lines(path, fields)
             case ".json" if _has_lines(path, self.text_field):
-                return _read_json_lines(path, text_field=self.text_field)
+                return _read_json_lines(path, fields)
             case _:
                 return _read_text(path, document_chars=self.document_chars)
 
     def _files(self) -> list[Path]:
         try:
             return self._found(Path(self.path).expanduser())
-        except (OSError, RuntimeError) as error:  # RuntimeError: an unknown ~user
+        except OSError as error:
             reason = getattr(error, "strerror", None) or str(error)
             place = getattr(error, "filename", None) or self.path
             raise self._wrong_path(f"{place} cannot be accessed: {reason}") from error
@@ -168,8 +213,6 @@ class TextFiles:
             return files
         if not root.exists():
             raise self._wrong_path(f"{root} does not exist (the current directory is {Path.cwd()})")
-        if not root.is_file():  # such as a pipe, which cannot be read twice
-            raise self._wrong_path(f"{root} is not a regular file")
         if root.stat().st_size == 0:
             raise self._wrong_path(f"{root} is empty")
         return [root]
@@ -209,15 +252,15 @@ class HubDataset:
     def __post_init__(self) -> None:
         self._commit = self.revision if re.fullmatch("[0-9a-f]{40}", self.revision) else None
 
-    def documents(self) -> Iterator[str]:
+    def documents(self) -> Iterator[Document]:
         """Yield the texts of the split in order, without empty ones."""
-        commit, place = self._resolved(), f"The dataset {self.path}"
+        commit, fields = self._resolved(), Fields(self.text_field)
         with self._explaining("read"):
             for row in self._library().load_dataset(
                 self.path, name=self.name, split=self.split, revision=commit, streaming=True
             ):
-                if text := text_of(row, text_field=self.text_field, place=place):
-                    yield text
+                if document := fields.document(row, place=f"The dataset {self.path}"):
+                    yield document
 
     def identity(self) -> str:
         """Return the names and the commit."""
@@ -287,7 +330,7 @@ def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
 def _has_lines(path: Path, text_field: str) -> bool:
     """Return whether a JSON file has one object per line rather than a single one."""
     with open_unpacked(path) as file:
-        first = file.readline(_MAX_LINE_BYTES)
+        first = file.readline()
     try:
         row: Any = json.loads(first.decode("utf-8-sig"))
     except (ValueError, RecursionError):
@@ -316,64 +359,28 @@ def _explained(items: Iterator[T], path: Path) -> Iterator[T]:
         ) from error
 
 
-def _read_json_lines(path: Path, *, text_field: str) -> Iterator[Document]:
+def _read_json_lines(path: Path, fields: Fields) -> Iterator[Document]:
     with open_unpacked(path) as file:
-        for number in itertools.count(1):
-            line = file.readline(_LONG_LINE)
-            if not line:
-                return
+        for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
             place = f"{path}, line {number}"
-            if len(line) == _LONG_LINE and not line.endswith(b"\n"):
-                chunks = _rest_of_line(line, file)
-                pieces = _explained(_long_text(chunks, text_field=text_field, place=place), path)
-                if first := next(pieces, ""):
-                    yield itertools.chain([first], pieces)
-                collections.deque(pieces, maxlen=0)  # what was not wanted
-            elif line.strip():
-                with _explaining_json(place, text_field=text_field):
-                    row = json.loads(line.decode("utf-8-sig"))
-                    text = text_of(row, text_field=text_field, place=place)
-                    text.encode()  # fails for unpaired surrogates
-                yield text
+            try:
+                row = json.loads(line.decode("utf-8-sig"))
+                document = fields.document(row, place=place)
+                text_of(document).encode()  # fails for unpaired surrogates
+            except DataError:
+                raise
+            except (ValueError, RecursionError) as error:
+                raise DataError(
+                    f"{place} is not JSON in UTF-8 ({error}).\nEach line must be an object, such "
+                    f'as {{"{fields.text}": "..."}}.'
+                ) from error
+            yield document
 
 
-def _rest_of_line(line: bytes, file: gzip.GzipFile | io.BufferedReader) -> Iterator[bytes]:
-    """Yield what was read of a line, then the rest, without the line end."""
-    while line and not line.endswith(b"\n"):
-        yield line
-        line = file.readline(_LONG_LINE)
-    yield line
-
-
-def _long_text(chunks: Iterator[bytes], *, text_field: str, place: str) -> Iterator[str]:
-    line = LongLine(chunks, text_field=text_field, max_rest=_MAX_LINE_BYTES)
-    pieces = line.pieces()
-    while True:
-        with _explaining_json(place, text_field=text_field):
-            piece = next(pieces, None)
-            if piece is not None:
-                piece.encode()  # fails for unpaired surrogates
-        if piece is None:
-            text_of(line.row, text_field=text_field, place=place)
-            return
-        yield piece
-
-
-@contextlib.contextmanager
-def _explaining_json(place: str, *, text_field: str) -> Iterator[None]:
-    try:
-        yield
-    except DataError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{place} is not JSON in UTF-8 ({error}).\nEach line must be an object, such "
-            f'as {{"{text_field}": "..."}}.'
-        ) from error
-
-
-def read_table(path: Path, *, text_field: str) -> Iterator[str]:
-    """Yield the texts of a column in order, with empty strings for missing values.
+def _read_table(path: Path, fields: Fields) -> Iterator[Document]:
+    """Yield the documents of a table in order, with empty strings for missing texts.
 
     Raises:
       DataError: pyarrow is missing, the file is damaged, or it has no such column of text.
@@ -381,25 +388,27 @@ def read_table(path: Path, *, text_field: str) -> Iterator[str]:
     pyarrow = import_extra("pyarrow", extra="parquet", purpose=f"Reading {path}")
     try:
         with contextlib.ExitStack() as stack:
-            names, batches = _table(path, text_field, stack)
-            text_of(dict.fromkeys(names), text_field=text_field, place=str(path))
+            names, batches = _table(path, fields, stack)
+            fields.document(dict.fromkeys(names), place=str(path))
+            columns = [name for name in fields if name in names]
             for batch in batches:
                 for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
-                    for text in batch.column(text_field).slice(first, _ROWS_AT_ONCE).to_pylist():
-                        yield text_of({text_field: text}, text_field=text_field, place=str(path))
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+                    for row in batch.select(columns).slice(first, _ROWS_AT_ONCE).to_pylist():
+                        yield fields.document(row, place=str(path))
+    except pyarrow.ArrowException as error:
         raise DataError(
             f"{path} is not a readable table: {error}.\nIt may be truncated; download it again."
         ) from error
 
 
-def _table(path: Path, text_field: str, stack: contextlib.ExitStack) -> tuple[list[str], Any]:
+def _table(path: Path, fields: Fields, stack: contextlib.ExitStack) -> tuple[list[str], Any]:
     """Return the column names of a table, and its batches of rows."""
     import pyarrow.parquet
 
     if path.suffix.lower() == ".parquet":
         table = stack.enter_context(pyarrow.parquet.ParquetFile(path))
-        batches: Any = table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=[text_field])
+        columns = [name for name in fields if name is not None]
+        batches: Any = table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns)
         return table.schema_arrow.names, batches
     file = stack.enter_context(pyarrow.memory_map(str(path)))
     try:
@@ -409,21 +418,6 @@ def _table(path: Path, text_field: str, stack: contextlib.ExitStack) -> tuple[li
         file.seek(0)
         reader = batches = stack.enter_context(pyarrow.ipc.open_stream(file))
     return reader.schema.names, batches
-
-
-def text_of(row: Any, *, text_field: str, place: str) -> str:
-    """Return the text in a field of a row, empty for null; raise DataError if there is none."""
-    is_row = isinstance(row, Mapping)
-    if is_row and isinstance(row.get(text_field, 0), str | None):
-        return row[text_field] or ""
-    if is_row and text_field not in row:
-        held = f"the fields {', '.join(row)}"
-    else:
-        held = type(row[text_field] if is_row else row).__name__
-    raise DataError(
-        f"{place} has no text in the field {text_field!r}; it holds {held}.\n"
-        "Name the field with text_field=... (or --text_field)."
-    )
 
 
 _DICT, _INFO, _STATE = "dataset_dict.json", "dataset_info.json", "state.json"

@@ -8,11 +8,11 @@ from dataclasses import KW_ONLY, dataclass
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-import torch
 from jaxtyping import Int64
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fidgpt.data.batches import Batch, rows_by_group
 from fidgpt.data.errors import DataError
 from fidgpt.data.order import derive_key, permute
 from fidgpt.data.packing import Packing, Sequences, Windows, concatenate
@@ -87,13 +87,8 @@ class TrainingStream(abc.ABC):
         """Prepare the text; later calls cost nothing."""
 
     @abc.abstractmethod
-    def batch(
-        self, step: int, *, rank: int = 0, world_size: int = 1
-    ) -> Int64[Tensor, "rows window"]:
-        """Return one rank's rows of the batch of a step, each of seq_len + 1 tokens.
-
-        Negative values are tokens masked out of the loss (see `fidgpt.data.mask_loss`).
-        """
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
+        """Return one rank's rows of the batch of a step, each of seq_len + 1 tokens."""
 
     def full_batches(self, steps: int) -> float:
         """Return the number of sequences in the first `steps` steps, in units of full batches."""
@@ -166,8 +161,8 @@ class IndexedStream(TrainingStream):
     batch_size: int
 
     @abc.abstractmethod
-    def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the sequences with these numbers: [len(indices), seq_len + 1] token ids."""
+    def rows(self, indices: NDArray[np.int64]) -> Batch:
+        """Return the sequences with these numbers: [len(indices), seq_len + 1] tokens."""
 
     def require_text(self) -> None:
         """Raise DataError early if the text is missing; cheap."""
@@ -183,10 +178,8 @@ class IndexedStream(TrainingStream):
     def stages_begun(self, steps: int) -> list[BegunStage]:
         return self.stages_within(steps * self.batch_size)
 
-    def batch(
-        self, step: int, *, rank: int = 0, world_size: int = 1
-    ) -> Int64[Tensor, "rows window"]:
-        """Return one rank's rows of a batch: [batch_size / world_size, seq_len + 1] token ids.
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> Batch:
+        """Return one rank's rows of a batch: [batch_size / world_size, seq_len + 1] tokens.
 
         The ranks' rows, concatenated, do not depend on the number of ranks; some have one more.
 
@@ -199,9 +192,7 @@ class IndexedStream(TrainingStream):
             step * self.batch_size, size=self.batch_size, rank=rank, world_size=world_size
         )
 
-    def batch_from(
-        self, first: int, *, size: int, rank: int, world_size: int
-    ) -> Int64[Tensor, "rows window"]:
+    def batch_from(self, first: int, *, size: int, rank: int, world_size: int) -> Batch:
         """Return one rank's rows of the batch of `size` sequences from `first` on.
 
         Raises:
@@ -214,7 +205,7 @@ class IndexedStream(TrainingStream):
                 "if batches grow)."
             )
         rows = rows_of_rank(size, rank=rank, world_size=world_size)
-        return torch.from_numpy(self.rows(first + np.array(rows, dtype=np.int64)))
+        return self.rows(first + np.array(rows, dtype=np.int64))
 
 
 class EvaluationStream(abc.ABC):
@@ -225,9 +216,7 @@ class EvaluationStream(abc.ABC):
         """Prepare the text; later calls cost nothing."""
 
     @abc.abstractmethod
-    def batch(
-        self, number: int, *, rank: int = 0, world_size: int = 1
-    ) -> Int64[Tensor, "rows window"]:
+    def batch(self, number: int, *, rank: int = 0, world_size: int = 1) -> Batch:
         """Return one rank's rows of batch `number`, each of seq_len + 1 tokens."""
 
     @property
@@ -297,18 +286,19 @@ class TokenStream(IndexedStream):
                     file=sys.stderr,
                 )
 
-    def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+    def rows(self, indices: NDArray[np.int64]) -> Batch:
         """Return the sequences with these numbers, which count across epochs."""
         prepared, sequences = require_prepared(self._packed)
-        rows = np.empty((len(indices), self.seq_len + 1), dtype=np.int64)
         epochs, positions = np.divmod(indices, sequences.num_sequences)
-        for epoch in np.unique(epochs).tolist():
-            chosen = epochs == epoch
+
+        def read(epoch: int, chosen: NDArray[np.bool_]) -> Batch:
             key = derive_key(self.seed, "data", epoch)
             numbers = permute(
                 positions[chosen].astype(np.uint64), size=sequences.num_sequences, key=key
             )
-            rows[chosen] = sequences.read(numbers.astype(np.int64), epoch=epoch)
+            return sequences.read(numbers.astype(np.int64), epoch=epoch)
+
+        rows = rows_by_group(epochs, read)
         for transform in self.transforms:
             rows = transform(rows, indices=indices, seed=self.seed, tokenizer=prepared.tokenizer)
         return rows
@@ -396,10 +386,8 @@ class HeldOut(EvaluationStream):
         whole = -(-self.num_sequences // self.batch_size)
         return whole if self.max_batches is None else min(whole, self.max_batches)
 
-    def batch(
-        self, number: int, *, rank: int = 0, world_size: int = 1
-    ) -> Int64[Tensor, "rows window"]:
-        """Return one rank's rows of a batch: [batch_size / world_size, seq_len + 1] token ids.
+    def batch(self, number: int, *, rank: int = 0, world_size: int = 1) -> Batch:
+        """Return one rank's rows of a batch: [batch_size / world_size, seq_len + 1] tokens.
 
         Raises:
           IndexError: there is no such batch.
@@ -411,7 +399,7 @@ class HeldOut(EvaluationStream):
         first = number * self.batch_size
         chosen = np.arange(first + rows.start, min(first + rows.stop, used), dtype=np.int64)
         numbers = chosen * self.num_sequences // used
-        return torch.from_numpy(require_prepared(self._prepared)[1].read(numbers))
+        return require_prepared(self._prepared)[1].read(numbers)
 
 
 def require_prepared(prepared: Opened | None) -> Opened:

@@ -5,7 +5,7 @@ import codecs
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -14,7 +14,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trainers
 
-from fidgpt.data.encoding import disable_special_tokens, encode, pieces
+from fidgpt.data.encoding import disable_special_tokens, encode
 from fidgpt.data.errors import DataError
 from fidgpt.files import parse_json, read_bytes, read_json
 from fidgpt.ranges import require_size
@@ -63,14 +63,6 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Return the ids of each text; thread-safe."""
-
-    def pieces(self, chunks: Iterable[str]) -> Iterator[str]:
-        """Cut a text into pieces whose ids, one after the other, are those of the text.
-
-        Args:
-          chunks: the text, in parts of any length.
-        """
-        yield "".join(chunks)
 
     def token_values(self) -> list[bytes]:
         """Return the bytes of each token; none for special tokens."""
@@ -183,9 +175,6 @@ class ByteLevelTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         return [np.frombuffer(encode(self._backend, text), np.uint32) for text in texts]
 
-    def pieces(self, chunks: Iterable[str]) -> Iterator[str]:
-        return pieces(self._backend, chunks)
-
     def special_ids(self) -> dict[str, int]:
         added = self._backend.get_added_tokens_decoder().items()
         return {token.content: number for number, token in added if token.special}
@@ -245,9 +234,6 @@ class ByteTokenizer(Tokenizer):
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         return [np.frombuffer(text.encode(), dtype=np.uint8).astype(np.uint32) for text in texts]
-
-    def pieces(self, chunks: Iterable[str]) -> Iterator[str]:
-        return iter(chunks)
 
     def special_ids(self) -> dict[str, int]:
         names = (END_OF_TEXT, *self.special_tokens)

@@ -1,14 +1,14 @@
-"""Transforms of sequences: loss masks and fill-in-the-middle."""
+"""Transforms of sequences, such as fill-in-the-middle."""
 
 import hashlib
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Bool, Int64
+import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fidgpt.data.batches import Batch
 from fidgpt.data.errors import DataError
 from fidgpt.data.order import derive_key
 from fidgpt.data.tokenizers import Tokenizer
@@ -16,11 +16,6 @@ from fidgpt.data.tokenizers import Tokenizer
 __all__ = [
     "FillInTheMiddle",
     "Transform",
-    "all_in_loss",
-    "count_loss_targets",
-    "inputs_and_targets",
-    "mask_loss",
-    "token_ids",
 ]
 
 
@@ -37,63 +32,22 @@ class Transform(Protocol):
 
     def __call__(
         self,
-        rows: NDArray[np.int64],
+        rows: Batch,
         /,
         *,
         indices: NDArray[np.int64],
         seed: int,
         tokenizer: Tokenizer,
-    ) -> NDArray[np.int64]:
-        """Return transformed rows of the same length, [len(indices), seq_len + 1].
+    ) -> Batch:
+        """Return transformed rows of the same length.
 
         Args:
-          rows: token ids; negative where they are masked (see `fidgpt.data.mask_loss`).
+          rows: sequences, [len(indices), seq_len + 1] tokens.
           indices: number of each row, counting from the start of the run.
           seed: seed of the stream.
           tokenizer: tokenizer of the corpus.
         """
         ...
-
-
-Tokens = TypeVar("Tokens", Tensor, NDArray[np.int64])
-
-
-def mask_loss(tokens: Tokens) -> Tokens:
-    """Mask tokens out of the loss: each is stored as its complement, `-1 - token`."""
-    return ~tokens
-
-
-def token_ids(batch: Tokens) -> Tokens:
-    """Return the token ids of a batch, masked or not."""
-    return batch ^ (batch >> 63)
-
-
-def inputs_and_targets(
-    batch: Int64[Tensor, "rows window"], *, all_counted: bool | None = None
-) -> tuple[Int64[Tensor, "rows seq"], Int64[Tensor, "rows seq"], Bool[Tensor, "rows seq"] | None]:
-    """Return the inputs, targets and loss mask of a batch; the mask is None if all targets count.
-
-    On the meta device all targets count.
-
-    Args:
-      batch: token ids, possibly masked.
-      all_counted: the result of `all_in_loss(batch)`, if it is known already.
-    """
-    if all_in_loss(batch) if all_counted is None else all_counted:
-        return batch[:, :-1], batch[:, 1:], None
-    tokens = token_ids(batch)
-    return tokens[:, :-1], tokens[:, 1:], batch[:, 1:] >= 0
-
-
-def all_in_loss(batch: Int64[Tensor, "rows window"]) -> bool:
-    """Return whether no token of a batch is masked; synchronizes with the device."""
-    return batch.is_meta or not (batch < 0).any()
-
-
-def count_loss_targets(batch: Int64[Tensor, "rows window"]) -> int:
-    """Return the number of targets of a batch that count in the loss."""
-    targets = batch[:, 1:]
-    return targets.numel() if batch.is_meta else int((targets >= 0).sum())
 
 
 # Shorter texts are unchanged: the special tokens would replace too much of them.
@@ -147,33 +101,39 @@ class FillInTheMiddle:
 
     def __call__(
         self,
-        rows: NDArray[np.int64],
+        rows: Batch,
         *,
         indices: NDArray[np.int64],
         seed: int,
         tokenizer: Tokenizer,
-    ) -> NDArray[np.int64]:
-        """Return the rows with some of their texts transformed."""
-        special = self._special(tokenizer)
-        changed = rows.copy()
-        for row, index in zip(changed, indices.tolist(), strict=True):
-            ends = np.flatnonzero(token_ids(row) == tokenizer.end_of_text) + 1
-            texts = [text for text in np.split(row.copy(), ends) if len(text)]
+    ) -> Batch:
+        """Return the rows with some of their texts transformed; added tokens count in the loss."""
+        window = rows.tokens.shape[1]
+        # Each row with the special tokens behind it; `order` says which of these make the new row.
+        added = torch.tensor([[*self._special(tokenizer), tokenizer.end_of_text]])
+        extended = Batch.cat([rows, Batch(added.expand(len(rows.tokens), -1))], dim=1)
+        *special, end_of_text = range(window, window + added.shape[1])
+        is_end = (rows.tokens == tokenizer.end_of_text).numpy()
+        order = np.tile(np.arange(window), (len(is_end), 1))
+        for row, ends, index in zip(order, is_end, indices.tolist(), strict=True):
+            texts = [text for text in np.split(row.copy(), np.flatnonzero(ends) + 1) if len(text)]
             drawn, filled = _uniform(seed, index, count=len(texts)), 0
             for text, numbers in zip(texts, drawn, strict=True):
-                end_of_text = [tokenizer.end_of_text]
-                is_whole = bool(token_ids(text[-1:])[0] == tokenizer.end_of_text)
+                end = [end_of_text]
+                is_whole = ends[text[-1]]
                 if is_whole:
-                    text, end_of_text = text[:-1], text[-1:]
-                room = len(row) - filled
+                    text, end = text[:-1], text[-1:]
+                room = window - filled
                 fits = min(len(text), room - len(special) - 1)
                 if len(text) >= _MIN_TOKENS and numbers[0] < self.rate and fits > 0:
                     text, is_whole = self._moved(text[:fits], special, numbers), True
                 if is_whole:
-                    text = np.concatenate([text, end_of_text])
+                    text = np.concatenate([text, end])
                 row[filled : filled + len(text)] = text[:room]
-                filled = min(filled + len(text), len(row))
-        return changed
+                filled = min(filled + len(text), window)
+        return extended.map(
+            lambda x: torch.from_numpy(np.take_along_axis(x.numpy(), order, axis=1))
+        )
 
     def _moved(
         self, text: NDArray[np.int64], special: list[int], numbers: NDArray[np.float64]

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from fidgpt.optim.optimizers import Closure, Group, loss_of, require_settings
-from fidgpt.placement import Share, Statistics, held, is_divided
+from fidgpt.optim.statistics import ProcessStatistics, Share
+from fidgpt.placement import held, is_divided
+from fidgpt.processes import Processes
 
 __all__ = ["Adafactor"]
 
@@ -26,7 +28,8 @@ class Adafactor(torch.optim.Adafactor):
     sums over their parts, and each keeps its part of the statistics.
 
     Attributes:
-      statistics: of the processes of the run; needed to step weights that are divided over them.
+      statistics: of the processes of the run; needed to step weights that are divided over them,
+        and set by `share_work`.
 
     Raises:
       ValueError: a rate, decay or bound is out of range or not finite.
@@ -52,7 +55,11 @@ class Adafactor(torch.optim.Adafactor):
         super().__init__(
             params, lr, beta2_decay, eps, d, weight_decay, foreach=foreach, maximize=maximize
         )
-        self.statistics: Statistics | None = None
+        self.statistics: ProcessStatistics | None = None
+
+    def share_work(self, processes: Processes) -> None:
+        """Let processes keep statistics together; see `SharesWork`."""
+        self.statistics = ProcessStatistics(processes)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
@@ -68,8 +75,8 @@ class Adafactor(torch.optim.Adafactor):
             return _step(self, closure)
         if self.statistics is None:
             raise ValueError(
-                "the weights are divided over processes: set `statistics` to a "
-                "fidgpt.parallel.ProcessStatistics of them, as Trainer does."
+                "the weights are divided over processes: call `share_work` with these, as Trainer "
+                "does."
             )
         loss = loss_of(closure)
         shares = self.statistics.shares([parameter for _, parameter in divided])
@@ -103,7 +110,7 @@ def _rounds(updates: Sequence["_Update"]) -> Iterator[list["_Update"]]:
     yield some
 
 
-def _step_together(updates: Sequence["_Update"], statistics: Statistics) -> None:
+def _step_together(updates: Sequence["_Update"], statistics: ProcessStatistics) -> None:
     sums = iter(statistics.sum([one for update in updates for one in update.sums()]))
     for update in updates:
         update.remember(next(sums), {name: next(sums) for name in update.factors})
@@ -126,7 +133,7 @@ class _Update:
     parameter: Any
     share: Share
     state: dict[str, Any]
-    statistics: Statistics
+    statistics: ProcessStatistics
 
     def __post_init__(self) -> None:
         self.weights, gradient = held(self.parameter), held(self.parameter.grad)

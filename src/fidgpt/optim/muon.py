@@ -10,8 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fidgpt.optim.matrix_scheduler import Job, MatrixScheduler
 from fidgpt.optim.optimizers import Closure, Group, adamw, loss_of, require_settings
-from fidgpt.placement import Job, Workers, held, keep, placed_like, whole_of, whole_shape
+from fidgpt.placement import held, keep, placed_like, whole_of, whole_shape
+from fidgpt.processes import Processes
 
 __all__ = ["Muon"]
 
@@ -69,7 +71,7 @@ class Muon(Optimizer):
             {"lr": lr, "weight_decay": weight_decay, "orthogonal": False},
         )
         self._require_matrices()
-        self.workers: Workers = _Alone()
+        self.workers: MatrixScheduler | _Alone = _Alone()
         settings = torch.optim.Muon(
             [torch.zeros(1, 1)],
             momentum=momentum,
@@ -84,6 +86,10 @@ class Muon(Optimizer):
             self._adamw = adamw(others, lr=lr, betas=betas, eps=eps)
             for group, complete in zip(others, self._adamw.param_groups, strict=True):
                 _set_missing(group, complete)
+
+    def share_work(self, processes: Processes) -> None:
+        """Let each process orthogonalize some matrices; see `SharesWork`."""
+        self.workers = MatrixScheduler(processes)
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

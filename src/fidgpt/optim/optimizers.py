@@ -2,19 +2,29 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from fidgpt.processes import Processes
 from fidgpt.ranges import require_not_negative
 
-__all__ = ["Lion", "adamw"]
+__all__ = ["Lion", "SharesWork", "adamw"]
 
 
 Closure = Callable[[], Any]
 Group = dict[str, Any]
+
+
+@runtime_checkable
+class SharesWork(Protocol):
+    """An optimizer whose steps the processes of a run share, such as work on whole matrices."""
+
+    def share_work(self, processes: Processes, /) -> None:
+        """Divide the steps that follow over all processes of the run; all of them call this."""
+        ...
 
 
 def require_settings(

@@ -1,7 +1,7 @@
 """Parallelism over the processes of a run: its mesh, and how a model is divided along each axis."""
 
+from fidgpt.parallel.axes import *
 from fidgpt.parallel.context import *
 from fidgpt.parallel.data_parallel import *
 from fidgpt.parallel.mesh import *
-from fidgpt.parallel.mesh_parallel import *
 from fidgpt.parallel.tensor import *

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.model.linear import extended
-from fidgpt.parallel.collectives import Coming, begin_all_gather, begin_sum, scattered, summed
-from fidgpt.parallel.mesh import Axis
+from fidgpt.processes import Processes
+from fidgpt.processes.collectives import Pending, begin_all_gather, begin_sum, scattered, summed
 
 __all__ = ["sum_in_chunks"]
 
 _SEQUENCE = 1  # the dimension of a stream [batch, seq, hidden]
 
 
-def sum_in_chunks(projection: nn.Module, axis: Axis, *, num_chunks: int, on_part: bool) -> None:
+def sum_in_chunks(
+    projection: nn.Module, axis: Processes, *, num_chunks: int, on_part: bool
+) -> None:
     """Make a projection return its sum over an axis.
 
     Each chunk of the tokens is sent while the next is computed, after Domino (Wang et al., 2024,
@@ -36,7 +38,7 @@ def sum_in_chunks(projection: nn.Module, axis: Axis, *, num_chunks: int, on_part
 class Chunked(nn.Module):
     """Mixin of projections changed by `sum_in_chunks`."""
 
-    chunk_axis: Axis
+    chunk_axis: Processes
     num_chunks: int
     on_part: bool
 
@@ -51,13 +53,13 @@ class Chunked(nn.Module):
         # A chunk has tokens of each process's part, so that what it keeps is consecutive.
         each = x.unflatten(_SEQUENCE, (parts, number, -1)).unbind(_SEQUENCE + 1)
         outputs: list[Tensor] = []
-        coming: list[Coming] = []
-        returning: dict[int, Coming] = {}
+        pending: list[Pending] = []
+        returning: dict[int, Pending] = {}
         for index, chunk in enumerate(each):
             output = super().forward(chunk.flatten(_SEQUENCE, _SEQUENCE + 1))
             outputs.append(_Returned.apply(output, returning, index) if on_part else output)
-            coming.append(begin_sum(output.detach(), axis, _SEQUENCE if on_part else None))
-        return _Arrived.apply(coming, returning, axis, on_part, *outputs)
+            pending.append(begin_sum(output.detach(), axis, _SEQUENCE if on_part else None))
+        return _Arrived.apply(pending, returning, axis, on_part, *outputs)
 
 
 class _Arrived(torch.autograd.Function):
@@ -66,15 +68,15 @@ class _Arrived(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        coming: list[Coming],
-        returning: dict[int, Coming],
-        axis: Axis,
+        pending: list[Pending],
+        returning: dict[int, Pending],
+        axis: Processes,
         on_part: bool,
         *outputs: Tensor,
     ) -> Tensor:
         ctx.returning, ctx.axis, ctx.on_part = returning, axis, on_part
         ctx.shapes = [output.shape for output in outputs]
-        return torch.cat([wait() for wait in coming], dim=_SEQUENCE)
+        return torch.cat([wait() for wait in pending], dim=_SEQUENCE)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:
@@ -91,7 +93,7 @@ class _Returned(torch.autograd.Function):
     """A chunk, whose gradient is waited for where it is needed."""
 
     @staticmethod
-    def forward(ctx: Any, output: Tensor, returning: dict[int, Coming], index: int) -> Tensor:
+    def forward(ctx: Any, output: Tensor, returning: dict[int, Pending], index: int) -> Tensor:
         ctx.returning, ctx.index = returning, index
         return output.view_as(output)
 

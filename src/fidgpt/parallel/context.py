@@ -20,17 +20,19 @@ from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, TokenPositions, Tokens
 from fidgpt.model.kernels import Kernel, Keys, Mixed, Queries, Scoring, Values
-from fidgpt.parallel.collectives import exchanged, gathered
-from fidgpt.parallel.mesh import Axis, Mesh
+from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes
+from fidgpt.processes import Processes
+from fidgpt.processes.collectives import exchanged, gathered
 
 __all__ = ["GatheredContext", "UlyssesContext"]
 
+CONTEXT = Axis(name="context", splits_sequences=True, joins_shards=True)
 
 Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Split:
+class TokenSplit:
     """Which columns of a sequence each process computes.
 
     Attributes:
@@ -40,7 +42,7 @@ class Split:
     ranges: tuple[Ranges, ...]
 
     @classmethod
-    def in_zigzag(cls, num_columns: int, size: int) -> "Split":
+    def in_zigzag(cls, num_columns: int, size: int) -> "TokenSplit":
         """Give each process one chunk from the begin and one from the end of a sequence.
 
         Under a causal mask all processes then have the same number of pairs of query and key.
@@ -50,14 +52,14 @@ class Split:
         return cls(tuple((chunks[i], chunks[-1 - i]) for i in range(size)))
 
     @classmethod
-    def in_order(cls, num_columns: int, size: int) -> "Split":
+    def in_order(cls, num_columns: int, size: int) -> "TokenSplit":
         """Give each process one chunk."""
         ends = [num_columns * chunk // size for chunk in range(size + 1)]
         return cls(tuple((chunk,) for chunk in itertools.pairwise(ends)))
 
-    def between(self, begin: int, end: int) -> "Split":
+    def between(self, begin: int, end: int) -> "TokenSplit":
         """Return the split of columns from `begin` to `end`, counted from `begin`."""
-        return Split(
+        return TokenSplit(
             tuple(
                 tuple(
                     (max(first, begin) - begin, min(last, end) - begin)
@@ -75,7 +77,7 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class ColumnMap:
     """The columns of a split on a device.
 
     Attributes:
@@ -90,7 +92,7 @@ class Columns:
 
 
 @functools.lru_cache(maxsize=256)
-def _columns(split: Split, index: int, device: torch.device) -> Columns:
+def _columns(split: TokenSplit, index: int, device: torch.device) -> ColumnMap:
     each = [
         torch.cat([torch.arange(0), *(torch.arange(*one) for one in ranges)])
         for ranges in split.ranges
@@ -100,7 +102,7 @@ def _columns(split: Split, index: int, device: torch.device) -> Columns:
     if not torch.equal(gathered, torch.arange(len(gathered))):
         places = gathered.argsort(stable=True)
         order = places[gathered[places] >= 0].to(device)
-    return Columns(each[index].to(device), gathered.to(device), order)
+    return ColumnMap(each[index].to(device), gathered.to(device), order)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -116,15 +118,15 @@ class SplitContext(AttentionContext):
     """
 
     whole: AttentionContext
-    split: Split
-    axis: Axis
-    mapping: Columns
+    split: TokenSplit
+    axis: Processes
+    mapping: ColumnMap
     keys: TokenPositions
 
     @classmethod
-    def of(cls, whole: AttentionContext, split: Split, axis: Axis) -> "SplitContext":
+    def of(cls, whole: AttentionContext, split: TokenSplit, axis: Processes) -> "SplitContext":
         """Return the context of this process's tokens."""
-        mapping = _columns(split, axis.index, whole.positions.device)
+        mapping = _columns(split, axis.rank, whole.positions.device)
         parts = (whole.positions, whole.documents, whole.tokens)
         positions, documents, tokens = (_selected(x, mapping.own) for x in parts)
         assert positions is not None
@@ -157,12 +159,12 @@ class SplitContext(AttentionContext):
 
     def own(self, x: Tensor) -> Tensor:
         """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
-        return x.index_select(1, _columns(self.split, self.axis.index, x.device).own)
+        return x.index_select(1, _columns(self.split, self.axis.rank, x.device).own)
 
     @property
     def spans(self) -> Ranges:
         """The ranges of a whole row that this process computes."""
-        return self.split.ranges[self.axis.index]
+        return self.split.ranges[self.axis.rank]
 
     def in_order(self, x: Tensor) -> Tensor:
         """Return gathered tensors [..., keys, size] in the order of a whole row."""
@@ -217,7 +219,7 @@ class UlyssesKernel:
       axis: the processes.
     """
 
-    def __init__(self, kernel: Kernel, axis: Axis) -> None:
+    def __init__(self, kernel: Kernel, axis: Processes) -> None:
         self.kernel = kernel
         self.axis = axis
 
@@ -234,13 +236,13 @@ class UlyssesKernel:
         else:
             query, key = self._by_heads(ctx, query, key)
             (value,) = self._by_heads(ctx, value)
-        first = heads // size * self.axis.index
+        first = heads // size * self.axis.rank
         sinks = scoring.sinks
         place, parts = scoring.split_place
         own = replace(
             scoring,
             ctx=ctx.whole,
-            split_place=(place * size + self.axis.index, parts * size),
+            split_place=(place * size + self.axis.rank, parts * size),
             sinks=None if sinks is None else sinks[first : first + heads // size],
         )
         return self._by_tokens(ctx, self.kernel(query, key, value, own))
@@ -266,7 +268,7 @@ class UlyssesKernel:
 class _Division:
     """Splits contexts over the processes of an axis."""
 
-    def __init__(self, kind: type[SplitContext], split: Any, axis: Axis) -> None:
+    def __init__(self, kind: type[SplitContext], split: Any, axis: Processes) -> None:
         self._kind = kind
         self._split = split
         self._axis = axis
@@ -279,10 +281,10 @@ class _Division:
     def own(self, x: Tensor) -> Tensor:
         """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
         split = self._split(x.shape[1], self._axis.size)
-        return x.index_select(1, _columns(split, self._axis.index, x.device).own)
+        return x.index_select(1, _columns(split, self._axis.rank, x.device).own)
 
 
-class GatheredContext:
+class GatheredContext(AxisPart):
     """Context parallelism by gathering keys and values: each process has the queries of its tokens.
 
     The backward pass sums the gradients of keys and values (reduce-scatter). As in the training of
@@ -291,21 +293,21 @@ class GatheredContext:
     work. Any attention works that calls `update_cache`, with any number of heads.
     """
 
-    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
+    def check(self, model: nn.Module, *, mesh: MeshSizes, seq_len: int) -> None:
         """Raise ValueError if sequences cannot be split evenly."""
-        size = mesh.context
+        size = mesh[CONTEXT]
         if seq_len % (2 * size):
             raise ValueError(
                 f"{seq_len=} must be a multiple of {2 * size}, two chunks for each of the "
                 f"context={size} processes; change seq_len or the size of the axis."
             )
 
-    def __call__(self, model: nn.Module, axis: Axis) -> None:
+    def __call__(self, model: nn.Module, axis: Processes) -> None:
         """Make a model compute this process's tokens."""
-        _divide(model, _Division(SplitContext, Split.in_zigzag, axis))
+        _divide(model, _Division(SplitContext, TokenSplit.in_zigzag, axis))
 
 
-class UlyssesContext:
+class UlyssesContext(AxisPart):
     """Context parallelism by exchanging tokens for heads around attention (DeepSpeed-Ulysses).
 
     Queries, keys and values are sent by one all-to-all, so that each process has all tokens of some
@@ -315,9 +317,11 @@ class UlyssesContext:
     computed as by `GatheredContext`.
     """
 
-    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
+    def check(self, model: nn.Module, *, mesh: MeshSizes, seq_len: int) -> None:
         """Raise ValueError if sequences or heads cannot be split evenly."""
-        size, parts = mesh.context, mesh.context * max(mesh.tensor, 1)
+        size = mesh[CONTEXT]
+        splits = [axis for axis in mesh.axes() if axis.splits_heads and mesh[axis] > 1]
+        parts = math.prod([size, *(mesh[axis] for axis in splits)])
         if seq_len % size:
             raise ValueError(
                 f"{seq_len=} must be a multiple of the context={size} processes; change one of "
@@ -326,19 +330,19 @@ class UlyssesContext:
         for name, module in _with_kernels(model):
             heads = getattr(module, "num_heads", parts)
             if heads % parts:
-                by = f"context={size}" + (f" * tensor={mesh.tensor}" if parts > size else "")
+                by = " * ".join([f"context={size}", *(f"{a.name}={mesh[a]}" for a in splits)])
                 raise ValueError(
                     f"num_heads={heads} of {name} must be a multiple of the {by} "
                     "processes among which Ulysses splits heads; use a size that divides it, or "
                     "GatheredContext, which does not split heads."
                 )
 
-    def __call__(self, model: nn.Module, axis: Axis) -> None:
+    def __call__(self, model: nn.Module, axis: Processes) -> None:
         """Make a model compute this process's tokens."""
         for _, module in _with_kernels(model):
             if not isinstance(module.kernel, UlyssesKernel):
                 module.kernel = UlyssesKernel(module.kernel, axis)
-        _divide(model, _Division(UlyssesSplit, Split.in_order, axis))
+        _divide(model, _Division(UlyssesSplit, TokenSplit.in_order, axis))
 
 
 def _with_kernels(model: nn.Module) -> list[tuple[str, Any]]:

@@ -1,10 +1,10 @@
-"""The processes of a run: how they start, their collectives, and data parallelism."""
+"""The processes of a run: how they join, and data parallelism."""
 
 import contextlib
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -12,14 +12,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fidgpt.parallel import presence
-from fidgpt.parallel.meeting import MeetingError, Patience
-from fidgpt.parallel.mesh import ALONE, Axis, Mesh, places_on
+from fidgpt.parallel.axes import AxisPart, MeshSizes
+from fidgpt.parallel.mesh import Mesh
+from fidgpt.parallel.places import alone_on, places_on
 from fidgpt.parallel.sharding import shard_fully, without_reduction
 from fidgpt.parallel.tensor import drops
+from fidgpt.placement import wholes
+from fidgpt.processes import ParallelError, Processes, heartbeat
+from fidgpt.processes.fused import FusedAllReduce
+from fidgpt.processes.rendezvous import RendezvousFailure, Timeouts
 from fidgpt.ranges import require_positive
 
-__all__ = ["Computation", "DataParallel", "ParallelError"]
+__all__ = ["Computation", "DataParallel", "MeshParallel", "ParallelError"]
 
 _GLOO = "gloo/transport/"  # in the messages of gloo's errors, which have no class of their own
 # torch 2.13 renames the argument, and warns about the old name.
@@ -48,12 +52,8 @@ class Computation(Protocol):
         ...
 
 
-class ParallelError(RuntimeError):
-    """Another process of the run failed; the message has the reason."""
-
-
 class DataParallel:
-    """The processes of a run, and their collective operations.
+    """The processes of a run, which read different rows of a batch and average gradients.
 
     As a context manager, it initializes the process group unless there is one already, and destroys
     the group that it initialized. A single process has no group and no overhead. Gradients are
@@ -68,15 +68,15 @@ class DataParallel:
       device: device of the model; defaults to this process's accelerator, or the CPU.
       timeout: seconds that processes wait for each other in a collective, before the run ends with
         an error that names who is missing. The times for joining, connecting and saving are
-        fractions or multiples of it: see `fidgpt.parallel.meeting.Patience`.
+        fractions or multiples of it: see `fidgpt.processes.rendezvous.Timeouts`.
 
     Raises:
       ValueError: timeout is not positive.
 
     Attributes:
-      patience: how long processes wait for each other.
-      rank: number of this process.
-      world_size: number of processes.
+      mesh: the sizes of its axes, of which one may be open.
+      parts: by the name of an axis, what divides a model along it.
+      timeouts: how long processes wait for each other.
       places: this process's places on the axes of the mesh.
     """
 
@@ -84,45 +84,61 @@ class DataParallel:
 
     def __init__(self, *, device: torch.device | None = None, timeout: float = 600.0) -> None:
         require_positive(timeout=timeout)
-        self.patience = Patience(timeout)
+        self.mesh: MeshSizes = Mesh(replicate=-1)
+        self.parts: dict[str, AxisPart] = {}
+        self.timeouts = Timeouts(timeout)
         self._device = device
         self._joined: list[bool] = []
         self._group: dist.ProcessGroup | None = None  # see __exit__
-        self.rank = 0
-        self.world_size = 1
-        self.places = ALONE
+        self.places = alone_on(Mesh())
         self._sums_of_shapes: dict[Hashable, Sequence[Tensor]] = {}
 
-    def layout(self, world_size: int) -> Mesh:
+    def layout(self, world_size: int) -> MeshSizes:
         """Return the mesh of so many processes.
 
         Raises:
           ValueError: they do not fill it.
         """
-        return Mesh(replicate=world_size)
+        return self.mesh.over(world_size)
 
     @property
     def planned_size(self) -> int:
-        """The number of processes; before they have joined, the least that this could have."""
-        return self.world_size if self._joined else 1
+        """The number of processes; before they have joined, the least that fill the mesh."""
+        return self.world_size if self._joined else self.mesh.size
+
+    def _used(self, mesh: MeshSizes) -> dict[str, AxisPart]:
+        """Return the parts of axes of several processes."""
+        return {name: part for name, part in self.parts.items() if mesh.sizes.get(name, 1) > 1}
 
     def check(self, model: nn.Module, *, seq_len: int) -> None:
-        """Raise ValueError if the model, or sequences of `seq_len` tokens, cannot be divided."""
+        """Raise ValueError if a part cannot divide the model, or sequences of `seq_len` tokens."""
+        for part in self._used(self.mesh).values():
+            part.check(model, mesh=self.mesh, seq_len=seq_len)
 
     def part_of_weights(self, model: nn.Module) -> float:
         """Return the fraction of a whole model's parameters that FSDP would shard."""
-        return 1.0
+        fraction = 1.0
+        for name, part in self._used(self.mesh).items():
+            fraction *= part.part_of_weights(model, self.mesh.sizes[name])
+        return fraction
 
-    def divide(self, model: nn.Module, mesh: Mesh) -> None:
-        """Divide the matrices of a model as on a mesh, to measure what a process computes."""
+    def plan(self, model: nn.Module, mesh: MeshSizes) -> None:
+        """Divide a model without memory as on a mesh, to measure what a process computes."""
+        for name, part in self._used(mesh).items():
+            part.plan(model, mesh.sizes[name])
 
     def undivided(self, model: nn.Module) -> list[str]:
         """Return paths of modules that processes compute whole, though they divide the others."""
-        return []
+        paths = [path for part in self._used(self.mesh).values() for path in part.undivided(model)]
+        return [*dict.fromkeys(paths)]
 
-    def drops_alike(self, model: nn.Module, mesh: Mesh) -> bool:
+    def dropout_matches_one_process(self, model: nn.Module, mesh: MeshSizes) -> bool:
         """Return whether a step on a mesh drops the elements that one process would drop."""
-        return mesh.size == 1 or not drops(model)
+        if mesh.size == 1 or not drops(model):
+            return True
+        parts = self._used(mesh).values()
+        matches = all(part.dropout_matches_one_process(model) for part in parts)
+        return mesh.token_copies == mesh.size and matches
 
     @property
     def data_rank(self) -> int:
@@ -135,9 +151,24 @@ class DataParallel:
         return self.places.mesh.data_size
 
     @property
-    def tokens(self) -> Axis:
-        """This process's place among those that compute different tokens."""
+    def world(self) -> Processes:
+        """All processes of the run."""
+        return self.places.world
+
+    @property
+    def tokens(self) -> Processes:
+        """The processes that compute different tokens."""
         return self.places.tokens
+
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        return self.world.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes."""
+        return self.world.size
 
     @property
     def device(self) -> torch.device:
@@ -153,7 +184,7 @@ class DataParallel:
     @property
     def is_main(self) -> bool:
         """Whether this process writes files and prints to the console."""
-        return self.rank == 0
+        return self.world.is_main
 
     def __enter__(self) -> "DataParallel":
         joins = "RANK" in os.environ and not dist.is_initialized()
@@ -161,31 +192,28 @@ class DataParallel:
             if self.device.type != "cpu":
                 torch.accelerator.set_device_index(self.device)
             self._join()
-        if dist.is_initialized():
-            self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self._joined.append(joins)
         try:
-            mesh = self.layout(self.world_size)
+            mesh = self.layout(dist.get_world_size() if dist.is_initialized() else 1)
         except ValueError as error:
             self.__exit__(ParallelError, None, None)
             raise ParallelError(str(error)) from error
-        if self.world_size > 1:
-            self.places = places_on(
-                mesh, device_type=self.device.type, timeout=self.patience.collective
-            )
+        self.places = places_on(
+            mesh, device_type=self.device.type, timeout=self.timeouts.collective
+        )
         return self
 
     def _join(self) -> None:
         """Initialize the process group, once all processes are there and alike."""
         try:
-            meeting = presence.begin(self.patience, device=self.device)
+            run = heartbeat.begin(self.timeouts, device=self.device)
             dist.init_process_group(
-                store=meeting.store,
-                rank=meeting.rank,
-                world_size=len(meeting.hosts),
-                timeout=self.patience.collective,
+                store=run.store,
+                rank=run.rank,
+                world_size=len(run.hosts),
+                timeout=self.timeouts.collective,
             )
-        except MeetingError as error:
+        except RendezvousFailure as error:
             raise ParallelError(str(error)) from error
         except (ValueError, RuntimeError) as error:
             raise ParallelError(
@@ -196,8 +224,8 @@ class DataParallel:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         joined = self._joined.pop()
-        lost = _wait_for_all() if kind is None else error
-        here, reason = presence.live(), ""
+        lost = self._wait_for_all() if kind is None else error
+        here, reason = heartbeat.live(), ""
         if lost is not None and (isinstance(lost, dist.DistError) or _GLOO in str(lost)):
             reason = f"another process of the run is gone: {str(lost).splitlines()[0]:.200}"
             reason = here.explain(lost) if here else reason
@@ -212,17 +240,28 @@ class DataParallel:
             if here is not None:
                 here.leave()
         if not self._joined:
-            self.rank, self.world_size, self.places = 0, 1, ALONE
+            self.places = alone_on(Mesh())
             self._sums_of_shapes.clear()
         if reason:
             raise ParallelError(reason) from lost
         if kind is None and lost is not None:
             raise lost
 
+    def _wait_for_all(self) -> RuntimeError | None:
+        """Wait until all processes are done; return the error if one died."""
+        try:
+            self.world.barrier()
+        except RuntimeError as error:
+            return error
+        return None
+
     def shard(self, model: nn.Module, precision: Computation) -> None:
         """Give a model on the meta device this process's part of the weights."""
+        for name, part in self._used(self.places.mesh).items():
+            part(model, self.places.axes[name])
         if self.places.fsdp is not None:
-            shard_fully(model, mesh=self.places.fsdp, dtype=precision.dtype)
+            apart = {p for p in model.parameters() if self.places.averaged_over(p) is not None}
+            shard_fully(model, mesh=self.places.fsdp, dtype=precision.dtype, apart=apart)
 
     def replica(self, model: Model, precision: Computation) -> Model:
         """Return the module that computes for a model in the given precision.
@@ -233,23 +272,29 @@ class DataParallel:
 
     @contextlib.contextmanager
     def filling(self, model: nn.Module) -> Iterator[None]:
-        """Context in which full tensors may be copied into the parameters of a model."""
-        if self.places.fsdp is None:
-            yield
-            return
-        from torch.distributed.tensor.experimental import implicit_replication
+        """Context in which full tensors may be copied into the parameters of a model.
 
-        with implicit_replication():
+        Parameters that are divided along an axis are whole in it, in main memory.
+        """
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(wholes(model))
+            if self.places.fsdp is not None:
+                from torch.distributed.tensor.experimental import implicit_replication
+
+                stack.enter_context(implicit_replication())
             yield
 
     def place(self, module: nn.Module) -> nn.Module:
         """Wrap a module so that its gradients are averaged over all processes.
 
-        A sharded model reduces its own gradients.
+        A sharded model reduces its own gradients, and `reduce_gradients` those of parameters that
+        processes with different tokens divide.
         """
         # Buffers need no synchronization: their updates are all-reduced.
         if self.tokens.size == 1 or self.places.fsdp is not None:
             return module
+        apart = [n for n, p in module.named_parameters() if self.places.averaged_over(p)]
+        vars(module)["_ddp_params_and_buffers_to_ignore"] = apart
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
         return DistributedDataParallel(module, process_group=self.tokens.group, **buffers)
 
@@ -265,51 +310,24 @@ class DataParallel:
         else:
             yield
 
-    def sum(self, value: Tensor, axis: Axis | None = None) -> Tensor:
-        """Return the sum of a tensor over processes; of an axis, or that compute other tokens."""
-        axis = self.tokens if axis is None else axis
-        if axis.size > 1:
-            value = value.to(self.device, copy=True)
-            dist.all_reduce(value, group=axis.group)
-        return value
-
-    def sum_all(self, values: Sequence[Tensor], axis: Axis | None = None) -> list[Tensor]:
-        """Return the sums of tensors of one type over processes, by one all-reduce."""
-        if not values:
-            return []
-        joined = self.sum(torch.cat([value.flatten() for value in values]), axis)
-        parts = joined.split([value.numel() for value in values])
-        return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
+    def fuse(self) -> FusedAllReduce:
+        """Return an all-reduce that numbers of a step can join."""
+        places = self.places
+        return FusedAllReduce(
+            self.world, tokens=self.tokens, counts=places.is_first, device=self.device
+        )
 
     def sums_of_shapes(self, shape: Hashable, numbers: Sequence[int]) -> Sequence[Tensor]:
-        """Return the sums of numbers over the axis `context`, by one all-reduce for each shape.
+        """Return the sums of numbers over those that share rows, by one all-reduce for each shape.
 
         Args:
           shape: on which the numbers depend, and nothing else; the same on all processes.
           numbers: of this process.
         """
         if shape not in self._sums_of_shapes:
-            made = [torch.full((), n, dtype=torch.int64, device=self.device) for n in numbers]
-            self._sums_of_shapes[shape] = self.sum_all(made, axis=self.places.axes["context"])
+            own = [torch.full((), n, dtype=torch.int64, device=self.device) for n in numbers]
+            self._sums_of_shapes[shape] = self.places.rows.all_reduce(own)
         return self._sums_of_shapes[shape]
-
-    def on_main(self, action: Callable[[], object]) -> None:
-        """Run an action on the main process; if it fails there, raise on all processes.
-
-        Raises:
-          ParallelError: on the other processes, if the action failed.
-        """
-        error: Exception | None = None
-        if self.is_main:
-            try:
-                action()
-            except Exception as caught:
-                error = caught
-        message = self.agree(str(error) if error else None)
-        if error is not None:
-            raise error
-        if message is not None:
-            raise ParallelError(f"the main process failed: {message}")
 
     def require_same(self, values: Mapping[str, str]) -> None:
         """Raise if processes differ in these values.
@@ -325,37 +343,53 @@ class DataParallel:
         if self.world_size == 1:
             return
         digest = hashlib.sha256(repr(list(values.items())).encode()).hexdigest()
-        digests = self.gather(digest)
+        digests = self.world.gather(digest)
         if len(set(digests)) == 1:
             return
-        gathered = self.gather(dict(values))
-        other = next(rank for rank, one in enumerate(digests) if one != digests[0])
+        gathered = self.world.gather(dict(values))
+        other = next(rank for rank, other in enumerate(digests) if other != digests[0])
         raise ParallelError(_first_difference(gathered[0], gathered[other], other))
 
-    def gather(self, value: Any) -> list[Any]:
-        """Return the values of all processes, by rank, on each of them."""
-        values = [value] * self.world_size
-        if self.world_size > 1:
-            dist.all_gather_object(values, value)
-        return values
 
-    def agree(self, value: Any) -> Any:
-        """Return the main process's value on all processes."""
-        if self.world_size == 1:
-            return value
-        holder = [value]
-        dist.broadcast_object_list(holder, src=0)
-        return holder[0]
+class MeshParallel(DataParallel):
+    """Divides rows, weights, sequences and matrix products over the axes of a mesh.
 
+    Every combination computes what one process would, up to the rounding of sums.
 
-def _wait_for_all() -> RuntimeError | None:
-    """Wait until all processes are done; return the error if one died."""
-    try:
-        if dist.is_initialized():
-            dist.barrier()
-    except RuntimeError as error:
-        return error
-    return None
+    Args:
+      mesh: the size of each axis.
+      tensor: divides matrix products, if `mesh.tensor` is above 1.
+      context: divides sequences, if `mesh.context` is above 1.
+      others: by the name of another axis of the mesh, what divides a model along it.
+      device: device of the model; defaults to this process's accelerator, or the CPU.
+      timeout: seconds that processes wait for each other; see `DataParallel`.
+
+    Raises:
+      ValueError: an axis that divides weights or sequences has several processes and no part.
+      ParallelError: the processes do not fill the mesh; raised when they join.
+    """
+
+    def __init__(
+        self,
+        mesh: MeshSizes,
+        *,
+        tensor: AxisPart | None = None,
+        context: AxisPart | None = None,
+        others: Mapping[str, AxisPart] | None = None,
+        device: torch.device | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        super().__init__(device=device, timeout=timeout)
+        self.mesh = mesh
+        parts = {"tensor": tensor, "context": context, **(others or {})}
+        self.parts = {name: part for name, part in parts.items() if part is not None}
+        for axis in mesh.axes():
+            size = mesh.sizes[axis.name]
+            if axis.needs_part and size != 1 and axis.name not in self.parts:
+                raise ValueError(
+                    f"mesh.{axis.name}={size} needs a part that divides the model along that axis, "
+                    f"and {axis.name} is None: set one, or a size of 1."
+                )
 
 
 def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:

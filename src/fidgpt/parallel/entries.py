@@ -12,25 +12,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fidgpt.model.linear import extended
-from fidgpt.parallel.collectives import all_gather, begin_sum, copied, gathered
-from fidgpt.parallel.mesh import Axis
+from fidgpt.processes import Processes
+from fidgpt.processes.collectives import all_gather, begin_sum, copied, gathered
 
-__all__ = ["defers", "entered"]
+__all__ = ["can_defer_weight_grad", "gather_input"]
 
 
-def defers(projection: nn.Module | nn.Parameter | None) -> bool:
-    """Let a projection leave the gradient of its weight to `entered`; return whether it can.
+def can_defer_weight_grad(projection: nn.Module | nn.Parameter | None) -> bool:
+    """Let a projection leave the gradient of its weight to `gather_input`; return whether it can.
 
     Layers that compute anything else than a matrix product and a bias cannot.
     """
     if not isinstance(projection, nn.Linear) or type(projection).forward is not nn.Linear.forward:
         return False
-    extended(projection, Deferred)
+    extended(projection, DeferredGradient)
     return True
 
 
-class Deferred(nn.Module):
-    """Mixin of projections changed by `defers`."""
+class DeferredGradient(nn.Module):
+    """Mixin of projections changed by `can_defer_weight_grad`."""
 
     weight: Tensor
     bias: Tensor | None
@@ -45,14 +45,14 @@ class Deferred(nn.Module):
         return _Passed.apply(F.linear(input, self.weight.detach(), self.bias), receiver)
 
 
-def entered(x: Tensor, axis: Axis, dim: int | None, weights: Iterable[Tensor]) -> Tensor:
+def gather_input(x: Tensor, axis: Processes, dim: int | None, weights: Iterable[Tensor]) -> Tensor:
     """Return a whole tensor, which enters a computation that is divided over an axis.
 
     Args:
       x: the whole; or, with a `dim`, this process's part of it.
       axis: the processes.
       dim: in which the whole is divided.
-      weights: of the projections that may multiply it, all of which are changed by `defers`.
+      weights: of the projections that may multiply it, all changed by `can_defer_weight_grad`.
     """
     trained = [weight for weight in weights if weight.requires_grad]
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not trained:
@@ -67,7 +67,7 @@ class _Entered(torch.autograd.Function):
     """The whole, and for each weight a tensor that gets the gradient of its product."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int | None, *weights: Tensor) -> Any:
+    def forward(ctx: Any, x: Tensor, axis: Processes, dim: int | None, *weights: Tensor) -> Any:
         ctx.set_materialize_grads(False)
         ctx.axis, ctx.dim = axis, dim
         whole = x.view_as(x) if dim is None else all_gather(x, axis, dim).contiguous()
@@ -78,12 +78,12 @@ class _Entered(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         outer, *received = gradients
-        coming = None
+        pending = None
         if outer is not None and ctx.needs_input_grad[0]:
-            coming = begin_sum(outer, ctx.axis, ctx.dim)
+            pending = begin_sum(outer, ctx.axis, ctx.dim)
         rows = ctx.saved_tensors[0].flatten(0, -2)
         weights = [None if one is None else one.flatten(0, -2).t() @ rows for one in received]
-        return None if coming is None else coming(), None, None, *weights
+        return None if pending is None else pending(), None, None, *weights
 
 
 class _Passed(torch.autograd.Function):

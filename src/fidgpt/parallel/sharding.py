@@ -2,7 +2,8 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +15,13 @@ if TYPE_CHECKING:
 # torch.distributed.fsdp is imported where it is used, because its import is slow.
 
 
-def shard_fully(model: nn.Module, *, mesh: "DeviceMesh", dtype: torch.dtype) -> None:
+def shard_fully(
+    model: nn.Module,
+    *,
+    mesh: "DeviceMesh",
+    dtype: torch.dtype,
+    apart: Collection[nn.Parameter] = (),
+) -> None:
     """Shard every parameter of a model on the meta device (ZeRO stage 3, FSDP2).
 
     With torch's `fully_shard`, each block is gathered before it computes and resharded afterwards,
@@ -31,6 +38,7 @@ def shard_fully(model: nn.Module, *, mesh: "DeviceMesh", dtype: torch.dtype) -> 
       mesh: of one axis, over which it is sharded; or of two, over the first of which it is
         replicated.
       dtype: of gathered weights.
+      apart: parameters that stay as they are.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -39,11 +47,12 @@ def shard_fully(model: nn.Module, *, mesh: "DeviceMesh", dtype: torch.dtype) -> 
         param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     wide = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+    shard = partial(fully_shard, mesh=mesh, ignored_params={*apart} or None)
     for module in _kept_in_float32(model) if dtype != torch.float32 else []:
-        fully_shard(module, mesh=mesh, mp_policy=wide, reshard_after_forward=False)
+        shard(module, mp_policy=wide, reshard_after_forward=False)
     for block in _blocks(model):
-        fully_shard(block, mesh=mesh, mp_policy=narrow)
-    fully_shard(model, mesh=mesh, mp_policy=narrow)
+        shard(block, mp_policy=narrow)
+    shard(model, mp_policy=narrow)
     for name, parameter in model.named_parameters():
         vars(parameter).update(kept[name])  # such as its init
     _gather_around_features(model)

@@ -22,17 +22,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from fidgpt.parallel import collectives
+from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
 from fidgpt.parallel.chunks import sum_in_chunks
-from fidgpt.parallel.collectives import gathered, joined, scattered, sliced, summed
-from fidgpt.parallel.entries import defers, entered
-from fidgpt.parallel.mesh import Axis, Mesh
-from fidgpt.parallel.placement import Part, gather_uneven
-from fidgpt.placement import LINEAR_DIMS, Columns, Dims, Divisible, Once, OnHeads, Rows
+from fidgpt.parallel.entries import can_defer_weight_grad, gather_input
+from fidgpt.placement import (
+    LINEAR_DIMS,
+    Columns,
+    Dims,
+    Divisible,
+    Once,
+    OnHeads,
+    Rows,
+    Shard,
+    gather_uneven,
+)
+from fidgpt.processes import Processes, collectives
+from fidgpt.processes.collectives import gathered, joined, scattered, sliced, summed
 from fidgpt.ranges import require_size
 
 __all__ = ["SequenceParallel", "TensorParallel"]
 
+TENSOR = Axis(name="tensor", splits_heads=True, weights=Weights.PARTS)
 
 Place = tuple[nn.Module, str]  # of a parameter: the module that holds it, and its name there
 _SEQUENCE = 1  # the dimension of a stream [batch, seq, hidden]
@@ -47,7 +57,7 @@ class _Cut(NamedTuple):
     uneven: bool = False
 
 
-class TensorParallel:
+class TensorParallel(AxisPart):
     """Divides matrix products over the processes of the axis `tensor`.
 
     Args:
@@ -62,9 +72,9 @@ class TensorParallel:
         require_size(num_chunks=num_chunks)
         self.num_chunks = num_chunks
 
-    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
+    def check(self, model: nn.Module, *, mesh: MeshSizes, seq_len: int) -> None:
         """Raise ValueError unless `mesh.tensor` divides the heads and widths of the model."""
-        size = mesh.tensor
+        size = mesh[TENSOR]
         wrong: dict[str, None] = {}
         units: set[Columns | Rows | OnHeads] = set()
         for path, component in _divided(model).items():
@@ -86,11 +96,39 @@ class TensorParallel:
                 "or other numbers of heads and widths of MLPs."
             )
 
-    def __call__(self, model: nn.Module, axis: Axis) -> None:
+    def __call__(self, model: nn.Module, axis: Processes) -> None:
         """Replace the parameters of divided components by parts, and add hooks at their borders."""
         self._apply(model, axis, blocks=[])
 
-    def _apply(self, model: nn.Module, axis: Axis, *, blocks: Sequence[nn.Module]) -> None:
+    def plan(self, model: nn.Module, size: int) -> None:
+        """Divide a model without memory, to measure what a process computes."""
+        self(model, Processes(size, is_planned=True))
+
+    def part_of_weights(self, model: nn.Module, size: int) -> float:
+        """Return the fraction of the parameters of a whole model that a process holds."""
+        cuts: dict[int, _Cut] = {}
+        for component in _divided(model).values():
+            for (module, name), cut in (_cuts(component) or {}).items():
+                cuts[id(module._parameters[name])] = cut
+        numbers = {id(p): p.numel() for p in model.parameters()}
+        shards = {key: _num_shards(size, cut) for key, cut in cuts.items() if cut.dim is not None}
+        return sum(n / shards.get(key, 1) for key, n in numbers.items()) / sum(numbers.values())
+
+    def undivided(self, model: nn.Module) -> list[str]:
+        """Return the paths of modules with matrices of their own that all processes compute."""
+        components = _divided(model).values()
+        inside = {part for component in components for part in component.modules()}
+        return [
+            path
+            for path, module in model.named_modules()
+            if module not in inside and any(p.dim() > 1 for p in module.parameters(recurse=False))
+        ]
+
+    def dropout_matches_one_process(self, model: nn.Module) -> bool:
+        """Return whether no divided component drops elements at random."""
+        return not any(map(drops, _divided(model).values()))
+
+    def _apply(self, model: nn.Module, axis: Processes, *, blocks: Sequence[nn.Module]) -> None:
         """Divide a model; the streams inside of `blocks` are split along the sequence."""
         components = _divided(model)
         on_parts = {child for block in blocks for child in block.children()}
@@ -100,25 +138,24 @@ class TensorParallel:
         cuts = {
             place: cut for one in components.values() for place, cut in (_cuts(one) or {}).items()
         }
-        made: dict[int, nn.Parameter] = {}
+        shards: dict[int, nn.Parameter] = {}
         for module in model.modules():
             for name, whole in module._parameters.items():
                 if whole is not None:
-                    part = made.get(id(whole))
-                    if part is None:
+                    if id(whole) not in shards:
                         cut, is_summand = cuts.get((module, name)), id(whole) in inside
-                        part = made[id(whole)] = _part(whole, cut, axis, is_summand)
-                    module._parameters[name] = part
+                        shards[id(whole)] = _shard(whole, cut, axis, is_summand)
+                    module._parameters[name] = shards[id(whole)]
         for component in components.values():
             _divide(component, axis, on_part=component in on_parts, num_chunks=self.num_chunks)
-            draw_apart(component, axis)
+            rank_local_rng(component, axis)
         for child in on_parts - {*components.values()}:
             if not is_elementwise(child):
                 child.register_forward_pre_hook(partial(_enter_whole, axis))
                 child.register_forward_hook(partial(_leave_whole, axis))
 
 
-def _divide(component: Any, axis: Axis, *, on_part: bool, num_chunks: int) -> None:
+def _divide(component: Any, axis: Processes, *, on_part: bool, num_chunks: int) -> None:
     """Add the hooks of a component, and tell it which part it computes."""
     split = component.own_split()
     for name, entry in split.parts.items():
@@ -128,18 +165,18 @@ def _divide(component: Any, axis: Axis, *, on_part: bool, num_chunks: int) -> No
         if isinstance(entry, Once):
             child.register_forward_hook(partial(_once, axis))
         if isinstance(entry, OnHeads) and not is_elementwise(child):
-            part = Part(axis, -2, entry.units, _num_parts(axis.size, entry))
-            child.register_forward_pre_hook(partial(_gather_heads, part))
-            child.register_forward_hook(partial(_own_heads, part))
+            shard = Shard(axis, -2, entry.units, _num_shards(axis.size, entry))
+            child.register_forward_pre_hook(partial(_gather_heads, shard))
+            child.register_forward_hook(partial(_own_heads, shard))
     if hasattr(component, "split_place"):
-        component.split_place = (axis.index, axis.size)
+        component.split_place = (axis.rank, axis.size)
     if hasattr(component, "first_row"):
-        component.first_row = component.weight.placement.begin
+        component.first_row = component.weight.shard.begin
     columns = [name for name, entry in split.parts.items() if isinstance(entry, Columns)]
-    deferred = tuple(name for name in columns if defers(_child(component, name)))
+    deferred = tuple(name for name in columns if can_defer_weight_grad(_child(component, name)))
     component.register_forward_pre_hook(partial(_enter, axis, on_part, deferred))
     if split.gathers:
-        component.vocabulary = SplitVocabulary(component.weight.placement)
+        component.vocabulary = SplitVocabulary(component.weight.shard)
         component.register_forward_hook(component.vocabulary.leave)
     elif split.returns is not None and num_chunks > 1:
         projection = component.get_submodule(split.returns)
@@ -152,12 +189,12 @@ class SplitVocabulary:
     """The logits of a divided unembedding: this process has those of some tokens.
 
     Args:
-      part: the place of the table's part.
+      shard: the place of the table's shard.
     """
 
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self.size = part.size
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.size = shard.size
         self._is_local = False
 
     def __deepcopy__(self, memo: object) -> "SplitVocabulary":
@@ -166,7 +203,7 @@ class SplitVocabulary:
     @property
     def begin(self) -> int:
         """The first token whose logits this process has."""
-        return self.part.begin
+        return self.shard.begin
 
     @contextmanager
     def local(self) -> Iterator[None]:
@@ -179,58 +216,56 @@ class SplitVocabulary:
 
     def leave(self, module: nn.Module, args: object, out: Tensor) -> Tensor:
         """Gather the logits of all tokens, unless `local`; a forward hook."""
-        return out if self._is_local else _JoinedLogits.apply(out, self.part)
+        if self._is_local:
+            return out
+        begin, size = self.begin, out.shape[-1]  # which differ between processes
+        return collectives.collective(
+            out,
+            lambda x: gather_uneven(x, self.shard, -1),
+            lambda outer: outer.narrow(-1, begin, size),
+        )
 
     def sum(self, x: Tensor) -> Tensor:
         """Return the sum over all processes."""
-        return collectives.all_sum(x, self.part.axis)
+        return collectives.all_sum(x, self.shard.axis)
 
     def max(self, x: Tensor) -> Tensor:
         """Return the elementwise maximum over all processes."""
-        return collectives.all_max(x, self.part.axis)
-
-
-class _JoinedLogits(torch.autograd.Function):
-    """Logits of all tokens; the parts may differ in size."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, part: Part) -> Tensor:
-        ctx.part, ctx.count = part, x.shape[-1]
-        return gather_uneven(x, part, -1)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        return outer[0].narrow(-1, ctx.part.begin, ctx.count), None
+        return collectives.all_max(x, self.shard.axis)
 
 
 # Hooks. A stream is split along the sequence in training only, where lengths are known to fit.
 
 
 def _enter(
-    axis: Axis, on_part: bool, deferred: tuple[str, ...], module: nn.Module, args: tuple[Any, ...]
+    axis: Processes,
+    on_part: bool,
+    deferred: tuple[str, ...],
+    module: nn.Module,
+    args: tuple[Any, ...],
 ) -> Any:
     if not args[0].is_floating_point():
         return None
     dim = _SEQUENCE if on_part and module.training else None
     weights = [module.get_parameter(f"{name}.weight") for name in deferred]
-    return entered(args[0], axis, dim, weights), *args[1:]
+    return gather_input(args[0], axis, dim, weights), *args[1:]
 
 
-def _leave(axis: Axis, on_part: bool, module: nn.Module, args: object, out: Tensor) -> Tensor:
+def _leave(axis: Processes, on_part: bool, module: nn.Module, args: object, out: Tensor) -> Tensor:
     if on_part and module.training:
         return scattered(out, axis, _SEQUENCE)
     return summed(out, axis)
 
 
-def _enter_whole(axis: Axis, module: nn.Module, args: tuple[Any, ...]) -> Any:
+def _enter_whole(axis: Processes, module: nn.Module, args: tuple[Any, ...]) -> Any:
     return (joined(args[0], axis, _SEQUENCE), *args[1:]) if module.training else None
 
 
-def _leave_whole(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
+def _leave_whole(axis: Processes, module: nn.Module, args: object, out: Tensor) -> Tensor:
     return sliced(out, axis, _SEQUENCE) if module.training else out
 
 
-def _begin_parts(axis: Axis, module: nn.Module, args: tuple[Any, ...]) -> Any:
+def _begin_parts(axis: Processes, module: nn.Module, args: tuple[Any, ...]) -> Any:
     if not module.training:
         return None
     if (length := args[0].shape[_SEQUENCE]) % axis.size:
@@ -241,11 +276,11 @@ def _begin_parts(axis: Axis, module: nn.Module, args: tuple[Any, ...]) -> Any:
     return sliced(args[0], axis, _SEQUENCE), *args[1:]
 
 
-def _end_parts(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
+def _end_parts(axis: Processes, module: nn.Module, args: object, out: Tensor) -> Tensor:
     return joined(out, axis, _SEQUENCE) if module.training else out
 
 
-def draw_apart(inside: nn.Module, axis: Axis) -> None:
+def rank_local_rng(inside: nn.Module, axis: Processes) -> None:
     """Let processes draw different random numbers inside a module, and the same ones after it.
 
     They drop elements of different heads or tokens there.
@@ -261,7 +296,7 @@ def draw_apart(inside: nn.Module, axis: Axis) -> None:
             generators.append(torch.cuda.default_generators[args[0].device.index])
         states.append([(one, one.get_state()) for one in generators])
         for one in generators:
-            one.manual_seed(seed + axis.index)
+            one.manual_seed(seed + axis.rank)
 
     def leave(module: nn.Module, args: object, out: object) -> None:
         for generator, state in states.pop():
@@ -271,18 +306,18 @@ def draw_apart(inside: nn.Module, axis: Axis) -> None:
     inside.register_forward_hook(leave)
 
 
-def _once(axis: Axis, module: nn.Module, args: object, out: Tensor) -> Tensor:
-    return out * 0.0 if axis.index else out
+def _once(axis: Processes, module: nn.Module, args: object, out: Tensor) -> Tensor:
+    return out * 0.0 if axis.rank else out
 
 
-def _gather_heads(part: Part, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    heads = gathered(args[0], part.axis, -2)
-    size = heads.shape[-2] // part.axis.size
-    return (heads.unflatten(-2, (-1, size))[..., :: part.copies, :, :].flatten(-3, -2),)
+def _gather_heads(shard: Shard, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    heads = gathered(args[0], shard.axis, -2)
+    size = heads.shape[-2] // shard.axis.size
+    return (heads.unflatten(-2, (-1, size))[..., :: shard.copies, :, :].flatten(-3, -2),)
 
 
-def _own_heads(part: Part, module: nn.Module, args: object, out: Tensor) -> Tensor:
-    return part.cut(out)
+def _own_heads(shard: Shard, module: nn.Module, args: object, out: Tensor) -> Tensor:
+    return shard.cut(out)
 
 
 ELEMENTWISE_MODULES = (nn.LayerNorm, nn.RMSNorm, nn.Identity, nn.Dropout)
@@ -296,33 +331,6 @@ def is_elementwise(module: nn.Module) -> bool:
 def drops(module: nn.Module) -> bool:
     """Return whether a module drops elements at random."""
     return any(getattr(one, "dropout", 0.0) for one in module.modules())
-
-
-def drops_apart(model: nn.Module) -> bool:
-    """Return whether a divided component drops elements at random."""
-    return any(map(drops, _divided(model).values()))
-
-
-def undivided(model: nn.Module) -> list[str]:
-    """Return the paths of modules with matrices of their own that every process computes whole."""
-    components = _divided(model).values()
-    inside = {part for component in components for part in component.modules()}
-    return [
-        path
-        for path, module in model.named_modules()
-        if module not in inside and any(p.dim() > 1 for p in module.parameters(recurse=False))
-    ]
-
-
-def part_of_weights(model: nn.Module, size: int) -> float:
-    """Return the fraction of the parameters of a whole model that a process holds."""
-    cuts: dict[int, _Cut] = {}
-    for component in _divided(model).values():
-        for (module, name), cut in (_cuts(component) or {}).items():
-            cuts[id(module._parameters[name])] = cut
-    numbers = {id(p): p.numel() for p in model.parameters()}
-    parts = {key: _num_parts(size, cuts[key]) for key in cuts if cuts[key].dim is not None}
-    return sum(n / parts.get(key, 1) for key, n in numbers.items()) / sum(numbers.values())
 
 
 def _divided(model: nn.Module) -> dict[str, Any]:
@@ -419,25 +427,23 @@ def _divides(size: int, entry: Columns | Rows | OnHeads) -> bool:
     return units % size == 0
 
 
-def _num_parts(size: int, entry: Columns | Rows | OnHeads | _Cut) -> int:
+def _num_shards(size: int, entry: Columns | Rows | OnHeads | _Cut) -> int:
     return entry.units if getattr(entry, "repeats", False) and entry.units < size else size
 
 
-def _part(whole: nn.Parameter, cut: _Cut | None, axis: Axis, is_partial: bool) -> nn.Parameter:
-    """Return this process's part of a parameter on the meta device."""
+def _shard(
+    whole: nn.Parameter, cut: _Cut | None, axis: Processes, is_partial: bool
+) -> nn.Parameter:
+    """Return this process's shard of a parameter on the meta device."""
     if cut is None and not is_partial:
         return whole
     if cut is None:
-        place = Part(axis, is_partial=True)
+        place = Shard(axis, is_partial=True)
     elif cut.dim is None:
-        place = Part(axis, is_once=True)
+        place = Shard(axis, is_once=True)
     else:
-        place = Part(axis, cut.dim, whole.shape[cut.dim], _num_parts(axis.size, cut))
-    shape = place.part_shape(whole.shape)
-    part = nn.Parameter(whole.new_empty(shape), whole.requires_grad)
-    vars(part).update(vars(whole))  # such as its init
-    vars(part)["placement"] = place
-    return part
+        place = Shard(axis, cut.dim, whole.shape[cut.dim], _num_shards(axis.size, cut))
+    return place.parameter(whole)
 
 
 class SequenceParallel(TensorParallel):
@@ -447,17 +453,21 @@ class SequenceParallel(TensorParallel):
       num_chunks: as of `TensorParallel`.
     """
 
-    def check(self, model: nn.Module, *, mesh: Mesh, seq_len: int) -> None:
+    def check(self, model: nn.Module, *, mesh: MeshSizes, seq_len: int) -> None:
         """Raise ValueError unless the mesh divides heads, widths and sequences."""
         super().check(model, mesh=mesh, seq_len=seq_len)
         _stream_blocks(model)
-        if seq_len % (size := mesh.tensor * max(mesh.context, 1)):
+        if seq_len % (size := mesh[TENSOR] * mesh.row_size):
             raise ValueError(
-                f"{seq_len=} cannot be split evenly over the {size} processes of the axes context "
-                f"and tensor: choose a multiple of {size}, or leave out sequence parallelism."
+                f"{seq_len=} cannot be split evenly over the {size} processes that share each "
+                f"sequence: choose a multiple of {size}, or leave out sequence parallelism."
             )
 
-    def __call__(self, model: nn.Module, axis: Axis) -> None:
+    def dropout_matches_one_process(self, model: nn.Module) -> bool:
+        """Return False: processes drop elements of different tokens."""
+        return False
+
+    def __call__(self, model: nn.Module, axis: Processes) -> None:
         """Divide the model, and the streams inside of its blocks."""
         blocks, divided = _stream_blocks(model), {*_divided(model).values()}
         self._apply(model, axis, blocks=[*dict.fromkeys(blocks)])
@@ -468,7 +478,7 @@ class SequenceParallel(TensorParallel):
             for block in run:
                 whole = [x for x in block.children() if x not in divided and not is_elementwise(x)]
                 if not any(map(drops, whole)):  # else these would differ
-                    draw_apart(block, axis)
+                    rank_local_rng(block, axis)
 
 
 def _stream_blocks(model: nn.Module) -> list[nn.Module]:

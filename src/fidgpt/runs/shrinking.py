@@ -1,6 +1,7 @@
 """Small copies of configs, with their structure, for checks that compute on this machine."""
 
 import contextlib
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from fidgpt import fiddlers, graph
 from fidgpt.graph import ConfigError
 from fidgpt.graph.fiddle import argument_tags, assign, set_arguments
 from fidgpt.model import RoPE
-from fidgpt.parallel import DataParallel, Mesh
+from fidgpt.parallel import DataParallel, MeshSizes
 from fidgpt.train import Float32, Trainer
 
 __all__ = ["MOST_PROCESSES", "mesh_of", "shrink", "shrink_mesh"]
@@ -38,29 +39,29 @@ _HEADS, _HEAD_DIM, _SEQ_LEN, _VOCAB_SIZE, _ROWS = 4, 16, 32, 320, 3
 Change = Callable[[Any], None]
 
 
-def mesh_of(parallel: DataParallel) -> Mesh:
+def mesh_of(parallel: DataParallel) -> MeshSizes:
     """Return the mesh of a run that has not begun; what the config leaves open has two processes.
 
-    An axis that takes the processes that are left, copies of shards, and data parallelism are open.
+    An axis that takes the processes that are left, and data parallelism are open.
     """
-    least = getattr(parallel, "num_shards", None) or parallel.planned_size
+    least = parallel.planned_size
     try:
         return parallel.layout(2 * least)
     except ValueError:
         return parallel.layout(least)
 
 
-def shrink_mesh(mesh: Mesh) -> Mesh:
+def shrink_mesh(mesh: MeshSizes) -> MeshSizes:
     """Return a mesh that fits on this machine: the same, or one of 2 for each size above 1."""
     if mesh.size <= MOST_PROCESSES:
         return mesh
-    return Mesh(**{name: min(size, 2) for name, size in mesh.sizes.items()})
+    return dataclasses.replace(mesh, **{name: min(size, 2) for name, size in mesh.sizes.items()})
 
 
 def shrink(
     cfg: fdl.Config[Trainer],
     *,
-    mesh: Mesh,
+    mesh: MeshSizes,
     build: Callable[[fdl.Config[Trainer]], Any],
 ) -> tuple[fdl.Config[Trainer], list[str]]:
     """Return a small copy of a config that takes single steps in float32, and what is left large.
@@ -93,7 +94,7 @@ def shrink(
     return small, left
 
 
-def _simplify(cfg: Any, mesh: Mesh) -> None:
+def _simplify(cfg: Any, mesh: MeshSizes) -> None:
     """Leave out what a single step does not need, and what is not the same on every mesh."""
     cfg.precision = fdl.Config(Float32)
     cfg.evaluators, cfg.trackers, cfg.observers = {}, [], []
@@ -112,15 +113,13 @@ def _simplify(cfg: Any, mesh: Mesh) -> None:
         if quantity == "dropout" and value:
             assign(part, key, 0.0)
     for node in graph.parts(cfg.parallel):
-        if fdl.get_callable(node.value) is Mesh:
+        if fdl.get_callable(node.value) is type(mesh):
             for name, size in mesh.sizes.items():
                 setattr(node.value, name, size)
-        elif isinstance(set_arguments(node.value).get("num_shards"), int):
-            node.value.num_shards = mesh.shard
     cfg.parallel.device = torch.device("cpu")
 
 
-def _changes(cfg: Any, mesh: Mesh) -> dict[str, Change]:
+def _changes(cfg: Any, mesh: MeshSizes) -> dict[str, Change]:
     """Return what makes a graph small, by name."""
     divisor = math.lcm(*mesh.sizes.values())
     heads = _multiple(_HEADS, divisor)

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from fidgpt.data import DataError, EvaluationStream, StreamDecoder, Tokenizer, inputs_and_targets
+from fidgpt.data import Batch, DataError, EvaluationStream, StreamDecoder, Tokenizer
 from fidgpt.model.generation import Choice, Draft, Sampling, UntilString, write
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
@@ -154,7 +154,7 @@ class Validation(Periodic):
     ) -> dict[str, float]:
         """Return `loss` in nats per token, `perplexity` and `bits_per_byte`."""
         sums = _sums(model, loss, self.data, parallel)
-        return _means(parallel.sum(sums.to(parallel.device)))
+        return _means(*parallel.tokens.all_reduce([sums.to(parallel.device)]))
 
 
 @dataclass(eq=False)
@@ -197,7 +197,7 @@ class DomainValidation(Periodic):
         means over domains.
         """
         sums = [_sums(model, loss, stream, parallel) for stream in self.domains.values()]
-        each = parallel.sum(torch.stack(sums).to(parallel.device))
+        (each,) = parallel.tokens.all_reduce([torch.stack(sums).to(parallel.device)])
         row = {
             f"{name}/{key}": value
             for name, totals in zip(self.domains, each, strict=True)
@@ -216,20 +216,19 @@ def _sums(
     with evaluating(model):
         for index in range(data.num_batches):
             batch = data.batch(index, rank=parallel.data_rank, world_size=parallel.data_size)
-            is_absent = not len(batch)  # a small split may leave a process without rows,
+            is_absent = not len(batch.tokens)  # a small split may leave a process without rows,
             if is_absent:  # but others may need its shard of the model
-                batch = batch.new_zeros(1, batch.shape[1])
-            inputs, targets, counted = inputs_and_targets(batch)
-            inputs = inputs.to(parallel.device)
+                batch = Batch(batch.tokens.new_zeros(1, batch.tokens.shape[1]))
+            inputs = batch.inputs.to(parallel.device)
             ctx = model.context_of(inputs)
             features = model.features(ctx.own(inputs), ctx).flatten(0, 1)
-            targets = ctx.own(targets).flatten()
+            targets = ctx.own(batch.targets).flatten()
             losses = loss.token_losses(features, model.unembedding, targets.to(parallel.device))
             if is_absent:
                 continue
             losses = losses.cpu().double()
-            if counted is not None:
-                counted = ctx.own(counted).flatten()
+            if batch.counted_targets is not None:
+                counted = ctx.own(batch.counted_targets).flatten()
                 losses, targets = losses[counted], targets[counted]
             totals += torch.stack(
                 [losses.sum(), torch.tensor(len(targets)), token_bytes[targets].sum()]

@@ -9,9 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.parallel.agreement import Agreement
-from fidgpt.parallel.placement import norms_of_wholes, own_squares
+from fidgpt.parallel.gradients import norms_of_wholes, own_squares
+from fidgpt.parallel.places import Places
 from fidgpt.placement import is_sharded
+from fidgpt.processes.fused import FusedAllReduce
 
 __all__ = ["ClipByValue", "GradientTransform"]
 
@@ -58,28 +59,32 @@ class GradientNorms:
 
     Args:
       parameters: those without a gradient are ignored.
-      agreement: by which processes that hold parts of parameters sum their squares, and which is
+      fused: by which processes that hold parts of parameters sum their squares, and which is
         started before a norm is used; None if each communicates by itself, or has all of them.
+      places: of this process on the mesh, needed with `fused`.
     """
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], agreement: Agreement | None = None
+        self,
+        parameters: Iterable[nn.Parameter],
+        fused: FusedAllReduce | None = None,
+        places: Places | None = None,
     ) -> None:
         self._parameters = [p for p in parameters if p.grad is not None]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        self._own = self._agreed = None
-        if agreement is None or not gradients:
+        self._own = self._squares = None
+        if fused is None or places is None or not gradients:
             self._own = norms_of(gradients, self._parameters)
         else:
-            squares = own_squares(gradients, self._parameters, agreement.parallel.places)
-            self._agreed = agreement.sum_everywhere(squares)
+            squares = own_squares(gradients, self._parameters, places)
+            self._squares = fused.sum_everywhere(squares)
 
     @functools.cached_property
     def _norms(self) -> Float[Tensor, " parameters"]:
-        if self._agreed is None:
+        if self._squares is None:
             assert self._own is not None
             return self._own
-        return self._agreed.value.sqrt().float()
+        return self._squares.value.sqrt().float()
 
     @functools.cached_property
     def total(self) -> Float[Tensor, ""]:

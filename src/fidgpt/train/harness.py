@@ -444,4 +444,4 @@ class TaskEvaluation(Periodic):
             )
         )
         row = {f"{task}/{name}": value for task, m in found.items() for name, value in m.items()}
-        return parallel.agree(row)
+        return parallel.world.broadcast(row)

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from fidgpt.data import inputs_and_targets
+from fidgpt.data import Batch
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.reports import Share, collecting, report_loss, report_metric, scaled
 from fidgpt.model.transformer import LanguageModel
@@ -365,35 +365,35 @@ class NextToken(nn.Module):
 
     def forward(
         self,
-        batch: Int64[Tensor, "rows window"],
-        all_in_loss: bool | None = None,
+        tokens: Int64[Tensor, "rows window"],
+        counted: Bool[Tensor, "rows window"] | None = None,
         share: Share | None = None,
     ) -> Float[Tensor, ""]:
         """Return the mean loss in nats of predicting tokens 1.. of each row from those before.
 
-        Masked tokens are read and not predicted. Losses that the model's modules report are added,
-        but are not part of the metric `loss`.
+        Losses that the model's modules report are added, but are not part of the metric `loss`.
 
         Args:
-          batch: tokens, masked or not.
-          all_in_loss: whether all of them count in the loss; None to read the mask.
+          tokens: as in `Batch`.
+          counted: as in `Batch`.
           share: of this pass in an optimizer step, by which all losses are scaled; None if it is
             the only one.
         """
+        batch = Batch(tokens, counted)
         with collecting() as reports:
-            inputs, targets, counted = inputs_and_targets(batch, all_counted=all_in_loss)
-            ctx = self.model.context_of(inputs)
-            features = self.model.features(ctx.own(inputs), ctx).flatten(0, 1)
+            ctx = self.model.context_of(batch.inputs)
+            features = self.model.features(ctx.own(batch.inputs), ctx).flatten(0, 1)
+            counted = batch.counted_targets
             counted = None if counted is None else ctx.own(counted).flatten()
-            targets = ctx.own(targets).flatten()
+            targets = ctx.own(batch.targets).flatten()
             loss = self.loss(features, self.model.unembedding, targets, counted)
             report_metric("loss", loss)
         loss = loss if share is None else scaled(loss, share.of_targets)
         return sum(reports.losses_of(share).values(), loss)
 
-    def count(self, batch: Int64[Tensor, "rows window"]) -> None:
+    def count(self, tokens: Int64[Tensor, "rows window"]) -> None:
         """Report what losses must know of all micro-batches before the first backward pass."""
-        inputs, _, _ = inputs_and_targets(batch, all_counted=False)
+        inputs = tokens[:, :-1]
         ctx = self.model.context_of(inputs)
         self.model.count_batch(ctx.own(inputs), ctx)
 

@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from fidgpt.data import mask_loss
+from fidgpt.data import Batch
 from fidgpt.data.streams import rows_of_rank
-from fidgpt.parallel.counting import KINDS, OUTSIDE, CollectiveCounts, counting
-from fidgpt.parallel.mesh import Mesh
-from fidgpt.parallel.ranks import run_ranks
+from fidgpt.parallel import MeshSizes
 from fidgpt.placement import whole_of
+from fidgpt.processes.counting import KINDS, OUTSIDE, CollectiveCounts, counting
+from fidgpt.processes.ranks import run_ranks
 from fidgpt.train.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -130,13 +130,13 @@ class Comparison:
       counts: collectives of the first process.
     """
 
-    mesh: Mesh
+    mesh: MeshSizes
     differences: tuple[Difference, ...]
     first: str | None
     counts: CollectiveCounts
 
     @classmethod
-    def of(cls, mesh: Mesh, one: Step, other: Step) -> "Comparison":
+    def of(cls, mesh: MeshSizes, one: Step, other: Step) -> "Comparison":
         """Compare a step of one process with one on a mesh."""
         return cls(mesh, compare(one, other), _first_difference(one, other, mesh), other.counts)
 
@@ -197,7 +197,7 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
         own = rows_of_rank(
             trainer.batch_size, rank=parallel.data_rank, world_size=parallel.data_size
         )
-        batch = _batch(trainer)[own.start : own.stop]
+        batch = _batch(trainer).map(lambda rows: rows[own.start : own.stop])
         with counting(state.replica) as counter, _measuring(state.replica) as squares:
             row = trainer.update(state, batch)
         outputs = torch.stack([torch.stack(own).sum() for own in squares.values()])
@@ -229,11 +229,11 @@ def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
         handle.remove()
 
 
-def _first_difference(one: Step, other: Step, mesh: Mesh) -> str | None:
+def _first_difference(one: Step, other: Step, mesh: MeshSizes) -> str | None:
     """Return the path of the first output that differs, which processes may hold whole or split."""
     for name, squares in one.outputs.items():
         ratio = other.outputs.get(name, 0.0) / squares if squares else 1.0
-        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in (1, mesh.tensor)):
+        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in (1, mesh.token_copies)):
             return name
     return None
 
@@ -247,18 +247,19 @@ def _spread(tensor: Tensor, generator: torch.Generator | None) -> None:
         tensor += 0.5
 
 
-def _batch(trainer: "Trainer") -> Tensor:
+def _batch(trainer: "Trainer") -> Batch:
     """Return rows of a few documents, of which unequal numbers of tokens count in the loss."""
     rows, columns = trainer.batch_size, trainer.seq_len + 1
     generator = torch.Generator().manual_seed(trainer.seed)
     tokens = torch.randint(0, trainer.vocab_size, (rows, columns), generator=generator)
+    counted = torch.ones_like(tokens, dtype=torch.bool)
     separator = getattr(getattr(trainer.model, "layout", None), "end_of_text", None)
     for row in range(rows):
         if separator is not None:
             tokens[row, [(3 + 5 * row) % columns, (15 + 7 * row) % columns]] = separator
         begin = columns - 1 - (columns // 2 + 5 * row) % (columns - 4)
-        tokens[row, begin + 2 :] = mask_loss(tokens[row, begin + 2 :])
-    return tokens
+        counted[row, begin + 2 :] = False
+    return Batch(tokens, counted)
 
 
 def compare(one: Step, other: Step) -> tuple[Difference, ...]:

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from fidgpt.data import all_in_loss, count_loss_targets
+from fidgpt.data import Batch
 from fidgpt.model.context import Division
 from fidgpt.model.reports import Counts, Totals, collecting
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.agreement import Agreed, Agreement
+from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.train.loss import NextToken
 
 
@@ -20,20 +20,18 @@ class MicroBatch(NamedTuple):
     """Sequences that one device computes at once.
 
     Attributes:
-      rows: on the device.
-      num_targets: tokens that count in the loss.
-      all_in_loss: whether all tokens do.
+      batch: on the device; without a mask if all tokens count in the loss.
+      num_targets: tokens that count in the loss, of those that this process computes.
       is_idle: whether it counts for nothing, and is computed only because others compute.
     """
 
-    rows: Int64[Tensor, "rows window"]
+    batch: Batch
     num_targets: int
-    all_in_loss: bool
     is_idle: bool = False
 
 
 def micro_batches(
-    batch: Int64[Tensor, "rows window"],
+    batch: Batch,
     *,
     size: int | None,
     device: torch.device,
@@ -50,22 +48,28 @@ def micro_batches(
       device: where they are computed.
       division: of the tokens of each row over processes; None if each computes whole rows.
     """
-    size = size or max(1, len(batch))
-    own = batch if division is None else torch.cat([batch[:, :1], division.own(batch[:, 1:])], 1)
-    counts = [
-        (count_loss_targets(part), all_in_loss(rows))
-        for part, rows in zip(own.split(size), batch.split(size), strict=True)
-    ]
-    if device.type == "cuda" and batch.device.type == "cpu":
-        batch = batch.pin_memory()
-    parts = batch.to(device, non_blocking=batch.is_pinned()).split(size)
-    return [MicroBatch(rows, *count) for rows, count in zip(parts, counts, strict=True)]
+    size = size or max(1, len(batch.tokens))
+    parts = []
+    for here, there in zip(batch.split(size), batch.to(device).split(size), strict=True):
+        if here.counted is None or here.counted.all():
+            there = Batch(there.tokens)
+        parts.append(MicroBatch(there, _num_targets(here, division)))
+    return parts
+
+
+def _num_targets(batch: Batch, division: Division | None) -> int:
+    """Return how many targets count in the loss, of those that this process computes."""
+    counted = batch.counted_targets
+    targets = batch.targets if counted is None else counted
+    own = targets if division is None else division.own(targets)
+    return own.numel() if counted is None else int(own.sum())
 
 
 def pad_with_idle(parts: Sequence[MicroBatch], number: int) -> list[MicroBatch]:
     """Pad with idle micro-batches so that all ranks run the same number of all-gathers."""
     last = parts[-1]
-    idle = last._replace(rows=last.rows[-1:], num_targets=0, is_idle=True)
+    row = last.batch.map(lambda rows: rows[-1:])
+    idle = last._replace(batch=row, num_targets=0, is_idle=True)
     return [*parts, *[idle] * (number - len(parts))]
 
 
@@ -77,7 +81,7 @@ class BatchShares:
 
     Args:
       parts: micro-batches of this process.
-      agreement: by which processes count their tokens.
+      fused: by which processes count their tokens.
       parallel: the processes of the step.
       accumulates: whether any process has several micro-batches.
     """
@@ -85,7 +89,7 @@ class BatchShares:
     def __init__(
         self,
         parts: Sequence[MicroBatch],
-        agreement: Agreement,
+        fused: FusedAllReduce,
         parallel: DataParallel,
         *,
         accumulates: bool,
@@ -93,25 +97,25 @@ class BatchShares:
         self.parts = parts
         self.parallel = parallel
         self.accumulates = accumulates
-        self.num_rows = sum(len(part.rows) for part in parts if not part.is_idle)
+        self.num_rows = sum(len(part.batch.tokens) for part in parts if not part.is_idle)
         self._num_targets = sum(part.num_targets for part in parts)
-        self._agreed = None
+        self._counts = None
         if parallel.tokens.size > 1:
-            self._agreed = agreement.sum(self._num_targets), agreement.sum(self.num_rows)
-        self._counted: Sequence[Agreed] = ()
+            self._counts = fused.sum(self._num_targets), fused.sum(self.num_rows)
+        self._counted: Sequence[Handle] = ()
         self._totals: tuple[Sequence[int | Tensor], Counts] | None = None
 
     @functools.cached_property
     def targets_per_process(self) -> float | Float[Tensor, ""]:
         """The mean number of targets of a process, on the device if there are several."""
-        if self._agreed is None:
+        if self._counts is None:
             return max(self._num_targets / self.parallel.tokens.size, 1.0)
-        return (self._agreed[0].value / self.parallel.tokens.size).clamp_min(1.0)
+        return (self._counts[0].value / self.parallel.tokens.size).clamp_min(1.0)
 
     @functools.cached_property
     def rows_of_all(self) -> int | Int64[Tensor, ""]:
         """The number of rows over all processes."""
-        return self.num_rows if self._agreed is None else self._agreed[1].value.long()
+        return self.num_rows if self._counts is None else self._counts[1].value.long()
 
     def of(self, part: MicroBatch) -> "PassShare | None":
         """Return the share of a micro-batch; None if it is the whole batch."""
@@ -122,7 +126,7 @@ class BatchShares:
         """Whether there are several micro-batches, of this process or of others."""
         return self.parallel.tokens.size > 1 or self.accumulates
 
-    def count(self, objective: NextToken, agreement: Agreement) -> None:
+    def count(self, objective: NextToken, fused: FusedAllReduce) -> None:
         """Count what losses must know of the batch before the first backward pass.
 
         If that is of what the model computes, this is a pass without gradients, which draws the
@@ -133,11 +137,11 @@ class BatchShares:
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             for part in self.parts:
                 with collecting() as reports:
-                    objective.count(part.rows)
+                    objective.count(part.batch.tokens)
                 if not part.is_idle:
                     own = reports.counted
                     sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
-        self._counted = [agreement.sum(one) for one in sums]
+        self._counted = [fused.sum(one) for one in sums]
 
     @functools.cached_property
     def counted(self) -> Sequence[Tensor]:
@@ -152,12 +156,13 @@ class BatchShares:
             # Those of a micro-batch's shape are in proportion to its rows.
             many = max(1, num_rows)
             totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
-            if (context := self.parallel.places.axes["context"]).size > 1:
+            if (sharing := self.parallel.places.rows).size > 1:
                 # Parts of sequences may be of unequal lengths, which all steps share.
-                key, each = (self.parts[0].rows.shape[1], len(fixed)), [n // many for n in fixed]
+                window = self.parts[0].batch.tokens.shape[1]
+                key, each = (window, len(fixed)), [n // many for n in fixed]
                 of_row = self.parallel.sums_of_shapes(key, each)
-                totals = [n * self.rows_of_all // context.size for n in of_row]
-            self._totals = totals, self.counted or self.parallel.sum_all(counted)
+                totals = [n * self.rows_of_all // sharing.size for n in of_row]
+            self._totals = totals, self.counted or self.parallel.tokens.all_reduce(counted)
         return self._totals
 
 
@@ -181,7 +186,6 @@ class PassShare:
     def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts) -> Totals:
         """Return the sums of these counts over the step, or the processes that share sequences."""
         if self._of_sequences is None:
-            parallel = self._batch.parallel
-            self._of_sequences = parallel.sum_all(by_sequence, axis=parallel.places.axes["context"])
-        num_rows = len(self._part.rows)
+            self._of_sequences = self._batch.parallel.places.rows.all_reduce(by_sequence)
+        num_rows = len(self._part.batch.tokens)
         return *self._batch.totals(fixed, counted, num_rows=num_rows), self._of_sequences

@@ -6,11 +6,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from fidgpt.optim import SharesWork
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.owners import Owners
-from fidgpt.parallel.placement import part_of
-from fidgpt.parallel.statistics import ProcessStatistics
-from fidgpt.placement import KeepsStatistics, SharesWork, is_sharded
+from fidgpt.placement import is_sharded, shard_of
 from fidgpt.schedule import Schedule
 from fidgpt.train.device import first_line, is_lack_of_memory
 from fidgpt.train.run_directory import RunError
@@ -87,17 +85,15 @@ def make_optimizer(
         optimizer = make(groups)
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
-    has_parts = any(part_of(p) is not None for group in groups for p in group["params"])
-    if has_parts and type(optimizer) in (torch.optim.Muon, torch.optim.Adafactor):
+    has_shards = any(shard_of(p) is not None for group in groups for p in group["params"])
+    if has_shards and type(optimizer) in (torch.optim.Muon, torch.optim.Adafactor):
         name = type(optimizer).__name__
         raise RunError(
-            f"torch.optim.{name} needs whole matrices, which tensor parallelism divides: use "
-            f"fidgpt's {name} (fiddler:use_{name.lower()}), or a mesh with tensor=1."
+            f"torch.optim.{name} needs whole matrices, which an axis of the mesh divides: use "
+            f"fidgpt's {name} (fiddler:use_{name.lower()}), or a size of 1 for that axis."
         )
     if parallel.world_size > 1 and isinstance(optimizer, SharesWork):
-        optimizer.workers = Owners(parallel)
-    if parallel.world_size > 1 and isinstance(optimizer, KeepsStatistics):
-        optimizer.statistics = ProcessStatistics(parallel)
+        optimizer.share_work(parallel.world)
     return optimizer
 
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.placement import block_of
-from fidgpt.placement import held
+from fidgpt.placement import block_of, held
 from fidgpt.ranges import require_size
 from fidgpt.train.checkpoints import tensors
 from fidgpt.train.checkpoints.checkpoints import contents_of
@@ -95,12 +94,12 @@ class StepReplay:
             try:
                 before.restore(state)
                 last = _computed(update, state)
-                found = parallel.gather(_different(first, last))
+                found = parallel.world.gather(_different(first, last))
                 if any(found):
                     before.restore(state)
                     second, last = last, _computed(update, state)
                     known = [_different(one, last) for one in (first, second)]
-                    repeats = [not any(parallel.gather(bool(one))) for one in known]
+                    repeats = [not any(parallel.world.gather(bool(one))) for one in known]
                     self._report(_text(found, step, repeats), parallel)
             finally:
                 state.clock = clock
@@ -381,10 +380,10 @@ def _unlike_copies(saved: _Saved, step: int, parallel: DataParallel) -> str | No
     own = {
         (*key, begin): saved.checks[key] for key, begin in saved.blocks.items() if begin is not None
     }
-    seals = parallel.gather((hash_of([*own]), hash_of([*own.items()])))
+    seals = parallel.world.gather((hash_of([*own]), hash_of([*own.items()])))
     if len(set(seals)) == len({place for place, _ in seals}):
         return None
-    whole = parallel.gather((own, socket.gethostname()))
+    whole = parallel.world.gather((own, socket.gethostname()))
     lines = []
     for place in dict.fromkeys(place for place, _ in seals):
         ranks = [rank for rank, seal in enumerate(seals) if seal[0] == place]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.reports import Reports, Share, Tallier
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.agreement import Agreed, Agreement
+from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.ranges import require_size
 from fidgpt.train.device import widest_dtype
 from fidgpt.train.gradients import GradientNorms, norms_of
@@ -83,8 +83,8 @@ class StepReports:
     def __init__(self) -> None:
         self._means: dict[str, Tensor] = {}
         self._tallies: dict[Tallier, Tensor] = {}
-        self._agreed: Agreed | None = None
-        self._summed: dict[Tallier, Agreed] = {}
+        self._sums: Handle | None = None
+        self._summed: dict[Tallier, Handle] = {}
         self._num_processes = 1
 
     @torch.no_grad()
@@ -98,16 +98,16 @@ class StepReports:
             before = self._tallies.get(part)
             self._tallies[part] = tally.clone() if before is None else before + tally
 
-    def join(self, agreement: Agreement, parallel: DataParallel) -> None:
-        """Let the agreement of a step sum what was reported over the processes."""
+    def join(self, fused: FusedAllReduce, parallel: DataParallel) -> None:
+        """Let the fused all-reduce of a step sum what was reported over the processes."""
         self._num_processes = parallel.tokens.size
-        self._agreed = agreement.sum(torch.stack(list(self._means.values())))
-        self._summed = {part: agreement.sum(tally) for part, tally in self._tallies.items()}
+        self._sums = fused.sum(torch.stack(list(self._means.values())))
+        self._summed = {part: fused.sum(tally) for part, tally in self._tallies.items()}
 
     def means(self) -> dict[str, Tensor]:
         """Return what was reported, the same on every process."""
-        assert self._agreed is not None, "join() has not been called"
-        means = self._agreed.value / self._num_processes
+        assert self._sums is not None, "join() has not been called"
+        means = self._sums.value / self._num_processes
         return dict(zip(self._means, means.unbind(), strict=True))
 
     def settle(self) -> dict[str, Tensor | list[Tensor]]:

@@ -7,12 +7,12 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-from fidgpt.data import TrainingStream
+from fidgpt.data import Batch, TrainingStream
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
-from fidgpt.parallel.agreement import Agreed, Agreement
-from fidgpt.parallel.placement import reduce_gradients
+from fidgpt.parallel.gradients import reduce_gradients
+from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.train.delayed_metrics import AsyncMetrics, LaunchedStep, Row, StepStatus
 from fidgpt.train.divergence import Decision
 from fidgpt.train.gradients import GradientNorms, GradientTransform
@@ -72,8 +72,8 @@ class TrainStep:
         state: TrainState,
         index: int,
         *,
-        rows: Tensor | None = None,
-        agreement: Agreement | None = None,
+        rows: Batch | None = None,
+        fused: FusedAllReduce | None = None,
     ) -> BatchShares:
         """Copy the batch of a step to the device, and let processes add up its targets.
 
@@ -82,7 +82,7 @@ class TrainStep:
           state: of the run.
           index: of the step.
           rows: of this process; None for those of the run's stream.
-          agreement: of the step before, which is not started yet; None for one of its own.
+          fused: of the step before, which is not started yet; None for one of its own.
         """
         parallel = run.parallel
         with state.clock.phase("data"):
@@ -97,14 +97,12 @@ class TrainStep:
                 division=state.replica.division,
             )
         number = self._most_micro_batches(run, index + state.shift, len(parts))
-        if parallel.places.fsdp is not None:
+        if parallel.places.passes_together:
             parts = pad_with_idle(parts, number)
-        own = Agreement(parallel)
-        batch = BatchShares(
-            parts, agreement or own, parallel, accumulates=max(number, len(parts)) > 1
-        )
+        own = parallel.fuse()
+        batch = BatchShares(parts, fused or own, parallel, accumulates=max(number, len(parts)) > 1)
         if batch.is_shared and not state.replica.counts_computed:
-            batch.count(state.objective, agreement or own)
+            batch.count(state.objective, fused or own)
         own.start()
         return batch
 
@@ -145,18 +143,18 @@ class TrainStep:
         """
         parallel = run.parallel
         state.step, state.ahead = index + 1, None
-        reports, agreement = self.backward(run, state, batch), Agreement(parallel)
-        is_divided = parallel.places.fsdp is not None or parallel.places.axes["tensor"].size > 1
-        reports.join(agreement, parallel)
-        statuses = _exchange(status, agreement)
+        reports, fused = self.backward(run, state, batch), parallel.fuse()
+        is_divided = parallel.places.mesh.num_parts > 1
+        reports.join(fused, parallel)
+        statuses = _exchange(status, fused, parallel)
         if loads_next and (parallel.tokens.size > 1 or parallel.device.type != "cpu"):
-            state.ahead = self.load(run, state, index + 1, agreement=agreement)
+            state.ahead = self.load(run, state, index + 1, fused=fused)
         if not is_divided:
-            agreement.start()
+            fused.start()
         with state.clock.phase("optimizer"):
-            norms = self.collect_gradients(run, state, agreement if is_divided else None)
+            norms = self.collect_gradients(run, state, fused if is_divided else None)
             if is_divided:
-                agreement.start()
+                fused.start()
             state.schedules.apply(index)
             rate = float(state.optimizer.param_groups[0]["lr"])
             # A step that cannot be skipped does not wait for its numbers.
@@ -187,7 +185,7 @@ class TrainStep:
         reports_of_step, parallel = StepReports(), run.parallel
         if batch.accumulates and state.replica.counts_computed:
             with state.clock.phase("forward"):
-                counting = Agreement(parallel)
+                counting = parallel.fuse()
                 batch.count(state.objective, counting)
                 counting.start()
         for number, part in enumerate(batch.parts, start=1):
@@ -217,25 +215,25 @@ class TrainStep:
           part: the micro-batch.
           share: by which losses are scaled; None if the micro-batch is the whole batch.
         """
-        return state.module(part.rows, part.all_in_loss, share)
+        return state.module(part.batch.tokens, part.batch.counted, share)
 
     def collect_gradients(
-        self, run: StepSettings, state: TrainState, agreement: Agreement | None
+        self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None
     ) -> GradientNorms:
         """Make the model's gradients those of the step; return their norms.
 
         Args:
           run: settings of the run.
           state: of the run, after the backward passes.
-          agreement: as in `GradientNorms`.
+          fused: as in `GradientNorms`.
         """
         run.precision.pull_gradients(state.model, state.replica)
-        reduce_gradients(state.model.parameters())
+        reduce_gradients(state.model.parameters(), run.parallel.places)
         if state.scaling is not None:
             state.scaling.unscale(state.model.parameters())
         if run.gradient_transform is not None:
             run.gradient_transform(state.model.parameters())
-        return GradientNorms(state.model.parameters(), agreement)
+        return GradientNorms(state.model.parameters(), fused, run.parallel.places)
 
     def apply(self, run: StepSettings, state: TrainState, index: int, norms: GradientNorms) -> Row:
         """Clip the gradients and update the weights; return the metrics of groups if they are due.
@@ -286,16 +284,18 @@ class TrainStep:
     ) -> LaunchedStep:
         """Take a step twice and compare all bits, as `replay` does; see `launch`."""
         row = replay(lambda: self.take(run, state, index, batch), state, run.parallel)
-        agreement = Agreement(run.parallel)
-        statuses = _exchange(status, agreement)
-        agreement.start()
+        fused = run.parallel.fuse()
+        statuses = _exchange(status, fused, run.parallel)
+        fused.start()
         row |= {"statuses": [status.value for status in statuses]}
         metrics = AsyncMetrics(row, run.parallel.device)
         return LaunchedStep(step=index + 1, metrics=metrics, norms=None)
 
 
-def _exchange(status: Callable[[], StepStatus] | None, agreement: Agreement) -> list[Agreed]:
+def _exchange(
+    status: Callable[[], StepStatus] | None, fused: FusedAllReduce, parallel: DataParallel
+) -> list[Handle]:
     """Let processes learn the status of each of them; nothing is exchanged by a single one."""
-    if status is None or agreement.parallel.world_size == 1:
+    if status is None or parallel.world_size == 1:
         return []
-    return [agreement.each(number) for number in status().numbers()]
+    return [fused.each(number) for number in status().numbers()]

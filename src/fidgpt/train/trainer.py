@@ -8,11 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-from fidgpt.data import StreamWrapper, TrainingStream, check_vocab_size
+from fidgpt.data import Batch, StreamWrapper, TrainingStream, check_vocab_size
 from fidgpt.model.linear import require_machine
 from fidgpt.model.materialization import materialize
 from fidgpt.model.transformer import LanguageModel
@@ -32,7 +31,7 @@ from fidgpt.train.delayed_metrics import (
     StepStatus,
 )
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
-from fidgpt.train.estimates.facts import Facts, facts_of, parts_of_checkpoint
+from fidgpt.train.estimates.facts import Facts, facts_of
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.gradients import GradientTransform, require_bound
@@ -200,9 +199,9 @@ class Trainer:
         with self.parallel, ExitStack() as locks, device.within_memory():
             flags = {"--resume": str(resume), "--until_step": str(until_step)}
             self.parallel.require_same({**flags, **run.identity})
-            run = self.parallel.agree(run)
+            run = self.parallel.world.broadcast(run)
             lock = partial(locks.enter_context, run.locked())
-            self.parallel.on_main(lock if resume else run.require_free)
+            self.parallel.world.on_main(lock if resume else run.require_free)
             self.prepare()
             facts = facts_of(self)  # before the model is sharded
             device.require_memory(facts.memory.peak, facts.memory_there)
@@ -212,9 +211,9 @@ class Trainer:
             self.parallel.require_same({"begins after step": str(state.step)})
             if resume:
                 rewind = partial(self._rewind, run, step=state.step, until_step=until_step)
-                self.parallel.on_main(rewind)
+                self.parallel.world.on_main(rewind)
             else:
-                self.parallel.on_main(partial(self._create, run, lock=lock))
+                self.parallel.world.on_main(partial(self._create, run, lock=lock))
             self._start_copies(run, facts)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
@@ -296,7 +295,7 @@ class Trainer:
 
         with stepping(self.observers, index + 1), state.clock.phase(_STEP):
             device.seed_torch(
-                device.derive_seed(self.seed, "step", index + 1, self.parallel.tokens.index),
+                device.derive_seed(self.seed, "step", index + 1, self.parallel.tokens.rank),
                 device=self.parallel.device,
             )
             batch = state.ahead or self.step.load(self, state, index)
@@ -356,7 +355,7 @@ class Trainer:
         trackers.log(row)
         return Finished(row, statuses)
 
-    def update(self, state: TrainState, batch: Int64[Tensor, "rows window"]) -> Row:
+    def update(self, state: TrainState, batch: Batch) -> Row:
         """Take one optimizer step on this process's rows, and wait for its metrics.
 
         Returns `loss` (the mean over all processes, before the step, without what the model's
@@ -547,7 +546,7 @@ class Trainer:
             num_steps=self.num_steps,
             directory=run.path,
             row=row,
-            agree=self.parallel.agree,
+            agree=self.parallel.world.broadcast,
             is_time=None if self.parallel.world_size == 1 else any(one.is_time for one in finished),
         )
         if not (is_due or reasons):
@@ -559,7 +558,7 @@ class Trainer:
         with state.clock.phase("saving"):
             state.check_weights()
             if not in_memory:
-                self.parallel.on_main(run.sync)  # a checkpoint needs the rows before it
+                self.parallel.world.on_main(run.sync)  # a checkpoint needs the rows before it
             with state.evaluation_weights():
                 self.checkpoints.save(
                     run.path,
@@ -574,7 +573,7 @@ class Trainer:
 
     def _start_copies(self, run: RunDirectory, facts: Facts) -> None:
         """Begin to save copies in memory of the steps that follow."""
-        num_parts = parts_of_checkpoint(self.parallel.places.mesh)
+        num_parts = self.parallel.places.mesh.num_parts
         self.checkpoints.start(run.path, part=facts.memory.saved, num_parts=num_parts)
 
     def _roll_back(
@@ -595,7 +594,7 @@ class Trainer:
             good = self.checkpoints.good_before(step, run.path, num_steps=self.num_steps)
         state.reset()  # a checkpoint may be older than some components
         state.ahead = None
-        for candidate in self.parallel.agree(good):
+        for candidate in self.parallel.world.broadcast(good):
             self._restore(run, state, candidate)
             if not state.bad_weights():
                 break
@@ -606,7 +605,9 @@ class Trainer:
             )
         policy.load_state_dict(memory)  # what was skipped since is not in the checkpoint
         policy.rolled_back(step=step, to=state.step)
-        self.parallel.on_main(partial(self.checkpoints.abandon_after, run.path, step=state.step))
+        self.parallel.world.on_main(
+            partial(self.checkpoints.abandon_after, run.path, step=state.step)
+        )
 
     def _speed(self, facts: Facts, launched: LaunchedStep, *, seconds: float) -> Row:
         """Return tokens since the run began, their rate, the share of peak FLOPs, and memory.

@@ -16,7 +16,7 @@ from fidgpt.files import lock, open_regular, parse_json
 
 _MAX_WIDTH = 300
 # How a process reports the failure of another process of its run.
-_SECONDARY = ("process ", "processes ", "another process ", "the main process failed")
+_SECONDARY = ("process ", "processes ", "another process ")
 
 
 class Tail:

@@ -17,12 +17,14 @@ from torch.optim import Optimizer
 
 from fidgpt.files import parse_json, read_bytes
 from fidgpt.placement import whole_shape
+from fidgpt.processes import Processes
+from fidgpt.processes.background import BackgroundProcesses
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.checkpoints.memory import MemoryCheckpoints
 from fidgpt.train.checkpoints.mirror import Mirror
-from fidgpt.train.checkpoints.writing import Peers, SyncWriter
+from fidgpt.train.checkpoints.writing import SyncWriter
 from fidgpt.train.run_directory import print_stderr
 from fidgpt.train.state import Stateful
 
@@ -38,7 +40,7 @@ def save_files(
     *,
     step: int,
     notes: Mapping[str, Any],
-    peers: Peers,
+    peers: Processes,
 ) -> None:
     """Write a checkpoint from the parts of all processes, atomically.
 
@@ -222,7 +224,7 @@ class Checkpoints:
         require_size(every=self.every, keep_last=self.keep_last)
         check_keep(self.keep)
         self._writer = self.writer or SyncWriter()
-        self._peers: Peers | None = None
+        self._background = BackgroundProcesses()
 
     def planned(self, step: int, *, num_steps: int) -> list[str]:
         """Return the reasons to save after `step` of `num_steps` that depend on the step alone."""
@@ -269,7 +271,7 @@ class Checkpoints:
                 if agree(_is_best(directory, measured[best.metric], best)):
                     reasons.append(manifest.BEST)
             elif line := best.missing(measured):
-                self._joined().on_main(lambda: print_stderr(line))
+                self._background.current().on_main(lambda: print_stderr(line))
         if self.is_time if is_time is None else is_time:
             reasons.append(manifest.TEMPORARY_SAVE)
         if not reasons and self.memory is not None and self.memory.due(step):
@@ -316,7 +318,7 @@ class Checkpoints:
             self.memory.save(directory, sections, texts, step=step, notes=notes)
             return final
         self.wait()
-        if (peers := self._joined()).is_main:
+        if (peers := self._background.current()).is_main:
             manifest.create_folder(directory)
         sections, texts = contents_of(model, optimizer, state, stateful or {})
         pieces = tensors.kept(tensors.share_out(sections, peers), self._writer)
@@ -366,7 +368,7 @@ class Checkpoints:
             raise
         self.wait()
         if (mirror := self.mirror) is not None:
-            self._joined().on_main(mirror.retry)
+            self._background.current().on_main(mirror.retry)
         if self.memory is not None:
             self.memory.finish()
 
@@ -413,7 +415,7 @@ class Checkpoints:
     def require_free_mirror(self, directory: Path) -> None:
         """Check that the new run `directory` can use its mirror; all processes call this."""
         if (mirror := self.mirror) is not None:
-            self._joined().on_main(lambda: mirror.require_free(directory))
+            self._background.current().on_main(lambda: mirror.require_free(directory))
 
     def claim_mirror(self, draft: Path, *, directory: Path) -> None:
         """Claim the mirror for the new run `directory`, whose files are in a folder already."""
@@ -442,7 +444,7 @@ class Checkpoints:
         if self.memory is not None:
             self.memory.recover(directory, step=step)
         if (mirror := self.mirror) is not None:
-            self._joined().on_main(lambda: mirror.fetch(directory, step=step))
+            self._background.current().on_main(lambda: mirror.fetch(directory, step=step))
 
     def abandon_after(self, directory: Path, *, step: int) -> None:
         """Rename checkpoints after `step` to `abandoned-step_...`, since the run left them behind.
@@ -465,10 +467,6 @@ class Checkpoints:
             if saved < step and manifest.damage(path) is None
         ]
         return sorted(newest_first, key=lambda saved: not self.planned(saved, num_steps=num_steps))
-
-    def _joined(self) -> Peers:
-        self._peers = Peers() if self._peers is None else self._peers.current()
-        return self._peers
 
     def _retire(self, final: Path, step: int) -> None:
         """Delete what need not be kept, now that the checkpoint of `step` is there."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 
 from fidgpt.files import is_inside, parse_json, read_bytes, sha256_of, sync
-from fidgpt.parallel.presence import advance
+from fidgpt.processes.heartbeat import advance
 from fidgpt.train.run_directory import RunError, cannot_write, resume_flag
 
 __all__ = ["CheckpointError"]

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import Tensor
 
 from fidgpt.files import read_json, sha256_of, sync, write_whole
-from fidgpt.parallel import ParallelError
+from fidgpt.processes import ParallelError, Processes
+from fidgpt.processes.background import BackgroundProcesses
 from fidgpt.ranges import require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.mirror import run_in
-from fidgpt.train.checkpoints.writing import BackgroundWriter, Peers
+from fidgpt.train.checkpoints.writing import BackgroundWriter
 from fidgpt.train.run_directory import RunError, print_stderr
 
 __all__ = ["MemoryCheckpoints"]
@@ -47,7 +47,7 @@ class _Machines:
     root: Path
     ranks: Sequence[Sequence[int]]
     own: int
-    peers: Peers
+    peers: Processes
 
     @property
     def is_first(self) -> bool:
@@ -99,6 +99,7 @@ class MemoryCheckpoints:
         self.folder = folder
         self.keep_last = keep_last
         self._writer = BackgroundWriter()
+        self._background = BackgroundProcesses()
         self._machines: _Machines | None = None
         self._directory: Path | None = None
         self._attempt = ""
@@ -239,7 +240,7 @@ class MemoryCheckpoints:
             return
         own = _held(machines, attempt) if machines.is_first else {}
         listed = {key: sorted(files) for key, files in own.items()}
-        held: list[dict[_Key, list[str]]] = peers.all(listed)
+        held: list[dict[_Key, list[str]]] = peers.gather(listed)
         newest = max(saved, default=0)
         wanted = sorted(
             {
@@ -255,12 +256,9 @@ class MemoryCheckpoints:
 
     def _join(self, directory: Path) -> _Machines:
         """Find the machines of the run; claim a folder on each."""
-        known = self._machines
-        if known is not None and self._directory == directory:
-            if (peers := known.peers.current()) is known.peers:
-                return known
-        else:
-            peers = Peers()
+        peers, known = self._background.current(), self._machines
+        if known is not None and self._directory == directory and known.peers is peers:
+            return known
         identity, path = peers.on_main(lambda: (run_in(directory), str(directory.resolve())))
         digest = hashlib.sha256(f"{identity} {path}".encode()).hexdigest()[:16]
         root = Path(os.path.expandvars(self.folder)) / f"fidgpt-{digest}"
@@ -395,13 +393,9 @@ def _exchange(
             mapped = torch.from_file(path, shared=shared, size=seal["bytes"], dtype=torch.uint8)
             yield from mapped.split(_CHUNK)
 
-    sent = () if keeper is None else chunks(peers.rank, shared=False)
-    works = [dist.isend(one, keeper, group=peers.group) for one in sent]
-    for source in kept:
-        works += [dist.irecv(one, source, peers.group) for one in chunks(source, shared=True)]
-    for work in works:
-        if work is not None:
-            work.wait()
+    sent = [] if keeper is None else [(keeper, one) for one in chunks(peers.rank, shared=False)]
+    received = [(source, one) for source in kept for one in chunks(source, shared=True)]
+    peers.send(sent, received)
 
 
 _Key = tuple[int, str]  # step, and checksum of the manifest
@@ -438,7 +432,7 @@ def _good(files: Mapping[str, Path]) -> tuple[dict[str, Path], list[str]]:
     return {**whole, manifest.MANIFEST: folder / manifest.MANIFEST}, sorted(sums)
 
 
-def _is_written(directory: Path, key: _Key, own: Mapping[str, Path], peers: Peers) -> bool:
+def _is_written(directory: Path, key: _Key, own: Mapping[str, Path], peers: Processes) -> bool:
     """Write a checkpoint into the run directory; return False if some part of it is lost.
 
     Args:
@@ -449,7 +443,7 @@ def _is_written(directory: Path, key: _Key, own: Mapping[str, Path], peers: Peer
     """
     step, _ = key
     good, names = _good(own)
-    held = peers.all((sorted(good), names))
+    held = peers.gather((sorted(good), names))
     holders = {name: rank for rank, (found, _) in reversed([*enumerate(held)]) for name in found}
     wanted = {manifest.MANIFEST, *(name for _, listed in held for name in listed)}
     if lost := sorted(wanted - holders.keys()):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fidgpt.files import LIST, check_url, read_bytes
-from fidgpt.parallel.presence import advance
+from fidgpt.processes.heartbeat import advance
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.run_directory import RUN_ID, RunDirectory, RunError, print_stderr

@@ -13,12 +13,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from fidgpt.files import parse_json
-from fidgpt.parallel.placement import Block, block_of
-from fidgpt.parallel.presence import advance
-from fidgpt.placement import held, is_divided, is_sharded, placed_like, whole_shape
+from fidgpt.placement import (
+    Block,
+    block_of,
+    held,
+    is_divided,
+    is_sharded,
+    placed_like,
+    whole_shape,
+)
+from fidgpt.processes import Processes
+from fidgpt.processes.heartbeat import advance
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.writing import Peers, SyncWriter
+from fidgpt.train.checkpoints.writing import SyncWriter
 
 
 def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
@@ -284,7 +292,7 @@ Files = dict[str, dict[str, Block]]  # pieces of tensors by file and name
 Key = tuple[str, str, tuple[int, ...]]  # of a piece: section, name, and where it begins
 
 
-def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Peers) -> Files:
+def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Processes) -> Files:
     """Return the pieces of each file that this process writes, by the tensor's name.
 
     A section on one process becomes `model.safetensors`; one that is divided over several, a file
@@ -297,7 +305,7 @@ def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Peers) -> Fil
             if (block := block_of(tensor)) is not None:
                 own[section, name, block.begin] = block._replace(tensor=block.tensor.detach())
     writers: dict[Key, int] = {}
-    for rank, keys in enumerate(peers.all([*own])):
+    for rank, keys in enumerate(peers.gather([*own])):
         for key in keys:
             writers.setdefault(key, rank)
     names = _names(sections, writers, peers.rank)

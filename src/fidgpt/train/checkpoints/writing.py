@@ -1,109 +1,13 @@
-"""The processes that write a checkpoint together, at once or in the background."""
+"""When a checkpoint is written: at once, or in the background."""
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _set_pg_timeout
-
-from fidgpt.parallel import ParallelError
-from fidgpt.parallel.meeting import Patience
-from fidgpt.parallel.presence import live
 
 __all__ = ["BackgroundWriter", "SyncWriter"]
-
-
-class Peers:
-    """This process and those that it saves with; a single process needs no group.
-
-    They use a gloo group of their own, so that a background save can finish while later steps use
-    the group of the run. All of them construct it at the same time.
-    """
-
-    def __init__(self) -> None:
-        self.world = _world()
-        self.rank, self.size, self.group = 0, 1, None
-        self._gate: Callable[[], None] = lambda: None
-        if self.world is not None and dist.get_world_size() > 1:
-            self.rank, self.size = dist.get_rank(), dist.get_world_size()
-            self.group = _meet()
-            if (here := live()) is not None:
-                self._gate = here.gate()
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this process writes the files that exist once."""
-        return self.rank == 0
-
-    def current(self) -> "Peers":
-        """Return these, or new ones if the process group has changed since."""
-        return self if _world() is self.world else Peers()
-
-    def all(self, value: Any) -> list[Any]:
-        """Return the values of all processes, on each of them.
-
-        Raises:
-            RuntimeError: one is gone, or does not come and writes nothing meanwhile.
-        """
-        if self.size == 1:
-            return [value]
-        self._gate()
-        values = [None] * self.size
-        dist.all_gather_object(values, value, group=self.group)
-        return values
-
-    def together(self, action: Callable[[], Any]) -> list[Any]:
-        """Run an action on every process; return all results on each of them.
-
-        Raises:
-            ParallelError: it failed on another process; the failing one raises the error itself.
-        """
-        result, error = None, None
-        try:
-            result = action()
-        except Exception as caught:
-            error = caught
-        outcomes = self.all((result, None if error is None else str(error)))
-        if error is not None:
-            raise error
-        failed = [rank for rank, (_, message) in enumerate(outcomes) if message is not None]
-        if failed:
-            raise ParallelError(f"process {failed[0]} failed: {outcomes[failed[0]][1]}")
-        return [result for result, _ in outcomes]
-
-    def on_main(self, action: Callable[[], Any]) -> Any:
-        """Run an action on the main process; return its result on all of them.
-
-        Raises:
-            ParallelError: on the others, if it failed on the main one.
-        """
-        return self.together(lambda: action() if self.is_main else None)[0]
-
-
-def _world() -> dist.ProcessGroup | None:
-    """Return the process group of the run; None for a single process."""
-    return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
-
-
-def _meet() -> dist.ProcessGroup:
-    """Return a gloo group of all processes.
-
-    A process that dies while they connect is only noticed by a timeout, which is short; they wait
-    for each other before in the run's own group, which notices at once.
-
-    Raises:
-        RuntimeError: one of them died here; `DataParallel` reports it.
-    """
-    here = live()
-    patience = here.patience if here is not None else Patience()
-    dist.barrier()
-    group = dist.new_group(backend="gloo", timeout=patience.connecting)
-    assert isinstance(group, dist.ProcessGroup)  # every process is in it
-    _set_pg_timeout(patience.collective, group)
-    return group
 
 
 class SyncWriter:

@@ -38,7 +38,7 @@ class TrialError(Exception):
 def model_errors(run: Recipe) -> Iterator[str]:
     """Yield what the custom modules of a model do that they should not."""
     parallel, tried = run.parallel, set[Any]()
-    context = parallel.layout(parallel.planned_size).context
+    context = parallel.layout(parallel.planned_size).row_size
     for path, (module, inputs) in _units(run.model).items():
         custom = custom_part(module)
         kind = (custom, type(module), repr(module))

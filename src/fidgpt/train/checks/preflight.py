@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from fidgpt.data import TrainingStream
+from fidgpt.data import Batch, TrainingStream
 from fidgpt.data.streams import rows_of_rank
 from fidgpt.train.checks.module_trials import model_errors
 from fidgpt.train.custom import custom_class, custom_part, describe
@@ -115,31 +115,38 @@ def _stream_errors(run: Components, stream: TrainingStream) -> Iterator[str]:
     """Yield what is wrong with the first batch of this process."""
     rank, world_size = run.parallel.data_rank, run.parallel.data_size
     batch: Any = stream.batch(0, rank=rank, world_size=world_size)
+    if not isinstance(batch, Batch):
+        yield (
+            f"returns a {type(batch).__name__}: return data.Batch(tokens, counted), token ids of "
+            "torch.int64 and which of them count in the loss (None if all do)."
+        )
+        return
+    tokens = batch.tokens
     num_rows = len(rows_of_rank(run.batch_size, rank=rank, world_size=world_size))
     expected = [num_rows, run.seq_len + 1]
     grows = run.batch_growth is not None or run.seq_len_growth is not None
-    shape = list(batch.shape) if grows and batch.ndim == 2 else expected
-    if (kind := f"{batch.dtype} {list(batch.shape)}") != f"torch.int64 {shape}":
+    shape = list(tokens.shape) if grows and tokens.ndim == 2 else expected
+    if (kind := f"{tokens.dtype} {list(tokens.shape)}") != f"torch.int64 {shape}":
         yield (
             f"returns a batch of {kind}, and the run needs torch.int64 {expected}: batch_size="
             f"{run.batch_size} over {world_size} process{'es' * (world_size > 1)}, and seq_len + 1 "
             f"= {run.seq_len + 1} tokens, of which the last is only predicted."
         )
         return
-    largest = int((batch ^ (batch >> 63)).max()) if batch.numel() else 0  # masked ones are negative
+    largest = int(tokens.max()) if tokens.numel() else 0
     if largest >= run.vocab_size:
         yield (
             f"returns the token {largest}, and the model has vocab_size={run.vocab_size}: tokens "
             f"are from 0 to {run.vocab_size - 1}."
         )
-    first = batch.clone()
+    first = tokens.clone()
     other = stream.batch(0, rank=(rank + 1) % world_size, world_size=world_size)
-    if world_size > 1 and torch.equal(first, other):
+    if world_size > 1 and torch.equal(first, other.tokens):
         yield (
             "returns the same rows to two processes: each of them computes its own part of the "
             "batch, by `rank`."
         )
-    if not torch.equal(first, stream.batch(0, rank=rank, world_size=world_size)):
+    if not torch.equal(first, stream.batch(0, rank=rank, world_size=world_size).tokens):
         yield (
             "returns two batches for one step: a batch is a function of its step alone, so that a "
             "resumed run goes on with the next one. Derive random numbers from the step."

@@ -19,7 +19,7 @@ from fidgpt import cost
 from fidgpt.data import StreamWrapper, TrainingStream
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.optim.groups import Grouping, train_only
-from fidgpt.parallel import DataParallel, Mesh
+from fidgpt.parallel import DataParallel, MeshSizes
 from fidgpt.schedule import Schedule
 from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
@@ -152,8 +152,8 @@ class Facts:
       memory: what each device needs.
       memory_there: bytes that each device has; None if unknown.
       weights: what initializes the model; None if its weights are random.
-      undivided: modules with matrices that every process of the axis `tensor` computes whole.
-      drops_alike: whether dropout drops the elements that one process would drop.
+      undivided: modules with matrices that every process of an axis computes whole.
+      dropout_matches_one_process: whether dropout drops the elements that one process would drop.
       evaluators: names of the evaluators.
       copies: bytes of checkpoints that a machine keeps in memory.
     """
@@ -173,7 +173,7 @@ class Facts:
     memory_there: int | None = None
     weights: str | None = None
     undivided: tuple[str, ...] = ()
-    drops_alike: bool = True
+    dropout_matches_one_process: bool = True
     evaluators: tuple[str, ...] = ()
     copies: int = 0
 
@@ -196,12 +196,6 @@ class Summary:
     runs_without_memory: bool
     cache: tuple[int, int, int] | None
     groups: Sequence[GroupFacts]
-
-
-def parts_of_checkpoint(mesh: Mesh) -> int:
-    """Return the number of processes that write a part of a checkpoint, which are the first."""
-    is_divided = mesh.shard > 1 or mesh.tensor > 1
-    return mesh.size // mesh.replicate if is_divided else 1
 
 
 def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | None:
@@ -297,13 +291,11 @@ def facts_of(
     memory = footprint(
         recipe,
         num_sequences=num_sequences,
-        seq_len=-(-seq_len // mesh.context),
+        seq_len=-(-seq_len // mesh.row_size),
         device=machine.device,
         mesh=mesh,
     )
-    memory = memory.sharded(
-        mesh.num_shards if mesh.shard > 1 else 1, part=recipe.parallel.part_of_weights(model)
-    )
+    memory = memory.sharded(mesh.num_shards, part=recipe.parallel.part_of_weights(model))
     return Facts(
         parameters=cost.count_parameters(model),
         trained_parameters=sum(one.numel() for one in trained.parameters() if one.requires_grad),
@@ -322,17 +314,16 @@ def facts_of(
         evaluators=tuple(recipe.evaluators),
         copies=_copies(recipe.checkpoints, memory, mesh),
         undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
-        drops_alike=recipe.parallel.drops_alike(model, mesh),
+        dropout_matches_one_process=recipe.parallel.dropout_matches_one_process(model, mesh),
     )
 
 
-def _copies(checkpoints: Checkpoints, memory: Footprint, mesh: Mesh) -> int:
+def _copies(checkpoints: Checkpoints, memory: Footprint, mesh: MeshSizes) -> int:
     """Return the bytes of checkpoints that a machine of a run keeps in memory."""
     if checkpoints.memory is None:
         return 0
     local = int(os.environ.get("LOCAL_WORLD_SIZE", mesh.size))
-    parts = parts_of_checkpoint(mesh)
-    return checkpoints.memory.needed(memory.saved, num_parts=parts, num_local=local)
+    return checkpoints.memory.needed(memory.saved, num_parts=mesh.num_parts, num_local=local)
 
 
 def summary_of(recipe: Recipe, machine: Machine) -> Summary:
@@ -452,7 +443,7 @@ def footprint(
     num_sequences: int,
     device: torch.device,
     seq_len: int | None = None,
-    mesh: Mesh | None = None,
+    mesh: MeshSizes | None = None,
 ) -> Footprint:
     """Take a step with a copy of the model, and add up what it would need.
 
@@ -461,7 +452,8 @@ def footprint(
       num_sequences: sequences of a step on this device.
       device: where the model would train.
       seq_len: tokens of each that this device computes; None for all.
-      mesh: over whose axis `tensor` activations are divided, and weights are not; None for none.
+      mesh: by whose axes with parts of weights activations are divided, and weights are not; None
+        for none.
     """
     model, precision, seq_len = recipe.model, recipe.precision, seq_len or recipe.seq_len
     at_once = min(recipe.micro_batch_size or num_sequences, num_sequences)
@@ -471,9 +463,9 @@ def footprint(
     train_only(twin, recipe.trainable)
     replica = precision.replica(twin)
     computing = replica
-    if mesh is not None and mesh.tensor > 1:
+    if mesh is not None and mesh.dividing_axes:
         computing = cost.without_memory(replica)
-        recipe.parallel.divide(computing, mesh)
+        recipe.parallel.plan(computing, mesh)
     loss = copy.copy(recipe.loss)
     loss.chunk_size = loss.rows_on(device)  # and not as many as on the meta device
     activations = _known(

@@ -237,7 +237,7 @@ def _on_meshes(facts: Facts) -> list[tuple[str, str]]:
     """Return what is not as one process has it, or not divided, if there is something."""
     whole, drops = ", ".join(facts.undivided), "other elements than in one process"
     rows = [("computed whole", whole)] if whole else []
-    return rows if facts.drops_alike else [*rows, ("dropout", drops)]
+    return rows if facts.dropout_matches_one_process else [*rows, ("dropout", drops)]
 
 
 def _shared(facts: Facts) -> str:

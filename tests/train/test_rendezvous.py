@@ -2,7 +2,6 @@
 
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,21 +10,28 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from forked import run_program, run_ranks, variables_of_ranks
+from forked import run_ranks, variables_of_ranks
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from fidgpt import configs, fiddlers, graph
-from fidgpt.parallel import DataParallel, MeshParallel, ParallelError, meeting, presence
-from fidgpt.parallel.meeting import Meeting, MeetingError, Patience, introduce, list_ranks
-from fidgpt.parallel.presence import Presence
-from fidgpt.parallel.reporting import Report
+from fidgpt.parallel import DataParallel, MeshParallel, ParallelError
+from fidgpt.processes import heartbeat, rendezvous
+from fidgpt.processes.heartbeat import Heartbeat
+from fidgpt.processes.rendezvous import (
+    Rendezvous,
+    RendezvousFailure,
+    Timeouts,
+    introduce,
+    list_ranks,
+)
+from fidgpt.processes.reporting import Report
 from fidgpt.runs.building import build_trainer
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
 FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}
 
 
-class Hasty(Patience):
+class Hasty(Timeouts):
     """Waits for moments."""
 
     @property
@@ -37,7 +43,7 @@ class Hasty(Patience):
         return 0.1
 
 
-class Answering(Patience):
+class Answering(Timeouts):
     """Waits long enough for threads of this process."""
 
     @property
@@ -52,9 +58,9 @@ def met(*facts: dict[str, str], store: Any = None) -> list[list[str] | str]:
     def begin(rank: int) -> None:
         try:
             results[rank] = introduce(
-                store, FACTS | facts[rank], rank=rank, patience=Hasty(60.0)
+                store, FACTS | facts[rank], rank=rank, timeouts=Hasty(60.0)
             ).hosts
-        except MeetingError as error:
+        except RendezvousFailure as error:
             results[rank] = str(error)
 
     threads = [threading.Thread(target=begin, args=(rank,)) for rank in range(len(facts))]
@@ -76,29 +82,14 @@ def test_a_process_that_never_comes_is_named_to_all() -> None:
     assert str(first).startswith("process 2 of 3 did not start within 0.3 s (parallel.timeout=60)")
 
 
-def test_every_machine_names_once_whom_it_waits_for(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(meeting, "FIRST_WARNING", 0.25)
-    met({"world_size": "4"}, {"world_size": "4"}, {"world_size": "4", "host": "node-b"})
-    assert capfd.readouterr().err.splitlines() == ["waiting for process 3 of 4 ..."] * 2
-
-
 def test_processes_without_the_first_one_name_it() -> None:
-    with pytest.raises(MeetingError, match="process 0 of 3 did not start within"):
-        introduce(HashStore(), FACTS, rank=1, patience=Hasty(60.0))
+    with pytest.raises(RendezvousFailure, match="process 0 of 3 did not start within"):
+        introduce(HashStore(), FACTS, rank=1, timeouts=Hasty(60.0))
 
 
-@pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 30), (2400.0, 120), (60.0, 10)])
-def test_the_wait_for_others_follows_from_the_setting(
-    timeout: float, seconds: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(seconds=4))
-    assert Patience(timeout).joining == timedelta(seconds=seconds)
-    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(seconds=35))
-    assert Patience(600.0).joining == timedelta(seconds=70)  # others may begin as slowly
-    monkeypatch.setattr(meeting, "_own_age", lambda: timedelta(days=1))
-    assert Patience(600.0).joining == timedelta(seconds=120)
+@pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 60), (2400.0, 240), (60.0, 20)])
+def test_the_wait_for_others_follows_from_the_setting(timeout: float, seconds: int) -> None:
+    assert Timeouts(timeout).joining == timedelta(seconds=seconds)
 
 
 def test_the_absence_of_the_first_one_is_one_error(
@@ -106,21 +97,9 @@ def test_the_absence_of_the_first_one_is_one_error(
 ) -> None:
     for name, value in variables_of_ranks(2)[1].items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(MeetingError, match="process 0 of 2 did not start .*: nothing answers at"):
-        meeting.meet(Hasty(60.0), device=torch.device("cpu"))
+    with pytest.raises(RendezvousFailure, match="process 0 of 2 did not .*: nothing answers"):
+        rendezvous.meet(Hasty(60.0), device=torch.device("cpu"))
     assert capfd.readouterr().err == ""  # torch's store would print its stack
-
-
-def test_a_process_knows_when_it_began(tmp_path: Path) -> None:
-    text = """
-import time
-from fidgpt.parallel import meeting
-time.sleep(0.3)
-print(meeting._own_age().total_seconds())
-"""
-    begin = time.monotonic()
-    age = float(run_program(text, folder=tmp_path))
-    assert 0.3 <= age < time.monotonic() - begin + 0.1
 
 
 @pytest.mark.parametrize(
@@ -141,21 +120,8 @@ def test_a_node_with_other_software_is_named_to_all(other: dict[str, str], messa
         raise AssertionError(results[0])
 
 
-def test_one_that_fails_before_is_not_waited_for() -> None:
+def test_what_an_earlier_start_left_behind_is_ignored() -> None:
     store = HashStore()
-    store.set("failed/2", '["node-b", "there is no fiddler:use_mes."]')
-    begin = time.monotonic()
-    results = met({}, {}, store=store)
-    assert time.monotonic() - begin < Hasty().joining.total_seconds()
-    assert (
-        results == ["process 2 of 3 (node-b) failed at its start: there is no fiddler:use_mes."] * 2
-    )
-
-
-def test_what_an_earlier_start_left_behind_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
-    store = HashStore()
-    store.set("failed/1", '["node-b", "of the last time"]')
     store.set("guest/2", "dead")
     assert met({}, {}, {}, store=store) == [["node-a"] * 3] * 3
 
@@ -165,17 +131,23 @@ def test_processes_are_listed_in_spans() -> None:
     assert list_ranks([7, 0, 4, 5, 6], 8) == "processes 0, 4-7 of 8"
 
 
-def as_met(rank: int, store: Store) -> Meeting:
-    return Meeting(store, rank, ["node-a", "node-a", "node-b"], "start")
+@pytest.fixture(autouse=True)
+def _reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the processes of each test claim their errors in a folder of their own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def as_met(rank: int, store: Store) -> Rendezvous:
+    return Rendezvous(store, rank, ["node-a", "node-a", "node-b"], "start")
 
 
 @pytest.fixture
-def beside() -> Iterator[Callable[[int], Presence]]:
-    """Makes the presence of some of three processes, in threads of this one."""
+def beside() -> Iterator[Callable[[int], Heartbeat]]:
+    """Makes the heartbeat of some of three processes, in threads of this one."""
     store, made = HashStore(), []
 
-    def make(rank: int) -> Presence:
-        made.append(Presence(as_met(rank, PrefixStore("run", store)), Answering(60.0)))
+    def make(rank: int) -> Heartbeat:
+        made.append(Heartbeat(as_met(rank, PrefixStore("run", store)), Answering(60.0)))
         return made[-1]
 
     yield make
@@ -186,7 +158,7 @@ def beside() -> Iterator[Callable[[int], Presence]]:
 LOST = RuntimeError("[gloo/transport/tcp/pair.cc:1] Connection closed by peer")
 
 
-def test_a_process_that_does_not_answer_is_named(beside: Callable[[int], Presence]) -> None:
+def test_a_process_that_does_not_answer_is_named(beside: Callable[[int], Heartbeat]) -> None:
     first, second = beside(0), beside(1)
     reason = (
         "process 2 of 3 (node-b) is gone: killed or stopped, or a machine or the network is down."
@@ -195,7 +167,7 @@ def test_a_process_that_does_not_answer_is_named(beside: Callable[[int], Presenc
     assert (first.report.is_first, second.report.is_first) == (True, False)  # of one machine
 
 
-def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Presence]) -> None:
+def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Heartbeat]) -> None:
     first, second, third = map(beside, range(3))
     third.fail(ValueError("there is no memory"))
     for other in (first, second):
@@ -219,59 +191,26 @@ for _method in ("add", "check", "compare_set", "get", "set"):
     setattr(Gone, _method, fail)
 
 
-def test_each_machine_reports_once_that_process_0_is_gone_with_the_store(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    second, third = (Presence(as_met(rank, Gone()), Answering(60.0)) for rank in (1, 2))
+def test_each_machine_reports_once_that_process_0_is_gone_with_the_store() -> None:
+    second, third = (Heartbeat(as_met(rank, Gone()), Answering(60.0)) for rank in (1, 2))
     reason = "process 0 of 3 (node-a) is gone: killed or stopped, or a machine or the network is"
     try:
         for one in (second, third):
             assert one.explain(LOST).startswith(reason)
-        assert (second.report.is_first, third.report.is_first) == (True, False)
+        assert second.report.is_first and third.report.is_first  # of two machines
     finally:
         second.leave()
         third.leave()
 
 
-def reports(store: Store, *, seconds: float) -> tuple[Report, Report]:
-    """Of two processes of one machine."""
-    first, second = (
-        Report(store, "start", rank=rank, host="node-a", seconds=seconds) for rank in range(2)
-    )
-    assert first.claim()
-    return first, second
-
-
-def test_a_process_ends_once_another_one_has_printed_the_error() -> None:
-    first, second = reports(HashStore(), seconds=60.0)
+def test_an_error_is_printed_once_or_by_another_process() -> None:
+    first, second, third = (Report("start", host="node-a", seconds=s) for s in (9.0, 60.0, 0.2))
+    assert [one.claim() for one in (first, second, third)] == [True, False, False]
     shown: list[int] = []
-    late = threading.Timer(0.3, lambda: first.print(lambda: shown.append(0)))
-    late.start()
-    second.print(lambda: shown.append(1))
-    assert shown == [0]
-
-
-def test_an_error_that_the_first_process_does_not_print_is_printed_by_another(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    shown: list[int] = []
-    for store in (HashStore(), Gone()):
-        _, second = reports(store, seconds=0.2)
-        second.print(lambda: shown.append(1))
-    assert shown == [1, 1]
-
-
-def test_without_a_store_an_error_is_printed_once_as_well(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    shown: list[int] = []
-    first, second = reports(Gone(), seconds=60.0)
-    first.print(lambda: shown.append(0))
-    second.print(lambda: shown.append(1))
-    assert shown == [0]
+    third.print(lambda: shown.append(3))  # which has waited for the first one
+    threading.Timer(0.3, lambda: first.print(lambda: shown.append(1))).start()
+    second.print(lambda: shown.append(2))
+    assert shown[:1] == [3] and 2 not in shown
 
 
 def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
@@ -279,9 +218,9 @@ def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
 ) -> None:
     """Its main thread may hang after it has announced that."""
     ended = threading.Event()
-    monkeypatch.setattr(presence.os, "_exit", lambda status: ended.set())
-    monkeypatch.setattr(Patience, "reporting", 0.1)
-    stuck = Presence(Meeting(HashStore(), 0, ["node-a"], "start"), Answering(60.0))
+    monkeypatch.setattr(heartbeat.os, "_exit", lambda status: ended.set())
+    monkeypatch.setattr(Timeouts, "reporting", 0.1)
+    stuck = Heartbeat(Rendezvous(HashStore(), 0, ["node-a"], "start"), Answering(60.0))
     stuck.fail(ValueError("there is no memory"))
     assert ended.wait(60)
     assert "error: process 0 of 1 (node-a) failed: there is no memory" in capfd.readouterr().err
@@ -290,16 +229,16 @@ def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
 def test_an_error_that_an_outer_context_survives_is_no_alarm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(presence._Current, "presence", None)
+    monkeypatch.setattr(heartbeat._Current, "heartbeat", None)
     for name, value in variables_of_ranks(1)[0].items():
         monkeypatch.setenv(name, value)
     with DataParallel() as parallel:
         with pytest.raises(ParallelError, match="refused"), parallel:
             raise ParallelError("refused")
-        here = presence.live()
-        assert here is not None and not here.meeting.store.check(["alarm"])
+        here = heartbeat.live()
+        assert here is not None and not here.run.store.check(["alarm"])
     with pytest.raises(ValueError, match="a bug"), DataParallel():
-        here = presence.live()
+        here = heartbeat.live()
         raise ValueError("a bug")
     assert here is not None and here.report.is_first
 
@@ -310,7 +249,7 @@ def test_one_timeout_is_a_setting_that_fiddlers_keep() -> None:
     fiddlers.use_mesh(cfg, tensor=2)
     parallel = build_trainer(cfg).parallel
     assert isinstance(parallel, MeshParallel)
-    assert parallel.patience == Patience(40.0)
+    assert parallel.timeouts == Timeouts(40.0)
     with pytest.raises(ValueError, match="timeout=0"):
         DataParallel(timeout=0.0)
     file = graph.dump(cfg)
@@ -329,10 +268,10 @@ def wait_for_what_never_comes():
 
 try:
     with MeshParallel(Mesh(tensor=2), tensor=TensorParallel(), timeout=1.5) as parallel:
-        parallel.sum(torch.ones(1))
+        parallel.world.all_reduce([torch.ones(1)])
         if parallel.rank == 1:
             wait_for_what_never_comes()
-        parallel.sum(torch.ones(1), parallel.places.axes["tensor"])  # a group of its own
+        parallel.places.axes["tensor"].all_reduce([torch.ones(1)])  # a group of its own
 except ParallelError as error:
     print(error)
 """
@@ -341,8 +280,9 @@ except ParallelError as error:
 _HANGS_IN_SAVE = """
 import os, sys, time
 from fidgpt.parallel import DataParallel, ParallelError
-from fidgpt.parallel.presence import advance
-from fidgpt.train.checkpoints.writing import Peers, SyncWriter, BackgroundWriter
+from fidgpt.processes.heartbeat import advance
+from fidgpt.processes.background import BackgroundProcesses
+from fidgpt.train.checkpoints.writing import SyncWriter, BackgroundWriter
 
 writer = {"SyncWriter": SyncWriter, "BackgroundWriter": BackgroundWriter}[sys.argv[1]]()
 
@@ -357,7 +297,7 @@ def write_to_a_disk_that_hangs():
 
 try:
     with DataParallel(timeout=1.5) as parallel:
-        peers = Peers()
+        peers = BackgroundProcesses().current()
         peers.together(write_to_a_slow_disk if parallel.rank == 1 else int)
         begin = time.monotonic()
         hanging = write_to_a_disk_that_hangs if parallel.rank == 1 else int
@@ -372,7 +312,7 @@ except ParallelError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("writer", ["SyncWriter", "BackgroundWriter"])
+@pytest.mark.parametrize("writer", ["BackgroundWriter"])
 def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
     writer: str, tmp_path: Path
 ) -> None:
@@ -381,7 +321,7 @@ def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
     first, _ = run_ranks(2, tmp_path / "hangs.py", writer, folder=tmp_path)
     assert "process 1 of 2" in first
     assert "did not come to a collective within parallel.timeout=1.5 s" in first
-    assert "hangs.py:15 in write_to_a_disk_that_hangs" in first
+    assert "hangs.py:16 in write_to_a_disk_that_hangs" in first
     assert first.endswith("True\n")
 
 

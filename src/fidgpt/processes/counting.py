@@ -54,9 +54,9 @@ class CollectiveCounter(TorchDispatchMode):
 def counting(model: nn.Module) -> Iterator[CollectiveCounter]:
     """Context that counts the collectives of this process.
 
-    In the forward pass, those of a block are counted that begin while it computes; in the backward
-    pass, those that begin after the gradient of its output is known and before that of its input.
-    What FSDP gathers ahead for one block counts for the block before, in the order of the pass.
+    Attributes each collective to the block that runs when it starts: in the backward pass, from
+    the gradient of the block's output to that of its input. What FSDP gathers ahead for one block
+    counts for the block before, in the order of the pass.
 
     Args:
       model: whose module lists hold the blocks.

@@ -1,4 +1,4 @@
-"""Collectives over an axis of the mesh, with their gradients.
+"""Collectives of tensors over the processes of an axis, with their gradients.
 
 Whether a tensor is the same on all processes, a part or a summand decides the gradient:
 
@@ -20,15 +20,15 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from fidgpt.parallel.mesh import Axis
+from fidgpt.processes.processes import Processes
 
 
-def all_sum(x: Tensor, axis: Axis) -> Tensor:
+def all_sum(x: Tensor, axis: Processes) -> Tensor:
     """Return the sum over an axis, which is the same on all of its processes, bit for bit."""
     return begin_sum(x, axis, None)()
 
 
-def all_max(x: Tensor, axis: Axis) -> Tensor:
+def all_max(x: Tensor, axis: Processes) -> Tensor:
     """Return the elementwise maximum over an axis."""
     if axis.is_planned:
         return x.clone()
@@ -36,31 +36,32 @@ def all_max(x: Tensor, axis: Axis) -> Tensor:
     return functional.wait_tensor(functional.all_reduce(x.contiguous(), "max", group_of(axis)))
 
 
-def all_gather(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def all_gather(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return the tensors of all processes, which have one shape, side by side in `dim`."""
     return begin_all_gather(x, axis, dim)()
 
 
-def sum_scatter(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def sum_scatter(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return this process's part in `dim` of the sum over an axis."""
     return begin_sum(x, axis, dim)()
 
 
-Coming = Callable[[], Tensor]  # waits for a tensor that is being sent
+Function = Callable[[Tensor], Tensor]
+Pending = Callable[[], Tensor]  # waits for a tensor that is being sent, and returns it
 
 
-def begin_all_gather(x: Tensor, axis: Axis, dim: int) -> Coming:
+def begin_all_gather(x: Tensor, axis: Processes, dim: int) -> Pending:
     """Begin `all_gather`."""
     if axis.is_planned:
         return lambda: torch.cat([x] * axis.size, dim)
     functional, part = _functional(), x.movedim(dim, 0).contiguous()
     # torch 2.13 renames it, and warns about the old name.
     collective = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
-    coming = collective(part, 0, group_of(axis))
-    return lambda: functional.wait_tensor(coming).movedim(0, dim)
+    pending = collective(part, 0, group_of(axis))
+    return lambda: functional.wait_tensor(pending).movedim(0, dim)
 
 
-def begin_sum(x: Tensor, axis: Axis, dim: int | None) -> Coming:
+def begin_sum(x: Tensor, axis: Processes, dim: int | None) -> Pending:
     """Begin `sum_scatter`; without a dimension, `all_sum`."""
     if axis.is_planned:
         return (x if dim is None else own_part(x, axis, dim)).clone
@@ -74,12 +75,12 @@ def begin_sum(x: Tensor, axis: Axis, dim: int | None) -> Coming:
     return lambda: functional.wait_tensor(part).movedim(0, dim)
 
 
-def own_part(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def own_part(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return this process's part of a whole tensor, of equal parts in `dim`."""
-    return x.chunk(axis.size, dim)[axis.index]
+    return x.chunk(axis.size, dim)[axis.rank]
 
 
-def exchanged(x: Tensor, axis: Axis) -> Tensor:
+def exchanged(x: Tensor, axis: Processes) -> Tensor:
     """Send part i of a tensor to process i, and return what each process sent, in their order.
 
     Args:
@@ -89,7 +90,7 @@ def exchanged(x: Tensor, axis: Axis) -> Tensor:
     return _functional().all_to_all_single_autograd(x.contiguous(), None, None, group_of(axis))
 
 
-def group_of(axis: Axis) -> dist.ProcessGroup:
+def group_of(axis: Processes) -> dist.ProcessGroup:
     """Return the process group of an axis."""
     group = dist.group.WORLD if axis.group is None else axis.group
     assert group is not None
@@ -103,98 +104,63 @@ def _functional() -> Any:
     return _functional_collectives
 
 
-class _Copied(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
-        ctx.axis = axis
-        return x.view_as(x)
+class _Collective(torch.autograd.Function):
+    """A collective, and the one that makes the gradient of its input of that of its output."""
 
     @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        return all_sum(outer[0], ctx.axis), None
-
-
-class _Summed(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis) -> Tensor:
-        return all_sum(x, axis)
+    def forward(ctx: Any, x: Tensor, forward: Function, backward: Function) -> Tensor:
+        ctx.gradient_of = backward
+        return forward(x)
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> Any:
-        return outer[0], None
+        return ctx.gradient_of(outer[0]), None, None
 
 
-class _Gathered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
-        ctx.axis, ctx.dim = axis, dim
-        # Once: of a strided tensor, each projection would keep a copy for its backward pass.
-        return all_gather(x, axis, dim).contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        return sum_scatter(outer[0], ctx.axis, ctx.dim), None, None
+def collective(x: Tensor, forward: Function, backward: Function) -> Tensor:
+    """Return `forward(x)`, whose gradient `backward` turns into that of `x`."""
+    return _Collective.apply(x, forward, backward)
 
 
-class _Scattered(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
-        ctx.axis, ctx.dim = axis, dim
-        return sum_scatter(x, axis, dim)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        return all_gather(outer[0], ctx.axis, ctx.dim), None, None
-
-
-class _Joined(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
-        ctx.axis, ctx.dim = axis, dim
-        # No view: FSDP warns of those that leave its modules, as this does with the last block.
-        return all_gather(x, axis, dim).clone(memory_format=torch.contiguous_format)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        return own_part(outer[0], ctx.axis, ctx.dim), None, None
-
-
-class _Sliced(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, axis: Axis, dim: int) -> Tensor:
-        ctx.axis, ctx.dim = axis, dim
-        return own_part(x, axis, dim).contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        return all_gather(outer[0], ctx.axis, ctx.dim), None, None
-
-
-def copied(x: Tensor, axis: Axis) -> Tensor:
+def copied(x: Tensor, axis: Processes) -> Tensor:
     """Return a whole tensor, which enters a computation that is divided over an axis."""
-    return _Copied.apply(x, axis)
+    return collective(x, lambda x: x.view_as(x), lambda outer: all_sum(outer, axis))
 
 
-def summed(x: Tensor, axis: Axis) -> Tensor:
+def summed(x: Tensor, axis: Processes) -> Tensor:
     """Return the sum of what a divided computation gives."""
-    return _Summed.apply(x, axis)
+    return collective(x, lambda x: all_sum(x, axis), lambda outer: outer)
 
 
-def gathered(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def gathered(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return a whole tensor from parts, which enters a divided computation."""
-    return _Gathered.apply(x, axis, dim)
+    # Contiguous: of a strided tensor, each projection would keep a copy for its backward pass.
+    return collective(
+        x,
+        lambda x: all_gather(x, axis, dim).contiguous(),
+        lambda outer: sum_scatter(outer, axis, dim),
+    )
 
 
-def scattered(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def scattered(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return this process's part of the sum of what a divided computation gives."""
-    return _Scattered.apply(x, axis, dim)
+    return collective(
+        x, lambda x: sum_scatter(x, axis, dim), lambda outer: all_gather(outer, axis, dim)
+    )
 
 
-def joined(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def joined(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return a whole tensor from parts, which enters a computation that all processes repeat."""
-    return _Joined.apply(x, axis, dim)
+    # No view: FSDP warns of those that leave its modules, as this does with the last block.
+    return collective(
+        x,
+        lambda x: all_gather(x, axis, dim).clone(memory_format=torch.contiguous_format),
+        lambda outer: own_part(outer, axis, dim),
+    )
 
 
-def sliced(x: Tensor, axis: Axis, dim: int) -> Tensor:
+def sliced(x: Tensor, axis: Processes, dim: int) -> Tensor:
     """Return this process's part of what all processes have computed."""
-    return _Sliced.apply(x, axis, dim)
+    return collective(
+        x, lambda x: own_part(x, axis, dim).contiguous(), lambda outer: all_gather(outer, axis, dim)
+    )

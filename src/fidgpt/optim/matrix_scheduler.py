@@ -8,21 +8,31 @@ their parts, and it returns to each its part of the result, as in the distribute
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from fidgpt.parallel.placement import block_of
-from fidgpt.placement import Job, whole_shape
+from fidgpt.placement import block_of, whole_shape
+from fidgpt.processes import Processes
 
-if TYPE_CHECKING:
-    from fidgpt.parallel.data_parallel import DataParallel
-
-__all__ = ["Owners"]
+__all__ = ["Job", "MatrixScheduler"]
 
 _MOST = 2**25  # elements of the matrices that a process owns in a round, if they are several
+
+
+class Job(NamedTuple):
+    """A function of a whole matrix, or of each one in a stack, of which a process may hold a part.
+
+    Attributes:
+      part: what this process holds of the matrix, divided as the parameter is.
+      parameter: with the place of its shard.
+      function: returns a matrix of the same shape and dtype.
+    """
+
+    part: Any
+    parameter: Any
+    function: Callable[[Any], Any]
 
 
 class Held(NamedTuple):
@@ -86,18 +96,18 @@ class Round(NamedTuple):
     is_returned: bool
 
 
-class Owners:
+class MatrixScheduler:
     """Divides jobs over all processes of a run, by the work of each matrix.
 
     A matrix that some processes hold whole is computed by one of them; of others, any process may
     be the owner. While processes compute, the parts of their next matrices are sent.
 
     Args:
-      parallel: the processes.
+      processes: all of the run.
     """
 
-    def __init__(self, parallel: "DataParallel") -> None:
-        self._parallel = parallel
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
         self._plans: dict[tuple[int, ...], list[Round]] = {}
 
     def map(self, jobs: Sequence[Job]) -> list[Tensor]:
@@ -108,14 +118,14 @@ class Owners:
         rounds = self._plans[key]
         parts = [job.part for job in jobs]
         results = [torch.zeros_like(part) for part in parts]
-        collected = [self._collect(one, parts) for one in rounds[:1]]
+        collected = [self._collect(now, parts) for now in rounds[:1]]
         returned: list[Callable[[], object]] = []
-        for number, one in enumerate(rounds):
+        for number, now in enumerate(rounds):
             wholes = collected.pop()()
             if number + 1 < len(rounds):
                 collected.append(self._collect(rounds[number + 1], parts))
-            made = {matrix: jobs[matrix.job].function(whole) for matrix, whole in wholes.items()}
-            returned.append(self._return(one, made, results))
+            computed = {m: jobs[m.job].function(whole) for m, whole in wholes.items()}
+            returned.append(self._return(now, computed, results))
             if number:
                 returned.pop(0)()
         for finish in returned:
@@ -124,14 +134,14 @@ class Owners:
 
     def _collect(self, now: Round, parts: Sequence[Tensor]) -> Callable[[], dict[Matrix, Tensor]]:
         """Begin to send parts to owners; return what waits for the matrices of this process."""
-        rank = self._parallel.rank
+        rank = self._processes.rank
         own = [matrix for matrix in now.matrices if matrix.owner == rank]
         wholes = {matrix: parts[matrix.job].new_empty(matrix.shape) for matrix in own}
-        finish = self._exchange(
+        finish = self._processes.exchange(
             [(m.owner, m.of(parts[m.job], rank)) for m in now.matrices if rank in m.sources],
             [(source, m.cut(wholes[m], source)) for m in own for source in m.sources],
             like=parts[0],
-            is_needed=now.is_collected,
+            is_local=not now.is_collected,
         )
 
         def wait() -> dict[Matrix, Tensor]:
@@ -141,55 +151,21 @@ class Owners:
         return wait
 
     def _return(
-        self, now: Round, made: Mapping[Matrix, Tensor], results: Sequence[Tensor]
+        self, now: Round, computed: Mapping[Matrix, Tensor], results: Sequence[Tensor]
     ) -> Callable[[], None]:
         """Begin to send results to all that hold parts of them; return what waits for those."""
-        rank = self._parallel.rank
-        return self._exchange(
-            [(holder, m.cut(whole, holder)) for m, whole in made.items() for holder in m.held],
+        rank = self._processes.rank
+        return self._processes.exchange(
+            [(holder, m.cut(whole, holder)) for m, whole in computed.items() for holder in m.held],
             [(m.owner, m.of(results[m.job], rank)) for m in now.matrices if rank in m.held],
             like=results[0],
-            is_needed=now.is_returned,
+            is_local=not now.is_returned,
         )
-
-    def _exchange(
-        self,
-        outgoing: Sequence[tuple[int, Tensor]],
-        incoming: Sequence[tuple[int, Tensor]],
-        *,
-        like: Tensor,
-        is_needed: bool,
-    ) -> Callable[[], None]:
-        """Begin to send tensors to processes, by rank; return what waits until others arrive.
-
-        Between two processes, both sides list them in one order.
-        """
-        sent, came = ([0] * self._parallel.world_size for _ in range(2))
-        for rank, tensor in outgoing:
-            sent[rank] += tensor.numel()
-        for rank, tensor in incoming:
-            came[rank] += tensor.numel()
-        pieces = [tensor.flatten() for _, tensor in sorted(outgoing, key=lambda one: one[0])]
-        buffer, work = torch.cat([like.new_empty(0), *pieces]), None
-        arriving = buffer
-        if is_needed:
-            arriving = like.new_empty(sum(came))
-            work = dist.all_to_all_single(arriving, buffer, came, sent, async_op=True)
-
-        def finish() -> None:
-            if work is not None:
-                work.wait()
-            targets = [tensor for _, tensor in sorted(incoming, key=lambda one: one[0])]
-            arrived = arriving.split([target.numel() for target in targets])
-            for target, piece in zip(targets, arrived, strict=True):
-                target.copy_(piece.view(target.shape))
-
-        return finish
 
     def _planned(self, jobs: Sequence[Job]) -> list[Round]:
         """Return what is computed in turn; owners are the same on all processes."""
         blocks = [block_of(job.parameter) for job in jobs]
-        everyone = self._parallel.gather(
+        everyone = self._processes.gather(
             [block and [*zip(block.begin, block.tensor.shape, strict=True)] for block in blocks]
         )
         matrices = [
@@ -199,7 +175,7 @@ class Owners:
                 number, whole_shape(job.parameter), [h[number] for h in everyone]
             )
         ]
-        rank = self._parallel.rank
+        rank = self._processes.rank
         return [
             Round(
                 [one for one in now if rank in one.held or one.owner == rank],

@@ -22,51 +22,46 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
-from fidgpt.parallel.meeting import Meeting, MeetingError, Patience, meet
-from fidgpt.parallel.reporting import Report
+from fidgpt.processes.rendezvous import Rendezvous, RendezvousFailure, Timeouts, meet
+from fidgpt.processes.reporting import Report, has_agent
 
-__all__ = ["Presence", "advance", "begin", "has_met", "live", "report"]
+__all__ = ["Heartbeat", "advance", "begin", "has_met", "live", "report"]
 
 _POLL = 0.25  # seconds from one sign of life to the next
 _PAUSE = 0.005
 _SAVING = "fidgpt/train/checkpoints/"
-_OWN = "fidgpt/parallel/presence.py"
+_OWN = "fidgpt/processes/heartbeat.py"
 _LIBRARIES = re.compile(rf"/lib/python[\d.]+/(?!.*/fidgpt/)|^<frozen|{_OWN}$")
 _WAITING = ("torch/distributed/", "torch/autograd/graph.py", "threading.py", _OWN)
 
 
-class Presence:
+class Heartbeat:
     """This process among those of its run, from when they have met until they part.
 
     Args:
-      meeting: of the processes.
-      patience: how long they wait for each other.
+      run: of the processes.
+      timeouts: how long they wait for each other.
 
     Attributes:
-      meeting: of the processes.
-      patience: how long they wait for each other.
+      run: of the processes.
+      timeouts: how long they wait for each other.
       report: of a failure.
       progress: how often this process has got on with what the others wait for.
     """
 
-    def __init__(self, meeting: Meeting, patience: Patience) -> None:
-        self.meeting = meeting
-        self.patience = patience
-        store: Any = meeting.store
+    def __init__(self, run: Rendezvous, timeouts: Timeouts) -> None:
+        self.run = run
+        self.timeouts = timeouts
+        store: Any = run.store
         self._store: Store = store.clone()  # a store serves one thread at a time
         self._own: Store = store.clone()
         self._leaving = threading.Event()
         self._has_raised = False
         self._num_gates = 0
         self.progress = 0
-        self.report = Report(
-            self._own,
-            meeting.start,
-            rank=meeting.rank,
-            host=meeting.hosts[meeting.rank],
-            seconds=patience.reporting,
-        )
-        self._thread = threading.Thread(target=self._watch, name="presence", daemon=True)
+        host = run.hosts[run.rank]
+        self.report = Report(run.start, host=host, seconds=timeouts.reporting)
+        self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
         self._thread.start()
 
     @property
@@ -76,11 +71,11 @@ class Presence:
 
     @property
     def _rank(self) -> int:
-        return self.meeting.rank
+        return self.run.rank
 
     @property
     def _size(self) -> int:
-        return len(self.meeting.hosts)
+        return len(self.run.hosts)
 
     def leave(self) -> None:
         """Give no more signs of life: the run has ended, or failed."""
@@ -90,13 +85,13 @@ class Presence:
     def gate(self) -> Callable[[], None]:
         """Return what waits until all processes are there; all make their gates in one order.
 
-        It waits as long as any process gets on within `Patience.collective`; see `advance`.
+        It waits as long as any process gets on within `Timeouts.collective`; see `advance`.
 
         Raises:
           DistError: when called, if they do not.
         """
         self._num_gates += 1
-        store: Any = self.meeting.store
+        store: Any = self.run.store
         return partial(self._pass, store.clone(), f"gate/{self._num_gates}")
 
     def _pass(self, store: Store, name: str) -> None:
@@ -110,7 +105,7 @@ class Presence:
             now = time.monotonic()
             if (progress := store.add("progress", 0)) != known:
                 last, known = now, progress
-            elif now - last > self.patience.timeout:
+            elif now - last > self.timeouts.timeout:
                 raise dist.DistError("not all processes came to save together")
             time.sleep(min(_POLL, _PAUSE + (now - begin) / 20))  # a store may serve thousands
 
@@ -132,18 +127,6 @@ class Presence:
         self.report.claim()
         return found
 
-    def part(self) -> None:
-        """Need the store no more, once the failure is reported; let others report it as well."""
-        begin = time.monotonic()
-
-        def is_alone(others: set[int]) -> bool:
-            waited = time.monotonic() - begin
-            return waited > self.patience.answer and not others & self._answers().keys()
-
-        self.report.leave(
-            range(self._size), seconds=self.patience.reporting + _POLL, is_alone=is_alone
-        )
-
     def _raise_alarm(self, ranks: list[int], text: str) -> None:
         """Raise the alarm, unless another process has."""
         self._own.compare_set("alarm", "", json.dumps([ranks, text]))
@@ -152,9 +135,9 @@ class Presence:
         """Return the cause of the alarm, once all that live have answered."""
         ranks, text = json.loads(self._own.get("alarm"))
         if text:
-            return f"{self.meeting.name(ranks)} failed: {text}"
+            return f"{self.run.name(ranks)} failed: {text}"
         begin, answers = time.monotonic(), {}
-        while (waited := time.monotonic() - begin) < self.patience.answer:
+        while (waited := time.monotonic() - begin) < self.timeouts.answer:
             answers = self._answers()
             all_but_one = len(answers) == self._size - 1 and waited > 4 * _POLL
             if len(answers) == self._size or all_but_one:
@@ -168,8 +151,8 @@ class Presence:
             return f"processes wait in different collectives, or cannot connect ({reason:.200})"
         where = "; ".join(f"process {rank} is at {at}" for rank, at in [*busy.items()][:4])
         return (
-            f"{self.meeting.name(busy)} did not come to a collective within "
-            f"parallel.timeout={self.patience.timeout:g} s: {where}."
+            f"{self.run.name(busy)} did not come to a collective within "
+            f"parallel.timeout={self.timeouts.timeout:g} s: {where}."
         )
 
     def _answers(self) -> dict[int, tuple[bool, str]]:
@@ -180,7 +163,7 @@ class Presence:
     def _gone(self, ranks: list[int]) -> str:
         one = len(ranks) == 1
         return (
-            f"{self.meeting.name(ranks)} {'is' if one else 'are'} gone: killed or stopped, or a "
+            f"{self.run.name(ranks)} {'is' if one else 'are'} gone: killed or stopped, or a "
             "machine or the network is down."
         )
 
@@ -203,7 +186,7 @@ class Presence:
                 # In own turns, not by a clock: this process may have been stopped as well.
                 silent = silent + 1 if sign == last else 0
                 last = sign
-                if silent * _POLL > self.patience.silence:
+                if silent * _POLL > self.timeouts.silence:
                     self._store.compare_set("alarm", "", json.dumps([[], ""]))
             except RuntimeError:  # the store is gone
                 return self._end_if_stuck()
@@ -211,48 +194,48 @@ class Presence:
 
     def _end_if_stuck(self) -> None:
         """Let the main thread report the alarm; if it cannot, do so and end the process."""
-        if self._leaving.wait(self.patience.reporting):
+        if self._leaving.wait(self.timeouts.reporting):
             return
         # The other one may be held by the main thread.
-        self._own = self.report.store = self._store
+        self._own = self._store
         reason = self.explain(TimeoutError("they do not return from a collective"))
         self.report.print(lambda: print(f"error: {reason}", file=sys.stderr, flush=True))
         sys.stdout.flush()
-        self.part()
+        _keep_store(self.run.rank, self.timeouts)
         os._exit(2)
 
 
 class _Current:
-    """The presence of this process in its run, also after that has failed; or why it has none."""
+    """The heartbeat of this process in its run, also after that has failed; or why it has none."""
 
-    presence: Presence | MeetingError | None = None
-
-
-def live() -> Presence | None:
-    """Return this process's presence in the run that it takes part in now."""
-    presence = _Current.presence
-    return presence if isinstance(presence, Presence) and not presence.has_left else None
+    heartbeat: Heartbeat | RendezvousFailure | None = None
 
 
-def begin(patience: Patience, *, device: torch.device) -> Meeting:
+def live() -> Heartbeat | None:
+    """Return this process's heartbeat in the run that it takes part in now."""
+    heartbeat = _Current.heartbeat
+    return heartbeat if isinstance(heartbeat, Heartbeat) and not heartbeat.has_left else None
+
+
+def begin(timeouts: Timeouts, *, device: torch.device) -> Rendezvous:
     """Meet the other processes of the run, and begin to give them signs of life.
 
     Raises:
-      MeetingError: one does not come in time, fails before, or has other software.
+      RendezvousFailure: one does not come in time, fails before, or has other software.
       ValueError: the environment variables of torchrun are incomplete.
     """
     try:
-        meeting = meet(patience, device=device)
-    except MeetingError as error:
-        _Current.presence = error
+        run = meet(timeouts, device=device)
+    except RendezvousFailure as error:
+        _Current.heartbeat = error
         raise
-    _Current.presence = Presence(meeting, patience)
-    return meeting
+    _Current.heartbeat = Heartbeat(run, timeouts)
+    return run
 
 
 def has_met() -> bool:
     """Whether this process has tried to meet those of its run, which may have ended since."""
-    return _Current.presence is not None
+    return _Current.heartbeat is not None
 
 
 def report(show: Callable[[], object]) -> None:
@@ -261,15 +244,19 @@ def report(show: Callable[[], object]) -> None:
     Args:
       show: prints it.
     """
-    current = _Current.presence
+    current = _Current.heartbeat
     if current is None or current.report is None:
         show()
         return
     current.report.print(show)
-    if isinstance(current, MeetingError):
-        current.report.leave(current.others, seconds=Patience().answer)
-    else:
-        current.part()
+    timeouts = current.timeouts if isinstance(current, Heartbeat) else Timeouts()
+    _keep_store(int(os.environ.get("RANK", "0")), timeouts)
+
+
+def _keep_store(rank: int, timeouts: Timeouts) -> None:
+    """Let the others learn why a run has failed, if this process keeps its store."""
+    if rank == 0 and not has_agent():
+        time.sleep(2 * timeouts.answer)
 
 
 def advance() -> None:

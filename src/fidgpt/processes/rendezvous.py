@@ -2,7 +2,7 @@
 
 Process 0 collects an introduction of every other one in a store, and answers all with one verdict:
 a process that is missing or different is named on every node, at once or after the times of
-`Patience`, where torch's own rendezvous waits half an hour for a count.
+`Timeouts`, where torch's own rendezvous waits half an hour for a count.
 """
 
 import functools
@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import socket
-import sys
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -24,48 +23,39 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from fidgpt.parallel.reporting import Report, has_agent, node_of
+from fidgpt.processes.reporting import Report, has_agent
 
 __all__ = [
-    "Meeting",
-    "MeetingError",
-    "Patience",
+    "Rendezvous",
+    "RendezvousFailure",
+    "Timeouts",
     "introduce",
     "list_ranks",
     "meet",
-    "report_failure",
 ]
 
 _PAUSE = 0.02  # seconds between looks at the store
-FIRST_WARNING = 10.0  # seconds
-_NONE = "-"  # the notice of a start that has no one to wait for long
-_MARGIN = 10.0  # seconds that process 0's verdict may be late
 Facts = Mapping[str, str]
 
 
-class MeetingError(RuntimeError):
+class RendezvousFailure(RuntimeError):
     """The processes of a run cannot begin together; all of them raise it, with the same message.
 
     Args:
       message: what is wrong.
       report: of the error; None where no store decides which process prints it.
-      others: processes that wait for the verdict in the store, too.
 
     Attributes:
       report: of the error.
-      others: processes that wait for the verdict in the store, too.
     """
 
-    def __init__(
-        self, message: str, report: Report | None = None, *, others: Iterable[int] = ()
-    ) -> None:
+    def __init__(self, message: str, report: Report | None = None) -> None:
         super().__init__(message)
         self.report = report
-        self.others = [*others]
 
 
 @dataclass(frozen=True)
-class Patience:
+class Timeouts:
     """How long processes wait for each other: one number, from which the others follow.
 
     Args:
@@ -81,17 +71,8 @@ class Patience:
 
     @property
     def joining(self) -> timedelta:
-        """The longest wait for the others once this process is ready.
-
-        All begin at once. Where this one was slow to start, others may take longer.
-        """
-        least = max(self.collective / 20, timedelta(seconds=10))
-        return min(max(least, 2 * _own_age()), self.deciding)
-
-    @property
-    def deciding(self) -> timedelta:
-        """The longest that process 0 may wait for the others."""
-        return max(self.collective / 5, timedelta(seconds=20))
+        """The longest wait for the others once this process is ready."""
+        return max(self.collective / 10, timedelta(seconds=20))
 
     @property
     def connecting(self) -> timedelta:
@@ -114,17 +95,7 @@ class Patience:
         return 3 * self.answer + 5.0
 
 
-def _own_age() -> timedelta:
-    """Return how long ago this process began; zero where the system does not say."""
-    try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        begin = int(fields[19]) / os.sysconf("SC_CLK_TCK")  # the 22nd of all
-        return timedelta(seconds=max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - begin))
-    except (OSError, ValueError, IndexError, AttributeError):
-        return timedelta()
-
-
-class Meeting(NamedTuple):
+class Rendezvous(NamedTuple):
     """What the processes of a run know of each other once all are there.
 
     Attributes:
@@ -141,16 +112,17 @@ class Meeting(NamedTuple):
 
     def name(self, ranks: Iterable[int]) -> str:
         """Name some processes and their machines: `processes 4-7 of 8 (node-b)`."""
-        return f"{list_ranks(ranks, len(self.hosts))} ({_some(self.hosts[one] for one in ranks)})"
+        ranks = [*ranks]
+        return f"{list_ranks(ranks, len(self.hosts))} ({_some(self.hosts[r] for r in ranks)})"
 
 
 def list_ranks(ranks: Iterable[int], size: int) -> str:
     """Return `process 3 of 8`, or `processes 0, 4-7 of 8`."""
-    found = sorted(ranks)
-    begins = [one for one in found if one - 1 not in found]
-    ends = [one for one in found if one + 1 not in found]
+    ranks = sorted(ranks)
+    begins = [rank for rank in ranks if rank - 1 not in ranks]
+    ends = [rank for rank in ranks if rank + 1 not in ranks]
     spans = [f"{a}" if a == b else f"{a}-{b}" for a, b in zip(begins, ends, strict=True)]
-    return f"process{'es' if len(found) > 1 else ''} {', '.join(spans)} of {size}"
+    return f"process{'es' if len(ranks) > 1 else ''} {', '.join(spans)} of {size}"
 
 
 def _some(names: Iterable[str]) -> str:
@@ -158,7 +130,7 @@ def _some(names: Iterable[str]) -> str:
     return ", ".join(distinct[:3]) + (", ..." if len(distinct) > 3 else "")
 
 
-def meet(patience: Patience, *, device: torch.device) -> Meeting:
+def meet(timeouts: Timeouts, *, device: torch.device) -> Rendezvous:
     """Wait until all processes of the run are there, by the variables of `torchrun`.
 
     Since torch 2.5, `torchrun --max-restarts` keeps one store across restarts, in which new
@@ -166,58 +138,39 @@ def meet(patience: Patience, *, device: torch.device) -> Meeting:
     prefix in the store, which cannot be the restart count, because each machine counts separately.
 
     Raises:
-      MeetingError: one does not come in time, fails before, or has other software.
+      RendezvousFailure: one does not come in time, or has other software.
       ValueError: the environment variables are incomplete.
     """
     rank, world_size = _number("RANK"), _number("WORLD_SIZE")
-    longest = patience.joining
     try:
-        store = _store(rank, longest)
+        store = _store(rank, timeouts.joining)
     except (dist.DistError, TimeoutError) as error:
-        raise MeetingError(
-            f"process 0 of {world_size} did not start within {longest.total_seconds():.0f} s: "
-            f"nothing answers at {_address()} ({str(error).splitlines()[0]:.200})."
+        raise RendezvousFailure(
+            f"process 0 of {world_size} did not start within "
+            f"{timeouts.joining.total_seconds():.0f} s: nothing answers at {_address()} "
+            f"({str(error).splitlines()[0]:.200})."
         ) from error
-    return introduce(store, _own_facts(world_size, device), rank=rank, patience=patience)
+    return introduce(store, _own_facts(world_size, device), rank=rank, timeouts=timeouts)
 
 
-def introduce(store: Store, facts: Facts, *, rank: int, patience: Patience) -> Meeting:
+def introduce(store: Store, facts: Facts, *, rank: int, timeouts: Timeouts) -> Rendezvous:
     """Introduce this process to process 0, and wait for its verdict; see `meet`.
 
     Args:
       store: that all processes share; it may hold what earlier starts of the run have left.
       facts: by name, those of `_own_facts`; `world_size` and `host` are among them.
       rank: of this process.
-      patience: how long to wait.
+      timeouts: how long to wait.
     """
-    there: Iterable[int] = ()
-    if rank == 0:
-        name, verdict, there = _collect(store, facts, patience)
-        store.compare_set(f"notice/{name}", "", _NONE)
-        store.set(f"verdict/{name}", json.dumps(verdict))
-    else:
-        name, verdict = _arrive(store, facts, rank, patience)
+    name, verdict = (
+        _collect(store, facts, timeouts) if rank == 0 else _arrive(store, facts, rank, timeouts)
+    )
     own = PrefixStore(name, store)
     if isinstance(verdict, str):
-        raise MeetingError(verdict, _report(own, name, facts, rank, patience), others=there)
-    return Meeting(own, rank, verdict, name)
-
-
-def _report(store: Store, name: str, facts: Facts, rank: int, patience: Patience) -> Report:
-    report = Report(store, name, rank=rank, host=facts["host"], seconds=patience.reporting)
-    report.claim()
-    return report
-
-
-def report_failure(message: str) -> None:
-    """Let process 0 know that this one fails before it joins, so that no process waits for it."""
-    try:
-        rank = _number("RANK")
-        store = _store(rank, timedelta(seconds=2)) if rank or has_agent() else None
-    except (ValueError, RuntimeError, TimeoutError):
-        return  # then they wait
-    if store is not None:
-        store.set(f"failed/{rank}", json.dumps([socket.gethostname(), message]))
+        report = Report(name, host=facts["host"], seconds=timeouts.reporting)
+        report.claim()
+        raise RendezvousFailure(verdict, report)
+    return Rendezvous(own, rank, verdict, name)
 
 
 def _store(rank: int, timeout: timedelta) -> Store:
@@ -282,85 +235,62 @@ def _digest_of_sources() -> str:
     return digest.hexdigest()[:12]
 
 
-def _collect(
-    store: Store, own: Facts, patience: Patience
-) -> tuple[str, list[str] | str, Iterable[int]]:
+def _collect(store: Store, own: Facts, timeouts: Timeouts) -> tuple[str, list[str] | str]:
     """Answer all that come, dead ones of earlier starts included, until all live ones have.
 
-    Returns the name of this start, the machines of all processes or what is wrong, and who is here.
+    Returns the name of this start, and the machines of all processes or what is wrong.
     """
     name, size = uuid.uuid4().hex, int(own["world_size"])
-    known, missing = {0: own}, set(range(1, size))
-    begin, longest = time.monotonic(), patience.joining.total_seconds()
-    failed, is_warned = "", False
-    restarts = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
-    stale = {one for one in missing if restarts and store.check([f"failed/{one}"])}
-    while missing and (waited := time.monotonic() - begin) < longest:
+    facts, missing = {0: own}, set(range(1, size))
+    deadline = time.monotonic() + timeouts.joining.total_seconds()
+    while missing and time.monotonic() < deadline:
         for rank in sorted(missing):
             if store.check([f"arrived/{name}/{rank}"]):
-                known[rank] = json.loads(store.get(f"arrived/{name}/{rank}"))
+                facts[rank] = json.loads(store.get(f"arrived/{name}/{rank}"))
                 missing.discard(rank)
             elif store.check([f"guest/{rank}"]):
                 store.set(f"invitation/{store.get(f'guest/{rank}').decode()}", name)
-            elif rank not in stale and not failed and store.check([f"failed/{rank}"]):
-                host, message = json.loads(store.get(f"failed/{rank}"))
-                failed = f"{list_ranks([rank], size)} ({host}) failed at its start: {message}"
-                longest = min(longest, waited + patience.answer)  # for those that read this
-        if missing and waited > FIRST_WARNING and not is_warned:
-            is_warned = True
-            text = f"waiting for {list_ranks(missing, size)} ..."
-            store.set(f"notice/{name}", text)
-            _print_once(store, name, own, text)
         time.sleep(_PAUSE if missing else 0)
-    if missing:
-        return name, failed or _absent(list_ranks(missing, size), longest, patience), known
-    return name, _difference(known) or [known[rank]["host"] for rank in range(size)], known
+    verdict = _absent(list_ranks(missing, size), timeouts) if missing else _difference(facts)
+    verdict = verdict or [facts[rank]["host"] for rank in range(size)]
+    store.set(f"verdict/{name}", json.dumps(verdict))
+    return name, verdict
 
 
 def _arrive(
-    store: Store, facts: Facts, rank: int, patience: Patience
+    store: Store, facts: Facts, rank: int, timeouts: Timeouts
 ) -> tuple[str, list[str] | str]:
+    """Come when process 0 invites; return the name of this start, and its verdict."""
     own, size = uuid.uuid4().hex, int(facts["world_size"])
     store.set(f"guest/{rank}", own)
-    begin, longest = time.monotonic(), patience.deciding + timedelta(seconds=_MARGIN)
     try:
-        store.wait([f"invitation/{own}"], patience.joining)
+        store.wait([f"invitation/{own}"], timeouts.joining)
         name = store.get(f"invitation/{own}").decode()
         store.set(f"arrived/{name}/{rank}", json.dumps(facts))
-        store.wait([f"notice/{name}"], longest)
-        if (text := store.get(f"notice/{name}").decode()) != _NONE:
-            _print_once(store, name, facts, text)
-        store.wait([f"verdict/{name}"], longest)
+        store.wait([f"verdict/{name}"], 2 * timeouts.joining)
         return name, json.loads(store.get(f"verdict/{name}"))
-    except dist.DistError as error:
-        name = f"without-0/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        text = _absent(list_ranks([0], size), time.monotonic() - begin, patience)
-        report = _report(PrefixStore(name, store), uuid.uuid4().hex, facts, rank, patience)
-        raise MeetingError(text, report) from error
+    except dist.DistError:
+        key = f"without-0/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+        return store.compare_set(key, "", own).decode(), _absent(list_ranks([0], size), timeouts)
 
 
-def _print_once(store: Store, name: str, facts: Facts, text: str) -> None:
-    """Print a notice, unless another process of this machine has."""
-    if store.add(f"noticed/{name}/{node_of(facts['host'])}", 1) == 1:
-        print(f"{text}\n", end="", file=sys.stderr, flush=True)
-
-
-def _absent(who: str, seconds: float, patience: Patience) -> str:
+def _absent(who: str, timeouts: Timeouts) -> str:
+    seconds = timeouts.joining.total_seconds()
     return (
-        f"{who} did not start within {seconds:.3g} s (parallel.timeout={patience.timeout:g}).\n"
+        f"{who} did not start within {seconds:.3g} s (parallel.timeout={timeouts.timeout:g}).\n"
         "Start all of them with the same command; their machines must reach "
         f"{_address()}. Where they start at different times, set a larger parallel.timeout."
     )
 
 
-def _difference(known: Mapping[int, Facts]) -> str | None:
+def _difference(facts: Mapping[int, Facts]) -> str | None:
     """Return in which fact processes differ from process 0; None if they are alike."""
-    size, first = len(known), known[0]
+    size, first = len(facts), facts[0]
     for fact, value in first.items():
-        others = [rank for rank in known if known[rank].get(fact) != value and fact != "host"]
+        others = [rank for rank in facts if facts[rank].get(fact) != value and fact != "host"]
         if others:
-            hosts = _some(known[rank]["host"] for rank in others)
-            theirs = known[others[0]].get(fact, "absent")
+            hosts = _some(facts[rank]["host"] for rank in others)
+            theirs = facts[others[0]].get(fact, "absent")
             what = {"fidgpt": "the sources of fidgpt with digest", "world_size": "WORLD_SIZE"}
             return (
                 f"{list_ranks(others, size)} ({hosts}) ha{'ve' if len(others) > 1 else 's'} "

@@ -1,0 +1,100 @@
+"""Documents, and which of their tokens count in the loss."""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fidgpt.data.errors import DataError
+from fidgpt.data.tokenizers import Tokenizer
+
+__all__ = ["EncodedDocument", "MarkedText", "MaskedDocument"]
+
+
+class EncodedDocument(NamedTuple):
+    """The tokens of a document, without an end of text.
+
+    Attributes:
+      tokens: token ids.
+      counted: whether each token counts in the loss; None if all do.
+    """
+
+    tokens: NDArray[np.uint32]
+    counted: NDArray[np.bool_] | None = None
+
+
+@runtime_checkable
+class MaskedDocument(Protocol):
+    """A document that knows which of its tokens count in the loss."""
+
+    @property
+    def text(self) -> str:
+        """The text by which it is measured, held out, and sampled for the tokenizer."""
+        ...
+
+    def encode(self, tokenizer: Tokenizer, /) -> EncodedDocument:
+        """Return its tokens; called by several threads."""
+        ...
+
+
+# All tokens of a text count.
+Document = str | MaskedDocument
+
+
+@dataclass(frozen=True)
+class MarkedText:
+    """A text of which some spans count in the loss; a token counts that has a character in one.
+
+    Attributes:
+      text: the text.
+      spans: first character of each span, and the one after its last.
+    """
+
+    text: str
+    spans: Sequence[Sequence[int]]
+
+    def encode(self, tokenizer: Tokenizer) -> EncodedDocument:
+        """Return the tokens of the whole text.
+
+        Raises:
+          DataError: the bytes of the tokens are not those of the text.
+        """
+        tokens = tokenizer.encode_batch([self.text])[0]
+        codes = np.frombuffer(self.text.encode("utf-32-le"), dtype="<u4")
+        is_marked = np.zeros(len(codes), dtype=np.int64)
+        for begin, stop in self.spans:
+            is_marked[begin:stop] = 1
+        utf8_sizes = 1 + sum((codes > last).astype(np.int64) for last in (0x7F, 0x7FF, 0xFFFF))
+        marked_bytes = _sums(np.repeat(is_marked, utf8_sizes))
+        edges = _sums(_token_sizes(tokenizer)[tokens])
+        if edges[-1] != len(marked_bytes) - 1:
+            raise DataError(
+                f"The tokenizer changes the text {self.text:.40}..., so that its spans cannot be "
+                "found among the tokens.\nUse one that encodes any text losslessly."
+            )
+        return EncodedDocument(tokens, np.diff(marked_bytes[edges]) > 0)
+
+
+def text_of(document: Document) -> str:
+    """Return the text of a document."""
+    return document if isinstance(document, str) else document.text
+
+
+def encode_document(document: Document, tokenizer: Tokenizer) -> EncodedDocument:
+    """Return the tokens of a document."""
+    if isinstance(document, str):
+        return EncodedDocument(tokenizer.encode_batch([document])[0])
+    return document.encode(tokenizer)
+
+
+@functools.lru_cache(maxsize=1)
+def _token_sizes(tokenizer: Tokenizer) -> NDArray[np.int64]:
+    return np.array(tokenizer.token_bytes(), dtype=np.int64)
+
+
+def _sums(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the sum of the first n sizes for each n from 0 on."""
+    return np.concatenate([[0], np.cumsum(sizes)])

@@ -1,0 +1,192 @@
+"""A process's places on the axes of a mesh, and the groups in which it communicates."""
+
+import functools
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout
+
+from fidgpt.parallel.axes import Axis, MeshSizes
+from fidgpt.placement import is_sharded, shard_of
+from fidgpt.processes import Processes
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# torch.distributed.device_mesh is imported where it is used, because its import is slow.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Places:
+    """A process's places on the mesh, and those with which it talks.
+
+    Attributes:
+      mesh: with all sizes known.
+      world: all processes of the run.
+      axes: the processes that differ on one axis only, by its name, if its part talks.
+      tokens: the processes that compute different tokens.
+      rows: the processes that compute different tokens of the same rows.
+      copies: by the name of an axis that divides weights and tokens: the processes with copies of
+        what this one has of these weights, which compute other tokens.
+      fsdp: mesh of the processes that share weights, over which torch's `fully_shard` works; None
+        if they do not.
+    """
+
+    mesh: MeshSizes
+    world: Processes = field(default_factory=Processes)
+    axes: Mapping[str, Processes]
+    tokens: Processes = field(default_factory=Processes)
+    rows: Processes = field(default_factory=Processes)
+    copies: Mapping[str, Processes] = field(default_factory=dict)
+    fsdp: "DeviceMesh | None" = None
+
+    @property
+    def data_rank(self) -> int:
+        """Which rows of a batch this process reads, of `mesh.data_size` parts."""
+        grid = self.mesh.grid()
+        return place_on(grid, [axis for axis in grid if axis.splits_rows], self.world.rank)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process is the first of those that compute the same tokens."""
+        grid = self.mesh.grid()
+        return not place_on(
+            grid, [axis for axis in grid if not axis.splits_tokens], self.world.rank
+        )
+
+    @property
+    def passes_together(self) -> bool:
+        """Whether processes with different rows communicate in a pass, so that all take as many."""
+        return self.fsdp is not None or bool(self.copies)
+
+    def holds_first(self, tensor: Tensor, parameter: object) -> bool:
+        """Return whether this process is the first of those that hold the same of a parameter.
+
+        Args:
+          tensor: the parameter, or what is divided as it is.
+          parameter: with the place of its shard.
+        """
+        shard = shard_of(parameter)
+        divided = None if shard is None else self._name_of(shard.axis)
+        is_first = is_first_of(self.mesh, divided, is_sharded(tensor), self.world.rank)
+        return is_first and (shard is None or shard.is_owner)
+
+    def averaged_over(self, parameter: object) -> Processes | None:
+        """Return who must sum a gradient that is not averaged as those of other parameters are.
+
+        That is one of a parameter that an axis divides whose processes compute different tokens:
+        DistributedDataParallel and FSDP average over all of these.
+        """
+        shard = shard_of(parameter)
+        if shard is None or not shard.divides:
+            return None
+        return self.copies.get(self._name_of(shard.axis) or "")
+
+    def _name_of(self, processes: Processes) -> str | None:
+        return next((name for name, axis in self.axes.items() if axis is processes), None)
+
+
+@functools.lru_cache(maxsize=256)  # asked for every parameter in every step
+def is_first_of(mesh: MeshSizes, divided: str | None, is_sharded: bool, rank: int) -> bool:
+    """Return whether a process is the first on all axes that do not divide a parameter."""
+    axis = next((axis for axis in mesh.axes() if axis.name == divided), None)
+    grid = mesh.grid(axis)
+    others = [one for one in grid if one is not axis and not (is_sharded and one.may_shard)]
+    return not place_on(grid, others, rank)
+
+
+def place_on(grid: Mapping[Axis, int], axes: Collection[Axis], rank: int) -> int:
+    """Return the place of a process among those that differ on some axes of a grid only."""
+    place, scale = 0, 1
+    for axis, size in reversed([*grid.items()]):
+        rank, index = divmod(rank, size)
+        if axis in axes:
+            place, scale = place + index * scale, scale * size
+    return place
+
+
+def alone_on(mesh: MeshSizes) -> Places:
+    """Return the places of a process that is the only one."""
+    return Places(mesh=mesh, axes={axis.name: Processes() for axis in mesh.axes()})
+
+
+def places_on(mesh: MeshSizes, *, device_type: str, timeout: timedelta) -> Places:
+    """Return this process's places; all processes of the run call this at the same time.
+
+    The groups are torch's, of a `DeviceMesh`. They are kept until there is another group of the
+    run: freed before that is destroyed, they may abort the process at its end.
+    """
+    key = (dist.group.WORLD, mesh, device_type)
+    if key not in _joined:
+        for earlier in [other for other in _joined if other[0] is not key[0]]:
+            del _joined[earlier]
+        _joined[key] = _join(mesh, device_type, timeout)
+    return _joined[key]
+
+
+# By the group of the run, which later runs in it use again.
+_joined: dict[tuple[dist.ProcessGroup | None, MeshSizes, str], Places] = {}
+
+
+def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
+    if mesh.size == 1:
+        return alone_on(mesh)
+    rank, grid = dist.get_rank(), mesh.grid()
+    make = partial(_torch_mesh, device_type, timeout)
+
+    def among(axes: Collection[Axis], grid: Mapping[Axis, int]) -> Processes:
+        size = math.prod(grid[axis] for axis in axes)
+        group = make(grid, among=axes).get_group("among") if size > 1 else None
+        return Processes(size, place_on(grid, axes, rank), group)
+
+    # What only splits rows needs no group of its own.
+    parts = [axis for axis in mesh.axes() if axis.needs_part]
+    axes = {axis.name: Processes() for axis in mesh.axes()}
+    axes |= {axis.name: among([axis], mesh.grid(axis)) for axis in parts}
+    tokens = [axis for axis in grid if axis.splits_tokens]
+    sequences = [axis for axis in grid if axis.splits_sequences and grid[axis] > 1]
+    copies = {}
+    for axis in mesh.dividing_axes:
+        if mesh.splits_tokens(axis):
+            divided = mesh.grid(axis)
+            others = [one for one in divided if one.splits_tokens and one is not axis]
+            copies[axis.name] = among(others, divided)
+    fsdp = None
+    if shards := mesh.sharding_axes:
+        whole = make(grid, copies=[axis for axis in tokens if axis not in shards], shards=shards)
+        fsdp = whole["copies", "shards"] if whole["copies"].size() > 1 else whole["shards"]
+    world = Processes(mesh.size, rank)
+    return Places(
+        mesh=mesh,
+        world=world,
+        axes=axes,
+        tokens=world if mesh.token_copies == 1 else among(tokens, grid),
+        rows=axes[sequences[0].name] if len(sequences) == 1 else among(sequences, grid),
+        copies=copies,
+        fsdp=fsdp,
+    )
+
+
+def _torch_mesh(
+    device_type: str, timeout: timedelta, grid: Mapping[Axis, int], /, **dims: Collection[Axis]
+) -> Any:
+    """Return torch's mesh of which each dimension is made of some axes, and the first of others."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    order = {axis: number for number, axis in enumerate(grid)}
+    chosen = [axis for axes in dims.values() for axis in axes]
+    rest = [axis for axis in grid if axis not in chosen]
+    ranks = torch.arange(math.prod(grid.values())).view(*grid.values())
+    ranks = ranks.permute([order[axis] for axis in [*rest, *chosen]])
+    shape = [math.prod(grid[axis] for axis in axes) for axes in (rest, *dims.values())]
+    mesh = DeviceMesh(device_type, ranks.reshape(shape), mesh_dim_names=("rest", *dims))
+    for group in mesh.get_all_groups():  # which do not take over the time of the run's group
+        _set_pg_timeout(timeout, group)
+    return mesh

@@ -1,0 +1,247 @@
+"""Parameters of which a process holds a shard: where it lies in the whole, and how to get that.
+
+The weights of a model that an axis of the mesh divides are plain tensors; the attribute `shard` of
+a parameter is all that distinguishes them from whole ones. FSDP may shard a shard again, as a
+DTensor of torch.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fidgpt.processes.collectives import all_gather, all_sum
+from fidgpt.processes.processes import Processes
+
+__all__ = [
+    "Block",
+    "Shard",
+    "block_of",
+    "gather_uneven",
+    "held",
+    "is_divided",
+    "is_sharded",
+    "keep",
+    "placed_like",
+    "shard_of",
+    "whole_of",
+    "whole_shape",
+    "wholes",
+]
+
+T = TypeVar("T", bound=Tensor)
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """The place of a process's shard of a parameter on an axis.
+
+    Attributes:
+      axis: over whose processes the parameter is divided.
+      dim: the dimension that is split; None if the parameter is whole.
+      size: of that dimension, in the whole.
+      num_shards: of the whole; if there are fewer than processes, neighbors hold the same.
+      is_once: the first process holds the parameter, and the others zeros.
+      is_partial: the gradient of a whole parameter is a summand.
+    """
+
+    axis: Processes = field(repr=False)
+    dim: int | None = None
+    size: int = 0
+    num_shards: int = 1
+    is_once: bool = False
+    is_partial: bool = False
+
+    @property
+    def copies(self) -> int:
+        """Number of processes that hold the same shard."""
+        return self.axis.size // self.num_shards
+
+    @property
+    def divides(self) -> bool:
+        """Whether processes hold different values, so that the whole is made of them."""
+        return self.dim is not None or self.is_once
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process is the first of those that hold its shard."""
+        return self.axis.rank == 0 if self.dim is None else self.axis.rank % self.copies == 0
+
+    @property
+    def begin(self) -> int:
+        """Where the shard begins in the split dimension."""
+        return self.bounds(self.axis.rank)[0]
+
+    def bounds(self, rank: int) -> tuple[int, int]:
+        """Return where the shard of a process begins and ends; the last ones may be smaller."""
+        step = -(-self.size // self.num_shards)
+        begin = min(self.size, rank // self.copies * step)
+        return begin, min(self.size, begin + step)
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of this process's shard, from that of the whole."""
+        shape = [*whole]
+        if self.dim is not None:
+            begin, end = self.bounds(self.axis.rank)
+            shape[self.dim] = end - begin
+        return tuple(shape)
+
+    def cut(self, whole: Tensor) -> Tensor:
+        """Return this process's shard of a whole tensor, a view or zeros."""
+        if self.dim is not None:
+            begin, end = self.bounds(self.axis.rank)
+            return whole.narrow(self.dim, begin, end - begin)
+        return torch.zeros_like(whole) if self.is_once and self.axis.rank else whole
+
+    def parameter(self, whole: nn.Parameter) -> nn.Parameter:
+        """Return this process's shard of a whole parameter on the meta device."""
+        shard = nn.Parameter(whole.new_empty(self.shape(whole.shape)), whole.requires_grad)
+        vars(shard).update(vars(whole))  # such as its init
+        vars(shard)["shard"] = self
+        return shard
+
+    def gather(self, shard: Tensor) -> Tensor:
+        """Return the whole tensor; all processes of the axis call this."""
+        if self.is_once:
+            return all_sum(shard, self.axis)
+        return shard if self.dim is None else gather_uneven(shard, self, self.dim)
+
+
+def gather_uneven(x: Tensor, shard: Shard, dim: int) -> Tensor:
+    """Return tensors of all processes as one along `dim`, where their sizes are those of shards."""
+    bounds = [shard.bounds(rank) for rank in range(0, shard.axis.size, shard.copies)]
+    longest = max(end - begin for begin, end in bounds)
+    padded = x.movedim(dim, 0)
+    if missing := longest - len(padded):
+        padded = F.pad(padded.movedim(0, -1), (0, missing)).movedim(-1, 0)
+    received = all_gather(padded, shard.axis, 0).split(longest)[:: shard.copies]
+    kept = [values[: end - begin] for values, (begin, end) in zip(received, bounds, strict=True)]
+    return torch.cat(kept).movedim(0, dim)
+
+
+def shard_of(parameter: object) -> Shard | None:
+    """Return the place of a parameter's shard; None if no axis of the mesh divides it."""
+    return getattr(parameter, "shard", None)
+
+
+def placed_like(tensor: T, parameter: object) -> T:
+    """Return a tensor that is divided as a parameter is, with the place of its shard."""
+    if (shard := shard_of(parameter)) is not None:
+        vars(tensor)["shard"] = shard
+    return tensor
+
+
+def is_sharded(tensor: object) -> bool:
+    """Return whether a tensor is a DTensor, without its import, which takes a second."""
+    return hasattr(tensor, "device_mesh")
+
+
+def is_divided(tensor: object) -> bool:
+    """Return whether processes may hold parts of a tensor; the same on all of them."""
+    return is_sharded(tensor) or shard_of(tensor) is not None
+
+
+def held(tensor: Any) -> Any:
+    """Return what this process holds of a tensor, as a plain one that shares its memory."""
+    return tensor.to_local() if is_sharded(tensor) else tensor
+
+
+def whole_shape(tensor: Tensor) -> tuple[int, ...]:
+    """Return the shape of the whole tensor of which this process may hold a part."""
+    shape, shard = [*tensor.shape], shard_of(tensor)
+    if shard is not None and shard.dim is not None:
+        shape[shard.dim] = shard.size
+    return tuple(shape)
+
+
+@torch.no_grad()
+def whole_of(tensor: Any, parameter: object) -> Any:
+    """Return a whole tensor from what this process holds; all processes call this.
+
+    Args:
+      tensor: the parameter or, divided in the same way, its gradient or state.
+      parameter: with the place of its shard.
+    """
+    shard = shard_of(parameter)
+    tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
+    return tensor if shard is None else shard.gather(tensor)
+
+
+@torch.no_grad()
+def keep(tensor: Any, whole: Tensor) -> None:
+    """Copy this process's part of a whole tensor, which all processes have, into a tensor."""
+    if (shard := shard_of(tensor)) is not None:
+        whole = shard.cut(whole)
+    if is_sharded(tensor):
+        from torch.distributed.tensor import distribute_tensor  # late: it takes a second
+
+        mesh, placements = tensor.device_mesh, tensor.placements
+        # Every process has the same values, so no communication is needed.
+        whole = distribute_tensor(whole, mesh, placements, src_data_rank=None)
+    tensor.copy_(whole)
+
+
+class Block(NamedTuple):
+    """What this process holds of a tensor.
+
+    Attributes:
+      tensor: on this process.
+      begin: its first index in each dimension of the whole.
+      shape: of the whole.
+    """
+
+    tensor: Tensor
+    begin: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+def block_of(tensor: Any) -> Block | None:
+    """Return what this process holds of a tensor; None if that is nothing.
+
+    Args:
+      tensor: whole, sharded by FSDP, with the attribute `shard`, or both of these.
+    """
+    shard, shape, begin = shard_of(tensor), whole_shape(tensor), [0] * tensor.dim()
+    if is_sharded(tensor):
+        chunks = tensor.__create_chunk_list__()
+        if not chunks or (not tensor.to_local().numel() and tensor.numel()):
+            return None
+        begin, tensor = [*chunks[0].offsets], tensor.to_local()
+    if shard is not None and shard.is_once and shard.axis.rank:
+        return None
+    if shard is not None and shard.dim is not None:
+        if not tensor.numel() and math.prod(shape):
+            return None
+        begin[shard.dim] += shard.begin
+    return Block(tensor, tuple(begin), shape)
+
+
+@contextmanager
+def wholes(model: nn.Module) -> Iterator[None]:
+    """Give a model whole parameters in main memory inside the block, and shards after it."""
+    places = [
+        (module._parameters, name, parameter)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if parameter is not None and shard_of(parameter) is not None
+    ]
+    whole_parameters = {
+        parameter: nn.Parameter(
+            whole_of(parameter.detach(), parameter).cpu(), parameter.requires_grad
+        )
+        for _, _, parameter in places
+    }
+    for parameters, name, parameter in places:
+        parameters[name] = whole_parameters[parameter]
+    try:
+        yield
+    finally:
+        for parameter, whole in whole_parameters.items():
+            keep(parameter, whole.detach())
+        for parameters, name, parameter in places:
+            parameters[name] = parameter
