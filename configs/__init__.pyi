@@ -166,7 +166,7 @@ class CheckpointsConfig(fiddle.Config[fidgpt.train.checkpoints.checkpoints.Check
     keep: Value[typing.Any, collections.abc.Sequence[fidgpt.train.checkpoints.checkpoints.KeepEvery | fiddle.Buildable[typing.Any]]]
     temporary: Value[typing.Any, fidgpt.train.checkpoints.checkpoints.EveryMinutes | None]
     best: Value[typing.Any, fidgpt.train.checkpoints.checkpoints.KeepBest | None]
-    writer: Value[typing.Any, fidgpt.train.checkpoints.writing.WriteAtOnce | None]
+    writer: Value[typing.Any, fidgpt.train.checkpoints.writing.SyncWriter | None]
     mirror: Value[typing.Any, fidgpt.train.checkpoints.mirror.Mirror | None]
     memory: Value[typing.Any, fidgpt.train.checkpoints.memory.MemoryCheckpoints | None]
     ...

@@ -6,13 +6,13 @@ import fiddle as fdl
 
 from fidgpt.graph import ConfigError
 from fidgpt.train import (
+    BackgroundWriter,
     EveryMinutes,
     KeepBest,
     KeepEvery,
     MemoryCheckpoints,
     Mirror,
     Trainer,
-    WriteBeside,
     initial_weights,
 )
 
@@ -69,7 +69,7 @@ def keep_best(cfg: fdl.Config[Trainer], metric: str = "validation/loss") -> None
 
 def use_async_checkpoints(cfg: fdl.Config[Trainer]) -> None:
     """Write checkpoints in the background, after copying their state."""
-    cfg.checkpoints.writer = fdl.Config(WriteBeside)
+    cfg.checkpoints.writer = fdl.Config(BackgroundWriter)
 
 
 def use_memory_checkpoints(

@@ -6,12 +6,10 @@ Nothing here needs the model's memory: it may be on the meta device, and of any 
 import copy
 import re
 import weakref
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cache
-from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -248,48 +246,7 @@ def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
         id(one): nn.Parameter(make(one), one.requires_grad) for one in model.parameters()
     }
     copies |= {id(buffer): make(buffer) for buffer in model.buffers()}
-    return copied_with(model, copies)
-
-
-_OF_TORCH = ("_parameters", "_buffers", "_modules")
-_PLAIN = (type(None), bool, int, float, str, torch.dtype, FunctionType)
-
-
-def copied_with(model: Model, copies: dict[int, Any]) -> Model:
-    """Return a deep copy of a model, with the copies of its tensors by their `id`.
-
-    `copy.deepcopy` takes most of its time for what needs no copy: each module has a dozen empty
-    mappings for hooks, and more plain values.
-    """
-    for module in reversed([*model.modules()]):  # those within come before those around
-        kind = type(module)
-        if id(module) in copies or not _copies_plainly(kind):
-            continue
-        copies[id(module)] = twin = kind.__new__(kind)
-        for name, value in vars(module).items():
-            is_own = id(value) not in copies and type(value) in (dict, OrderedDict)
-            if is_own and (name in _OF_TORCH or not value):
-                made = type(value)()
-                made.update((key, _copied_part(one, copies)) for key, one in value.items())
-                copies[id(value)] = vars(twin)[name] = made
-            else:
-                vars(twin)[name] = _copied_part(value, copies)
     return copy.deepcopy(model, copies)
-
-
-@cache
-def _copies_plainly(kind: type[nn.Module]) -> bool:
-    """Return whether a copy of a module is that of its attributes."""
-    how = ("__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__")
-    is_plain = all(getattr(kind, one, None) is getattr(nn.Module, one, None) for one in how)
-    return is_plain and not any("__slots__" in vars(one) for one in kind.__mro__)
-
-
-def _copied_part(value: Any, copies: dict[int, Any]) -> Any:
-    if type(value) in _PLAIN:
-        return value
-    known = copies.get(id(value))
-    return copy.deepcopy(value, copies) if known is None else known
 
 
 def kind_of(module: nn.Module) -> str:

@@ -61,6 +61,14 @@ def test_what_directives_cannot_make_is_named(command: Command, tmp_path: Path) 
     assert last == f"#   {shlex.join(['python', 'train.py', *flags])}"
 
 
+def test_what_differs_from_a_file_is_set(command: Command, tmp_path: Path) -> None:
+    file = tmp_path / "old.json"
+    file.write_text(graph.dump(configs.debug()))
+    changed = [DEBUG, "--config=set:seed=3"]
+    out = command(train.main, *changed, f"--diff={file}", "--diff_form=directives").out
+    assert out == "--config=set:seed=3\n"
+
+
 def test_parts_are_called_as_directives_call_them() -> None:
     parts = [model.GELU, nn.LayerNorm, optim.Constant, print]
     names = [part_name(function, own_catalogue()) for function in parts]

@@ -1,6 +1,5 @@
 """Disturbed sweeps: their points as forks of the driver, the kinds of faults, what is known."""
 
-import contextlib
 import csv
 import ctypes
 import json
@@ -303,26 +302,6 @@ def sending(*numbers: int) -> Strike:
     return strike
 
 
-def table_hurt(case: SweepCase, _: object) -> tuple[int, ...]:
-    """The results are not what was written."""
-    file = case.run / case.draw.choice(["table.jsonl", "table.jsonl", "results.csv"])
-    return _hurt_one(case, [file])
-
-
-def done_hurt(case: SweepCase, _: object) -> tuple[int, ...]:
-    """The mark of a point that is done is not what was written."""
-    return _hurt_one(case, sorted(case.run.glob("*/done.json")))
-
-
-def directory_removed(case: SweepCase, _: object) -> tuple[int, ...]:
-    """Someone removes a point, whether it is done or not."""
-    if found := sorted(path.parent for path in case.run.glob("*/config.json")):
-        path = case.draw.choice(found)
-        case.lost.add(path.name)
-        shutil.rmtree(path, ignore_errors=True)
-    return WHOLE
-
-
 def no_room(case: SweepCase, driver: Process) -> tuple[int, ...]:
     """No room on the disk for a while, or until the driver ends."""
     filler = case.run.parent / harm.FILLER
@@ -331,18 +310,6 @@ def no_room(case: SweepCase, driver: Process) -> tuple[int, ...]:
     case.wait_until(driver, lambda: time.monotonic() > until)
     filler.unlink()
     return (*WHOLE, 2)
-
-
-_HURTS = [harm.truncate, harm.zero, harm.remove]
-
-
-def _hurt_one(case: SweepCase, files: Sequence[Path]) -> tuple[int, ...]:
-    """Hurts one of some files, unless it is replaced or removed in the same moment."""
-    hurt = case.draw.choice(_HURTS)
-    if files := [file for file in files if file.exists() and file.stat().st_size]:
-        with contextlib.suppress(FileNotFoundError):
-            hurt(case.draw.choice(files), case.draw)
-    return WHOLE
 
 
 SEARCH = "a search"
@@ -366,13 +333,16 @@ def struck(case: SweepCase, *drawn: Strike, times: tuple[int, ...] = (1,)) -> No
         case.end(driver, *strike(case, driver))
 
 
-def harmed_at_rest(case: SweepCase, harmed: Callable[..., tuple[int, ...]]) -> None:
-    """A sweep that was stopped, or is done, is damaged while no process runs."""
+def point_removed(case: SweepCase) -> None:
+    """Someone removes a point, whether it is done or not, while no process runs."""
     if case.draw.random() < 0.7:
         struck(case, all_killed, _SIGTERM)
     else:
         case.end(case.start(), 0)
-    harmed(case, None)
+    if directories := sorted(path.parent for path in case.run.glob("*/config.json")):
+        directory = case.draw.choice(directories)
+        case.lost.add(directory.name)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def killed_inside(case: SweepCase, *places: tuple[str, str, int]) -> None:
@@ -415,10 +385,7 @@ def _flags(case: SweepCase) -> list[str]:
 _SIGTERM, _SIGINT, _SIGHUP = map(sending, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 _TWICE = sending(signal.SIGINT, signal.SIGINT)
 _ALIVE = (driver_killed, all_killed)
-_ANY = (
-    *(point_killed, *_ALIVE, _SIGTERM, _SIGINT, _TWICE),
-    *(table_hurt, done_hurt, directory_removed),
-)
+_ANY = (point_killed, *_ALIVE, _SIGTERM, _SIGINT, _TWICE)
 SWEEP_KINDS: cases.Kinds = {
     "a point killed": kind(4, struck, point_killed),
     "the driver killed, its points go on": kind(5, struck, driver_killed),
@@ -431,17 +398,13 @@ SWEEP_KINDS: cases.Kinds = {
         4, side_by_side, point_killed, driver_killed, _SIGTERM, _TWICE
     ),
     NO_ROOM: kind(3, struck, no_room),
-    "results damaged": kind(3, harmed_at_rest, table_hurt),
-    "done.json damaged": kind(3, harmed_at_rest, done_hurt),
-    "a point removed": kind(2, harmed_at_rest, directory_removed),
-    "a point removed as it runs": kind(2, struck, directory_removed),
+    "a point removed": kind(2, point_removed),
     "two or three of these": kind(6, struck, *_ANY, times=(2, 3)),
     f"{SEARCH}: the driver killed": kind(4, struck, *_ALIVE),
     f"{SEARCH}: the driver killed as it asks or records": kind(4, killed_inside, _ASK, _RECORD),
     f"{SEARCH}: SIGTERM or SIGINT": kind(2, struck, _SIGTERM, _TWICE),
     f"{SEARCH}: power lost": kind(2, power_lost),
     f"{SEARCH}: {NO_ROOM}": kind(2, struck, no_room),
-    f"{SEARCH}: results damaged": kind(2, harmed_at_rest, table_hurt),
 }
 
 

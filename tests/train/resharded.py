@@ -103,7 +103,7 @@ def main(what: str, run: Path, kind: str) -> None:
         dist.init_process_group("gloo")
     sharded = kind != "replicated" and dist.is_initialized()
     checkpoints = train.Checkpoints(
-        every=1, keep_last=1, writer=train.WriteBeside() if kind == "beside" else None
+        every=1, keep_last=1, writer=train.BackgroundWriter() if kind == "beside" else None
     )
     model, optimizer = make(sharded=sharded, steps=3 if what == "save" else 0)
     average = Average(model)

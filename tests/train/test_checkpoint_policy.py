@@ -347,17 +347,6 @@ def test_a_run_that_was_lost_before_its_first_copy_begins_again(tmp_path: Path) 
         checkpoints().claim_mirror(identified(tmp_path / "other", "1"), directory=tmp_path)
 
 
-def test_copies_of_older_versions_are_taken_over_by_their_run(tmp_path: Path, storage: Any) -> None:
-    run = identified(tmp_path / "run", "1")
-    save(checkpoints(), run, 1, 2)
-    for name in (CLAIM, "step_00000001/fidgpt-files.json", "step_00000002/fidgpt-files.json"):
-        storage.rm_file(f"/bucket/run/{name}")
-    with pytest.raises(CheckpointError, match="is the mirror of another run"):
-        checkpoints().fetch(identified(tmp_path / "other", "2"), step=None)
-    save(checkpoints(), run, 3)
-    assert there(storage) == ["step_00000002", "step_00000003"]
-
-
 def test_other_files_in_a_checkpoint_are_not_deleted_with_it(tmp_path: Path) -> None:
     saver = Checkpoints(every=1, keep_last=1)
     save(saver, tmp_path, 1)
@@ -371,7 +360,7 @@ def test_other_files_in_a_checkpoint_are_not_deleted_with_it(tmp_path: Path) -> 
 def identified(run: Path, name: str) -> Path:
     """A run directory that is known by what it was begun with."""
     run.mkdir()
-    (run / "environment.json").write_text(name)
+    (run / "run_id.txt").write_text(name)
     (run / "config.json").write_text("{}")
     (run / "metrics.jsonl").write_text("a row")
     return run

@@ -11,7 +11,7 @@ import torch
 from forked import Python, run_ranks
 from torch import nn
 
-from fidgpt.train import CheckpointError, Checkpoints, WriteAtOnce, WriteBeside
+from fidgpt.train import BackgroundWriter, CheckpointError, Checkpoints, SyncWriter
 from fidgpt.train.checkpoints import checkpoints as saving
 from fidgpt.train.checkpoints import newest_good
 
@@ -29,7 +29,7 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
 
 
 def beside() -> Checkpoints:
-    return Checkpoints(every=1, keep_last=9, writer=WriteBeside())
+    return Checkpoints(every=1, keep_last=9, writer=BackgroundWriter())
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_files_are_those_that_are_written_at_once(tmp_path: Path) -> None:
     model, optimizer = make()
     train(model, optimizer)
     contents = []
-    for name, writer in (("a", WriteAtOnce()), ("b", WriteBeside())):
+    for name, writer in (("a", SyncWriter()), ("b", BackgroundWriter())):
         checkpoints = Checkpoints(every=1, keep_last=1, writer=writer)
         for step in (1, 2):  # the second time into the copies of the first
             path = checkpoints.save(

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-from typing import Any
 
 import fiddle as fdl
 import pytest
@@ -10,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import fiddlers, optim
-from fidgpt.cost import copied_with
 from fidgpt.train import Float16, RunError, precision
 from fidgpt.train.device import remembered
 from fidgpt.train.precision import BFloat16, Float32, LossScaling, Precision, native_precision
@@ -195,40 +193,3 @@ def test_a_loss_that_is_no_number_is_no_overflow_of_the_scale(cfg, train):
     fiddlers.use_float16(cfg, init_scale=1024.0)
     with pytest.raises(RunError, match="step 2 diverged: loss is nan"):
         train(cfg)
-
-
-class Odd(nn.Module):
-    """Attributes that a copy must copy, share or leave as they are."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(2, 2, bias=False), nn.ReLU())
-        self.again = self.inner[0]
-        self.beside = {"hidden": [self.again]}  # which torch does not list
-        self._kept: dict[str, list[int]] = {"numbers": [1]}
-        self._empty: dict[str, int] = {}
-        self.also_empty = self._empty
-
-
-class Counted(nn.Linear):
-    """Copied in a way of its own."""
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "Counted":
-        made = Counted(2, 3)
-        made.weight = memo[id(self.weight)]
-        return made
-
-
-def test_a_copy_is_that_of_deepcopy_with_other_tensors() -> None:
-    model = Odd()
-    model.add_module("counted", Counted(2, 2))
-    copies = {id(one): nn.Parameter(one + 1) for one in model.parameters()}
-    twin = copied_with(model, {**copies})
-    assert [name for name, _ in twin.named_modules()] == [name for name, _ in model.named_modules()]
-    assert twin.again is twin.inner[0] is twin.beside["hidden"][0] is not model.again
-    assert twin.again.weight is copies[id(model.again.weight)]
-    assert twin._kept == {"numbers": [1]} and twin._kept["numbers"] is not model._kept["numbers"]
-    assert twin.also_empty is twin._empty is not model._empty
-    assert twin.get_submodule("counted").out_features == 3
-    twin.inner.register_forward_hook(lambda *_: None)
-    assert not model.inner._forward_hooks and not twin.again._forward_hooks

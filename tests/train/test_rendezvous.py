@@ -282,9 +282,9 @@ import os, sys, time
 from fidgpt.parallel import DataParallel, ParallelError
 from fidgpt.processes.heartbeat import advance
 from fidgpt.processes.background import BackgroundProcesses
-from fidgpt.train.checkpoints.writing import WriteAtOnce, WriteBeside
+from fidgpt.train.checkpoints.writing import SyncWriter, BackgroundWriter
 
-writer = {"WriteAtOnce": WriteAtOnce, "WriteBeside": WriteBeside}[sys.argv[1]]()
+writer = {"SyncWriter": SyncWriter, "BackgroundWriter": BackgroundWriter}[sys.argv[1]]()
 
 def write_to_a_slow_disk():
     for _ in range(8):
@@ -312,7 +312,7 @@ except ParallelError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("writer", ["WriteBeside"])
+@pytest.mark.parametrize("writer", ["BackgroundWriter"])
 def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
     writer: str, tmp_path: Path
 ) -> None:

@@ -33,11 +33,9 @@ from fidgpt.runs.directories import load_run
 from fidgpt.train import (
     Console,
     JSONLines,
-    Profiler,
     RunDirectory,
     RunError,
     Trainer,
-    Watchdog,
     derive_seed,
 )
 from fidgpt.train.checkpoints import newest_good
@@ -85,9 +83,6 @@ def test_a_run_directory_is_whole_or_absent(tmp_path):
         RunError, match="cannot be created \\(No space left on device\\): name another"
     ):
         run.create(fill=fail)
-    unspeakable = RunDirectory(tmp_path / "run", texts={"command.txt": "\udcff"})
-    with pytest.raises(RunError, match="surrogates not allowed"):
-        unspeakable.create()
     assert list(tmp_path.iterdir()) == []
     run.create(fill=lambda folder: (folder / "tokenizer.json").write_text("{}"))
     assert sorted(path.name for path in run.path.iterdir()) == [
@@ -120,21 +115,6 @@ def test_processes_that_torchrun_starts_again_wait_for_the_lock_of_a_lost_one(
 def test_a_flag_is_quoted_for_the_shell():
     assert resume_flag(Path("runs/a")) == "--resume=runs/a"
     assert shlex.split(resume_flag(Path("my runs/a"))) == ["--resume=my runs/a"]
-
-
-@pytest.mark.parametrize("name", ["provenance.json", "changes.jsonl"])
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_what_cannot_be_kept_on_resume_ends_it_before_anything_is_written(tmp_path, name, content):
-    path = tmp_path / "run"
-    texts = {"config.json": "one", "provenance.json": "two"}
-    RunDirectory(path, texts=texts).create()
-    (path / name).unlink(missing_ok=True)
-    (path / name).mkdir() if content is None else (path / name).write_bytes(content)
-    run = RunDirectory(path, texts=dict.fromkeys(texts, "new"), changes=[{"path": "seed"}])
-    with pytest.raises(RunError, match=rf"{name} cannot be read .*: move it away"):
-        run.record_changes(step=3)
-    assert (path / "config.json").read_text() == "one"
-    assert sorted(one.name for one in path.iterdir()) == sorted({*texts, RUN_ID, name})
 
 
 def test_metrics_keep_full_precision_and_drop_what_a_checkpoint_does_not_know(tmp_path):
@@ -176,19 +156,14 @@ def test_metrics_that_cannot_be_written_end_the_run_with_one_reason(tmp_path):
         JSONLines().start(run, FACTS, step=0)
 
 
-@pytest.mark.parametrize("line", [b"5", b"{}", b'{"step": "2"}', b"\xff\xfe", b"\0\0\0"])
-def test_a_damaged_line_costs_no_other_row(tmp_path, line, capsys):
+def test_a_line_that_cannot_be_read_costs_no_other_row(tmp_path, capsys):
     path = tmp_path / "metrics.jsonl"
-    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n{"step": 4}\n{"st')
+    path.write_bytes(b'{"step": 1}\n\xff\xfe\n{"step": 3}\n{"step": 4}\n{"st')
     assert read_rows(path) == [{"step": 1}, {"step": 3}, {"step": 4}]
-    for _ in range(2):
-        with tracking(tmp_path, JSONLines(), step=3):
-            pass
+    with tracking(tmp_path, JSONLines(), step=3):
+        pass
     assert path.read_text() == '{"step": 1}\n{"step": 3}\n'
-    assert (tmp_path / "metrics.damaged.jsonl").read_bytes() == line + b"\n"
-    messages = capsys.readouterr().err
-    assert messages.count("line 2") == 1 and "metrics.damaged.jsonl" in messages
-    assert messages.count("has no rows of 1 of the 3 steps so far") == 2
+    assert "has no rows of 1 of the 3 steps so far" in capsys.readouterr().err
 
 
 def test_rows_with_nan_are_strict_json_and_read_back(tmp_path):
@@ -235,16 +210,6 @@ def test_seeds_differ_by_purpose_and_fit_a_signed_integer():
     assert all(0 <= seed < 2**63 for seed in seeds)
     # Written down, so that an old run starts as it did, in every Python and on every machine.
     assert derive_seed(0, "step", 1, 0) == 4520533044613826469
-
-
-@pytest.mark.parametrize("takes", [Path.unlink, lambda path: path.write_bytes(b"")])
-def test_rows_follow_in_metrics_that_are_removed_or_cut_during_the_run(tmp_path, takes):
-    path = tmp_path / "metrics.jsonl"
-    with tracking(tmp_path, JSONLines()) as trackers:
-        trackers.log(metrics_row(1))
-        takes(path)
-        trackers.log(metrics_row(2))
-    assert [row["step"] for row in read_rows(path)] == [2]
 
 
 def test_metrics_of_a_removed_folder_end_the_run(tmp_path):
@@ -406,13 +371,6 @@ def test_time_in_which_the_process_is_stopped_does_not_count(tmp_path: Path, the
     process = Python(tmp_path / "stops.py", output=tmp_path / "output")
     assert process.end(seconds=100) == status, process.output
     assert ("alive" in process.output) == (status == 0)
-
-
-@pytest.mark.parametrize("part", [Profiler, Watchdog])
-def test_numbers_below_one_are_refused(part):
-    key, value = ("num_steps", 0) if part is Profiler else ("seconds", 0.0)
-    with pytest.raises(ValueError, match=f"{key}=0"):
-        fdl.build(fdl.Config(part, **{key: value}))
 
 
 class Asking:

@@ -1,7 +1,6 @@
 """Trackers that stand beside the training: what breaks, hangs or comes back never reaches it."""
 
 import json
-import re
 import shutil
 import threading
 import time
@@ -243,14 +242,3 @@ def test_a_package_that_is_missing_is_named_with_its_extra():
 
     with pytest.raises(RunError, match=r'no_such_package.*pip install "fidgpt\[service\]"'):
         require_packages([RecordingTracker(), Missing()])
-
-
-@pytest.mark.parametrize(
-    "kept", [{"id": "../../mine", "step": 3}, {"id": "a\x1b", "step": 3}, {"id": "a", "step": -1}]
-)
-def test_the_id_of_a_tracker_is_no_path_and_its_step_one_of_a_run(
-    kept: dict[str, object], tmp_path: Path
-) -> None:
-    (tmp_path / "tracker.json").write_text(json.dumps(kept))
-    journal = Journal(tmp_path / "tracker.json")
-    assert re.fullmatch("[0-9a-f]{12}", journal.id) and journal.step == 0

@@ -155,9 +155,16 @@ def command_for(
       ConfigError: the graph holds what has no name.
     """
     is_known = bool(directives) and _is_portable(directives[0])
-    found = _reproduced(cfg, list(directives) if is_known else remembered(cfg), catalogue)
-    text = f"{train_command(found.directives, allowed=allowed)}\n{_rest(found)}"
-    if found.is_same or not directives:
+    start = [
+        directive
+        for directive in (directives if is_known else remembered(cfg))
+        if _is_portable(directive) and not registry.is_by_machine(directive)
+    ]
+    if start and not registry.is_base(start[0]):
+        start = [f"config:{registry.DEFAULT_CONFIG}", *start]
+    result = _reproduced(cfg, start, catalogue)
+    text = f"{train_command(result.directives, allowed=allowed)}\n{_rest(result)}"
+    if result.is_same or not directives:
         return text
     if fingerprint(compose(directives, catalogue).config) == fingerprint(cfg):
         text += (
@@ -172,9 +179,9 @@ def directives_from(cfg: fdl.Config, first: str, catalogue: Catalogue) -> str:
     Raises:
       ConfigError: a graph holds what has no name.
     """
-    found = _reproduced(cfg, [first], catalogue)
-    lines = "".join(f"{shlex.quote(f'--config={one}')}\n" for one in found.directives[1:])
-    return f"{lines}{_rest(found)}" or "no difference\n"
+    result = _reproduced(cfg, [first], catalogue)
+    lines = "".join(f"{shlex.quote(f'--config={one}')}\n" for one in result.directives[1:])
+    return f"{lines}{_rest(result)}" or "no difference\n"
 
 
 def _reproduced(cfg: fdl.Config, start: Sequence[str], catalogue: Catalogue) -> Repro:
@@ -186,9 +193,6 @@ def _reproduced(cfg: fdl.Config, start: Sequence[str], catalogue: Catalogue) -> 
         base = composed(*first) if first else None
         return compose([last], catalogue, base=base).config
 
-    start = [one for one in start if _is_portable(one) and not registry.is_by_machine(one)]
-    if start and not registry.is_base(start[0]):
-        start = [f"config:{registry.DEFAULT_CONFIG}", *start]
     if not _is_composable(start, catalogue):
         start = [nearest(cfg, named_graphs(catalogue))]
     return repro(
@@ -210,9 +214,9 @@ def part_name(function: Any, catalogue: Catalogue) -> str:
     return name
 
 
-def _rest(found: Repro) -> str:
+def _rest(result: Repro) -> str:
     """Return what no directive can express, as comments."""
-    if found.is_same:
+    if result.is_same:
         return ""
-    lines = diff_text(found.left).splitlines() if found.left else ["in ways no difference shows"]
+    lines = diff_text(result.left).splitlines() if result.left else ["in ways no difference shows"]
     return "".join(["# No directive makes the rest:\n", *(f"#   {line}\n" for line in lines)])

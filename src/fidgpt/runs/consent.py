@@ -67,12 +67,12 @@ def require_consent(
     Raises:
       ConfigError: the command does not name such a place, and none has before.
     """
-    found = list(risks(root, sends=sends))
+    present = list(risks(root, sends=sends))
     if is_loaded:
-        own = [word for word in words if (kind := kind_of(word)) is None or kind.portable]
-        named = {risk.value for risk in found if any(_names(word, risk.value) for word in own)}
-        known = named | trusted() if found else named
-        if unknown := [risk for risk in found if risk.value not in known]:
+        typed = [word for word in words if (kind := kind_of(word)) is None or kind.portable]
+        named = {risk.value for risk in present if any(_names(word, risk.value) for word in typed)}
+        allowed = named | trusted() if present else named
+        if unknown := [risk for risk in present if risk.value not in allowed]:
             lines = [f"{risk.path} {risk.does} {risk.value!r:.200}" for risk in unknown]
             remedies = [*dict.fromkeys(shlex.quote(f"--trust={risk.value}") for risk in unknown)]
             raise ConfigError(
@@ -80,8 +80,8 @@ def require_consent(
                 + f"\nIf you want that, add {' '.join(remedies)}, which is remembered here; "
                 "otherwise remove it from the config."
             )
-    trust(risk.value for risk in found)
-    return [f"this run {risk.does} {risk.value} ({risk.path})" for risk in found if is_loaded]
+    trust(risk.value for risk in present)
+    return [f"this run {risk.does} {risk.value} ({risk.path})" for risk in present if is_loaded]
 
 
 def _names(word: str, value: str) -> bool:

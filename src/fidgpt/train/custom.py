@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from fidgpt.train.device import first_line
 
 _KNOWN = {"fidgpt", "torch", "numpy", "jaxtyping", "tokenizers", "safetensors"}
-INTERNAL = {*vars(nn.Module())}  # attributes that every module of torch has
+_SKIPPED = {*vars(nn.Module()), "init"} - {"_modules"}  # of torch's modules
 
 
 def is_custom(kind: object) -> bool:
@@ -34,22 +34,21 @@ def custom_part(value: object) -> Any:
     """
     waiting, seen = [value], set[int]()
     while waiting:
-        one = waiting.pop()
-        if isinstance(one, functools.partial):
-            waiting += [*one.keywords.values(), *one.args, one.func]
-        elif isinstance(one, type) or inspect.isroutine(one):
-            if is_custom(one) and not isinstance(one, type(len)):
-                return one
-        elif isinstance(one, list | tuple | dict):
-            waiting += list(one.values() if isinstance(one, dict) else one)[:100]
-        elif id(one) not in seen and not isinstance(one, Tensor):
-            seen.add(id(one))
-            if (custom := custom_class(type(one))) is not None:
+        part = waiting.pop()
+        if isinstance(part, functools.partial):
+            waiting += [*part.keywords.values(), *part.args, part.func]
+        elif isinstance(part, type) or inspect.isroutine(part):
+            if is_custom(part) and not isinstance(part, type(len)):
+                return part
+        elif isinstance(part, list | tuple | dict):
+            waiting += list(part.values() if isinstance(part, dict) else part)[:100]
+        elif id(part) not in seen and not isinstance(part, Tensor):
+            seen.add(id(part))
+            if (custom := custom_class(type(part))) is not None:
                 return custom
-            if type(one).__module__.startswith(("fidgpt.", "torch.nn.")):
-                skipped = {*INTERNAL, "init"} - {"_modules"} if isinstance(one, nn.Module) else ()
-                own = getattr(one, "__dict__", {})
-                waiting += [held for name, held in own.items() if name not in skipped]
+            if type(part).__module__.startswith(("fidgpt.", "torch.nn.")):
+                held = getattr(part, "__dict__", {})
+                waiting += [held[name] for name in held if name not in _SKIPPED]
     return None
 
 

@@ -1,5 +1,6 @@
 """The number format that a model computes in, while its weights are kept in float32."""
 
+import copy
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -7,7 +8,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from fidgpt.cost import copied_with
 from fidgpt.model import cpu
 from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.device import peak_flops, remembered
@@ -132,7 +132,7 @@ class _Format:
             for buffer in module.buffers(recurse=False):
                 dtype = self.dtype if buffer.is_floating_point() else buffer.dtype
                 copies[id(buffer)] = buffer if exact else buffer.to(dtype, copy=True)
-        return copied_with(model, copies)
+        return copy.deepcopy(model, copies)
 
     @torch.no_grad()
     def pull_gradients(self, model: nn.Module, replica: nn.Module) -> None:

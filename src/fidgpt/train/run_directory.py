@@ -207,8 +207,7 @@ class RunDirectory:
           step: the last one by the previous config.
 
         Raises:
-          RunError: the disk is full, the directory cannot be written, or what is there cannot be
-            read; then nothing was changed.
+          RunError: the disk is full, or the directory cannot be written.
         """
         if not self.changes:
             return
@@ -225,14 +224,7 @@ class RunDirectory:
     def _read(self, name: str) -> str | None:
         """Return the text of a file of the folder; None if it is missing."""
         path = self.path / name
-        try:
-            return read_bytes(path).decode() if os.path.lexists(path) else None
-        except (OSError, UnicodeError) as error:
-            reason = getattr(error, "strerror", None) or "not UTF-8 text"
-            raise RunError(
-                f"{path} cannot be read ({reason}), and would be rewritten because the config "
-                "changes: move it away."
-            ) from error
+        return read_bytes(path).decode() if path.exists() else None
 
     def sync(self) -> None:
         """Flush what was written into the folder so far to the disk.

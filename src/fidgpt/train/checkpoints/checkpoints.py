@@ -24,7 +24,7 @@ from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.checkpoints.memory import MemoryCheckpoints
 from fidgpt.train.checkpoints.mirror import Mirror
-from fidgpt.train.checkpoints.writing import WriteAtOnce
+from fidgpt.train.checkpoints.writing import SyncWriter
 from fidgpt.train.run_directory import print_stderr
 from fidgpt.train.state import Stateful
 
@@ -216,14 +216,14 @@ class Checkpoints:
     keep: Sequence[KeepEvery] = ()
     temporary: EveryMinutes | None = None
     best: KeepBest | None = None
-    writer: WriteAtOnce | None = None
+    writer: SyncWriter | None = None
     mirror: Mirror | None = None
     memory: MemoryCheckpoints | None = None
 
     def __post_init__(self) -> None:
         require_size(every=self.every, keep_last=self.keep_last)
         check_keep(self.keep)
-        self._writer = self.writer or WriteAtOnce()
+        self._writer = self.writer or SyncWriter()
         self._background = BackgroundProcesses()
 
     def planned(self, step: int, *, num_steps: int) -> list[str]:

@@ -253,13 +253,10 @@ def choose(
         take: the flag for another step, if only the model is read.
 
     Raises:
-        CheckpointError: it is missing, damaged or misnamed; the message names the newest good one.
+        CheckpointError: it is missing or damaged; the message names the newest good one.
     """
     folder, found = folder_of(directory), find(directory)
-    odd = sorted(n for n in _entries(directory) if n.startswith("step_") and not is_canonical(n))
-    if step is None and odd:
-        trouble = f"{folder / odd[0]} is not named like {name_of(100)}: rename it or move it."
-    elif not found:
+    if not found:
         raise CheckpointError(
             f"{folder} holds no checkpoint: nothing was saved yet. {resume_flag(directory)} starts "
             "with the first step."

@@ -22,7 +22,7 @@ from fidgpt.processes.background import BackgroundProcesses
 from fidgpt.ranges import require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.mirror import run_in
-from fidgpt.train.checkpoints.writing import WriteBeside
+from fidgpt.train.checkpoints.writing import BackgroundWriter
 from fidgpt.train.run_directory import RunError, print_stderr
 
 __all__ = ["MemoryCheckpoints"]
@@ -98,7 +98,7 @@ class MemoryCheckpoints:
         self.every = every
         self.folder = folder
         self.keep_last = keep_last
-        self._writer = WriteBeside()
+        self._writer = BackgroundWriter()
         self._background = BackgroundProcesses()
         self._machines: _Machines | None = None
         self._directory: Path | None = None

@@ -1,12 +1,11 @@
 """Copies of checkpoints in other storage."""
 
 import contextlib
-import hashlib
 import os
 import shlex
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,26 +17,16 @@ from fidgpt.train.run_directory import RUN_ID, RunDirectory, RunError, print_std
 
 __all__ = ["Mirror"]
 
-# Files that identify a run that was begun before there was a RUN_ID.
-IDENTITY = ("command.txt", "environment.json")
 CLAIM = "fidgpt-mirror.json"  # in the folder: the run that it belongs to
-_RUN = "run"  # in the folder of a copy: the files of the run directory at that time
 _SOON = 1.0  # seconds in which a claim is written
+_RUN = "run"  # in the folder of a copy: the files of the run directory at that time
 Retention = Callable[[Sequence[Saved]], set[int]]
-
-
-def run_of(files: Mapping[str, bytes]) -> str:
-    """Return the identity of a run, of which some files are given by name; "" if they have none."""
-    if own := files.get(RUN_ID):
-        return own.decode(errors="replace").strip()
-    known = [files[name] for name in IDENTITY if name in files]
-    return hashlib.sha256(b"\0".join(known)).hexdigest()[:16] if known else ""
 
 
 def run_in(directory: Path) -> str:
     """Return the identity of the run in a directory; "" if it has none."""
-    paths = [directory / name for name in (RUN_ID, *IDENTITY)]
-    return run_of({path.name: read_bytes(path) for path in paths if path.is_file()})
+    path = directory / RUN_ID
+    return read_bytes(path).decode().strip() if path.is_file() else ""
 
 
 class _Storage:
@@ -65,21 +54,14 @@ class _Storage:
         self.cut_short = self._copies.keys() - self.complete
 
     def owner(self) -> dict[str, Any]:
-        """Return what the claim holds: `run` and `directory`; empty without a claim.
-
-        Raises:
-            CheckpointError: it belongs to an unknown run.
-        """
+        """Return what the claim holds: `run` and `directory`; empty without a whole claim."""
         path = f"{self._root}/{CLAIM}"
         if not self._system.exists(path):
             return {}
-        found = manifest.parsed(self._system.cat_file(path))
-        if not found:
+        if not (claim := manifest.parsed(self._system.cat_file(path))):
             time.sleep(_SOON)  # another process may be writing it
-            found = manifest.parsed(self._system.cat_file(path))
-        if found or self.names == {CLAIM}:  # a kill cut it short, before anything else was there
-            return found
-        raise CheckpointError(f"{self._url}/{CLAIM} is damaged: name another folder.")
+            claim = manifest.parsed(self._system.cat_file(path))
+        return claim
 
     def claim(self, directory: Path, *, as_directory: Path | None = None) -> None:
         """Check that the folder belongs to the run `directory`, or claim it if it is free.
@@ -95,20 +77,12 @@ class _Storage:
         owner = self.owner()
         if owner.get("run") == mine["run"]:
             return
-        named = self.run_files(names={RUN_ID, *IDENTITY})
-        is_older = not owner and bool(self.complete) and run_of(named) == mine["run"]
-        if not is_older:
-            self.require_free(owner, mine["directory"])
-        content = manifest.json_bytes(mine)
+        self.require_free(owner, mine["directory"])
         self._system.makedirs(self._root, exist_ok=True)
+        content = manifest.json_bytes(mine)
         self._begin(f"{self._root}/{CLAIM}", content, replace=CLAIM in self.names)
         if (owner := self.owner()) != mine:  # storage that cannot create a file exclusively
             raise self._refusal(owner, mine["directory"])
-        if is_older:  # copies of a version without lists
-            for step in self.complete:
-                named = [manifest.MANIFEST, *self.read_manifest(step).get("files", ())]
-                kept = [f"{_RUN}/{name}" for name in self._names(f"{self._folder(step)}/{_RUN}")]
-                self._list(step, [name for name in named if name in self._copies[step]] + kept)
 
     def require_free(self, owner: Mapping[str, Any], directory: str) -> None:
         """Check that the run `directory` may claim the folder, or claim it again after a loss.
@@ -208,13 +182,12 @@ class _Storage:
                 self._system.rmdir(folder)
         self._copies.pop(step)
 
-    def run_files(self, *, names: Collection[str] | None = None) -> dict[str, bytes]:
-        """Return files of the run stored with the newest copy, all or some, by name."""
+    def run_files(self) -> dict[str, bytes]:
+        """Return the files of the run stored with the newest copy, by name."""
         folder = f"{self._folder(max(self.complete))}/{_RUN}" if self.complete else ""
         if not folder or not self._system.exists(folder):
             return {}
-        found = self._names(folder) if names is None else self._names(folder) & {*names}
-        return {name: self._system.cat_file(f"{folder}/{name}") for name in found}
+        return {name: self._system.cat_file(f"{folder}/{name}") for name in self._names(folder)}
 
     def _names(self, folder: str) -> set[str]:
         try:
@@ -383,7 +356,7 @@ class Mirror:
         except RunError:
             if not os.path.lexists(directory):  # else another process was faster
                 raise
-        if run_in(directory) != run_of(contents):
+        if run_in(directory) != contents.get(RUN_ID, b"").decode().strip():
             raise CheckpointError(
                 f"{directory} exists already, and is not the run that was copied to {self.url}: "
                 "name another --run_dir."

@@ -26,7 +26,7 @@ from fidgpt.processes import Processes
 from fidgpt.processes.heartbeat import advance
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
-from fidgpt.train.checkpoints.writing import WriteAtOnce
+from fidgpt.train.checkpoints.writing import SyncWriter
 
 
 def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
@@ -316,7 +316,7 @@ def share_out(sections: Mapping[str, Mapping[str, Tensor]], peers: Processes) ->
     return files
 
 
-def kept(files: Files, writer: WriteAtOnce) -> Files:
+def kept(files: Files, writer: SyncWriter) -> Files:
     """Return pieces of files that training may change no more once this returns."""
     return {
         file: {

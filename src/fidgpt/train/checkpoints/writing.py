@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-__all__ = ["WriteAtOnce", "WriteBeside"]
+__all__ = ["BackgroundWriter", "SyncWriter"]
 
 
-class WriteAtOnce:
+class SyncWriter:
     """Training waits until a checkpoint is written."""
 
     def keep(self, name: str, tensor: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class WriteAtOnce:
         """Raise what the last job raised if it has lost another process of the run."""
 
 
-class WriteBeside(WriteAtOnce):
+class BackgroundWriter(SyncWriter):
     """Copies tensors at once, and writes them in a thread while training continues.
 
     The copy is in main memory and reused by the next save, so a process needs its part of a

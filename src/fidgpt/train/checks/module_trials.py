@@ -137,13 +137,11 @@ class ModuleTrial:
         tokens, x = self._batch()
         out, again = (self._call(module, one_document(tokens), x) for _ in range(2))
         expected = [*x.shape[:2], self.hidden_dim or out.shape[-1]]
-        if list(out.shape) != expected:
+        if list(out.shape) != expected or out.dtype != x.dtype:
             raise TrialError(
-                f"returns the shape {list(out.shape)} for an input of {expected}: its output has "
-                "the shape of its input, [batch, seq, hidden]."
+                f"returns {out.dtype} {list(out.shape)} for an input of {x.dtype} {expected}: its "
+                "output has the format and the shape of its input, [batch, seq, hidden]."
             )
-        if out.dtype != x.dtype:
-            raise TrialError(f"returns {out.dtype} for an input of {x.dtype}: cast its output.")
         if not out.isfinite().all():
             raise TrialError("returns NaN or inf for normally distributed input.")
         if not torch.equal(out, again):
@@ -258,9 +256,9 @@ class ModuleTrial:
             with torch.set_grad_enabled(x.requires_grad):
                 out = function(first) if self.inputs == "stream" else function(first, ctx)
         except Exception as error:  # whatever goes wrong in a custom module
-            rows = "rows of several documents" if ctx.documents is not None else "padded rows"
-            what = "a small batch" if ctx.contiguous else f"a small batch of {rows}"
-            raise TrialError(f"fails on {what}: {failure(error)}") from error
+            rows = "padded rows" if ctx.documents is None else "rows of several documents"
+            what = "" if ctx.contiguous else f" of {rows}"
+            raise TrialError(f"fails on a small batch{what}: {failure(error)}") from error
         if not isinstance(out, Tensor):
             raise TrialError(f"returns a {type(out).__name__}, not a tensor.")
         return out

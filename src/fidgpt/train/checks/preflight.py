@@ -79,12 +79,11 @@ def _raise_all(errors: Sequence[str]) -> None:
 
 
 def _interface_errors(run: Components) -> Iterator[str]:
-    """Yield trackers, observers, evaluators and streams that lack methods."""
+    """Yield trackers, observers and evaluators that lack methods."""
     components: list[tuple[str, object, type]] = [
         *((f"trackers[{i}]", tracker, Tracker) for i, tracker in enumerate(run.trackers)),
         *((f"observers[{i}]", observer, Observer) for i, observer in enumerate(run.observers)),
         *((f"evaluators[{name!r}]", each, Evaluator) for name, each in run.evaluators.items()),
-        ("data", run.stream, TrainingStream),
     ]
     for path, component, interface in components:
         if (custom := custom_class(type(component))) is None:

@@ -8,7 +8,6 @@ forward and backward, and then its attention with each kernel.
 import contextlib
 import copy
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -241,7 +240,7 @@ def _remembered(
     measured = remembered(
         _key(run, pieces, [*candidates, first]),
         lambda: asdict(measure(run, pieces, candidates, effort)),
-        read=lambda found: None if renew else _read(found, [*candidates]),
+        read=lambda found: found if found and found["is_steady"] and not renew else None,
     )
     return Speeds(**measured)
 
@@ -251,17 +250,6 @@ def name_of(precision: Precision) -> str:
     name = str(precision.dtype).removeprefix("torch.")
     products = getattr(precision, "products", None)
     return f"{name} ({products} products)" if products else name
-
-
-def _read(found: Any, names: Sequence[str]) -> dict[str, Any] | None:
-    """Return what was remembered, unless it is damaged or was disturbed."""
-    match found:
-        case {"seconds": dict(seconds), "products": dict(products), "is_steady": True}:
-            numbers = [*seconds.values(), *products.values()]
-            is_whole = seconds.keys() == products.keys() and names[0] in seconds.keys() <= {*names}
-            is_whole &= all(isinstance(one, float) and 0 <= one < math.inf for one in numbers)
-            return found if is_whole and len(found) == 3 else None
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)

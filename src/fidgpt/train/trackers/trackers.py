@@ -6,14 +6,12 @@ import contextlib
 import importlib.util
 import json
 import os
-import re
 import threading
 import uuid
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -25,10 +23,7 @@ __all__ = ["BackgroundTracker", "JSONLines", "Tracker"]
 
 Row = dict[str, Any]
 _LARGEST = 1 << 30  # bytes of a file of metrics that is read at once
-_LONGEST = 1 << 24  # of a row
 _TAIL = 1 << 20  # of which the last row is within these
-_MOST_STEPS = 1 << 63  # a larger number is damage
-_ID = re.compile(r"[\w-]{1,64}", re.ASCII)
 _NAMES = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 _NUMBERS = {name: float(name) for name in _NAMES.values()}
 _OF_TIME = ("seconds/", "goodput/", "slowest/")
@@ -138,8 +133,7 @@ def _row(line: bytes) -> Row | None:
         row: Any = json.loads(line, object_hook=_with_numbers)
     except (ValueError, RecursionError):  # not JSON, or not UTF-8
         return None
-    step = row.get("step") if isinstance(row, dict) else None
-    return row if isinstance(step, int) and abs(step) < _MOST_STEPS else None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 def _with_numbers(row: Row) -> Row:
@@ -147,32 +141,19 @@ def _with_numbers(row: Row) -> Row:
 
 
 def _keep_until(path: Path, step: int) -> set[int]:
-    """Drop the rows of later steps, move damaged lines aside, and return the steps that remain.
+    """Drop the rows of later steps and lines that are cut; return the steps that remain.
 
     Line by line: a run of a million steps has more rows than memory should hold.
     """
     steps: set[int] = set()
-    aside, damaged = path.with_suffix(f".damaged{path.suffix}"), list[int]()
     with open_regular(path, pipe=True) as file, atomic_path(path) as draft:
         with draft.open("wb") as kept:
-            for number, line in enumerate(iter(partial(file.readline, _LONGEST), b""), 1):
-                if len(line) == _LONGEST:
-                    raise RunError(f"{path} has a line of {_LONGEST:,} bytes: move it away.")
+            for line in file:
                 row = _row(line)
                 if row is not None and row["step"] <= step:
                     steps.add(row["step"])
                     kept.write(line if line.endswith(b"\n") else line + b"\n")
-                elif row is None and line.endswith(b"\n"):  # the last line may be cut by a kill
-                    damaged.append(number)
-                    with aside.open("ab") as others:
-                        others.write(line)
         sync(draft)
-    if damaged:
-        which = f"line {damaged[0]}" if len(damaged) == 1 else f"{len(damaged)} lines"
-        print_stderr(
-            f"warning: {which} of {path} cannot be read, and went to {aside.name}; all other rows "
-            "are as they were."
-        )
     return steps
 
 
@@ -190,8 +171,6 @@ class Journal:
         try:
             kept = read_json(path)
             self.id, self.step = str(kept["id"]), int(kept["step"])
-            if not _ID.fullmatch(self.id) or not 0 <= self.step < _MOST_STEPS:
-                raise ValueError  # no tracker has such a run, and some name files by it
         except (ValueError, KeyError, TypeError):  # none yet, or cut by a crash
             self.id, self.step = _new_id(), 0
 
