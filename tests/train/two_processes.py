@@ -113,15 +113,6 @@ def harmed(path: Path, share: str) -> dict[str, Any]:
     return {"model": left, "average": average, "guards": guards}
 
 
-class Unsharded(torch.optim.SGD):
-    """Adds plain tensors to parameters, which may be sharded."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        for parameter in self.param_groups[0]["params"]:
-            parameter.sub_(torch.ones(parameter.shape))
-
-
 def norms(path: Path) -> dict[str, Any]:
     """What components measure and make of sharded gradients and weights, and of whole ones."""
     with parallel.DataParallel() as processes:
