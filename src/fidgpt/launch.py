@@ -47,7 +47,7 @@ PRELOADED = (
     "fidgpt.configs",
     "fidgpt.fiddlers",
     "fidgpt.interop",
-    "fidgpt.compose.runs",
+    "fidgpt.runs.directories",
     "fidgpt.train.estimates.summary_text",
     "rich.console",
     "rich.table",
