@@ -63,12 +63,14 @@ def work() -> None:
     train.run()
 
 
-def measure(arguments: list[str], *, processes: int, folder: Path) -> dict[str, float]:
+def measure(
+    arguments: list[str], *, processes: int, flags: list[str], folder: Path
+) -> dict[str, float]:
     """Return the seconds of each phase from a kill to the next step."""
     run, marks = folder / "run", folder / "marks"
     marks.mkdir()
     command = [
-        *(sys.executable, "-m", "fidgpt.launch"),
+        *(sys.executable, "-m", "fidgpt.launch", *flags),
         "--standalone",
         f"--nproc-per-node={processes}",
         "--max-restarts=1",
@@ -112,12 +114,16 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--no-preload", action="store_true", help="as the launcher's")
     parser.add_argument("--times", type=int, default=1, help="of which the medians are printed")
     options, arguments = parser.parse_known_args()
     measured: list[dict[str, float]] = []
     for _ in range(options.times):
         with tempfile.TemporaryDirectory() as folder:
-            measured.append(measure(arguments, processes=options.processes, folder=Path(folder)))
+            flags = ["--no-preload"] * options.no_preload
+            measured.append(
+                measure(arguments, processes=options.processes, flags=flags, folder=Path(folder))
+            )
     medians = {name: statistics.median(one[name] for one in measured) for name in measured[0]}
     computed = medians.pop(COMPUTED)
     print("| phase | seconds |\n|---|--:|")

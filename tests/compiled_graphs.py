@@ -74,7 +74,7 @@ def require_one(name: str, *changes: Callable[[fdl.Config], object]) -> None:
     with torch._dynamo.config.patch(trace_autograd_ops=True):
         whole: Any = torch.compile(made, backend="eager", fullgraph=True)
         for _ in range(2):
-            whole(tokens(2, 33), True).backward()
+            whole(tokens(2, 33)).backward()
     assert counters["stats"]["unique_graphs"] == 1, (name, counters["stats"])
 
 
@@ -91,7 +91,7 @@ def require_fused(name: str) -> None:
     """Raise unless a model and its loss are one graph, with torch's own loss."""
     made = objective(name, fiddlers.use_fused_loss)
     whole: Any = torch.compile(made, backend="eager", fullgraph=True)
-    whole(tokens(2, 33), True).backward()
+    whole(tokens(2, 33)).backward()
 
 
 def require_schedules() -> None:

@@ -1,7 +1,5 @@
 """Reading and removing files that others may have put there."""
 
-import csv
-import io
 import json
 import os
 import threading
@@ -13,7 +11,6 @@ import torch
 from fidgpt import files
 from fidgpt.compose.index_build import write
 from fidgpt.placement import Block
-from fidgpt.sweep.results import csv_of
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.tensors import write_pieces
 
@@ -58,13 +55,6 @@ def test_names_of_files_elsewhere(name: object, tmp_path: Path) -> None:
         folder.mkdir()
         manifest.write_manifest(folder, step=1, files={name: {"bytes": 1}}, notes={})
         assert manifest.damage(folder) == "is damaged: manifest.json cannot be parsed."
-
-
-@pytest.mark.parametrize("cell", ["=1+2", "+cmd", "-x", "@SUM(A1)", "\t=1", "-1+2", "+-1"])
-def test_a_spreadsheet_computes_no_cell(cell: str) -> None:
-    plain = [-1.5, "-1.5", "+2", "-1e-4", "set:a=-1", "a-b", None, -3]
-    [row] = csv.reader(io.StringIO(csv_of([[cell, *plain]])))
-    assert row == [f"'{cell}", "-1.5", "-1.5", "+2", "-1e-4", "set:a=-1", "a-b", "", "-3"]
 
 
 def test_checkpoint_files_of_shards_are_the_same_bytes(tmp_path: Path) -> None:

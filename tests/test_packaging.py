@@ -17,7 +17,7 @@ PAGE = ["graph/page/page.html", "graph/page/tree.js", "graph/page/dagre.LICENSE.
 HELD = [*LINKED, "__init__.py", "py.typed", "model/transformer.py", "cli/train.py", *PAGE]
 # One worker builds, once.
 pytestmark = [pytest.mark.slow(10), pytest.mark.xdist_group("packaging")]
-NOT_CHECKOUT = (".git", ".venv", "runs", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
+NOT_CHECKOUT = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache")
 
 
 def run(*command: str | Path, cwd: Path, **variables: str) -> str:
@@ -41,7 +41,9 @@ def archives(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The sdist, built from a copy so that nothing is left here, and the wheel from that alone."""
     folder = tmp_path_factory.mktemp("archives")
     ignored = shutil.ignore_patterns(*NOT_CHECKOUT)
-    source = shutil.copytree(ROOT, folder / "checkout", symlinks=True, ignore=ignored)
+    source = folder / "checkout"
+    shutil.copytree(ROOT, source, symlinks=True, ignore=ignored)
+    shutil.rmtree(source / "runs", ignore_errors=True)
     found = []
     for kind, pattern in (("--sdist", "*.tar.gz"), ("--wheel", "*.whl")):
         out = folder / kind

@@ -1,19 +1,28 @@
-"""Run `python -m fidgpt.launch`: torchrun that prints only the failing process's error.
+"""Run `python -m fidgpt.launch`: torchrun, which ends with the error of a process and no more.
 
 It takes the arguments of torchrun. After a user's mistake, whose message a process has printed, it
 exits with that process's status and prints neither torch's traceback nor its table of failures.
 Nodes may leave and join (`--nnodes=1:4`), and processes receive SIGUSR1, which Slurm can send as a
-notice. A node that does not come is reported soon.
+notice. A node that does not come is reported soon. Where there is no accelerator, processes are
+forked from this one, once it has imported what a run needs, so that they begin, and begin again,
+seconds sooner. `--preload` as the first argument does so elsewhere too, and `--no-preload` nowhere.
 """
 
-import argparse
 import contextlib
+import functools
+import importlib
+import inspect
 import logging
 import os
+import runpy
+import signal
 import sys
+import threading
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -23,6 +32,8 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousError,
     RendezvousTimeoutError,
 )
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
+from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
 from fidgpt.cli.app import MISTAKE, fail
 
@@ -31,9 +42,23 @@ _DEFAULTS = {  # of the environment
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
 }
+# What a run imports until its first step. None of these defines flags, or uses a device.
+PRELOADED = (
+    "fidgpt.configs",
+    "fidgpt.fiddlers",
+    "fidgpt.interop",
+    "fidgpt.runs.directories",
+    "fidgpt.train.estimates.summary_text",
+    "rich.console",
+    "rich.table",
+    "torch._dynamo",
+    "torch.distributed.checkpoint.default_planner",
+    "torch.distributed.fsdp",
+)
+_HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
 _TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
-_LONGEST = 60  # seconds for all nodes to come, if none may be replaced
-_OF_TORCHRUN = {"join_timeout": 600, "timeout": 900}  # seconds otherwise, by their setting
+FIRST_WARNING = 10.0  # seconds until the wait for other nodes is printed
+_LONGEST = 60  # seconds for all nodes to come, if none may be replaced; torchrun waits 600 or 900
 _REPORTING = 10.0  # seconds that other nodes get to print what has failed
 _LOGGERS = (  # of how each process ended
     "torch.distributed.elastic.multiprocessing.api",
@@ -41,30 +66,18 @@ _LOGGERS = (  # of how each process ended
 )
 
 
-class Wait(NamedTuple):
-    """How nodes wait for each other.
-
-    Attributes:
-      setting: of --rdzv-conf for how long they wait.
-      seconds: how long they wait.
-      has_others: whether there may be other nodes.
-    """
-
-    setting: str
-    seconds: int
-    has_others: bool
-
-
 def main() -> int:
     """Start the processes and wait for them; return the exit status."""
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
-    arguments = torchrun.parse_args(sys.argv[1:])
-    wait = bound_wait(arguments)
+    read, wait = inspect.unwrap(torchrun.config_from_args), _Wait()
+    if _is_to_fork():
+        read = _preloaded(read)
+    torchrun.config_from_args = wait.bounded(read)
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
-        torchrun.run(arguments)
+        torchrun.main()
     except SignalException as stopped:
         return 128 + stopped.sigval  # as a shell does
     except RendezvousClosedError:
@@ -73,9 +86,8 @@ def main() -> int:
     except (RendezvousError, DistError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         if isinstance(error, RendezvousTimeoutError) or _TOO_FEW in reason:
-            place = arguments.rdzv_endpoint or f"{arguments.master_addr}:{arguments.master_port}"
             fail(
-                f"a node is missing: fewer than those of --nnodes came to {place} in "
+                f"a node is missing: fewer than those of --nnodes came to {wait.place} in "
                 f"{wait.seconds} s. Start the same command on all nodes; all of them must reach "
                 f"that one. If some start later, add --rdzv-conf={wait.setting}=600."
             )
@@ -94,32 +106,122 @@ def main() -> int:
             rank, failure = failures[status] if status > 0 else error.get_first_failure()
             how = f"exit status {status}" if status > 0 else failure.signal_name()
             fail(f"process {rank} of {error.name} ended with {how}.")
-        if wait.has_others:
-            # Processes on other nodes report first what has failed on this one: where nodes meet
-            # in this process, torchrun ends all of theirs at once when this one ends.
-            sys.stderr.flush()
-            with contextlib.suppress(KeyboardInterrupt, SignalException):
-                time.sleep(_REPORTING)
+        wait.for_reports()
         return max(status, 1)
     return 0
 
 
-def bound_wait(arguments: argparse.Namespace) -> Wait:
-    """Bound the wait for other nodes, unless it was chosen; return how they wait.
+class _Wait:
+    """How nodes wait for each other.
 
-    Nodes that may come and go wait as long as torchrun lets them.
+    Attributes:
+      place: where they meet.
+      setting: of --rdzv-conf for how long they wait.
+      seconds: how long they wait.
+    """
+
+    def __init__(self) -> None:
+        self.place, self.setting, self.seconds = "--rdzv-endpoint", "join_timeout", 600
+        self._has_others = False
+
+    def for_reports(self) -> None:
+        """Let processes on other nodes report first what has failed on this one.
+
+        Where nodes meet in this process, torchrun ends all of theirs at once when this one ends.
+        """
+        if self._has_others:
+            sys.stderr.flush()
+            with contextlib.suppress(KeyboardInterrupt, SignalException):
+                time.sleep(_REPORTING)
+
+    def bounded(self, read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Bound the wait, which is named after a while; return what reads the flags of torchrun.
+
+        Nodes that may come and go wait as long as torchrun lets them.
+
+        Args:
+          read: makes a configuration, a program and its arguments of the flags.
+        """
+
+        @functools.wraps(read)
+        def bounding(arguments: Any) -> Any:
+            config, *program = read(arguments)
+            self.place, self._has_others = config.rdzv_endpoint, config.max_nodes > 1
+            if config.rdzv_backend == "static":
+                self.setting = "timeout"
+            chosen = {pair.partition("=")[0].strip() for pair in arguments.rdzv_conf.split(",")}
+            is_fixed = config.min_nodes == config.max_nodes and not config.max_restarts
+            if is_fixed and self.setting not in chosen:
+                config.rdzv_configs[self.setting] = _LONGEST
+            self.seconds = int(config.rdzv_configs.get(self.setting, self.seconds))
+            for handler in _HANDLERS if self._has_others else ():
+                method = inspect.unwrap(handler.next_rendezvous)
+                setattr(handler, "next_rendezvous", self._naming(method, arguments.nnodes))  # noqa: B010
+            return config, *program
+
+        return bounding
+
+    def _naming(self, wait: Callable[[Any], Any], nodes: str) -> Callable[[Any], Any]:
+        """Return what waits for the other nodes, and prints so after a while."""
+        text = f"waiting for other nodes at {self.place}: --nnodes={nodes}, {self.seconds} s ..."
+
+        @functools.wraps(wait)
+        def waiting(handler: Any) -> Any:
+            # At once: the standard streams of processes that are forked must not be locked.
+            timer = threading.Timer(FIRST_WARNING, os.write, (2, f"{text}\n".encode()))
+            timer.daemon = True
+            timer.start()
+            try:
+                return wait(handler)
+            finally:
+                timer.cancel()
+
+        return waiting
+
+
+def _is_to_fork() -> bool:
+    """Return whether processes are forked from this one, and remove its flag."""
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # or forks could not use CUDA
+    if sys.argv[1:2] in (["--preload"], ["--no-preload"]):
+        return sys.argv.pop(1) == "--preload"
+    return sys.platform == "linux" and not torch.accelerator.is_available()
+
+
+def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Return what imports what a run needs, and lets torchrun fork processes from this one.
 
     Args:
-      arguments: of torchrun, of which the settings of the rendezvous are changed.
+      read: makes a configuration, a program and its arguments of those of torchrun.
     """
-    setting = "timeout" if arguments.rdzv_backend == "static" else "join_timeout"
-    pairs = [pair.split("=") for pair in arguments.rdzv_conf.split(",") if "=" in pair]
-    chosen = {name.strip(): value for name, value in pairs}
-    least, most = torchrun.parse_min_max_nnodes(arguments.nnodes)
-    if setting not in chosen and least == most and not arguments.max_restarts:
-        chosen[setting] = str(_LONGEST)
-        arguments.rdzv_conf = ",".join(f"{name}={value}" for name, value in chosen.items())
-    return Wait(setting, int(chosen.get(setting, _OF_TORCHRUN[setting])), most > 1)
+
+    def forking(arguments: Any) -> Any:
+        config, _, _ = read(arguments)
+        for name in PRELOADED:
+            importlib.import_module(name)
+        config.start_method = "fork"
+        os.register_at_fork(after_in_child=_forget_handlers)
+        script = arguments.training_script
+        return config, _work, [script, arguments.module, arguments.training_script_args]
+
+    return forking
+
+
+def _forget_handlers() -> None:
+    """Let signals do in a new process what they do by default, and not what they do in torchrun."""
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _work(script: str, is_module: bool, arguments: list[str]) -> None:
+    """Run a program in a forked process, as Python would."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
+    sys.argv = [script, *arguments]
+    if is_module:
+        runpy.run_module(script, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+        runpy.run_path(script, run_name="__main__")
 
 
 def run() -> None:

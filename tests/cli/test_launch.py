@@ -1,13 +1,15 @@
 """How `fidgpt.launch` ends: as torchrun does, but without its traceback and table of failures."""
 
+import inspect
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 from torch.distributed import DistStoreError
-from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import (
@@ -19,7 +21,11 @@ from torch.distributed.elastic.rendezvous.api import (
 from fidgpt import launch
 from fidgpt.cli import app
 
-VARIABLES = ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "PET_SIGNALS_TO_HANDLE")
+VARIABLES = (
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE",
+    "PET_SIGNALS_TO_HANDLE",
+    "PYTORCH_NVML_BASED_CUDA_CHECK",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -28,18 +34,6 @@ def _variables(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in VARIABLES:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-
-
-def launched(monkeypatch: pytest.MonkeyPatch, error: BaseException | None, *flags: str) -> int:
-    """The status of the launcher, where torchrun ends with an error."""
-
-    def run(arguments: object) -> None:
-        if error is not None:
-            raise error
-
-    monkeypatch.setattr(launch.torchrun, "run", run)
-    monkeypatch.setattr("sys.argv", ["fidgpt.launch", *flags, "train.py"])
-    return launch.main()
 
 
 @pytest.mark.parametrize(
@@ -59,18 +53,27 @@ def test_a_failure_is_a_line_and_a_mistake_is_printed_by_its_process(
     expected: int,
     message: str,
 ) -> None:
-    failures = {
-        rank: ProcessFailure(rank, 5 + rank, status, str(tmp_path / "none"))
-        for rank, status in exit_statuses.items()
-    }
-    assert launched(monkeypatch, ChildFailedError("train.py", failures)) == expected
+    def fails() -> None:
+        nothing = str(tmp_path / "none")
+        found = {
+            rank: ProcessFailure(rank, 5 + rank, status, nothing)
+            for rank, status in exit_statuses.items()
+        }
+        raise ChildFailedError("train.py", found)
+
+    monkeypatch.setattr(launch.torchrun, "main", fails)
+    assert launch.main() == expected
     assert capsys.readouterr().err == message
 
 
 def test_a_signal_ends_it_as_a_shell_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped = SignalException("stopped", signal.SIGTERM)
-    assert launched(monkeypatch, stopped) == 128 + signal.SIGTERM
-    assert launched(monkeypatch, None) == 0
+    def stopped() -> None:
+        raise SignalException("stopped", signal.SIGTERM)
+
+    monkeypatch.setattr(launch.torchrun, "main", stopped)
+    assert launch.main() == 128 + signal.SIGTERM
+    monkeypatch.setattr(launch.torchrun, "main", lambda: None)
+    assert launch.main() == 0
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,11 @@ def test_nodes_that_do_not_meet_are_answered_in_a_line(
     error: Exception,
     message: str,
 ) -> None:
-    assert launched(monkeypatch, error) == 1
+    def fails() -> None:
+        raise error
+
+    monkeypatch.setattr(launch.torchrun, "main", fails)
+    assert launch.main() == 1
     printed = capsys.readouterr().err
     assert message in printed and printed.count("\n") == 1
 
@@ -97,9 +104,45 @@ def test_nodes_that_do_not_meet_are_answered_in_a_line(
 def test_nodes_may_join_and_processes_get_the_notice_of_slurm(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launched(monkeypatch, None)
-    assert os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
-    assert torchrun.parse_args(["train.py"]).signals_to_handle.endswith("SIGUSR1")
+    monkeypatch.setenv("PET_SIGNALS_TO_HANDLE", "SIGTERM")
+    monkeypatch.setattr(launch.torchrun, "main", lambda: None)
+    assert launch.main() == 0
+    assert [os.environ[name] for name in VARIABLES[:2]] == ["1", "SIGTERM"]
+    monkeypatch.delenv("PET_SIGNALS_TO_HANDLE")
+    launch.main()
+    assert (
+        launch.torchrun.get_args_parser()
+        .parse_args(["train.py"])
+        .signals_to_handle.endswith("SIGUSR1")
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "has_accelerator", "forks"),
+    [
+        ([], False, True),
+        ([], True, False),  # which no fork inherits
+        (["--preload"], True, True),
+        (["--no-preload"], False, False),
+    ],
+)
+def test_processes_are_forked_where_there_is_no_accelerator(
+    monkeypatch: pytest.MonkeyPatch, flags: list[str], *, has_accelerator: bool, forks: bool
+) -> None:
+    started: list[tuple[str | None, object]] = []
+
+    def run() -> None:
+        arguments = launch.torchrun.parse_args(["--standalone", "train.py", "--config=x"])
+        config, entry, words = launch.torchrun.config_from_args(arguments)
+        started.append((config.start_method if callable(entry) else None, words[-1]))
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_accelerator)
+    monkeypatch.setattr(launch.torchrun, "main", run)
+    monkeypatch.setattr(launch, "PRELOADED", ("json",))
+    monkeypatch.setattr(sys, "argv", ["launch", *flags, "train.py"])
+    assert launch.main() == 0
+    assert started == [("fork", ["--config=x"])] if forks else [(None, "--config=x")]
+    assert sys.argv == ["launch", "train.py"]
 
 
 ELASTIC = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
@@ -119,18 +162,19 @@ ELASTIC = ["--rdzv-backend=c10d", "--rdzv-endpoint=localhost:0"]
 def test_nodes_are_waited_for_in_seconds_unless_they_may_be_replaced(
     flags: list[str], setting: str, seconds: int
 ) -> None:
-    arguments = torchrun.parse_args([*flags, "train.py"])
-    wait = launch.bound_wait(arguments)
+    wait = launch._Wait()
+    read = wait.bounded(inspect.unwrap(launch.torchrun.config_from_args))
+    config, *_ = read(launch.torchrun.parse_args([*flags, "train.py"]))
     assert (wait.setting, wait.seconds) == (setting, seconds)
-    config, *_ = torchrun.config_from_args(arguments)
     assert int(config.rdzv_configs.get(setting, 600)) == seconds
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["c10d", "static"])
-def test_a_node_that_does_not_come_is_named(
+def test_a_node_that_does_not_come_is_named_and_refused(
     kind: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(launch, "FIRST_WARNING", 0.5)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         place = f"127.0.0.1:{found.getsockname()[1]}"
@@ -140,20 +184,31 @@ def test_a_node_that_does_not_come_is_named(
         where = [f"--master-addr={host}", f"--master-port={port}", "--rdzv-conf=timeout=2"]
     monkeypatch.setattr("sys.argv", ["fidgpt.launch", "--nnodes=2", *where, "train.py"])
     assert launch.main() == 1
-    *_, error = capfd.readouterr().err.splitlines()
+    *_, notice, error = capfd.readouterr().err.splitlines()
+    assert notice == f"waiting for other nodes at {place}: --nnodes=2, 2 s ..."
     assert error.startswith(
-        f"error: a node is missing: fewer than those of --nnodes came to {place} in 2 s. Start the"
+        f"error: a node is missing: fewer than those of --nnodes came to {place}"
     )
+    assert f"{place} in 2 s. Start the same command on all nodes" in error
 
 
-@pytest.mark.slow(30)
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ("--config=set:model.hidden_dim=x", "'x' is not an int"),
+        (
+            "--config=fiddler:use_mesh(shard=8)",
+            "the mesh of shard=8 takes 8 processes",
+        ),
+    ],
+)
 def test_a_mistake_of_two_processes_is_printed_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wrong: str, message: str
 ) -> None:
-    flags = ["--config=config:debug", "--config=fiddler:use_mesh(shard=8)"]
-    words = ["--nproc-per-node=2", "--module", "fidgpt.cli.train", *flags]
-    monkeypatch.setattr("sys.argv", ["fidgpt.launch", *words])
+    words = ["--nproc-per-node=2", "--module", "fidgpt.cli.train", "--config=config:debug", wrong]
+    monkeypatch.setattr("sys.argv", ["fidgpt.launch", "--no-preload", *words])
     assert launch.main() == app.MISTAKE
     error = capfd.readouterr().err
-    assert error.count("the mesh of shard=8 takes 8 processes") == 1 and "Traceback" not in error
+    assert error.count(message) == 1 and "Traceback" not in error
     assert error.count("error:") == 1 and "FAILED" not in error

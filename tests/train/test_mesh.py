@@ -1,5 +1,6 @@
 """Meshes: their sizes, who reads which rows, and how they are refused."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
+from forked import Python
 from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -284,6 +286,21 @@ def test_a_gradient_is_sent_while_those_of_weights_are_computed(
         torch.testing.assert_close(one, scale * gradient)
     with torch.no_grad():
         assert "receivers" not in vars(gather_input(x, Processes(2), None, [query.weight]))
+
+
+@pytest.mark.slow
+def test_an_error_under_torchrun_is_printed_once(tmp_path: Path) -> None:
+    launch = ["-m", "fidgpt.launch", "--preload", "--nproc-per-node=2", "--standalone"]
+    flags = ["--config=config:debug", "--config=fiddler:use_mesh(shard=4)"]
+    process = Python(
+        *(*launch, "-m", "fidgpt.cli.train", *flags),
+        output=tmp_path / "output",
+        directory=tmp_path,
+        environment=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert process.end(seconds=120) == 2, process.output
+    assert process.output.count("error: ") == 1, process.output
+    assert "takes 4 processes, and the run has 2" in process.output
 
 
 @pytest.fixture

@@ -12,11 +12,6 @@ from fidgpt.train.trackers.trackers import read_rows
 pytestmark = pytest.mark.xdist_group("sharded")
 
 
-def test_an_optimizer_is_tried_on_parameters_as_they_will_be_sharded(tmp_path, on_two_processes):
-    for refusal in on_two_processes("refused", tmp_path):
-        assert "cannot step the weights of this model, which are sharded over proc" in refusal
-
-
 COMMAND = ("-m", "fidgpt.cli.train")
 
 

@@ -6,7 +6,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
 import torch
 from small_models import whole_weights
 from torch import Tensor, nn
@@ -19,7 +18,6 @@ from fidgpt.model import Transformer
 from fidgpt.model.moe import MoE
 from fidgpt.placement import whole_of
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.checks import preflight
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.state import TrainState
 
@@ -115,29 +113,6 @@ def harmed(path: Path, share: str) -> dict[str, Any]:
     return {"model": left, "average": average, "guards": guards}
 
 
-class Unsharded(torch.optim.SGD):
-    """Adds plain tensors to parameters, which may be sharded."""
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> Any:
-        for parameter in self.param_groups[0]["params"]:
-            parameter.sub_(torch.ones(parameter.shape))
-
-
-def refused(path: Path) -> str:
-    """Why an optimizer is refused before a run; "" if it is not."""
-    cfg = configs.debug()
-    fiddlers.use_fsdp(cfg)
-    cfg.optimizer = fdl.Partial(Unsharded)
-    trainer = build_trainer(cfg)
-    with trainer.parallel:
-        try:
-            preflight.check_components(trainer)
-        except train.ComponentError as error:
-            return str(error)
-    return ""
-
-
 def norms(path: Path) -> dict[str, Any]:
     """What components measure and make of sharded gradients and weights, and of whole ones."""
     with parallel.DataParallel() as processes:
@@ -220,6 +195,6 @@ def _replicate(optimizer: torch.optim.Optimizer, mesh: DeviceMesh) -> None:
 
 if __name__ == "__main__":
     task, folder, *arguments = sys.argv[1:]
-    tasks = {each.__name__: each for each in (plain, mixture, harmed, norms, refused)}
+    tasks = {each.__name__: each for each in (plain, mixture, harmed, norms)}
     found = tasks[task](Path(folder), *arguments)
     torch.save(found, Path(folder) / f"rank{os.environ['RANK']}.pt")

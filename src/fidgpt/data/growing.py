@@ -72,15 +72,15 @@ class GrowingBatch(WrappedStream):
 
     def curves(self, num_steps: int) -> list[Curve]:
         sizes = [float(self.size(step)) for step in range(num_steps)]
-        own = Curve("batch size", "sequences", sizes, float(self.batch_size))
-        return [own, *super().curves(num_steps)]
+        curve = Curve("batch size", "sequences", sizes, float(self.batch_size))
+        return [curve, *super().curves(num_steps)]
 
     def _start(self, step: int) -> int:
         """Return the first sequence of a step."""
         ends = self._ends  # prefetching threads may replace it meanwhile
-        known = len(ends) - 1
-        if step > known:
-            sizes = [self.size(later) for later in range(known, step)]
+        num_steps = len(ends) - 1
+        if step > num_steps:
+            sizes = [self.size(later) for later in range(num_steps, step)]
             self._ends = ends = np.append(ends, ends[-1] + np.cumsum(sizes))
         return int(ends[step])
 
@@ -135,5 +135,5 @@ class GrowingSequence(WrappedStream):
 
     def curves(self, num_steps: int) -> list[Curve]:
         lengths = [float(self.length(step)) for step in range(num_steps)]
-        own = Curve("sequence length", "tokens", lengths, float(self.seq_len))
-        return [own, *super().curves(num_steps)]
+        curve = Curve("sequence length", "tokens", lengths, float(self.seq_len))
+        return [curve, *super().curves(num_steps)]

@@ -111,21 +111,21 @@ class IndexedDirectory:
     def check_size(self, file: str, *, size: int) -> None:
         """Raise DataError unless a file exists and has this many bytes."""
         try:
-            found = (self.path / file).stat().st_size
+            size_now = (self.path / file).stat().st_size
         except OSError as error:
             raise self.damaged(f"{file} is missing") from error
-        if found != size:
-            raise self.damaged(f"{file} has {found} bytes, but the index has {size}")
+        if size_now != size:
+            raise self.damaged(f"{file} has {size_now} bytes, but the index has {size}")
 
     def check_hash(self, file: str, *, sha256: str) -> None:
         """Raise DataError unless a file has this SHA-256 hash."""
         try:
-            found = files.sha256_of(self.path / file)
+            hash_now = files.sha256_of(self.path / file)
         except OSError as error:
             raise self.damaged(f"{file} cannot be read ({error.strerror})") from error
-        if found != sha256:
+        if hash_now != sha256:
             raise self.damaged(
-                f"{file} was altered: its SHA-256 is {found[:12]}..., but the index has "
+                f"{file} was altered: its SHA-256 is {hash_now[:12]}..., but the index has "
                 f"{sha256[:12]}..."
             )
 

@@ -234,19 +234,19 @@ class Mixture(IndexedStream):
         stages = (np.searchsorted(begins, np.arange(num_steps), side="right") - 1).tolist()
         curves = []
         for name in self.streams:
-            shares = [one.counts.get(name, 0) / sum(one.counts.values()) for one in self.stages]
+            shares = [s.counts.get(name, 0) / sum(s.counts.values()) for s in self.stages]
             curves.append(Curve(f"share of {name}", "share", [shares[at] for at in stages], 1.0))
         return curves
 
     def stages_within(self, count: int) -> list[BegunStage]:
         rows = zip(self.stages, self._begins.tolist(), strict=True)
-        met = [BegunStage(one.begin, at, one.counts) for one, at in rows if at < count]
-        if met:
-            order, before = self._order_of(len(met) - 1)
-            read = before + order.before(count - met[-1].sequence)
-            for stream, own in zip(self.streams.values(), read.tolist(), strict=True):
-                met += stream.stages_within(own)
-        return met
+        begun = [BegunStage(s.begin, first, s.counts) for s, first in rows if first < count]
+        if begun:
+            order, before = self._order_of(len(begun) - 1)
+            num_read = before + order.before(count - begun[-1].sequence)
+            for stream, number in zip(self.streams.values(), num_read.tolist(), strict=True):
+                begun += stream.stages_within(number)
+        return begun
 
     def with_batch_starts(self, start_of: Callable[[int], int]) -> "Mixture":
         mixture = Mixture(

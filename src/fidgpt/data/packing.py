@@ -281,12 +281,12 @@ class _Bins:
         ranks = np.repeat(self._first_ranks[group] + within * times, times) + copies
         shifts = _rotations(self._seed, epoch, self._seq_len + 1)[lengths]
         places = self._first_pieces[lengths] + (ranks + shifts) % self._counts[lengths]
-        found = [self._pieces.read(place, place + 1)[0] for place in places.tolist()]
-        values = np.array(found, dtype=_PIECE).astype(np.int64)
+        pieces = [self._pieces.read(place, place + 1)[0] for place in places.tolist()]
+        values = np.array(pieces, dtype=_PIECE).astype(np.int64)
         starts, continues = values >> 1, (values & 1).astype(bool)
         order = np.argsort(_mixed(starts, salt=int(shifts[0])), kind="stable")
-        pieces = (starts[order].tolist(), lengths[order].tolist(), continues[order].tolist())
-        return list(zip(*pieces, strict=True))
+        columns = (starts[order].tolist(), lengths[order].tolist(), continues[order].tolist())
+        return list(zip(*columns, strict=True))
 
 
 def _first_ranks(groups: list[BinGroup], *, capacity: int) -> list[NDArray[np.int64]]:

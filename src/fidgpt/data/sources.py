@@ -191,20 +191,20 @@ class TextFiles:
 
     def _files(self) -> list[Path]:
         try:
-            return self._found(Path(self.path).expanduser())
+            return self._files_in(Path(self.path).expanduser())
         except OSError as error:
             reason = getattr(error, "strerror", None) or str(error)
             place = getattr(error, "filename", None) or self.path
             raise self._wrong_path(f"{place} cannot be accessed: {reason}") from error
 
-    def _found(self, root: Path) -> list[Path]:
+    def _files_in(self, root: Path) -> list[Path]:
         if not str(self.path):
             raise self._wrong_path("The path of the text is empty")
         if root.is_dir():
-            found = _walk(root, is_strict=True)
-            for path in found:
+            paths = _walk(root, is_strict=True)
+            for path in paths:
                 require_one_split(path)
-            files = [path for path in found if self._wanted(path)]
+            files = [path for path in paths if self._wanted(path)]
             if not files:
                 patterns = " or ".join(self.patterns)
                 raise self._wrong_path(
@@ -430,8 +430,8 @@ def is_text(path: Path) -> bool:
         return not any((folder / name).is_file() for name in (_DICT, _INFO))
     if path.suffix != ".arrow" or not all((folder / name).is_file() for name in (_INFO, _STATE)):
         return True
-    named = read_json(folder / _STATE).get("_data_files")
-    return not named or path.name in [one.get("filename") for one in named]
+    data_files = read_json(folder / _STATE).get("_data_files")
+    return not data_files or path.name in [file.get("filename") for file in data_files]
 
 
 def require_one_split(path: Path) -> None:

@@ -410,7 +410,7 @@ def _decoder_types(decoder: Any) -> list[str]:
     """Return the names of the parts of a decoder in a tokenizer.json."""
     parts = decoder.get("decoders") if isinstance(decoder, dict) else None
     each = [decoder, *(parts if isinstance(parts, list) else [])]
-    return [str(one.get("type")) for one in each if isinstance(one, dict)]
+    return [str(part.get("type")) for part in each if isinstance(part, dict)]
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:

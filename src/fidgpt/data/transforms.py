@@ -147,21 +147,19 @@ class FillInTheMiddle:
         return np.concatenate([prefix, before, suffix, after, fill, middle])
 
     def _special(self, tokenizer: Tokenizer) -> list[int]:
-        known = tokenizer.special_ids()
-        return [
-            _found(token, known, tokenizer) for token in (self.prefix, self.suffix, self.middle)
-        ]
+        ids = tokenizer.special_ids()
+        return [_id_of(token, ids, tokenizer) for token in (self.prefix, self.suffix, self.middle)]
 
 
-def _found(token: str | int, known: dict[str, int], tokenizer: Tokenizer) -> int:
+def _id_of(token: str | int, ids: dict[str, int], tokenizer: Tokenizer) -> int:
     """Return the id of a token."""
     if isinstance(token, int) and 0 <= token < tokenizer.vocab_size:
         return token
-    if isinstance(token, str) and token in known:
-        return known[token]
+    if isinstance(token, str) and token in ids:
+        return ids[token]
     raise DataError(
         f"The tokenizer has no special token {token!r} for fill-in-the-middle; it has "
-        f"{', '.join(list(known)[:12]) or 'none'}, and {tokenizer.vocab_size} tokens in all.\n"
+        f"{', '.join(list(ids)[:12]) or 'none'}, and {tokenizer.vocab_size} tokens in all.\n"
         "Name three that it has, or train a tokenizer with them: "
         f"BPETokenizer(special_tokens=[{token!r}, ...])."
     )
