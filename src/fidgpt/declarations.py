@@ -144,13 +144,13 @@ class SplitParameters(Protocol):
 
 
 class SplitHeads(Protocol):
-    """Gets told which part of the heads this process computes, of how many."""
+    """Receives which part of the heads this process computes, of how many."""
 
     split_place: tuple[int, int]
 
 
 class SplitTable(Protocol):
-    """Gets told the first row of the part of the token table that this process holds, if any."""
+    """Receives the first row of the part of the token table that this process holds, if any."""
 
     first_row: int | None
 
