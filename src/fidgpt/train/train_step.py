@@ -95,6 +95,7 @@ class TrainStep:
                 size=run.micro_batch_size,
                 device=parallel.device,
                 division=state.replica.division,
+                columns=state.replica.computed_columns(rows.tokens.shape[1] - 1),
             )
         number = self._most_micro_batches(run, index + state.shift, len(parts))
         if parallel.places.passes_together:
@@ -215,7 +216,9 @@ class TrainStep:
           part: the micro-batch.
           share: by which losses are scaled; None if the micro-batch is the whole batch.
         """
-        return state.module(part.batch.tokens, part.batch.counted, share)
+        batch = part.batch
+        real = () if batch.real is None else (batch.real,)
+        return state.module(batch.tokens, batch.counted, share, *real)
 
     def collect_gradients(
         self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None
