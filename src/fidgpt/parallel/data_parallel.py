@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import inspect
+import math
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -17,7 +18,7 @@ from fidgpt.parallel.mesh import Mesh
 from fidgpt.parallel.places import alone_on, places_on
 from fidgpt.parallel.sharding import shard_fully, without_reduction
 from fidgpt.parallel.tensor import drops
-from fidgpt.placement import wholes
+from fidgpt.placement import holders_of, wholes
 from fidgpt.processes import ParallelError, Processes, heartbeat
 from fidgpt.processes.fused import FusedAllReduce
 from fidgpt.processes.rendezvous import RendezvousFailure, Timeouts
@@ -121,6 +122,14 @@ class DataParallel:
         for name, part in self._used(self.mesh).items():
             fraction *= part.part_of_weights(model, self.mesh.sizes[name])
         return fraction
+
+    def part_of_activations(self, num_micro_batches: int) -> float:
+        """Return how many times the activations of a micro-batch a process keeps."""
+        used = self._used(self.mesh).items()
+        return math.prod(
+            part.part_of_activations(self.mesh.sizes[name], num_micro_batches)
+            for name, part in used
+        )
 
     def plan(self, model: nn.Module, mesh: MeshSizes) -> None:
         """Divide a model without memory as on a mesh, to measure what a process computes."""
@@ -259,6 +268,7 @@ class DataParallel:
         """Give a model on the meta device this process's part of the weights."""
         for name, part in self._used(self.places.mesh).items():
             part(model, self.places.axes[name])
+        vars(model)["stream_dtype"] = precision.dtype
         if self.places.fsdp is not None:
             apart = {p for p in model.parameters() if self.places.averaged_over(p) is not None}
             shard_fully(model, mesh=self.places.fsdp, dtype=precision.dtype, apart=apart)
@@ -293,6 +303,8 @@ class DataParallel:
         # Buffers need no synchronization: their updates are all-reduced.
         if self.tokens.size == 1 or self.places.fsdp is not None:
             return module
+        if all(holders_of(parameter) for parameter in module.parameters()):
+            return module  # of which several passes are under way at a time
         apart = [n for n, p in module.named_parameters() if self.places.averaged_over(p)]
         vars(module)["_ddp_params_and_buffers_to_ignore"] = apart
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
