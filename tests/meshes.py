@@ -310,7 +310,7 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
 def measuring(change: Fiddler | None = None) -> train.Trainer:
     """A run that is evaluated on sequences of a length that two does not divide."""
     cfg = FAMILIES["packing"]()
-    cfg.seq_len = SEQ_LEN
+    cfg.seq_len, cfg.model.num_layers = SEQ_LEN, 3
     cfg.evaluators["validation"].data.seq_len = SEQ_LEN + 3
     if change is not None:
         change(cfg)

@@ -100,13 +100,15 @@ class StageReports(StepReports):
         return {p: m for p, m in modules.items() if isinstance(m, Tallier) and m in self._tallies}
 
     def _join_tallies(self, sums: Handle) -> None:
-        begin = 0
+        """Let each module find its tally among the sums, in the order of the model."""
+        begin, parts = 0, dict[str, _Part]()
         for layout in self._layouts:
             for path, shape in layout.tallies.items():
-                part = self._model.get_submodule(path)
-                assert isinstance(part, Tallier)
-                self._summed[part] = _Part(sums, begin, shape)
+                parts[path] = _Part(sums, begin, shape)
                 begin += math.prod(shape)
+        for path, module in self._model.named_modules():
+            if path in parts and isinstance(module, Tallier):
+                self._summed[module] = parts[path]
 
 
 class _Part(Handle):
