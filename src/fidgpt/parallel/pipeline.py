@@ -35,7 +35,7 @@ from fidgpt.parallel.weight_gradients import defer_weight_gradients
 from fidgpt.placement import Holders, whole_shape
 from fidgpt.processes import Processes
 
-__all__ = ["PipelineParallel", "Stages"]
+__all__ = ["PIPELINE", "PipelineParallel", "Stages"]
 
 PIPELINE = Axis(name="pipeline", weights=Weights.PARTS, splits_layers=True)
 

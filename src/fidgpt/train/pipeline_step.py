@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from fidgpt.parallel import Action, PipelineParallel
-from fidgpt.parallel.pipeline import PIPELINE, PipelinedModel
+from fidgpt.parallel import PIPELINE, Action, PipelineParallel
+from fidgpt.parallel.pipeline import PipelinedModel
 from fidgpt.parallel.pipeline_schedule import Actions, fitting
 from fidgpt.placement import holders_of
 from fidgpt.processes import Processes
