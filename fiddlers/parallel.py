@@ -94,7 +94,6 @@ def use_pipeline(
     use_mesh(cfg)
     cfg.step = graph.swapped(cfg.step, PipelineStep)
     cfg.step.schedule = fdl.Config(TorchSchedule, schedule, stages_per_rank=stages_per_rank)
-    cfg.parallel.others = {**(cfg.parallel.others or {}), "pipeline": cfg.step}
 
 
 def use_ulysses(cfg: fdl.Config[Trainer]) -> None:

@@ -258,10 +258,6 @@ class AxisPart:
         """Return the fraction of a whole model's parameters that a process holds."""
         return 1.0
 
-    def part_of_activations(self, size: int, num_micro_batches: int) -> float:
-        """Return how many times the activations of a micro-batch a process keeps."""
-        return 1.0
-
     def undivided(self, model: nn.Module) -> list[str]:
         """Return paths of modules that processes compute whole, though they divide the others."""
         return []

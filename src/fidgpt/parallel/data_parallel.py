@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import inspect
-import math
 import os
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
@@ -113,6 +112,14 @@ class DataParallel:
 
     def check(self, model: nn.Module, *, seq_len: int) -> None:
         """Raise ValueError if a part cannot divide the model, or sequences of `seq_len` tokens."""
+        for axis in self.mesh.axes():
+            size = self.mesh.sizes[axis.name]
+            if axis.splits_layers and (size < 1 or (size > 1 and axis.name not in self.parts)):
+                raise ValueError(
+                    f"mesh.{axis.name}={size} needs a number of processes, by which layers are "
+                    "divided, and a step that passes micro-batches from one to the next "
+                    "(PipelineStep, fiddler:use_pipeline)."
+                )
         for part in self._used(self.mesh).values():
             part.check(model, mesh=self.mesh, seq_len=seq_len)
 
@@ -122,14 +129,6 @@ class DataParallel:
         for name, part in self._used(self.mesh).items():
             fraction *= part.part_of_weights(model, self.mesh.sizes[name])
         return fraction
-
-    def part_of_activations(self, num_micro_batches: int) -> float:
-        """Return how many times the activations of a micro-batch a process keeps."""
-        used = self._used(self.mesh).items()
-        return math.prod(
-            part.part_of_activations(self.mesh.sizes[name], num_micro_batches)
-            for name, part in used
-        )
 
     def plan(self, model: nn.Module, mesh: MeshSizes) -> None:
         """Divide a model without memory as on a mesh, to measure what a process computes."""
@@ -397,7 +396,8 @@ class MeshParallel(DataParallel):
         self.parts = {name: part for name, part in parts.items() if part is not None}
         for axis in mesh.axes():
             size = mesh.sizes[axis.name]
-            if axis.needs_part and size != 1 and axis.name not in self.parts:
+            is_missing = axis.name not in self.parts and not axis.splits_layers  # of the step
+            if axis.needs_part and size != 1 and is_missing:
                 raise ValueError(
                     f"mesh.{axis.name}={size} needs a part that divides the model along that axis, "
                     f"and {axis.name} is None: set one, or a size of 1."

@@ -98,8 +98,6 @@ class PipelineParallel(AxisPart):
 
     def cut(self, size: int) -> Stages:
         """Return the stages of the model that was checked, over so many processes."""
-        if size not in self._cuts:
-            raise ValueError(f"pipeline={size} was not known before: set its size, in place of -1.")
         return self._cuts[size]
 
     def timeline(self, size: int, num_micro_batches: int) -> Timeline:
@@ -146,10 +144,6 @@ class PipelineParallel(AxisPart):
             for rank in range(size)
         ]
         return [sum(p.numel() for p in parameters) / whole for parameters in held]
-
-    def part_of_activations(self, size: int, num_micro_batches: int) -> float:
-        """Return how many times the activations of a micro-batch a process keeps at most."""
-        return max(self.parts_of_activations(size, num_micro_batches))
 
     def parts_of_activations(self, size: int, num_micro_batches: int) -> list[float]:
         """Return how many times the activations of a micro-batch each process keeps."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from fidgpt.ranges import require_size
 
-__all__ = ["Action", "ActionList", "Schedule", "Timeline", "TorchSchedule"]
+__all__ = ["Action", "ActionList", "Schedule", "Timeline", "TorchSchedule", "fitting"]
 
 _NAMES = {
     "gpipe": "GPipe",
@@ -204,8 +204,8 @@ def fitting(schedule: Schedule, num_ranks: int, num_micro_batches: int) -> int:
     name = getattr(schedule, "name", "of its own")
     needed = "another number" if number is None else f"at least {number}"
     raise ValueError(
-        f"a step has {num_micro_batches} micro-batches for each pipeline, and the schedule {name} "
-        f"over {num_ranks} processes needs {needed}: lower micro_batch_size or raise batch_size."
+        f"{num_micro_batches=} of a step for each pipeline, and the schedule {name} over "
+        f"{num_ranks} processes needs {needed}: lower micro_batch_size or raise batch_size."
     )
 
 

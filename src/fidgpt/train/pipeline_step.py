@@ -2,13 +2,13 @@
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 
-from fidgpt.parallel import PIPELINE, Action, PipelineParallel
+from fidgpt.parallel import PIPELINE, Action, AxisPart, PipelineParallel, fitting
 from fidgpt.parallel.pipeline import PipelinedModel
-from fidgpt.parallel.pipeline_schedule import Actions, fitting
+from fidgpt.parallel.pipeline_schedule import Actions
 from fidgpt.placement import holders_of
 from fidgpt.processes import Processes
 from fidgpt.processes.fused import FusedAllReduce
@@ -26,7 +26,7 @@ __all__ = ["PipelineStep"]
 class PipelineStep(PipelineParallel, TrainStep):
     """Takes optimizer steps on the axis `pipeline` of a mesh, and cuts the model for it.
 
-    It is the trainer's `step` and the part of its mesh for that axis. The gradients are those of
+    The gradients are those of
     one process: each target weighs the same, whichever micro-batch it is in. A batch whose
     micro-batches are not as many as the schedule takes is filled up by idle ones. With one process
     on the axis it is the plain step.
@@ -35,6 +35,10 @@ class PipelineStep(PipelineParallel, TrainStep):
       schedule: orders forward and backward passes.
       stages: the number of layers of each stage, in their order; None to cut by operations.
     """
+
+    def axis_parts(self) -> Mapping[str, AxisPart]:
+        """Return itself."""
+        return {PIPELINE.name: self}
 
     def padded(
         self, run: StepSettings, parts: Sequence[MicroBatch], number: int

@@ -1,7 +1,7 @@
 """The optimizer step as a component: rows, gradients, judgement and update, in this order."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor
 from fidgpt.data import Batch, TrainingStream
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
-from fidgpt.parallel import DataParallel
+from fidgpt.parallel import AxisPart, DataParallel
 from fidgpt.parallel.gradients import reduce_gradients
 from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.train.delayed_metrics import AsyncMetrics, LaunchedStep, Row, StepStatus
@@ -65,6 +65,10 @@ class TrainStep:
           loss: maps features, unembedding and targets to a number.
         """
         return NextToken(model, loss)
+
+    def axis_parts(self) -> Mapping[str, AxisPart]:
+        """Return what divides the model along axes that the step computes on, by their names."""
+        return {}
 
     def load(
         self,
