@@ -25,8 +25,8 @@ from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.device import Machine, machine_at_hand
 from fidgpt.train.divergence import Divergence
-from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.estimates.stages import PipelineFacts, StageFacts, pipeline_facts
+from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.optimizer_groups import decay_at_any_width, peak_rate
 from fidgpt.train.precision import Precision
