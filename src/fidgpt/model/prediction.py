@@ -172,13 +172,17 @@ class MultiTokenTransformer(Transformer):
         self.loss = loss
         self.weight = weight
 
-    def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
+    def leave(self, x: Stream, tokens: Tokens, ctx: AttentionContext) -> Stream:
         """Return the features of the last layer; in training, report the predictions' losses."""
-        ctx = self.layout(tokens) if ctx is None else ctx
-        features = super().features(tokens, ctx)
+        features = super().leave(x, tokens, ctx)
         if self.training and ctx.cache is None:
             self._predict_ahead(features, tokens, ctx)
         return features
+
+    def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
+        """Return the children of both ends; the predictions embed tokens too."""
+        first, last = super().ends()
+        return first, [*last, *first]
 
     def count_batch(self, tokens: Tokens, ctx: AttentionContext | None = None) -> None:
         """Report the numbers of targets of the predictions, and what losses of modules count."""

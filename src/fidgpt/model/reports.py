@@ -1,5 +1,6 @@
 """Auxiliary losses, metrics and tallies that modules report during a forward pass."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -125,6 +126,11 @@ class Reports:
         """Return metrics by name, scaled like losses; values of the same name are averaged."""
         named = self._named("metric", share)
         return {name: torch.stack(values).mean() for name, values in named.items()}
+
+    @property
+    def num_metrics(self) -> Counter[str]:
+        """How many values of each metric were reported."""
+        return Counter(one.name for one in self._chain() if one.kind == "metric")
 
     @property
     def counted(self) -> Counts:

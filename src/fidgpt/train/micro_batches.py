@@ -1,5 +1,6 @@
 """The rows of an optimizer step as micro-batches, and what each contributes to its losses."""
 
+import copy
 import functools
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from fidgpt.data import Batch
 from fidgpt.model.context import Division
 from fidgpt.model.reports import Counts, Totals, collecting
 from fidgpt.parallel import DataParallel
+from fidgpt.processes import Processes
 from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.train.loss import NextToken
 
@@ -169,6 +171,19 @@ class BatchShares:
         If that is of what the model computes, this is a pass without gradients, which draws the
         same random numbers as the passes that follow.
         """
+        self._counted = [fused.sum(one) for one in self._counts_of(objective)]
+
+    def count_within(self, objective: NextToken, processes: Processes) -> None:
+        """Count it over some processes, while others count something else."""
+        self.counted = processes.all_reduce(self._counts_of(objective))
+
+    def of_stage(self, counted: slice) -> "BatchShares":
+        """Return the same batch for some layers, which report some of what was counted."""
+        shares = copy.copy(self)
+        vars(shares).update(counted=self.counted[counted], _totals=None)
+        return shares
+
+    def _counts_of(self, objective: NextToken) -> Counts:
         device = self.parallel.device
         sums: Counts = []
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -179,7 +194,7 @@ class BatchShares:
                 if not part.is_idle:
                     own = reports.counted
                     sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
-        self._counted = [fused.sum(one) for one in sums]
+        return sums
 
     @functools.cached_property
     def counted(self) -> Sequence[Tensor]:
