@@ -35,6 +35,11 @@ from fidgpt.fiddlers.checkpoints import (
     use_async_checkpoints,
     use_memory_checkpoints,
 )
+from fidgpt.fiddlers.conversations import (
+    use_chat_template,
+    use_conversations,
+    use_hub_conversations,
+)
 from fidgpt.fiddlers.data import (
     grow_batch,
     grow_seq_len,
@@ -166,9 +171,11 @@ __all__ = [
     "use_alibi",
     "use_async_checkpoints",
     "use_bytes",
+    "use_chat_template",
     "use_chunked_sums",
     "use_compile",
     "use_constant",
+    "use_conversations",
     "use_cosine",
     "use_cycles",
     "use_determinism",
@@ -189,6 +196,7 @@ __all__ = [
     "use_gelu",
     "use_gqa",
     "use_hsdp",
+    "use_hub_conversations",
     "use_hub_text",
     "use_inverse",
     "use_inverse_sqrt",

@@ -36,7 +36,10 @@ from fidgpt.graph.hints import hints_of, is_protocol
 from fidgpt.late import exports
 
 GROUP = "fidgpt.project"
-_DOTTED_CONFIGS = {"from_hf": "fidgpt.interop.hugging_face.from_hf"}  # beside those in configs/
+_DOTTED_CONFIGS = {  # beside those in configs/
+    "chat": "fidgpt.interop.chat.chat",
+    "from_hf": "fidgpt.interop.hugging_face.from_hf",
+}
 _TORCH_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
 _LIMITED = ("fidgpt", "torch")  # not everything in these packages is for configs
 _INSTALLED = {"site-packages", "dist-packages"}
