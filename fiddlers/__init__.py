@@ -96,6 +96,7 @@ from fidgpt.fiddlers.positions import (
     use_rope,
     use_sinusoidal_positions,
 )
+from fidgpt.fiddlers.preferences import use_preferences
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
     smoke_test,
@@ -226,6 +227,7 @@ __all__ = [
     "use_polynomial",
     "use_post_norm",
     "use_pre_norm",
+    "use_preferences",
     "use_prefetch",
     "use_profiler",
     "use_qk_norm",

@@ -9,6 +9,7 @@ from fidgpt.data.growing import *
 from fidgpt.data.messages import *
 from fidgpt.data.mixture import *
 from fidgpt.data.packing import *
+from fidgpt.data.preferences import *
 from fidgpt.data.prefetch import *
 from fidgpt.data.preparation import *
 from fidgpt.data.prepared import *

@@ -1,4 +1,4 @@
-"""The config that goes on from a trained model: for conversations, and for other text."""
+"""Trained models in configs: to go on from, and as teachers."""
 
 from pathlib import Path
 
@@ -8,11 +8,12 @@ from fidgpt import configs
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.data import TokenizerFile
 from fidgpt.fiddlers import use_document_mask
+from fidgpt.graph import bind, clone
 from fidgpt.graph.fiddle import raw_arguments
 from fidgpt.interop.hugging_face.files import is_hub_directory
 from fidgpt.interop.hugging_face.hub import from_hf
 from fidgpt.runs.directories import load_run
-from fidgpt.train import Trainer, initial_weights
+from fidgpt.train import DistillationStep, Trainer, initial_weights
 
 # Of a trained model: what it computes, and what its parameters are trained by.
 _KEPT = ("vocab_size", "seq_len", "seed", "model", "optimizer", "groups", "loss", "trainable")
@@ -49,3 +50,30 @@ def chat(base: str, learning_rate: float | None = None) -> fdl.Config[Trainer]:
     if "layout" in raw_arguments(cfg.model):
         use_document_mask(cfg)
     return cfg
+
+
+def use_distillation(
+    cfg: fdl.Config[Trainer],
+    teacher: str,
+    ratio: float = 0.5,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+) -> None:
+    """Train on what a larger model with the same tokenizer says of every token.
+
+    Args:
+      cfg: the graph to change.
+      teacher: directory of a run, or of a Hugging Face model.
+      ratio: weight of the teacher beside the text itself, from 0 to 1.
+      temperature: of both models in the teacher's part of the loss.
+      top_k: only the teacher's likeliest tokens count; defaults to all.
+    """
+    theirs = chat(teacher)
+    cfg.step = fdl.Config(
+        DistillationStep,
+        teacher=clone(bind(theirs).model),  # with sizes of its own
+        weights=theirs.weights,
+        ratio=ratio,
+        temperature=temperature,
+        top_k=top_k,
+    )

@@ -391,7 +391,11 @@ class NextToken(nn.Module):
         loss = loss if share is None else scaled(loss, share.of_targets)
         return sum(reports.losses_of(share).values(), loss)
 
-    def count(self, tokens: Int64[Tensor, "rows window"]) -> None:
+    def count(
+        self,
+        tokens: Int64[Tensor, "rows window"],
+        counted: Bool[Tensor, "rows window"] | None = None,
+    ) -> None:
         """Report what losses must know of all micro-batches before the first backward pass."""
         inputs = tokens[:, :-1]
         ctx = self.model.context_of(inputs)

@@ -137,7 +137,7 @@ class BatchShares:
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             for part in self.parts:
                 with collecting() as reports:
-                    objective.count(part.batch.tokens)
+                    objective.count(part.batch.tokens, part.batch.counted)
                 if not part.is_idle:
                     own = reports.counted
                     sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
