@@ -199,8 +199,9 @@ def best_fit(
     pieces are packed like documents. A sequence is an end-of-text token followed by documents, each
     with its own, so that every document follows one, as `PackedDocuments` expects. The rest is
     padded with end-of-text tokens. Padding does not count in the loss, nor in statistics of tokens
-    such as the load of experts; the first token of a continued document, which has no context, does
-    not count in the loss either.
+    such as the load of experts. The first token of a continued document, which has no context, does
+    not count in the loss either, nor that of any document of a tokenizer that has another token in
+    front of texts, or none.
 
     Each epoch permutes the documents of equal length, and the order within each sequence. An index
     of 8 bytes per document is written once per `seq_len`.
@@ -219,7 +220,9 @@ def best_fit(
     if cache_dir is not None:
         directory = Path(cache_dir).expanduser() / corpus.checksum[:32] / name
     if not corpus.train.num_documents:
-        raise DataError("The corpus has no documents to train on.\nGive more text.")
+        left_out = "; ".join(f"{n:,} {event}" for event, n in corpus.train.events.items())
+        reason = f": {left_out}. Set a larger seq_len, or give" if left_out else ".\nGive"
+        raise DataError(f"The corpus has no documents to train on{reason} more text.")
     files = IndexedDirectory(directory, kind="packing", source="corpus")
     files.write_once(
         lambda draft: _write_pieces(corpus, draft, capacity=seq_len),
@@ -251,6 +254,8 @@ class _Bins:
         self._seq_len = seq_len
         self._seed = seed
         self._end_of_text = corpus.tokenizer.end_of_text
+        # Where it is in front of documents, it is what their first token is predicted from.
+        self._counts_first = corpus.tokenizer.begin_of_text == self._end_of_text
         self._groups = pack(self._counts)
         self._first_bins = np.cumsum([0, *(group.num_bins for group in self._groups)])
         self._first_ranks = _first_ranks(self._groups, capacity=seq_len)
@@ -270,7 +275,7 @@ class _Bins:
                 piece = self._split.read(np.array([start]), length=length)
                 tokens[place] = piece.tokens.numpy()[0]
                 counted[place] = True if piece.counted is None else piece.counted.numpy()[0]
-                counted[row, filled] &= not continues
+                counted[row, filled] &= self._counts_first and not continues
                 filled += length
             if filled < shape[1]:  # no document begins at the last end of text
                 real[row, filled - 1 :] = False

@@ -5,13 +5,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fidgpt.model.cache import Cache, state_key
 from fidgpt.model.masks import Mask, Token, Window, causal
 
-__all__ = ["AttentionContext", "ContextFactory", "PackedDocuments", "one_document", "padded"]
+__all__ = [
+    "AttentionContext",
+    "ContextFactory",
+    "EndedDocuments",
+    "PackedDocuments",
+    "one_document",
+    "packed_documents",
+    "padded",
+]
 
 
 T = TypeVar("T")
@@ -300,10 +309,36 @@ class PackedDocuments:
 
     def __call__(self, tokens: Tokens) -> AttentionContext:
         """Return the context of rows in which `end_of_text` separates documents."""
-        begins = tokens == self.end_of_text
+        begins = self._begins(tokens)
         columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         first = torch.where(begins, columns, 0).cummax(1).values
         return AttentionContext(columns - first, documents=begins.cumsum(1), tokens=tokens)
+
+    def _begins(self, tokens: Tokens) -> Bool[Tensor, "batch seq"]:
+        return tokens == self.end_of_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedDocuments(PackedDocuments):
+    """The same for documents of which `end_of_text` is the last token, and not the first.
+
+    Such are those of tokenizers with another token in front of a text, as that of Llama 3, or with
+    none, as that of Qwen.
+    """
+
+    def _begins(self, tokens: Tokens) -> Bool[Tensor, "batch seq"]:
+        return F.pad(tokens[:, :-1] == self.end_of_text, (1, 0))
+
+
+def packed_documents(*, end_of_text: int, begin_of_text: int | None) -> PackedDocuments:
+    """Return what makes contexts for rows of documents, with no attention across them.
+
+    Args:
+      end_of_text: id of the token behind every document.
+      begin_of_text: id of the token in front of it: the same one, another, or None for nothing.
+    """
+    kind = PackedDocuments if begin_of_text == end_of_text else EndedDocuments
+    return kind(end_of_text=end_of_text)
 
 
 def padded(tokens: Tokens, *, present: Tokens) -> AttentionContext:

@@ -205,6 +205,16 @@ def collecting() -> Iterator[Reports]:
         reports.pass_on(outer)
 
 
+@contextmanager
+def not_collecting() -> Iterator[None]:
+    """Ignore the reports of forward passes, as of those of other models."""
+    outer, _open.reports = _open.reports, None
+    try:
+        yield
+    finally:
+        _open.reports = outer
+
+
 def report_loss(name: str, value: Float[Tensor, ""], *, count: Count = None) -> None:
     """Add a differentiable scalar to the loss of this forward pass; no-op without a collector.
 

@@ -37,6 +37,8 @@ __all__ = ["StepSettings", "TrainStep"]
 class StepSettings(Protocol):
     """What a step uses of a run; see the attributes of `Trainer`."""
 
+    seed: int
+    weights: Callable[[LanguageModel], None] | None
     stream: TrainingStream
     batch_size: int
     micro_batch_size: int | None
@@ -54,6 +56,9 @@ class TrainStep:
     gradients, such as a pipeline, overrides `backward`. `index` is the number of the step from 0,
     which chooses its rows and its learning rate.
     """
+
+    def begin(self, run: StepSettings) -> None:
+        """Prepare what else `objective` needs of a run, such as other models."""
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the loss of a micro-batch.
