@@ -436,6 +436,7 @@ class Trainer:
             guard=self.guard,
             divergence=self.divergence,
             average=self.average,
+            train_step=self.step,
         )
 
     def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> None:
