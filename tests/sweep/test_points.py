@@ -183,7 +183,7 @@ WRONG_SWEEPS = [
     ("sweep", "set:num_steps=lin(1,2)", "--sweep=set:num_steps=lin(1,2): lin(1,2) has no values"),
     ("sweep", "set:optimizer.betas=(0.9,1.5),(0.9,2)", "--sweep=set:optimizer.betas=(0.9,1.5):\n"),
     ("sweep", "model.hidden_dim=1,2", "--sweep=model.hidden_dim=1,2 lacks the kind"),
-    ("sweep", "set:seq_len=range(0,-40,-1)", "\nand 37 more of the kind."),
+    ("sweep", "set:seq_len=range(0,-40,-1)", "\nand 38 more of the kind."),
     ("sweep", "use:model.norm=RMSNorm,adamw,LayerNorm(epps=1)", "  --sweep=use:model.norm=RMSNorm"),
     ("zip", "set:seq_len=64,128;tag:LearningRate=3e-3,a", "--zip is wrong:\n  --zip=set:seq_len=6"),
     ("repeat", "sed:9", "--repeat is wrong:\n  --repeat=sed:9\n           ^^^\n"),
