@@ -266,7 +266,10 @@ def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, int]]:
     Yields:
       How many blocks there are of the kind of each; empty for other models, which stay whole.
     """
-    if not isinstance(model, Transformer) or type(model).features is not Transformer.features:
+    plain = ("features", "enter", "layers", "leave")
+    if not isinstance(model, Transformer) or any(
+        getattr(type(model), name) is not getattr(Transformer, name) for name in plain
+    ):
         yield {}
         return
     blocks, indices = model.blocks, dict[str, list[int]]()

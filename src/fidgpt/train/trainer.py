@@ -173,6 +173,7 @@ class Trainer:
                 f"evaluators have the name {taken[0]!r}, under which rows of metrics hold what the "
                 "run measures itself: choose another."
             )
+        self.parallel.parts |= self.step.axis_parts()
         self.parallel.check(self.model, seq_len=self.seq_len)
 
     def train(
@@ -419,6 +420,7 @@ class Trainer:
     def init_state(self) -> TrainState:
         """Return the state at step 0 for the model as it is, which has memory."""
         replica = self.parallel.replica(self.model, self.precision)
+        self.step.begin(self)
         objective = self.step.objective(replica, self.loss)
         optimizer = make_optimizer(self.optimizer, self.groups(self.model), parallel=self.parallel)
         return TrainState(
