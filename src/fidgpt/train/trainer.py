@@ -347,6 +347,9 @@ class Trainer:
         row: Row = {"step": launched.step, **launched.read()}
         row |= self._speed(facts, launched, seconds=timing.pop(f"seconds/{_STEP}"))
         state.check_finite(row, launched.measured)
+        if not launched.is_counted:
+            del row["loss"]
+            self._warn(f"no token of step {launched.step} counts in the loss, so that it has none.")
         row |= launched.measured | timing
         state.seconds = phase_seconds(timing)
         row |= goodput.stepped(launched.step)
