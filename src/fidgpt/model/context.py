@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -65,6 +65,8 @@ class AttentionContext(TokenPositions):
       continues: whether the tokens continue a text one by one, so that none attends to later ones,
         whatever the mask.
     """
+
+    PASSED_ALWAYS: ClassVar[bool] = True
 
     tokens: Tokens | None = None
     cache: Cache | None = None
