@@ -64,7 +64,7 @@ def test_parts_and_knobs_at_a_path(command: Command) -> None:
         (
             "model.blocks[0].mlp",
             "SwiGLU MoE",
-            "Attention Block RoPE Router Transformer",
+            "Attention Block RoPE Experts Transformer",
         ),
         (
             "model.norm",
@@ -76,7 +76,7 @@ def test_parts_and_knobs_at_a_path(command: Command) -> None:
         (
             "model.blocks[0].attention.query_norm",
             "RMSNorm WeightlessRMSNorm",
-            "Attention RoPE Router",
+            "Attention RoPE Block",
         ),
     ],
 )
