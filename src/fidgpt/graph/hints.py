@@ -219,7 +219,7 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
     except TypeError:
         return False
     takes, gives = hints_of(own), hints_of(asked)
-    if any(name not in passed and _is_passed_always(takes.get(name)) for name in takes):
+    if any(_is_passed_always(takes[name]) for name in takes.keys() - {*passed, "return"}):
         return False
     pairs = zip(passed, [one.name for one in parameters], strict=False)
     if any(_are_disjoint(takes.get(name, Any), gives.get(other, Any)) for name, other in pairs):
