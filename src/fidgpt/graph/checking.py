@@ -193,8 +193,8 @@ def _outside_a_factory(node: Node) -> Iterator[ConfigError]:
         if num_calls > 1:
             both = " and ".join((node if len(node.parents) > 1 else parent).paths[:2])
             yield ConfigError(
-                f"{both} hold one ArgFactory of {title(node.value)}, which creates another for each "
-                "of them: make it a fdl.Config, or copy it (graph.clone_part).",
+                f"{both} hold one ArgFactory of {title(node.value)}, which creates another for "
+                "each of them: make it a fdl.Config, or copy it (graph.clone_part).",
                 place=node.path,
             )
             return
