@@ -156,6 +156,18 @@ class SplitParameters(Protocol):
     SPLIT_DIMS: Mapping[str, Mapping[str, int]]
 
 
+class HoldsExperts(Protocol):
+    """Has parameters and lists of modules with one item for each expert, by name."""
+
+    PER_EXPERT: Sequence[str]
+
+
+class SplitExperts(Protocol):
+    """Receives the first of the experts that this process computes, of those in lists."""
+
+    first_expert: int
+
+
 class SplitHeads(Protocol):
     """Receives which part of the heads this process computes, of how many."""
 
