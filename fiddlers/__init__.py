@@ -35,6 +35,11 @@ from fidgpt.fiddlers.checkpoints import (
     use_async_checkpoints,
     use_memory_checkpoints,
 )
+from fidgpt.fiddlers.conversations import (
+    use_chat_template,
+    use_conversations,
+    use_hub_conversations,
+)
 from fidgpt.fiddlers.data import (
     grow_batch,
     grow_seq_len,
@@ -92,6 +97,7 @@ from fidgpt.fiddlers.positions import (
     use_rope,
     use_sinusoidal_positions,
 )
+from fidgpt.fiddlers.preferences import use_preferences
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
     smoke_test,
@@ -167,9 +173,11 @@ __all__ = [
     "use_alibi",
     "use_async_checkpoints",
     "use_bytes",
+    "use_chat_template",
     "use_chunked_sums",
     "use_compile",
     "use_constant",
+    "use_conversations",
     "use_cosine",
     "use_cycles",
     "use_determinism",
@@ -190,6 +198,7 @@ __all__ = [
     "use_gelu",
     "use_gqa",
     "use_hsdp",
+    "use_hub_conversations",
     "use_hub_text",
     "use_inverse",
     "use_inverse_sqrt",
@@ -220,6 +229,7 @@ __all__ = [
     "use_polynomial",
     "use_post_norm",
     "use_pre_norm",
+    "use_preferences",
     "use_prefetch",
     "use_profiler",
     "use_qk_norm",

@@ -250,11 +250,13 @@ def load(model: nn.Module) -> None:
 
 
 def batch() -> data.Batch:
-    """Rows of some documents; the tokens that count in the loss are not alike in number."""
+    """Rows of some documents; the tokens that count in the loss, or are real, differ in number."""
     tokens = torch.randint(0, 256, (ROWS, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
     tokens[0, [3, 15]] = tokens[2, 9] = END_OF_TEXT
-    counted = torch.arange(SEQ_LEN + 1) < torch.tensor([[20], [25], [9], [14]])
-    return data.Batch(tokens, counted)
+    columns = torch.arange(SEQ_LEN + 1)
+    counted = columns < torch.tensor([[20], [25], [9], [14]])
+    real = columns < torch.tensor([[SEQ_LEN + 1], [25], [11], [14]])
+    return data.Batch(tokens, counted, real)
 
 
 def built(family: str, change: Fiddler | None = None) -> train.Trainer:

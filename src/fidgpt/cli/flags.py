@@ -36,12 +36,13 @@ flags.DEFINE_flag(
         alone="text",
         choices=[
             *("text", "flat", "yaml", "json", "python", "html", "svg"),
-            *("base", "defaults", "summary", "schedule", "speed", "schema"),
+            *("base", "defaults", "summary", "schedule", "speed", "batch", "schema"),
         ],
         help="Print what would run without training: as text, as lines `path = value`, as yaml, "
         "json, python code, a page for a browser or a drawing, only what differs from its base or "
         "from the defaults, what it costs, its learning rate schedule, how fast this machine is in "
-        "each number format, or the JSON schema of its overrides for an editor.",
+        "each number format, the first rows of its first batch, or the JSON schema of its "
+        "overrides for an editor.",
     )
 )
 flags.DEFINE_string(
@@ -72,10 +73,7 @@ def answered(arguments: list[str]) -> bool:
     if arguments:
         from fidgpt.graph import ConfigError
 
-        raise ConfigError(
-            f"{arguments[0]!r} is not a flag. Config changes go into --config, for "
-            "example --config=set:num_steps=200."
-        )
+        raise ConfigError(f"{arguments[0]!r} stands after --, where no directive is read.")
     if FLAGS.completion:
         from fidgpt.cli.completion import SCRIPTS
 

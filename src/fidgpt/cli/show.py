@@ -16,7 +16,6 @@ from fidgpt.graph.errors import raise_all
 from fidgpt.graph.secrets import redacted
 from fidgpt.runs import tuning
 from fidgpt.runs.building import build_trainer, constraints_of
-from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import device
 from fidgpt.train.estimates.facts import parameter_groups, summary_of
 
@@ -36,7 +35,7 @@ def show(composition: Composition) -> None:
         constraints = constraints_of(composition.catalogue)
         rejected = graph.rejections(composition.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
-    warn([*reported(composition).warnings, *without_effect(composition)])
+    warn(reported(composition).warnings)
     print_graph("\n".join(_texts(composition)))
 
 
@@ -120,7 +119,7 @@ def _printed(composition: Composition, form: str) -> str:
 
 
 def _of_trainer(composition: Composition, form: str, color: bool) -> str:
-    """Return what a run would cost on a machine, or how its learning rate and others change."""
+    """Return what a run reads or would cost, or how its learning rate and others change."""
     from fidgpt.train.estimates.summary_text import (  # late: takes rich
         schedules_text,
         speed_text,
@@ -128,7 +127,12 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     )
 
     # Of constraints on the whole run, `show` has warned.
-    trainer = build_trainer(composition.resolved, composition.catalogue, will_run=form == "speed")
+    will_run = form in ("speed", "batch")
+    trainer = build_trainer(composition.resolved, composition.catalogue, will_run=will_run)
+    if form == "batch":
+        from fidgpt.cli.batch import batch_text
+
+        return batch_text(trainer, color=color)
     if form == "speed":
         return speed_text(tuning.choose(composition, trainer, renew=FLAGS.measure), color=color)
     if form == "schedule":

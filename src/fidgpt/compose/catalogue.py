@@ -36,7 +36,11 @@ from fidgpt.graph.hints import hints_of, is_protocol
 from fidgpt.late import exports
 
 GROUP = "fidgpt.project"
-_DOTTED_CONFIGS = {"from_hf": "fidgpt.interop.hugging_face.from_hf"}  # beside those in configs/
+_DOTTED_CONFIGS = {  # beside those in configs/
+    "chat": "fidgpt.interop.chat.chat",
+    "from_hf": "fidgpt.interop.hugging_face.from_hf",
+}
+_DOTTED_FIDDLERS = {"use_distillation": "fidgpt.interop.chat.use_distillation"}
 _TORCH_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
 _LIMITED = ("fidgpt", "torch")  # not everything in these packages is for configs
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -250,10 +254,11 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
             )
     packages = tuple(_declared_packages())
     dotted = {name: find_dotted(path, "config") for name, path in _DOTTED_CONFIGS.items()}
+    changes = {name: find_dotted(path, "fiddler") for name, path in _DOTTED_FIDDLERS.items()}
     own_tags = {name: value for name, value in vars(tags).items() if is_tag(value)}
     return Catalogue(
         configs=_with_projects(offers(configs) | dotted, packages, "config"),
-        fiddlers=_with_projects(offers(fiddlers), packages, "fiddler"),
+        fiddlers=_with_projects(offers(fiddlers) | changes, packages, "fiddler"),
         tags=_with_projects(own_tags, packages, "tag"),
         parts=KnownParts(packages, allowed),
         packages=(*packages, *allowed),

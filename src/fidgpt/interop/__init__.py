@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fidgpt.late import lazy_exports
 
 if TYPE_CHECKING:
+    from fidgpt.interop.chat import chat, use_distillation
     from fidgpt.interop.directives_from import directives_of
     from fidgpt.interop.hugging_face import from_hf, load_hf, save_hf
     from fidgpt.interop.levanter import Mapped, read_levanter
@@ -14,6 +15,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "chat": ("chat", "use_distillation"),
             "directives_from": ("directives_of",),
             "hugging_face": ("from_hf", "load_hf", "save_hf"),
             "levanter": ("Mapped", "read_levanter"),
@@ -24,6 +26,7 @@ else:
 
 __all__ = [
     "Mapped",
+    "chat",
     "directives_of",
     "from_hf",
     "load_hf",
@@ -31,5 +34,6 @@ __all__ = [
     "read_targets",
     "read_torchtitan",
     "save_hf",
+    "use_distillation",
     "write_targets",
 ]

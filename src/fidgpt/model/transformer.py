@@ -2,11 +2,12 @@
 
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper
@@ -46,9 +47,23 @@ class LanguageModel(nn.Module):
     division: Division | None = None
     stream_dtype: torch.dtype | None = None
 
-    def context_of(self, tokens: Tokens) -> AttentionContext:
-        """Return the context of those tokens of whole rows that this process computes."""
+    def context_of(
+        self,
+        tokens: Tokens,
+        *,
+        counted: Bool[Tensor, "batch seq"] | None = None,
+        real: Bool[Tensor, "batch seq"] | None = None,
+    ) -> AttentionContext:
+        """Return the context of those tokens of whole rows that this process computes.
+
+        Args:
+          tokens: of whole rows.
+          counted: as in `AttentionContext`.
+          real: as in `AttentionContext`.
+        """
         ctx = self.layout(tokens)
+        if counted is not None or real is not None:
+            ctx = replace(ctx, counted=counted, real=real)
         return ctx if self.division is None else self.division(ctx, tokens)
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
@@ -71,6 +86,10 @@ class LanguageModel(nn.Module):
         """
         if self.counts_computed:
             self.features(tokens, ctx)
+
+    def computed_columns(self, seq_len: int) -> Mapping[int, int]:
+        """Return of how many columns of rows modules get a context, and how far ahead they read."""
+        return {seq_len: 0}
 
     @property
     def counts_computed(self) -> bool:

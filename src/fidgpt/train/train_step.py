@@ -37,6 +37,8 @@ __all__ = ["StepSettings", "TrainStep"]
 class StepSettings(Protocol):
     """What a step uses of a run; see the attributes of `Trainer`."""
 
+    seed: int
+    weights: Callable[[LanguageModel], None] | None
     stream: TrainingStream
     batch_size: int
     micro_batch_size: int | None
@@ -54,6 +56,9 @@ class TrainStep:
     gradients, such as a pipeline, overrides `backward`. `index` is the number of the step from 0,
     which chooses its rows and its learning rate.
     """
+
+    def begin(self, run: StepSettings) -> None:
+        """Prepare what else `objective` needs of a run, such as other models."""
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the loss of a micro-batch.
@@ -99,6 +104,7 @@ class TrainStep:
                 size=run.micro_batch_size,
                 device=parallel.device,
                 division=state.replica.division,
+                columns=state.replica.computed_columns(rows.tokens.shape[1] - 1),
             )
         number = self._most_micro_batches(run, index + state.shift, len(parts))
         parts = self.padded(run, parts, number)
@@ -234,7 +240,9 @@ class TrainStep:
           part: the micro-batch.
           share: by which losses are scaled; None if the micro-batch is the whole batch.
         """
-        return state.module(part.batch.tokens, part.batch.counted, share)
+        batch = part.batch
+        real = () if batch.real is None else (batch.real,)
+        return state.module(batch.tokens, batch.counted, share, *real)
 
     def collect_gradients(
         self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None

@@ -420,6 +420,7 @@ class Trainer:
     def init_state(self) -> TrainState:
         """Return the state at step 0 for the model as it is, which has memory."""
         replica = self.parallel.replica(self.model, self.precision)
+        self.step.begin(self)
         objective = self.step.objective(replica, self.loss)
         optimizer = make_optimizer(self.optimizer, self.groups(self.model), parallel=self.parallel)
         return TrainState(
