@@ -65,6 +65,7 @@ SETTINGS: Mapping[str, str] = {
     "top_groups": "topk_group",
     "route_scale": "routed_scaling_factor",
 }
+KNOWN = ("head_dim", "qk_head_dim")  # sums and names of other sizes
 FIXED: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "moe_layer_freq": (1,),

@@ -44,6 +44,7 @@ HUB = Family(
     },
     defaults={"max_position_embeddings": 4096},
     constants={"num_nextn_predict_layers": 0},
+    known=deepseek.KNOWN,
     ignored=("model.layers.61.*",),
 )
 

@@ -11,7 +11,7 @@ import fiddle as fdl
 from fidgpt.configs import gemma
 from fidgpt.configs.hub import QK_NORMS, Family
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL, SLIDING
+from fidgpt.configs.windows import FULL, PERIODS, SLIDING, periodic_layers
 from fidgpt.fiddlers import use_qk_norm
 from fidgpt.graph import swap_all
 from fidgpt.model import LinearScaling, OffsetRMSNorm, RMSNorm, RoPE
@@ -52,6 +52,8 @@ HUB = Family(
     tensors={**gemma.TENSORS, **QK_NORMS},
     fixed={**gemma.FIXED, "attn_logit_softcapping": (None,)},
     readings={**gemma.READINGS, "local_theta": _local_theta},
+    defaults={"layer_types": partial(periodic_layers, period=6)},
+    known=PERIODS,
     ignored=("*vision_tower.*", "*multi_modal_projector.*"),  # of the multimodal sizes
     whole_heads=True,
 )

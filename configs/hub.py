@@ -69,6 +69,7 @@ class Family:
       aliases: other names of keys of `settings`, in files or in `rope_parameters`.
       constants: keys that are written with these values but not read, as they only concern
         training.
+      known: other keys of files, which `defaults` read, or which have no effect.
       ignored: patterns of names of other tensors in files, which are not read.
       whole_heads: whether num_heads must divide hidden_dim.
     """
@@ -84,6 +85,7 @@ class Family:
     readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+    known: Sequence[str] = ()
     ignored: Sequence[str] = ()
     whole_heads: bool = False
 

@@ -70,6 +70,7 @@ HUB = Family(
         "max_position_embeddings": 32_768,
         "sliding_window": 4096,
     },
+    known=("max_window_layers", "shared_expert_intermediate_size", "use_qk_norm"),
     readings={"dense_layers": _dense_layers, "every": lambda _: 1},
 )
 

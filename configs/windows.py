@@ -1,7 +1,7 @@
 """Sliding windows by layer."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import fiddle as fdl
 
@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 # The names of both kinds of layers in config.json.
 SLIDING, FULL = "sliding_attention", "full_attention"
+# Keys of config.json with the distance of layers without a window, where it has no layer types.
+PERIODS = ("sliding_window_pattern", "_sliding_window_pattern")
 
 
 def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequence[str]) -> None:
@@ -41,6 +43,12 @@ def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | Non
 def sliding_from(layer: int, num_layers: int) -> list[str]:
     """Return layer types with full attention before `layer`, and sliding windows from there on."""
     return [SLIDING if i >= layer else FULL for i in range(num_layers)]
+
+
+def periodic_layers(found: Mapping[str, Any], *, period: int) -> list[str]:
+    """Return layer types with a window in all layers but every n-th, by keys of config.json."""
+    every = next(filter(None, map(found.get, PERIODS)), period)
+    return [SLIDING if (i + 1) % every else FULL for i in range(found["num_hidden_layers"])]
 
 
 def shortest_period(pattern: Sequence[T]) -> Sequence[T]:

@@ -19,18 +19,24 @@ from fidgpt.graph import ConfigError, suggest
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json, unknown_codes
+from fidgpt.interop.hugging_face.keys import EXPERTS, other_values
 from fidgpt.model import LanguageModel, LinearScaling, Llama3Scaling, RoPEScaling, YaRN
 
 HubConfig = dict[str, Any]  # the content of config.json
 Settings = dict[str, Any]  # arguments of a family's config
 
-# The modules in configs/ whose HUB describes a family, in the order in which `save_hf` tries them.
+# The modules in configs/ with families, in the order in which `save_hf` tries them.
 _MODULES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3"),
     *("deepseek2", "deepseek3", "olmo2", "smollm", "gpt_oss", "gpt2"),
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
 )
-FAMILIES: tuple[Family, ...] = tuple(import_module(f"fidgpt.configs.{one}").HUB for one in _MODULES)
+FAMILIES: tuple[Family, ...] = tuple(
+    family
+    for name in _MODULES
+    for family in vars(import_module(f"fidgpt.configs.{name}")).values()
+    if isinstance(family, Family)
+)
 
 _GEMMA3 = "gemma3_text"  # has one RoPE for each kind of layer
 _LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
@@ -41,7 +47,6 @@ _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped")
 _PARTIAL = "partial_rotary_factor"
 _IN_ROPE = {"rope_theta", _PARTIAL}
-_FIXED = {_PARTIAL: (None, 1.0)}  # of every family that has no setting for it
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
 _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
@@ -105,6 +110,8 @@ def read_config(directory: Path) -> HubConfig:
         found |= text
     if not isinstance(found.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
+    if found["model_type"] == "mistral" and "layer_types" in found:
+        found["model_type"] = "ministral"  # as transformers reads it
     family = families().get(found["model_type"])
     aliases = {} if family is None else family.aliases
     found |= {key: found[one] for one, key in aliases.items() if one in found.keys() - _IN_ROPE}
@@ -112,14 +119,8 @@ def read_config(directory: Path) -> HubConfig:
         found |= {aliases.get(key, key): value for key, value in _rope(found).items()}
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from None
-    every = found.get("sliding_window_pattern") or found.get("_sliding_window_pattern")
-    if found["model_type"] == _GEMMA3 and isinstance(every, int) and not found.get("layer_types"):
-        layers = found.get("num_hidden_layers")
-        count = layers if isinstance(layers, int) else every
-        found["layer_types"] = [SLIDING if (i + 1) % every else FULL for i in range(count)]
-    keys = ("num_experts", "num_local_experts")  # of the hub, and of transformers 5
-    experts = [found[key] for key in keys if key in found]
-    return {key: experts[0] for key in keys if experts} | found
+    experts = [found[key] for key in EXPERTS if key in found]
+    return {key: experts[0] for key in EXPERTS if experts} | found
 
 
 def _rope(found: HubConfig) -> HubConfig:
@@ -161,7 +162,7 @@ def settings_of(family: Family, found: HubConfig) -> Settings:
     Raises:
       ConfigError: something is missing, or cannot be computed; a line for each.
     """
-    wrong = [*_other_values(family, found), *unknown_codes(found)]
+    wrong = [*other_values(family, found), *unknown_codes(found)]
     settings: Settings = {}
     for name, key in family.settings.items():
         try:
@@ -212,14 +213,6 @@ def _checked(key: str, value: Any, hint: Any) -> Any:
     if not fits(value, hint):
         raise ConfigError(f"{key}={value!r:.60} must be {name_of(hint)}")
     return value
-
-
-def _other_values(family: Family, found: HubConfig) -> Iterator[str]:
-    own = family.settings.values()
-    for key, allowed in (_FIXED | dict(family.fixed)).items():
-        if key in found and found[key] not in allowed and key not in own:
-            ours = " or ".join(repr(one) for one in allowed)
-            yield f"{key} is {found[key]!r:.60}, and fidgpt's {family.model_type} computes {ours}"
 
 
 def _contradictions(family: Family, settings: Settings) -> Iterator[str]:
