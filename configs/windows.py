@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 import fiddle as fdl
 
 from fidgpt.fiddlers.patterns import repeated
-from fidgpt.tags import Window
+from fidgpt.model import RoPE
+from fidgpt.tags import HeadDim, Window
 from fidgpt.train import Trainer
 
 T = TypeVar("T")
@@ -27,6 +28,28 @@ def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequenc
     cfg.model.blocks = repeated(cfg.model.blocks, len(windows))
     for block, one in zip(cfg.model.blocks, windows, strict=True):
         block.attention.window = None if one is None else Window.new(one)
+
+
+def rotate_in_windows_only(cfg: fdl.Config[Trainer]) -> None:
+    """Use no RoPE in layers without a window, unless no layer has one."""
+    if any(block.attention.window is not None for block in cfg.model.blocks):
+        for block in cfg.model.blocks:
+            if block.attention.window is None:
+                block.attention.rope = None
+
+
+def rotate_in_windows_by(cfg: fdl.Config[Trainer], theta: float) -> None:
+    """Use an unscaled RoPE with another base in layers with a window."""
+    local = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=theta)
+    for block in cfg.model.blocks:
+        if block.attention.window is not None:
+            block.attention.rope = local
+
+
+def theta_in_windows(model: Any) -> float:
+    """Return the base of the RoPE of a model's layers with a window."""
+    attentions = (block.attention for block in model.blocks)
+    return next(one.rope.theta for one in attentions if one.window is not None)
 
 
 def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | None]:

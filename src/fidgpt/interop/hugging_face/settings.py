@@ -30,6 +30,7 @@ _MODULES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3"),
     *("deepseek2", "deepseek3", "olmo2", "smollm", "gpt_oss", "gpt2"),
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
+    *("near_llama", "mixtures"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     family
@@ -376,8 +377,18 @@ def _num_kv_heads(model: Any) -> int:
     return attention.num_heads if is_latent else attention.num_kv_heads
 
 
+def _input_of(attention: Any) -> Any:
+    """Return a projection that has a bias if those of the input have."""
+    return getattr(attention, "key", attention.out)
+
+
 def _expert_width(model: Any) -> int:
     return _mixture(model).experts.down.shape[2]
+
+
+def _shared_width(model: Any) -> int:
+    shared = _mixture(model).shared
+    return 0 if shared is None else shared.up.out_features
 
 
 def _dense_width(model: Any) -> int:
@@ -417,7 +428,8 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "logit_scale": "unembedding.scale",
     "parallel": lambda model: isinstance(model.blocks[0], library.ParallelBlock),
     "rotary_share": lambda model: _rope_of(model).rotary_dim / _rope_of(model).head_dim,
-    "attention_bias": lambda model: model.blocks[0].attention.out.bias is not None,
+    "attention_bias": lambda model: _input_of(model.blocks[0].attention).bias is not None,
+    "attention_out_bias": lambda model: model.blocks[0].attention.out.bias is not None,
     "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,
     "window": lambda model: next(filter(None, _each(model, "window")), None),
     "layer_types": lambda model: [SLIDING if one else FULL for one in _each(model, "window")],
@@ -427,7 +439,7 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "top_k": lambda model: _mixture(model).router.top_k,
     "normalize": lambda model: _mixture(model).router.normalize,
     "expert_ffn_dim": _expert_width,
-    "num_shared": lambda model: _mixture(model).shared.up.out_features // _expert_width(model),
+    "num_shared": lambda model: _shared_width(model) // _expert_width(model),
     "first_dense": lambda model: next(iter(_mixtures(model)), len(model.blocks)),
     "num_groups": lambda model: getattr(_mixture(model).router.groups, "num_groups", 1),
     "top_groups": lambda model: getattr(_mixture(model).router.groups, "top_groups", 1),
