@@ -20,7 +20,15 @@ from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json, unknown_codes
 from fidgpt.interop.hugging_face.keys import EXPERTS, other_values
-from fidgpt.model import LanguageModel, LinearScaling, Llama3Scaling, RoPEScaling, YaRN
+from fidgpt.model import (
+    DynamicNTKScaling,
+    LanguageModel,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    RoPEScaling,
+    YaRN,
+)
 
 HubConfig = dict[str, Any]  # the content of config.json
 Settings = dict[str, Any]  # arguments of a family's config
@@ -41,7 +49,13 @@ FAMILIES: tuple[Family, ...] = tuple(
 
 _GEMMA3 = "gemma3_text"  # has one RoPE for each kind of layer
 _LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
-_SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling, "yarn": YaRN}  # by the rope_type
+_SCALINGS = {  # by the rope_type
+    "linear": LinearScaling,
+    "llama3": Llama3Scaling,
+    "yarn": YaRN,
+    "longrope": LongRoPE,
+    "dynamic": DynamicNTKScaling,
+}
 _KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
@@ -51,6 +65,7 @@ _IN_ROPE = {"rope_theta", _PARTIAL}
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
 _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
+_ROPE_KEYS |= {"short_factor", "long_factor"}
 
 
 class UnknownScaling(ConfigError):
@@ -244,10 +259,14 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
         return None
     if kind not in _SCALINGS:
         raise ConfigError(
-            f"rope_scaling is of type {kind!r}, and fidgpt knows linear, llama3, yarn"
+            f"rope_scaling is of type {kind!r}, and fidgpt knows {', '.join(_SCALINGS)}"
         )
+    if kind == "dynamic":  # which transformers counts from here, whatever the mapping says
+        rope = {key: value for key, value in rope.items() if key != _LENGTH}
     rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
     scaling = _SCALINGS[kind]
+    if kind == "longrope" and seq_len and rope.get(_LENGTH):
+        rope.setdefault("factor", seq_len / rope[_LENGTH])
     arguments: dict[str, Any] = {}
     for name in _names(scaling):
         key = _KEYS.get(name, name)
@@ -257,6 +276,9 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
             raise ConfigError(f"rope_scaling of type {kind!r} lacks {key!r}")
     if kind == "yarn":
         arguments["amplitude"], arguments["sharpness"] = _amplitude(rope)
+    elif kind == "longrope":
+        key = _AMPLITUDES[0]
+        arguments["amplitude"] = _checked(f"rope_scaling.{key}", rope.get(key), float | None)
     elif rope.get(_SHARPNESS):
         raise ConfigError(f"rope_scaling of type {kind!r} has {_SHARPNESS}, which only YaRN has")
     return fdl.Config(scaling, **arguments)
@@ -306,6 +328,8 @@ def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any]
         if type(scaling) is function:
             found = {_KEYS.get(name, name): getattr(scaling, name) for name in _names(function)}
             found["rope_type"] = kind
+            if isinstance(scaling, LongRoPE):
+                found["attention_factor"] = scaling.amplitude
             return found | (_sharpness_keys(scaling) if isinstance(scaling, YaRN) else {})
     raise UnknownScaling(f"config.json has no form for the RoPE scaling {type(scaling).__name__}")
 
@@ -360,7 +384,8 @@ def _rope_of(model: Any) -> Any:
     """Return the RoPE of the first layer without a window, or of the first that has one."""
     ropes = zip(_each(model, "window"), _each(model, "rope"), strict=True)
     found = [(window is not None, rope) for window, rope in ropes if rope is not None]
-    return next(rope for _, rope in sorted(found, key=itemgetter(0)))
+    rope = next(rope for _, rope in sorted(found, key=itemgetter(0)))
+    return getattr(rope, "rotation", rope)
 
 
 def _mixtures(model: Any) -> dict[int, Any]:
