@@ -30,6 +30,7 @@ from fidgpt.data.tokenizers import Tokenizer
 __all__ = ["PreferencePair", "Preferences", "pairs"]
 
 _SIDES = ("chosen", "rejected")
+_COLUMNS = {"response_j": "chosen", "response_k": "rejected"}  # of StackExchange's pairs
 
 
 class Preferences(Conversations):
@@ -60,6 +61,7 @@ class Preferences(Conversations):
         """
         with naming_place(place):
             row = row if isinstance(row, Mapping) else {}
+            row = {_COLUMNS.get(name, name): value for name, value in row.items()}
             if not all(row.get(side) for side in _SIDES):
                 raise DataError(
                     f"holds no pair, but the fields {', '.join(map(str, row)) or 'none'}: it needs "
