@@ -10,6 +10,7 @@ from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
+from fidgpt.interop.directives_from import bring_about
 from fidgpt.interop.levanter import Mapped
 from fidgpt.interop.levanter_model import shown
 
@@ -50,6 +51,7 @@ class _Recipe:
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.left = dict(document)
         self.directives: list[str] = []
+        self.wanted: dict[str, Any] = {}
         self.unmapped: list[str] = []
 
     def section(self, key: str) -> tuple[str, dict[str, Any]]:
@@ -64,8 +66,8 @@ class _Recipe:
         self.directives.append(f"fiddler:{name}" + (f"({text})" if text else ""))
 
     def set(self, path: str, value: Any) -> None:
-        """Add a directive that sets a value."""
-        self.directives.append(f"set:{path}={value}")
+        """Ask for a value, which may be there already."""
+        self.wanted[path] = value
 
     def note(self, key: str, value: Any, why: str) -> None:
         """Record what has no equivalent, or another one."""
@@ -113,7 +115,8 @@ def read_torchtune(text_or_path: str | Path) -> Mapped:
     for key, value in recipe.left.items():
         if key not in _ELSEWHERE and value not in (None, False):
             recipe.note(key, value, "fidgpt has no equivalent")
-    return Mapped(recipe.directives, recipe.unmapped)
+    directives = bring_about(recipe.directives, [*recipe.wanted.items()])
+    return Mapped(directives, recipe.unmapped)
 
 
 def _named_config(component: str) -> str:
@@ -181,7 +184,7 @@ def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
         raise ConfigError(f"fidgpt has no equivalent of the dataset {component or 'none':.80}.")
     split = re.fullmatch(r"train\[:(\d+)%\]", str(arguments.get("split")))
     recipe.set("data.corpus.validation_fraction", round(1 - int(split[1]) / 100, 2) if split else 0)
-    if not split:
+    if not split and dpo is None:
         recipe.directives.append("set:evaluators={}")
     if name in _ALPACA and not arguments.get("packed"):
         recipe.note("dataset.packed", False, "conversations are packed, and do not see each other")
@@ -219,9 +222,8 @@ def _optimizer(recipe: _Recipe) -> None:
         recipe.note("optimizer", component, "replaced by AdamW")
     elif name != "AdamW":
         raise ConfigError(f"fidgpt has no equivalent of the optimizer {component or 'none':.80}.")
-    recipe.fiddle("use_adamw")
     recipe.set("optimizer.lr", float(arguments.get("lr", 1e-3)))
-    recipe.set("optimizer.betas", tuple(arguments.get("betas", (0.9, 0.999))))
+    recipe.set("optimizer.betas", list(arguments.get("betas", (0.9, 0.999))))
     recipe.set("optimizer.eps", float(arguments.get("eps", 1e-8)))
     recipe.set("optimizer.weight_decay", float(arguments.get("weight_decay", 0.01)))
     recipe.directives.append("use:groups=ParameterGroups([])")  # all weights decay
