@@ -85,6 +85,7 @@ from fidgpt.fiddlers.parallel import (
     use_fsdp,
     use_hsdp,
     use_mesh,
+    use_pipeline,
     use_sequence_parallel,
     use_ulysses,
 )
@@ -225,6 +226,7 @@ __all__ = [
     "use_offset_norm",
     "use_packing",
     "use_parallel_block",
+    "use_pipeline",
     "use_polynomial",
     "use_post_norm",
     "use_pre_norm",

@@ -9,16 +9,18 @@ from fidgpt.parallel import (
     MeshParallel,
     SequenceParallel,
     TensorParallel,
+    TorchSchedule,
     UlyssesContext,
 )
-from fidgpt.tags import ContextSize, ReplicateSize, ShardSize, TensorSize
-from fidgpt.train import Trainer
+from fidgpt.tags import ContextSize, PipelineSize, ReplicateSize, ShardSize, TensorSize
+from fidgpt.train import PipelineStep, Trainer
 
 _SIZES = {
     "replicate": ReplicateSize,
     "shard": ShardSize,
     "context": ContextSize,
     "tensor": TensorSize,
+    "pipeline": PipelineSize,
 }
 
 
@@ -46,8 +48,9 @@ def use_mesh(
     shard: int | None = None,
     context: int | None = None,
     tensor: int | None = None,
+    pipeline: int | None = None,
 ) -> None:
-    """Divide rows, weights, sequences and matrix products over a mesh of processes.
+    """Divide rows, weights, sequences, matrix products and layers over a mesh of processes.
 
     The product of the sizes is the number of processes; one size may be -1, for those that are
     left. Sizes that are not given stay as they are: 1, unless something else sets them.
@@ -58,6 +61,7 @@ def use_mesh(
       shard: processes that share the weights of one copy (FSDP), each with its own rows.
       context: processes that share the tokens of each sequence.
       tensor: processes that share each matrix product.
+      pipeline: processes that share the layers of one copy; see `use_pipeline`.
     """
     if fdl.get_callable(cfg.parallel) is not MeshParallel:
         cfg.parallel = graph.swapped(cfg.parallel, MeshParallel)
@@ -66,9 +70,30 @@ def use_mesh(
         cfg.parallel.context = fdl.Config(GatheredContext)
         for name, tag in _SIZES.items():
             fdl.add_tag(cfg.parallel.mesh, name, tag)
-    for name, size in zip(_SIZES, (replicate, shard, context, tensor), strict=True):
+    sizes = (replicate, shard, context, tensor, pipeline)
+    for name, size in zip(_SIZES, sizes, strict=True):
         if size is not None:
             setattr(cfg.parallel.mesh, name, size)
+    if pipeline is not None and fdl.get_callable(cfg.step) is not PipelineStep:
+        use_pipeline(cfg)
+
+
+def use_pipeline(
+    cfg: fdl.Config[Trainer], schedule: str = "1f1b", stages_per_rank: int | None = None
+) -> None:
+    """Pass micro-batches through processes that have a part of the layers each.
+
+    It takes effect with `use_mesh(pipeline=...)`, which may come before or after it, and which uses
+    `1f1b` without it. `set:step.stages=[...]` sets the number of layers of each stage.
+
+    Args:
+      cfg: the graph to change.
+      schedule: gpipe, 1f1b, interleaved, breadth_first, zero_bubble, zero_bubble_v or dual_pipe_v.
+      stages_per_rank: of each process; None for the least that the schedule takes.
+    """
+    use_mesh(cfg)
+    cfg.step = graph.swapped(cfg.step, PipelineStep)
+    cfg.step.schedule = fdl.Config(TorchSchedule, schedule, stages_per_rank=stages_per_rank)
 
 
 def use_ulysses(cfg: fdl.Config[Trainer]) -> None:

@@ -43,6 +43,22 @@ def mesh(*, sequence: bool = False, ulysses: bool = False, **sizes: int) -> Fidd
     return use
 
 
+def pipeline(schedule: str = "1f1b", **sizes: int) -> Fiddler:
+    """Return the change to a pipeline, whose micro-batches have one row.
+
+    Args:
+      schedule: of the pipeline.
+      sizes: of the axes, of which `pipeline` defaults to 2.
+    """
+
+    def use(cfg: fdl.Config) -> None:
+        fiddlers.use_mesh(cfg, **{"pipeline": 2, **sizes})
+        fiddlers.use_pipeline(cfg, schedule)
+        cfg.micro_batch_size = 1
+
+    return use
+
+
 def both(*changes: Fiddler) -> Fiddler:
     """Return changes as one."""
 
@@ -71,6 +87,12 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "ulysses": mesh(context=2, ulysses=True),
         "shard": mesh(shard=2),
         "replicate": mesh(replicate=2),
+        "pipeline": pipeline(),
+        "gpipe": pipeline("gpipe"),
+        "interleaved": pipeline("interleaved"),
+        "zero_bubble": pipeline("zero_bubble"),
+        "zero_bubble_v": pipeline("zero_bubble_v"),
+        "dual_pipe_v": pipeline("dual_pipe_v"),
     },
     4: {
         "tensor": mesh(tensor=4),
@@ -89,8 +111,15 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "shard_ulysses": mesh(shard=2, context=2, ulysses=True),
         "replicate_context": mesh(replicate=2, context=2),
         "replicate_ulysses": mesh(replicate=2, context=2, ulysses=True),
+        "pipeline": pipeline(pipeline=4),
+        "pipeline_replicate": pipeline("zero_bubble_v", replicate=2),
+        "pipeline_shard": pipeline("zero_bubble", shard=2),
+        "pipeline_tensor": pipeline("zero_bubble", tensor=2),
+        "pipeline_sequence": both(pipeline(tensor=2), fiddlers.use_sequence_parallel),
+        "pipeline_context": pipeline("interleaved", context=2),
     },
     8: {
+        "pipeline_shard_tensor": pipeline("interleaved", shard=2, tensor=2),
         "shard_context_tensor": mesh(shard=2, context=2, tensor=2),
         "shard_ulysses_sequence": mesh(shard=2, context=2, tensor=2, sequence=True, ulysses=True),
     },
@@ -127,6 +156,13 @@ def shallow(name: str) -> fdl.Config:
     cfg = shrunk(name)
     cfg.model.first_blocks, cfg.model.blocks = cfg.model.first_blocks[:1], cfg.model.blocks[-2:]
     cfg.model.num_layers = len(cfg.model.first_blocks) + len(cfg.model.blocks) + 1
+    return cfg
+
+
+def shallow_with(name: str, change: Fiddler) -> fdl.Config:
+    """The same, changed."""
+    cfg = shallow(name)
+    change(cfg)
     return cfg
 
 
@@ -169,6 +205,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "mixtral": partial(shrunk, "mixtral_8x7b"),
     "olmo2": partial(shrunk, "olmo2_7b"),
     "lora": partial(base, fiddlers.use_lora),
+    "deepseek_mtp": partial(shallow_with, "deepseek_v3", fiddlers.use_mtp),
     "narrow": partial(base, fiddlers.use_lora, narrow),
     "mtp": partial(base, fiddlers.use_mtp),
     "packing": partial(base, fiddlers.use_packing, fiddlers.use_document_mask),
@@ -213,16 +250,24 @@ def load(model: nn.Module) -> None:
 
 
 def batch() -> data.Batch:
-    """Rows of some documents; the tokens that count in the loss are not alike in number."""
+    """Rows of some documents; the tokens that count in the loss, or are real, differ in number."""
     tokens = torch.randint(0, 256, (ROWS, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
     tokens[0, [3, 15]] = tokens[2, 9] = END_OF_TEXT
-    counted = torch.arange(SEQ_LEN + 1) < torch.tensor([[20], [25], [9], [14]])
-    return data.Batch(tokens, counted)
+    columns = torch.arange(SEQ_LEN + 1)
+    counted = columns < torch.tensor([[20], [25], [9], [14]])
+    real = columns < torch.tensor([[SEQ_LEN + 1], [25], [11], [14]])
+    return data.Batch(tokens, counted, real)
 
 
 def built(family: str, change: Fiddler | None = None) -> train.Trainer:
-    """A run of a family, on the mesh that a change makes, or on one process."""
+    """A run of a family, on the mesh that a change makes, or on one process.
+
+    A family may be followed by a number of layers, as in `lora+4`.
+    """
+    family, _, num_layers = family.partition("+")
     cfg = FAMILIES[family]()
+    if num_layers:
+        cfg.model.num_layers = int(num_layers)
     cfg.seq_len, cfg.batch_size = SEQ_LEN, ROWS
     if change is not None:
         change(cfg)
@@ -267,7 +312,7 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
 def measuring(change: Fiddler | None = None) -> train.Trainer:
     """A run that is evaluated on sequences of a length that two does not divide."""
     cfg = FAMILIES["packing"]()
-    cfg.seq_len = SEQ_LEN
+    cfg.seq_len, cfg.model.num_layers = SEQ_LEN, 3
     cfg.evaluators["validation"].data.seq_len = SEQ_LEN + 3
     if change is not None:
         change(cfg)
@@ -296,6 +341,7 @@ SAVED: dict[str, Fiddler] = {
     "tensor": mesh(tensor=4),
     "shard_tensor": mesh(shard=2, tensor=2),
     "replicate_sequence": mesh(replicate=2, tensor=2, sequence=True),
+    "pipeline_shard": pipeline(shard=2),
 }
 OPTIMIZERS: dict[str, Fiddler] = {
     "adamw": lambda cfg: None,

@@ -329,7 +329,7 @@ def moved(width: int, *changes: Callable[[fdl.Config], None]) -> float:
     return float((stream[-1] - stream[0]).square().mean().sqrt())
 
 
-WIDTHS = (64, 256)
+WIDTHS = (32, 128)
 MUP = partial(fiddlers.use_mup, base_dim=32, base_head_dim=16)
 
 

@@ -64,6 +64,13 @@ class ReadsOnPurpose(Protocol):
 
 
 @runtime_checkable
+class TakesContext(Protocol):
+    """An MLP that is called with the context of its tokens too, as mixers are, if true."""
+
+    takes_context: bool
+
+
+@runtime_checkable
 class MaskedModule(Protocol):
     """Reads the keys that a mask allows, and not all earlier ones."""
 

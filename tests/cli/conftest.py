@@ -10,7 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
-from fidgpt.cli import app, train
+from fidgpt.cli import app, sweep, train
 from fidgpt.compose import index
 from fidgpt.compose.index_build import build_index, write
 from fidgpt.sweep.runners import jobs
@@ -37,7 +37,9 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
         flags.FLAGS.unparse_flags()
         with flagsaver.flagsaver():
             try:
-                status = app.call(main, app.parse_flags(sys.argv)[1:])
+                takes = main in (train.main, sweep.main)
+                words = app.parse_flags(sys.argv, takes_directives=takes)
+                status = app.call(main, words[1:])
             except SystemExit as exit_:
                 status = int(exit_.code or 0)
         flags.FLAGS.unparse_flags()

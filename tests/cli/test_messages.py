@@ -97,7 +97,7 @@ ON_THE_COMMAND_LINE = [
     ("a number that torch refuses", ["--config=fiddler:use_sgd", "--config=set:optimizer.lr=-1"]),
     ("a flag of Fiddle's", ["--fiddler=make_large"]),
     ("a misspelt flag", ["--confg=config:debug"]),
-    ("what is no flag", ["make_large"]),
+    ("a misspelt word", ["make_lage"]),
     ("a run that there is not", ["--resume=runs/none"]),
     ("a run and a change", ["--resume=runs/none", "--config=set:seed=1"]),
 ]

@@ -150,7 +150,7 @@ def test_a_bisection_names_the_difference(
     [
         (["--sweep=tag:NumKVHeads=1,2"], "--sweep is wrong:\n  --sweep=tag:NumKVHeads=1,2"),
         (["--sweep=tag:LearningRate=1e-3,fast"], "--sweep is wrong:\n  --sweep=tag:Learn"),
-        ([RATES, "stray"], "'stray' is not a flag."),
+        ([RATES, "stray"], "there is no config, fiddler, file or run 'stray'."),
         ([RATES, "--objective=max"], "--objective=max must name a metric"),
         ([RATES, "--print=json"], "--print=json shows one config"),
         ([RATES, "--ablate="], "--ablate= leaves nothing out"),

@@ -110,7 +110,7 @@ def test_a_config_that_could_not_be_read_back_does_not_start(
         (["--nosuch", "--", "--seed"], "error: there is no flag --nosuch."),
         (["--resume_step=x"], "error: --resume_step=x: invalid literal for int()"),
         (["--until_step=0"], "error: --until_step=0: 0 is not a positive integer"),
-        (["--config=“set:seed=1", "a”"], "error: 'a”' is not a flag. Config changes go into --co"),
+        (["--config=“set:seed=1", "a”"], "error: there is no config, fiddler, file or run 'a”'."),
         (["--print=toml"], "error: --print=toml: value should be one of "),
         (["--config"], "error: Missing value for flag --config"),
         (["--config="], "error: directive 1 is wrong:\n  --config=\n           ^\n  there is no"),

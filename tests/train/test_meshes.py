@@ -98,7 +98,7 @@ def check(number: int, cases: Sequence[str], folder: Path) -> None:
 
 def differences(case: str, one: Mapping[str, Any], ranks: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return a line for everything of a case that is not as on one process."""
-    family = case.split("/")[0]
+    family = case.split("/")[0].partition("+")[0]
     wrong, bound = [], BOUNDS.get(family, BOUND)
     noise = 1e-8 * one["rows"][0]["grad_norm"]  # of gradients that are zero but for rounding
     for rank in ranks:

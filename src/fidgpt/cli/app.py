@@ -16,6 +16,8 @@ from typing import Any
 
 from absl import app, flags
 
+from fidgpt import __version__
+
 MISTAKE = 2  # exit status for what the user can mend
 INTERRUPTED = 130  # as in a shell
 FLAGS = flags.FLAGS
@@ -36,6 +38,7 @@ class _Help(flags.BooleanFlag):
 
 
 flags.DEFINE_flag(_Help())
+flags.DEFINE_bool("version", False, "Print the version of fidgpt.")
 flags.DEFINE_bool("debug", False, "Show where in the code an error was found.")
 flags.DEFINE_multi_string(
     "allow", [], "A package whose functions and classes a saved config may name."
@@ -45,10 +48,14 @@ flags.DEFINE_multi_string(
 )
 
 
-def run(main: Main) -> None:
+def run(main: Main, *, takes_directives: bool = False) -> None:
     """Parse the flags, call `main` with the other arguments, and exit.
 
     A user's error ends in its message and status 2, without a traceback unless --debug.
+
+    Args:
+      main: what the command does.
+      takes_directives: whether words without a flag are directives.
     """
     # Or torch prints stacks of its C++ code where the connection to another process closes.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
@@ -56,7 +63,8 @@ def run(main: Main) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr, may_fail=True)
-    app.run(lambda arguments: sys.exit(call(main, arguments[1:])), flags_parser=parse_flags)
+    parse = partial(parse_flags, takes_directives=takes_directives)
+    app.run(lambda arguments: sys.exit(call(main, arguments[1:])), flags_parser=parse)
 
 
 class SafeStream:
@@ -127,6 +135,9 @@ def _status(main: Main, arguments: list[str]) -> int:
 
             print_help(FLAGS)
             return 0
+        if FLAGS.version:
+            print(f"fidgpt {__version__}")
+            return 0
         if FLAGS.trust or FLAGS.allow:
             from fidgpt.files import trust
 
@@ -169,8 +180,13 @@ def _fail_once(message: str, *, is_config: bool) -> None:
     heartbeat.report(partial(fail, message))
 
 
-def parse_flags(arguments: Sequence[str]) -> list[str]:
-    """Parse a command line, and return what is not a flag; exit if a flag is wrong."""
+def parse_flags(arguments: Sequence[str], *, takes_directives: bool = False) -> list[str]:
+    """Parse a command line, and return what is not a flag; exit if a flag is wrong.
+
+    Where words without a flag are directives, `sys.argv`, which a run records, has them as flags.
+    """
+    if takes_directives:
+        arguments = _with_directives(arguments)
     try:
         return FLAGS(arguments)
     except flags.UnrecognizedFlagError as error:
@@ -180,6 +196,22 @@ def parse_flags(arguments: Sequence[str]) -> list[str]:
     except SystemExit:  # absl ends --helpfull with 1, as if to ask were an error
         sys.exit(0)
     sys.exit(MISTAKE)
+
+
+def _with_directives(arguments: Sequence[str]) -> list[str]:
+    from fidgpt.cli import words
+
+    program, *typed = arguments
+    try:
+        translated = words.with_flags(typed, FLAGS)
+    except ValueError as error:  # a ConfigError
+        fail(str(error))
+        sys.exit(MISTAKE)
+    if {"--print", "--dry_run"} & {word.partition("=")[0] for word in typed}:
+        for line in words.meanings(typed, translated):
+            print(line, file=sys.stderr)
+    sys.argv = [program, *translated]
+    return sys.argv
 
 
 def _unknown_flag(name: str) -> str:

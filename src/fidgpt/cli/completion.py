@@ -8,23 +8,27 @@ import re
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from absl import flags
 
+from fidgpt.__main__ import COMMANDS as PROGRAMS
 from fidgpt.cli.listing import LISTS
+from fidgpt.cli.words import with_flags
 from fidgpt.compose.directives import DIRECTIVES
 from fidgpt.compose.index import Index, index_for
 
 Words = dict[str, str]  # what may follow, with what is shown beside it
 
 COMMANDS = ("train", "sweep", "sample", "evaluate", "export")
-_PROGRAM = re.compile(rf"(?:.*/)?fidgpt[-.](?:cli\.)?({'|'.join(COMMANDS)})")
+_PROGRAM = re.compile(rf"(?:.*/)?fidgpt[-. ](?:cli\.)?({'|'.join(COMMANDS)})")
 _UNFINISHED = tuple("=:./[")  # how words end that are typed on
 _STEP = re.compile(r"[=.\[]")
 _ENTRY = re.compile(r"\['([A-Za-z_]\w*)'\]")
 
-_PROGRAMS = " ".join(f"fidgpt-{name}" for name in COMMANDS)
+_PROGRAM_NAMES = ("fidgpt", *(f"fidgpt-{name}" for name in COMMANDS))
+_PROGRAMS = " ".join(_PROGRAM_NAMES)
 _ASK = f"{shlex.quote(sys.executable)} -P -m fidgpt.cli.completion"
 SCRIPTS = {
     "bash": f"""\
@@ -49,7 +53,7 @@ _fidgpt() {{
     (( $#found[1] )) || _files
 }}
 _fidgpt_python() {{
-    if [[ $LBUFFER == *(train|sweep).py\\ * || $LBUFFER == *-m\\ fidgpt.*\\ * ]]; then
+    if [[ $LBUFFER == *(train|sweep).py\\ * || $LBUFFER == *-m\\ fidgpt*\\ * ]]; then
         _fidgpt
     else
         autoload -Uz +X _python 2>/dev/null && _python "$@" || _default
@@ -64,9 +68,9 @@ function __fidgpt
     {_ASK} fish (commandline -cp | string collect) 2>/dev/null
 end
 function __fidgpt_is_python_of
-    string match -qr '(train|sweep)\\.py |-m fidgpt\\.\\S* ' -- (commandline -cp | string collect)
+    string match -qr '(train|sweep)\\.py |-m fidgpt\\S* ' -- (commandline -cp | string collect)
 end
-complete{"".join(f" -c fidgpt-{name}" for name in COMMANDS)} -f -a '(__fidgpt)'
+complete{"".join(f" -c {name}" for name in _PROGRAM_NAMES)} -f -a '(__fidgpt)'
 complete -c python -c python3 -n __fidgpt_is_python_of -f -a '(__fidgpt)'
 """,
 }
@@ -111,7 +115,8 @@ def candidates(words: Sequence[str], typed: str) -> Words:
     """Return the words that `typed` may become after others on a line; none of another program."""
     command, arguments, folder = _command(words)
     if not command:
-        return {}
+        is_first = bool(words) and Path(words[-1]).name == "fidgpt"
+        return {name: "" for name in PROGRAMS if is_first and name.startswith(typed)}
     sys.path[:0] = folder
     known = _flags_of(command)
     name, equals, value = typed.removeprefix("--").partition("=")
@@ -124,6 +129,8 @@ def candidates(words: Sequence[str], typed: str) -> Words:
         found |= {f"--{one.name}=": one.help for one in with_value}
     elif before is not None and not before.boolean:
         found = _values(before, typed, arguments[:-1])
+    elif "config" in known:
+        found = _words(typed, arguments) | _files(typed)
     else:
         found = _files(typed)
     return {text: " ".join(doc.split()) for text, doc in found.items() if text.startswith(typed)}
@@ -133,7 +140,8 @@ def _command(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
     """The command that a line runs, the words after it, and the folder of its script."""
     for i, word in reversed([*enumerate(words)]):
         script = Path(word).expanduser()
-        if program := _PROGRAM.fullmatch(word):
+        both = f"{words[i - 1]} {word}" if i else ""
+        if program := _PROGRAM.fullmatch(word) or _PROGRAM.fullmatch(both):
             return program[1], list(words[i + 1 :]), []
         is_script = script.name in ("train.py", "sweep.py") and script.is_file()
         if is_script and "fidgpt" in script.read_text(encoding="utf-8", errors="replace"):
@@ -171,8 +179,25 @@ def _values(flag: flags.Flag, typed: str, words: Sequence[str]) -> Words:
     return {word: "" for word in choices if word not in ("true", "false")}
 
 
+def _words(typed: str, words: Sequence[str]) -> Words:
+    """What a word without a flag may become: a name, a directive, or the path of a value.
+
+    Paths and kinds are many: they are offered once a letter is typed.
+    """
+    index, (kind, colon, rest) = _index(words), typed.partition(":")
+    if kind in DIRECTIVES and colon:
+        return _after(f"{kind}:", _directives(kind, rest, index))
+    names = _names(typed, "config", index) | _names(typed, "fiddler", index)
+    if not typed:
+        return names
+    kinds = {f"{one.kind}:": one.help for one in DIRECTIVES.values()}
+    return names | kinds | _directives("set", typed, index) | _names(typed, "tag", index, "=")
+
+
 def _index(words: Sequence[str]) -> Index:
     """The index of the config that a line begins with, or else of the default one."""
+    with suppress(ValueError):  # a ConfigError: a word is wrong
+        words = with_flags(words, flags.FLAGS)
 
     def given(flag: str) -> list[str]:
         lines = "\n".join(words).replace(f"--{flag}\n", f"--{flag}=")

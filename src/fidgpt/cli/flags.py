@@ -73,10 +73,7 @@ def answered(arguments: list[str]) -> bool:
     if arguments:
         from fidgpt.graph import ConfigError
 
-        raise ConfigError(
-            f"{arguments[0]!r} is not a flag. Config changes go into --config, for "
-            "example --config=set:num_steps=200."
-        )
+        raise ConfigError(f"{arguments[0]!r} stands after --, where no directive is read.")
     if FLAGS.completion:
         from fidgpt.cli.completion import SCRIPTS
 

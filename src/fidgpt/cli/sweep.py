@@ -88,7 +88,7 @@ flags.DEFINE_integer(
 
 def run() -> None:
     """Entry point of the command."""
-    app.run(main)
+    app.run(main, takes_directives=True)
 
 
 def main(arguments: list[str]) -> int | None:

@@ -45,7 +45,7 @@ flags.DEFINE_bool("repro", False, "Print needed directives that make this graph 
 
 def run() -> None:
     """Entry point of the command."""
-    app.run(main)
+    app.run(main, takes_directives=True)
 
 
 def main(arguments: list[str]) -> int | None:

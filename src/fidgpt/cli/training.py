@@ -21,7 +21,6 @@ from fidgpt.runs import shrinking, tuning
 from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.consent import require_consent
 from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
-from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Mirror, Trainer, device, mesh_check
 from fidgpt.train.checks import preflight
 from fidgpt.train.estimates.facts import check_resumable, facts_of
@@ -56,7 +55,7 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(composition.resolved, is_loaded=old is not None)
     changes, warnings = reported(composition)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
-    warn([*warnings, *without_effect(composition)])
+    warn(warnings)
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)

@@ -54,7 +54,8 @@ class Block(nn.Module):
       attention_norm: normalizes the input of attention.
       attention: mixes tokens; called with the stream and its context.
       mlp_norm: normalizes the input of the MLP.
-      mlp: computes on each token alone.
+      mlp: computes on each token alone; called with the stream, and with its context too if it
+        declares `takes_context`.
       dropout: probability of dropping an element of either branch in training.
       branch_scale: factor of the output of either branch.
 
@@ -87,7 +88,12 @@ class Block(nn.Module):
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
         x = x + self._branch(self.attention(self.attention_norm(x), ctx))
-        return x + self._branch(self.mlp(self.mlp_norm(x)))
+        return x + self._branch(self._compute(self.mlp_norm(x), ctx))
+
+    def _compute(self, x: Stream, ctx: AttentionContext | None) -> Stream:
+        """Return the output of the MLP, which may need to know which tokens are padding."""
+        takes_context = getattr(self.mlp, "takes_context", False)
+        return self.mlp(x, ctx) if takes_context else self.mlp(x)
 
     def _branch(self, out: Stream) -> Stream:
         """Return the summand of a branch, scaled and with dropout."""
@@ -102,7 +108,7 @@ class PostNormBlock(Block):
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
         x = x + self._branch(self.attention_norm(self.attention(x, ctx)))
-        return x + self._branch(self.mlp_norm(self.mlp(x)))
+        return x + self._branch(self.mlp_norm(self._compute(x, ctx)))
 
 
 class ParallelBlock(Block):
@@ -140,7 +146,7 @@ class ParallelBlock(Block):
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
         attended = self.attention(normed := self.attention_norm(x), ctx)
-        computed = self.mlp(self.mlp_norm(normed if self.has_one_norm else x))
+        computed = self._compute(self.mlp_norm(normed if self.has_one_norm else x), ctx)
         return x + self._branch(attended + computed)
 
 
@@ -185,7 +191,8 @@ class SandwichBlock(Block):
         """Return the stream after this layer."""
         attended = self.attention(self.attention_norm(x), ctx)
         x = x + self._branch(self.attention_out_norm(attended))
-        return x + self._branch(self.mlp_out_norm(self.mlp(self.mlp_norm(x))))
+        computed = self._compute(self.mlp_norm(x), ctx)
+        return x + self._branch(self.mlp_out_norm(computed))
 
 
 class Shared:

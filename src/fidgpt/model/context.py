@@ -73,12 +73,17 @@ class AttentionContext(TokenPositions):
       layer: index of the layer whose cache `update_cache` extends.
       continues: whether the tokens continue a text one by one, so that none attends to later ones,
         whatever the mask.
+      counted: whether the target of each token, the one after it, counts in the loss [batch, seq];
+        None if all do.
+      real: whether each token is no padding [batch, seq]; None if all are.
     """
 
     tokens: Tokens | None = None
     cache: Cache | None = None
     layer: int = 0
     continues: bool = False
+    counted: Bool[Tensor, "batch seq"] | None = None
+    real: Bool[Tensor, "batch seq"] | None = None
     _cached: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def at_layer(self, index: int) -> "AttentionContext":
@@ -93,20 +98,36 @@ class AttentionContext(TokenPositions):
         """Number of tokens of a whole row, some of which other processes may compute."""
         return len(self)
 
-    def columns(self, begin: int, end: int, *, ahead: int = 0) -> "AttentionContext":
+    def columns(self, begin: int, end: int, *, ahead: int = 0, also: int = 0) -> "AttentionContext":
         """Return the context of columns `begin` to `end`, without a cache.
 
         Args:
           begin: first column of the whole row.
           end: the column after the last one.
           ahead: return the tokens that come so many columns after these instead.
+          also: so many columns after each token is another one that has to be no padding either.
         """
-        parts = (self.positions, self.documents, self.tokens)
-        positions, documents, tokens = (
-            None if x is None else x[:, begin + ahead : end + ahead] for x in parts
-        )
-        assert positions is not None
-        return AttentionContext(positions, documents, self.contiguous, tokens)
+        begin, end = begin + ahead, end + ahead
+        parts = self.each_token(lambda x: x[:, begin:end])
+        if also and self.real is not None:
+            parts["real"] = parts["real"] & self.real[:, begin + also : end + also]
+        return AttentionContext(contiguous=self.contiguous, **parts)
+
+    def each_token(self, choose: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """Return what `choose` makes of each attribute that has a number for each token."""
+        parts = {
+            "positions": self.positions,
+            "documents": self.documents,
+            "tokens": self.tokens,
+            "counted": self.counted,
+            "real": self.real,
+        }
+        return {name: choose(x) for name, x in parts.items() if x is not None}
+
+    @property
+    def real_of_rows(self) -> Bool[Tensor, "batch columns"] | None:
+        """Whether each token of whole rows is no padding; None if all are."""
+        return self.real
 
     def own(self, x: Tensor) -> Tensor:
         """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
@@ -328,4 +349,5 @@ def padded(tokens: Tokens, *, present: Tokens) -> AttentionContext:
       present: 1 for tokens and 0 for padding, as in the attention masks of transformers.
     """
     present = present.long()
-    return AttentionContext(present.cumsum(1) * present - 1, tokens=tokens)
+    positions = present.cumsum(1) * present - 1
+    return AttentionContext(positions, tokens=tokens, real=present.bool())

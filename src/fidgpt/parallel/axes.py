@@ -49,6 +49,7 @@ class Axis:
       splits_rows: whether they read different rows of a batch.
       splits_sequences: whether they compute different tokens of the same rows.
       splits_heads: whether they compute different heads of an attention.
+      splits_layers: whether they compute different layers, of the same tokens.
       weights: what they hold of the weights.
       joins_shards: whether FSDP shards weights over them too, where it does so over another axis.
       borrows: neighboring axes whose processes these are, because the axis divides some weights
@@ -60,6 +61,7 @@ class Axis:
     splits_rows: bool = False
     splits_sequences: bool = False
     splits_heads: bool = False
+    splits_layers: bool = False
     weights: Weights = Weights.COPIES
     joins_shards: bool = False
     borrows: tuple[str, ...] = ()
@@ -182,6 +184,11 @@ class MeshSizes:
     def token_copies(self) -> int:
         """Number of processes that compute the same tokens."""
         return self._product(lambda axis: not axis.splits_tokens)
+
+    @property
+    def layer_copies(self) -> int:
+        """Number of processes that compute the same layers of the same tokens."""
+        return self._product(lambda axis: not axis.splits_tokens and not axis.splits_layers)
 
     @property
     def sharding_axes(self) -> tuple[Axis, ...]:

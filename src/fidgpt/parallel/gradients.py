@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.parallel.places import Places
-from fidgpt.placement import held, shard_of
+from fidgpt.placement import held, holders_of, shard_of
 from fidgpt.processes import Processes
 from fidgpt.processes.collectives import all_sum
 
@@ -20,15 +20,20 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], places: Places) -> None
     divided components, and of shards that several processes hold. What counts on the first process
     only gets no gradient on the others. Where the processes of the axis compute different tokens,
     the gradient of what it divides is averaged here: over those with copies of it, and by the
-    number of all that compute different tokens.
+    number of all that compute different tokens. The gradients of a parameter that several stages
+    of a pipeline use are summed over these.
     """
+    parameters = [parameter for parameter in parameters if parameter.grad is not None]
+    _sum_over_holders(parameters)
+    _average_stages(parameters, places)
     buffers: dict[Processes, list[tuple[Tensor, Tensor]]] = {}
     for parameter in parameters:
         shard = shard_of(parameter)
         if shard is None or parameter.grad is None:
             continue
         gradient, axis = held(parameter.grad), shard.axis
-        if (copies := places.averaged_over(parameter)) is not None:
+        copies = places.averaged_over(parameter)
+        if copies is not None and copies is not places.tokens:
             gradient.div_(places.tokens.size)
             if copies.size > 1:
                 buffers.setdefault(copies, []).append((gradient, gradient.flatten().float()))
@@ -48,6 +53,49 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], places: Places) -> None
             if buffer.dim() == 2:
                 own = own[axis.rank * len(buffer) // axis.size]
             gradient.copy_(own.view_as(gradient))
+
+
+_BUCKET = 2**24  # elements that are copied to be sent together
+
+
+def _average_stages(parameters: Sequence[nn.Parameter], places: Places) -> None:
+    """Average gradients over the processes with the same stage and different tokens."""
+    buckets: list[list[Tensor]] = [[]]
+    for parameter in parameters:
+        if places.averaged_over(parameter) is places.tokens and parameter.numel():
+            assert parameter.grad is not None
+            if sum(gradient.numel() for gradient in buckets[-1]) > _BUCKET:
+                buckets.append([])
+            buckets[-1].append(parameter.grad)
+    for bucket in buckets:
+        for gradient, total in zip(bucket, places.tokens.all_reduce(bucket), strict=True):
+            gradient.copy_(total).div_(places.tokens.size)
+
+
+def _sum_over_holders(parameters: Sequence[nn.Parameter]) -> None:
+    """Sum the gradients of each parameter that several processes hold, the same on all of them."""
+    outgoing: list[tuple[int, Tensor]] = []
+    incoming: list[tuple[int, Tensor]] = []
+    summed: list[tuple[Tensor, list[Tensor]]] = []
+    axis = None
+    for parameter in parameters:
+        holders = holders_of(parameter)
+        if holders is None or len(holders.ranks) == 1:
+            continue
+        axis, gradient = holders.axis, held(parameter.grad)
+        if not holders.is_here:
+            continue
+        parts = {rank: torch.empty_like(gradient) for rank in holders.ranks}
+        parts[axis.rank] = gradient
+        others = [(rank, part) for rank, part in parts.items() if rank != axis.rank]
+        outgoing += [(rank, gradient) for rank, _ in others]
+        incoming += others
+        summed.append((gradient, [*parts.values()]))
+    if axis is None:
+        return
+    axis.exchange(outgoing, incoming, like=held(parameters[0].grad))()
+    for gradient, parts in summed:
+        gradient.copy_(sum(parts[1:], parts[0]))
 
 
 @torch.no_grad()
@@ -72,6 +120,12 @@ def norms_of_wholes(norms: Tensor, parameters: Sequence[object]) -> Tensor:
                 for total, norm, shard in zip(whole, each, divided, strict=True)
             ]
         )
+    holders = [holders_of(parameter) for parameter in parameters]
+    if (stages := next(filter(None, holders), None)) is not None:  # then all have some
+        zero = norms.new_zeros(())
+        owned = zip(norms.unbind(), holders, strict=True)
+        own = torch.stack([norm if one and one.is_owner else zero for norm, one in owned])
+        norms = all_sum(own.square(), stages.axis).sqrt()
     return norms
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from fidgpt.parallel.axes import Axis, MeshSizes, Weights, axis_size
 from fidgpt.parallel.context import CONTEXT
+from fidgpt.parallel.pipeline import PIPELINE
 from fidgpt.parallel.tensor import TENSOR
 
 __all__ = ["Mesh"]
@@ -17,6 +18,7 @@ class Mesh(MeshSizes):
     """How many processes each axis of parallelism has; their product is that of the run.
 
     Args:
+      pipeline: processes that share the layers of one copy, on the same tokens.
       replicate: copies of the model, each with its own rows of a batch.
       shard: processes that share the weights, gradients and optimizer state of one copy (FSDP),
         each with its own rows.
@@ -29,6 +31,7 @@ class Mesh(MeshSizes):
       ValueError: a size is neither -1 nor at least 1, or several are -1.
     """
 
+    pipeline: int = axis_size(PIPELINE)
     replicate: int = axis_size(REPLICATE)
     shard: int = axis_size(SHARD)
     context: int = axis_size(CONTEXT)

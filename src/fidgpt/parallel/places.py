@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from fidgpt.parallel.axes import Axis, MeshSizes
-from fidgpt.placement import is_sharded, shard_of
+from fidgpt.placement import holders_of, is_sharded, shard_of
 from fidgpt.processes import Processes
 
 if TYPE_CHECKING:
@@ -62,6 +62,13 @@ class Places:
         )
 
     @property
+    def is_first_of_stage(self) -> bool:
+        """Whether this process is the first of those that compute the same layers and tokens."""
+        grid = self.mesh.grid()
+        copies = [axis for axis in grid if not axis.splits_tokens and not axis.splits_layers]
+        return not place_on(grid, copies, self.world.rank)
+
+    @property
     def passes_together(self) -> bool:
         """Whether processes with different rows communicate in a pass, so that all take as many."""
         return self.fsdp is not None or bool(self.copies)
@@ -73,32 +80,44 @@ class Places:
           tensor: the parameter, or what is divided as it is.
           parameter: with the place of its shard.
         """
-        shard = shard_of(parameter)
+        shard, holders = shard_of(parameter), holders_of(parameter)
         divided = None if shard is None else self._name_of(shard.axis)
-        is_first = is_first_of(self.mesh, divided, is_sharded(tensor), self.world.rank)
-        return is_first and (shard is None or shard.is_owner)
+        stages = None if holders is None else self._name_of(holders.axis)
+        is_first = is_first_of(self.mesh, divided, is_sharded(tensor), self.world.rank, stages)
+        is_owner = all(one is None or one.is_owner for one in (shard, holders))
+        return is_first and is_owner
 
     def averaged_over(self, parameter: object) -> Processes | None:
         """Return who must sum a gradient that is not averaged as those of other parameters are.
 
         That is one of a parameter that an axis divides whose processes compute different tokens:
-        DistributedDataParallel and FSDP average over all of these.
+        DistributedDataParallel and FSDP average over all of these. And it is one of a stage of a
+        pipeline, unless FSDP does: several passes are under way at a time.
         """
         shard = shard_of(parameter)
-        if shard is None or not shard.divides:
-            return None
-        return self.copies.get(self._name_of(shard.axis) or "")
+        if shard is not None and shard.divides:
+            copies = self.copies.get(self._name_of(shard.axis) or "")
+            if copies is not None:
+                return copies
+        is_stage = holders_of(parameter) is not None and self.fsdp is None
+        return self.tokens if is_stage and self.tokens.size > 1 else None
 
     def _name_of(self, processes: Processes) -> str | None:
         return next((name for name, axis in self.axes.items() if axis is processes), None)
 
 
 @functools.lru_cache(maxsize=256)  # asked for every parameter in every step
-def is_first_of(mesh: MeshSizes, divided: str | None, is_sharded: bool, rank: int) -> bool:
+def is_first_of(
+    mesh: MeshSizes, divided: str | None, is_sharded: bool, rank: int, stages: str | None = None
+) -> bool:
     """Return whether a process is the first on all axes that do not divide a parameter."""
     axis = next((axis for axis in mesh.axes() if axis.name == divided), None)
     grid = mesh.grid(axis)
-    others = [one for one in grid if one is not axis and not (is_sharded and one.may_shard)]
+    others = [
+        one
+        for one in grid
+        if one is not axis and one.name != stages and not (is_sharded and one.may_shard)
+    ]
     return not place_on(grid, others, rank)
 
 

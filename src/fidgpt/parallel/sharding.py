@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,22 @@ def without_reduction(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.set_requires_gradient_sync(True)
+
+
+def reduce_next(model: nn.Module, modules: Iterable[nn.Module], *, ends: bool) -> None:
+    """Let the next backward pass of modules inside a sharded model reduce their gradients.
+
+    Args:
+      model: the sharded model.
+      modules: in it.
+      ends: whether to reduce those of what is outside of its blocks, too.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    parts = {part for module in modules for part in module.modules()}
+    for part in {*parts, model} if ends else parts - {model}:
+        if isinstance(part, FSDPModule):
+            part.set_requires_gradient_sync(True, recurse=False)
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

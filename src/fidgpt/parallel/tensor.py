@@ -475,6 +475,8 @@ class SequenceParallel(TensorParallel):
         for run in [[block] for block in dict.fromkeys(blocks)] if repeat else _runs(model, blocks):
             run[0].register_forward_pre_hook(partial(_begin_parts, axis))
             run[-1].register_forward_hook(partial(_end_parts, axis))
+            for block in run[:-1]:
+                vars(block)["stream_parts"] = axis.size
             for block in run:
                 whole = [x for x in block.children() if x not in divided and not is_elementwise(x)]
                 if not any(map(drops, whole)):  # else these would differ

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fidgpt.placement.holders import holders_of, is_absent, shape_of
 from fidgpt.processes.collectives import all_gather, all_sum
 from fidgpt.processes.processes import Processes
 
@@ -130,9 +131,9 @@ def shard_of(parameter: object) -> Shard | None:
 
 
 def placed_like(tensor: T, parameter: object) -> T:
-    """Return a tensor that is divided as a parameter is, with the place of its shard."""
-    if (shard := shard_of(parameter)) is not None:
-        vars(tensor)["shard"] = shard
+    """Return a tensor that is divided as a parameter is, with its shard and holders."""
+    places = {"shard": shard_of(parameter), "holders": holders_of(parameter)}
+    vars(tensor).update({name: place for name, place in places.items() if place is not None})
     return tensor
 
 
@@ -143,7 +144,8 @@ def is_sharded(tensor: object) -> bool:
 
 def is_divided(tensor: object) -> bool:
     """Return whether processes may hold parts of a tensor; the same on all of them."""
-    return is_sharded(tensor) or shard_of(tensor) is not None
+    places = shard_of(tensor), holders_of(tensor)
+    return is_sharded(tensor) or any(place is not None for place in places)
 
 
 def held(tensor: Any) -> Any:
@@ -153,7 +155,7 @@ def held(tensor: Any) -> Any:
 
 def whole_shape(tensor: Tensor) -> tuple[int, ...]:
     """Return the shape of the whole tensor of which this process may hold a part."""
-    shape, shard = [*tensor.shape], shard_of(tensor)
+    shape, shard = [*shape_of(tensor)], shard_of(tensor)
     if shard is not None and shard.dim is not None:
         shape[shard.dim] = shard.size
     return tuple(shape)
@@ -167,14 +169,20 @@ def whole_of(tensor: Any, parameter: object) -> Any:
       tensor: the parameter or, divided in the same way, its gradient or state.
       parameter: with the place of its shard.
     """
-    shard = shard_of(parameter)
-    tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
-    return tensor if shard is None else shard.gather(tensor)
+    shard, holders = shard_of(parameter), holders_of(parameter)
+    if is_absent(parameter):
+        whole = held(tensor).new_empty(whole_shape(placed_like(held(tensor).detach(), parameter)))
+    else:
+        whole = tensor.full_tensor() if is_sharded(tensor) else tensor
+        whole = whole if shard is None else shard.gather(whole)
+    return whole if holders is None else holders.share(whole)
 
 
 @torch.no_grad()
 def keep(tensor: Any, whole: Tensor) -> None:
     """Copy this process's part of a whole tensor, which all processes have, into a tensor."""
+    if is_absent(tensor):
+        return
     if (shard := shard_of(tensor)) is not None:
         whole = shard.cut(whole)
     if is_sharded(tensor):
@@ -206,6 +214,8 @@ def block_of(tensor: Any) -> Block | None:
     Args:
       tensor: whole, sharded by FSDP, with the attribute `shard`, or both of these.
     """
+    if is_absent(tensor):
+        return None
     shard, shape, begin = shard_of(tensor), whole_shape(tensor), [0] * tensor.dim()
     if is_sharded(tensor):
         chunks = tensor.__create_chunk_list__()
@@ -228,7 +238,7 @@ def wholes(model: nn.Module) -> Iterator[None]:
         (module._parameters, name, parameter)
         for module in model.modules()
         for name, parameter in module._parameters.items()
-        if parameter is not None and shard_of(parameter) is not None
+        if parameter is not None and (shard_of(parameter) or holders_of(parameter)) is not None
     ]
     whole_parameters = {
         parameter: nn.Parameter(

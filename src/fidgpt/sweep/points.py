@@ -26,7 +26,6 @@ from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
 from fidgpt.runs.building import build_trainer, constraints_of, try_optimizer
-from fidgpt.runs.ineffective import without_effect
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.estimates.facts import measured_flops
@@ -206,7 +205,7 @@ class Maker:
             edits = {one.number: _edits(one) for one in made.effects}
             with contextlib.suppress(ConfigError):
                 mistakes |= {("", line): line for line in conflicts.outdated(made)}
-            outside |= dict.fromkeys([*report.reaching_out(made), *without_effect(made)])
+            outside |= dict.fromkeys(report.reaching_out(made))
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):
                 mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)

@@ -17,6 +17,7 @@ from fidgpt.train.gradients import *
 from fidgpt.train.harness import *
 from fidgpt.train.loss import *
 from fidgpt.train.observers import *
+from fidgpt.train.pipeline_step import *
 from fidgpt.train.precision import *
 from fidgpt.train.preferences import *
 from fidgpt.train.replay import *

@@ -200,10 +200,13 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
         batch = _batch(trainer).map(lambda rows: rows[own.start : own.stop])
         with counting(state.replica) as counter, _measuring(state.replica) as squares:
             row = trainer.update(state, batch)
-        outputs = torch.stack([torch.stack(own).sum() for own in squares.values()])
+        names = [name for name, _ in state.replica.named_modules()]  # the same on all processes
+        zero = torch.zeros((), dtype=torch.float64)
+        sums = torch.stack([torch.stack([zero, *squares.get(name, [])]).sum() for name in names])
         if joins:
-            dist.all_reduce(outputs)
-    named = dict(zip(squares, outputs.tolist(), strict=True))
+            dist.all_reduce(sums)
+    outputs = dict(zip(names, sums.tolist(), strict=True))
+    named = {name: outputs[name] for name in [*squares, *names]}  # those of this process first
     return Step(float(row["loss"]), gradients, named, counter.counts)
 
 
@@ -211,7 +214,7 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
 def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Context that sums the squares of what the model's children and those of blocks return."""
     # Listed rather than added up, which selective recomputation would take for a part of blocks.
-    squares: dict[str, list[Tensor]] = {"": [torch.zeros((), dtype=torch.float64)]}
+    squares: dict[str, list[Tensor]] = {}
 
     def measure(name: str, out: Any) -> None:
         if isinstance(out, Tensor):
@@ -231,9 +234,10 @@ def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 def _first_difference(one: Step, other: Step, mesh: MeshSizes) -> str | None:
     """Return the path of the first output that differs, which processes may hold whole or split."""
+    numbers = 1, mesh.token_copies, mesh.layer_copies
     for name, squares in one.outputs.items():
         ratio = other.outputs.get(name, 0.0) / squares if squares else 1.0
-        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in (1, mesh.token_copies)):
+        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in numbers):
             return name
     return None
 
