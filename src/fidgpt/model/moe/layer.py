@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -469,7 +469,7 @@ class MoE(nn.Module):
         chosen, weights = routing.experts.flatten(0, -2), routing.weights.flatten(0, -2)
         shared, rows = self.shared, x.flatten(0, -2)
         if shared is not None and self.beside is not None:
-            shared = self.beside(shared, x)
+            shared = self.beside(cast(nn.Module, shared), x)
         out = self.dispatch(rows, chosen, weights, self.experts, routing.real).view_as(x)
         return out if shared is None else out + shared(x)
 
