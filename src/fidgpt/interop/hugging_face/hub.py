@@ -45,6 +45,9 @@ _BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models withou
 _TEXT_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))  # with images
 
 
+_MIXTRAL = (".mlp.", ".block_sparse_moe.")  # where its experts are in transformers 5
+
+
 class Member(NamedTuple):
     """A model as a member of a family.
 
@@ -132,9 +135,14 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
     _require_same(model, member, may_differ, directory / CONFIG)
     _require_memory(model)
     layout, tensors = layout_of(member.family, model, member.settings), TensorFiles(directory)
+    tensors.split_experts(lambda name: layout.knows(_known_name(name, layout.knows)))
     ours_of = {name: _known_name(name, layout.knows) for name in tensors.shapes}
     theirs_of = {ours: theirs for theirs, ours in ours_of.items() if not layout.is_ignored(ours)}
+    for name, first in layout.tied.items():  # of which either alone may be saved
+        if name in theirs_of and first not in theirs_of:
+            theirs_of[first] = theirs_of.pop(name)
     _require_fit(layout, theirs_of, tensors, may_differ, directory)
+    ours_of = {theirs: ours for ours, theirs in theirs_of.items()}
     for theirs, tensor in tensors.each(theirs_of.values()):
         for piece in layout.pieces.get(ours_of[theirs], ()):
             piece.ours.copy_(piece.theirs(tensor))
@@ -146,12 +154,13 @@ def _require_memory(model: LanguageModel) -> None:
 
 
 def _known_name(name: str, is_known: Callable[[str], bool]) -> str:
-    """Return the known name of a tensor saved from a bare model or from one of text and images.
+    """Return the known name of a tensor saved from another form of a model, such as a bare one.
 
     A name that is known, or not known in any form, stays as it is.
     """
     candidates = [prefix + name for prefix in _BARE_PREFIXES]
     candidates += [name.replace(old, new, 1) for old, new in _TEXT_PREFIXES if name.startswith(old)]
+    candidates += [one.replace(*_MIXTRAL, 1) for one in [name, *candidates]]
     return next((one for one in [name, *candidates] if is_known(one)), name)
 
 
