@@ -267,9 +267,7 @@ def test_a_tied_table_is_read_under_either_name(directory, load):
     model = load(directory)
     change(
         directory,
-        lambda tensors: tensors.update(
-            {"lm_head.weight": tensors.pop("transformer.wte.weight")}
-        ),
+        lambda tensors: tensors.update({"lm_head.weight": tensors.pop("transformer.wte.weight")}),
     )
     assert equal(load(directory), model)
 
