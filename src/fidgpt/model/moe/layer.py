@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import TokenwiseModule
-from fidgpt.model.context import AttentionContext
+from fidgpt.model.context import TokenMasks
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe.experts import Dispatch, Experts, RealTokens, dropless
@@ -450,7 +450,7 @@ class MoE(nn.Module):
         return any(getattr(one, "counts_batch", False) for one in self.balancing)
 
     def forward(
-        self, x: Float[Tensor, "*batch hidden"], ctx: AttentionContext | None = None
+        self, x: Float[Tensor, "*batch hidden"], ctx: TokenMasks | None = None
     ) -> Float[Tensor, "*batch hidden"]:
         """Return a vector for each token.
 
