@@ -232,6 +232,21 @@ def test_where_the_newest_copy_is_damaged_the_good_one_is_named(
     assert saver.restore(run, step=1, **parts()) == (1, {})
 
 
+def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for run in (first, second):
+        run.mkdir()
+        (run / "run_id.txt").write_text(f"{run.name}\n")
+        save(Checkpoints(every=1, keep_last=1), run, 1)
+    shutil.copytree(first / "checkpoints/step_00000001", second / "checkpoints/step_00000002")
+    shutil.rmtree(second / "checkpoints/step_00000001")
+    (second / "checkpoints/step_00000002").rename(second / "checkpoints/step_00000001")
+    with pytest.raises(CheckpointError, match="was saved by another run than that of .*second"):
+        Checkpoints(every=1, keep_last=1).restore(second, **parts())
+    (second / "run_id.txt").write_text("first\n")  # moved, and not another
+    assert Checkpoints(every=1, keep_last=1).restore(second, **parts()) == (1, {})
+
+
 def test_a_good_copy_replaces_a_damaged_original(tmp_path: Path) -> None:
     save(checkpoints(), tmp_path, 1)
     (tmp_path / "checkpoints/step_00000001/model.safetensors").write_bytes(b"other")
