@@ -14,6 +14,7 @@ from fidgpt.compose.attribution import Attribution, grouped
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.messages import directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump_patch
+from fidgpt.runs.ineffective import without_effect
 
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 must be a multiple of "
 WIDTH = "model.blocks[0].attention.hidden_dim"  # which inherits it
@@ -414,3 +415,21 @@ def test_code_that_read_a_number_which_a_formula_sets_later() -> None:
     wider = "set:model.hidden_dim=64"
     (error,) = conflicts.own_errors(debug(formula, "fiddler:unroll", wider))
     assert f"fiddler:unroll depends on model.hidden_dim, which {wider} changes later" in error
+
+
+@pytest.mark.parametrize(
+    ("directives", "sentence"),
+    [
+        (["set:model.blocks[0].attention.window=64"], "a window of 64 tokens sees all of"),
+        (["fiddler:set_warmup(warmup=10)"], "a warm-up of 10 steps takes the whole run"),
+        (["fiddler:use_ulysses"], "use_ulysses divides no sequence"),
+        (["fiddler:use_schedule_free", "fiddler:use_ema"], "schedule-free AdamW averages weights"),
+        (["fiddler:use_ulysses", "fiddler:use_mesh(context=2)"], ""),
+        (["set:model.blocks[0].attention.window=32", "fiddler:set_warmup(warmup=9)"], ""),
+    ],
+)
+def test_what_a_run_of_this_length_makes_no_use_of_is_said(
+    directives: list[str], sentence: str
+) -> None:
+    sentences = without_effect(debug(*directives))
+    assert len(sentences) == bool(sentence) and "".join(sentences).startswith(sentence)
