@@ -80,7 +80,7 @@ def use_mesh(
     for name, size in zip(_SIZES, sizes, strict=True):
         if size is not None:
             setattr(cfg.parallel.mesh, name, size)
-    if pipeline is not None and fdl.get_callable(cfg.step) is not PipelineStep:
+    if pipeline not in (None, 1) and fdl.get_callable(cfg.step) is not PipelineStep:
         use_pipeline(cfg)
 
 

@@ -7,7 +7,7 @@ or made twice.
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt import configs, fiddlers, graph, model, tags
-from fidgpt.parallel import Mesh
+from fidgpt.parallel import Mesh, gradients
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.gradients import reduce_gradients
+from fidgpt.parallel.pipeline import PipelinedModel
 from fidgpt.parallel.places import Places
 from fidgpt.placement import Split, shards_of
 from fidgpt.processes import Processes, collectives
@@ -30,6 +31,7 @@ from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.shrinking import shrink
 from fidgpt.train import Trainer
+from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import BatchShares, PassShare
 
@@ -171,6 +173,56 @@ def use_own_experts(cfg: fdl.Config) -> None:
         )
 
 
+def tied_table_counted_twice() -> AbstractContextManager[object]:
+    """Sum the gradient of a table over the stages that have it, and then again."""
+    once = gradients._sum_over_holders
+
+    def twice(parameters: Sequence[nn.Parameter]) -> None:
+        once(parameters)
+        once(parameters)
+
+    return patch.object(gradients, "_sum_over_holders", twice)
+
+
+def tied_table_of_one_stage() -> AbstractContextManager[object]:
+    """Leave the gradient of a table as each stage has it."""
+    return patch.object(gradients, "_sum_over_holders", lambda parameters: None)
+
+
+def micro_batches_weighted_by_rows() -> AbstractContextManager[object]:
+    """Average the means of micro-batches by their rows, though they differ in targets."""
+
+    def of_rows(share: Any) -> float:
+        return len(share._part.batch.tokens) / share._batch.num_rows
+
+    return patch.object(PassShare, "of_targets", property(of_rows))
+
+
+@contextlib.contextmanager
+def norms_of_stages() -> Iterator[None]:
+    """Let each stage take the norm of its own gradients."""
+
+    def own(parameters: Iterable[nn.Parameter], *others: object) -> GradientNorms:
+        return GradientNorms(parameters)
+
+    with (
+        patch(f"{STEP}.GradientNorms", own),
+        patch("fidgpt.train.gradients.norms_of_wholes", lambda norms, parameters: norms),
+    ):
+        yield
+
+
+def masks_of_another_micro_batch() -> AbstractContextManager[object]:
+    """Let every micro-batch of a stage have the documents of the first one."""
+    right, first = PipelinedModel.context_of, []
+
+    def wrong(model: PipelinedModel, tokens: Tensor) -> Any:
+        first.append(tokens)
+        return right(model, first[0][: len(tokens)])
+
+    return patch.object(PipelinedModel, "context_of", wrong)
+
+
 class Shifted(model.SwiGLU):
     """An MLP of a user's, whose bias is added on every process before what leaves is summed."""
 
@@ -216,6 +268,12 @@ class Bug(NamedTuple):
     meaning: str
     first: str | None = None
     change: Fiddler = unchanged
+
+
+def use_documents(cfg: fdl.Config) -> None:
+    """Pack documents, which do not see each other."""
+    fiddlers.use_packing(cfg)
+    fiddlers.use_document_mask(cfg)
 
 
 ALL = ".*"
@@ -275,6 +333,39 @@ BUGS: dict[str, Bug] = {
         r"embedding\.weight",
         "2: summed twice over replicate",
     ),
+    "tied table is counted twice": Bug(
+        "gemma3_1b",
+        {"pipeline": 2},
+        tied_table_counted_twice,
+        r"embedding\.weight",
+        "2: summed twice over pipeline",
+    ),
+    "tied table has the gradient of one stage": Bug(
+        "gemma3_1b",
+        {"pipeline": 2},
+        tied_table_of_one_stage,
+        r"embedding\.weight",
+        NOT_A_MULTIPLE,
+    ),
+    "micro-batches are weighted by rows": Bug(
+        "llama3_2_1b", {"pipeline": 2}, micro_batches_weighted_by_rows, ALL, NOT_A_MULTIPLE
+    ),
+    "a stage has a norm of its own": Bug(
+        "llama3_2_1b",
+        {"pipeline": 2},
+        norms_of_stages,
+        "norm of all gradients",
+        "a multiple of no axis",
+    ),
+    "masks are of another micro-batch": Bug(
+        "llama3_2_1b",
+        {"pipeline": 2},
+        masks_of_another_micro_batch,
+        ALL,
+        NOT_A_MULTIPLE,
+        "blocks.0.attention",
+        use_documents,
+    ),
 }
 # Without an error; collectives of these are kept.
 GOOD: dict[int, list[tuple[str, dict[str, int], Fiddler]]] = {
@@ -289,6 +380,7 @@ GOOD: dict[int, list[tuple[str, dict[str, int], Fiddler]]] = {
         ("mixtral_8x7b", {"context": 2, "expert": 2}, use_own_experts),
         ("mixtral_8x7b", {"shard": 2, "expert": 2}, use_own_experts),
         ("gemma3_1b", {"tensor": 2}, unchanged),
+        ("gemma3_1b", {"pipeline": 2}, unchanged),
     ],
     4: [
         ("mixtral_8x7b", {"shard": 2, "tensor": 2}, unchanged),
@@ -296,6 +388,7 @@ GOOD: dict[int, list[tuple[str, dict[str, int], Fiddler]]] = {
         ("gpt_oss_20b", {"shard": 2, "tensor": 2, "expert": 2}, unchanged),
         ("gemma3_1b", {"shard": 2, "context": 2}, unchanged),
         ("deepseek_v3", {"replicate": 2, "shard": 2}, unchanged),
+        ("deepseek_v3", {"pipeline": 2, "shard": 2}, fiddlers.use_mtp),
     ],
 }
 

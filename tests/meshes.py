@@ -396,6 +396,7 @@ def sent(trainer: train.Trainer) -> dict[str, int]:
 def measuring(change: Fiddler | None = None) -> train.Trainer:
     """A run that is evaluated on sequences of a length that two does not divide."""
     cfg = FAMILIES["packing"]()
+    fiddlers.use_moe(cfg)
     cfg.seq_len, cfg.model.num_layers = SEQ_LEN, 3
     cfg.evaluators["validation"].data.seq_len = SEQ_LEN + 3
     if change is not None:

@@ -53,6 +53,12 @@ class RunningParameters(Protocol):
     RUNS: Mapping[str, str]
 
 
+class PassedAlways(Protocol):
+    """Is passed, if true, to all modules that take it; a default of theirs is for calls by hand."""
+
+    PASSED_ALWAYS: bool
+
+
 # Of a module: what it reads, computes and keeps.
 
 

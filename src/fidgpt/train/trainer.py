@@ -350,6 +350,9 @@ class Trainer:
         row: Row = {"step": launched.step, **launched.read()}
         row |= self._speed(facts, launched, seconds=timing.pop(f"seconds/{_STEP}"))
         state.check_finite(row, launched.measured)
+        if not launched.is_counted:
+            del row["loss"]
+            self._warn(f"no token of step {launched.step} counts in the loss, so that it has none.")
         row |= launched.measured | timing
         state.seconds = phase_seconds(timing)
         row |= goodput.stepped(launched.step)
@@ -441,6 +444,7 @@ class Trainer:
             guard=self.guard,
             divergence=self.divergence,
             average=self.average,
+            train_step=self.step,
         )
 
     def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> None:

@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
+from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import declared_flops, require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
@@ -420,9 +421,9 @@ class SeparateExperts(Experts):
 
     PER_EXPERT: ClassVar[Sequence[str]] = ("each",)
 
-    def __init__(self, *, num_experts: int, expert: Callable[[], nn.Module]) -> None:
+    def __init__(self, *, num_experts: int, expert: Callable[[], TokenwiseModule]) -> None:
         super().__init__(num_experts=num_experts)
-        self.each = nn.ModuleList(expert() for _ in range(num_experts))
+        self.each = nn.ModuleList(cast(nn.Module, expert()) for _ in range(num_experts))
         self.first_expert = 0
 
     def forward(self, rows: Rows, groups: Groups) -> Rows:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.context import AttentionContext
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import Linear
@@ -424,7 +425,7 @@ class MoE(nn.Module):
         num_experts: int,
         router: Router,
         experts: Experts,
-        shared: nn.Module | None = None,
+        shared: TokenwiseModule | None = None,
         dispatch: Dispatch = dropless,
         balancing: Sequence[Balancing | None] = (),
     ) -> None:
@@ -502,7 +503,7 @@ class GatedShared(nn.Module):
       init: initializer of the gate, a vector.
     """
 
-    def __init__(self, *, hidden_dim: int, mlp: nn.Module, init: Init = GPT2_NORMAL) -> None:
+    def __init__(self, *, hidden_dim: int, mlp: TokenwiseModule, init: Init = GPT2_NORMAL) -> None:
         super().__init__()
         self.gate = Linear(hidden_dim, 1, init=init)
         self.mlp = mlp
