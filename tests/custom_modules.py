@@ -132,6 +132,12 @@ class HalfFilled(Mixing):
         """Leave the rate to the constructor."""
 
 
+class Unused(Mixing):
+    def __init__(self, *, hidden_dim: int = 32) -> None:
+        super().__init__(hidden_dim=hidden_dim)
+        self.spare = model.Linear(hidden_dim, hidden_dim)
+
+
 class ShiftingMLP(nn.Module):
     """Reads the token before, which an MLP does not get in generation."""
 

@@ -18,7 +18,7 @@ def check_component(
     seq_len: int = 48,
     context: int = 1,
 ) -> None:
-    """Check the output and the reads of a part of a model, or of a model.
+    """Check the output, the gradients and the reads of a part of a model, or of a model.
 
     A copy is initialized as in a run. One whose `forward` takes a single argument computes on each
     token alone, as an MLP or a norm does; others get a context too, as mixers and blocks do.
@@ -31,8 +31,8 @@ def check_component(
       context: processes that share each row, as in `use_mesh(context=2)`.
 
     Raises:
-      ComponentError: it returns a wrong shape or NaN, or reads what it may not (later tokens,
-        padding, other documents).
+      ComponentError: it returns a wrong shape or NaN, reads what it may not (later tokens, padding,
+        other documents), or has parameters that get no gradient.
     """
     is_alone = len(inspect.signature(module.forward).parameters) == 1
     gets_tokens = isinstance(module, Embedding | LanguageModel)
@@ -41,5 +41,8 @@ def check_component(
     trial = ModuleTrial(module, inputs, hidden_dim, vocab_size, seq_len, device)
     with torch.random.fork_rng(devices=[]):
         errors = [*trial.errors(context=context)]
+        trained = [name for name, each in module.named_parameters() if each.requires_grad]
+        if not errors and (missing := trial.missing_gradients(trained)):
+            errors = [missing]
     if errors:
         raise ComponentError("\n".join(f"{type(module).__name__} {text}" for text in errors))

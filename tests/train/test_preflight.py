@@ -1,6 +1,7 @@
 """Custom components that would silently ruin a run are named before it; right ones pass."""
 
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.places import alone_on
+from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.testing import check_component
 from fidgpt.train.checks import module_trials, preflight
@@ -32,6 +34,7 @@ WRONG_MODULES = {
     custom.AcrossRows: "mixes the rows of a batch",
     custom.PlainPositions: r"fails .* padded rows: AssertionError in custom_modules\.py:\d+: one",
     custom.HalfFilled: "leaves rate without values",
+    custom.Unused: r"has parameters that get no gradient: spare\.weight\. ",
     custom.ShiftingMLP: "reads other tokens",
 }
 
@@ -111,6 +114,19 @@ def test_a_tensor_without_memory_is_an_error() -> None:
         check(with_mixer(custom.OutsideTensor))
 
 
+def test_a_parameter_without_a_gradient_is_named(capfd: Any) -> None:
+    check(with_mixer(custom.Unused))
+    line = capfd.readouterr().err
+    assert re.match(r"warning: blocks\.0\.attention \(Unused, .* no gradient: spare\.weight", line)
+    assert line.count("\n") == 1  # though two layers have it
+    check(with_mixer(custom.Unused), trainable=lambda name, parameter: "spare" not in name)
+    assert capfd.readouterr().err == ""
+    trainer = build_trainer(with_mixer(custom.Unused))
+    trainer.parallel.places = replace(alone_on(Mesh()), world=Processes(2))
+    with pytest.raises(train.ComponentError, match="DistributedDataParallel needs a gradient"):
+        preflight.check_components(trainer)
+
+
 @pytest.mark.parametrize(
     "part",
     [
@@ -134,11 +150,12 @@ def test_modules_of_torch_may_compute_on_each_token(capfd: Any) -> None:
 class OwnModel(model.LanguageModel):
     READS = ("padding", "documents")
 
-    def __init__(self, *, vocab_size: int, width: int) -> None:
+    def __init__(self, *, vocab_size: int, width: int, has_spare: bool = False) -> None:
         super().__init__()
         self.table = nn.Embedding(vocab_size, width)
         self.layers = nn.GRU(width, width, batch_first=True)
         self.unembedding = nn.Linear(width, vocab_size)
+        self.spare = nn.Linear(width, 1) if has_spare else None
 
     def features(self, tokens: Any, ctx: Any = None) -> Any:
         return self.layers(self.table(tokens))[0]
@@ -150,6 +167,9 @@ def test_a_model_of_ones_own_is_tried_with_its_unembedding(capfd: Any) -> None:
     cfg.model = own_model
     check(cfg)
     assert capfd.readouterr().err == ""
+    own_model.has_spare = True
+    check(cfg)
+    assert "get no gradient: spare.weight, spare.bias. " in capfd.readouterr().err
 
 
 def test_a_module_that_is_too_large_is_left_out_with_a_warning(
@@ -198,6 +218,19 @@ def test_groups_that_leave_out_trained_parameters_are_named() -> None:
     with pytest.raises(train.ComponentError, match=message):
         check(cfg)
     check(cfg, trainable=lambda name, parameter: "norm" not in name)
+
+
+class HalfTracker:
+    def start(self, run: Any, facts: Any, *, step: int) -> None: ...
+    def print(self, text: str) -> None: ...
+
+
+def test_methods_that_are_missing_are_listed() -> None:
+    message = (
+        r"^trackers\[0\] \(HalfTracker, .*:\d+\) is not a Tracker: it has no log and no finish"
+    )
+    with pytest.raises(train.ComponentError, match=message):
+        check(configs.debug(), trackers=[HalfTracker()])
 
 
 class Counted(data.TrainingStream):

@@ -1,9 +1,9 @@
-"""Trials of a model's custom modules: the shape of their output, and what they read.
+"""Trials of a model's custom modules: the shape of their output, what they read, their gradients.
 
 Each is tried on a copy with memory, by small batches, so that no number of the run changes.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,6 +16,7 @@ from fidgpt.model.blocks import Block
 from fidgpt.model.context import AttentionContext, PackedDocuments, one_document, padded
 from fidgpt.model.masks import causal
 from fidgpt.model.materialization import InitError, materialize
+from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel, Transformer
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
 from fidgpt.train.estimates.facts import Recipe
@@ -52,7 +53,13 @@ def model_errors(run: Recipe) -> Iterator[str]:
         trial = ModuleTrial(
             module, inputs, _width(run.model), run.vocab_size, run.seq_len, parallel.device
         )
-        yield from (f"{where} {text}" for text in trial.errors(context=context))
+        errors = [*trial.errors(context=context)]
+        yield from (f"{where} {text}" for text in errors)
+        if not errors and (text := trial.missing_gradients(_trained(run, path))):
+            if parallel.world_size > 1:
+                yield f"{where} {text} DistributedDataParallel needs a gradient of each."
+            elif parallel.is_main:
+                print_stderr(f"warning: {where} {text}")
 
 
 def _units(model: LanguageModel) -> dict[str, tuple[nn.Module, Inputs]]:
@@ -82,6 +89,16 @@ def _width(model: nn.Module) -> int | None:
     return weight.shape[1] if isinstance(weight, Tensor) and weight.dim() == 2 else None
 
 
+def _trained(run: Recipe, path: str) -> set[str]:
+    """Return the names of trained parameters that only the module at `path` holds."""
+    prefix = f"{path}." if path else ""
+    trainable = run.trainable or (lambda name, parameter: parameter.requires_grad)
+    pairs = [*run.model.named_parameters(remove_duplicate=False)]
+    outside = {id(parameter) for name, parameter in pairs if not name.startswith(prefix)}
+    trained = {name for name, each in pairs if id(each) not in outside and trainable(name, each)}
+    return {name.removeprefix(prefix) for name in trained}
+
+
 @dataclass(frozen=True)
 class ModuleTrial:
     """A module, and what a copy of it with memory does with small batches.
@@ -104,7 +121,7 @@ class ModuleTrial:
     device: torch.device
 
     def errors(self, *, context: int = 1) -> Iterator[str]:
-        """Yield what is wrong.
+        """Yield what is wrong besides missing gradients.
 
         Args:
           context: processes that share each row in the run.
@@ -204,12 +221,40 @@ class ModuleTrial:
             allowed = allowed | (ctx.documents <= ctx.documents.T)
         return allowed.T
 
+    def missing_gradients(self, trained: Collection[str]) -> str:
+        """Return which trained parameters get no gradient in a step of training; "" if none.
+
+        One of several that differ by an index may be left out, as an expert without tokens is.
+
+        Args:
+          trained: names of parameters of the module.
+        """
+        module = _with_memory(self.module, self.device).train()
+        parameters = {
+            name: parameter.requires_grad_()
+            for name, parameter in module.named_parameters(remove_duplicate=False)
+            if name in trained
+        }
+        tokens, x = self._batch()
+        with torch.enable_grad(), collecting() as reports:
+            out = self._call(module, one_document(tokens), x.requires_grad_())
+            if isinstance(module, LanguageModel):
+                out = module.unembedding(out)
+            sum((loss.float() for loss in reports.losses.values()), out.float().sum()).backward()
+        reached = {_without_indices(name) for name, p in parameters.items() if p.grad is not None}
+        missing = [name for name in parameters if _without_indices(name) not in reached]
+        if not missing:
+            return ""
+        names = ", ".join(missing[:4]) + " and more" * (len(missing) > 4)
+        remedy = "Use them, remove them, or freeze them (requires_grad_(False))."
+        return f"has parameters that get no gradient: {names}. {remedy}"
+
     def _call(self, module: nn.Module, ctx: AttentionContext, x: Tensor) -> Tensor:
         """Call the module; TrialError if it raises an exception or returns no tensor."""
         function = module.features if isinstance(module, LanguageModel) else module
         first: Any = ctx.tokens if self.inputs == "tokens" else x
         try:
-            with torch.no_grad():
+            with torch.set_grad_enabled(x.requires_grad):
                 out = function(first) if self.inputs == "stream" else function(first, ctx)
         except Exception as error:  # whatever goes wrong in a custom module
             rows = "padded rows" if ctx.documents is None else "rows of several documents"
@@ -293,3 +338,7 @@ def _with_memory(module: nn.Module, device: torch.device) -> nn.Module:
             noise = torch.randn(parameter.shape, generator=generator)
             parameter.add_((0.02 * noise).to(parameter.device, parameter.dtype))
     return twin
+
+
+def _without_indices(name: str) -> str:
+    return ".".join("*" if part.isdecimal() else part for part in name.split("."))

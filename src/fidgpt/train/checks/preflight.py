@@ -4,6 +4,7 @@ Components of fidgpt and of torch are tested by their own suites and cost nothin
 tried on copies, so that no number of the run changes.
 """
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -13,8 +14,9 @@ import torch
 from fidgpt.data import Batch, TrainingStream
 from fidgpt.data.streams import rows_of_rank
 from fidgpt.train.checks.module_trials import model_errors
-from fidgpt.train.custom import custom_part, describe
+from fidgpt.train.custom import custom_class, custom_part, describe
 from fidgpt.train.estimates.facts import Recipe, trainable_copy
+from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.observers import Observer
 from fidgpt.train.run_directory import RunError
 from fidgpt.train.trackers.trackers import Tracker
@@ -43,7 +45,7 @@ def check_components(run: Components) -> None:
     Raises:
       ComponentError: some component breaks a promise; all of them are listed.
     """
-    errors = [*_group_errors(run)]
+    errors = [*_interface_errors(run), *_group_errors(run)]
     with torch.random.fork_rng(devices=[]):
         errors += model_errors(run)
     _raise_all(errors)
@@ -74,6 +76,22 @@ def check_stream(run: Components, *, prepared: bool = True) -> None:
 def _raise_all(errors: Sequence[str]) -> None:
     if errors:
         raise ComponentError("\n".join(dict.fromkeys(errors)))
+
+
+def _interface_errors(run: Components) -> Iterator[str]:
+    """Yield trackers, observers and evaluators that lack methods."""
+    components: list[tuple[str, object, type]] = [
+        *((f"trackers[{i}]", tracker, Tracker) for i, tracker in enumerate(run.trackers)),
+        *((f"observers[{i}]", observer, Observer) for i, observer in enumerate(run.observers)),
+        *((f"evaluators[{name!r}]", each, Evaluator) for name, each in run.evaluators.items()),
+    ]
+    for path, component, interface in components:
+        if (custom := custom_class(type(component))) is None:
+            continue
+        methods = [name for name, method in vars(interface).items() if inspect.isfunction(method)]
+        if missing := [name for name in methods if not hasattr(component, name)]:
+            where = describe(path, component, custom)
+            yield f"{where} is not a {interface.__name__}: it has no {' and no '.join(missing)}."
 
 
 def _group_errors(run: Components) -> Iterator[str]:
