@@ -153,7 +153,7 @@ class _Exchange:
     def __deepcopy__(self, memo: object) -> "_Exchange":
         return _Exchange(self._axis, self._num_local)
 
-    def beside(self, module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
+    def beside(self, module: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[Tensor], Tensor]:
         """Let a module compute while rows are sent; return what gives its output."""
         outputs: list[Tensor] = []
 
