@@ -59,7 +59,7 @@ USUAL = {
     ],
     4: [
         *("deepseek_v3/context_expert", "gpt_oss/tensor_expert", "separate/shard_expert"),
-        *("muon/replicate_expert", "balanced/sequence_expert", "deepseek_mtp/pipeline_expert"),
+        *("muon/replicate_expert", "balanced/sequence_expert"),
         *("everything/shard_tensor", "muon/shard_tensor", "gemma3/shard_context"),
         *("mixture/replicate_ulysses", "llama/replicate_shard"),
     ],

@@ -7,10 +7,11 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import TokenwiseModule
+from fidgpt.model.context import AttentionContext
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe.experts import Dispatch, Experts, RealTokens, dropless
@@ -391,19 +392,6 @@ class RouterZLoss:
         report_loss("moe/z", self.weight * mean, count=routing.real_tokens.count)
 
 
-@runtime_checkable
-class Padding(Protocol):
-    """What of the context of tokens says which of them are padding; see `AttentionContext`."""
-
-    real: Bool[Tensor, "batch seq"] | None
-
-    @property
-    def num_columns(self) -> int: ...
-
-    @property
-    def real_of_rows(self) -> Bool[Tensor, "batch columns"] | None: ...
-
-
 class MoE(nn.Module):
     """Mixture of experts: each token is processed by a few experts that a router selects.
 
@@ -462,7 +450,7 @@ class MoE(nn.Module):
         return any(getattr(one, "counts_batch", False) for one in self.balancing)
 
     def forward(
-        self, x: Float[Tensor, "*batch hidden"], ctx: Padding | None = None
+        self, x: Float[Tensor, "*batch hidden"], ctx: AttentionContext | None = None
     ) -> Float[Tensor, "*batch hidden"]:
         """Return a vector for each token.
 
