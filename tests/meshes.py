@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import fiddle as fdl
 import torch
@@ -197,6 +198,23 @@ def use_separate_experts(cfg: fdl.Config) -> None:
         )
 
 
+class Lopsided(model.SoftmaxRouter):
+    """Routes all tokens to the first half of the experts."""
+
+    def scored(self, logits: Tensor) -> Tensor:
+        last = torch.arange(self.num_experts, device=logits.device) >= self.num_experts // 2
+        return super().scored(logits.masked_fill(last, -100.0))
+
+
+def use_lopsided_router(cfg: fdl.Config) -> None:
+    for moe in graph.find(cfg.model, model.MoE):
+        moe.router = graph.swapped(moe.router, Lopsided)
+
+
+def use_small_capacity(cfg: fdl.Config) -> None:
+    fiddlers.use_expert_capacity(cfg, factor=0.7)
+
+
 def dropping(cfg: fdl.Config) -> None:
     """Drop elements of embeddings, of attention weights and of branches."""
     cfg.model.dropout = cfg.model.blocks[0].dropout = 0.2
@@ -227,6 +245,16 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "mixtral": partial(shrunk, "mixtral_8x7b"),
     "qwen3_moe": partial(shrunk, "qwen3_30b_a3b"),
     "separate": partial(base, fiddlers.use_moe, use_separate_experts),
+    "lopsided": partial(base, fiddlers.use_moe, use_lopsided_router),
+    "lopsided_separate": partial(base, fiddlers.use_moe, use_separate_experts, use_lopsided_router),
+    "capacity": partial(base, fiddlers.use_moe, use_small_capacity),
+    "experts": partial(base, fiddlers.use_moe, fiddlers.use_lora),
+    "narrow_experts": partial(base, fiddlers.use_moe, narrow),
+    "adafactor_experts": partial(base, use_all_biases, fiddlers.use_moe, fiddlers.use_adafactor),
+    "compiled_experts": partial(base, fiddlers.use_moe, traced),
+    "recomputed_experts": partial(
+        shallow_with, "deepseek_v3", both(fiddlers.use_recompute, accumulating)
+    ),
     "olmo2": partial(shrunk, "olmo2_7b"),
     "lora": partial(base, fiddlers.use_lora),
     "deepseek_mtp": partial(shallow_with, "deepseek_v3", fiddlers.use_mtp),
@@ -333,9 +361,42 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
         return {"start": start, "rows": rows, "gradients": kept, "end": end, "elements": own}
 
 
+def sent(trainer: train.Trainer) -> dict[str, int]:
+    """The bytes that a process sends in a step's exchanges of rows, and those that its tokens need.
+
+    A token that goes to an expert of another process needs its vector there and the result back,
+    and the gradients of both.
+    """
+    counted, needed = 0, 0
+    exchange = dist.all_to_all_single
+
+    def count(out: Tensor, x: Tensor, received: list[int], rows: list[int], **more: Any) -> Any:
+        nonlocal counted
+        group = more["group"]
+        own = rows[dist.get_rank(group)]
+        counted += (sum(rows) - own) * x[:1].nbytes
+        return exchange(out, x, received, rows, **more)
+
+    def route(module: model.Router, args: object, routing: Any) -> None:
+        nonlocal needed
+        rank = routing.experts * trainer.parallel.places.axes["expert"].size // module.num_experts
+        leaving = (rank != trainer.parallel.places.axes["expert"].rank).sum().item()
+        needed += 4 * int(leaving) * module.weight.shape[1] * 4  # of four bytes
+
+    with trainer.parallel as parallel, patch.object(dist, "all_to_all_single", count):
+        trainer.prepare()
+        state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
+        for router in [one for one in state.model.modules() if isinstance(one, model.Router)]:
+            router.register_forward_hook(route)
+        rank, size = parallel.data_rank, parallel.data_size
+        trainer.update(state, batch().split(ROWS // size)[rank])
+    return {"counted": counted, "needed": needed}
+
+
 def measuring(change: Fiddler | None = None) -> train.Trainer:
     """A run that is evaluated on sequences of a length that two does not divide."""
     cfg = FAMILIES["packing"]()
+    fiddlers.use_moe(cfg)
     cfg.seq_len, cfg.model.num_layers = SEQ_LEN, 3
     cfg.evaluators["validation"].data.seq_len = SEQ_LEN + 3
     if change is not None:
@@ -366,6 +427,8 @@ SAVED: dict[str, Fiddler] = {
     "shard_tensor": mesh(shard=2, tensor=2),
     "replicate_sequence": mesh(replicate=2, tensor=2, sequence=True),
     "pipeline_shard": pipeline(shard=2),
+    "shard_expert": mesh(shard=4, expert=2),
+    "tensor_expert": mesh(tensor=2, shard=2, expert=2),
 }
 OPTIMIZERS: dict[str, Fiddler] = {
     "adamw": lambda cfg: None,
@@ -383,7 +446,7 @@ class Run:
     """
 
     def __init__(self, optimizer: Fiddler, change: Fiddler | None = None) -> None:
-        cfg = base(everything, optimizer, fiddlers.use_ema)
+        cfg = base(everything, fiddlers.use_moe, optimizer, fiddlers.use_ema)
         cfg.batch_size, cfg.model.num_layers = ROWS, 1
         if change is not None:
             change(cfg)
@@ -475,7 +538,9 @@ def main(path: Path, number: int, cases: list[str]) -> None:
     for case in cases:
         what, name = case.split("/")
         change = MESHES[number][name]
-        if what == "evaluated":
+        if what == "sent":
+            made[case] = partial(sent, built("qwen3_moe", change))
+        elif what == "evaluated":
             made[case] = partial(evaluated, measuring(change))
             alone.setdefault(what, partial(evaluated, measuring()))
         else:

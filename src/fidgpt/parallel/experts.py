@@ -9,6 +9,7 @@ The axis borrows its processes from shard x context: everything outside of exper
 without it, and FSDP shards experts over what remains of these axes.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -41,13 +42,14 @@ class ExpertParallel(AxisPart):
                 "that declare what they have of each expert (PER_EXPERT): set a size of 1, or use "
                 "a mixture, as with fiddler:use_moe."
             )
+        lent = math.prod(mesh.sizes[name] for name in EXPERT.borrows)
         for path, experts in mixtures.items():
             if (number := experts.num_experts) % size:
-                fits = [str(n) for n in range(2, number + 1) if number % n == 0]
+                sizes = [n for n in range(1, number + 1) if not number % n and not lent % n]
                 raise ValueError(
                     f"expert={size} processes cannot share the num_experts={number} of {path} "
-                    f"evenly: choose another size for the axis expert, such as "
-                    f"{', '.join(fits[:4])}, or another number of experts."
+                    "evenly: choose another size for the axis expert, of "
+                    f"{', '.join(map(str, sizes))}, or another number of experts."
                 )
 
     def __call__(self, model: nn.Module, axis: Processes) -> None:
@@ -151,7 +153,7 @@ class _Exchange:
     def __deepcopy__(self, memo: object) -> "_Exchange":
         return _Exchange(self._axis, self._num_local)
 
-    def beside(self, module: nn.Module, x: Tensor) -> Callable[[Tensor], Tensor]:
+    def beside(self, module: Callable[[Tensor], Tensor], x: Tensor) -> Callable[[Tensor], Tensor]:
         """Let a module compute while rows are sent; return what gives its output."""
         outputs: list[Tensor] = []
 

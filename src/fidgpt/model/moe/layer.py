@@ -442,7 +442,7 @@ class MoE(nn.Module):
         self.dispatch = dispatch
         self.balancing = tuple(one for one in balancing if one is not None)
         self.num_ranks = 1
-        self.beside: Callable[[nn.Module, Tensor], Callable[[Tensor], Tensor]] | None = None
+        self.beside: Callable[[TokenwiseModule, Tensor], Callable[[Tensor], Tensor]] | None = None
 
     @property
     def counts_batch(self) -> bool:
