@@ -28,7 +28,7 @@ from fidgpt.train.estimates.summary_text import summary_text
 
 def test_an_axis_takes_the_processes_that_are_left() -> None:
     mesh = Mesh(replicate=-1, shard=2, tensor=4).over(48)
-    assert mesh.sizes == {"replicate": 6, "shard": 2, "context": 1, "tensor": 4}
+    assert mesh.sizes == {"pipeline": 1, "replicate": 6, "shard": 2, "context": 1, "tensor": 4}
     assert (mesh.size, mesh.data_size) == (48, 12)
     assert Mesh().over(1) == Mesh()
 

@@ -48,6 +48,9 @@ USUAL = {
         *("qwen3/chunked", "everything/chunked_sequence", "gpt2/traced"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
         *(f"{family}/shard" for family in SHARDED),
+        *("llama/pipeline", "deepseek_mtp/pipeline", "narrow/pipeline", "muon/pipeline"),
+        *("gemma3+4/zero_bubble_v", "lora+4/zero_bubble", "mixture+3/interleaved"),
+        *("packing+4/dual_pipe_v", "classic+4/gpipe"),
     ],
     4: [
         *("everything/shard_tensor", "gpt_oss/shard_sequence", "lora/replicate_sequence"),
@@ -57,11 +60,14 @@ USUAL = {
             for mesh in ("context", "ulysses", "shard_context", "replicate_ulysses")
         ),
         *("mixture/shard_context", "mixture/replicate_ulysses", "llama/replicate_shard"),
+        *("gemma3+4/pipeline", "deepseek_mtp+4/pipeline_shard", "lora+4/pipeline_tensor"),
+        *("balanced+4/pipeline_replicate", "qwen3+4/pipeline_sequence"),
+        *("gpt_oss+4/pipeline_context",),
     ],
 }
 ALL = {
     number: [
-        f"{family}/{mesh}"
+        f"{family}{'+4' if mesh in meshes.PIPELINES else ''}/{mesh}"
         for family in meshes.FAMILIES
         if family not in ("dropout", "branch_dropout", "narrow")
         for mesh in meshes.MESHES[number]
@@ -147,7 +153,10 @@ def test_processes_drop_other_elements_evaluate_and_write_alike_and_stay_alike(
     tmp_path: Path,
 ) -> None:
     dropping = ["dropout/tensor", "dropout/sequence"]
-    evaluated = ["evaluated/context", "evaluated/ulysses", "evaluated/shard"]
+    evaluated = [
+        *("evaluated/context", "evaluated/ulysses", "evaluated/shard"),
+        *("evaluated/pipeline", "evaluated/zero_bubble_v"),
+    ]
     first, second = on_ranks(2, [*dropping, *evaluated], tmp_path)
     alone = load(tmp_path / "alone.pt")
     for case in dropping:
