@@ -19,13 +19,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fidgpt import configs, fiddlers, graph, model
+from fidgpt import configs, fiddlers, graph, model, tags
 from fidgpt.parallel import Mesh, gradients
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.gradients import reduce_gradients
 from fidgpt.parallel.pipeline import PipelinedModel
 from fidgpt.parallel.places import Places
-from fidgpt.placement import Split
+from fidgpt.placement import Split, shards_of
 from fidgpt.processes import Processes, collectives
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
@@ -33,7 +33,7 @@ from fidgpt.runs.shrinking import shrink
 from fidgpt.train import Trainer
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.mesh_check import Comparison, take_step
-from fidgpt.train.micro_batches import PassShare
+from fidgpt.train.micro_batches import BatchShares, PassShare
 
 STEP = "fidgpt.train.train_step"
 Fiddler = Callable[[fdl.Config], object]
@@ -112,6 +112,65 @@ def experts_not_summed() -> Iterator[None]:
 
     with patch.object(DistributedDataParallel, "__init__", skip):
         yield
+
+
+def copies_of_experts_not_summed() -> AbstractContextManager[object]:
+    """Leave the gradients of experts as each of the processes with copies of them has them."""
+
+    def averaged_over(self: Places, parameter: object) -> Processes | None:
+        return Processes() if shards_of(parameter) else None
+
+    return patch.object(Places, "averaged_over", averaged_over)
+
+
+def balanced_by_one_process() -> AbstractContextManager[object]:
+    """Balance by the loads of each process alone, as if others had the same."""
+    totals = BatchShares.totals
+
+    def alone(self: BatchShares, fixed: Any, counted: Any, *, num_rows: int) -> Any:
+        sums, _ = totals(self, fixed, counted, num_rows=num_rows)
+        return sums, [count * self.parallel.tokens.size for count in counted]
+
+    return patch.object(BatchShares, "totals", alone)
+
+
+def use_heavy_balancing(cfg: fdl.Config) -> None:
+    for loss in graph.find(cfg.model, model.LoadBalancingLoss):
+        loss.weight = 30.0
+
+
+class OwnExperts(model.Experts):
+    """Experts of a user's: a stack of matrices, a module for each, and a vector for all of them."""
+
+    PER_EXPERT = ("matrix", "each")
+
+    def __init__(self, *, hidden_dim: int, num_experts: int) -> None:
+        super().__init__(num_experts=num_experts)
+        self.matrix = nn.Parameter(torch.empty(num_experts, hidden_dim, hidden_dim))
+        self.each = nn.ModuleList(nn.Linear(hidden_dim, hidden_dim) for _ in range(num_experts))
+        self.shared = nn.Parameter(torch.empty(hidden_dim))
+        self.first_expert = 0
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.shared)
+        nn.init.normal_(self.matrix)
+
+    def parameters_per_expert(self) -> int:
+        return self.matrix[0].numel() + sum(one.numel() for one in self.each[0].parameters())
+
+    def forward(self, rows: Tensor, groups: model.Groups) -> Tensor:
+        outputs = [
+            self.each[self.first_expert + number](part @ self.matrix[number]) * self.shared
+            for number, part in enumerate(rows.split(groups.sizes()))
+        ]
+        return torch.cat(outputs)
+
+
+def use_own_experts(cfg: fdl.Config) -> None:
+    for moe in graph.find(cfg.model, model.MoE):
+        moe.experts = fdl.ArgFactory(
+            OwnExperts, hidden_dim=tags.HiddenDim.new(), num_experts=tags.NumExperts.new()
+        )
 
 
 def tied_table_counted_twice() -> AbstractContextManager[object]:
@@ -252,6 +311,21 @@ BUGS: dict[str, Bug] = {
         r"blocks\.\d\.mlp\.experts\..*",
         NOT_A_MULTIPLE,
     ),
+    "copies of experts are not summed": Bug(
+        "qwen3_30b_a3b",
+        {"replicate": 2, "context": 2, "expert": 2},
+        copies_of_experts_not_summed,
+        r"blocks\.\d\.mlp\.experts\..*",
+        NOT_A_MULTIPLE,
+    ),
+    "loads of one process balance": Bug(
+        "mixtral_8x7b",
+        {"shard": 2, "expert": 2},
+        balanced_by_one_process,
+        ALL,
+        NOT_A_MULTIPLE,
+        change=use_heavy_balancing,
+    ),
     "tied table is summed twice": Bug(
         "gemma3_1b",
         {"replicate": 2},
@@ -302,11 +376,16 @@ GOOD: dict[int, list[tuple[str, dict[str, int], Fiddler]]] = {
         ("qwen3_8b", {"context": 2}, fiddlers.use_ulysses),
         ("qwen3_8b", {"shard": 2}, unchanged),
         ("mixtral_8x7b", {"replicate": 2}, unchanged),
+        ("qwen3_30b_a3b", {"shard": 2, "expert": 2}, unchanged),
+        ("mixtral_8x7b", {"context": 2, "expert": 2}, use_own_experts),
+        ("mixtral_8x7b", {"shard": 2, "expert": 2}, use_own_experts),
         ("gemma3_1b", {"tensor": 2}, unchanged),
         ("gemma3_1b", {"pipeline": 2}, unchanged),
     ],
     4: [
         ("mixtral_8x7b", {"shard": 2, "tensor": 2}, unchanged),
+        ("deepseek_v3", {"shard": 4, "expert": 2}, unchanged),
+        ("gpt_oss_20b", {"shard": 2, "tensor": 2, "expert": 2}, unchanged),
         ("gemma3_1b", {"shard": 2, "context": 2}, unchanged),
         ("deepseek_v3", {"replicate": 2, "shard": 2}, unchanged),
         ("deepseek_v3", {"pipeline": 2, "shard": 2}, fiddlers.use_mtp),
@@ -367,9 +446,10 @@ def main(path: Path) -> None:
     for number, cases in GOOD.items():
         pairs: dict[str, tuple[Pair, Error]] = {}
         pairs |= {name_of(*case): (built(*case), nullcontext) for case in cases}
-        if number == 2:  # one group of processes for all errors
+        if number == 2:
             pairs["idle"] = idle(), nullcontext
-            for name, bug in BUGS.items():
+        for name, bug in BUGS.items():  # one group of processes for all errors of a size
+            if Mesh(**bug.mesh).size == number:
                 pairs[name] = (built(bug.config, bug.mesh, bug.change), bug.error)
 
         def steps(pairs: Any = pairs) -> dict[str, Comparison | None]:

@@ -53,16 +53,10 @@ USUAL = {
         *("packing+4/dual_pipe_v", "classic+4/gpipe"),
     ],
     4: [
-        *("everything/shard_tensor", "gpt_oss/shard_sequence", "lora/replicate_sequence"),
-        *("everything/tensor", "muon/shard_tensor", "adafactor/tensor"),
-        *(
-            f"gemma3/{mesh}"
-            for mesh in ("context", "ulysses", "shard_context", "replicate_ulysses")
-        ),
-        *("mixture/shard_context", "mixture/replicate_ulysses", "llama/replicate_shard"),
+        *("everything/shard_tensor", "muon/shard_tensor", "gemma3/shard_context"),
+        *("mixture/replicate_ulysses", "llama/replicate_shard"),
         *("gemma3+4/pipeline", "deepseek_mtp+4/pipeline_shard", "lora+4/pipeline_tensor"),
-        *("balanced+4/pipeline_replicate", "qwen3+4/pipeline_sequence"),
-        *("gpt_oss+4/pipeline_context",),
+        "gpt_oss+4/pipeline_context",
     ],
 }
 ALL = {

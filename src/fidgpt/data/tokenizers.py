@@ -226,8 +226,8 @@ class ByteLevelTokenizer(Tokenizer):
         begin = None if name is None else self._backend.token_to_id(name)
         added = self._backend.encode("").ids
         if begin is None or begin == self.end_of_text:
-            is_foreign = {"bos_token", "add_bos_token"} & self._settings.keys()
-            return self.end_of_text if begin is not None or not is_foreign else None
+            is_said = {"bos_token", "eos_token"} & self._settings.keys()
+            return self.end_of_text if begin is not None or not is_said else None
         return begin if self._settings.get("add_bos_token") or added[:1] == [begin] else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
@@ -248,7 +248,9 @@ class ByteLevelTokenizer(Tokenizer):
         is_usual = self._end_of_text_name == END_OF_TEXT and self.begin_of_text == self.end_of_text
         if self.chat is not None or not is_usual:
             kept = {key: self._settings[key] for key in _KEPT if key in self._settings}
-            _write_settings(path, {"eos_token": self._end_of_text_name, **kept})
+            begins = self.begin_of_text == self.end_of_text
+            own = {"bos_token": self._end_of_text_name if begins else None}
+            _write_settings(path, {"eos_token": self._end_of_text_name, **own, **kept})
 
     def for_chat(self, template: str, *, end_of_text: str) -> "ByteLevelTokenizer":
         settings = {**self._settings, "chat_template": template, _END_KEY: end_of_text}
@@ -425,7 +427,7 @@ class TokenizerFile:
     The end-of-text token is `end_of_text` if given, else the `eos_token` of a
     `tokenizer_config.json` beside the file, else a token with a usual name such as `</s>`.
     Documents begin with the `bos_token` there if the tokenizer puts it in front of texts, and with
-    nothing if it does not. Where no such file is, the end of text is in front of them.
+    nothing if it does not. Where none is named, or the end of text is both, that is in front.
     """
 
     sample_bytes = 0

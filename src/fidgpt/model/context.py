@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -77,6 +77,8 @@ class AttentionContext(TokenPositions):
         None if all do.
       real: whether each token is no padding [batch, seq]; None if all are.
     """
+
+    PASSED_ALWAYS: ClassVar[bool] = True
 
     tokens: Tokens | None = None
     cache: Cache | None = None

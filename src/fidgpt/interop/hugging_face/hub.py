@@ -20,6 +20,7 @@ from fidgpt.data import Tokenizer, TokenizerFile
 from fidgpt.graph import ConfigError, bind, build
 from fidgpt.interop.hugging_face import files
 from fidgpt.interop.hugging_face.files import CONFIG, Layout, TensorFiles, layout_of, tensors_of
+from fidgpt.interop.hugging_face.keys import unknown_keys
 from fidgpt.interop.hugging_face.settings import (
     HubConfig,
     Settings,
@@ -35,6 +36,7 @@ from fidgpt.model import LanguageModel
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe import SelectionBias
 from fidgpt.train import Trainer
+from fidgpt.train.run_directory import print_stderr
 
 _MAX_LISTED = 12  # lines in a message
 _MAX_ALLOWED = 4  # paths that a message suggests for may_differ
@@ -80,9 +82,21 @@ def _member(family: Family, found: HubConfig) -> Member:
 def _member_in(directory: Path) -> Member:
     found = read_config(directory)
     try:
-        return _member(family_of(found["model_type"]), found)
+        family = family_of(found["model_type"])
+        member = _member(family, found)
     except ConfigError as error:
         raise ConfigError(f"{directory / CONFIG} cannot be used:\n  {error}") from error
+    if unknown := unknown_keys(family, found):
+        _warn_once(
+            f"{directory / CONFIG} has {', '.join(sorted(unknown))}, which fidgpt's "
+            f"{family.model_type} does not know: if they change numbers, those here differ."
+        )
+    return member
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    print_stderr(f"warning: {text}")
 
 
 def from_hf(directory: str) -> fdl.Config[Trainer]:
