@@ -152,6 +152,16 @@ def test_a_pipeline_needs_micro_batches_and_a_step(cfg: fdl.Config) -> None:
         build_trainer(cfg)
 
 
+def test_a_step_with_its_own_objective_is_refused(cfg: fdl.Config) -> None:
+    cfg.step = fdl.Config(OwnStep)
+    with pytest.raises(ConfigError, match="the step of this config is a OwnStep"):
+        fiddlers.use_pipeline(cfg)
+
+
+class OwnStep(pipelines.train.TrainStep):
+    """A step of a user's."""
+
+
 class Own(Transformer):
     """A model that computes its features in a way of its own."""
 
