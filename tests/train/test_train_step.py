@@ -122,10 +122,10 @@ class Counted(train.TrainStep):
 @pytest.mark.slow
 def test_the_state_of_a_step_is_saved(cfg: fdl.Config[train.Trainer], tmp_path: Path) -> None:
     cfg.step = fdl.Config(Counted)
-    run = train.RunDirectory(tmp_path / "run", texts={})
+    run = train.RunDirectory(tmp_path / "run", texts={"config.json": "{}"})
     build(cfg).train(run, until_step=2)
     resumed = build(cfg)
-    resumed.train(run)
+    resumed.train(run, resume=True)
     assert resumed.step.taken == 3
 
 

@@ -1,7 +1,7 @@
 """Transformer blocks: attention, an MLP and their norms."""
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -107,8 +107,8 @@ class Block(nn.Module):
 
     def _compute(self, x: Stream, ctx: AttentionContext | None) -> Stream:
         """Return the output of the MLP, which may need to know which tokens are padding."""
-        takes_context = getattr(self.mlp, "takes_context", False)
-        return self.mlp(x, ctx) if takes_context else self.mlp(x)
+        mlp: Any = self.mlp
+        return mlp(x, ctx) if getattr(mlp, "takes_context", False) else mlp(x)
 
     def _branch(self, out: Stream) -> Stream:
         """Return the summand of a branch, scaled and with dropout."""

@@ -17,6 +17,7 @@ __all__ = [
     "ContextFactory",
     "EndedDocuments",
     "PackedDocuments",
+    "TokenMasks",
     "one_document",
     "packed_documents",
     "padded",
@@ -61,6 +62,26 @@ class TokenPositions:
         return Token(
             self.positions[row, column], None if documents is None else documents[row, column]
         )
+
+
+@runtime_checkable
+class TokenMasks(Protocol):
+    """Which tokens of a pass are padding, and which count; see `AttentionContext`.
+
+    This is what a module may ask of the context that computes on each token alone.
+    """
+
+    @property
+    def counted(self) -> Bool[Tensor, "batch seq"] | None: ...
+
+    @property
+    def real(self) -> Bool[Tensor, "batch seq"] | None: ...
+
+    @property
+    def real_of_rows(self) -> Bool[Tensor, "batch columns"] | None: ...
+
+    @property
+    def num_columns(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +11,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from fidgpt.model.blocks import TokenwiseModule
-from fidgpt.model.context import AttentionContext
+from fidgpt.model.context import TokenMasks
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe.experts import Dispatch, Experts, RealTokens, dropless
@@ -450,7 +450,7 @@ class MoE(nn.Module):
         return any(getattr(one, "counts_batch", False) for one in self.balancing)
 
     def forward(
-        self, x: Float[Tensor, "*batch hidden"], ctx: AttentionContext | None = None
+        self, x: Float[Tensor, "*batch hidden"], ctx: TokenMasks | None = None
     ) -> Float[Tensor, "*batch hidden"]:
         """Return a vector for each token.
 
@@ -469,7 +469,7 @@ class MoE(nn.Module):
         chosen, weights = routing.experts.flatten(0, -2), routing.weights.flatten(0, -2)
         shared, rows = self.shared, x.flatten(0, -2)
         if shared is not None and self.beside is not None:
-            shared = self.beside(shared, x)
+            shared = self.beside(cast(nn.Module, shared), x)
         out = self.dispatch(rows, chosen, weights, self.experts, routing.real).view_as(x)
         return out if shared is None else out + shared(x)
 
