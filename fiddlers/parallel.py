@@ -14,7 +14,7 @@ from fidgpt.parallel import (
     UlyssesContext,
 )
 from fidgpt.tags import ContextSize, ExpertSize, PipelineSize, ReplicateSize, ShardSize, TensorSize
-from fidgpt.train import PipelineStep, Trainer
+from fidgpt.train import PipelineStep, Trainer, TrainStep
 
 _SIZES = {
     "replicate": ReplicateSize,
@@ -96,8 +96,16 @@ def use_pipeline(
       cfg: the graph to change.
       schedule: gpipe, 1f1b, interleaved, breadth_first, zero_bubble, zero_bubble_v or dual_pipe_v.
       stages_per_rank: of each process; None for the least that the schedule takes.
+
+    Raises:
+      ConfigError: the step has an objective of its own.
     """
     use_mesh(cfg)
+    if (step := fdl.get_callable(cfg.step)) not in (TrainStep, PipelineStep):
+        raise graph.ConfigError(
+            f"the step of this config is a {step.__name__}, and micro-batches pass through a "
+            "pipeline by a PipelineStep: leave one of the two out."
+        )
     cfg.step = graph.swapped(cfg.step, PipelineStep)
     cfg.step.schedule = fdl.Config(TorchSchedule, schedule, stages_per_rank=stages_per_rank)
 

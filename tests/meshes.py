@@ -140,6 +140,12 @@ MESHES: dict[int, dict[str, Fiddler]] = {
 }
 
 
+PIPELINES = {
+    *("gpipe", "interleaved", "zero_bubble", "zero_bubble_v", "dual_pipe_v"),
+    *(name for meshes in MESHES.values() for name in meshes if name.startswith("pipeline")),
+}
+
+
 def base(*changes: Fiddler) -> fdl.Config:
     """`base`, small, in float32 and with some changes."""
     cfg = shrunk("base")

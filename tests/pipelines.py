@@ -96,16 +96,12 @@ class Case:
         with trainer.parallel:
             trainer.prepare()
             state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
-            rows = []
+            left: dict[str, Any] = {"rows": []}
             for index, size in enumerate(self.rows):
                 with counting(state.replica) as counter, sending() as sent:
-                    rows.append(trainer.update(state, batch(index, size)))
-            return {
-                "rows": rows,
-                "weights": whole_weights(state.model),
-                "sent": sent,
-                "counts": counter.counts,
-            }
+                    left["rows"].append(trainer.update(state, batch(index, size)))
+                    left |= {"sent": sent, "counts": counter.counts}
+            return left | {"weights": whole_weights(state.model)}
 
 
 def batch(index: int, size: int) -> data.Batch:

@@ -184,3 +184,9 @@ class SplitLogits(Protocol):
     """Gets the vocabulary whose part this process computes, a `SplitVocabulary`, once divided."""
 
     vocabulary: Any
+
+
+class SplitStream(Protocol):
+    """Gets into how many parts processes share the stream after this block, once divided."""
+
+    stream_parts: int

@@ -56,17 +56,22 @@ USUAL = {
         *("qwen3/chunked", "everything/chunked_sequence", "gpt2/traced"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
         *(f"{family}/shard" for family in SHARDED),
+        *("llama/pipeline", "deepseek_mtp/pipeline", "narrow/pipeline", "muon/pipeline"),
+        *("gemma3+4/zero_bubble_v", "lora+4/zero_bubble", "mixture+3/interleaved"),
+        *("packing+4/dual_pipe_v", "classic+4/gpipe"),
     ],
     4: [
         *("deepseek_v3/context_expert", "gpt_oss/tensor_expert", "separate/shard_expert"),
         *("muon/replicate_expert", "balanced/sequence_expert"),
         *("everything/shard_tensor", "muon/shard_tensor", "gemma3/shard_context"),
         *("mixture/replicate_ulysses", "llama/replicate_shard"),
+        *("gemma3+4/pipeline", "deepseek_mtp+4/pipeline_shard", "lora+4/pipeline_tensor"),
+        "gpt_oss+4/pipeline_context",
     ],
 }
 ALL = {
     number: [
-        f"{family}/{mesh}"
+        f"{family}{'+4' if mesh in meshes.PIPELINES else ''}/{mesh}"
         for family in meshes.FAMILIES
         if family not in ("dropout", "branch_dropout", "narrow", "narrow_experts", "capacity")
         for mesh in meshes.MESHES[number]
@@ -155,7 +160,10 @@ def test_processes_drop_other_elements_evaluate_and_write_alike_and_stay_alike(
     tmp_path: Path,
 ) -> None:
     dropping = ["dropout/tensor", "dropout/sequence"]
-    evaluated = [f"evaluated/{one}" for one in ("context", "ulysses", "shard", "expert")]
+    evaluated = [
+        *("evaluated/context", "evaluated/ulysses", "evaluated/shard", "evaluated/expert"),
+        *("evaluated/pipeline", "evaluated/zero_bubble_v"),
+    ]
     first, second = on_ranks(2, [*dropping, *evaluated], tmp_path)
     alone = load(tmp_path / "alone.pt")
     for case in dropping:

@@ -106,7 +106,7 @@ def test_stages_cost_as_little_as_possible() -> None:
     generator = torch.Generator().manual_seed(0)
     for num_stages in (2, 3, 4):
         layers = torch.randint(1, 9, (7,), generator=generator).double().tolist()
-        counts = balanced(layers, first=2, last=11, num_stages=num_stages)
+        counts = balanced(layers, first=2.0, last=11.0, num_stages=num_stages)
 
         def worst(counts: Any, layers: list[float] = layers) -> float:
             parts = iter(layers)
@@ -116,7 +116,7 @@ def test_stages_cost_as_little_as_possible() -> None:
         every = itertools.product(range(8), repeat=num_stages)
         cuts = [cut for cut in every if sum(cut) == 7 and all(cut[:-1])]
         assert worst(counts) == min(map(worst, cuts))
-    assert balanced([1.0] * 26, first=0, last=11, num_stages=4) == [8, 9, 9, 0]
+    assert balanced([1.0] * 26, first=0.0, last=11.0, num_stages=4) == [8, 9, 9, 0]
 
 
 def piped(cfg: fdl.Config, **sizes: int) -> fdl.Config:
@@ -152,6 +152,16 @@ def test_a_pipeline_needs_micro_batches_and_a_step(cfg: fdl.Config) -> None:
         build_trainer(cfg)
 
 
+def test_a_step_with_its_own_objective_is_refused(cfg: fdl.Config) -> None:
+    cfg.step = fdl.Config(OwnStep)
+    with pytest.raises(ConfigError, match="the step of this config is a OwnStep"):
+        fiddlers.use_pipeline(cfg)
+
+
+class OwnStep(pipelines.train.TrainStep):
+    """A step of a user's."""
+
+
 class Own(Transformer):
     """A model that computes its features in a way of its own."""
 
@@ -180,7 +190,7 @@ def test_gradients_of_weights_may_come_later() -> None:
     layers[0].requires_grad_(False)
     x = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0))
     layers(x).square().sum().backward()
-    weight = layers[1].weight
+    weight = layers[1].get_parameter("weight")
     expected, weight.grad = weight.grad, None
     defer_weight_gradients(layers)
     with deferring() as products:
@@ -223,8 +233,8 @@ def test_a_step_sends_what_its_schedule_says_and_nothing_else(
         neighbors = [peer for peer in (rank - 1, rank + 1) if 0 <= peer < pipelines.NUM_RANKS]
         assert sorted(left["sent"]) == sorted(8 * [(peer, stream) for peer in neighbors])
         (counts,) = left["counts"].values()
-        # All numbers of the step, and nothing of a table that is on one stage.
-        assert counts == {"send": 8 * len(neighbors), "all-reduce": 1}
+        # The gradient of the table that two stages have, and all numbers of the step.
+        assert counts == {"send": 8 * len(neighbors), "all-to-all": 1, "all-reduce": 1}
 
 
 @pytest.mark.slow(60)
