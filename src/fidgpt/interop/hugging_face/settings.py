@@ -38,7 +38,7 @@ _MODULES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3"),
     *("deepseek2", "deepseek3", "olmo2", "smollm", "gpt_oss", "gpt2"),
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
-    *("near_llama", "mixtures"),
+    *("near_llama", "mixtures", "older"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     family
@@ -169,7 +169,8 @@ def _rope(found: HubConfig) -> HubConfig:
 
 
 def _rope_type(rope: Mapping[str, Any]) -> str:
-    return rope.get("rope_type") or rope.get("type") or "default"
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    return "longrope" if kind == "su" else kind  # as the first Phi-3 called it
 
 
 def settings_of(family: Family, found: HubConfig) -> Settings:
@@ -360,7 +361,7 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
     found: dict[str, Any] = {}
     positions = getattr(getattr(model, "embedding", None), "positions", None)
     if isinstance(positions, library.LearnedPositions):
-        seq_len = positions.weight.shape[0]
+        seq_len = positions.num_positions
     readings = {**READINGS, "seq_len": lambda _: seq_len, **family.readings}
     for name in filter(readings.__contains__, family.settings):
         reading = readings[name]
