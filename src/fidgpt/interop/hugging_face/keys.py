@@ -16,6 +16,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False, None),
     "per_layer_config": (None, {}),
     "rope_local_base_freq": (None,),
+    "llama_4_scaling_beta": (None,),
 }
 # Names and patterns of keys that change no number that a model computes, by the reason.
 WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {

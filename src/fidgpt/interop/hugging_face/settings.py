@@ -61,11 +61,12 @@ _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped")
 _PARTIAL = "partial_rotary_factor"
-_IN_ROPE = {"rope_theta", _PARTIAL}
+_STRENGTH = "llama_4_scaling_beta"
+_IN_ROPE = {"rope_theta", _PARTIAL, _STRENGTH}
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
 _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
-_ROPE_KEYS |= {"short_factor", "long_factor"}
+_ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embeddings"}
 
 
 class UnknownScaling(ConfigError):
@@ -318,7 +319,9 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
     found: HubConfig = {key: allowed[0] for key, allowed in family.fixed.items()}
     found |= dict(family.constants) | {family.settings[name]: one for name, one in settings.items()}
     if "scaling" in settings:
-        found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
+        rope = found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
+        if rope is not None and found.get(_STRENGTH) is not None:
+            rope[_STRENGTH] = found[_STRENGTH]
     return found | {on: found.get(key) is not None for key, on in family.switches.items()}
 
 
