@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import project_modules
 from fidgpt.configs.activations import ACTIVATIONS
 from fidgpt.configs.hub import Family
 from fidgpt.configs.windows import FULL, SLIDING
-from fidgpt.graph import ConfigError, suggest
+from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json, unknown_codes
@@ -69,6 +69,50 @@ _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "fin
 _ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embeddings"}
 
 
+# Components that families need which no component of fidgpt is, by a part of the model_type.
+_MISSING = {
+    "qwen3_next": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "qwen3_5": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "qwen4": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "olmo_hybrid": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "kimi_linear": "delta attention of Kimi (2025, arXiv:2510.26692)",
+    "bailing_hybrid": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
+    "minimax": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
+    "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
+    "bamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
+    "zamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "nemotron_h": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "falcon_h1": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "granitemoehybrid": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
+    "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
+    "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
+    "lfm": "short convolution between gates (LFM 2)",
+    "zaya": "attention with convolutions (Zaya)",
+    "deepseek_v32": "sparse attention with an indexer (DeepSeek V3.2)",
+    "deepseek_v4": "sparse attention with an indexer (DeepSeek V3.2)",
+    "glm_moe_dsa": "sparse attention with an indexer (DeepSeek V3.2)",
+    "llama4": "experts whose inputs are scaled by the router (Llama 4)",
+    "gemma3n": "embedding of each layer (Gemma 3n)",
+    "gemma4": "embedding of each layer (Gemma 3n)",
+    "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
+    "doge": "dynamic mask of attention (Doge)",
+    "phimoe": "router of SparseMixer (Liu et al., 2023, arXiv:2310.00811)",
+    "apertus": "xIELU activation (Huang and Schlag, 2024, arXiv:2411.13010)",
+    "bitnet": "MLP with a norm inside (BitNet)",
+    "afmoe": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
+    "laguna": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
+    "nanochat": "norm of the stream between embedding and first layer without weights",
+    "longcat": "layer with two attentions (LongCat)",
+    "codegen": "form of tensors that joins heads in four shards (CodeGen)",
+    "openai-gpt": "model without a final norm (GPT-1)",
+    "xglm": "sinusoidal position with an offset (XGLM)",
+    "jetmoe": "mixture of attentions (JetMoE)",
+    "hrm": "recurrence over depth (HRM)",
+}
+
+
 class UnknownScaling(ConfigError):
     """A RoPE scaling that no config.json can express."""
 
@@ -103,11 +147,24 @@ def family_of(model_type: str) -> Family:
     """
     known = families()
     if model_type not in known:
-        raise ConfigError(f"{model_type=} is not supported. {suggest(model_type, known)}")
+        missing = next((part for name, part in _MISSING.items() if name in model_type), None)
+        lacks = f": fidgpt has no {missing}" if missing else ""
+        raise ConfigError(
+            f"{model_type=} is not supported{lacks}. docs/models.md shows how to add a family, and "
+            "docs/components.md a component that it needs."
+        )
     return known[model_type]
 
 
-def read_config(directory: Path) -> HubConfig:
+def family_modules() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the names of the modules that have families, and what they hold."""
+    for name in _MODULES:
+        yield f"fidgpt.configs.{name}", vars(import_module(f"fidgpt.configs.{name}"))
+    for module in project_modules("families"):
+        yield module.__name__, vars(module)
+
+
+def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     """Return a directory's config.json in the form that hub files had before transformers 5.
 
     RoPE is `rope_theta` and `rope_scaling`, a mapping with a `rope_type`, or None if unset; where
@@ -116,6 +173,10 @@ def read_config(directory: Path) -> HubConfig:
 
     A value under another name of a key is also there under that of the family. Beside a RoPE, as
     transformers does, its theta is only read under the family's own name.
+
+    Args:
+      directory: holds a config.json.
+      family: has the names of keys; defaults to the family of the model_type.
 
     Raises:
       ConfigError: there is no such file, or it is not a config.
@@ -129,7 +190,7 @@ def read_config(directory: Path) -> HubConfig:
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
     if found["model_type"] == "mistral" and "layer_types" in found:
         found["model_type"] = "ministral"  # as transformers reads it
-    family = families().get(found["model_type"])
+    family = families().get(found["model_type"]) if family is None else family
     aliases = {} if family is None else family.aliases
     found |= {key: found[one] for one, key in aliases.items() if one in found.keys() - _IN_ROPE}
     try:
