@@ -106,6 +106,7 @@ CWM = Family(
             "original_max_position_embeddings": 8192,
         },
     },
+    constants={"bos_token_id": 128_000},  # which its class requires
 )
 
 ERNIE = Family(

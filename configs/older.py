@@ -139,12 +139,12 @@ BIOGPT = Family(
     model_type="biogpt",
     architecture="BioGptForCausalLM",
     config=opt,
-    settings={**_UNROTATED, "eps": "layer_norm_eps", "activation": "hidden_act"}
-    | {"scaled": "scale_embedding"},
+    settings={name: key for name, key in _UNROTATED.items() if name != "eps"}
+    | {"activation": "hidden_act", "scaled": "scale_embedding"},
     tensors={**_opt_tensors("biogpt", "layer_norm"), "unembedding": "output_projection"},
-    defaults={"layer_norm_eps": 1e-12, "hidden_act": "gelu", "scale_embedding": True},
+    defaults={"hidden_act": "gelu", "scale_embedding": True},
     readings={"scaled": lambda model: model.embedding.scale != 1.0},
-    known=("layerdrop",),
+    known=("layerdrop", "layer_norm_eps"),  # transformers' norms have the default of torch
 )
 
 

@@ -28,6 +28,7 @@ from fidgpt.interop.hugging_face.settings import (
     config_keys,
     families,
     family_of,
+    published_keys,
     read_config,
     read_settings,
     settings_of,
@@ -275,7 +276,7 @@ def save_hf(
         "eos_token_id": None if tokenizer is None else tokenizer.end_of_text,
         "pad_token_id": None,
     }
-    files.write_json(directory / CONFIG, about | found)
+    files.write_json(directory / CONFIG, about | published_keys(family, found))
     return family.architecture
 
 

@@ -61,6 +61,7 @@ _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped")
 _PARTIAL = "partial_rotary_factor"
+_LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
 _IN_ROPE = {"rope_theta", _PARTIAL, _STRENGTH}
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
@@ -213,7 +214,7 @@ def _rope(found: HubConfig) -> HubConfig:
             )
         scaling = rope | scaling
         if "rope_theta" in local:
-            result["rope_local_base_freq"] = local["rope_theta"]
+            result[_LOCAL] = local["rope_theta"]
     elif rope and found["model_type"] == _GEMMA3:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
@@ -384,6 +385,23 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
         if rope is not None and found.get(_STRENGTH) is not None:
             rope[_STRENGTH] = found[_STRENGTH]
     return found | {on: found.get(key) is not None for key, on in family.switches.items()}
+
+
+def published_keys(family: Family, found: HubConfig) -> HubConfig:
+    """Return the keys of `config_keys` with one RoPE for each kind of layer, where there are two.
+
+    Of Gemma 3 transformers reads the base of the second RoPE from a key of its own.
+    """
+    if family.settings.get("local_theta") is None or family.model_type == _GEMMA3:
+        return found
+    flat = ("rope_theta", "rope_scaling", _LOCAL)
+    theta, scaling, local = (found.get(key) for key in flat)
+    ropes = {
+        FULL: {"rope_type": "default", **(scaling or {}), "rope_theta": theta},
+        SLIDING: {"rope_type": "default", "rope_theta": theta if local is None else local},
+    }
+    rest = {key: value for key, value in found.items() if key not in flat}
+    return rest | {"rope_parameters": ropes}
 
 
 def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any] | None:
