@@ -23,37 +23,46 @@ from fidgpt.train import Trainer
 
 
 @variant_of(decoder, head_dim=128, seq_len=163_840, eps=1e-6)
-def deepseek(
+def latent(
     cfg: fdl.Config[Trainer],
     *,
     num_heads: int,
     num_kv_heads: int | None,
-    expert_ffn_dim: int,
-    num_experts: int,
-    num_shared: int,
-    top_k: int,
-    first_dense: int,
-    mlp_types: Sequence[str] | None = None,
     kv_rank: int = 512,
     query_rank: int | None = 1536,
     rope_head_dim: int = 64,
     value_head_dim: int = 128,
-    normalize: bool = False,
-    route_scale: float = 1.0,
 ) -> None:
-    """A decoder with latent attention, and mixtures of experts in all layers but the first ones.
-
-    `mlp_types`, if given, takes precedence over `first_dense`.
+    """A decoder with latent attention.
 
     Raises:
       ValueError: num_kv_heads differs from num_heads.
     """
     if num_kv_heads not in (None, num_heads):
         raise ValueError(f"{num_kv_heads=}, but latent attention has a key for all {num_heads=}.")
-    first_dense = first_dense if mlp_types is None else first_dense_of(mlp_types)
     use_mla(cfg, kv_rank, query_rank, rope_head_dim, value_head_dim)
     for attention in find(cfg.model, LatentAttention):
         attention.norm = fdl.Partial(RMSNorm, eps=1e-6)  # independent of the other norms
+
+
+@variant_of(latent)
+def deepseek(
+    cfg: fdl.Config[Trainer],
+    *,
+    expert_ffn_dim: int,
+    num_experts: int,
+    num_shared: int,
+    top_k: int,
+    first_dense: int,
+    mlp_types: Sequence[str] | None = None,
+    normalize: bool = False,
+    route_scale: float = 1.0,
+) -> None:
+    """A decoder with latent attention, and mixtures of experts in all layers but the first ones.
+
+    `mlp_types`, if given, takes precedence over `first_dense`.
+    """
+    first_dense = first_dense if mlp_types is None else first_dense_of(mlp_types)
     mix(cfg, num_experts, top_k, first_dense, expert_ffn_dim, num_shared, normalize, route_scale)
 
 
@@ -102,7 +111,7 @@ def mlp_types_of(model: Any) -> list[str]:
 
 
 DENSE, SPARSE = "dense", "sparse"  # types of MLPs in config.json
-SETTINGS: Mapping[str, str] = {
+LATENT: Mapping[str, str] = {
     **hub.SETTINGS,
     "attention_bias": "attention_bias",
     "head_dim": "qk_nope_head_dim",
@@ -110,6 +119,9 @@ SETTINGS: Mapping[str, str] = {
     "value_head_dim": "v_head_dim",
     "kv_rank": "kv_lora_rank",
     "query_rank": "q_lora_rank",
+}
+SETTINGS: Mapping[str, str] = {
+    **LATENT,
     "expert_ffn_dim": "moe_intermediate_size",
     "num_experts": "n_routed_experts",
     "num_shared": "n_shared_experts",

@@ -40,6 +40,16 @@ HUB = Family(
     ignored=("model.layers.61.*",),
 )
 KIMI_K2 = replace(HUB, model_type="kimi_k2", ignored=())
+YOUTU = Family(
+    model_type="youtu",
+    architecture="YoutuForCausalLM",
+    config=deepseek.latent,
+    settings=deepseek.LATENT,
+    tensors=deepseek.tensors,
+    fixed={"hidden_act": ("silu",), "rope_interleave": (True,)},
+    defaults={"tie_word_embeddings": True},
+    known=("head_dim", "qk_head_dim"),
+)
 
 
 def deepseek_v3() -> fdl.Config[Trainer]:

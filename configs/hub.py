@@ -172,7 +172,7 @@ def with_adjacent_pairs(tensors: Tensors) -> Callable[[Mapping[str, Any]], Tenso
 
     def paired(settings: Mapping[str, Any]) -> Tensors:
         head_dim = settings.get("head_dim") or settings["hidden_dim"] // settings["num_heads"]
-        turning = int(head_dim * settings.get("rotary_share", 1.0))
+        turning = settings.get("rotary_dim") or int(head_dim * settings.get("rotary_share", 1.0))
         rows = {path: tensors[path] for path in QKV[:2]}
         return {
             **tensors,

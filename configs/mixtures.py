@@ -31,7 +31,15 @@ from fidgpt.configs.hub import (
     joined,
 )
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import PERIODS, periodic_layers, rotate_in_windows_only, sliding_from
+from fidgpt.configs.windows import (
+    FULL,
+    PERIODS,
+    periodic_layers,
+    rotate_in_windows_by,
+    rotate_in_windows_only,
+    sliding_from,
+    theta_in_windows,
+)
 from fidgpt.fiddlers import use_moe, use_qk_norm, use_shared_expert
 from fidgpt.graph import find
 from fidgpt.model import GatedShared, MoE, Router
@@ -350,4 +358,46 @@ GLM4_MOE_LITE = replace(
     },
     readings={"mlp_types": mlp_types_of},
     ignored=("model.layers.47.*",),
+)
+
+
+@variant_of(qwen3_moe.qwen3_moe)
+def mellum(
+    cfg: fdl.Config[Trainer], *, mlp_types: Sequence[str] | None = None, local_theta: float = 1e4
+) -> None:
+    """Qwen 3 MoE with another RoPE in layers with a window.
+
+    Raises:
+      ValueError: an MLP is no mixture.
+    """
+    if first_dense_of(mlp_types or ()):
+        raise ValueError(f"{mlp_types=} must all be {SPARSE}.")
+    rotate_in_windows_by(cfg, local_theta)
+
+
+MELLUM = Family(
+    model_type="mellum",
+    architecture="MellumForCausalLM",
+    config=mellum,
+    settings={
+        **SETTINGS,
+        **WINDOWS,
+        "attention_bias": "attention_bias",
+        "expert_ffn_dim": "moe_intermediate_size",
+        "num_experts": "num_local_experts",
+        "top_k": "num_experts_per_tok",
+        "normalize": "norm_topk_prob",
+        "mlp_types": "mlp_layer_types",
+        "local_theta": "rope_local_base_freq",
+    },
+    tensors=qwen3_moe.HUB.tensors,
+    fixed=_SILU,
+    defaults={
+        "head_dim": 128,
+        "sliding_window": 1024,
+        "layer_types": [FULL],
+        "intermediate_size": lambda found: found["moe_intermediate_size"],
+    },
+    readings={"mlp_types": mlp_types_of, "local_theta": theta_in_windows},
+    known=("num_nextn_predict_layers", "mtp_layer_types", "mtp_mlp_layer_types"),
 )

@@ -36,7 +36,8 @@ from fidgpt.fiddlers import (
     use_sandwich_norm,
     use_squared_relu,
 )
-from fidgpt.graph import find
+from fidgpt.graph import find, swap_all
+from fidgpt.model import Attention, LateNormAttention, Tempered
 from fidgpt.train import Trainer
 
 _LAYER = "model.layers.*"
@@ -105,6 +106,7 @@ CWM = Family(
             "original_max_position_embeddings": 8192,
         },
     },
+    constants={"bos_token_id": 128_000},  # which its class requires
 )
 
 ERNIE = Family(
@@ -229,4 +231,54 @@ GLM4 = Family(
     ),
     fixed=_SILU,
     defaults=GLM.defaults,
+)
+
+
+@variant_of(decoder)
+def hunyuan(cfg: fdl.Config[Trainer], *, eps: float) -> None:
+    """A decoder with queries and keys normalized per head after their rotation."""
+    use_qk_norm(cfg, eps=eps)
+    swap_all(cfg.model, Attention, by=LateNormAttention)
+
+
+HUNYUAN = Family(
+    model_type="hunyuan_v1_dense",
+    architecture="HunYuanDenseV1ForCausalLM",
+    config=hunyuan,
+    settings={**SETTINGS, "attention_bias": "attention_bias"},
+    tensors={
+        **TENSORS,
+        "blocks.*.attention.query_norm": f"{_LAYER}.self_attn.query_layernorm",
+        "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.key_layernorm",
+    },
+    fixed={**_SILU, "use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)},
+)
+
+
+@variant_of(decoder)
+def ministral3(cfg: fdl.Config[Trainer], *, strength: float | None = None) -> None:
+    """A decoder whose attention gets sharper beyond the original length, by `strength`.
+
+    Raises:
+      ValueError: the RoPE has no scaling, which says the original length.
+    """
+    for attention in find(cfg.model, Attention) if strength else ():
+        if attention.rope.scaling is None:
+            raise ValueError(f"{strength=} needs a scaled RoPE: set scaling.")
+        attention.rope = fdl.Config(
+            Tempered,
+            rotation=attention.rope,
+            strength=strength,
+            span=attention.rope.scaling.original_seq_len,
+        )
+
+
+MINISTRAL3 = Family(
+    model_type="ministral3",
+    architecture="Ministral3ForCausalLM",
+    config=ministral3,
+    settings={**SETTINGS, "window": "sliding_window", "strength": "llama_4_scaling_beta"},
+    tensors=TENSORS,
+    fixed=_SILU,
+    readings={"strength": lambda model: getattr(model.blocks[0].attention.rope, "strength", None)},
 )

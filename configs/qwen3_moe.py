@@ -49,12 +49,18 @@ def mix_layers(
     normalize: bool,
 ) -> None:
     """Use a mixture of experts in each `every`-th layer, except for `dense_layers`."""
-    dense, mixed = clone_part(cfg.model.blocks[0]), cfg.model.blocks[0]
+    dense = [clone_part(block) for block in cfg.model.blocks]
     use_moe(cfg, num_experts=num_experts, top_k=top_k, ffn_dim=expert_ffn_dim)
     for router in find(cfg.model, Router):
         router.normalize = normalize
-    layers = [i not in dense_layers and (i + 1) % every == 0 for i in range(num_layers)]
-    cfg.model.blocks = [clone_part(mixed if one else dense) for one in shortest_period(layers)]
+    mixed, length = cfg.model.blocks, len(dense)
+    layers = [
+        (i % length, i not in dense_layers and (i + 1) % every == 0) for i in range(num_layers)
+    ]
+    cfg.model.blocks = [
+        clone_part((mixed if is_mixed else dense)[place])
+        for place, is_mixed in shortest_period(layers)
+    ]
 
 
 def _dense_layers(model: Any) -> list[int]:

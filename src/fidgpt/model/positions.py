@@ -30,9 +30,16 @@ class LearnedPositions(nn.Module):
       init: of the vectors.
     """
 
+    offset = 0  # number of rows before that of position 0
+
     def __init__(self, *, seq_len: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> None:
         super().__init__()
-        self.weight = with_init(nn.Parameter(torch.empty(seq_len, hidden_dim)), init)
+        self.weight = with_init(nn.Parameter(torch.empty(self.offset + seq_len, hidden_dim)), init)
+
+    @property
+    def num_positions(self) -> int:
+        """The number of positions."""
+        return len(self.weight) - self.offset
 
     def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
         """Return the vectors of positions.
@@ -40,34 +47,25 @@ class LearnedPositions(nn.Module):
         Raises:
           ValueError: the sequence is longer than the table.
         """
-        count, seq_len = positions.shape[1], self.weight.shape[0]
+        count, seq_len = positions.shape[1], self.num_positions
         if count > seq_len:
             raise ValueError(
                 f"a sequence of {count} tokens is longer than the {seq_len} learned positions; "
                 "shorten it, or train with a larger seq_len or use_rope."
             )
-        return self.weight[positions.clamp_min(0)]
+        return self.weight[positions.clamp_min(0) + self.offset]
 
 
 class OffsetPositions(LearnedPositions):
-    """Learned positions in a table whose first rows are of no position, as in OPT.
+    """Learned positions in a table of which the first two rows are of no position, as in OPT.
 
     Args:
       seq_len: number of positions.
       hidden_dim: width of the residual stream.
-      offset: number of the rows before that of position 0.
       init: of the vectors.
     """
 
-    def __init__(
-        self, *, seq_len: int, hidden_dim: int, offset: int = 2, init: Init = GPT2_NORMAL
-    ) -> None:
-        super().__init__(seq_len=seq_len + offset, hidden_dim=hidden_dim, init=init)
-        self.offset = offset
-
-    def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
-        """Return the vectors of positions."""
-        return self.weight[positions.clamp_min(0) + self.offset]
+    offset = 2
 
 
 class SinusoidalPositions(nn.Module):

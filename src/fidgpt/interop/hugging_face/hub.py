@@ -28,6 +28,7 @@ from fidgpt.interop.hugging_face.settings import (
     config_keys,
     families,
     family_of,
+    published_keys,
     read_config,
     read_settings,
     settings_of,
@@ -75,7 +76,7 @@ class Member(NamedTuple):
             return build(bind(self.config).model)
 
 
-def _member(family: Family, found: HubConfig) -> Member:
+def member_of(family: Family, found: HubConfig) -> Member:
     """Return the member of a family that a config.json describes.
 
     Raises:
@@ -88,11 +89,16 @@ def _member(family: Family, found: HubConfig) -> Member:
         raise ConfigError(f"{family.model_type}: {error}") from error
 
 
-def _member_in(directory: Path) -> Member:
+def member_in(directory: Path) -> Member:
+    """Return the member of a family that a directory holds, with a warning for unknown keys.
+
+    Raises:
+      ConfigError: there is no such family or member.
+    """
     found = read_config(directory)
     try:
         family = family_of(found["model_type"])
-        member = _member(family, found)
+        member = member_of(family, found)
     except ConfigError as error:
         raise ConfigError(f"{directory / CONFIG} cannot be used:\n  {error}") from error
     if unknown := unknown_keys(family, found):
@@ -120,7 +126,7 @@ def from_hf(directory: str) -> fdl.Config[Trainer]:
         that no index names.
     """
     path = Path(directory).expanduser()
-    cfg = _member_in(path).config
+    cfg = member_in(path).config
     path = path.resolve()
     is_trained = files.has_weights(path)
     # Weights fit the numbers of one tokenizer: where it is missing, a run has to set another.
@@ -151,7 +157,7 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
         or quantized, all of which are listed.
     """
     directory = Path(directory).expanduser()
-    member = _member_in(directory)
+    member = member_in(directory)
     _require_same(model, member, may_differ, directory / CONFIG)
     _require_memory(model)
     layout, tensors = layout_of(member.family, model, member.settings), TensorFiles(directory)
@@ -291,7 +297,7 @@ def save_hf(
         "eos_token_id": None if tokenizer is None else tokenizer.end_of_text,
         "pad_token_id": None,
     }
-    files.write_json(directory / CONFIG, about | found)
+    files.write_json(directory / CONFIG, about | published_keys(family, found))
     return family.architecture
 
 
@@ -313,7 +319,7 @@ def fitting_member(
         try:
             settings = read_settings(family, model, seq_len=seq_len)
             found = config_keys(family, settings)
-            member = _member(family, found)
+            member = member_of(family, found)
             built = member.built()
         except ConfigError as error:  # the keys of the family cannot describe it
             lines = str(error).splitlines()

@@ -16,6 +16,7 @@ FIXED: Mapping[str, tuple[Any, ...]] = {
     "add_cross_attention": (False, None),
     "per_layer_config": (None, {}),
     "rope_local_base_freq": (None,),
+    "llama_4_scaling_beta": (None,),
 }
 # Names and patterns of keys that change no number that a model computes, by the reason.
 WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
@@ -58,7 +59,7 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, ...]] = {
     ),
 }
 EXPERTS = ("num_experts", "num_local_experts")  # names of one key, of the hub and of transformers 5
-_PATTERNS = tuple(pattern for patterns in WITHOUT_EFFECT.values() for pattern in patterns)
+UNKNOWN = "unknown"
 
 
 def other_values(family: Family, found: Mapping[str, Any]) -> Iterator[str]:
@@ -72,15 +73,26 @@ def other_values(family: Family, found: Mapping[str, Any]) -> Iterator[str]:
 
 def unknown_keys(family: Family, found: Mapping[str, Any]) -> list[str]:
     """Return the keys that are set and of which fidgpt does not know whether they matter."""
-    read = {*family.settings.values(), *family.aliases, *family.switches.values(), *FIXED}
-    read |= {*family.fixed, *family.constants, *family.known}
-    read |= {*EXPERTS} if read.intersection(EXPERTS) else set()
     return [
         key
         for key, value in found.items()
-        if value is not None and key not in read and not _is_without_effect(key)
+        if value is not None and reason_of(family, key) == UNKNOWN
     ]
 
 
-def _is_without_effect(key: str) -> bool:
-    return any(fnmatch.fnmatchcase(key, pattern) for pattern in _PATTERNS)
+def reason_of(family: Family, key: str) -> str:
+    """Return why a key is no error: what reads it, or why it has no effect, or `UNKNOWN`."""
+    read = {*family.settings.values(), *family.aliases, *family.switches.values()}
+    read |= {*family.known, *family.constants}
+    if key in read or (key in EXPERTS and read.intersection(EXPERTS)):
+        return "read"
+    if key in FIXED or key in family.fixed:
+        return "has the value that fidgpt computes"
+    return next(
+        (
+            reason
+            for reason, patterns in WITHOUT_EFFECT.items()
+            if any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+        ),
+        UNKNOWN,
+    )

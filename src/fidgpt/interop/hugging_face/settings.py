@@ -15,7 +15,7 @@ from fidgpt.compose.catalogue import project_modules
 from fidgpt.configs.activations import ACTIVATIONS
 from fidgpt.configs.hub import Family
 from fidgpt.configs.windows import FULL, SLIDING
-from fidgpt.graph import ConfigError, suggest
+from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json, unknown_codes
@@ -38,7 +38,7 @@ _MODULES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3"),
     *("deepseek2", "deepseek3", "olmo2", "smollm", "gpt_oss", "gpt2"),
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
-    *("near_llama", "mixtures"),
+    *("near_llama", "mixtures", "older"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     family
@@ -61,11 +61,57 @@ _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped")
 _PARTIAL = "partial_rotary_factor"
-_IN_ROPE = {"rope_theta", _PARTIAL}
+_LOCAL = "rope_local_base_freq"
+_STRENGTH = "llama_4_scaling_beta"
+_IN_ROPE = {"rope_theta", _PARTIAL, _STRENGTH}
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
 _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
-_ROPE_KEYS |= {"short_factor", "long_factor"}
+_ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embeddings"}
+
+
+# Components that families need which no component of fidgpt is, by a part of the model_type.
+_MISSING = {
+    "qwen3_next": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "qwen3_5": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "qwen4": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "olmo_hybrid": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "kimi_linear": "delta attention of Kimi (2025, arXiv:2510.26692)",
+    "bailing_hybrid": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
+    "minimax": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
+    "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
+    "bamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
+    "zamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "nemotron_h": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "falcon_h1": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "granitemoehybrid": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
+    "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
+    "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
+    "lfm": "short convolution between gates (LFM 2)",
+    "zaya": "attention with convolutions (Zaya)",
+    "deepseek_v32": "sparse attention with an indexer (DeepSeek V3.2)",
+    "deepseek_v4": "sparse attention with an indexer (DeepSeek V3.2)",
+    "glm_moe_dsa": "sparse attention with an indexer (DeepSeek V3.2)",
+    "llama4": "experts whose inputs are scaled by the router (Llama 4)",
+    "gemma3n": "embedding of each layer (Gemma 3n)",
+    "gemma4": "embedding of each layer (Gemma 3n)",
+    "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
+    "doge": "dynamic mask of attention (Doge)",
+    "phimoe": "router of SparseMixer (Liu et al., 2023, arXiv:2310.00811)",
+    "apertus": "xIELU activation (Huang and Schlag, 2024, arXiv:2411.13010)",
+    "bitnet": "MLP with a norm inside (BitNet)",
+    "afmoe": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
+    "laguna": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
+    "nanochat": "norm of the stream between embedding and first layer without weights",
+    "longcat": "layer with two attentions (LongCat)",
+    "codegen": "form of tensors that joins heads in four shards (CodeGen)",
+    "openai-gpt": "model without a final norm (GPT-1)",
+    "xglm": "sinusoidal position with an offset (XGLM)",
+    "jetmoe": "mixture of attentions (JetMoE)",
+    "hrm": "recurrence over depth (HRM)",
+}
 
 
 class UnknownScaling(ConfigError):
@@ -102,11 +148,24 @@ def family_of(model_type: str) -> Family:
     """
     known = families()
     if model_type not in known:
-        raise ConfigError(f"{model_type=} is not supported. {suggest(model_type, known)}")
+        missing = next((part for name, part in _MISSING.items() if name in model_type), None)
+        lacks = f": fidgpt has no {missing}" if missing else ""
+        raise ConfigError(
+            f"{model_type=} is not supported{lacks}. docs/models.md shows how to add a family, and "
+            "docs/components.md a component that it needs."
+        )
     return known[model_type]
 
 
-def read_config(directory: Path) -> HubConfig:
+def family_modules() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the names of the modules that have families, and what they hold."""
+    for name in _MODULES:
+        yield f"fidgpt.configs.{name}", vars(import_module(f"fidgpt.configs.{name}"))
+    for module in project_modules("families"):
+        yield module.__name__, vars(module)
+
+
+def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     """Return a directory's config.json in the form that hub files had before transformers 5.
 
     RoPE is `rope_theta` and `rope_scaling`, a mapping with a `rope_type`, or None if unset; where
@@ -115,6 +174,10 @@ def read_config(directory: Path) -> HubConfig:
 
     A value under another name of a key is also there under that of the family. Beside a RoPE, as
     transformers does, its theta is only read under the family's own name.
+
+    Args:
+      directory: holds a config.json.
+      family: has the names of keys; defaults to the family of the model_type.
 
     Raises:
       ConfigError: there is no such file, or it is not a config.
@@ -128,7 +191,7 @@ def read_config(directory: Path) -> HubConfig:
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
     if found["model_type"] == "mistral" and "layer_types" in found:
         found["model_type"] = "ministral"  # as transformers reads it
-    family = families().get(found["model_type"])
+    family = families().get(found["model_type"]) if family is None else family
     aliases = {} if family is None else family.aliases
     found |= {key: found[one] for one, key in aliases.items() if one in found.keys() - _IN_ROPE}
     try:
@@ -151,7 +214,7 @@ def _rope(found: HubConfig) -> HubConfig:
             )
         scaling = rope | scaling
         if "rope_theta" in local:
-            result["rope_local_base_freq"] = local["rope_theta"]
+            result[_LOCAL] = local["rope_theta"]
     elif rope and found["model_type"] == _GEMMA3:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
@@ -169,7 +232,8 @@ def _rope(found: HubConfig) -> HubConfig:
 
 
 def _rope_type(rope: Mapping[str, Any]) -> str:
-    return rope.get("rope_type") or rope.get("type") or "default"
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    return "longrope" if kind == "su" else kind  # as the first Phi-3 called it
 
 
 def settings_of(family: Family, found: HubConfig) -> Settings:
@@ -317,8 +381,27 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
     found: HubConfig = {key: allowed[0] for key, allowed in family.fixed.items()}
     found |= dict(family.constants) | {family.settings[name]: one for name, one in settings.items()}
     if "scaling" in settings:
-        found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
+        rope = found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
+        if rope is not None and found.get(_STRENGTH) is not None:
+            rope[_STRENGTH] = found[_STRENGTH]
     return found | {on: found.get(key) is not None for key, on in family.switches.items()}
+
+
+def published_keys(family: Family, found: HubConfig) -> HubConfig:
+    """Return the keys of `config_keys` with one RoPE for each kind of layer, where there are two.
+
+    Of Gemma 3 transformers reads the base of the second RoPE from a key of its own.
+    """
+    if family.settings.get("local_theta") is None or family.model_type == _GEMMA3:
+        return found
+    flat = ("rope_theta", "rope_scaling", _LOCAL)
+    theta, scaling, local = (found.get(key) for key in flat)
+    ropes = {
+        FULL: {"rope_type": "default", **(scaling or {}), "rope_theta": theta},
+        SLIDING: {"rope_type": "default", "rope_theta": theta if local is None else local},
+    }
+    rest = {key: value for key, value in found.items() if key not in flat}
+    return rest | {"rope_parameters": ropes}
 
 
 def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any] | None:
@@ -360,7 +443,7 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
     found: dict[str, Any] = {}
     positions = getattr(getattr(model, "embedding", None), "positions", None)
     if isinstance(positions, library.LearnedPositions):
-        seq_len = positions.weight.shape[0]
+        seq_len = positions.num_positions
     readings = {**READINGS, "seq_len": lambda _: seq_len, **family.readings}
     for name in filter(readings.__contains__, family.settings):
         reading = readings[name]
