@@ -118,9 +118,9 @@ class Distilled(NextToken):
         real: Bool[Tensor, "rows window"] | None = None,
     ) -> Float[Tensor, ""]:
         """Return the mean of both losses; see `NextToken` for the arguments."""
-        batch, (teacher,) = Batch(tokens, counted), self._teacher
+        batch, (teacher,) = Batch(tokens, counted, real), self._teacher
         with collecting() as reports:
-            ctx = self.model.context_of(batch.inputs)
+            ctx = self._context_of(batch)
             inputs, counts = ctx.own(batch.inputs), ctx.own(batch.mask[:, 1:])
             features = self.model.features(inputs, ctx)
             with torch.no_grad(), not_collecting():
