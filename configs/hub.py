@@ -16,7 +16,6 @@ from fidgpt.configs.tensor_forms import (
     Stacked,
     Transposed,
 )
-from fidgpt.model import LanguageModel
 
 __all__ = [
     "BIASES",
@@ -84,7 +83,7 @@ class Family:
     switches: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
+    readings: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
     known: Sequence[str] = ()

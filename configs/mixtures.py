@@ -166,7 +166,7 @@ FLEX_OLMO = Family(
     config=flex_olmo,
     settings={**olmo2.HUB.settings, "num_experts": "num_experts"}
     | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"},
-    tensors={**olmo2.HUB.tensors, **EXPERTS},
+    tensors={**olmo2.TENSORS, **EXPERTS},
     fixed=_SILU,
     defaults={"rms_norm_eps": 1e-6, "rope_theta": 500_000.0},
 )

@@ -17,7 +17,7 @@ _GPT = settings(
 )
 
 
-def like_llama(family: str, text: str = "", **more: object) -> Recipe:
+def like_llama(family: str, text: str = "", **more: Any) -> Recipe:
     return llama(family, 1e4, f"bos_token_id: 1, eos_token_id: 2, pad_token_id: 0, {text}", **more)
 
 

@@ -65,7 +65,7 @@ UNKNOWN = "unknown"
 def other_values(family: Family, found: Mapping[str, Any]) -> Iterator[str]:
     """Yield an error for each key with a value that the family does not compute."""
     settings = family.settings.values()
-    for key, allowed in (FIXED | dict(family.fixed)).items():
+    for key, allowed in {**FIXED, **family.fixed}.items():
         if key in found and found[key] not in allowed and key not in settings:
             ours = " or ".join(repr(one) for one in allowed)
             yield f"{key} is {found[key]!r:.60}, and fidgpt's {family.model_type} computes {ours}"

@@ -329,8 +329,9 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
         rope = {key: value for key, value in rope.items() if key != _LENGTH}
     rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
     scaling = _SCALINGS[kind]
-    if kind == "longrope" and seq_len and rope.get(_LENGTH):
-        rope.setdefault("factor", seq_len / rope[_LENGTH])
+    length = rope.get(_LENGTH)
+    if kind == "longrope" and seq_len and isinstance(length, int) and length:
+        rope.setdefault("factor", seq_len / length)
     arguments: dict[str, Any] = {}
     for name in _names(scaling):
         key = _KEYS.get(name, name)
