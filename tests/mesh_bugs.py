@@ -216,9 +216,9 @@ def masks_of_another_micro_batch() -> AbstractContextManager[object]:
     """Let every micro-batch of a stage have the documents of the first one."""
     right, first = PipelinedModel.context_of, []
 
-    def wrong(model: PipelinedModel, tokens: Tensor) -> Any:
+    def wrong(model: PipelinedModel, tokens: Tensor, **masks: Any) -> Any:
         first.append(tokens)
-        return right(model, first[0][: len(tokens)])
+        return right(model, first[0][: len(tokens)], **masks)
 
     return patch.object(PipelinedModel, "context_of", wrong)
 
