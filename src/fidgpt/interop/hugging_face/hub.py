@@ -384,7 +384,7 @@ def _strings(content: Any) -> Iterator[str]:
 
 # What every module has, and what changes no number that a model computes outside of training.
 _IGNORED = {*vars(nn.Module()), "dropout", "init", "kernel", "layout", "balancing"}
-_IGNORED |= {"_pattern"}  # how a graph writes blocks that are the same
+_IGNORED |= {"_pattern", "stream_dtype"}  # how a graph writes equal blocks; what processes send
 _IGNORED_OF = {library.LoRALinear: {"scale"}, SelectionBias: {"rate"}}
 _KINDS = {library.LoRALinear: Linear, library.StackedLoRA: None, library.Capacity: None}
 
