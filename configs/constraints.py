@@ -56,7 +56,8 @@ def micro_batches_fill_the_pipeline(cfg: fdl.Config) -> None:
         return  # other checks report that
     number = -(-rows // size) if isinstance(size, int) else 1
     try:
-        fitting(fdl.build(step.schedule), mesh[PIPELINE], number)
+        schedule: Any = fdl.build(cfg.step.schedule)
+        fitting(schedule, mesh[PIPELINE], number)
     except ValueError as error:
         raise ConfigError(
             f"micro_batch_size={size}: {error}",

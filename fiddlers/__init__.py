@@ -97,7 +97,7 @@ from fidgpt.fiddlers.positions import (
     use_rope,
     use_sinusoidal_positions,
 )
-from fidgpt.fiddlers.preferences import use_preferences
+from fidgpt.fiddlers.preferences import use_hub_preferences, use_preferences
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
     smoke_test,
@@ -199,6 +199,7 @@ __all__ = [
     "use_gqa",
     "use_hsdp",
     "use_hub_conversations",
+    "use_hub_preferences",
     "use_hub_text",
     "use_inverse",
     "use_inverse_sqrt",

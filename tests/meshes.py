@@ -13,7 +13,7 @@ import torch.distributed as dist
 from small_models import shrunk, whole_weights
 from torch import Tensor, nn
 
-from fidgpt import data, fiddlers, graph, model, train
+from fidgpt import data, fiddlers, graph, model, tags, train
 from fidgpt.placement import held, whole_of
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
@@ -87,6 +87,8 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "ulysses": mesh(context=2, ulysses=True),
         "shard": mesh(shard=2),
         "replicate": mesh(replicate=2),
+        "expert": mesh(shard=2, expert=2),
+        "context_expert": mesh(context=2, expert=2),
         "pipeline": pipeline(),
         "gpipe": pipeline("gpipe"),
         "interleaved": pipeline("interleaved"),
@@ -111,6 +113,14 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "shard_ulysses": mesh(shard=2, context=2, ulysses=True),
         "replicate_context": mesh(replicate=2, context=2),
         "replicate_ulysses": mesh(replicate=2, context=2, ulysses=True),
+        "expert": mesh(shard=4, expert=4),
+        "shard_expert": mesh(shard=4, expert=2),
+        "replicate_expert": mesh(replicate=2, shard=2, expert=2),
+        "context_expert": mesh(shard=2, context=2, expert=4),
+        "replicate_context_expert": mesh(replicate=2, context=2, expert=2),
+        "tensor_expert": mesh(shard=2, tensor=2, expert=2),
+        "sequence_expert": mesh(shard=2, tensor=2, expert=2, sequence=True),
+        "pipeline_expert": pipeline("zero_bubble", shard=2, expert=2),
         "pipeline": pipeline(pipeline=4),
         "pipeline_replicate": pipeline("zero_bubble_v", replicate=2),
         "pipeline_shard": pipeline("zero_bubble", shard=2),
@@ -119,6 +129,9 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "pipeline_context": pipeline("interleaved", context=2),
     },
     8: {
+        "shard_expert": mesh(shard=8, expert=4),
+        "tensor_expert": mesh(shard=4, tensor=2, expert=4),
+        "everything_expert": mesh(replicate=2, shard=2, context=2, expert=2),
         "pipeline_shard_tensor": pipeline("interleaved", shard=2, tensor=2),
         "shard_context_tensor": mesh(shard=2, context=2, tensor=2),
         "shard_ulysses_sequence": mesh(shard=2, context=2, tensor=2, sequence=True, ulysses=True),
@@ -175,6 +188,15 @@ def use_prefix_mask(cfg: fdl.Config) -> None:
     attention.rope.scaling = fdl.Config(model.NTKScaling, factor=2.0)
 
 
+def use_separate_experts(cfg: fdl.Config) -> None:
+    """Let experts be modules of their own."""
+    expert = fdl.Partial(model.SwiGLU, hidden_dim=tags.HiddenDim.new(), ffn_dim=48)
+    for moe in graph.find(cfg.model, model.MoE):
+        moe.experts = fdl.ArgFactory(
+            model.SeparateExperts, num_experts=tags.NumExperts.new(), expert=expert
+        )
+
+
 def dropping(cfg: fdl.Config) -> None:
     """Drop elements of embeddings, of attention weights and of branches."""
     cfg.model.dropout = cfg.model.blocks[0].dropout = 0.2
@@ -203,6 +225,8 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "deepseek_v3": partial(shallow, "deepseek_v3"),  # latent attention, YaRN, balanced sequences
     "gpt_oss": partial(shrunk, "gpt_oss_20b"),  # sinks
     "mixtral": partial(shrunk, "mixtral_8x7b"),
+    "qwen3_moe": partial(shrunk, "qwen3_30b_a3b"),
+    "separate": partial(base, fiddlers.use_moe, use_separate_experts),
     "olmo2": partial(shrunk, "olmo2_7b"),
     "lora": partial(base, fiddlers.use_lora),
     "deepseek_mtp": partial(shallow_with, "deepseek_v3", fiddlers.use_mtp),

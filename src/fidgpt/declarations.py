@@ -53,6 +53,12 @@ class RunningParameters(Protocol):
     RUNS: Mapping[str, str]
 
 
+class PassedAlways(Protocol):
+    """Is passed, if true, to all modules that take it; a default of theirs is for calls by hand."""
+
+    PASSED_ALWAYS: bool
+
+
 # Of a module: what it reads, computes and keeps.
 
 
@@ -148,6 +154,18 @@ class SplitParameters(Protocol):
     """The dimensions in which parameters are split, by "columns" and "rows"."""
 
     SPLIT_DIMS: Mapping[str, Mapping[str, int]]
+
+
+class HoldsExperts(Protocol):
+    """Has parameters and lists of modules with one item for each expert, by name."""
+
+    PER_EXPERT: Sequence[str]
+
+
+class SplitExperts(Protocol):
+    """Receives the first of the experts that this process computes, of those in lists."""
+
+    first_expert: int
 
 
 class SplitHeads(Protocol):

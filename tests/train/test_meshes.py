@@ -50,13 +50,8 @@ USUAL = {
         *(f"{family}/shard" for family in SHARDED),
     ],
     4: [
-        *("everything/shard_tensor", "gpt_oss/shard_sequence", "lora/replicate_sequence"),
-        *("everything/tensor", "muon/shard_tensor", "adafactor/tensor"),
-        *(
-            f"gemma3/{mesh}"
-            for mesh in ("context", "ulysses", "shard_context", "replicate_ulysses")
-        ),
-        *("mixture/shard_context", "mixture/replicate_ulysses", "llama/replicate_shard"),
+        *("everything/shard_tensor", "muon/shard_tensor", "gemma3/shard_context"),
+        *("mixture/replicate_ulysses", "llama/replicate_shard"),
     ],
 }
 ALL = {

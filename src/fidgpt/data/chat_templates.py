@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -17,47 +18,12 @@ __all__ = ["CHAT_TEMPLATES", "ChatTemplate", "Message", "template_tokens"]
 
 Message = Mapping[str, Any]
 
-_CALLS = (
-    "{%- for call in message.tool_calls or [] %}"
-    "{{- '<tool_call>\n' + (call.function or call) | tojson + '\n</tool_call>' }}"
-    "{%- endfor %}"
-)
 # Our own templates, for tokenizers without one, by name. They are Jinja without extensions, so that
 # other systems read them too.
 CHAT_TEMPLATES: Mapping[str, str] = {
-    "chatml": "{%- for message in messages %}"
-    "{{- '<|im_start|>' + message.role + '\n' + (message.content or '') }}"
-    f"{_CALLS}"
-    "{{- '<|im_end|>\n' }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}",
-    "llama3": "{{- bos_token }}"
-    "{%- for message in messages %}"
-    "{{- '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' }}"
-    "{{- (message.content or '') | trim }}"
-    f"{_CALLS}"
-    "{{- '<|eot_id|>' }}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}"
-    "{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}"
-    "{%- endif %}",
-    # nanochat has no role for systems, whose text it puts in front of the first question's.
-    "nanochat": "{{- bos_token }}"
-    "{%- set first = messages[0] %}"
-    "{%- for message in messages %}"
-    "{%- if message.role == 'assistant' %}"
-    "{{- '<|assistant_start|>' + (message.content or '') + '<|assistant_end|>' }}"
-    "{%- elif message.role == 'tool' %}"
-    "{{- '<|output_start|>' + message.content + '<|output_end|>' }}"
-    "{%- elif message.role == 'user' %}"
-    "{{- '<|user_start|>' }}"
-    "{%- if loop.index0 == 1 and first.role == 'system' %}{{- first.content + '\n\n' }}{%- endif %}"
-    "{{- message.content + '<|user_end|>' }}"
-    "{%- endif %}"
-    "{%- endfor %}"
-    "{%- if add_generation_prompt %}{{- '<|assistant_start|>' }}{%- endif %}",
+    path.stem: path.read_text(encoding="utf-8")
+    for path in sorted((Path(__file__).parent / "templates").glob("*.jinja"))
 }
-
 _CONTROL = re.compile(r"<\|\w+\|>")  # what most special tokens look like
 # Characters that Unicode reserves for programs: they are in no text.
 _BROKEN, _BEGIN, _END, _OTHER = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"

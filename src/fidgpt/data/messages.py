@@ -22,8 +22,8 @@ _ROLES = {
     "function_response": "tool",
     "observation": "tool",
 }
-_LISTS = ("messages", "conversations", "conversation")
-_QUESTIONS = ("prompt", "question", "instruction", "query", "problem")
+LISTS = ("messages", "conversations", "conversation")
+QUESTIONS = ("prompt", "question", "instruction", "query", "problem")
 _ANSWERS = ("completion", "response", "answer", "output", "solution")
 _FOLLOWS: Mapping[str, set[str | None]] = {  # what may come before a role; None is the beginning
     "system": {None},
@@ -57,8 +57,8 @@ def messages_of(row: Mapping[str, Any]) -> list[Message]:
     Raises:
       DataError: it has none of these forms, a message has no text, or roles are out of order.
     """
-    name = next((name for name in _LISTS if row.get(name)), None)
-    question = next((name for name in _QUESTIONS if row.get(name)), None)
+    name = next((name for name in LISTS if row.get(name)), None)
+    question = next((name for name in QUESTIONS if row.get(name)), None)
     answer = next((name for name in _ANSWERS if name in row), None)
     if name is not None:
         messages = messages_in(row[name], role="user")
@@ -71,7 +71,7 @@ def messages_of(row: Mapping[str, Any]) -> list[Message]:
     else:
         raise DataError(
             f"holds no conversation, but the fields {', '.join(map(str, row)) or 'none'}: it needs "
-            f"a list {' or '.join(_LISTS[:2])}, or a question ({', '.join(_QUESTIONS)}) with an "
+            f"a list {' or '.join(LISTS[:2])}, or a question ({', '.join(QUESTIONS)}) with an "
             f"answer ({', '.join(_ANSWERS)})"
         )
     if row.get("system") and messages[0]["role"] != "system":
@@ -86,7 +86,8 @@ def messages_in(value: Any, *, role: str) -> list[Message]:
     Raises:
       DataError: it is neither, or a message has no text or an unknown role.
     """
-    given = value if isinstance(value, list) else [{"role": role, "content": value}]
+    alone = value if isinstance(value, Mapping) else {"role": role, "content": value}
+    given = value if isinstance(value, list) else [alone]
     return [_message(message, f"message {number}") for number, message in enumerate(given, 1)]
 
 

@@ -15,7 +15,14 @@ from fidgpt.data.chat_templates import Message
 from fidgpt.data.conversations import Conversation, Conversations
 from fidgpt.data.documents import EncodedDocument
 from fidgpt.data.errors import DataError
-from fidgpt.data.messages import messages_in, messages_of, naming_place, require_order, tools_of
+from fidgpt.data.messages import (
+    LISTS,
+    QUESTIONS,
+    messages_in,
+    naming_place,
+    require_order,
+    tools_of,
+)
 from fidgpt.data.packing import Sequences
 from fidgpt.data.prepared import PreparedCorpus
 from fidgpt.data.tokenizers import Tokenizer
@@ -23,6 +30,7 @@ from fidgpt.data.tokenizers import Tokenizer
 __all__ = ["PreferencePair", "Preferences", "pairs"]
 
 _SIDES = ("chosen", "rejected")
+_COLUMNS = {"response_j": "chosen", "response_k": "rejected"}  # of StackExchange's pairs
 
 
 class Preferences(Conversations):
@@ -45,7 +53,7 @@ class Preferences(Conversations):
     def identity(self) -> str:
         return f"preferences {super().identity()}"
 
-    def document(self, row: Any, *, place: str) -> "PreferencePair":
+    def document(self, row: Any, /, *, place: str) -> "PreferencePair":  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the pair of a row.
 
         Raises:
@@ -53,6 +61,7 @@ class Preferences(Conversations):
         """
         with naming_place(place):
             row = row if isinstance(row, Mapping) else {}
+            row = {_COLUMNS.get(name, name): value for name, value in row.items()}
             if not all(row.get(side) for side in _SIDES):
                 raise DataError(
                     f"holds no pair, but the fields {', '.join(map(str, row)) or 'none'}: it needs "
@@ -74,13 +83,8 @@ class Preferences(Conversations):
 
 def _before(row: Mapping[str, Any]) -> Sequence[Message]:
     """Return the messages before both answers."""
-    if row.get("prompt"):
-        return messages_in(row["prompt"], role="user")
-    others = {name: value for name, value in row.items() if name not in _SIDES}
-    if not any(isinstance(row[side], str) for side in _SIDES) and not others.get("messages"):
-        return []
-    answered = messages_of({"completion": "-", **others} if "question" in row else others)
-    return answered[:-1] if answered[-1]["role"] == "assistant" else answered
+    name = next((name for name in (*QUESTIONS, *LISTS) if row.get(name)), None)
+    return [] if name is None else messages_in(row[name], role="user")
 
 
 @dataclass(frozen=True, eq=False)

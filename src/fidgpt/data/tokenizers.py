@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from fidgpt.data.encoding import disable_special_tokens, encode
 from fidgpt.data.errors import DataError
+from fidgpt.data.lossless import change_of
 from fidgpt.files import parse_json, read_bytes, read_json
 from fidgpt.ranges import require_size
 
@@ -208,6 +209,8 @@ class ByteLevelTokenizer(Tokenizer):
     ) -> None:
         super().__init__(_token_values(backend))
         disable_special_tokens(backend)
+        if getattr(backend.model, "dropout", None):  # of merges at random, in training of theirs
+            backend.model.dropout = None
         self._backend = backend
         number = backend.token_to_id(end_of_text)
         assert number is not None  # who builds it has looked
@@ -226,8 +229,8 @@ class ByteLevelTokenizer(Tokenizer):
         begin = None if name is None else self._backend.token_to_id(name)
         added = self._backend.encode("").ids
         if begin is None or begin == self.end_of_text:
-            is_foreign = {"bos_token", "add_bos_token"} & self._settings.keys()
-            return self.end_of_text if begin is not None or not is_foreign else None
+            is_said = {"bos_token", "eos_token"} & self._settings.keys()
+            return self.end_of_text if begin is not None or not is_said else None
         return begin if self._settings.get("add_bos_token") or added[:1] == [begin] else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
@@ -248,7 +251,9 @@ class ByteLevelTokenizer(Tokenizer):
         is_usual = self._end_of_text_name == END_OF_TEXT and self.begin_of_text == self.end_of_text
         if self.chat is not None or not is_usual:
             kept = {key: self._settings[key] for key in _KEPT if key in self._settings}
-            _write_settings(path, {"eos_token": self._end_of_text_name, **kept})
+            begins = self.begin_of_text == self.end_of_text
+            own = {"bos_token": self._end_of_text_name if begins else None}
+            _write_settings(path, {"eos_token": self._end_of_text_name, **own, **kept})
 
     def for_chat(self, template: str, *, end_of_text: str) -> "ByteLevelTokenizer":
         settings = {**self._settings, "chat_template": template, _END_KEY: end_of_text}
@@ -425,7 +430,7 @@ class TokenizerFile:
     The end-of-text token is `end_of_text` if given, else the `eos_token` of a
     `tokenizer_config.json` beside the file, else a token with a usual name such as `</s>`.
     Documents begin with the `bos_token` there if the tokenizer puts it in front of texts, and with
-    nothing if it does not. Where no such file is, the end of text is in front of them.
+    nothing if it does not. Where none is named, or the end of text is both, that is in front.
     """
 
     sample_bytes = 0
@@ -461,12 +466,14 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     """Load a tokenizer.json.
 
     Raises:
-      DataError: the file is missing, is not a byte-level tokenizer, or has no end of text.
+      DataError: the file is missing, is not a byte-level tokenizer, changes texts, or has no end of
+        text.
     """
     path = Path(path).expanduser()
     text, content = _read(path)
     model, added = content["model"], content.get("added_tokens", ())
-    if model.get("merges") == [] and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
+    is_plain = content.get("normalizer") is None and model.get("merges") == []
+    if is_plain and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
         try:
             names = sorted((token["id"], token["content"]) for token in added)
             special = [name for number, name in names if number > 256]
@@ -490,7 +497,14 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     name = end_of_text or _end_beside(settings)
     for candidate in END_OF_TEXT_NAMES if name is None else (name,):
         if backend.token_to_id(candidate) is not None:
-            return ByteLevelTokenizer(backend, end_of_text=candidate, settings=settings)
+            tokenizer = ByteLevelTokenizer(backend, end_of_text=candidate, settings=settings)
+            if change := change_of(content, tokenizer.encode, tokenizer.token_values()):
+                raise DataError(
+                    f"{path} loses text: {change}. Bits per byte, spans and texts that are written "
+                    "would be of other texts than yours.\nUse a tokenizer that encodes any text "
+                    "losslessly, or train one with BPETokenizer(vocab_size)."
+                )
+            return tokenizer
     special = [token.content for token in backend.get_added_tokens_decoder().values()]
     wanted = f"no token {name!r}" if name is not None else "no end-of-text token by a usual name"
     raise DataError(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from fidgpt.interop.levanter import Mapped, read_levanter
     from fidgpt.interop.targets import read_targets, write_targets
     from fidgpt.interop.torchtitan import read_torchtitan
+    from fidgpt.interop.torchtune import read_torchtune
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -21,6 +22,7 @@ else:
             "levanter": ("Mapped", "read_levanter"),
             "targets": ("read_targets", "write_targets"),
             "torchtitan": ("read_torchtitan",),
+            "torchtune": ("read_torchtune",),
         },
     )
 
@@ -33,6 +35,7 @@ __all__ = [
     "read_levanter",
     "read_targets",
     "read_torchtitan",
+    "read_torchtune",
     "save_hf",
     "use_distillation",
     "write_targets",

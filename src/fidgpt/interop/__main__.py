@@ -1,18 +1,19 @@
-"""`python -m fidgpt.interop PATH`: the command for a file of Levanter or torchtitan, or a model."""
+"""`python -m fidgpt.interop PATH`: the command for a file of another trainer, or a hub model."""
 
 import shlex
 from pathlib import Path
 
 from fidgpt.compose.catalogue import called, imported
+from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import run_command
-from fidgpt.interop import Mapped, read_levanter, read_torchtitan
+from fidgpt.interop import Mapped, read_levanter, read_torchtitan, read_torchtune
 from fidgpt.interop.hugging_face.trial import describe_hf
 
 _USAGE = (
-    "name a TOML file of torchtitan, a YAML file of Levanter, or a function of torchtitan's "
-    "registries, such as torchtitan.models.llama3.config_registry.llama3_8b, or the directory of a "
-    "Hugging Face model"
+    "name a TOML file of torchtitan, a YAML file of Levanter or of torchtune, a function of "
+    "torchtitan's registries, such as torchtitan.models.llama3.config_registry.llama3_8b, or the "
+    "directory of a Hugging Face model"
 )
 
 
@@ -38,7 +39,9 @@ def _read(name: str) -> Mapped:
         case ".toml":
             return read_torchtitan(Path(name))
         case ".yaml" | ".yml":
-            return read_levanter(Path(name))
+            text = read_text(name)[1]
+            is_torchtune = "_component_" in text and "torchtune" in text
+            return (read_torchtune if is_torchtune else read_levanter)(Path(name))
     module, _, function = name.rpartition(".")
     make = getattr(imported(module, name), function, None) if module else None
     if not callable(make):

@@ -63,12 +63,14 @@ def use_distillation(
 
     Args:
       cfg: the graph to change.
-      teacher: directory of a run, or of a Hugging Face model.
+      teacher: directory of a run or of a Hugging Face model; or a named config, such as
+        `config:llama3_8b`, whose weights `step.weights` has to load.
       ratio: weight of the teacher beside the text itself, from 0 to 1.
       temperature: of both models in the teacher's part of the loss.
       top_k: only the teacher's likeliest tokens count; defaults to all.
     """
-    theirs = chat(teacher)
+    kind, _, name = teacher.partition(":")
+    theirs = getattr(configs, name)() if kind == "config" else chat(teacher)
     cfg.step = fdl.Config(
         DistillationStep,
         teacher=clone(bind(theirs).model),  # with sizes of its own

@@ -41,6 +41,7 @@ _AXES = {
     "shard": ("data_parallel_shard_degree", -1),
     "context": ("context_parallel_degree", 1),
     "tensor": ("tensor_parallel_degree", 1),
+    "expert": ("expert_parallel_degree", 1),
 }
 
 # Entries that change nothing at these values where they are not read; null never does.
@@ -48,7 +49,7 @@ _NEUTRAL: dict[str, dict[str, Any]] = {
     "metrics": {"log_freq": 10, "save_tb_folder": "tb", "disable_color_printing": False},
     "training": {"dtype": "float32", "mixed_precision_reduce": "float32"},
     "parallelism": {
-        **dict.fromkeys(("pipeline_parallel_degree", "expert_parallel_degree"), 1),
+        "pipeline_parallel_degree": 1,
         **dict.fromkeys(("enable_async_tensor_parallel",), False),
         "fsdp_reshard_after_forward": "default",
     },
@@ -193,7 +194,7 @@ def _map_schedule(section: Section) -> None:
 def _map_hardware(sections: dict[str, Section]) -> None:
     parallel, compiled = sections["parallelism"], sections["compile"]
     mesh = {name: parallel.take(key, default) for name, (key, default) in _AXES.items()}
-    if max(mesh["replicate"], mesh["context"], mesh["tensor"]) > 1:
+    if max(mesh[name] for name in mesh if name != "shard") > 1:
         parallel.change("fiddler:use_mesh", **mesh)
         if mesh["tensor"] > 1 and parallel.take("enable_sequence_parallel", True):
             parallel.change("fiddler:use_sequence_parallel")

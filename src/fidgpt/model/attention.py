@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.context import AttentionContext, Stream, Tokens, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Keys, Queries, Scoring, fastest
@@ -55,6 +57,19 @@ def require_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None) -> i
     return hidden_dim // head_dim
 
 
+@runtime_checkable
+class TokenVectors(Protocol):
+    """Maps tokens to vectors, as `ValueEmbedding` does."""
+
+    def forward(self, tokens: Tokens | None, /) -> Float[Tensor, "batch seq values"]:
+        """Return a vector for each token."""
+        ...
+
+    def __call__(self, tokens: Tokens | None, /) -> Float[Tensor, "batch seq values"]:
+        """Call `forward`, with torch's hooks."""
+        ...
+
+
 class Attention(nn.Module):
     """Causal multi-head self-attention (Vaswani et al., 2017, arXiv:1706.03762).
 
@@ -100,9 +115,9 @@ class Attention(nn.Module):
         window: int | None = None,
         scale: float | None = None,
         rope: Rotation | None = None,
-        query_norm: nn.Module | None = None,
-        key_norm: nn.Module | None = None,
-        value_embedding: nn.Module | None = None,
+        query_norm: TokenwiseModule | None = None,
+        key_norm: TokenwiseModule | None = None,
+        value_embedding: TokenVectors | None = None,
         scores: Sequence[ScoreChange] = (),
         sinks: SinkFactory | None = None,
         mask: Mask = causal,

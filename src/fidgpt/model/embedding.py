@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +48,19 @@ def root_of_width(*, hidden_dim: int) -> float:
     return math.sqrt(hidden_dim)
 
 
+@runtime_checkable
+class PositionVectors(Protocol):
+    """Maps positions to vectors, as `LearnedPositions` does."""
+
+    def forward(self, positions: Tokens, /) -> Float[Tensor, "rows seq hidden"]:
+        """Return a vector for each position."""
+        ...
+
+    def __call__(self, positions: Tokens, /) -> Float[Tensor, "rows seq hidden"]:
+        """Call `forward`, with torch's hooks."""
+        ...
+
+
 class Embedding(nn.Module):
     """Token embedding: the vector of each token times `scale`, plus that of its position if any.
 
@@ -63,7 +76,7 @@ class Embedding(nn.Module):
     first_row: int | None = None  # of the part of the table that this process holds
 
     def __init__(
-        self, weight: nn.Parameter, *, positions: nn.Module | None = None, scale: float = 1.0
+        self, weight: nn.Parameter, *, positions: PositionVectors | None = None, scale: float = 1.0
     ) -> None:
         super().__init__()
         require_factor(scale=scale)

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model import cpu
+from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.cpu.backward import RMSNormFunction, rms_norm
 from fidgpt.model.init import ZEROS, Constant, with_init
 from fidgpt.ranges import require_not_negative
@@ -28,7 +29,7 @@ __all__ = [
 class NormFactory(Protocol):
     """Creates norms of a given width, as `RMSNorm` does."""
 
-    def __call__(self, *, hidden_dim: int) -> nn.Module: ...
+    def __call__(self, *, hidden_dim: int) -> TokenwiseModule: ...
 
 
 class RMSNorm(nn.Module):
@@ -149,7 +150,7 @@ class AcrossHeads(nn.Module):
       norm: norm over the total width of all heads; see `width_of_heads`.
     """
 
-    def __init__(self, norm: nn.Module) -> None:
+    def __init__(self, norm: TokenwiseModule) -> None:
         super().__init__()
         self.norm = norm
 

@@ -50,7 +50,7 @@ class DistillationStep(TrainStep):
 
     Args:
       teacher: another model of the same tokens, of which every process has a copy.
-      weights: initializes the teacher.
+      weights: initializes the teacher; None leaves the random values of the seed.
       ratio: weight of the teacher, from 0 to 1.
       temperature: as in `teacher_loss`.
       top_k: as in `teacher_loss`.
@@ -64,7 +64,7 @@ class DistillationStep(TrainStep):
         self,
         *,
         teacher: LanguageModel,
-        weights: Weights,
+        weights: Weights | None,
         ratio: float = 0.5,
         temperature: float = 1.0,
         top_k: int | None = None,
