@@ -1,5 +1,7 @@
 """Tiny models of the families that are tables over parts of others: one of each."""
 
+from typing import Any
+
 from .recipes import Recipe, llama, rope, settings
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
