@@ -152,3 +152,9 @@ class PipelineSize(fdl.Tag):
     """Processes that share the layers of one copy; each has some of them."""
 
     may_change = "restart"
+
+
+class ExpertSize(fdl.Tag):
+    """Processes of shard x context that share the experts of mixtures."""
+
+    may_change = "restart"

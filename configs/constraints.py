@@ -44,7 +44,8 @@ def batch_fills_the_mesh(cfg: fdl.Config) -> None:
 def micro_batches_fill_the_pipeline(cfg: fdl.Config) -> None:
     """Raise ConfigError if a step has too few micro-batches for the schedule of its pipeline."""
     mesh = _mesh(cfg, _world_size())
-    step, batch_size = getattr(cfg, "step", None), computed(getattr(cfg, "batch_size", None))
+    step: Any = getattr(cfg, "step", None)
+    batch_size = computed(getattr(cfg, "batch_size", None))
     if mesh is None or mesh[PIPELINE] == 1 or not isinstance(batch_size, int):
         return
     function: Any = fdl.get_callable(step) if isinstance(step, fdl.Buildable) else None
@@ -56,7 +57,8 @@ def micro_batches_fill_the_pipeline(cfg: fdl.Config) -> None:
         return  # other checks report that
     number = -(-rows // size) if isinstance(size, int) else 1
     try:
-        fitting(fdl.build(step.schedule), mesh[PIPELINE], number)
+        built: Any = fdl.build(step)
+        fitting(built.schedule, mesh[PIPELINE], number)
     except ValueError as error:
         raise ConfigError(
             f"micro_batch_size={size}: {error}",

@@ -4,6 +4,7 @@ import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.parallel import (
+    ExpertParallel,
     GatheredContext,
     Mesh,
     MeshParallel,
@@ -12,8 +13,8 @@ from fidgpt.parallel import (
     TorchSchedule,
     UlyssesContext,
 )
-from fidgpt.tags import ContextSize, PipelineSize, ReplicateSize, ShardSize, TensorSize
-from fidgpt.train import PipelineStep, Trainer
+from fidgpt.tags import ContextSize, ExpertSize, PipelineSize, ReplicateSize, ShardSize, TensorSize
+from fidgpt.train import PipelineStep, Trainer, TrainStep
 
 _SIZES = {
     "replicate": ReplicateSize,
@@ -21,6 +22,7 @@ _SIZES = {
     "context": ContextSize,
     "tensor": TensorSize,
     "pipeline": PipelineSize,
+    "expert": ExpertSize,
 }
 
 
@@ -49,11 +51,13 @@ def use_mesh(
     context: int | None = None,
     tensor: int | None = None,
     pipeline: int | None = None,
+    expert: int | None = None,
 ) -> None:
-    """Divide rows, weights, sequences, matrix products and layers over a mesh of processes.
+    """Divide rows, weights, sequences, products, layers and experts over a mesh of processes.
 
-    The product of the sizes is the number of processes; one size may be -1, for those that are
-    left. Sizes that are not given stay as they are: 1, unless something else sets them.
+    The product of the sizes is the number of processes, without `expert`, which has no processes of
+    its own; one size may be -1, for those that are left. Sizes that are not given stay as they are:
+    1, unless something else sets them.
 
     Args:
       cfg: the graph to change.
@@ -62,19 +66,21 @@ def use_mesh(
       context: processes that share the tokens of each sequence.
       tensor: processes that share each matrix product.
       pipeline: processes that share the layers of one copy; see `use_pipeline`.
+      expert: of the processes of shard x context, how many share the experts of mixtures.
     """
     if fdl.get_callable(cfg.parallel) is not MeshParallel:
         cfg.parallel = graph.swapped(cfg.parallel, MeshParallel)
         cfg.parallel.mesh = fdl.Config(Mesh)
         cfg.parallel.tensor = fdl.Config(TensorParallel)
         cfg.parallel.context = fdl.Config(GatheredContext)
+        cfg.parallel.expert = fdl.Config(ExpertParallel)
         for name, tag in _SIZES.items():
             fdl.add_tag(cfg.parallel.mesh, name, tag)
-    sizes = (replicate, shard, context, tensor, pipeline)
+    sizes = (replicate, shard, context, tensor, pipeline, expert)
     for name, size in zip(_SIZES, sizes, strict=True):
         if size is not None:
             setattr(cfg.parallel.mesh, name, size)
-    if pipeline is not None and fdl.get_callable(cfg.step) is not PipelineStep:
+    if pipeline not in (None, 1) and fdl.get_callable(cfg.step) is not PipelineStep:
         use_pipeline(cfg)
 
 
@@ -90,8 +96,16 @@ def use_pipeline(
       cfg: the graph to change.
       schedule: gpipe, 1f1b, interleaved, breadth_first, zero_bubble, zero_bubble_v or dual_pipe_v.
       stages_per_rank: of each process; None for the least that the schedule takes.
+
+    Raises:
+      ConfigError: the step has an objective of its own.
     """
     use_mesh(cfg)
+    if (step := fdl.get_callable(cfg.step)) not in (TrainStep, PipelineStep):
+        raise graph.ConfigError(
+            f"the step of this config is a {step.__name__}, and micro-batches pass through a "
+            "pipeline by a PipelineStep: leave one of the two out."
+        )
     cfg.step = graph.swapped(cfg.step, PipelineStep)
     cfg.step.schedule = fdl.Config(TorchSchedule, schedule, stages_per_rank=stages_per_rank)
 

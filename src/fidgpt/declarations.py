@@ -53,6 +53,12 @@ class RunningParameters(Protocol):
     RUNS: Mapping[str, str]
 
 
+class PassedAlways(Protocol):
+    """Is passed, if true, to all modules that take it; a default of theirs is for calls by hand."""
+
+    PASSED_ALWAYS: bool
+
+
 # Of a module: what it reads, computes and keeps.
 
 
@@ -150,6 +156,18 @@ class SplitParameters(Protocol):
     SPLIT_DIMS: Mapping[str, Mapping[str, int]]
 
 
+class HoldsExperts(Protocol):
+    """Has parameters and lists of modules with one item for each expert, by name."""
+
+    PER_EXPERT: Sequence[str]
+
+
+class SplitExperts(Protocol):
+    """Receives the first of the experts that this process computes, of those in lists."""
+
+    first_expert: int
+
+
 class SplitHeads(Protocol):
     """Receives which part of the heads this process computes, of how many."""
 
@@ -166,3 +184,9 @@ class SplitLogits(Protocol):
     """Gets the vocabulary whose part this process computes, a `SplitVocabulary`, once divided."""
 
     vocabulary: Any
+
+
+class SplitStream(Protocol):
+    """Gets into how many parts processes share the stream after this block, once divided."""
+
+    stream_parts: int

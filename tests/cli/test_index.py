@@ -92,7 +92,7 @@ def test_which_components_fit() -> None:
 
     assert fits("optimizer") == {"Adafactor", "Lion", "Muon", "ScheduleFreeAdamW", "adamw"}
     assert fits("precision") == {"BFloat16", "Float16", "Float32", "native_precision"}
-    assert "Attention" in fits("model.norm") and "adamw" not in fits("model.norm")
+    assert "RMSNorm" in fits("model.norm") and not {"adamw", "Attention"} & fits("model.norm")
     assert not fits("model.blocks[0].attention.bias") and not fits("samples.prompts[0]")
     # A protocol asks for its methods.
     assert fits("schedule") == {"Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"}

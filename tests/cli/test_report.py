@@ -14,6 +14,7 @@ from fidgpt.compose.attribution import Attribution, grouped
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.messages import directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump_patch
+from fidgpt.runs.ineffective import without_effect
 
 HEADS = "model.blocks[0].attention (Attention): hidden_dim=30 must be a multiple of "
 WIDTH = "model.blocks[0].attention.hidden_dim"  # which inherits it
@@ -132,6 +133,7 @@ class TestOverruled:
     @pytest.mark.parametrize(
         ("path", "directives"),
         [
+            ("parallel.mesh.shard", ["fiddler:use_fsdp", "fiddler:use_mesh(shard=4)"]),
             (  # which replaces only what does not suit it
                 "model.blocks[0].attention.num_kv_heads",
                 ["fiddler:use_gqa(5)", "fiddler:make_depth"],
@@ -206,17 +208,6 @@ def test_a_fiddler_that_an_earlier_one_prevents_names_it() -> None:
     with pytest.raises(ConfigErrors) as caught:
         debug("fiddler:use_shared_expert", "set:seed=3", "fiddler:use_moe", "set:seed=4")
     assert str(caught.value).endswith("It applies after fiddler:use_moe (directive 4).")
-    assert "With fiddler:use_moe before it, it applies." in str(caught.value)
-
-
-def test_a_component_that_is_missing_is_put_where_one_like_it_stands() -> None:
-    with pytest.raises(ConfigErrors) as caught:
-        debug("fiddler:use_mla", "fiddler:use_gqa")
-    assert "holds no Attention, so there is nothing to change. It has LatentAttention." in (
-        str(caught.value)
-    )
-    assert "With use::LatentAttention=Attention before it, it applies." in str(caught.value)
-    debug("fiddler:use_mla", "use::LatentAttention=Attention", "fiddler:use_gqa")
 
 
 INIT = "model.unembedding.weight.init"
@@ -260,11 +251,6 @@ def test_a_selector_names_the_places_that_it_matches(write: str, reached: str) -
     warnings = [*report.reaching_out(debug("fiddler:unroll", write))]
     assert len(warnings) == bool(reached)
     assert all(f" also changes {reached}: 2 places share" in line for line in warnings)
-
-
-def test_an_error_about_a_shared_component_knows_the_path_that_was_written() -> None:
-    (message,) = errors_of("untie:model.unembedding.weight", f"set:{INIT}.std=-1")
-    assert f"{INIT}.std is the same as model.embedding.weight.init.std" in message
 
 
 @pytest.mark.parametrize(
@@ -429,3 +415,21 @@ def test_code_that_read_a_number_which_a_formula_sets_later() -> None:
     wider = "set:model.hidden_dim=64"
     (error,) = conflicts.own_errors(debug(formula, "fiddler:unroll", wider))
     assert f"fiddler:unroll depends on model.hidden_dim, which {wider} changes later" in error
+
+
+@pytest.mark.parametrize(
+    ("directives", "sentence"),
+    [
+        (["set:model.blocks[0].attention.window=64"], "a window of 64 tokens sees all of"),
+        (["fiddler:set_warmup(warmup=10)"], "a warm-up of 10 steps takes the whole run"),
+        (["fiddler:use_ulysses"], "use_ulysses divides no sequence"),
+        (["fiddler:use_schedule_free", "fiddler:use_ema"], "schedule-free AdamW averages weights"),
+        (["fiddler:use_ulysses", "fiddler:use_mesh(context=2)"], ""),
+        (["set:model.blocks[0].attention.window=32", "fiddler:set_warmup(warmup=9)"], ""),
+    ],
+)
+def test_what_a_run_of_this_length_makes_no_use_of_is_said(
+    directives: list[str], sentence: str
+) -> None:
+    sentences = without_effect(debug(*directives))
+    assert len(sentences) == bool(sentence) and "".join(sentences).startswith(sentence)

@@ -41,7 +41,7 @@ def translated(line: str) -> str:
         ("lr=1e-3,3e-3", "--sweep=set:lr=1e-3,3e-3"),
         ("'lr=log(1e-4,1e-2,9)'", "'--sweep=set:lr=log(1e-4,1e-2,9)'"),
         ("tag:HeadDim=4,8", "--sweep=tag:HeadDim=4,8"),
-        ("'use_rope,use_gqa(num_kv_heads=2)'", "'--sweep=fiddler:use_rope,use_gqa(num_kv_heads=2)'"),
+        ("'use_rope,use_gqa(num_heads=2)'", "'--sweep=fiddler:use_rope,use_gqa(num_heads=2)'"),
         ("--search=tpe:3 lr=1,2", "--search=tpe:3 --space=set:lr=1,2"),
         ("debug --dry_run seed=1", "--config=config:debug --dry_run --config=set:seed=1"),
         ("--run_dir base --nodry_run base", "--run_dir base --nodry_run --config=config:base"),

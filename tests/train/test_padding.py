@@ -12,6 +12,7 @@ import torch
 from small_models import start
 
 from fidgpt import configs, data, fiddlers
+from fidgpt.data.streams import WrappedStream
 from fidgpt.fiddlers.experts import (
     use_expert_capacity,
     use_loss_free_balancing,
@@ -22,6 +23,8 @@ from fidgpt.fiddlers.experts import (
 from fidgpt.model import materialize
 from fidgpt.model.moe import MoE, Routing
 from fidgpt.runs.building import build_trainer
+from fidgpt.train import RunDirectory
+from fidgpt.train.trackers.trackers import read_rows
 
 END, SEQ = 256, 32
 Change = Callable[[fdl.Config], object]
@@ -172,6 +175,28 @@ def test_predictions_further_ahead_leave_out_masked_targets() -> None:
     for key in ("loss", "mtp/1", "mtp/2", "mtp"):
         assert row[key] == pytest.approx(shorter[key], rel=1e-5)
     assert (steps.gradients - other.gradients).norm() < 1e-5 * other.gradients.norm()
+
+
+class SecondMasked(WrappedStream):
+    """A stream of whose second batch nothing counts."""
+
+    def batch(self, step: int, *, rank: int = 0, world_size: int = 1) -> data.Batch:
+        batch = self.stream.batch(step, rank=rank, world_size=world_size)
+        return data.Batch(batch.tokens, torch.full_like(batch.tokens, step != 1, dtype=torch.bool))
+
+
+@pytest.mark.slow
+def test_a_step_in_which_nothing_counts_has_no_loss(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cfg = configs.debug()
+    cfg.num_steps, cfg.samples, cfg.evaluators = 3, None, {}
+    trainer = build_trainer(cfg)
+    trainer.stream = SecondMasked(trainer.stream)
+    trainer.train(RunDirectory(tmp_path / "run", texts={}))
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert ["loss" in row for row in rows] == [True, False, True]
+    assert "no token of step 2 counts in the loss" in capsys.readouterr().err
 
 
 def test_the_masks_of_a_batch_go_with_its_rows() -> None:

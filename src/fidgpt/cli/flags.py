@@ -1,5 +1,6 @@
 """The flags that `train.py` and `sweep.py` share."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,18 @@ class OptionalText(flags.Flag):
         return {"true": self._alone, "false": None}.get(text.lower(), text)
 
 
+class _PathParser(flags.ArgumentParser):
+    """Reads a path, in which `~` is the home directory, as a shell does where no `=` precedes."""
+
+    def parse(self, argument: str) -> str:
+        return os.path.expanduser(argument)
+
+
+def define_path(name: str, help: str) -> None:
+    """Define a flag that names a file or a directory."""
+    flags.DEFINE(_PathParser(), name, None, help, serializer=flags.ArgumentSerializer())
+
+
 flags.DEFINE_multi_string(
     "config",
     [],
@@ -45,9 +58,7 @@ flags.DEFINE_flag(
         "overrides for an editor.",
     )
 )
-flags.DEFINE_string(
-    "run_dir", None, "Directory of the new run, runs/NAME-TIME by default; or of a whole sweep."
-)
+define_path("run_dir", "Directory of the new run, runs/NAME-TIME by default; or of a whole sweep.")
 flags.DEFINE_flag(
     OptionalText(
         "list",

@@ -16,6 +16,7 @@ from fidgpt.graph.errors import raise_all
 from fidgpt.graph.secrets import redacted
 from fidgpt.runs import tuning
 from fidgpt.runs.building import build_trainer, constraints_of
+from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import device
 from fidgpt.train.estimates.facts import parameter_groups, summary_of
 
@@ -35,7 +36,7 @@ def show(composition: Composition) -> None:
         constraints = constraints_of(composition.catalogue)
         rejected = graph.rejections(composition.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
-    warn(reported(composition).warnings)
+    warn([*reported(composition).warnings, *without_effect(composition)])
     print_graph("\n".join(_texts(composition)))
 
 

@@ -21,6 +21,7 @@ from fidgpt.runs import shrinking, tuning
 from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.consent import require_consent
 from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
+from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Mirror, Trainer, device, mesh_check
 from fidgpt.train.checks import preflight
 from fidgpt.train.estimates.facts import check_resumable, facts_of
@@ -55,7 +56,7 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(composition.resolved, is_loaded=old is not None)
     changes, warnings = reported(composition)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
-    warn(warnings)
+    warn([*warnings, *without_effect(composition), *_unreached_stop(composition.config)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
@@ -229,6 +230,13 @@ def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
             f"resume it with {shlex.quote(f'--resume={path}')}, or name another --run_dir."
         )
     return old
+
+
+def _unreached_stop(cfg: fdl.Buildable) -> Iterator[str]:
+    """Yield a sentence if a run ends before --until_step."""
+    num_steps = getattr(cfg, "num_steps", None)
+    if FLAGS.until_step is not None and isinstance(num_steps, int) and FLAGS.until_step > num_steps:
+        yield f"--until_step={FLAGS.until_step} is after the end of the run, at {num_steps=}."
 
 
 def _contradictions() -> Iterator[str]:

@@ -29,7 +29,7 @@ import fiddle as fdl
 
 from fidgpt.graph import ConfigError, clone, read_value, suggest
 from fidgpt.graph.codec import TORCH_MODULES, find_name, is_tag
-from fidgpt.graph.errors import at, is_user_error, listed
+from fidgpt.graph.errors import at, is_user_error
 from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.fiddle import VARIADIC
 from fidgpt.graph.hints import hints_of, is_protocol
@@ -405,19 +405,6 @@ def graphs_of(module: ModuleType) -> dict[str, tuple[Callable[..., Any], fdl.Con
             if isinstance(root, fdl.Config):
                 found[name] = function, root
     return found
-
-
-def without_annotation(module: ModuleType) -> list[str]:
-    """Return a sentence on functions of a module that may be configs, if they were annotated."""
-    names = [
-        name
-        for name, function in offers(module).items()
-        if inspect.isfunction(function)
-        and not needs_arguments(function)
-        and inspect.signature(function).return_annotation is inspect.Signature.empty
-    ]
-    rest = "not annotated: if they are configs, annotate that they return a fdl.Config."
-    return [f"{module.__name__}: left out {listed(names, most=5)}, {rest}"] if names else []
 
 
 def module_with_configs(name: str) -> str:

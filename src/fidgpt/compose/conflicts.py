@@ -56,6 +56,9 @@ def overridden(composition: Composition) -> Iterator[str]:
             if effect.rerun is not None and edit.after is fdl.NO_VALUE:
                 continue
             earlier = last.get(edit.path)
+            if earlier is None and effect.rerun is not None:  # in a component that one added
+                around = (last[path] for path in reversed(last) if _is_inside(edit.path, path))
+                earlier = next((other for other in around if other is not effect), None)
             last[edit.path] = effect
             if earlier is None or _has_moved(earlier, edit.before):
                 continue

@@ -53,7 +53,7 @@ class Preferences(Conversations):
     def identity(self) -> str:
         return f"preferences {super().identity()}"
 
-    def document(self, row: Any, *, place: str) -> "PreferencePair":
+    def document(self, row: Any, /, *, place: str) -> "PreferencePair":  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the pair of a row.
 
         Raises:

@@ -5,13 +5,14 @@ import copy
 import dataclasses
 import functools
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Real
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -33,6 +34,8 @@ __all__ = ["PreparedCorpus", "Split"]
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "validation")
 _ENDS = np.dtype("<u8")
+_DECOMPOSED = "e\u0301"  # two characters that NFC makes one
+_AT_ONCE = 1 << 20  # tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,9 +332,34 @@ class PreparedCorpus:
         return corpus
 
     @functools.cached_property
-    def token_bytes(self) -> Int64[Tensor, " vocab"]:
-        """The number of UTF-8 bytes of each token; 0 for special tokens."""
-        return torch.tensor(self.tokenizer.token_bytes(), dtype=torch.int64)
+    def token_bytes(self) -> Real[Tensor, " vocab"]:
+        """The number of UTF-8 bytes of each token; 0 for special tokens.
+
+        Where the tokenizer composes characters, it is that in the source of the held-out text, on
+        average.
+        """
+        sizes = torch.tensor(self.tokenizer.token_bytes(), dtype=torch.int64)
+        split, count = self.validation, self.validation.num_tokens
+        composes = self.tokenizer.normalize(_DECOMPOSED) != _DECOMPOSED
+        is_whole = 0 < count == split.num_counted and not split.events
+        if not (composes and is_whole):
+            return sizes
+        written = sum(
+            int(
+                sizes[
+                    split.read(np.array([begin]), length=min(_AT_ONCE, count - begin)).tokens
+                ].sum()
+            )
+            for begin in range(0, count, _AT_ONCE)
+        )
+        if written == split.num_bytes:
+            return sizes
+        print(
+            f"text: the tokenizer composes characters: {split.num_bytes:,} bytes of the held-out "
+            f"text became {written:,}; bits per byte count those of the text.",
+            file=sys.stderr,
+        )
+        return sizes.double() * (split.num_bytes / written)
 
     def verify(self) -> None:
         """Compare the checksum of every file with the index."""

@@ -57,8 +57,11 @@ class RowReader(Protocol):
       example: of a row in JSON, for messages.
     """
 
-    columns: Sequence[str] | None
-    example: str
+    @property
+    def columns(self) -> Sequence[str] | None: ...
+
+    @property
+    def example(self) -> str: ...
 
     def document(self, row: Any, /, *, place: str) -> Document:
         """Return the document of a row; raise DataError naming its place if there is none."""
@@ -476,12 +479,12 @@ def _table(path: Path, reader: RowReader, stack: contextlib.ExitStack) -> tuple[
         return table.schema_arrow.names, batches
     file = stack.enter_context(pyarrow.memory_map(str(path)))
     try:
-        reader: Any = stack.enter_context(pyarrow.ipc.open_file(file))
-        batches = map(reader.get_batch, range(reader.num_record_batches))
+        opened: Any = stack.enter_context(pyarrow.ipc.open_file(file))
+        batches = map(opened.get_batch, range(opened.num_record_batches))
     except pyarrow.ArrowInvalid:  # the streaming format, which Hugging Face's datasets write
         file.seek(0)
-        reader = batches = stack.enter_context(pyarrow.ipc.open_stream(file))
-    return reader.schema.names, batches
+        opened = batches = stack.enter_context(pyarrow.ipc.open_stream(file))
+    return opened.schema.names, batches
 
 
 _DICT, _INFO, _STATE = "dataset_dict.json", "dataset_info.json", "state.json"

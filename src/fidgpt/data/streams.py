@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Real
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -228,7 +228,7 @@ class EvaluationStream(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def token_bytes(self) -> Int64[Tensor, " vocab"]:
+    def token_bytes(self) -> Real[Tensor, " vocab"]:
         """The number of UTF-8 bytes of each token."""
 
 
@@ -403,7 +403,7 @@ class HeldOut(EvaluationStream):
         return require_prepared(self._prepared)[1].num_sequences
 
     @property
-    def token_bytes(self) -> Int64[Tensor, " vocab"]:
+    def token_bytes(self) -> Real[Tensor, " vocab"]:
         """The number of UTF-8 bytes of each token; 0 for special tokens."""
         return require_prepared(self._prepared)[0].token_bytes
 

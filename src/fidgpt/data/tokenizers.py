@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from fidgpt.data.encoding import disable_special_tokens, encode
 from fidgpt.data.errors import DataError
+from fidgpt.data.lossless import change_of
 from fidgpt.files import parse_json, read_bytes, read_json
 from fidgpt.ranges import require_size
 
@@ -208,6 +209,8 @@ class ByteLevelTokenizer(Tokenizer):
     ) -> None:
         super().__init__(_token_values(backend))
         disable_special_tokens(backend)
+        if getattr(backend.model, "dropout", None):  # of merges at random, in training of theirs
+            backend.model.dropout = None
         self._backend = backend
         number = backend.token_to_id(end_of_text)
         assert number is not None  # who builds it has looked
@@ -463,12 +466,14 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     """Load a tokenizer.json.
 
     Raises:
-      DataError: the file is missing, is not a byte-level tokenizer, or has no end of text.
+      DataError: the file is missing, is not a byte-level tokenizer, changes texts, or has no end of
+        text.
     """
     path = Path(path).expanduser()
     text, content = _read(path)
     model, added = content["model"], content.get("added_tokens", ())
-    if model.get("merges") == [] and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
+    is_plain = content.get("normalizer") is None and model.get("merges") == []
+    if is_plain and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
         try:
             names = sorted((token["id"], token["content"]) for token in added)
             special = [name for number, name in names if number > 256]
@@ -492,7 +497,14 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     name = end_of_text or _end_beside(settings)
     for candidate in END_OF_TEXT_NAMES if name is None else (name,):
         if backend.token_to_id(candidate) is not None:
-            return ByteLevelTokenizer(backend, end_of_text=candidate, settings=settings)
+            tokenizer = ByteLevelTokenizer(backend, end_of_text=candidate, settings=settings)
+            if change := change_of(content, tokenizer.encode, tokenizer.token_values()):
+                raise DataError(
+                    f"{path} loses text: {change}. Bits per byte, spans and texts that are written "
+                    "would be of other texts than yours.\nUse a tokenizer that encodes any text "
+                    "losslessly, or train one with BPETokenizer(vocab_size)."
+                )
+            return tokenizer
     special = [token.content for token in backend.get_added_tokens_decoder().values()]
     wanted = f"no token {name!r}" if name is not None else "no end-of-text token by a usual name"
     raise DataError(

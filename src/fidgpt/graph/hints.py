@@ -215,14 +215,33 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
     by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     try:
         in_order = [None] * (len(parameters) - len(by_name))
-        inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name))
+        passed = inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name)).arguments
     except TypeError:
         return False
-    built, wanted = (hints_of(one).get("return", Any) for one in (own, asked))
+    takes, gives = hints_of(own), hints_of(asked)
+    if any(_is_passed_always(takes[name]) for name in takes.keys() - {*passed, "return"}):
+        return False
+    pairs = zip(passed, [one.name for one in parameters], strict=False)
+    if any(_are_disjoint(takes.get(name, Any), gives.get(other, Any)) for name, other in pairs):
+        return False
+    built, wanted = takes.get("return", Any), gives.get("return", Any)
     if hasattr(own, "__wrapped__"):  # a decorator, such as of a context manager, returns another
         return True
     # A method may return another of its own kind, so that to ask for its methods would never end.
     return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
+
+
+def _is_passed_always(hint: Any) -> bool:
+    return any(getattr(member, "PASSED_ALWAYS", False) for member in members_of(hint))
+
+
+def _are_disjoint(taken: Any, given: Any) -> bool:
+    """Whether no tensor fits both annotations, as one of numbers and one of indices."""
+    formats = [
+        {name for member in members_of(hint) for name in getattr(member, "dtypes", ())}
+        for hint in (taken, given)
+    ]
+    return all(formats) and formats[0].isdisjoint(formats[1])
 
 
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)

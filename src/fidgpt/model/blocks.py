@@ -1,10 +1,11 @@
 """Transformer blocks: attention, an MLP and their norms."""
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch.nn.functional as F
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, Stream
 from fidgpt.ranges import require_factor, require_probability
@@ -18,6 +19,7 @@ __all__ = [
     "PostNormBlock",
     "SandwichBlock",
     "Shared",
+    "TokenwiseModule",
 ]
 
 
@@ -47,6 +49,19 @@ class Mixer(Protocol):
         ...
 
 
+@runtime_checkable
+class TokenwiseModule(Protocol):
+    """A module that computes on each token alone, such as an MLP or a norm."""
+
+    def forward(self, x: Float[Tensor, "*batch inner"], /) -> Float[Tensor, "*batch outer"]:
+        """Return what becomes of each vector."""
+        ...
+
+    def __call__(self, x: Float[Tensor, "*batch inner"], /) -> Float[Tensor, "*batch outer"]:
+        """Call `forward`, with torch's hooks."""
+        ...
+
+
 class Block(nn.Module):
     """A pre-norm block: attention, then an MLP, each added to the residual stream.
 
@@ -68,10 +83,10 @@ class Block(nn.Module):
     def __init__(
         self,
         *,
-        attention_norm: nn.Module,
+        attention_norm: TokenwiseModule,
         attention: Mixer,
-        mlp_norm: nn.Module,
-        mlp: nn.Module,
+        mlp_norm: TokenwiseModule,
+        mlp: TokenwiseModule,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:
@@ -92,8 +107,8 @@ class Block(nn.Module):
 
     def _compute(self, x: Stream, ctx: AttentionContext | None) -> Stream:
         """Return the output of the MLP, which may need to know which tokens are padding."""
-        takes_context = getattr(self.mlp, "takes_context", False)
-        return self.mlp(x, ctx) if takes_context else self.mlp(x)
+        mlp: Any = self.mlp
+        return mlp(x, ctx) if getattr(mlp, "takes_context", False) else mlp(x)
 
     def _branch(self, out: Stream) -> Stream:
         """Return the summand of a branch, scaled and with dropout."""
@@ -126,10 +141,10 @@ class ParallelBlock(Block):
     def __init__(
         self,
         *,
-        attention_norm: nn.Module,
+        attention_norm: TokenwiseModule,
         attention: Mixer,
-        mlp_norm: nn.Module | None,
-        mlp: nn.Module,
+        mlp_norm: TokenwiseModule | None,
+        mlp: TokenwiseModule,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:
@@ -167,12 +182,12 @@ class SandwichBlock(Block):
     def __init__(
         self,
         *,
-        attention_norm: nn.Module,
+        attention_norm: TokenwiseModule,
         attention: Mixer,
-        attention_out_norm: nn.Module,
-        mlp_norm: nn.Module,
-        mlp: nn.Module,
-        mlp_out_norm: nn.Module,
+        attention_out_norm: TokenwiseModule,
+        mlp_norm: TokenwiseModule,
+        mlp: TokenwiseModule,
+        mlp_out_norm: TokenwiseModule,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,7 @@ __all__ = [
     "ContextFactory",
     "EndedDocuments",
     "PackedDocuments",
+    "TokenMasks",
     "one_document",
     "packed_documents",
     "padded",
@@ -63,6 +64,26 @@ class TokenPositions:
         )
 
 
+@runtime_checkable
+class TokenMasks(Protocol):
+    """Which tokens of a pass are padding, and which count; see `AttentionContext`.
+
+    This is what a module may ask of the context that computes on each token alone.
+    """
+
+    @property
+    def counted(self) -> Bool[Tensor, "batch seq"] | None: ...
+
+    @property
+    def real(self) -> Bool[Tensor, "batch seq"] | None: ...
+
+    @property
+    def real_of_rows(self) -> Bool[Tensor, "batch columns"] | None: ...
+
+    @property
+    def num_columns(self) -> int: ...
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionContext(TokenPositions):
     """The input of every layer besides the residual stream: positions, documents and the cache.
@@ -77,6 +98,8 @@ class AttentionContext(TokenPositions):
         None if all do.
       real: whether each token is no padding [batch, seq]; None if all are.
     """
+
+    PASSED_ALWAYS: ClassVar[bool] = True
 
     tokens: Tokens | None = None
     cache: Cache | None = None

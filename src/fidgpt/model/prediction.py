@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper
+from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, TokenwiseModule
 from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
@@ -129,8 +129,8 @@ class MultiTokenTransformer(Transformer):
         num_layers: int,
         embedding: Embedding,
         blocks: Sequence[BlockFactory],
-        norm: nn.Module,
-        unembedding: nn.Module,
+        norm: TokenwiseModule,
+        unembedding: TokenwiseModule,
         loss: TokenLoss,
         first_blocks: Sequence[BlockFactory] = (),
         prediction: PredictionFactory = TokenPrediction,

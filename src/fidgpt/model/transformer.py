@@ -3,14 +3,14 @@
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper
+from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, TokenwiseModule
 from fidgpt.model.context import (
     AttentionContext,
     ContextFactory,
@@ -147,8 +147,8 @@ class Transformer(LanguageModel):
         num_layers: int,
         embedding: Embedding,
         blocks: Sequence[BlockFactory],
-        norm: nn.Module,
-        unembedding: nn.Module,
+        norm: TokenwiseModule,
+        unembedding: TokenwiseModule,
         first_blocks: Sequence[BlockFactory] = (),
         layout: ContextFactory = one_document,
         dropout: float = 0.0,
@@ -179,7 +179,7 @@ class Transformer(LanguageModel):
         self._wrappers = [one for one in (float8, recompute, compile) if one is not None]
         self.blocks = nn.ModuleList(self._layer(i, make) for i, make in enumerate(factories))
         self.norm = norm
-        self.unembedding = unembedding
+        self.unembedding = cast(nn.Module, unembedding)
         self.layout = layout
 
     def _layer(self, index: int, make: BlockFactory) -> nn.Module:

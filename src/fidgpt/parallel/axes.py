@@ -107,12 +107,20 @@ class MeshSizes:
                 f"{' and '.join(f'{name}=-1' for name in self._open)} cannot both take the "
                 "processes that are left: set all but one of them."
             )
+        for axis in self.axes():
+            if axis.borrows and axis.name in self._open:
+                raise ValueError(
+                    f"{axis.name}=-1 takes no processes that are left, but those of "
+                    f"{' x '.join(axis.borrows)}: set how many of them."
+                )
         for axis in self.axes() if not self._open else ():
             lent = math.prod(self.sizes[name] for name in axis.borrows)
             if axis.borrows and lent % self[axis]:
                 raise ValueError(
                     f"{axis.name}={self[axis]} must divide the {lent} processes of "
-                    f"{' x '.join(axis.borrows)}, which it borrows."
+                    f"{' x '.join(axis.borrows)}, which it borrows: choose one of "
+                    f"{', '.join(str(n) for n in range(1, lent + 1) if lent % n == 0)}, or other "
+                    "sizes of these axes."
                 )
 
     @classmethod

@@ -123,11 +123,17 @@ class DataParallel:
         for part in self._used(self.mesh).values():
             part.check(model, mesh=self.mesh, seq_len=seq_len)
 
-    def part_of_weights(self, model: nn.Module) -> float:
-        """Return the fraction of a whole model's parameters that FSDP would shard."""
+    def part_of_weights(self, model: nn.Module, mesh: MeshSizes) -> float:
+        """Return the fraction of a whole model's parameters that FSDP would shard.
+
+        An axis that borrows from those of FSDP leaves each process what FSDP does: it divides some
+        weights, which FSDP then shards over fewer processes.
+        """
         fraction = 1.0
-        for name, part in self._used(self.mesh).items():
-            fraction *= part.part_of_weights(model, self.mesh.sizes[name])
+        borrowing = {axis.name for axis in mesh.axes() if axis.borrows and mesh.num_shards > 1}
+        for name, part in self._used(mesh).items():
+            if name not in borrowing:
+                fraction *= part.part_of_weights(model, mesh.sizes[name])
         return fraction
 
     def plan(self, model: nn.Module, mesh: MeshSizes) -> None:
@@ -269,8 +275,13 @@ class DataParallel:
             part(model, self.places.axes[name])
         vars(model)["stream_dtype"] = precision.dtype
         if self.places.fsdp is not None:
-            apart = {p for p in model.parameters() if self.places.averaged_over(p) is not None}
-            shard_fully(model, mesh=self.places.fsdp, dtype=precision.dtype, apart=apart)
+            meshes = {p: self.places.fsdp_of(p) for p in model.parameters()}
+            shard_fully(
+                model,
+                mesh=self.places.fsdp,
+                dtype=precision.dtype,
+                apart={p: m for p, m in meshes.items() if m is not None and m != self.places.fsdp},
+            )
 
     def replica(self, model: Model, precision: Computation) -> Model:
         """Return the module that computes for a model in the given precision.
@@ -371,6 +382,7 @@ class MeshParallel(DataParallel):
       mesh: the size of each axis.
       tensor: divides matrix products, if `mesh.tensor` is above 1.
       context: divides sequences, if `mesh.context` is above 1.
+      expert: divides experts of mixtures, if `mesh.expert` is above 1.
       others: by the name of another axis of the mesh, what divides a model along it.
       device: device of the model; defaults to this process's accelerator, or the CPU.
       timeout: seconds that processes wait for each other; see `DataParallel`.
@@ -386,13 +398,14 @@ class MeshParallel(DataParallel):
         *,
         tensor: AxisPart | None = None,
         context: AxisPart | None = None,
+        expert: AxisPart | None = None,
         others: Mapping[str, AxisPart] | None = None,
         device: torch.device | None = None,
         timeout: float = 600.0,
     ) -> None:
         super().__init__(device=device, timeout=timeout)
         self.mesh = mesh
-        parts = {"tensor": tensor, "context": context, **(others or {})}
+        parts = {"tensor": tensor, "context": context, "expert": expert, **(others or {})}
         self.parts = {name: part for name, part in parts.items() if part is not None}
         for axis in mesh.axes():
             size = mesh.sizes[axis.name]

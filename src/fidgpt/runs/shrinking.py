@@ -44,11 +44,12 @@ def mesh_of(parallel: DataParallel) -> MeshSizes:
 
     An axis that takes the processes that are left, and data parallelism are open.
     """
-    least = parallel.planned_size
-    try:
-        return parallel.layout(2 * least)
-    except ValueError:
-        return parallel.layout(least)
+    least, sizes = parallel.planned_size, parallel.mesh
+    borrowed = math.prod(sizes[axis] for axis in sizes.axes() if axis.borrows)
+    for number in (2 * least, least):
+        with contextlib.suppress(ValueError):
+            return parallel.layout(number)
+    return parallel.layout(borrowed * least)  # of which these axes borrow
 
 
 def shrink_mesh(mesh: MeshSizes) -> MeshSizes:

@@ -31,7 +31,7 @@ from fidgpt.train import Trainer
 from fidgpt.train.estimates.facts import measured_flops
 from fidgpt.train.estimates.summary_text import counted
 
-_MOST_LINES = 8  # of errors, and two of how many are left
+_MOST_SHOWN = 2  # mistakes
 MOST_POINTS = 10_000  # which take minutes to check; more are a typing error
 MOST_WRONG = 200  # after which the others are not checked
 
@@ -293,26 +293,13 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
                 continue
         identities[numbers] = point.fingerprint
         points.setdefault(point.fingerprint, point)
-    raise_all(_some([_message(text, names) for text, names in mistakes.items()]))
+    messages = [_message(text, names) for text, names in mistakes.items()]
+    others = len(messages) - _MOST_SHOWN
+    raise_all(messages[:_MOST_SHOWN] + [f"and {others} more of the kind."] * (others > 0))
     with gc_paused():
         overwritten, moves = maker.effects
     raise_all(overwritten or _without_effect(maker.axes, identities))
     return Plan(list(points.values()), len(identities) - len(points), moves)
-
-
-def _some(mistakes: list[str]) -> list[str]:
-    """Return as many mistakes as fit into `_MOST_LINES`, of the first at least its beginning."""
-    shown: list[str] = []
-    left = _MOST_LINES
-    for mistake in mistakes:
-        lines = [line for line in mistake.splitlines() if line.strip()]
-        if shown and len(lines) + 1 > left:
-            break
-        kept = lines if len(lines) <= left else [*lines[: left - 1], "  ..."]
-        shown.append("\n".join(kept))
-        left -= len(kept) + 1
-    others = len(mistakes) - len(shown)
-    return [*shown, f"and {others} more of the kind."] if others else shown
 
 
 def _message(text: str, points: Sequence[tuple[str, ...]]) -> str:

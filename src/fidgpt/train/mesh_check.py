@@ -54,6 +54,7 @@ class Step:
 
     Attributes:
       loss: the mean over all counted targets.
+      norm: of all gradients, by which they are clipped.
       gradients: whole ones by the parameter's path, before they are clipped.
       outputs: sum of squares of what each part of a block returned, by path in order, on all
         processes.
@@ -61,6 +62,7 @@ class Step:
     """
 
     loss: float
+    norm: float
     gradients: dict[str, Tensor]
     outputs: dict[str, float]
     counts: CollectiveCounts
@@ -71,7 +73,7 @@ class Difference:
     """How a value on the mesh differs from that of one process.
 
     Attributes:
-      path: of the parameter, or `loss`.
+      path: of the parameter, or `loss`, or `norm of all gradients`.
       error: norm of the difference, relative to the norm in one process.
       ratio: of the norm on the mesh to that in one process; inf or nan where that is zero.
       cosine: of the angle between both.
@@ -125,7 +127,8 @@ class Comparison:
 
     Attributes:
       mesh: with all sizes.
-      differences: of the loss, and of every parameter with a gradient; the worst first.
+      differences: of the loss, of the norm of all gradients, and of every parameter with a
+        gradient; the worst first.
       first: path of the first part of the model whose output differs; None if none does.
       counts: collectives of the first process.
     """
@@ -207,7 +210,7 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
             dist.all_reduce(sums)
     outputs = dict(zip(names, sums.tolist(), strict=True))
     named = {name: outputs[name] for name in [*squares, *names]}  # those of this process first
-    return Step(float(row["loss"]), gradients, named, counter.counts)
+    return Step(float(row["loss"]), float(row["grad_norm"]), gradients, named, counter.counts)
 
 
 @contextlib.contextmanager
@@ -268,8 +271,11 @@ def _batch(trainer: "Trainer") -> Batch:
 
 def compare(one: Step, other: Step) -> tuple[Difference, ...]:
     """Return how the loss and each gradient of a step differ from those of another; worst first."""
-    loss = abs(other.loss - one.loss) / abs(one.loss)
-    found = [Difference("loss", loss, other.loss / one.loss)]
+    numbers = {"loss": (one.loss, other.loss), "norm of all gradients": (one.norm, other.norm)}
+    found = [
+        Difference(name, abs(there - here) / abs(here), there / here)
+        for name, (here, there) in numbers.items()
+    ]
     norms = {name: one.gradients[name].norm().item() for name in one.gradients}
     tiny = _TINY * math.hypot(*norms.values())
     for name in {**one.gradients, **other.gradients}:
@@ -300,7 +306,7 @@ _MOST = 40
 
 def comparison_text(comparison: Comparison) -> str:
     """Format a comparison: the worst gradients, and the collectives of a step."""
-    bad, gradients = comparison.bad, len(comparison.differences) - 1
+    bad, gradients = comparison.bad, len(comparison.differences) - 2
     rows = [
         (
             one.path,

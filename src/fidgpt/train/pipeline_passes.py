@@ -122,11 +122,14 @@ class StagePasses:
                 if is_last:
                     loss = self._step.loss_of(state, part, share)
                 else:
-                    inputs = part.batch.inputs
-                    ctx = self._model.context_of(inputs)
-                    output = self._model.features(ctx.own(inputs), ctx)
+                    batch = part.batch
+                    ctx = self._model.context_of(
+                        batch.inputs, counted=batch.counted_targets, real=batch.real_inputs
+                    )
+                    output = self._model.features(ctx.own(batch.inputs), ctx)
             if not is_last and (losses := reports.losses_of(share)):
                 loss = torch.stack([*losses.values()]).sum()
+                loss = loss if share is None else loss * share.is_counted
         if not part.is_idle:
             self._reports.add_stage(reports, share, stage)
         elif loss is not None:

@@ -83,14 +83,12 @@ class PipelineStep(PipelineParallel, TrainStep):
         self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None
     ) -> GradientNorms:
         """Make the gradients those of the step; parameters of other stages have empty ones."""
-        axis = run.parallel.places.axes[PIPELINE.name]
         run.precision.pull_gradients(state.model, state.replica)
-        unused = self._unused(state, axis) if axis.size > 1 else frozenset()
-        for name, parameter in state.model.named_parameters():
+        for parameter in state.model.parameters():
             holders = holders_of(parameter)
             if holders is None or not parameter.requires_grad or parameter.grad is not None:
                 continue
-            if name not in unused:
+            if not holders.is_here or len(holders.ranks) > 1:  # else it is not used
                 parameter.grad = torch.zeros_like(parameter)
         return super().collect_gradients(run, state, fused)
 
@@ -102,21 +100,8 @@ class PipelineStep(PipelineParallel, TrainStep):
     def _layouts(self) -> dict[tuple[int, int], list[Layout]]:
         return {}
 
-    @functools.cached_property
-    def _unused_of_models(self) -> dict[int, frozenset[str]]:
-        return {}
-
     def _own_actions(self, axis: Processes, number: int) -> Sequence[Action]:
         key = axis.size, number
         if key not in self._timelines:
             self._timelines[key] = self.timeline(*key).actions
         return self._timelines[key][axis.rank]
-
-    def _unused(self, state: TrainState, axis: Processes) -> frozenset[str]:
-        """Return the trained parameters that get no gradient on any process, the same each step."""
-        key = id(state.model)
-        if key not in self._unused_of_models:
-            used = {name for name, p in state.model.named_parameters() if p.grad is not None}
-            every = {name for name, p in state.model.named_parameters() if p.requires_grad}
-            self._unused_of_models[key] = frozenset(every.difference(*axis.gather(used)))
-        return self._unused_of_models[key]

@@ -195,6 +195,7 @@ class TrainStep:
             if not row.get("skipped"):
                 row |= reports.settle() | measured
         row["statuses"] = [status.value for status in statuses]
+        row["is_counted"] = batch.is_counted
         return LaunchedStep(
             step=index + 1,
             metrics=AsyncMetrics(row, parallel.device),
@@ -314,7 +315,7 @@ class TrainStep:
         fused = run.parallel.fuse()
         statuses = _exchange(status, fused, run.parallel)
         fused.start()
-        row |= {"statuses": [status.value for status in statuses]}
+        row |= {"statuses": [status.value for status in statuses], "is_counted": batch.is_counted}
         metrics = AsyncMetrics(row, run.parallel.device)
         return LaunchedStep(step=index + 1, metrics=metrics, norms=None)
 

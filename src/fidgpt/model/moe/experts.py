@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
+from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import declared_flops, require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
@@ -28,6 +29,7 @@ __all__ = [
     "Gated",
     "GatedExperts",
     "Gating",
+    "Groups",
     "PlainExperts",
     "RealTokens",
     "SeparateExperts",
@@ -56,10 +58,12 @@ class Groups(NamedTuple):
     Attributes:
       owners: group of each row, in ascending order.
       ends: end offset of each group, exclusive.
+      filled: number of rows of each group that hold a token, its first ones; None if all do.
     """
 
     owners: Int64[Tensor, " rows"]
     ends: Int32[Tensor, " groups"]
+    filled: Int64[Tensor, " groups"] | None = None
 
     def sizes(self) -> list[int]:
         """Return the number of rows of each group; synchronizes with the device."""
@@ -163,6 +167,7 @@ class StackedLoRA(nn.Module):
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"lora_b": 1}, "rows": {"lora_a": 2}}
     MATRICES: ClassVar[Sequence[str]] = ("lora_a", "lora_b")
+    PER_EXPERT: ClassVar[Sequence[str]] = ("lora_a", "lora_b")
 
     def __init__(
         self,
@@ -200,7 +205,11 @@ class AdapterFactory(Protocol):
 
 
 class Experts(nn.Module):
-    """Base class of experts of equal shape."""
+    """Base class of experts of equal shape.
+
+    If their class names in `PER_EXPERT` what there is of each expert, they may be divided over
+    processes. Each computes some of them then: these are its groups, and the rows of its stacks.
+    """
 
     def __init__(self, *, num_experts: int) -> None:
         super().__init__()
@@ -224,6 +233,10 @@ class StackedExperts(Experts):
     """Experts with stacked matrices, [num_experts, outside, inside], and their adapters."""
 
     MATRICES: ClassVar[Sequence[str]] = ("gate", "up", "down")
+    PER_EXPERT: ClassVar[Sequence[str]] = (
+        *MATRICES,
+        *("gate_bias", "up_bias", "down_bias"),
+    )
     adapters: nn.ModuleDict
 
     def _split(self) -> Split:
@@ -401,15 +414,21 @@ class SeparateExperts(Experts):
     Args:
       num_experts: number of experts.
       expert: creates an expert, a module from [rows, hidden] to [rows, hidden].
+
+    Attributes:
+      first_expert: the first one that this process computes.
     """
 
-    def __init__(self, *, num_experts: int, expert: Callable[[], nn.Module]) -> None:
+    PER_EXPERT: ClassVar[Sequence[str]] = ("each",)
+
+    def __init__(self, *, num_experts: int, expert: Callable[[], TokenwiseModule]) -> None:
         super().__init__(num_experts=num_experts)
-        self.each = nn.ModuleList(expert() for _ in range(num_experts))
+        self.each = nn.ModuleList(cast(nn.Module, expert()) for _ in range(num_experts))
+        self.first_expert = 0
 
     def forward(self, rows: Rows, groups: Groups) -> Rows:
-        parts = zip(self.each, rows.split(groups.sizes()), strict=True)
-        return torch.cat([expert(part) for expert, part in parts])
+        parts = enumerate(rows.split(groups.sizes()), start=self.first_expert)
+        return torch.cat([self.each[number](part) for number, part in parts])
 
     def parameters_per_expert(self) -> int:
         """Return the number of parameters of one expert."""
@@ -550,7 +569,8 @@ class Capacity(nn.Module):
         rows = x.new_zeros(num_slots + 1, x.shape[1]).index_copy(0, slots.flatten(), copies)
         owners = torch.arange(experts.num_experts, device=x.device).repeat_interleave(capacity)
         ends = torch.arange(capacity, num_slots + 1, capacity, device=x.device, dtype=torch.int32)
-        out = experts(rows[:-1], Groups(owners, ends))
+        filled = torch.zeros_like(rows[:, 0], dtype=torch.int64).index_fill(0, slots.flatten(), 1)
+        out = experts(rows[:-1], Groups(owners, ends, filled[:-1].view(-1, capacity).sum(1)))
         out = torch.cat([out, out.new_zeros(1, out.shape[1])]).index_select(0, slots.flatten())
         return _weighted(out.unflatten(0, chosen.shape), weights)
 

@@ -1,16 +1,17 @@
 """The mixture-of-experts layer, routers and load balancing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.context import AttentionContext
+from fidgpt.model.blocks import TokenwiseModule
+from fidgpt.model.context import TokenMasks
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe.experts import Dispatch, Experts, RealTokens, dropless
@@ -395,7 +396,8 @@ class MoE(nn.Module):
     """Mixture of experts: each token is processed by a few experts that a router selects.
 
     In training it reports the load of the experts relative to the mean, over all tokens of an
-    optimizer step but padding: `moe/load` of each expert, and `moe/load_max` of the busiest one.
+    optimizer step but padding: `moe/load` of each expert, and `moe/load_max` of the busiest one. If
+    processes share the experts, `moe/rank_load` and `moe/rank_load_max` are those of the processes.
 
     Args:
       num_experts: number of experts; must equal that of `router` and `experts`.
@@ -405,6 +407,11 @@ class MoE(nn.Module):
         arXiv:2401.06066).
       dispatch: sends tokens to their experts and combines the outputs.
       balancing: auxiliary losses in training; None keeps the place of one.
+
+    Attributes:
+      num_ranks: number of processes that share the experts.
+      beside: lets the shared expert compute while processes send tokens to each other, and returns
+        what gives its output; None if they do not.
 
     Raises:
       ValueError: router or experts have a different number of experts.
@@ -418,7 +425,7 @@ class MoE(nn.Module):
         num_experts: int,
         router: Router,
         experts: Experts,
-        shared: nn.Module | None = None,
+        shared: TokenwiseModule | None = None,
         dispatch: Dispatch = dropless,
         balancing: Sequence[Balancing | None] = (),
     ) -> None:
@@ -434,6 +441,8 @@ class MoE(nn.Module):
         self.shared = shared
         self.dispatch = dispatch
         self.balancing = tuple(one for one in balancing if one is not None)
+        self.num_ranks = 1
+        self.beside: Callable[[TokenwiseModule, Tensor], Callable[[Tensor], Tensor]] | None = None
 
     @property
     def counts_batch(self) -> bool:
@@ -441,7 +450,7 @@ class MoE(nn.Module):
         return any(getattr(one, "counts_batch", False) for one in self.balancing)
 
     def forward(
-        self, x: Float[Tensor, "*batch hidden"], ctx: AttentionContext | None = None
+        self, x: Float[Tensor, "*batch hidden"], ctx: TokenMasks | None = None
     ) -> Float[Tensor, "*batch hidden"]:
         """Return a vector for each token.
 
@@ -458,16 +467,22 @@ class MoE(nn.Module):
             for part in self.balancing:
                 part(routing)
         chosen, weights = routing.experts.flatten(0, -2), routing.weights.flatten(0, -2)
-        rows = x.flatten(0, -2)
+        shared, rows = self.shared, x.flatten(0, -2)
+        if shared is not None and self.beside is not None:
+            shared = self.beside(cast(nn.Module, shared), x)
         out = self.dispatch(rows, chosen, weights, self.experts, routing.real).view_as(x)
-        return out if self.shared is None else out + self.shared(x)
+        return out if shared is None else out + shared(x)
 
     def settle(self, tally: Int64[Tensor, " experts"]) -> dict[str, Tensor]:
         """Update the selection bias from the load of an optimizer step, and return load metrics."""
         if self.router.selection_bias is not None:
             self.router.selection_bias.move(tally)
         load = (tally / tally.double().mean()).float()
-        return {"moe/load_max": load.max(), "moe/load": load}
+        loads = {"moe/load_max": load.max(), "moe/load": load}
+        if self.num_ranks > 1:
+            of_ranks = load.view(self.num_ranks, -1).mean(dim=1)
+            loads |= {"moe/rank_load_max": of_ranks.max(), "moe/rank_load": of_ranks}
+        return loads
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return the forward operations per token of its experts and of summing their outputs."""
@@ -488,7 +503,7 @@ class GatedShared(nn.Module):
       init: initializer of the gate, a vector.
     """
 
-    def __init__(self, *, hidden_dim: int, mlp: nn.Module, init: Init = GPT2_NORMAL) -> None:
+    def __init__(self, *, hidden_dim: int, mlp: TokenwiseModule, init: Init = GPT2_NORMAL) -> None:
         super().__init__()
         self.gate = Linear(hidden_dim, 1, init=init)
         self.mlp = mlp

@@ -313,7 +313,7 @@ def facts_of(
         device=machine.device,
         mesh=mesh,
     )
-    part = recipe.parallel.part_of_weights(model)
+    part = recipe.parallel.part_of_weights(model, mesh)
     number = -(-num_sequences // memory.num_sequences)
     pipeline = pipeline_facts(recipe.parallel, model, mesh, num_micro_batches=number)
     if pipeline is None:

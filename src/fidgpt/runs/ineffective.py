@@ -1,0 +1,101 @@
+"""Settings that leave a run as it is."""
+
+import inspect
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.compose.composition import Composition
+from fidgpt.graph.binding import numbers_in
+from fidgpt.graph.fiddle import repeats_of, set_arguments
+from fidgpt.graph.hints import computed
+from fidgpt.graph.walk import Node, join, parts, step_to
+from fidgpt.model import Attention, LatentAttention, Transformer
+from fidgpt.optim import Constant, Phases, ScheduleFreeAdamW, WarmupCosine, WarmupStableDecay
+from fidgpt.parallel import Mesh, UlyssesContext
+
+_WINDOWED = (Attention, LatentAttention)
+_STEPS = dict.fromkeys((Constant, WarmupCosine, WarmupStableDecay), ("warmup_steps",))
+_WARMUPS: dict[Any, tuple[str, ...]] = {Phases: ("warmup",), **_STEPS}
+
+
+def without_effect(composition: Composition) -> list[str]:
+    """Return a sentence for each setting that leaves a run as it is.
+
+    Raises:
+      ConfigErrors: the graph cannot be bound.
+    """
+    held = parts(composition.resolved.bound)
+    unreached = _unreached(composition.resolved.bound, held)
+    return [*_unused_blocks(held), *_repeating_entries(composition), *unreached]
+
+
+def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
+    """Yield a sentence for each setting of which a run of this length and form makes no use."""
+    calls = [(node, fdl.get_callable(node.value)) for node in held]
+
+    def number(part: Any, name: str) -> int:
+        value = computed(getattr(part, name, None))
+        return value if isinstance(value, int) else 0
+
+    seq_len, num_steps = number(cfg, "seq_len"), number(cfg, "num_steps")
+    windows = {number(node.value, "window") for node, kind in calls if kind in _WINDOWED}
+    if windows and max(windows) > seq_len > 0:
+        yield f"a window of {max(windows)} tokens sees all of sequences of {seq_len=}."
+    warmups = [number(node.value, name) for node, kind in calls for name in _WARMUPS.get(kind, ())]
+    if warmups and max(warmups) >= num_steps > 0:
+        yield f"a warm-up of {max(warmups)} steps takes the whole run, of {num_steps=}."
+    kinds = {kind for _, kind in calls}
+    sizes = [number(node.value, "context") for node, kind in calls if kind is Mesh]
+    if UlyssesContext in kinds and max(sizes, default=1) == 1:
+        yield "use_ulysses divides no sequence: add fiddler:use_mesh(context=...)."
+    if ScheduleFreeAdamW in kinds and getattr(cfg, "average", None) is not None:
+        yield (
+            "schedule-free AdamW averages weights itself, and the average of those is evaluated: "
+            "leave out one of them."
+        )
+
+
+def _unused_blocks(held: list[Node]) -> Iterator[str]:
+    """Yield a sentence for each model with more blocks than layers, or layers that share none."""
+    called = ((node.value, fdl.get_callable(node.value)) for node in held)
+    for model in (
+        one for one, kind in called if inspect.isclass(kind) and issubclass(kind, Transformer)
+    ):
+        depth, first = computed(model.num_layers), model.first_blocks or ()
+        if not isinstance(depth, int) or not isinstance(blocks := model.blocks, list | tuple):
+            continue
+        if len(blocks) > depth:
+            yield (
+                f"only the first {depth} of the {len(blocks)} blocks of a model make layers, as "
+                f"its num_layers is {depth}. Set the depth before fiddler:unroll."
+            )
+        entries = {*map(id, first), *map(id, blocks)}
+        if model.sharing is not None and 1 < depth <= len(entries):
+            yield (
+                f"the sharing of a model shares no weights: each of its {depth} layers has an "
+                "entry of its own. Leave out fiddler:unroll, or tie entries of blocks."
+            )
+
+
+def _repeating_entries(composition: Composition) -> Iterator[str]:
+    """Yield a sentence for each directive by which entries, one for each layer, become a pattern.
+
+    Code that made them for these layers reports that itself.
+    """
+    number_in = numbers_in(composition.resolved)
+    edits = [(one, edit) for one in composition.effects for edit in one.edits]
+    for node in parts(composition.config):
+        for name, count in repeats_of(node.value).items():
+            items, counted = (join(node.path, step_to(key)) for key in (name, count))
+            size, now = len(set_arguments(node.value).get(name) or ()), number_in(node.value, count)
+            is_entry = re.compile(rf"{re.escape(items)}(\[\d+\])?").fullmatch
+            is_made = any(one.kind.portable and is_entry(edit.path) for one, edit in edits)
+            by = [one for one, edit in edits if edit.path == counted and edit.before == size]
+            if by and size > 1 and isinstance(now, int) and now > size and not is_made:
+                yield (
+                    f"{by[-1].named}: the {size} entries of {items}, each of which was for one of "
+                    f"{size} {count.removeprefix('num_')}, repeat until there are {now}."
+                )
