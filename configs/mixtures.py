@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import fiddle as fdl
 
@@ -28,6 +28,7 @@ from fidgpt.configs.hub import (
     WINDOWS,
     Family,
     Joined,
+    Tensors,
     joined,
 )
 from fidgpt.configs.variant import variant_of
@@ -166,7 +167,7 @@ FLEX_OLMO = Family(
     config=flex_olmo,
     settings={**olmo2.HUB.settings, "num_experts": "num_experts"}
     | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"},
-    tensors={**olmo2.TENSORS, **EXPERTS},
+    tensors={**cast(Tensors, olmo2.HUB.tensors), **EXPERTS},
     fixed=_SILU,
     defaults={"rms_norm_eps": 1e-6, "rope_theta": 500_000.0},
 )
@@ -191,7 +192,7 @@ MINIMAX_M2 = Family(
         **ROTARY,
     },
     tensors={
-        **mixtral.HUB.tensors,
+        **cast(Tensors, mixtral.HUB.tensors),
         **olmo2.NORMS_ACROSS_HEADS,
         "blocks.*.mlp.router.selection_bias.bias": (
             f"{_LAYER}.block_sparse_moe.e_score_correction_bias"
@@ -328,7 +329,7 @@ EXAONE_MOE = Family(
     | {"num_shared": "num_shared_experts", "mlp_types": "mlp_layer_types"}
     | {"first_dense": "first_k_dense_replace"},
     tensors={
-        **GLM4_MOE.tensors,
+        **cast(Tensors, GLM4_MOE.tensors),
         "blocks.*.mlp.router.selection_bias.bias": f"{_LAYER}.mlp.e_score_correction_bias",
     },
     fixed=_SILU,

@@ -126,7 +126,7 @@ def scores(model: Any, batch: data.Batch) -> tuple[Tensor, Tensor, Tensor]:
 def test_a_step_is_the_formula_over_any_micro_batches(path: Path, loss: str) -> None:
     changes = [fiddlers.use_lora] if loss == "adapters" else []
     losses, gradients = [], []
-    expected, wanted = torch.tensor(0.0), ()
+    expected, wanted = torch.zeros(()), ()
     for size in (None, 3, 1):
         trainer = trainer_of(path, *changes, loss="dpo" if changes else loss, size=size)
         for name, parameter in trainer.model.named_parameters():

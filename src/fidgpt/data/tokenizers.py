@@ -44,8 +44,6 @@ class Tokenizer(abc.ABC):
 
     Attributes:
       end_of_text: id of the end-of-text token, which follows every document.
-      begin_of_text: id of the token in front of every document: a token of its own, `end_of_text`
-        if that also begins the next document, or None if there is none.
       chat: how conversations become text; None if the tokenizer does not say.
 
     Args:
@@ -53,11 +51,15 @@ class Tokenizer(abc.ABC):
     """
 
     end_of_text: int
-    begin_of_text: int | None
     chat: "ChatSettings | None" = None
 
     def __init__(self, values: list[bytes]) -> None:
         self._values = values
+
+    @property
+    def begin_of_text(self) -> int | None:
+        """The id of the token in front of every document: `end_of_text`, another, or None."""
+        return self.end_of_text
 
     @property
     def vocab_size(self) -> int:
@@ -217,14 +219,14 @@ class ByteLevelTokenizer(Tokenizer):
         self.end_of_text = number
         self._end_of_text_name = end_of_text
         self._settings = dict(settings or {})
-        self.begin_of_text = self._begin()
         template = self._settings.get("chat_template")
         if isinstance(template, str):
             names = {key: _name_of(self._settings.get(key)) for key in TOKEN_KEYS}
             self.chat = ChatSettings(template, {key: name for key, name in names.items() if name})
 
-    def _begin(self) -> int | None:
-        """Return the token that the tokenizer puts in front of a text by itself."""
+    @functools.cached_property
+    def begin_of_text(self) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The id of the token that the tokenizer puts in front of a text by itself."""
         name = _name_of(self._settings.get("bos_token"))
         begin = None if name is None else self._backend.token_to_id(name)
         added = self._backend.encode("").ids
@@ -292,7 +294,7 @@ class ByteTokenizer(Tokenizer):
     """
 
     sample_bytes = 0
-    end_of_text = begin_of_text = 256
+    end_of_text = 256
 
     def __init__(self, *, special_tokens: Sequence[str] = ()) -> None:
         self.special_tokens = tuple(special_tokens)

@@ -355,7 +355,8 @@ def continuations(
 
 def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a document that begins with `text`, after the end of another one."""
-    return [tokenizer.end_of_text, *tokenizer.encode(text)]
+    begin = tokenizer.begin_of_text
+    return [tokenizer.end_of_text if begin is None else begin, *tokenizer.encode(text)]
 
 
 class _Text:
