@@ -37,10 +37,10 @@ from fidgpt.late import exports
 
 GROUP = "fidgpt.project"
 _DOTTED_CONFIGS = {  # beside those in configs/
-    "chat": "fidgpt.interop.chat.chat",
+    "chat": "fidgpt.interop.trained_models.chat",
     "from_hf": "fidgpt.interop.hugging_face.from_hf",
 }
-_DOTTED_FIDDLERS = {"use_distillation": "fidgpt.interop.chat.use_distillation"}
+_DOTTED_FIDDLERS = {"use_distillation": "fidgpt.interop.trained_models.use_distillation"}
 _TORCH_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
 _LIMITED = ("fidgpt", "torch")  # not everything in these packages is for configs
 _INSTALLED = {"site-packages", "dist-packages"}

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 from fidgpt.late import lazy_exports
 
 if TYPE_CHECKING:
-    from fidgpt.interop.chat import chat, use_distillation
     from fidgpt.interop.directives_from import directives_of
     from fidgpt.interop.hugging_face import from_hf, load_hf, save_hf
     from fidgpt.interop.levanter import Mapped, read_levanter
     from fidgpt.interop.targets import read_targets, write_targets
     from fidgpt.interop.torchtitan import read_torchtitan
     from fidgpt.interop.torchtune import read_torchtune
+    from fidgpt.interop.trained_models import chat, use_distillation
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "chat": ("chat", "use_distillation"),
+            "trained_models": ("chat", "use_distillation"),
             "directives_from": ("directives_of",),
             "hugging_face": ("from_hf", "load_hf", "save_hf"),
             "levanter": ("Mapped", "read_levanter"),
