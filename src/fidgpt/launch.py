@@ -228,6 +228,7 @@ def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
       read: makes a configuration, a program and its arguments of those of torchrun.
     """
 
+    @functools.wraps(read)
     def forking(arguments: Any) -> Any:
         config, _, _ = read(arguments)
         for name in PRELOADED:

@@ -227,10 +227,13 @@ def test_defaults_are_those_of_torchtitan_and_the_rest_is_listed() -> None:
     assert listed(mapped) == {
         *("model.converters", "model.hf_assets_path", "optimizer.name", "optimizer.weight_decay"),
         *("training.dataset", "training.local_batch_size", "activation_checkpoint.mode"),
-        "brand_new.deep",
+        *("parallelism.expert_parallel_degree", "brand_new.deep"),
     }
     cfg = graph_of(mapped)
-    assert (cfg.parallel.mesh.replicate, cfg.parallel.mesh.expert) == (2, 4)
+    assert (cfg.parallel.mesh.replicate, cfg.parallel.mesh.expert) == (2, 1)
+    mixture = "[model]\nname = 'qwen3'\nflavor = '30B-A3B'\n"
+    mixture += "[parallelism]\ndata_parallel_shard_degree = 4\nexpert_parallel_degree = 4"
+    assert graph_of(read_torchtitan(mixture)).parallel.mesh.expert == 4
     assert (cfg.batch_size, cfg.micro_batch_size, cfg.num_steps) == (16, 8, 10_000)
     assert (cfg.model.hidden_dim, cfg.model.num_layers, cfg.vocab_size) == (256, 6, 2048)
     assert (cfg.optimizer.lr, cfg.max_grad_norm, cfg.checkpoints.every) == (8e-4, 1.0, None)

@@ -204,6 +204,8 @@ def has_methods(kind: type, protocol: Any) -> bool:
     is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
     if not is_anything and not all(_may_have(kind, name) for name in asked):
         return False
+    if getattr(kind, "takes_context", False) and any(map(_takes_context, asked.values())):
+        return False  # it computes on each token alone, and is no mixer
     return all(can_be_called_as(own_method(kind, name), asked[name]) for name in asked)
 
 
@@ -219,7 +221,7 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
     except TypeError:
         return False
     takes, gives = hints_of(own), hints_of(asked)
-    if any(_is_passed_always(takes[name]) for name in takes.keys() - {*passed, "return"}):
+    if _takes_context(own, besides=passed):
         return False
     pairs = zip(passed, [one.name for one in parameters], strict=False)
     if any(_are_disjoint(takes.get(name, Any), gives.get(other, Any)) for name, other in pairs):
@@ -231,8 +233,12 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
     return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
 
 
-def _is_passed_always(hint: Any) -> bool:
-    return any(getattr(member, "PASSED_ALWAYS", False) for member in members_of(hint))
+def _takes_context(method: Any, besides: Collection[str] = ()) -> bool:
+    """Whether a method has a parameter that is always passed to those that take it."""
+    hints = hints_of(method)
+    taken = [hints[name] for name in hints.keys() - {*besides, "return"}]
+    members = [member for hint in taken for member in members_of(hint)]
+    return any(getattr(member, "PASSED_ALWAYS", False) for member in members)
 
 
 def _are_disjoint(taken: Any, given: Any) -> bool:

@@ -76,6 +76,7 @@ _MODELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         **{size: (f"gpt_oss_{size}", {}) for size in ("20b", "120b")},
     },
 }
+_BALANCED = "fiddler:use_loss_free_balancing(rate=0.001)"  # of all mixtures
 _ENDS_OF_MIXTURES = ("A3B", "A22B", "_moe")  # of the names of flavors
 _ENDS_OF_KERNELS = ("_flex_attn", "_varlen_attn", "_flex", "_varlen")
 _FORMATS = {"bfloat16": "use:precision=BFloat16", "float32": "use:precision=Float32"}
@@ -198,7 +199,7 @@ def _map_model(section: Section) -> None:
         section.plan.config = f"config:{config}"
         section.plan.wanted.update(values)
         if name in ("deepseek_v3", "gpt_oss") or flavor.endswith(_ENDS_OF_MIXTURES):
-            section.change("fiddler:use_loss_free_balancing", rate=0.001)
+            section.change(_BALANCED)
             section.change(f"set:{BLOCK.replace('0', '*')}.mlp.balancing=[]")
     converters = section.left.pop("converters", None) or []
     if converters == ["float8"]:
@@ -278,6 +279,9 @@ def _map_schedule(section: Section) -> None:
 def _map_hardware(sections: dict[str, Section]) -> None:
     parallel, compiled = sections["parallelism"], sections["compile"]
     mesh = {name: parallel.take(key, default) for name, (key, default) in _AXES.items()}
+    if mesh["expert"] > 1 and _BALANCED not in parallel.plan.changes:
+        parallel.unmap(_AXES["expert"][0], mesh["expert"], "the model has no experts")
+        mesh["expert"] = 1
     if max(mesh[name] for name in mesh if name != "shard") > 1:
         parallel.change("fiddler:use_mesh", **mesh)
         if mesh["tensor"] > 1 and parallel.take("enable_sequence_parallel", True):
