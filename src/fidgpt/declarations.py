@@ -59,6 +59,14 @@ class PassedAlways(Protocol):
     PASSED_ALWAYS: bool
 
 
+class NeedsPresent(Protocol):
+    """Needs files or packages that a machine may lack, which are looked for in `--dry_run` too."""
+
+    def require_present(self) -> None:
+        """Raise the error with which a run would end for lack of them."""
+        ...
+
+
 # Of a module: what it reads, computes and keeps.
 
 

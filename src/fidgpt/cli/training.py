@@ -18,7 +18,7 @@ from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
 from fidgpt.runs import shrinking, tuning
-from fidgpt.runs.building import build_trainer, constraints_of
+from fidgpt.runs.building import build_trainer, constraints_of, require_present
 from fidgpt.runs.consent import require_consent
 from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
 from fidgpt.runs.ineffective import without_effect
@@ -80,6 +80,7 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
             directory, resume=resume, resume_step=FLAGS.resume_step, until_step=FLAGS.until_step
         )
         return 128 + outcome.stopped_by if outcome.stopped_by else 0  # as a shell does for signals
+    require_present(composition.resolved, trainer)
     preflight.check_components(trainer)
     preflight.check_stream(trainer, prepared=False)
     if resume:

@@ -204,6 +204,10 @@ class TextFiles:
         for path in self._files():
             yield from _explained(filter(None, self._read(path)), path)
 
+    def require_present(self) -> None:
+        """Raise DataError if there is no text at the path."""
+        self._files()
+
     def identity(self) -> str:
         """Return the options, and a hash of the files' paths, sizes and modification times."""
         files = self._files()
@@ -310,6 +314,10 @@ class HubDataset:
                 place = f"The dataset {self.path}, row {number},"
                 if document := reader.document(row, place=place):
                     yield document
+
+    def require_present(self) -> None:
+        """Raise DataError if the package that reads datasets of the hub is not installed."""
+        self._library()
 
     def identity(self) -> str:
         """Return the names and the commit."""

@@ -441,6 +441,10 @@ class TokenizerFile:
         self.path = path
         self.end_of_text = end_of_text
 
+    def require_present(self) -> None:
+        """Raise DataError if the file cannot be loaded."""
+        self.build(())
+
     def identity(self) -> str:
         """Return a hash of the file, and the name of the end-of-text token."""
         path = Path(self.path).expanduser()
