@@ -17,6 +17,7 @@ from fidgpt.compose.directives import is_by_machine, kind_of
 from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
+from fidgpt.processes.ranks import RanksError
 from fidgpt.runs import shrinking, tuning
 from fidgpt.runs.building import build_trainer, constraints_of, require_present
 from fidgpt.runs.consent import require_consent
@@ -100,8 +101,7 @@ def check_parallel(composition: Composition) -> int:
     """Compare a step of a small copy on its mesh with one process; return the exit status.
 
     Raises:
-      ConfigError: the mesh is a single process.
-      RanksError: the processes of the mesh fail.
+      ConfigError: the mesh is a single process, or its processes fail.
     """
     with naming_directives(composition):
         whole = shrinking.mesh_of(
@@ -121,9 +121,25 @@ def check_parallel(composition: Composition) -> int:
         print(f"As large as in the run, or the config does not build: {', '.join(left)}.")
     print(flush=True)  # before processes are forked, which would print it too
     alone, shared = build_trainer(small), build_trainer(small)
-    comparison = mesh_check.check_mesh(alone, shared, num_processes=mesh.size)
+    try:
+        comparison = mesh_check.check_mesh(alone, shared, num_processes=mesh.size)
+    except RanksError as error:
+        raise ConfigError(_failure_on_a_mesh(error)) from error
     print(mesh_check.comparison_text(comparison), end="")
     return int(bool(comparison.bad))
+
+
+def _failure_on_a_mesh(error: RanksError) -> str:
+    """Return what failed on a mesh and where, without the traceback of a process."""
+    lines = str(error).strip().splitlines()
+    places = [line.strip() for line in lines if line.startswith("  File ") and "torch" not in line]
+    if not places:
+        return str(error)
+    return (
+        f"the mesh cannot compute the step that one process computes: {lines[-1]:.300}\n"
+        f"  {places[-1]}\n  Compare what custom modules declare of their parts (own_split, "
+        "SPLIT_DIMS) with what they compute; --debug shows the whole error."
+    )
 
 
 def _may_fit(trainer: Trainer) -> bool:

@@ -98,7 +98,7 @@ class Difference:
         if not math.isfinite(self.ratio):
             return "a gradient on the mesh only" if self.error == math.inf else "not finite"
         if self.cosine < _ALIGNED:
-            return "not a multiple: a summand is missing, or inputs differ"
+            return "not a multiple: a summand is missing or added twice, or inputs differ"
         for inverse in (False, True):
             for size, axes in _products(sizes).items():
                 target = 1 / size if inverse else size
@@ -317,7 +317,10 @@ def comparison_text(comparison: Comparison) -> str:
         for one in comparison.differences[: max(_WORST, min(len(bad), _MOST))]
     ]
     header = ("worst first", "relative error", "ratio of norms", "")
-    verdict = f"The loss and all {gradients} gradients are those of one process, up to {BOUND:g}."
+    verdict = (
+        f"The loss and all {gradients} gradients are those of one process, up to {BOUND:g}.\nWhat "
+        "the optimizer makes of them is not compared, such as by the norm of a part of a weight."
+    )
     if bad:
         verdict = f"{len(bad)} of the loss and {gradients} gradients differ by more than {BOUND:g}."
         if comparison.first is not None:
