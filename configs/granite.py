@@ -48,8 +48,11 @@ HUB = Family(
 
 
 @variant_of(granite)
-def hyperclovax(cfg: fdl.Config[Trainer], *, post_norm: bool = True) -> None:
-    """Granite with norms after the branches too, if `post_norm`."""
+def hyperclovax(
+    cfg: fdl.Config[Trainer], *, post_norm: bool = True, logit_scale: float = 1.0
+) -> None:
+    """Granite with logits that are multiplied, and norms after the branches too, if `post_norm`."""
+    cfg.model.unembedding.scale = logit_scale
     if post_norm:
         use_sandwich_norm(cfg)
 
@@ -58,7 +61,8 @@ HYPERCLOVAX = Family(
     model_type="hyperclovax",
     architecture="HyperCLOVAXForCausalLM",
     config=hyperclovax,
-    settings={**HUB.settings, "post_norm": "use_post_norm"},
+    settings={name: key for name, key in HUB.settings.items() if name != "logit_divisor"}
+    | {"post_norm": "use_post_norm", "logit_scale": "logits_scaling"},
     tensors={
         **TENSORS,
         "blocks.*.attention_out_norm": "model.layers.*.post_norm1",
@@ -67,7 +71,6 @@ HYPERCLOVAX = Family(
     fixed=HUB.fixed,
     defaults={"attention_multiplier": lambda found: _head_dim(found) ** -0.5},
     readings={
-        **HUB.readings,
         "post_norm": lambda model: isinstance(model.blocks[0], SandwichBlock),
     },
     whole_heads=True,

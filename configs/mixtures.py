@@ -362,7 +362,7 @@ GLM4_MOE_LITE = replace(
 )
 
 
-@variant_of(qwen3_moe.qwen3_moe)
+@variant_of(qwen3_moe.qwen3_moe, theta=500_000.0)
 def mellum(
     cfg: fdl.Config[Trainer], *, mlp_types: Sequence[str] | None = None, local_theta: float = 1e4
 ) -> None:

@@ -37,7 +37,7 @@ from fidgpt.fiddlers import (
     use_squared_relu,
 )
 from fidgpt.graph import find, swap_all
-from fidgpt.model import Attention, LateNormAttention, Tempered
+from fidgpt.model import Attention, LateNormAttention, Tempered, YaRN
 from fidgpt.train import Trainer
 
 _LAYER = "model.layers.*"
@@ -260,16 +260,17 @@ def ministral3(cfg: fdl.Config[Trainer], *, strength: float | None = None) -> No
     """A decoder whose attention gets sharper beyond the original length, by `strength`.
 
     Raises:
-      ValueError: the RoPE has no scaling, which says the original length.
+      ValueError: the RoPE has another scaling than YaRN, which says the original length.
     """
     for attention in find(cfg.model, Attention) if strength else ():
-        if attention.rope.scaling is None:
-            raise ValueError(f"{strength=} needs a scaled RoPE: set scaling.")
+        scaling = attention.rope.scaling
+        if scaling is None or fdl.get_callable(scaling) is not YaRN:
+            raise ValueError(f"{strength=} needs a RoPE with YaRN: set scaling.")
         attention.rope = fdl.Config(
             Tempered,
             rotation=attention.rope,
             strength=strength,
-            span=attention.rope.scaling.original_seq_len,
+            span=scaling.original_seq_len,
         )
 
 
@@ -280,5 +281,16 @@ MINISTRAL3 = Family(
     settings={**SETTINGS, "window": "sliding_window", "strength": "llama_4_scaling_beta"},
     tensors=TENSORS,
     fixed=_SILU,
+    defaults={
+        "rope_theta": 1e6,
+        "rope_scaling": {
+            "rope_type": "yarn",
+            "factor": 16.0,
+            "original_max_position_embeddings": 16_384,
+            "mscale": 1.0,
+            "mscale_all_dim": 1.0,
+        },
+        "llama_4_scaling_beta": lambda found: None if found.get("rope_scaling") else 0.1,
+    },
     readings={"strength": lambda model: getattr(model.blocks[0].attention.rope, "strength", None)},
 )

@@ -60,6 +60,12 @@ _SIZES: Mapping[str, str] = {
     "eps": "layer_norm_epsilon",
     "activation": "activation_function",
 }
+_OTHER_SIZES: Mapping[str, str] = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+}
 _WIDE = {"n_inner": lambda found: 4 * found["n_embd"]}
 
 
@@ -190,6 +196,7 @@ GPT_BIGCODE = Family(
     tensors=_bigcode_tensors,
     fixed={"scale_attn_weights": (True,)},
     defaults={**_WIDE, "activation_function": "gelu_pytorch_tanh"},
+    aliases=_OTHER_SIZES,
     readings={"multi_query": lambda model: model.blocks[0].attention.num_kv_heads == 1},
     known=(
         *("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "inference_runner"),
@@ -240,6 +247,7 @@ GPT_NEO = Family(
             "global" if block.attention.window is None else "local" for block in model.blocks
         ],
     },
+    aliases={"num_attention_heads": "num_heads", "num_hidden_layers": "num_layers"},
     known=("attention_types",),
     ignored=("*.attn.attention.bias", "*.attn.attention.masked_bias"),
 )
@@ -286,7 +294,11 @@ BLOOM = Family(
     tensors=_bloom_tensors,
     fixed={"apply_residual_connection_post_layernorm": (False,)},
     defaults={"intermediate_size": lambda found: 4 * found["hidden_size"], "seq_length": 2048},
-    aliases={"n_embed": "hidden_size", "num_attention_heads": "n_head"},
+    aliases={
+        "n_embed": "hidden_size",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    },
     known=("slow_but_exact", "skip_bias_add", "skip_bias_add_qkv", "offset_alibi", "bias_*"),
 )
 
@@ -346,6 +358,7 @@ GPTJ = Family(
         }
     ),
     defaults=_WIDE,
+    aliases=_OTHER_SIZES,
     readings={"rotary_dim": lambda model: model.blocks[0].attention.rope.rotary_dim},
     ignored=("*.attn.bias", "*.attn.masked_bias"),
     known=("rotary", "scale_attn_weights"),

@@ -69,9 +69,9 @@ HUB = Family(
 
 
 @variant_of(olmo2, window=4096, layer_types=(*[SLIDING] * 3, FULL), theta=500_000.0)
-def olmo3(cfg: fdl.Config[Trainer], *, theta: float, local_theta: float | None = None) -> None:
+def olmo3(cfg: fdl.Config[Trainer], *, local_theta: float = 500_000.0) -> None:
     """OLMo 2 with a window in three of four layers, of which the RoPE is not scaled."""
-    rotate_in_windows_by(cfg, theta if local_theta is None else local_theta)
+    rotate_in_windows_by(cfg, local_theta)
 
 
 OLMO3 = replace(

@@ -108,7 +108,7 @@ class Block(nn.Module):
     def _compute(self, x: Stream, ctx: AttentionContext | None) -> Stream:
         """Return the output of the MLP, which may need to know which tokens are padding."""
         mlp: Any = self.mlp
-        return mlp(x, ctx) if getattr(mlp, "takes_context", False) else mlp(x)
+        return mlp(x, ctx=ctx) if getattr(mlp, "takes_context", False) else mlp(x)
 
     def _branch(self, out: Stream) -> Stream:
         """Return the summand of a branch, scaled and with dropout."""

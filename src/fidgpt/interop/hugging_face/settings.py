@@ -61,6 +61,7 @@ _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped")
 _PARTIAL = "partial_rotary_factor"
+_WHOLE_ROPE = ("cwm", "mellum", "ministral3")  # read no rope_theta beside their own defaults
 _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
 _IN_ROPE = {"rope_theta", _PARTIAL, _STRENGTH}
@@ -205,6 +206,8 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
 def _rope(found: HubConfig) -> HubConfig:
     scaling, rope = (found.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
     result: HubConfig = {"rope_scaling": None}
+    if found["model_type"] in _WHOLE_ROPE and "rope_theta" in found and not (scaling or rope):
+        raise ConfigError("rope_theta has no effect without rope_parameters; remove it.")
     if FULL in rope or SLIDING in rope:
         local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
         if _rope_type(local) != "default" or local.get(_PARTIAL) not in (None, 1.0):

@@ -450,7 +450,7 @@ class MoE(nn.Module):
         return any(getattr(one, "counts_batch", False) for one in self.balancing)
 
     def forward(
-        self, x: Float[Tensor, "*batch hidden"], ctx: TokenMasks | None = None
+        self, x: Float[Tensor, "*batch hidden"], *, ctx: TokenMasks | None = None
     ) -> Float[Tensor, "*batch hidden"]:
         """Return a vector for each token.
 
