@@ -35,7 +35,7 @@ def entries(cfg: fdl.Buildable) -> dict[str, dict[str, Any]]:
 
 def test_names_are_those_that_the_modules_list(base: Index) -> None:
     assert list(base["configs"]) == [*configs.__all__, "chat", "from_hf"]
-    assert list(base["fiddlers"]) == fiddlers.__all__
+    assert list(base["fiddlers"]) == [*fiddlers.__all__, "use_distillation"]
     assert base["tags"]["LearningRate"] == {"doc": "Peak learning rate, per step."}
     assert json.loads(json.dumps(base)) == base
     use_text = base["fiddlers"]["use_text"]
