@@ -28,11 +28,12 @@ def test_lists(command: Command) -> None:
     status, out, err = command(train.main, "--list=configs")
     assert (status, err) == (0, "")
     assert out.startswith("Configs\n") and "3.5 million parameters" in out
-    listed = [*configs.__all__, "from_hf(directory=...)"]
+    more = ["chat(base=..., learning_rate=None)", "from_hf(directory=...)"]
+    listed = [*configs.__all__, *more]
     assert [row[0] for row in rows(out)] == [f"config:{name}" for name in listed]
     assert command(sweep.main, "--list=configs").out == out
     found = shown(command(train.main, "--list=fiddlers").out)
-    assert len(found) == len(fiddlers.__all__)
+    assert len(found) == len(fiddlers.__all__) + 1  # use_distillation, which takes a graph
     assert found["fiddler:use_gqa(num_kv_heads=2)"][0].startswith("Use grouped-query attention")
     out = command(train.main, "--list=tags", "--config=config:gpt2_124m").out
     assert out.startswith("Tags, as config:gpt2_124m sets them\n")
