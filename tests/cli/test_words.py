@@ -43,6 +43,7 @@ def translated(line: str) -> str:
         ("tag:HeadDim=4,8", "--sweep=tag:HeadDim=4,8"),
         ("'use_rope,use_gqa(num_heads=2)'", "'--sweep=fiddler:use_rope,use_gqa(num_heads=2)'"),
         ("--search=tpe:3 lr=1,2", "--search=tpe:3 --space=set:lr=1,2"),
+        ("--search tpe:3 lr=1,2", "--search tpe:3 --space=set:lr=1,2"),
         ("debug --dry_run seed=1", "--config=config:debug --dry_run --config=set:seed=1"),
         ("--run_dir base --nodry_run base", "--run_dir base --nodry_run --config=config:base"),
         ("--config config:base seed=1", "--config config:base --config=set:seed=1"),

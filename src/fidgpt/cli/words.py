@@ -18,12 +18,12 @@ _NAMED = ("config", "fiddler")
 
 
 def with_flags(arguments: Sequence[str], known: flags.FlagValues) -> list[str]:
-    """Return a command line in which every word is a flag or belongs to one.
+    """Return a command line in which every word is a flag or the value of a flag.
 
-    A word becomes a value of `--config`; where the command has axes and the word several values,
-    of `--sweep`, or of `--space` if there is a `--search`. `set:` is meant by `PATH=VALUE`, `tag:`
-    by a capital name before `=`, `config:` or `fiddler:` by a name, `config_file:` and `yaml:` by a
-    file or the directory of a run.
+    A word becomes a value of `--config`. In a sweep, a word with several values becomes an axis: a
+    value of `--sweep`, or of `--space` if there is a `--search`. `PATH=VALUE` means `set:`, a
+    capital name before `=` means `tag:`, a name means `config:` or `fiddler:`, and a file or the
+    directory of a run means `config_file:` or `yaml:`.
 
     Args:
       arguments: the words behind the command.
@@ -32,9 +32,8 @@ def with_flags(arguments: Sequence[str], known: flags.FlagValues) -> list[str]:
     Raises:
       ConfigError: a word names nothing, or may mean several things.
     """
-    axis = "--space" if any(word.startswith("--search=") for word in arguments) else "--sweep"
-    if "sweep" not in known:
-        axis = ""
+    is_search = any(word.partition("=")[0] == "--search" for word in arguments)
+    axis = "--space" if is_search else "--sweep" if "sweep" in known else "--config"
     read, words = [], [*arguments]
     while words:
         word = words.pop(0)
@@ -46,7 +45,7 @@ def with_flags(arguments: Sequence[str], known: flags.FlagValues) -> list[str]:
                 read.append(words.pop(0))
             continue
         directive, has_values = _directive(word, _allowed(arguments))
-        read.append(f"{axis if axis and has_values else '--config'}={directive}")
+        read.append(f"{axis if has_values else '--config'}={directive}")
     return read
 
 
