@@ -58,6 +58,7 @@ def test_what_words_mean(line: str, expected: str) -> None:
     ("word", "message"),
     [
         ("bas", "there is no config, fiddler, file or run 'bas'. Did you mean base?"),
+        ("''", "there is no config, fiddler, file or run ''."),
         ("lab.tiny", "lab.tiny may be a config or a fiddler: write config:lab.tiny or fiddler:"),
         ("base,make_large", "base,make_large names configs and fiddlers: write them as words"),
     ],

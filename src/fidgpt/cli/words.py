@@ -77,7 +77,7 @@ def _directive(word: str, allowed: Sequence[str]) -> tuple[str, bool]:
         name = split_assignment(word)[0]
         directive = f"{'tag' if name.isidentifier() and name[0].isupper() else 'set'}:{word}"
         return directive, _has_values(directive)
-    names = _split(word)
+    names = _split(word) or [word]
     kinds = {_kind_of(name, allowed) for name in names}
     if len(kinds) > 1:
         raise _error(f"{word} names configs and fiddlers: write them as words of their own.")
