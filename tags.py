@@ -146,3 +146,15 @@ class TensorSize(fdl.Tag):
     """Processes that share each matrix product; -1 for those left."""
 
     may_change = "restart"
+
+
+class PipelineSize(fdl.Tag):
+    """Processes that share the layers of one copy; each has some of them."""
+
+    may_change = "restart"
+
+
+class ExpertSize(fdl.Tag):
+    """Processes of shard x context that share the experts of mixtures."""
+
+    may_change = "restart"

@@ -61,6 +61,7 @@ import fidgpt.model.moe.experts
 import fidgpt.model.moe.layer
 import fidgpt.model.norm
 import fidgpt.model.positions
+import fidgpt.model.rope_scaling
 import fidgpt.model.transformer
 import fidgpt.optim.schedules
 import fidgpt.parallel.data_parallel
@@ -84,7 +85,6 @@ import fidgpt.train.train_step
 import fidgpt.train.trainer
 import pathlib
 import torch
-import torch.nn.modules.module
 import torch.nn.modules.normalization
 import torch.nn.parameter
 import torch.optim.adamw
@@ -105,7 +105,7 @@ _11 = TypeVar("_11")
 class AcrossHeadsArgFactory(fiddle.ArgFactory[fidgpt.model.norm.AcrossHeads], Generic[_0]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    norm: Value[_0, torch.nn.modules.module.Module]
+    norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
     ...
 
 class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], Generic[_0, _1, _2, _3, _4, _5, _6]):
@@ -118,9 +118,9 @@ class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], G
     window: Value[builtins.int, builtins.int | None]
     scale: Value[builtins.float, builtins.float | None]
     rope: Value[_0, fidgpt.model.attention.Rotation | None]
-    query_norm: Value[_4, torch.nn.modules.module.Module | None]
-    key_norm: Value[_5, torch.nn.modules.module.Module | None]
-    value_embedding: Value[typing.Any, torch.nn.modules.module.Module | None]
+    query_norm: Value[_4, fidgpt.model.blocks.TokenwiseModule | None]
+    key_norm: Value[_5, fidgpt.model.blocks.TokenwiseModule | None]
+    value_embedding: Value[typing.Any, fidgpt.model.attention.TokenVectors | None]
     scores: Value[_3, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
     sinks: Value[_6, fidgpt.model.attention.SinkFactory | None]
     mask: Value[typing.Any, fidgpt.model.masks.Mask]
@@ -144,10 +144,10 @@ class BPETokenizerConfig(fiddle.Config[fidgpt.data.tokenizers.BPETokenizer]):
 class BlockPartial(fiddle.Partial[fidgpt.model.blocks.Block], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, torch.nn.modules.module.Module]
+    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    mlp_norm: Value[_2, torch.nn.modules.module.Module]
-    mlp: Value[_3, torch.nn.modules.module.Module]
+    mlp_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
+    mlp: Value[_3, fidgpt.model.blocks.TokenwiseModule]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     ...
@@ -219,7 +219,7 @@ class EmbeddingConfig(fiddle.Config[fidgpt.model.embedding.Embedding], Generic[_
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     weight: Value[_0, torch.nn.parameter.Parameter]
-    positions: Value[_2, torch.nn.modules.module.Module | None]
+    positions: Value[_2, fidgpt.model.embedding.PositionVectors | None]
     scale: Value[_1, builtins.float]
     ...
 
@@ -273,6 +273,7 @@ class HeldOutConfig(fiddle.Config[fidgpt.data.streams.HeldOut], Generic[_0]):
     seq_len: Value[builtins.int, builtins.int]
     batch_size: Value[builtins.int, builtins.int]
     num_batches: Value[builtins.int, builtins.int | None]
+    packing: Value[typing.Any, fidgpt.data.packing.Packing | None]
     ...
 
 class JSONLinesConfig(fiddle.Config[fidgpt.train.trackers.trackers.JSONLines]):
@@ -336,13 +337,13 @@ class LearnedPositionsConfig(fiddle.Config[fidgpt.model.positions.LearnedPositio
     init: Value[_0, fidgpt.model.init.Init]
     ...
 
-class LinearScalingConfig(fiddle.Config[fidgpt.model.positions.LinearScaling]):
+class LinearScalingConfig(fiddle.Config[fidgpt.model.rope_scaling.LinearScaling]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     factor: Value[builtins.float, builtins.float]
     ...
 
-class Llama3ScalingConfig(fiddle.Config[fidgpt.model.positions.Llama3Scaling]):
+class Llama3ScalingConfig(fiddle.Config[fidgpt.model.rope_scaling.Llama3Scaling]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     factor: Value[builtins.float, builtins.float]
@@ -375,7 +376,7 @@ class MoEArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.MoE], Generic[_0, _
     num_experts: Value[builtins.int, builtins.int]
     router: Value[_0, fidgpt.model.moe.layer.Router]
     experts: Value[_1, fidgpt.model.moe.experts.Experts]
-    shared: Value[_2, torch.nn.modules.module.Module | None]
+    shared: Value[_2, fidgpt.model.blocks.TokenwiseModule | None]
     dispatch: Value[typing.Any, fidgpt.model.moe.experts.Dispatch]
     balancing: Value[_3, collections.abc.Sequence[fidgpt.model.moe.layer.Balancing | None | fiddle.Buildable[typing.Any]]]
     ...
@@ -403,10 +404,10 @@ class OffsetRMSNormConfig(fiddle.Config[fidgpt.model.norm.OffsetRMSNorm]):
 class ParallelBlockPartial(fiddle.Partial[fidgpt.model.blocks.ParallelBlock], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, torch.nn.modules.module.Module]
+    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    mlp_norm: Value[_3, torch.nn.modules.module.Module | None]
-    mlp: Value[_2, torch.nn.modules.module.Module]
+    mlp_norm: Value[_3, fidgpt.model.blocks.TokenwiseModule | None]
+    mlp: Value[_2, fidgpt.model.blocks.TokenwiseModule]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     ...
@@ -414,10 +415,10 @@ class ParallelBlockPartial(fiddle.Partial[fidgpt.model.blocks.ParallelBlock], Ge
 class PostNormBlockPartial(fiddle.Partial[fidgpt.model.blocks.PostNormBlock], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, torch.nn.modules.module.Module]
+    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    mlp_norm: Value[_2, torch.nn.modules.module.Module]
-    mlp: Value[_3, torch.nn.modules.module.Module]
+    mlp_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
+    mlp: Value[_3, fidgpt.model.blocks.TokenwiseModule]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     ...
@@ -449,7 +450,7 @@ class RoPEConfig(fiddle.Config[fidgpt.model.positions.RoPE], Generic[_0, _1]):
     head_dim: Value[builtins.int, builtins.int]
     theta: Value[builtins.float, builtins.float]
     rotary_dim: Value[_1, builtins.int | None]
-    scaling: Value[_0, fidgpt.model.positions.RoPEScaling | None]
+    scaling: Value[_0, fidgpt.model.rope_scaling.RoPEScaling | None]
     ...
 
 class RouterZLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.RouterZLoss]):
@@ -471,12 +472,12 @@ class SamplesConfig(fiddle.Config[fidgpt.train.evaluation.Samples]):
 class SandwichBlockPartial(fiddle.Partial[fidgpt.model.blocks.SandwichBlock], Generic[_0, _1, _2, _3, _4, _5]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, torch.nn.modules.module.Module]
+    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    attention_out_norm: Value[_2, torch.nn.modules.module.Module]
-    mlp_norm: Value[_3, torch.nn.modules.module.Module]
-    mlp: Value[_4, torch.nn.modules.module.Module]
-    mlp_out_norm: Value[_5, torch.nn.modules.module.Module]
+    attention_out_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
+    mlp_norm: Value[_3, fidgpt.model.blocks.TokenwiseModule]
+    mlp: Value[_4, fidgpt.model.blocks.TokenwiseModule]
+    mlp_out_norm: Value[_5, fidgpt.model.blocks.TokenwiseModule]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     ...
@@ -605,8 +606,8 @@ class TransformerConfig(fiddle.Config[fidgpt.model.transformer.Transformer], Gen
     num_layers: Value[builtins.int, builtins.int]
     embedding: Value[_0, fidgpt.model.embedding.Embedding]
     blocks: Value[_1, collections.abc.Sequence[collections.abc.Callable[..., typing.Any] | fiddle.Buildable[typing.Any]]]
-    norm: Value[_2, torch.nn.modules.module.Module]
-    unembedding: Value[_3, torch.nn.modules.module.Module]
+    norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
+    unembedding: Value[_3, fidgpt.model.blocks.TokenwiseModule]
     first_blocks: Value[_4, collections.abc.Sequence[collections.abc.Callable[..., typing.Any] | fiddle.Buildable[typing.Any]]]
     layout: Value[typing.Any, fidgpt.model.context.ContextFactory]
     dropout: Value[builtins.float, builtins.float]
@@ -639,7 +640,7 @@ class WarmupCosineConfig(fiddle.Config[fidgpt.optim.schedules.WarmupCosine], Gen
     min_ratio: Value[builtins.float, builtins.float]
     ...
 
-class YaRNConfig(fiddle.Config[fidgpt.model.positions.YaRN]):
+class YaRNConfig(fiddle.Config[fidgpt.model.rope_scaling.YaRN]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     factor: Value[builtins.float, builtins.float]

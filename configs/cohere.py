@@ -1,15 +1,15 @@
 """Command R (Cohere, 2024): parallel blocks of one norm, adjacent rotary pairs, scaled logits."""
 
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import fiddle as fdl
 from torch import nn
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family, Paired, Tensors
+from fidgpt.configs.hub import SETTINGS, TENSORS, WINDOWS, Family, with_adjacent_pairs
 from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import FULL, PERIODS, SLIDING, periodic_layers, rotate_in_windows_only
 from fidgpt.fiddlers import use_layer_norm, use_parallel_block
 from fidgpt.graph import find
 from fidgpt.train import Trainer
@@ -22,19 +22,9 @@ def cohere(cfg: fdl.Config[Trainer], *, eps: float, logit_scale: float = 0.0625)
     use_parallel_block(cfg)
     for norm in find(cfg.model, nn.LayerNorm):
         norm.bias = False
-    cfg.model.blocks[0].mlp_norm = None
+    for block in cfg.model.blocks:
+        block.mlp_norm = None
     cfg.model.unembedding.scale = logit_scale
-
-
-def _tensors(settings: Mapping[str, Any]) -> Tensors:
-    """Return the tensors in hub files, where adjacent rotary rows are paired."""
-    head_dim = settings["head_dim"] or settings["hidden_dim"] // settings["num_heads"]
-    query, key = (f"model.layers.*.self_attn.{name}_proj" for name in "qk")
-    return {
-        **TENSORS,
-        "blocks.*.attention.query": Paired(query, 0, head_dim),
-        "blocks.*.attention.key": Paired(key, 0, head_dim),
-    }
 
 
 HUB = Family(
@@ -43,9 +33,33 @@ HUB = Family(
     config=cohere,
     settings={**SETTINGS, "attention_bias": "attention_bias"}
     | {"eps": "layer_norm_eps", "logit_scale": "logit_scale"},
-    tensors=_tensors,
+    tensors=with_adjacent_pairs(TENSORS),
     fixed={"hidden_act": ("silu",), "use_qk_norm": (False,)},
     defaults={"rope_theta": 500_000.0},
+)
+
+
+@variant_of(cohere, window=4096, layer_types=(*[SLIDING] * 3, FULL))
+def cohere2(cfg: fdl.Config[Trainer]) -> None:
+    """Command R with a window and RoPE in three of four layers, and neither in the fourth."""
+    rotate_in_windows_only(cfg)
+
+
+COHERE2 = replace(
+    HUB,
+    model_type="cohere2",
+    architecture="Cohere2ForCausalLM",
+    config=cohere2,
+    settings={**HUB.settings, **WINDOWS},
+    fixed={"hidden_act": ("silu",)},
+    defaults={"layer_types": partial(periodic_layers, period=4)},
+    known=(
+        *PERIODS,
+        "use_parallel_block",
+        "use_gated_activation",
+        "rotary_pct",
+        "use_embedding_sharing",
+    ),
 )
 
 

@@ -12,10 +12,12 @@ from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.model import LearnedPositions
 from fidgpt.optim import Adafactor, Muon, mup_groups
-from fidgpt.parallel import DataParallel, Mesh, MeshSizes
+from fidgpt.parallel import PIPELINE, DataParallel, Mesh, MeshSizes, fitting
+from fidgpt.train import PipelineStep
 
 __all__ = [
     "batch_fills_the_mesh",
+    "micro_batches_fill_the_pipeline",
     "mup_fits_the_optimizer",
     "norm_eps_is_not_negative",
     "sequences_fit_positions",
@@ -25,11 +27,7 @@ __all__ = [
 
 def batch_fills_the_mesh(cfg: fdl.Config) -> None:
     """Raise ConfigError unless the processes fill the mesh, and the batch has rows for each."""
-    processes = os.environ.get("WORLD_SIZE")
-    if processes is not None and (not processes.isdecimal() or int(processes) < 1):
-        raise ValueError(f"WORLD_SIZE={processes} in the environment must be a number from 1 on.")
-    world_size = None if processes is None else int(processes)
-    mesh = _mesh(cfg, world_size)
+    mesh = _mesh(cfg, _world_size())
     if mesh is None:
         return
     count, world_size = mesh.data_size, mesh.size
@@ -41,6 +39,40 @@ def batch_fills_the_mesh(cfg: fdl.Config) -> None:
             f"choose {count} or more, or start fewer processes.",
             place="batch_size",
         )
+
+
+def micro_batches_fill_the_pipeline(cfg: fdl.Config) -> None:
+    """Raise ConfigError if a step has too few micro-batches for the schedule of its pipeline."""
+    mesh = _mesh(cfg, _world_size())
+    step: Any = getattr(cfg, "step", None)
+    batch_size = computed(getattr(cfg, "batch_size", None))
+    if mesh is None or mesh[PIPELINE] == 1 or not isinstance(batch_size, int):
+        return
+    function: Any = fdl.get_callable(step) if isinstance(step, fdl.Buildable) else None
+    if not isinstance(function, type) or not issubclass(function, PipelineStep):
+        return
+    rows = batch_size // mesh.data_size
+    size = computed(getattr(cfg, "micro_batch_size", None))
+    if not rows or (isinstance(size, int) and size < 1):
+        return  # other checks report that
+    number = -(-rows // size) if isinstance(size, int) else 1
+    try:
+        built: Any = fdl.build(step)
+        fitting(built.schedule, mesh[PIPELINE], number)
+    except ValueError as error:
+        raise ConfigError(
+            f"micro_batch_size={size}: {error}",
+            place="micro_batch_size",
+            sources=["micro_batch_size", "batch_size", "parallel.mesh.pipeline", "step.schedule"],
+        ) from None
+
+
+def _world_size() -> int | None:
+    """Return the number of processes; None if it is not known."""
+    processes = os.environ.get("WORLD_SIZE")
+    if processes is not None and (not processes.isdecimal() or int(processes) < 1):
+        raise ValueError(f"WORLD_SIZE={processes} in the environment must be a number from 1 on.")
+    return None if processes is None else int(processes)
 
 
 def _mesh(cfg: fdl.Config, world_size: int | None) -> MeshSizes | None:

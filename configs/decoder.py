@@ -30,6 +30,7 @@ def decoder(
     window: int | None = None,
     layer_types: Sequence[str] | None = None,
     attention_bias: bool = False,
+    attention_out_bias: bool | None = None,
     mlp_bias: bool = False,
     rotary_share: float = 1.0,
 ) -> fdl.Config[Trainer]:
@@ -52,6 +53,7 @@ def decoder(
       layer_types: which layers use the window, a pattern that repeats over the depth; defaults to
         all of them.
       attention_bias: whether the projections of attention have biases.
+      attention_out_bias: whether that of the output has one; defaults to attention_bias.
       mlp_bias: whether the projections of MLPs have biases.
       rotary_share: share of each head that RoPE rotates.
     """
@@ -74,6 +76,8 @@ def decoder(
     for part, has_bias in ((attention, attention_bias), (mlp, mlp_bias)):
         if has_bias:
             part.bias = True
+    if attention_out_bias is not None:
+        attention.out_bias = attention_out_bias
     for norm in find(cfg.model, RMSNorm):
         norm.eps = eps
     if not tied:

@@ -1,6 +1,6 @@
 """The common parts of DeepSeek V2 and V3: latent attention and mixtures of experts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -8,31 +8,32 @@ import fiddle as fdl
 from fidgpt.configs import hub
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.variant import variant_of
-from fidgpt.fiddlers import use_mla, use_moe, use_shared_expert
+from fidgpt.fiddlers import (
+    use_expert_groups,
+    use_loss_free_balancing,
+    use_mla,
+    use_moe,
+    use_sequence_balancing,
+    use_shared_expert,
+    use_sigmoid_router,
+)
 from fidgpt.graph import find
 from fidgpt.model import LatentAttention, RMSNorm, Router
 from fidgpt.train import Trainer
 
 
 @variant_of(decoder, head_dim=128, seq_len=163_840, eps=1e-6)
-def deepseek(
+def latent(
     cfg: fdl.Config[Trainer],
     *,
     num_heads: int,
     num_kv_heads: int | None,
-    expert_ffn_dim: int,
-    num_experts: int,
-    num_shared: int,
-    top_k: int,
-    first_dense: int,
     kv_rank: int = 512,
     query_rank: int | None = 1536,
     rope_head_dim: int = 64,
     value_head_dim: int = 128,
-    normalize: bool = False,
-    route_scale: float = 1.0,
 ) -> None:
-    """A decoder with latent attention, and mixtures of experts in all layers but the first ones.
+    """A decoder with latent attention.
 
     Raises:
       ValueError: num_kv_heads differs from num_heads.
@@ -42,13 +43,75 @@ def deepseek(
     use_mla(cfg, kv_rank, query_rank, rope_head_dim, value_head_dim)
     for attention in find(cfg.model, LatentAttention):
         attention.norm = fdl.Partial(RMSNorm, eps=1e-6)  # independent of the other norms
+
+
+@variant_of(latent)
+def deepseek(
+    cfg: fdl.Config[Trainer],
+    *,
+    expert_ffn_dim: int,
+    num_experts: int,
+    num_shared: int,
+    top_k: int,
+    first_dense: int,
+    mlp_types: Sequence[str] | None = None,
+    normalize: bool = False,
+    route_scale: float = 1.0,
+) -> None:
+    """A decoder with latent attention, and mixtures of experts in all layers but the first ones.
+
+    `mlp_types`, if given, takes precedence over `first_dense`.
+    """
+    first_dense = first_dense if mlp_types is None else first_dense_of(mlp_types)
+    mix(cfg, num_experts, top_k, first_dense, expert_ffn_dim, num_shared, normalize, route_scale)
+
+
+def mix(
+    cfg: fdl.Config[Trainer],
+    num_experts: int,
+    top_k: int,
+    first_dense: int,
+    expert_ffn_dim: int,
+    num_shared: int,
+    normalize: bool,
+    route_scale: float,
+) -> None:
+    """Use mixtures of experts in all layers but the first ones, with experts for all tokens."""
     use_moe(cfg, num_experts, top_k, first_dense=first_dense, ffn_dim=expert_ffn_dim)
-    use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
+    if num_shared:
+        use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
     for router in find(cfg.model, Router):
         router.normalize, router.scale = normalize, route_scale
 
 
-SETTINGS: Mapping[str, str] = {
+def use_sigmoids(cfg: fdl.Config[Trainer], num_groups: int = 1, top_groups: int = 1) -> None:
+    """Use the routers of V3, with groups of experts ranked by their two best ones."""
+    use_sigmoid_router(cfg)
+    use_loss_free_balancing(cfg)
+    if num_groups > 1:
+        use_expert_groups(cfg, num_groups, top_groups, best=2)
+    use_sequence_balancing(cfg, weight=0.0001)
+
+
+def first_dense_of(mlp_types: Sequence[str]) -> int:
+    """Return how many first layers are `dense`; all others must be `sparse`.
+
+    Raises:
+      ValueError: they are in another order, or of another type.
+    """
+    first = [*mlp_types, SPARSE].index(SPARSE)
+    if [*mlp_types] != [DENSE] * first + [SPARSE] * (len(mlp_types) - first):
+        raise ValueError(f"{mlp_types=} must be {DENSE} in the first layers, then {SPARSE}.")
+    return first
+
+
+def mlp_types_of(model: Any) -> list[str]:
+    """Return the types of MLPs of a model's layers."""
+    return [SPARSE if hasattr(block.mlp, "experts") else DENSE for block in model.blocks]
+
+
+DENSE, SPARSE = "dense", "sparse"  # types of MLPs in config.json
+LATENT: Mapping[str, str] = {
     **hub.SETTINGS,
     "attention_bias": "attention_bias",
     "head_dim": "qk_nope_head_dim",
@@ -56,6 +119,9 @@ SETTINGS: Mapping[str, str] = {
     "value_head_dim": "v_head_dim",
     "kv_rank": "kv_lora_rank",
     "query_rank": "q_lora_rank",
+}
+SETTINGS: Mapping[str, str] = {
+    **LATENT,
     "expert_ffn_dim": "moe_intermediate_size",
     "num_experts": "n_routed_experts",
     "num_shared": "n_shared_experts",
@@ -65,16 +131,27 @@ SETTINGS: Mapping[str, str] = {
     "top_groups": "topk_group",
     "route_scale": "routed_scaling_factor",
 }
+KNOWN = ("head_dim", "qk_head_dim")  # sums and names of other sizes
 FIXED: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",),
     "moe_layer_freq": (1,),
 }
 
 
+_MLP = "model.layers.*.mlp"
+SHARED: Mapping[str, str] = {
+    f"blocks.*.mlp.shared.{name}": f"{_MLP}.shared_experts.{name}_proj"
+    for name in ("gate", "up", "down")
+}
+SIGMOID_ROUTER: Mapping[str, str] = {
+    "blocks.*.mlp.router.selection_bias.bias": f"{_MLP}.gate.e_score_correction_bias"
+}
+
+
 def tensors(settings: Mapping[str, Any]) -> hub.Tensors:
     """Return the tensors in hub files, where adjacent rotary rows are paired."""
     still, turning, rank = (settings[name] for name in ("head_dim", "rope_head_dim", "kv_rank"))
-    attention, mlp = "model.layers.*.self_attn", "model.layers.*.mlp"
+    attention = "model.layers.*.self_attn"
     query = f"{attention}.{'q_proj' if settings['query_rank'] is None else 'q_b_proj'}"
     return {
         **hub.TENSORS,
@@ -85,8 +162,6 @@ def tensors(settings: Mapping[str, Any]) -> hub.Tensors:
         "blocks.*.attention.kv_down": hub.Paired(f"{attention}.kv_a_proj_with_mqa", rank, turning),
         "blocks.*.attention.kv_norm": f"{attention}.kv_a_layernorm",
         "blocks.*.attention.kv_up": f"{attention}.kv_b_proj",
-        "blocks.*.mlp.router.selection_bias.bias": f"{mlp}.gate.e_score_correction_bias",
-        "blocks.*.mlp.shared.gate": f"{mlp}.shared_experts.gate_proj",
-        "blocks.*.mlp.shared.up": f"{mlp}.shared_experts.up_proj",
-        "blocks.*.mlp.shared.down": f"{mlp}.shared_experts.down_proj",
+        **SIGMOID_ROUTER,
+        **SHARED,
     }

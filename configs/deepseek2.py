@@ -58,6 +58,7 @@ HUB = Family(
     },
     readings={"selection": _selection},
     constants={"num_experts_per_tok": 1},  # required, even if no layer has experts
+    known=deepseek.KNOWN,
     whole_heads=True,
 )
 

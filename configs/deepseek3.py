@@ -3,17 +3,13 @@
 Its multi-token prediction is omitted, as in transformers; `use_mtp` adds it.
 """
 
+from dataclasses import replace
+
 import fiddle as fdl
 
 from fidgpt.configs import deepseek
 from fidgpt.configs.hub import Family
 from fidgpt.configs.variant import variant_of
-from fidgpt.fiddlers import (
-    use_expert_groups,
-    use_loss_free_balancing,
-    use_sequence_balancing,
-    use_sigmoid_router,
-)
 from fidgpt.model import YaRN
 from fidgpt.train import Trainer
 
@@ -23,11 +19,7 @@ _EXPERTS = {"num_experts": 256, "num_shared": 1, "top_k": 8, "expert_ffn_dim": 2
 @variant_of(deepseek.deepseek, first_dense=3, normalize=True, route_scale=2.5, **_EXPERTS)
 def v3(cfg: fdl.Config[Trainer], *, num_groups: int = 8, top_groups: int = 4) -> None:
     """A decoder with a sigmoid router, and expert groups ranked by their two best experts."""
-    use_sigmoid_router(cfg)
-    use_loss_free_balancing(cfg)
-    if num_groups > 1:
-        use_expert_groups(cfg, num_groups, top_groups, best=2)
-    use_sequence_balancing(cfg, weight=0.0001)
+    deepseek.use_sigmoids(cfg, num_groups, top_groups)
 
 
 HUB = Family(
@@ -44,7 +36,19 @@ HUB = Family(
     },
     defaults={"max_position_embeddings": 4096},
     constants={"num_nextn_predict_layers": 0},
+    known=deepseek.KNOWN,
     ignored=("model.layers.61.*",),
+)
+KIMI_K2 = replace(HUB, model_type="kimi_k2", ignored=())
+YOUTU = Family(
+    model_type="youtu",
+    architecture="YoutuForCausalLM",
+    config=deepseek.latent,
+    settings=deepseek.LATENT,
+    tensors=deepseek.tensors,
+    fixed={"hidden_act": ("silu",), "rope_interleave": (True,)},
+    defaults={"tie_word_embeddings": True},
+    known=("head_dim", "qk_head_dim"),
 )
 
 

@@ -1,12 +1,16 @@
 """Gemma 2 (Gemma Team, 2024, arXiv:2408.00118): alternating sliding windows, capped scores."""
 
+from dataclasses import replace
+
 import fiddle as fdl
 
 from fidgpt.configs import gemma
-from fidgpt.configs.hub import Family
+from fidgpt.configs.hub import SETTINGS, TENSORS, Family
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING
-from fidgpt.fiddlers import use_softcap
+from fidgpt.fiddlers import use_pre_norm, use_softcap
+from fidgpt.graph import find
+from fidgpt.model import Attention
 from fidgpt.train import Trainer
 
 
@@ -29,6 +33,39 @@ HUB = Family(
     tensors=gemma.TENSORS,
     fixed=gemma.FIXED,
     readings=gemma.READINGS,
+    whole_heads=True,
+)
+
+
+@variant_of(gemma2)
+def vaultgemma(cfg: fdl.Config[Trainer]) -> None:
+    """Gemma 2 without norms after the branches."""
+    use_pre_norm(cfg)
+
+
+VAULTGEMMA = replace(
+    HUB, model_type="vaultgemma", architecture="VaultGemmaForCausalLM", config=vaultgemma
+)
+
+
+@variant_of(vaultgemma, layer_types=(FULL,), seq_len=8192, logit_cap=None, score_cap=None)
+def gemma1(cfg: fdl.Config[Trainer]) -> None:
+    """The first Gemma (2024, arXiv:2403.08295): VaultGemma without windows and caps."""
+    for attention in find(cfg.model, Attention):
+        attention.scale = None
+
+
+GEMMA = Family(
+    model_type="gemma",
+    architecture="GemmaForCausalLM",
+    config=gemma1,
+    settings={**SETTINGS, "attention_bias": "attention_bias"},
+    tensors=TENSORS,
+    # Old files say gelu, and mean its approximation.
+    fixed={
+        "hidden_act": ("gelu_pytorch_tanh", "gelu", None),
+        "hidden_activation": ("gelu_pytorch_tanh", "gelu", None),
+    },
     whole_heads=True,
 )
 

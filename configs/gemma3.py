@@ -11,11 +11,17 @@ import fiddle as fdl
 from fidgpt.configs import gemma
 from fidgpt.configs.hub import QK_NORMS, Family
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL, SLIDING
+from fidgpt.configs.windows import (
+    FULL,
+    PERIODS,
+    SLIDING,
+    periodic_layers,
+    rotate_in_windows_by,
+    theta_in_windows,
+)
 from fidgpt.fiddlers import use_qk_norm
 from fidgpt.graph import swap_all
-from fidgpt.model import LinearScaling, OffsetRMSNorm, RMSNorm, RoPE
-from fidgpt.tags import HeadDim
+from fidgpt.model import LinearScaling, OffsetRMSNorm, RMSNorm
 from fidgpt.train import Trainer
 
 
@@ -33,15 +39,7 @@ def gemma3(cfg: fdl.Config[Trainer], *, eps: float, local_theta: float = 10_000.
     """A decoder with Gemma's components; `theta` and `scaling` apply to global layers only."""
     use_qk_norm(cfg, eps=eps)
     swap_all(cfg.model, RMSNorm, by=OffsetRMSNorm)
-    local = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=local_theta)
-    for block in cfg.model.blocks:
-        if block.attention.window is not None:
-            block.attention.rope = local
-
-
-def _local_theta(model: Any) -> float:
-    attentions = (block.attention for block in model.blocks)
-    return next(one.rope.theta for one in attentions if one.window is not None)
+    rotate_in_windows_by(cfg, local_theta)
 
 
 HUB = Family(
@@ -51,7 +49,9 @@ HUB = Family(
     settings={**gemma.SETTINGS, "local_theta": "rope_local_base_freq"},
     tensors={**gemma.TENSORS, **QK_NORMS},
     fixed={**gemma.FIXED, "attn_logit_softcapping": (None,)},
-    readings={**gemma.READINGS, "local_theta": _local_theta},
+    readings={**gemma.READINGS, "local_theta": theta_in_windows},
+    defaults={"layer_types": partial(periodic_layers, period=6)},
+    known=PERIODS,
     ignored=("*vision_tower.*", "*multi_modal_projector.*"),  # of the multimodal sizes
     whole_heads=True,
 )

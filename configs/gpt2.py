@@ -5,6 +5,7 @@ The text is that of `base`, and the tokenizer is trained on it, with up to GPT-2
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import fiddle as fdl
@@ -126,6 +127,7 @@ HUB = Family(
     constants={"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
     ignored=(f"{_LAYER}.attn.bias", f"{_LAYER}.attn.masked_bias"),  # masks in old files
 )
+GPT_SW3 = replace(HUB, model_type="gpt-sw3")
 
 
 def gpt2_124m() -> fdl.Config[Trainer]:

@@ -1,5 +1,6 @@
 """Granite 3 (Granite Team, IBM, 2024): Llama with four multipliers, as in maximal update."""
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -8,6 +9,8 @@ import fiddle as fdl
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, Family
 from fidgpt.configs.variant import variant_of
+from fidgpt.fiddlers import use_sandwich_norm
+from fidgpt.model import SandwichBlock
 from fidgpt.train import Trainer
 
 
@@ -42,6 +45,40 @@ HUB = Family(
     fixed={"hidden_act": ("silu",)},
     readings={"logit_divisor": _logit_divisor},
 )
+
+
+@variant_of(granite)
+def hyperclovax(
+    cfg: fdl.Config[Trainer], *, post_norm: bool = True, logit_scale: float = 1.0
+) -> None:
+    """Granite with logits that are multiplied, and norms after the branches too, if `post_norm`."""
+    cfg.model.unembedding.scale = logit_scale
+    if post_norm:
+        use_sandwich_norm(cfg)
+
+
+HYPERCLOVAX = Family(
+    model_type="hyperclovax",
+    architecture="HyperCLOVAXForCausalLM",
+    config=hyperclovax,
+    settings={name: key for name, key in HUB.settings.items() if name != "logit_divisor"}
+    | {"post_norm": "use_post_norm", "logit_scale": "logits_scaling"},
+    tensors={
+        **TENSORS,
+        "blocks.*.attention_out_norm": "model.layers.*.post_norm1",
+        "blocks.*.mlp_out_norm": "model.layers.*.post_norm2",
+    },
+    fixed=HUB.fixed,
+    defaults={"attention_multiplier": lambda found: _head_dim(found) ** -0.5},
+    readings={
+        "post_norm": lambda model: isinstance(model.blocks[0], SandwichBlock),
+    },
+    whole_heads=True,
+)
+
+
+def _head_dim(found: Mapping[str, Any]) -> int:
+    return found.get("head_dim") or found["hidden_size"] // found["num_attention_heads"]
 
 
 _granite = partial(

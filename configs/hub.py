@@ -16,7 +16,6 @@ from fidgpt.configs.tensor_forms import (
     Stacked,
     Transposed,
 )
-from fidgpt.model import LanguageModel
 
 __all__ = [
     "BIASES",
@@ -24,6 +23,7 @@ __all__ = [
     "GATED",
     "MULTI_HEAD",
     "QKV",
+    "QKV_BIASES",
     "QK_NORMS",
     "ROTARY",
     "SETTINGS",
@@ -41,6 +41,7 @@ __all__ = [
     "Transposed",
     "in_layers",
     "joined",
+    "with_adjacent_pairs",
 ]
 
 Tensors = Mapping[str, str | Form]
@@ -69,6 +70,7 @@ class Family:
       aliases: other names of keys of `settings`, in files or in `rope_parameters`.
       constants: keys that are written with these values but not read, as they only concern
         training.
+      known: other keys of files, which `defaults` read, or which have no effect.
       ignored: patterns of names of other tensors in files, which are not read.
       whole_heads: whether num_heads must divide hidden_dim.
     """
@@ -81,9 +83,10 @@ class Family:
     switches: Mapping[str, str] = field(default_factory=dict)
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    readings: Mapping[str, Callable[[LanguageModel], Any]] = field(default_factory=dict)
+    readings: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, Any] = field(default_factory=dict)
+    known: Sequence[str] = ()
     ignored: Sequence[str] = ()
     whole_heads: bool = False
 
@@ -111,6 +114,12 @@ MULTI_HEAD: Mapping[str, str] = {
 
 # Settings of families whose projections may have biases.
 BIASES: Mapping[str, str] = {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias"}
+
+# Settings of families whose queries, keys and values may have biases, and the output may too.
+QKV_BIASES: Mapping[str, str] = {
+    "attention_bias": "attention_bias",
+    "attention_out_bias": "attention_out_bias",
+}
 
 # Settings of families in which layers may have a sliding window.
 WINDOWS: Mapping[str, str] = {"window": "sliding_window", "layer_types": "layer_types"}
@@ -155,6 +164,24 @@ def joined(
 ) -> dict[str, Form]:
     """Return the forms of parameters whose rows one tensor joins, in this order; see `Joined`."""
     return {path: Joined(name, i, of, dim=0, groups=groups) for i, path in enumerate(paths)}
+
+
+def with_adjacent_pairs(tensors: Tensors) -> Callable[[Mapping[str, Any]], Tensors]:
+    """Return the tensors as a function of the settings, where files pair adjacent rotary rows."""
+
+    def paired(settings: Mapping[str, Any]) -> Tensors:
+        head_dim = settings.get("head_dim") or settings["hidden_dim"] // settings["num_heads"]
+        turning = settings.get("rotary_dim") or int(head_dim * settings.get("rotary_share", 1.0))
+        rows = {path: tensors[path] for path in QKV[:2]}
+        return {
+            **tensors,
+            **{
+                path: Paired(str(name), 0, turning, head_dim - turning)
+                for path, name in rows.items()
+            },
+        }
+
+    return paired
 
 
 # Tensors of mixtures of experts, with the names of Qwen and DeepSeek.

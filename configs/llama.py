@@ -1,5 +1,6 @@
 """Llama 2, 3, 3.1 and 3.2 (Touvron et al., 2023; Grattafiori et al., 2024, arXiv:2407.21783)."""
 
+from dataclasses import replace
 from functools import partial
 
 import fiddle as fdl
@@ -21,6 +22,14 @@ HUB = Family(
     defaults={"rms_norm_eps": 1e-6},
     whole_heads=True,
 )
+# Models of InternLM 3 and IQuest, which transformers computes as Llama.
+INTERNLM3 = replace(
+    HUB,
+    model_type="internlm3",
+    aliases={"qkv_bias": "attention_bias", "bias": "mlp_bias"},
+    defaults={},
+)
+IQUESTCODER = replace(HUB, model_type="iquestcoder", defaults={})
 
 
 def llama2_7b() -> fdl.Config[Trainer]:

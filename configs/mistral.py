@@ -1,11 +1,12 @@
 """Mistral (Jiang et al., 2023, arXiv:2310.06825) and its larger successors."""
 
+from dataclasses import replace
 from functools import partial
 
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import SETTINGS, TENSORS, WINDOWS, Family
 from fidgpt.train import Trainer
 
 mistral = partial(decoder, num_heads=32, num_kv_heads=8, eps=1e-6, window=4096)
@@ -16,6 +17,12 @@ HUB = Family(
     settings={**SETTINGS, "window": "sliding_window"},
     tensors=TENSORS,
     fixed={"hidden_act": ("silu",)},
+)
+MINISTRAL = replace(
+    HUB,
+    model_type="ministral",
+    architecture="MinistralForCausalLM",
+    settings={**SETTINGS, **WINDOWS},
 )
 
 

@@ -1,12 +1,21 @@
 """OLMo 2 (Team OLMo, 2024, arXiv:2501.00656): post-norm, and QK-norm across all heads."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import QK_NORMS, SETTINGS, TENSORS, WINDOWS, Family
 from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import (
+    FULL,
+    SLIDING,
+    periodic_layers,
+    rotate_in_windows_by,
+    theta_in_windows,
+)
 from fidgpt.fiddlers import use_post_norm
 from fidgpt.graph import find
 from fidgpt.model import AcrossHeads, Attention, RMSNorm, width_of_heads
@@ -39,6 +48,12 @@ def _across_heads(num_heads: object, eps: float) -> fdl.ArgFactory[AcrossHeads]:
 
 
 _LAYER = "model.layers.*"
+# Tensors of families with norms after the branches alone.
+POST_NORMS: Mapping[str, str] = {
+    "blocks.*.attention_norm": f"{_LAYER}.post_attention_layernorm",
+    "blocks.*.mlp_norm": f"{_LAYER}.post_feedforward_layernorm",
+}
+NORMS_ACROSS_HEADS: Mapping[str, str] = {f"{path}.norm": name for path, name in QK_NORMS.items()}
 HUB = Family(
     model_type="olmo2",
     architecture="Olmo2ForCausalLM",
@@ -46,12 +61,27 @@ HUB = Family(
     settings={**SETTINGS, "attention_bias": "attention_bias"},
     tensors={
         **TENSORS,
-        "blocks.*.attention_norm": f"{_LAYER}.post_attention_layernorm",
-        "blocks.*.mlp_norm": f"{_LAYER}.post_feedforward_layernorm",
-        "blocks.*.attention.query_norm.norm": f"{_LAYER}.self_attn.q_norm",
-        "blocks.*.attention.key_norm.norm": f"{_LAYER}.self_attn.k_norm",
+        **POST_NORMS,
+        **NORMS_ACROSS_HEADS,
     },
     fixed={"hidden_act": ("silu",)},
+)
+
+
+@variant_of(olmo2, window=4096, layer_types=(*[SLIDING] * 3, FULL), theta=500_000.0)
+def olmo3(cfg: fdl.Config[Trainer], *, local_theta: float = 500_000.0) -> None:
+    """OLMo 2 with a window in three of four layers, of which the RoPE is not scaled."""
+    rotate_in_windows_by(cfg, local_theta)
+
+
+OLMO3 = replace(
+    HUB,
+    model_type="olmo3",
+    architecture="Olmo3ForCausalLM",
+    config=olmo3,
+    settings={**HUB.settings, **WINDOWS, "local_theta": "rope_local_base_freq"},
+    readings={"local_theta": theta_in_windows},
+    defaults={"layer_types": partial(periodic_layers, period=4)},
 )
 
 

@@ -3,8 +3,8 @@
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import EXPERTS, QK_NORMS, SETTINGS, TENSORS, Family
-from fidgpt.configs.olmo2 import norm_across_heads
+from fidgpt.configs.hub import EXPERTS, SETTINGS, TENSORS, Family
+from fidgpt.configs.olmo2 import NORMS_ACROSS_HEADS, norm_across_heads
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_moe
 from fidgpt.graph import find
@@ -34,7 +34,7 @@ HUB = Family(
     config=olmoe,
     settings={**SETTINGS, "attention_bias": "attention_bias", "num_experts": "num_experts"}
     | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"},
-    tensors={**TENSORS, **EXPERTS} | {f"{path}.norm": name for path, name in QK_NORMS.items()},
+    tensors={**TENSORS, **EXPERTS, **NORMS_ACROSS_HEADS},
     fixed={"hidden_act": ("silu",), "clip_qkv": (None,)},
 )
 

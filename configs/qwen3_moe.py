@@ -1,6 +1,6 @@
 """Qwen 3 MoE (Yang et al., 2025, arXiv:2505.09388): 8 of 128 small experts per token."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import fiddle as fdl
@@ -35,18 +35,47 @@ def qwen3_moe(
     dense_layers: Sequence[int] = (),
 ) -> None:
     """Qwen 3 with a mixture of experts in each `every`-th layer, except for `dense_layers`."""
-    dense, mixed = clone_part(cfg.model.blocks[0]), cfg.model.blocks[0]
+    mix_layers(cfg, num_layers, every, dense_layers, expert_ffn_dim, num_experts, top_k, normalize)
+
+
+def mix_layers(
+    cfg: fdl.Config[Trainer],
+    num_layers: int,
+    every: int,
+    dense_layers: Sequence[int],
+    expert_ffn_dim: int,
+    num_experts: int,
+    top_k: int,
+    normalize: bool,
+) -> None:
+    """Use a mixture of experts in each `every`-th layer, except for `dense_layers`."""
+    dense = [clone_part(block) for block in cfg.model.blocks]
     use_moe(cfg, num_experts=num_experts, top_k=top_k, ffn_dim=expert_ffn_dim)
     for router in find(cfg.model, Router):
         router.normalize = normalize
-    layers = [i not in dense_layers and (i + 1) % every == 0 for i in range(num_layers)]
-    cfg.model.blocks = [clone_part(mixed if one else dense) for one in shortest_period(layers)]
+    mixed, length = cfg.model.blocks, len(dense)
+    layers = [
+        (i % length, i not in dense_layers and (i + 1) % every == 0) for i in range(num_layers)
+    ]
+    cfg.model.blocks = [
+        clone_part((mixed if is_mixed else dense)[place])
+        for place, is_mixed in shortest_period(layers)
+    ]
 
 
 def _dense_layers(model: Any) -> list[int]:
     return [i for i, block in enumerate(model.blocks) if not hasattr(block.mlp, "experts")]
 
 
+# Settings of mixtures with the names of Qwen.
+MIXTURE: Mapping[str, str] = {
+    "expert_ffn_dim": "moe_intermediate_size",
+    "num_experts": "num_experts",
+    "top_k": "num_experts_per_tok",
+    "normalize": "norm_topk_prob",
+    "every": "decoder_sparse_step",
+    "dense_layers": "mlp_only_layers",
+}
 HUB = Family(
     model_type="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",
@@ -55,12 +84,7 @@ HUB = Family(
         **SETTINGS,
         "window": "sliding_window",
         "attention_bias": "attention_bias",
-        "expert_ffn_dim": "moe_intermediate_size",
-        "num_experts": "num_experts",
-        "top_k": "num_experts_per_tok",
-        "normalize": "norm_topk_prob",
-        "every": "decoder_sparse_step",
-        "dense_layers": "mlp_only_layers",
+        **MIXTURE,
     },
     tensors={**TENSORS, **QK_NORMS, **EXPERTS},
     switches=qwen2.SWITCHES,
@@ -70,6 +94,7 @@ HUB = Family(
         "max_position_embeddings": 32_768,
         "sliding_window": 4096,
     },
+    known=("max_window_layers", "shared_expert_intermediate_size", "use_qk_norm"),
     readings={"dense_layers": _dense_layers, "every": lambda _: 1},
 )
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -131,26 +132,34 @@ class Interleaved:
 class Paired:
     """Rotary rows: the file pairs adjacent rows, and fidgpt pairs the two halves.
 
-    There is a group of rows per head: first `still` rows without rotation, then `turning` rows.
+    There is a group of rows per head: `still` rows without rotation, then `turning` rows, then
+    `after` further rows without rotation.
     """
 
     name: str
     still: int
     turning: int
+    after: int = 0
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
         """Yield the rows without rotation, if any, and the rotary ones."""
         shape = tuple(ours.shape)
-        if self.still:
-            yield Piece(self.name, shape, self._still(ours), self._still)
+        for begin, end in ((0, self.still), (self.still + self.turning, self._per_head)):
+            if begin < end:
+                rows = partial(self._rows, begin=begin, end=end)
+                yield Piece(self.name, shape, rows(ours), rows)
         halves = self._turning(ours).unflatten(1, (2, -1))
         yield Piece(self.name, shape, halves, self._halves_of_pairs)
 
-    def _still(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (-1, self.still + self.turning))[:, : self.still]
+    @property
+    def _per_head(self) -> int:
+        return self.still + self.turning + self.after
+
+    def _rows(self, rows: Tensor, *, begin: int, end: int) -> Tensor:
+        return rows.unflatten(0, (-1, self._per_head))[:, begin:end]
 
     def _turning(self, rows: Tensor) -> Tensor:
-        return rows.unflatten(0, (-1, self.still + self.turning))[:, self.still :]
+        return self._rows(rows, begin=self.still, end=self.still + self.turning)
 
     def _halves_of_pairs(self, theirs: Tensor) -> Tensor:
         return self._turning(theirs).unflatten(1, (-1, 2)).transpose(1, 2)

@@ -1,18 +1,21 @@
 """Sliding windows by layer."""
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import fiddle as fdl
 
 from fidgpt.fiddlers.patterns import repeated
-from fidgpt.tags import Window
+from fidgpt.model import RoPE
+from fidgpt.tags import HeadDim, Window
 from fidgpt.train import Trainer
 
 T = TypeVar("T")
 
 # The names of both kinds of layers in config.json.
 SLIDING, FULL = "sliding_attention", "full_attention"
+# Keys of config.json with the distance of layers without a window, where it has no layer types.
+PERIODS = ("sliding_window_pattern", "_sliding_window_pattern")
 
 
 def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequence[str]) -> None:
@@ -25,6 +28,28 @@ def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequenc
     cfg.model.blocks = repeated(cfg.model.blocks, len(windows))
     for block, one in zip(cfg.model.blocks, windows, strict=True):
         block.attention.window = None if one is None else Window.new(one)
+
+
+def rotate_in_windows_only(cfg: fdl.Config[Trainer]) -> None:
+    """Use no RoPE in layers without a window, unless no layer has one."""
+    if any(block.attention.window is not None for block in cfg.model.blocks):
+        for block in cfg.model.blocks:
+            if block.attention.window is None:
+                block.attention.rope = None
+
+
+def rotate_in_windows_by(cfg: fdl.Config[Trainer], theta: float) -> None:
+    """Use an unscaled RoPE with another base in layers with a window."""
+    local = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=theta)
+    for block in cfg.model.blocks:
+        if block.attention.window is not None:
+            block.attention.rope = local
+
+
+def theta_in_windows(model: Any) -> float:
+    """Return the base of the RoPE of a model's layers with a window."""
+    attentions = (block.attention for block in model.blocks)
+    return next(one.rope.theta for one in attentions if one.window is not None)
 
 
 def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | None]:
@@ -41,6 +66,12 @@ def windows_of(layer_types: Sequence[str], window: int | None) -> list[int | Non
 def sliding_from(layer: int, num_layers: int) -> list[str]:
     """Return layer types with full attention before `layer`, and sliding windows from there on."""
     return [SLIDING if i >= layer else FULL for i in range(num_layers)]
+
+
+def periodic_layers(found: Mapping[str, Any], *, period: int) -> list[str]:
+    """Return layer types with a window in all layers but every n-th, by keys of config.json."""
+    every = next(filter(None, map(found.get, PERIODS)), period)
+    return [SLIDING if (i + 1) % every else FULL for i in range(found["num_hidden_layers"])]
 
 
 def shortest_period(pattern: Sequence[T]) -> Sequence[T]:

@@ -35,6 +35,11 @@ from fidgpt.fiddlers.checkpoints import (
     use_async_checkpoints,
     use_memory_checkpoints,
 )
+from fidgpt.fiddlers.conversations import (
+    use_chat_template,
+    use_conversations,
+    use_hub_conversations,
+)
 from fidgpt.fiddlers.data import (
     grow_batch,
     grow_seq_len,
@@ -80,6 +85,7 @@ from fidgpt.fiddlers.parallel import (
     use_fsdp,
     use_hsdp,
     use_mesh,
+    use_pipeline,
     use_sequence_parallel,
     use_ulysses,
 )
@@ -91,6 +97,7 @@ from fidgpt.fiddlers.positions import (
     use_rope,
     use_sinusoidal_positions,
 )
+from fidgpt.fiddlers.preferences import use_hub_preferences, use_preferences
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
     smoke_test,
@@ -166,9 +173,11 @@ __all__ = [
     "use_alibi",
     "use_async_checkpoints",
     "use_bytes",
+    "use_chat_template",
     "use_chunked_sums",
     "use_compile",
     "use_constant",
+    "use_conversations",
     "use_cosine",
     "use_cycles",
     "use_determinism",
@@ -189,6 +198,8 @@ __all__ = [
     "use_gelu",
     "use_gqa",
     "use_hsdp",
+    "use_hub_conversations",
+    "use_hub_preferences",
     "use_hub_text",
     "use_inverse",
     "use_inverse_sqrt",
@@ -215,9 +226,11 @@ __all__ = [
     "use_offset_norm",
     "use_packing",
     "use_parallel_block",
+    "use_pipeline",
     "use_polynomial",
     "use_post_norm",
     "use_pre_norm",
+    "use_preferences",
     "use_prefetch",
     "use_profiler",
     "use_qk_norm",

@@ -1,19 +1,25 @@
 """What is trained: low-rank adapters alone, or all but some components."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import fiddle as fdl
 
 from fidgpt.graph import ConfigError, find, find_parameters, parts
 from fidgpt.graph.fiddle import parameter_names
-from fidgpt.model import LoRALinear, StackedLoRA, is_adapter
+from fidgpt.model import AdaptersOf, LoRALinear, StackedLoRA, is_adapter
 from fidgpt.optim import AllBut
 from fidgpt.tags import Rank
 from fidgpt.train import Trainer
 
 
-def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None) -> None:
+def use_lora(
+    cfg: fdl.Config[Trainer],
+    rank: int = 8,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+    modules: Sequence[str] | None = None,
+) -> None:
     """Train only low-rank adapters of attention, MLPs and experts.
 
     Each expert has adapters of its own; routers have none.
@@ -22,16 +28,20 @@ def use_lora(cfg: fdl.Config[Trainer], rank: int = 8, alpha: float | None = None
       cfg: the graph to change.
       rank: rank of the adapters.
       alpha: scale of the adapters times `rank`; defaults to `rank`.
+      dropout: probability of dropping an input of the adapters in training.
+      modules: train the adapters of these alone, such as `query` and `value`; defaults to all.
     """
+    options = {"rank": Rank.new(rank), "alpha": alpha, **({"dropout": dropout} if dropout else {})}
+    trained = is_adapter if modules is None else fdl.Config(AdaptersOf, list(modules))
     for node in parts(cfg.model):
         for name, maker in (("linear", LoRALinear), ("adapter", StackedLoRA)):
             if name in parameter_names(node.value):
-                setattr(node.value, name, fdl.Partial(maker, rank=Rank.new(rank), alpha=alpha))
+                setattr(node.value, name, fdl.Partial(maker, **options))
     frozen = find(cfg.trainable, AllBut) if isinstance(cfg.trainable, fdl.Buildable) else []
     if frozen:
-        frozen[0].among = is_adapter
+        frozen[0].among = trained
     else:
-        cfg.trainable = is_adapter
+        cfg.trainable = trained
 
 
 def freeze(cfg: fdl.Config[Trainer], path: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.data import end_of_text
+from fidgpt.data import begin_of_text, end_of_text
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.fiddlers.texts import own_corpus
 from fidgpt.graph import ConfigError, find
@@ -14,7 +14,6 @@ from fidgpt.model import (
     ALiBi,
     Attention,
     LatentAttention,
-    PackedDocuments,
     RMSNorm,
     Softcap,
     Transformer,
@@ -22,6 +21,7 @@ from fidgpt.model import (
     ValueEmbedding,
     attention_sinks,
     heads_that_fit,
+    packed_documents,
 )
 from fidgpt.tags import HeadDim, HiddenDim, LogitCap, NumKVHeads, ScoreCap, VocabSize, Window
 from fidgpt.train import Trainer
@@ -95,8 +95,11 @@ def use_sliding_window(cfg: fdl.Config[Trainer], window: int = 1024, every: int 
 
 def use_document_mask(cfg: fdl.Config[Trainer]) -> None:
     """Mask attention across documents, with positions that start at 0 in each."""
+    tokenizer = own_corpus(cfg).tokenizer
     cfg.model.layout = fdl.Config(
-        PackedDocuments, end_of_text=fdl.Config(end_of_text, tokenizer=own_corpus(cfg).tokenizer)
+        packed_documents,
+        end_of_text=fdl.Config(end_of_text, tokenizer=tokenizer),
+        begin_of_text=fdl.Config(begin_of_text, tokenizer=tokenizer),
     )
 
 

@@ -6,8 +6,6 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.data import (
-    BPETokenizer,
-    ByteTokenizer,
     FillInTheMiddle,
     GrowingBatch,
     GrowingSequence,
@@ -20,7 +18,7 @@ from fidgpt.data import (
     shuffle_and_concatenate,
 )
 from fidgpt.fiddlers.evaluation import follow_mixture
-from fidgpt.fiddlers.texts import OWN, own_corpus, text_like
+from fidgpt.fiddlers.texts import OWN, add_special_tokens, own_corpus, text_like
 from fidgpt.graph import ConfigError, find, swapped
 from fidgpt.graph.formulas import make_formula
 from fidgpt.optim import NoDecay, Phases, fraction, steps_for_tokens
@@ -109,12 +107,7 @@ def use_fim(
     for stream in find(cfg.data, TokenStream):
         others = [one for one in stream.transforms if fdl.get_callable(one) is not FillInTheMiddle]
         stream.transforms = [*others, fim]
-    tokenizer = own_corpus(cfg).tokenizer
-    if fdl.get_callable(tokenizer) in (BPETokenizer, ByteTokenizer):
-        known = [name for name in tokenizer.special_tokens if name not in names]
-        tokenizer.special_tokens = [*known, *names]
-    if fdl.get_callable(tokenizer) is ByteTokenizer:
-        cfg.vocab_size = max(cfg.vocab_size, 257 + len(tokenizer.special_tokens))
+    add_special_tokens(cfg, names)
 
 
 def use_prefetch(cfg: fdl.Config[Trainer], depth: int = 2) -> None:

@@ -4,21 +4,25 @@ import fiddle as fdl
 
 from fidgpt import graph
 from fidgpt.parallel import (
+    ExpertParallel,
     GatheredContext,
     Mesh,
     MeshParallel,
     SequenceParallel,
     TensorParallel,
+    TorchSchedule,
     UlyssesContext,
 )
-from fidgpt.tags import ContextSize, ReplicateSize, ShardSize, TensorSize
-from fidgpt.train import Trainer
+from fidgpt.tags import ContextSize, ExpertSize, PipelineSize, ReplicateSize, ShardSize, TensorSize
+from fidgpt.train import PipelineStep, Trainer, TrainStep
 
 _SIZES = {
     "replicate": ReplicateSize,
     "shard": ShardSize,
     "context": ContextSize,
     "tensor": TensorSize,
+    "pipeline": PipelineSize,
+    "expert": ExpertSize,
 }
 
 
@@ -46,11 +50,14 @@ def use_mesh(
     shard: int | None = None,
     context: int | None = None,
     tensor: int | None = None,
+    pipeline: int | None = None,
+    expert: int | None = None,
 ) -> None:
-    """Divide rows, weights, sequences and matrix products over a mesh of processes.
+    """Divide rows, weights, sequences, products, layers and experts over a mesh of processes.
 
-    The product of the sizes is the number of processes; one size may be -1, for those that are
-    left. Sizes that are not given stay as they are: 1, unless something else sets them.
+    The product of the sizes is the number of processes, without `expert`, which has no processes of
+    its own; one size may be -1, for those that are left. Sizes that are not given stay as they are:
+    1, unless something else sets them.
 
     Args:
       cfg: the graph to change.
@@ -58,17 +65,49 @@ def use_mesh(
       shard: processes that share the weights of one copy (FSDP), each with its own rows.
       context: processes that share the tokens of each sequence.
       tensor: processes that share each matrix product.
+      pipeline: processes that share the layers of one copy; see `use_pipeline`.
+      expert: of the processes of shard x context, how many share the experts of mixtures.
     """
     if fdl.get_callable(cfg.parallel) is not MeshParallel:
         cfg.parallel = graph.swapped(cfg.parallel, MeshParallel)
         cfg.parallel.mesh = fdl.Config(Mesh)
         cfg.parallel.tensor = fdl.Config(TensorParallel)
         cfg.parallel.context = fdl.Config(GatheredContext)
+        cfg.parallel.expert = fdl.Config(ExpertParallel)
         for name, tag in _SIZES.items():
             fdl.add_tag(cfg.parallel.mesh, name, tag)
-    for name, size in zip(_SIZES, (replicate, shard, context, tensor), strict=True):
+    sizes = (replicate, shard, context, tensor, pipeline, expert)
+    for name, size in zip(_SIZES, sizes, strict=True):
         if size is not None:
             setattr(cfg.parallel.mesh, name, size)
+    if pipeline not in (None, 1) and fdl.get_callable(cfg.step) is not PipelineStep:
+        use_pipeline(cfg)
+
+
+def use_pipeline(
+    cfg: fdl.Config[Trainer], schedule: str = "1f1b", stages_per_rank: int | None = None
+) -> None:
+    """Pass micro-batches through processes that have a part of the layers each.
+
+    It takes effect with `use_mesh(pipeline=...)`, which may come before or after it, and which uses
+    `1f1b` without it. `set:step.stages=[...]` sets the number of layers of each stage.
+
+    Args:
+      cfg: the graph to change.
+      schedule: gpipe, 1f1b, interleaved, breadth_first, zero_bubble, zero_bubble_v or dual_pipe_v.
+      stages_per_rank: of each process; None for the least that the schedule takes.
+
+    Raises:
+      ConfigError: the step has an objective of its own.
+    """
+    use_mesh(cfg)
+    if (step := fdl.get_callable(cfg.step)) not in (TrainStep, PipelineStep):
+        raise graph.ConfigError(
+            f"the step of this config is a {step.__name__}, and micro-batches pass through a "
+            "pipeline by a PipelineStep: leave one of the two out."
+        )
+    cfg.step = graph.swapped(cfg.step, PipelineStep)
+    cfg.step.schedule = fdl.Config(TorchSchedule, schedule, stages_per_rank=stages_per_rank)
 
 
 def use_ulysses(cfg: fdl.Config[Trainer]) -> None:

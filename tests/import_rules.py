@@ -50,7 +50,7 @@ OUTSIDE = {
 # Trackers may import what they declare as their `packages`, too.
 LAZY = {
     "compose": {"fsspec"},
-    "data": {"datasets", "huggingface_hub", "pyarrow"},
+    "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},
     "train": {"fsspec", "lm_eval"},
@@ -60,6 +60,7 @@ LAZY = {
 PRIVATE = (
     "torch.distributed.distributed_c10d._set_pg_timeout",
     "torch.distributed._functional_collectives",
+    "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops",
     "torch.utils._python_dispatch.TorchDispatchMode",
 )
 IMPORTERS = {"import_module", "__import__"}  # what imports a name that it is called with

@@ -7,7 +7,7 @@ or made twice.
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,19 +19,21 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fidgpt import configs, fiddlers, graph, model
-from fidgpt.parallel import Mesh
+from fidgpt import configs, fiddlers, graph, model, tags
+from fidgpt.parallel import Mesh, gradients
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.gradients import reduce_gradients
+from fidgpt.parallel.pipeline import PipelinedModel
 from fidgpt.parallel.places import Places
-from fidgpt.placement import Split
+from fidgpt.placement import Split, shards_of
 from fidgpt.processes import Processes, collectives
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.shrinking import shrink
 from fidgpt.train import Trainer
+from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.mesh_check import Comparison, take_step
-from fidgpt.train.micro_batches import PassShare
+from fidgpt.train.micro_batches import BatchShares, PassShare
 
 STEP = "fidgpt.train.train_step"
 Fiddler = Callable[[fdl.Config], object]
@@ -112,6 +114,115 @@ def experts_not_summed() -> Iterator[None]:
         yield
 
 
+def copies_of_experts_not_summed() -> AbstractContextManager[object]:
+    """Leave the gradients of experts as each of the processes with copies of them has them."""
+
+    def averaged_over(self: Places, parameter: object) -> Processes | None:
+        return Processes() if shards_of(parameter) else None
+
+    return patch.object(Places, "averaged_over", averaged_over)
+
+
+def balanced_by_one_process() -> AbstractContextManager[object]:
+    """Balance by the loads of each process alone, as if others had the same."""
+    totals = BatchShares.totals
+
+    def alone(self: BatchShares, fixed: Any, counted: Any, *, num_rows: int) -> Any:
+        sums, _ = totals(self, fixed, counted, num_rows=num_rows)
+        return sums, [count * self.parallel.tokens.size for count in counted]
+
+    return patch.object(BatchShares, "totals", alone)
+
+
+def use_heavy_balancing(cfg: fdl.Config) -> None:
+    for loss in graph.find(cfg.model, model.LoadBalancingLoss):
+        loss.weight = 30.0
+
+
+class OwnExperts(model.Experts):
+    """Experts of a user's: a stack of matrices, a module for each, and a vector for all of them."""
+
+    PER_EXPERT = ("matrix", "each")
+
+    def __init__(self, *, hidden_dim: int, num_experts: int) -> None:
+        super().__init__(num_experts=num_experts)
+        self.matrix = nn.Parameter(torch.empty(num_experts, hidden_dim, hidden_dim))
+        self.each = nn.ModuleList(nn.Linear(hidden_dim, hidden_dim) for _ in range(num_experts))
+        self.shared = nn.Parameter(torch.empty(hidden_dim))
+        self.first_expert = 0
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.shared)
+        nn.init.normal_(self.matrix)
+
+    def parameters_per_expert(self) -> int:
+        return self.matrix[0].numel() + sum(one.numel() for one in self.each[0].parameters())
+
+    def forward(self, rows: Tensor, groups: model.Groups) -> Tensor:
+        outputs = [
+            self.each[self.first_expert + number](part @ self.matrix[number]) * self.shared
+            for number, part in enumerate(rows.split(groups.sizes()))
+        ]
+        return torch.cat(outputs)
+
+
+def use_own_experts(cfg: fdl.Config) -> None:
+    for moe in graph.find(cfg.model, model.MoE):
+        moe.experts = fdl.ArgFactory(
+            OwnExperts, hidden_dim=tags.HiddenDim.new(), num_experts=tags.NumExperts.new()
+        )
+
+
+def tied_table_counted_twice() -> AbstractContextManager[object]:
+    """Sum the gradient of a table over the stages that have it, and then again."""
+    once = gradients._sum_over_holders
+
+    def twice(parameters: Sequence[nn.Parameter]) -> None:
+        once(parameters)
+        once(parameters)
+
+    return patch.object(gradients, "_sum_over_holders", twice)
+
+
+def tied_table_of_one_stage() -> AbstractContextManager[object]:
+    """Leave the gradient of a table as each stage has it."""
+    return patch.object(gradients, "_sum_over_holders", lambda parameters: None)
+
+
+def micro_batches_weighted_by_rows() -> AbstractContextManager[object]:
+    """Average the means of micro-batches by their rows, though they differ in targets."""
+
+    def of_rows(share: Any) -> float:
+        return len(share._part.batch.tokens) / share._batch.num_rows
+
+    return patch.object(PassShare, "of_targets", property(of_rows))
+
+
+@contextlib.contextmanager
+def norms_of_stages() -> Iterator[None]:
+    """Let each stage take the norm of its own gradients."""
+
+    def own(parameters: Iterable[nn.Parameter], *others: object) -> GradientNorms:
+        return GradientNorms(parameters)
+
+    with (
+        patch(f"{STEP}.GradientNorms", own),
+        patch("fidgpt.train.gradients.norms_of_wholes", lambda norms, parameters: norms),
+    ):
+        yield
+
+
+def masks_of_another_micro_batch() -> AbstractContextManager[object]:
+    """Let every micro-batch of a stage have the documents of the first one."""
+    right, first = PipelinedModel.context_of, []
+
+    def wrong(model: PipelinedModel, tokens: Tensor, **masks: Any) -> Any:
+        first.append(tokens)
+        return right(model, first[0][: len(tokens)], **masks)
+
+    return patch.object(PipelinedModel, "context_of", wrong)
+
+
 class Shifted(model.SwiGLU):
     """An MLP of a user's, whose bias is added on every process before what leaves is summed."""
 
@@ -159,6 +270,12 @@ class Bug(NamedTuple):
     change: Fiddler = unchanged
 
 
+def use_documents(cfg: fdl.Config) -> None:
+    """Pack documents, which do not see each other."""
+    fiddlers.use_packing(cfg)
+    fiddlers.use_document_mask(cfg)
+
+
 ALL = ".*"
 NOT_A_MULTIPLE = "not a multiple"
 BUGS: dict[str, Bug] = {
@@ -194,12 +311,60 @@ BUGS: dict[str, Bug] = {
         r"blocks\.\d\.mlp\.experts\..*",
         NOT_A_MULTIPLE,
     ),
+    "copies of experts are not summed": Bug(
+        "qwen3_30b_a3b",
+        {"replicate": 2, "context": 2, "expert": 2},
+        copies_of_experts_not_summed,
+        r"blocks\.\d\.mlp\.experts\..*",
+        NOT_A_MULTIPLE,
+    ),
+    "loads of one process balance": Bug(
+        "mixtral_8x7b",
+        {"shard": 2, "expert": 2},
+        balanced_by_one_process,
+        ALL,
+        NOT_A_MULTIPLE,
+        change=use_heavy_balancing,
+    ),
     "tied table is summed twice": Bug(
         "gemma3_1b",
         {"replicate": 2},
         tied_table_summed_twice,
         r"embedding\.weight",
         "2: summed twice over replicate",
+    ),
+    "tied table is counted twice": Bug(
+        "gemma3_1b",
+        {"pipeline": 2},
+        tied_table_counted_twice,
+        r"embedding\.weight",
+        "2: summed twice over pipeline",
+    ),
+    "tied table has the gradient of one stage": Bug(
+        "gemma3_1b",
+        {"pipeline": 2},
+        tied_table_of_one_stage,
+        r"embedding\.weight",
+        NOT_A_MULTIPLE,
+    ),
+    "micro-batches are weighted by rows": Bug(
+        "llama3_2_1b", {"pipeline": 2}, micro_batches_weighted_by_rows, ALL, NOT_A_MULTIPLE
+    ),
+    "a stage has a norm of its own": Bug(
+        "llama3_2_1b",
+        {"pipeline": 2},
+        norms_of_stages,
+        "norm of all gradients",
+        "a multiple of no axis",
+    ),
+    "masks are of another micro-batch": Bug(
+        "llama3_2_1b",
+        {"pipeline": 2},
+        masks_of_another_micro_batch,
+        ALL,
+        NOT_A_MULTIPLE,
+        "blocks.0.attention",
+        use_documents,
     ),
 }
 # Without an error; collectives of these are kept.
@@ -211,12 +376,19 @@ GOOD: dict[int, list[tuple[str, dict[str, int], Fiddler]]] = {
         ("qwen3_8b", {"context": 2}, fiddlers.use_ulysses),
         ("qwen3_8b", {"shard": 2}, unchanged),
         ("mixtral_8x7b", {"replicate": 2}, unchanged),
+        ("qwen3_30b_a3b", {"shard": 2, "expert": 2}, unchanged),
+        ("mixtral_8x7b", {"context": 2, "expert": 2}, use_own_experts),
+        ("mixtral_8x7b", {"shard": 2, "expert": 2}, use_own_experts),
         ("gemma3_1b", {"tensor": 2}, unchanged),
+        ("gemma3_1b", {"pipeline": 2}, unchanged),
     ],
     4: [
         ("mixtral_8x7b", {"shard": 2, "tensor": 2}, unchanged),
+        ("deepseek_v3", {"shard": 4, "expert": 2}, unchanged),
+        ("gpt_oss_20b", {"shard": 2, "tensor": 2, "expert": 2}, unchanged),
         ("gemma3_1b", {"shard": 2, "context": 2}, unchanged),
         ("deepseek_v3", {"replicate": 2, "shard": 2}, unchanged),
+        ("deepseek_v3", {"pipeline": 2, "shard": 2}, fiddlers.use_mtp),
     ],
 }
 
@@ -274,9 +446,10 @@ def main(path: Path) -> None:
     for number, cases in GOOD.items():
         pairs: dict[str, tuple[Pair, Error]] = {}
         pairs |= {name_of(*case): (built(*case), nullcontext) for case in cases}
-        if number == 2:  # one group of processes for all errors
+        if number == 2:
             pairs["idle"] = idle(), nullcontext
-            for name, bug in BUGS.items():
+        for name, bug in BUGS.items():  # one group of processes for all errors of a size
+            if Mesh(**bug.mesh).size == number:
                 pairs[name] = (built(bug.config, bug.mesh, bug.change), bug.error)
 
         def steps(pairs: Any = pairs) -> dict[str, Comparison | None]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import fiddle as fdl
 import torch
@@ -13,7 +14,7 @@ import torch.distributed as dist
 from small_models import shrunk, whole_weights
 from torch import Tensor, nn
 
-from fidgpt import data, fiddlers, graph, model, train
+from fidgpt import data, fiddlers, graph, model, tags, train
 from fidgpt.placement import held, whole_of
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
@@ -39,6 +40,22 @@ def mesh(*, sequence: bool = False, ulysses: bool = False, **sizes: int) -> Fidd
             fiddlers.use_sequence_parallel(cfg)
         if ulysses:
             fiddlers.use_ulysses(cfg)
+
+    return use
+
+
+def pipeline(schedule: str = "1f1b", **sizes: int) -> Fiddler:
+    """Return the change to a pipeline, whose micro-batches have one row.
+
+    Args:
+      schedule: of the pipeline.
+      sizes: of the axes, of which `pipeline` defaults to 2.
+    """
+
+    def use(cfg: fdl.Config) -> None:
+        fiddlers.use_mesh(cfg, **{"pipeline": 2, **sizes})
+        fiddlers.use_pipeline(cfg, schedule)
+        cfg.micro_batch_size = 1
 
     return use
 
@@ -71,6 +88,14 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "ulysses": mesh(context=2, ulysses=True),
         "shard": mesh(shard=2),
         "replicate": mesh(replicate=2),
+        "expert": mesh(shard=2, expert=2),
+        "context_expert": mesh(context=2, expert=2),
+        "pipeline": pipeline(),
+        "gpipe": pipeline("gpipe"),
+        "interleaved": pipeline("interleaved"),
+        "zero_bubble": pipeline("zero_bubble"),
+        "zero_bubble_v": pipeline("zero_bubble_v"),
+        "dual_pipe_v": pipeline("dual_pipe_v"),
     },
     4: {
         "tensor": mesh(tensor=4),
@@ -89,11 +114,35 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "shard_ulysses": mesh(shard=2, context=2, ulysses=True),
         "replicate_context": mesh(replicate=2, context=2),
         "replicate_ulysses": mesh(replicate=2, context=2, ulysses=True),
+        "expert": mesh(shard=4, expert=4),
+        "shard_expert": mesh(shard=4, expert=2),
+        "replicate_expert": mesh(replicate=2, shard=2, expert=2),
+        "context_expert": mesh(shard=2, context=2, expert=4),
+        "replicate_context_expert": mesh(replicate=2, context=2, expert=2),
+        "tensor_expert": mesh(shard=2, tensor=2, expert=2),
+        "sequence_expert": mesh(shard=2, tensor=2, expert=2, sequence=True),
+        "pipeline_expert": pipeline("zero_bubble", shard=2, expert=2),
+        "pipeline": pipeline(pipeline=4),
+        "pipeline_replicate": pipeline("zero_bubble_v", replicate=2),
+        "pipeline_shard": pipeline("zero_bubble", shard=2),
+        "pipeline_tensor": pipeline("zero_bubble", tensor=2),
+        "pipeline_sequence": both(pipeline(tensor=2), fiddlers.use_sequence_parallel),
+        "pipeline_context": pipeline("interleaved", context=2),
     },
     8: {
+        "shard_expert": mesh(shard=8, expert=4),
+        "tensor_expert": mesh(shard=4, tensor=2, expert=4),
+        "everything_expert": mesh(replicate=2, shard=2, context=2, expert=2),
+        "pipeline_shard_tensor": pipeline("interleaved", shard=2, tensor=2),
         "shard_context_tensor": mesh(shard=2, context=2, tensor=2),
         "shard_ulysses_sequence": mesh(shard=2, context=2, tensor=2, sequence=True, ulysses=True),
     },
+}
+
+
+PIPELINES = {
+    *("gpipe", "interleaved", "zero_bubble", "zero_bubble_v", "dual_pipe_v"),
+    *(name for meshes in MESHES.values() for name in meshes if name.startswith("pipeline")),
 }
 
 
@@ -130,6 +179,13 @@ def shallow(name: str) -> fdl.Config:
     return cfg
 
 
+def shallow_with(name: str, change: Fiddler) -> fdl.Config:
+    """The same, changed."""
+    cfg = shallow(name)
+    change(cfg)
+    return cfg
+
+
 def use_prefix_mask(cfg: fdl.Config) -> None:
     """Let tokens attend to a prefix, by positions that are scaled, with fewer heads of keys."""
     fiddlers.use_gqa(cfg)
@@ -137,6 +193,32 @@ def use_prefix_mask(cfg: fdl.Config) -> None:
     attention = cfg.model.blocks[0].attention
     attention.mask = fdl.Config(model.Prefix, length=7)
     attention.rope.scaling = fdl.Config(model.NTKScaling, factor=2.0)
+
+
+def use_separate_experts(cfg: fdl.Config) -> None:
+    """Let experts be modules of their own."""
+    expert = fdl.Partial(model.SwiGLU, hidden_dim=tags.HiddenDim.new(), ffn_dim=48)
+    for moe in graph.find(cfg.model, model.MoE):
+        moe.experts = fdl.ArgFactory(
+            model.SeparateExperts, num_experts=tags.NumExperts.new(), expert=expert
+        )
+
+
+class Lopsided(model.SoftmaxRouter):
+    """Routes all tokens to the first half of the experts."""
+
+    def scored(self, logits: Tensor) -> Tensor:
+        last = torch.arange(self.num_experts, device=logits.device) >= self.num_experts // 2
+        return super().scored(logits.masked_fill(last, -100.0))
+
+
+def use_lopsided_router(cfg: fdl.Config) -> None:
+    for moe in graph.find(cfg.model, model.MoE):
+        moe.router = graph.swapped(moe.router, Lopsided)
+
+
+def use_small_capacity(cfg: fdl.Config) -> None:
+    fiddlers.use_expert_capacity(cfg, factor=0.7)
 
 
 def dropping(cfg: fdl.Config) -> None:
@@ -167,8 +249,21 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "deepseek_v3": partial(shallow, "deepseek_v3"),  # latent attention, YaRN, balanced sequences
     "gpt_oss": partial(shrunk, "gpt_oss_20b"),  # sinks
     "mixtral": partial(shrunk, "mixtral_8x7b"),
+    "qwen3_moe": partial(shrunk, "qwen3_30b_a3b"),
+    "separate": partial(base, fiddlers.use_moe, use_separate_experts),
+    "lopsided": partial(base, fiddlers.use_moe, use_lopsided_router),
+    "lopsided_separate": partial(base, fiddlers.use_moe, use_separate_experts, use_lopsided_router),
+    "capacity": partial(base, fiddlers.use_moe, use_small_capacity),
+    "experts": partial(base, fiddlers.use_moe, fiddlers.use_lora),
+    "narrow_experts": partial(base, fiddlers.use_moe, narrow),
+    "adafactor_experts": partial(base, use_all_biases, fiddlers.use_moe, fiddlers.use_adafactor),
+    "compiled_experts": partial(base, fiddlers.use_moe, traced),
+    "recomputed_experts": partial(
+        shallow_with, "deepseek_v3", both(fiddlers.use_recompute, accumulating)
+    ),
     "olmo2": partial(shrunk, "olmo2_7b"),
     "lora": partial(base, fiddlers.use_lora),
+    "deepseek_mtp": partial(shallow_with, "deepseek_v3", fiddlers.use_mtp),
     "narrow": partial(base, fiddlers.use_lora, narrow),
     "mtp": partial(base, fiddlers.use_mtp),
     "packing": partial(base, fiddlers.use_packing, fiddlers.use_document_mask),
@@ -213,16 +308,24 @@ def load(model: nn.Module) -> None:
 
 
 def batch() -> data.Batch:
-    """Rows of some documents; the tokens that count in the loss are not alike in number."""
+    """Rows of some documents; the tokens that count in the loss, or are real, differ in number."""
     tokens = torch.randint(0, 256, (ROWS, SEQ_LEN + 1), generator=torch.Generator().manual_seed(0))
     tokens[0, [3, 15]] = tokens[2, 9] = END_OF_TEXT
-    counted = torch.arange(SEQ_LEN + 1) < torch.tensor([[20], [25], [9], [14]])
-    return data.Batch(tokens, counted)
+    columns = torch.arange(SEQ_LEN + 1)
+    counted = columns < torch.tensor([[20], [25], [9], [14]])
+    real = columns < torch.tensor([[SEQ_LEN + 1], [25], [11], [14]])
+    return data.Batch(tokens, counted, real)
 
 
 def built(family: str, change: Fiddler | None = None) -> train.Trainer:
-    """A run of a family, on the mesh that a change makes, or on one process."""
+    """A run of a family, on the mesh that a change makes, or on one process.
+
+    A family may be followed by a number of layers, as in `lora+4`.
+    """
+    family, _, num_layers = family.partition("+")
     cfg = FAMILIES[family]()
+    if num_layers:
+        cfg.model.num_layers = int(num_layers)
     cfg.seq_len, cfg.batch_size = SEQ_LEN, ROWS
     if change is not None:
         change(cfg)
@@ -264,10 +367,43 @@ def trained(trainer: train.Trainer) -> dict[str, Any]:
         return {"start": start, "rows": rows, "gradients": kept, "end": end, "elements": own}
 
 
+def sent(trainer: train.Trainer) -> dict[str, int]:
+    """The bytes that a process sends in a step's exchanges of rows, and those that its tokens need.
+
+    A token that goes to an expert of another process needs its vector there and the result back,
+    and the gradients of both.
+    """
+    counted, needed = 0, 0
+    exchange = dist.all_to_all_single
+
+    def count(out: Tensor, x: Tensor, received: list[int], rows: list[int], **more: Any) -> Any:
+        nonlocal counted
+        group = more["group"]
+        own = rows[dist.get_rank(group)]
+        counted += (sum(rows) - own) * x[:1].nbytes
+        return exchange(out, x, received, rows, **more)
+
+    def route(module: model.Router, args: object, routing: Any) -> None:
+        nonlocal needed
+        rank = routing.experts * trainer.parallel.places.axes["expert"].size // module.num_experts
+        leaving = (rank != trainer.parallel.places.axes["expert"].rank).sum().item()
+        needed += 4 * int(leaving) * module.weight.shape[1] * 4  # of four bytes
+
+    with trainer.parallel as parallel, patch.object(dist, "all_to_all_single", count):
+        trainer.prepare()
+        state = trainer.setup(train.RunDirectory(Path("unused"), texts={}))
+        for router in [one for one in state.model.modules() if isinstance(one, model.Router)]:
+            router.register_forward_hook(route)
+        rank, size = parallel.data_rank, parallel.data_size
+        trainer.update(state, batch().split(ROWS // size)[rank])
+    return {"counted": counted, "needed": needed}
+
+
 def measuring(change: Fiddler | None = None) -> train.Trainer:
     """A run that is evaluated on sequences of a length that two does not divide."""
     cfg = FAMILIES["packing"]()
-    cfg.seq_len = SEQ_LEN
+    fiddlers.use_moe(cfg)
+    cfg.seq_len, cfg.model.num_layers = SEQ_LEN, 3
     cfg.evaluators["validation"].data.seq_len = SEQ_LEN + 3
     if change is not None:
         change(cfg)
@@ -296,6 +432,9 @@ SAVED: dict[str, Fiddler] = {
     "tensor": mesh(tensor=4),
     "shard_tensor": mesh(shard=2, tensor=2),
     "replicate_sequence": mesh(replicate=2, tensor=2, sequence=True),
+    "pipeline_shard": pipeline(shard=2),
+    "shard_expert": mesh(shard=4, expert=2),
+    "tensor_expert": mesh(tensor=2, shard=2, expert=2),
 }
 OPTIMIZERS: dict[str, Fiddler] = {
     "adamw": lambda cfg: None,
@@ -313,7 +452,7 @@ class Run:
     """
 
     def __init__(self, optimizer: Fiddler, change: Fiddler | None = None) -> None:
-        cfg = base(everything, optimizer, fiddlers.use_ema)
+        cfg = base(everything, fiddlers.use_moe, optimizer, fiddlers.use_ema)
         cfg.batch_size, cfg.model.num_layers = ROWS, 1
         if change is not None:
             change(cfg)
@@ -405,7 +544,9 @@ def main(path: Path, number: int, cases: list[str]) -> None:
     for case in cases:
         what, name = case.split("/")
         change = MESHES[number][name]
-        if what == "evaluated":
+        if what == "sent":
+            made[case] = partial(sent, built("qwen3_moe", change))
+        elif what == "evaluated":
             made[case] = partial(evaluated, measuring(change))
             alone.setdefault(what, partial(evaluated, measuring()))
         else:

@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.optim import Adafactor, Muon
 from fidgpt.parallel import DataParallel, Mesh, MeshParallel, TensorParallel
-from fidgpt.placement import Shard, shard_of, whole_of
+from fidgpt.placement import Shard, shards_of, whole_of
 
 # Two stacks, of as many matrices as processes and one more; the others are wide, tall and narrow.
 MATRICES = ((4, 8, 12), (5, 6, 6), (12, 16), (16, 8), (32, 4), (7, 3), (12, 12), (12, 12))
@@ -65,7 +65,7 @@ def size_of_factors(optimizer: Adafactor) -> int:
 def whole_state(optimizer: Adafactor) -> list[Tensor]:
     """Rows, columns and second moments, whole."""
     return [
-        whole_of(value, value if shard_of(value) is not None else parameter)
+        whole_of(value, value if shards_of(value) else parameter)
         for parameter, state in optimizer.state.items()
         for name, value in sorted(state.items())
         if name != "step"
@@ -92,7 +92,7 @@ def on(mesh: Mesh) -> dict[str, Any]:
             parameters = [nn.Parameter(one) for one in all_held(0, shapes)]
             for parameter, shape in zip(parameters, shapes, strict=True):
                 if mesh.tensor > 1:
-                    vars(parameter)["shard"] = place(shape)
+                    vars(parameter)["shards"] = (place(shape),)
             return parameters
 
         matrices, everything = made(MATRICES), made(SHAPES)

@@ -22,8 +22,7 @@ from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import shortest_period, windows_of
 from fidgpt.cost import count_parameters
 from fidgpt.graph.hints import hints_of
-from fidgpt.model import MoE, RoPE, swiglu
-from fidgpt.model.positions import LinearScaling
+from fidgpt.model import LinearScaling, MoE, RoPE, swiglu
 
 ROOT = Path(configs.__file__).parent
 FILES = {

@@ -72,7 +72,7 @@ def picture(shown: list[Any]) -> dict[str, str]:
 
 
 def texts(svg: str) -> list[str]:
-    return re.findall(r"<text[^>]*>([^<]*)</text>", svg)
+    return [text.strip() for text in re.findall(r"<text[^>]*>([^<]*)</text>", svg)]
 
 
 def assert_shows_what_it_promises(shown: dict[str, list[Any]], *, is_drawn: bool) -> None:

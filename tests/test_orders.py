@@ -162,12 +162,6 @@ def test_every_two_fiddlers_in_any_order(family: str) -> None:
     assert_reported(on(family, PAIRS))
 
 
-def test_sizes_that_agree_by_chance() -> None:
-    """Of GPT-2's 12 layers, scale_depth makes the 24 that make_medium sets, in one order."""
-    names = [n for n in fiddlers.__all__ if n.startswith(("make_", "scale_"))]
-    assert_reported(on("gpt2_124m", itertools.combinations(map(called, names), 2)))
-
-
 def drawn(seed: int) -> Orders:
     """Three directives at random, on a family at random."""
     draw = random.Random(seed)

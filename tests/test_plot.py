@@ -1,6 +1,5 @@
 """Curves of runs: as numbers, as files of every kind, and the command with its mistakes."""
 
-import itertools
 import json
 import math
 from collections.abc import Iterable
@@ -18,7 +17,6 @@ from fidgpt.curves import (
     curve_of,
     draw,
     read_runs,
-    short_number,
 )
 from fidgpt.train import RunError
 
@@ -95,20 +93,12 @@ def test_axes_may_be_logarithmic_and_over_anything(runs: list[str], tmp_path: Pa
     assert len(drawn) == 4
 
 
-def test_every_run_has_its_color_and_numbers_do_not_overlap() -> None:
+def test_every_run_has_its_color() -> None:
     pytest.importorskip("matplotlib")
-
-    def panel_of(count: int) -> Any:
-        ends = [1 + i / 1e3 for i in range(count)]
-        curves = [Curve(f"run {i}", [1, 2], [5, y], [5, y], False) for i, y in enumerate(ends)]
+    for count in (10, 25):
+        curves = [Curve(f"run {i}", [1, 2], [5, 4], [5, 4], False) for i in range(count)]
         (panel,) = draw({"loss": curves}, over="step").axes
         assert len({str(line.get_color()) for line in panel.lines}) == count
-        return panel
-
-    heights = sorted(text.xy[1] for text in panel_of(10).texts)
-    assert len(heights) == 10
-    assert min(b - a for a, b in itertools.pairwise(heights)) > 0.05
-    assert not panel_of(25).texts
 
 
 def test_a_legend_names_some_of_many_runs_and_counts_the_others() -> None:
@@ -125,9 +115,7 @@ def test_a_legend_names_some_of_many_runs_and_counts_the_others() -> None:
 
     names = [f"lr={i}" for i in range(150)]
     assert shown(names[:24]) == names[:24]
-    first, *_, last, others = shown(names)
-    assert (first, last, others) == ("lr=0", "lr=149", "and 138 more between these")
-    assert shown(["x" * 50 + "y" * 50]) == ["x" * 34 + "…" + "y" * 35]
+    assert shown(names) == [*names[:24], "and 126 more"]
 
 
 @pytest.mark.parametrize(
@@ -220,5 +208,3 @@ def test_metrics_are_chosen_and_named_as_shortly_as_possible(tmp_path: Path) -> 
         write_run(path, [{"step": 1, "loss": 1.0}])
     assert [run.name for run in read_runs(paths)] == ["a/run", "b/run"]
     assert [run.name for run in read_runs(paths[:1])] == ["run"]
-    texts = {3.15678: "3.157", 0.0: "0", 2.5e-5: "2.5e-05", 381_234.0: "381k", 1234.5: "1234"}
-    assert {value: short_number(value) for value in texts} == texts

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fiddle as fdl
 import pytest
@@ -323,7 +323,8 @@ def moved(width: int, *changes: Callable[[fdl.Config], None]) -> float:
     assert isinstance(model, Transformer)
     tokens = torch.randint(0, 257, (4, 33), generator=torch.Generator().manual_seed(0))
     stream = []
-    model.norm.register_forward_pre_hook(lambda _, inputs: stream.append(inputs[0].detach()))
+    norm = cast(torch.nn.Module, model.norm)
+    norm.register_forward_pre_hook(lambda _, inputs: stream.append(inputs[0].detach()))
     for _ in range(5):
         trainer.update(state, data.Batch(tokens))
     return float((stream[-1] - stream[0]).square().mean().sqrt())

@@ -102,8 +102,7 @@ def config(mesh: Mesh | None = None) -> Any:
     fiddlers.use_float32(cfg)
     cfg.batch_size, cfg.micro_batch_size, cfg.num_steps, cfg.checkpoints.every = 5, 1, 4, 2
     cfg.trackers = cfg.trackers[1:]
-    # One parameter at a time: torch's fused optimizers refuse sharded and other ones together.
-    cfg.optimizer = fdl.Partial(torch.optim.AdamW, lr=1e-3, foreach=False, fused=False)
+    cfg.optimizer = fdl.Partial(torch.optim.AdamW, lr=1e-3)
     if mesh is not None:
         fiddlers.use_mesh(cfg)
         cfg.parallel.mesh = fdl.Config(type(mesh), **mesh.sizes)

@@ -266,7 +266,10 @@ def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, int]]:
     Yields:
       How many blocks there are of the kind of each; empty for other models, which stay whole.
     """
-    if not isinstance(model, Transformer) or type(model).features is not Transformer.features:
+    plain = ("features", "enter", "layers", "leave")
+    if not isinstance(model, Transformer) or any(
+        getattr(type(model), name) is not getattr(Transformer, name) for name in plain
+    ):
         yield {}
         return
     blocks, indices = model.blocks, dict[str, list[int]]()
@@ -308,16 +311,18 @@ def activation_bytes(
       objective: holds the model, and gives a loss from tokens [num_sequences, seq_len + 1].
       num_sequences: sequences that are computed at once.
       seq_len: tokens of each.
-      device: where the model will compute; on GPUs no kernel keeps scores.
+      device: where the model will compute; on GPUs no kernel keeps scores, and neither does the
+        usual one of a CPU, so those of a model on the meta device are not counted.
     """
-    batch_device, is_cpu = next(model.parameters()).device, device.type == "cpu"
+    batch_device = next(model.parameters()).device
     batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device=batch_device)
     before, repeated = [*objective.parameters(), *objective.buffers(), batch], 0
-    live = _LiveMemory(before, seq_len=seq_len, keeps_scores=is_cpu)
+    keeps_scores = device.type == "cpu" and not batch.is_meta
+    live = _LiveMemory(before, seq_len=seq_len, keeps_scores=keeps_scores)
     with (
         one_block_of_each_kind(model) as counts,
         live,
-        _FusedKernels(is_cpu=is_cpu) if batch.is_meta else nullcontext(),
+        _FusedNorms() if batch.is_meta else nullcontext(),
         ExitStack() as hooks,
     ):
         for name, count in counts.items():
@@ -386,45 +391,16 @@ class _LiveMemory(TorchDispatchMode):
         self.peak = max(self.peak, self.now)
 
 
-class _FusedKernels(TorchFunctionMode):
-    """Lets a pass on the meta device keep what fused kernels keep.
+class _FusedNorms(TorchFunctionMode):
+    """Lets norms on the meta device keep what the fused kernel keeps.
 
     Torch has chains of small operations there, which keep more for the backward pass.
     """
 
-    def __init__(self, *, is_cpu: bool) -> None:
-        super().__init__()
-        self._is_cpu = is_cpu
-
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if func is F.scaled_dot_product_attention:
-            query, key, value, *_ = args
-            if not self._is_cpu:  # where masks go to FlexAttention
-                return _FusedAttention.apply(query, key, value)
-            # A CPU's kernel drops nothing, and needs equal widths.
-            if query.shape[-1] == value.shape[-1] and not kwargs.get("dropout_p"):
-                mask = kwargs.get("attn_mask")
-                masks = [] if mask is None else [mask.to(query.dtype)]
-                return _FusedAttention.apply(query, key, value, *masks)
-        if func is F.rms_norm:
-            return _FusedNorm.apply(args[0])
-        return func(*args, **kwargs)
-
-
-class _FusedAttention(torch.autograd.Function):
-    """Keeps the inputs, the output, and one number for each query; for memory alone."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, *masks: Tensor) -> Tensor:
-        batch, heads, queries, _ = query.shape
-        # Fused kernels place the heads of a token side by side: joining them is no copy.
-        out = query.new_empty(batch, queries, heads, value.shape[-1]).transpose(1, 2)
-        sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
-        ctx.save_for_backward(query, key, value, out, sums, *masks)
-        return out
+        return _FusedNorm.apply(args[0]) if func is F.rms_norm else func(*args, **(kwargs or {}))
 
 
 class _FusedNorm(torch.autograd.Function):

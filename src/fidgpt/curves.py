@@ -13,7 +13,6 @@ from fidgpt.files import atomic_path
 from fidgpt.graph import suggest
 from fidgpt.sweep import results
 from fidgpt.train import RunError
-from fidgpt.train.estimates.summary_text import magnitude
 from fidgpt.train.run_directory import print_stderr
 from fidgpt.train.trackers.trackers import Row, read_rows
 
@@ -51,11 +50,9 @@ _UNITS = {"loss": "nats per token", "utilisation": "share of the peak", "memory"
 _LARGE = {"tokens", "tokens_per_second", "memory"}
 _WIDTH, _HEIGHT = 5.6, 3.5  # inches of a panel
 _LETTERS = 11  # of the legend in an inch
-_MOST_NAMED, _NAMED_OF_MANY = 24, 12  # runs in a legend; of more, so many are named
-_LONGEST_NAME = 70
+_MOST_NAMED = 24  # runs in a legend
 _LINE = 0.2  # inches, of the legend
 _DECADES = 3.5  # up to which a logarithmic axis has three numbers in each
-_APART = 0.055  # of a panel's height, between two numbers at its edge
 
 
 @dataclass(frozen=True)
@@ -271,8 +268,6 @@ def draw(
             _panel(place, metric, curves, dict(zip(runs, colors, strict=True)), over)
             for name in "x" * log_x + "y" * log_y:
                 _make_log(place, name)
-            if len(curves) <= len(_COLOURS):
-                _label_ends(place, curves, dict(zip(runs, colors, strict=True)))
         for place in places[len(panels) :]:
             place.set_axis_off()
         handles, labels = _legend(places[0])
@@ -292,25 +287,14 @@ def draw(
 
 
 def _legend(place: "Axes") -> tuple[list[Any], list[str]]:
-    """Return lines and names for a legend; of many, some of them and the count of the others."""
+    """Return lines and names for a legend; of many, the first ones and the count of the others."""
     from matplotlib.lines import Line2D
 
-    found = dict(zip(*reversed(place.get_legend_handles_labels()), strict=True))
-    names, rest = [*found], 0
-    if len(names) > _MOST_NAMED:
-        steps = range(_NAMED_OF_MANY)
-        names = [names[round(i * (len(names) - 1) / (_NAMED_OF_MANY - 1))] for i in steps]
-        rest = len(found) - len(names)
-    lines, labels = [found[name] for name in names], [_short(name) for name in names]
-    if rest:
-        lines.append(Line2D([], [], linestyle="none"))
-        labels.append(f"and {rest} more between these")
+    lines, labels = place.get_legend_handles_labels()
+    if (rest := len(labels) - _MOST_NAMED) > 0:
+        lines = [*lines[:_MOST_NAMED], Line2D([], [], linestyle="none")]
+        labels = [*labels[:_MOST_NAMED], f"and {rest} more"]
     return lines, labels
-
-
-def _short(name: str) -> str:
-    half = _LONGEST_NAME // 2
-    return name if len(name) <= _LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _panel(
@@ -349,36 +333,9 @@ def _make_log(place: "Axes", name: str) -> None:
     axis = getattr(place, f"{name}axis")
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 10**_DECADES * low else (1,)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: short_number(value)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
     axis.set_minor_locator(LogLocator(subs="all"))
     axis.set_minor_formatter(NullFormatter())
-
-
-def _label_ends(place: "Axes", curves: Sequence[Curve], colors: Mapping[str, Any]) -> None:
-    """Write the last value of each curve at the right edge, apart where they would overlap."""
-    place.autoscale_view()  # or the limits are found later, and the heights are wrong
-    scale = place.transScale + place.transLimits
-    found = ((scale.transform((1.0, curve.smooth[-1]))[1], curve) for curve in curves)
-    ends = sorted((one for one in found if math.isfinite(one[0])), key=lambda one: one[0])
-    heights: list[float] = []
-    for height, _ in ends:
-        heights.append(max(height, heights[-1] + _APART if heights else -math.inf))
-    highest = 1.0
-    for i in reversed(range(len(heights))):
-        heights[i] = min(heights[i], highest)
-        highest = heights[i] - _APART
-    for height, (_, curve) in zip(heights, ends, strict=True):
-        place.annotate(
-            short_number(curve.smooth[-1]), (1.01, height), xycoords="axes fraction",
-            color=colors[curve.run], fontsize=8.5, va="center", annotation_clip=False,
-        )  # fmt: skip
-
-
-def short_number(value: float) -> str:
-    """Format four digits, or three and a letter: `3.157`, `381k`, `2.5e-05`."""
-    if abs(value) >= 10_000:
-        return magnitude(value, ["", "k", "M", "G", "T"]).replace(" ", "")
-    return f"{value:.4g}" if value == 0 or abs(value) >= 1e-3 else f"{value:.3g}"
 
 
 def save(figure: "Figure", path: Path) -> None:

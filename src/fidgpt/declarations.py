@@ -53,6 +53,20 @@ class RunningParameters(Protocol):
     RUNS: Mapping[str, str]
 
 
+class PassedAlways(Protocol):
+    """Is passed, if true, to all modules that take it; a default of theirs is for calls by hand."""
+
+    PASSED_ALWAYS: bool
+
+
+class NeedsPresent(Protocol):
+    """Needs files or packages that a machine may lack, which are looked for in `--dry_run` too."""
+
+    def require_present(self) -> None:
+        """Raise the error with which a run would end for lack of them."""
+        ...
+
+
 # Of a module: what it reads, computes and keeps.
 
 
@@ -61,6 +75,13 @@ class ReadsOnPurpose(Protocol):
     """Reads the "future", the "past" (of an MLP or norm), "padding" or other "documents"."""
 
     READS: Sequence[str]
+
+
+@runtime_checkable
+class TakesContext(Protocol):
+    """An MLP that is called with the context of its tokens too, as mixers are, if true."""
+
+    takes_context: bool
 
 
 @runtime_checkable
@@ -143,6 +164,18 @@ class SplitParameters(Protocol):
     SPLIT_DIMS: Mapping[str, Mapping[str, int]]
 
 
+class HoldsExperts(Protocol):
+    """Has parameters and lists of modules with one item for each expert, by name."""
+
+    PER_EXPERT: Sequence[str]
+
+
+class SplitExperts(Protocol):
+    """Receives the first of the experts that this process computes, of those in lists."""
+
+    first_expert: int
+
+
 class SplitHeads(Protocol):
     """Receives which part of the heads this process computes, of how many."""
 
@@ -159,3 +192,9 @@ class SplitLogits(Protocol):
     """Gets the vocabulary whose part this process computes, a `SplitVocabulary`, once divided."""
 
     vocabulary: Any
+
+
+class SplitStream(Protocol):
+    """Gets into how many parts processes share the stream after this block, once divided."""
+
+    stream_parts: int

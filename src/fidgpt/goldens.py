@@ -16,7 +16,7 @@ from typing import Any
 import fiddle as fdl
 from torch import nn
 
-from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs, without_annotation
+from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs
 from fidgpt.cost import shared_parameters
 from fidgpt.graph import ConfigError, provenance_of
 from fidgpt.graph.errors import at, run_command
@@ -133,8 +133,6 @@ def _write(name: str) -> None:
     for path in _others(folder, graphs):
         path.unlink()
         print(f"removed {path}")
-    for line in without_annotation(imported(module_with_configs(name), "goldens")):
-        print(line)
 
 
 def _folded(lines: Lines) -> Lines:

@@ -16,9 +16,11 @@ import logging
 import os
 import runpy
 import signal
+import socket
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -59,6 +61,7 @@ _HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
 _TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
 FIRST_WARNING = 10.0  # seconds until the wait for other nodes is printed
 _LONGEST = 60  # seconds for all nodes to come, if none may be replaced; torchrun waits 600 or 900
+_UNKNOWN = 5.0  # seconds until a host that no name server knows is refused
 _REPORTING = 10.0  # seconds that other nodes get to print what has failed
 _LOGGERS = (  # of how each process ended
     "torch.distributed.elastic.multiprocessing.api",
@@ -105,9 +108,15 @@ def main() -> int:
         else:
             rank, failure = failures[status] if status > 0 else error.get_first_failure()
             how = f"exit status {status}" if status > 0 else failure.signal_name()
-            fail(f"process {rank} of {error.name} ended with {how}.")
+            fail(f"process {rank} of {wait.program or error.name} ended with {how}.")
         wait.for_reports()
         return max(status, 1)
+    except (ValueError, AssertionError, OSError) as error:  # of torchrun's own arguments
+        reason = str(error) or (
+            "--nproc-per-node and --monitor-interval must be above 0, and --max-restarts not below."
+        )
+        fail(f"torchrun refuses its arguments: {reason}")
+        return MISTAKE
     return 0
 
 
@@ -118,7 +127,10 @@ class _Wait:
       place: where they meet.
       setting: of --rdzv-conf for how long they wait.
       seconds: how long they wait.
+      program: the script or module that the processes run.
     """
+
+    program = ""
 
     def __init__(self) -> None:
         self.place, self.setting, self.seconds = "--rdzv-endpoint", "join_timeout", 600
@@ -145,6 +157,8 @@ class _Wait:
 
         @functools.wraps(read)
         def bounding(arguments: Any) -> Any:
+            self.program = arguments.training_script
+            _require_address(arguments.rdzv_endpoint)
             config, *program = read(arguments)
             self.place, self._has_others = config.rdzv_endpoint, config.max_nodes > 1
             if config.rdzv_backend == "static":
@@ -153,7 +167,10 @@ class _Wait:
             is_fixed = config.min_nodes == config.max_nodes and not config.max_restarts
             if is_fixed and self.setting not in chosen:
                 config.rdzv_configs[self.setting] = _LONGEST
-            self.seconds = int(config.rdzv_configs.get(self.setting, self.seconds))
+            seconds = str(config.rdzv_configs.get(self.setting, self.seconds))
+            if not seconds.isdecimal():
+                raise ValueError(f"--rdzv-conf={self.setting}={seconds} must be whole seconds.")
+            self.seconds = int(seconds)
             for handler in _HANDLERS if self._has_others else ():
                 method = inspect.unwrap(handler.next_rendezvous)
                 setattr(handler, "next_rendezvous", self._naming(method, arguments.nnodes))  # noqa: B010
@@ -179,6 +196,23 @@ class _Wait:
         return waiting
 
 
+def _require_address(endpoint: str) -> None:
+    """Raise ValueError if the host of an endpoint stays unknown, which torch would wait for."""
+    host = endpoint.rpartition(":")[0] or endpoint
+    deadline = time.monotonic() + _UNKNOWN
+    while host:
+        try:
+            socket.getaddrinfo(host.strip("[]"), None)
+            return
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"the host {host!r} of --rdzv-endpoint is unknown ({error.strerror}): name a "
+                    "node that all others reach."
+                ) from error
+            time.sleep(1)
+
+
 def _is_to_fork() -> bool:
     """Return whether processes are forked from this one, and remove its flag."""
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # or forks could not use CUDA
@@ -194,6 +228,7 @@ def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
       read: makes a configuration, a program and its arguments of those of torchrun.
     """
 
+    @functools.wraps(read)
     def forking(arguments: Any) -> Any:
         config, _, _ = read(arguments)
         for name in PRELOADED:
@@ -217,11 +252,15 @@ def _work(script: str, is_module: bool, arguments: list[str]) -> None:
     """Run a program in a forked process, as Python would."""
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
     sys.argv = [script, *arguments]
-    if is_module:
-        runpy.run_module(script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-        runpy.run_path(script, run_name="__main__")
+    try:
+        if is_module:
+            runpy.run_module(script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
+            runpy.run_path(script, run_name="__main__")
+    except Exception:  # which torch would keep for a caller
+        traceback.print_exc()
+        sys.exit(1)
 
 
 def run() -> None:

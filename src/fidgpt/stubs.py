@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
-from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs, without_annotation
+from fidgpt.compose.catalogue import graphs_of, imported, module_with_configs
 from fidgpt.graph import Config, ConfigError, fiddle, hints
 from fidgpt.graph.errors import run_command
 from fidgpt.graph.walk import parts
@@ -321,7 +321,7 @@ def main(arguments: list[str]) -> int:
             stale.append(path)
         if not checks:
             path.write_text(text, encoding="utf-8")
-            print(f"wrote {path}", *without_annotation(imported(name, "a stub")), sep="\n")
+            print(f"wrote {path}")
     if not checks:
         return 0
     for path in stale:

@@ -34,8 +34,8 @@ def entries(cfg: fdl.Buildable) -> dict[str, dict[str, Any]]:
 
 
 def test_names_are_those_that_the_modules_list(base: Index) -> None:
-    assert list(base["configs"]) == [*configs.__all__, "from_hf"]
-    assert list(base["fiddlers"]) == fiddlers.__all__
+    assert list(base["configs"]) == [*configs.__all__, "chat", "from_hf"]
+    assert list(base["fiddlers"]) == [*fiddlers.__all__, "use_distillation"]
     assert base["tags"]["LearningRate"] == {"doc": "Peak learning rate, per step."}
     assert json.loads(json.dumps(base)) == base
     use_text = base["fiddlers"]["use_text"]
@@ -92,7 +92,7 @@ def test_which_components_fit() -> None:
 
     assert fits("optimizer") == {"Adafactor", "Lion", "Muon", "ScheduleFreeAdamW", "adamw"}
     assert fits("precision") == {"BFloat16", "Float16", "Float32", "native_precision"}
-    assert "Attention" in fits("model.norm") and "adamw" not in fits("model.norm")
+    assert "RMSNorm" in fits("model.norm") and not {"adamw", "Attention"} & fits("model.norm")
     assert not fits("model.blocks[0].attention.bias") and not fits("samples.prompts[0]")
     # A protocol asks for its methods.
     assert fits("schedule") == {"Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"}

@@ -4,6 +4,7 @@ import inspect
 import os
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -64,6 +65,44 @@ def test_a_failure_is_a_line_and_a_mistake_is_printed_by_its_process(
     monkeypatch.setattr(launch.torchrun, "main", fails)
     assert launch.main() == expected
     assert capsys.readouterr().err == message
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--nproc-per-node=x"], "Unsupported nproc_per_node value: x"),
+        (["--nproc-per-node=0"], "--nproc-per-node and --monitor-interval must be above 0"),
+        (["--nnodes=0"], "min_nodes must be > 0"),
+        (["--nnodes=a"], "invalid literal for int"),
+        (["--rdzv-backend=none"], "backend 'none' is not registered"),
+        (["--rdzv-conf=join_timeout=soon", "--rdzv-backend=c10d"], "must be whole seconds"),
+        (["--rdzv-endpoint=no.such.host.invalid:1"], "the host 'no.such.host.invalid' of"),
+    ],
+)
+def test_wrong_arguments_are_answered_in_a_line(
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    flags: list[str],
+    message: str,
+) -> None:
+    monkeypatch.setattr(launch, "_UNKNOWN", 0.0)
+    monkeypatch.setattr(launch, "PRELOADED", ())
+    monkeypatch.setattr(sys, "argv", ["launch", *flags, "train.py"])
+    assert launch.main() == app.MISTAKE
+    err = capfd.readouterr().err
+    assert "error: torchrun refuses its arguments: " in err and message in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow(10)
+def test_a_forked_script_that_raises_prints_where(tmp_path: Path) -> None:
+    script = tmp_path / "raises.py"
+    script.write_text("def deep():\n    raise RuntimeError('what went wrong')\n\n\ndeep()\n")
+    command = [sys.executable, "-m", "fidgpt.launch", "--nproc-per-node=1", str(script)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "in deep" in ended.stderr and "RuntimeError: what went wrong" in ended.stderr
+    assert f"error: process 0 of {script} ended with exit status 1." in ended.stderr
 
 
 def test_a_signal_ends_it_as_a_shell_reports(monkeypatch: pytest.MonkeyPatch) -> None:

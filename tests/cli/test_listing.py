@@ -28,11 +28,12 @@ def test_lists(command: Command) -> None:
     status, out, err = command(train.main, "--list=configs")
     assert (status, err) == (0, "")
     assert out.startswith("Configs\n") and "3.5 million parameters" in out
-    listed = [*configs.__all__, "from_hf(directory=...)"]
+    more = ["chat(base=..., learning_rate=None)", "from_hf(directory=...)"]
+    listed = [*configs.__all__, *more]
     assert [row[0] for row in rows(out)] == [f"config:{name}" for name in listed]
     assert command(sweep.main, "--list=configs").out == out
     found = shown(command(train.main, "--list=fiddlers").out)
-    assert len(found) == len(fiddlers.__all__)
+    assert len(found) == len(fiddlers.__all__) + 1  # use_distillation, which takes a graph
     assert found["fiddler:use_gqa(num_kv_heads=2)"][0].startswith("Use grouped-query attention")
     out = command(train.main, "--list=tags", "--config=config:gpt2_124m").out
     assert out.startswith("Tags, as config:gpt2_124m sets them\n")
@@ -51,11 +52,54 @@ def test_parts_and_knobs_at_a_path(command: Command) -> None:
     assert not {"DataError", "Tracker"} & names
     out = command(train.main, "--list=knobs:model.norm").out
     assert rows(out) == [
-        ["model.norm", "Module", "RMSNorm", "normalizes the stream after the last block."],
+        ["model.norm", "TokenwiseModule", "RMSNorm", "normalizes the stream after the last block."],
         ["model.norm.hidden_dim", "int", "256 <- model.hidden_dim", "width of the input."],
         ["model.norm.eps", "float", "1e-05", "added to the mean of squares."],
     ]
     assert len(command(train.main, "--list=knobs").out.splitlines()) > 80
+
+
+@pytest.mark.parametrize(
+    ("place", "fits", "does_not"),
+    [
+        (
+            "model.blocks[0].mlp",
+            "SwiGLU MoE",
+            "Attention Block RoPE Experts Transformer",
+        ),
+        (
+            "model.norm",
+            "RMSNorm OffsetRMSNorm",
+            "LatentAttention Experts Embedding TokenPrediction",
+        ),
+        ("model.unembedding", "Unembedding SwiGLU", "Attention ValueEmbedding SinusoidalPositions"),
+        ("model.embedding.positions", "LearnedPositions SinusoidalPositions", "RoPE RMSNorm GELU"),
+        (
+            "model.blocks[0].attention.query_norm",
+            "RMSNorm WeightlessRMSNorm",
+            "Attention RoPE Block",
+        ),
+    ],
+)
+def test_parts_of_another_kind_do_not_fit(
+    command: Command, place: str, fits: str, does_not: str
+) -> None:
+    names = {*shown(command(train.main, f"--list=parts:{place}").out)}
+    assert {*fits.split()} <= names and not {*does_not.split()} & names
+
+
+@pytest.mark.parametrize(
+    "directive",
+    [
+        "use:model.blocks[0].mlp=Attention(head_dim=16)",
+        "use:model.norm=Block",
+        "use:model.blocks[0].attention_norm=Attention(head_dim=16)",
+        "use:model.blocks[0].mlp=RoPE(head_dim=16)",
+    ],
+)
+def test_a_mixer_is_no_mlp_and_no_norm(command: Command, directive: str) -> None:
+    flags = ("--config=config:debug", f"--config={directive}", "--dry_run")
+    assert "takes TokenwiseModule" in command(train.main, *flags).err
 
 
 def test_lists_follow_the_directives_beside_them(command: Command) -> None:

@@ -167,12 +167,6 @@ def test_a_mistake_shows_its_line_and_piece(text: str, shown: list[str]) -> None
     assert shown[2] in "\n".join(message) and len(message) < 5
 
 
-def test_a_file_of_overrides_that_is_read_as_a_config_names_the_directive() -> None:
-    Path("mine.yaml").write_text("num_steps: 3\n")
-    with pytest.raises(ConfigError, match="overrides is applied by yaml:mine.yaml"):
-        compose(["config_file:mine.yaml"])
-
-
 def test_all_mistakes_are_shown_together_with_those_of_constructors() -> None:
     Path("mine.yaml").write_text(
         "config: debug\nmodel: {hidden_dim: 30}\nnum_step: 3\nseed: x\nnum_steps: 3\n"

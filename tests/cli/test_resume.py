@@ -153,6 +153,9 @@ def test_what_may_not_change_is_refused_by_name(resume: Command, run_directory: 
     done = resume(*flags_of("fiddler:use_prefetch", "tag:SeqLen=16"))
     assert done.status == 2 and "Prefetch" not in done.err
     assert "seq_len cannot change when a run is resumed" in done.err
+    done = resume(*flags_of("fiddler:use_moe"))  # of whose parts the first says all
+    assert done.status == 2 and done.err.count("cannot change when a run is resumed") == 1
+    assert "model.blocks[0].mlp cannot change when a run is resumed: SwiGLU -> MoE." in done.err
     assert files_in(run_directory) == files
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from fidgpt.cli import train
 from fidgpt.optim import Constant, LinearDecay, NoDecay, Phases, Schedule
+from fidgpt.train import precision
 from fidgpt.train.device import machine_named
 from fidgpt.train.estimates.summary_text import (
     Turn,
@@ -233,3 +234,12 @@ def test_whatever_changes_over_a_run_is_drawn(command: Command, tmp_path: Path) 
     assert tables["sequence length"][1:3] == ["1 16 0.5 first step", "20 32 1 from here"]
     shares = ["step share", "1 0.5 first step", "51 1 from here", "100 1 last step"]
     assert tables["share of other"] == shares
+
+
+@pytest.mark.parametrize("gain", [0.5, 2.0])  # of bfloat16 on the machine at hand
+def test_the_format_is_that_of_the_named_hardware(
+    command: Command, monkeypatch: pytest.MonkeyPatch, gain: float
+) -> None:
+    monkeypatch.setattr(precision, "_remembered_gain", lambda num_threads: gain)
+    out = command(train.main, BASE, SUMMARY, "--hardware=h100x8").out
+    assert "8 x cuda, bfloat16, " in out

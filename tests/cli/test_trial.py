@@ -8,10 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fidgpt.cli import app, train
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, find
 from fidgpt.model import Attention, AttentionContext, InitError, LanguageModel
 from fidgpt.runs.building import build_trainer
+
+from .conftest import Command
 
 
 class Elsewhere(nn.Module):
@@ -171,3 +174,19 @@ def test_an_optimizer_that_needs_numbers_is_left_to_the_run() -> None:
     cfg = compose(["config:debug"]).config
     cfg.optimizer = fdl.Partial(Growing)
     build_trainer(cfg)
+
+
+@pytest.mark.parametrize(
+    ("directive", "message"),
+    [
+        ("fiddler:use_text(path=/nowhere.txt)", "/nowhere.txt does not exist"),
+        ("use:data.corpus.tokenizer=TokenizerFile(path=/nowhere.json)", "/nowhere.json"),
+    ],
+)
+def test_a_dry_run_looks_for_what_a_run_would_read(
+    command: Command, directive: str, message: str
+) -> None:
+    flags = ("--config=config:debug", f"--config={directive}", "--dry_run")
+    status, out, err = command(train.main, *flags)
+    assert status == app.MISTAKE and message in err and "Traceback" not in err
+    assert "writes to" not in out

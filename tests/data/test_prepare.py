@@ -510,8 +510,8 @@ def test_damaged_files_are_named(prepared, name, damage, message):
     ("place", "value", "message"),
     [
         (None, "{", "cannot be read"),
-        (None, '{"version": 1}', "missing or wrong entry"),
-        (["version"], 2, "version 2, not 1"),
+        (None, '{"version": 2}', "missing or wrong entry"),
+        (["version"], 3, "version 3, not 2"),
         (["splits", "train", "tokens"], 10**9, "missing or wrong entry"),
     ],
 )

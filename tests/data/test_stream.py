@@ -47,7 +47,8 @@ class Case:
         return stream
 
     def held_out(self, **options: Any) -> data.HeldOut:
-        held_out = data.HeldOut(self.corpus, **{"seq_len": SEQ_LEN, "batch_size": 8} | options)
+        settings: dict[str, Any] = {"seq_len": SEQ_LEN, "batch_size": 8} | options
+        held_out = data.HeldOut(self.corpus, **settings)
         held_out.prepare(show_progress=False)
         return held_out
 

@@ -241,3 +241,103 @@ def test_a_long_text_has_the_ids_of_its_pieces(
         assert sum((encoding.encode(tokenizer, part) for part in parts), array("I")) == whole
         assert encoding.encode(tokenizer, PARAGRAPHS, piece_chars=size) == whole
     assert not encoding.encode(tokenizer, "")
+
+
+def changed(bpe: data.Tokenizer, path: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """The file of a tokenizer, with something else in it."""
+    bpe.save(path)
+    content = json.loads(path.read_text())
+    change(content)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def added(content: str, **options: Any) -> Callable[[dict[str, Any]], object]:
+    token = {"id": 600, "content": content, "single_word": False, "special": False} | options
+    return lambda file: file["added_tokens"].append(
+        {"lstrip": False, "rstrip": False, "normalized": False} | token
+    )
+
+
+def removing(file: dict[str, Any]) -> None:
+    file["pre_tokenizer"]["pretokenizers"].insert(
+        0, {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
+    )
+
+
+CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "lower": (lambda file: file.update(normalizer={"type": "Lowercase"}), "normalizer Lowercase"),
+    "strip": (
+        lambda file: file.update(
+            normalizer={"type": "Strip", "strip_left": True, "strip_right": True}
+        ),
+        "normalizer Strip",
+    ),
+    "replace": (
+        lambda file: file.update(
+            normalizer={"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
+        ),
+        "normalizer Replace",
+    ),
+    "compatible": (lambda file: file.update(normalizer={"type": "NFKC"}), "normalizer NFKC"),
+    "prefix": (
+        lambda file: file["pre_tokenizer"]["pretokenizers"][1].update(add_prefix_space=True),
+        "with add_prefix_space",
+    ),
+    "removed": (removing, "pre-tokenizer Split, which removes"),
+    "added": (added("<tool>", rstrip=True), "added token '<tool>', which strips"),
+    "alphabet": (
+        lambda file: (
+            file["model"].update(merges=[]),
+            file["model"]["vocab"].pop("T"),
+            file["model"]["vocab"].pop("Z"),
+        ),
+        r"no token for 2 bytes such as 0x54, 0x5a",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_files_that_change_texts_are_refused_by_what_changes_them(name, bpe, tmp_path: Path):
+    change, message = CHANGES[name]
+    with pytest.raises(data.DataError, match=f"loses text: its .*{message}"):
+        data.load_tokenizer(changed(bpe, tmp_path / "tokenizer.json", change))
+
+
+def test_dropout_of_merges_is_off(bpe: data.Tokenizer, tmp_path: Path) -> None:
+    def drop(file: dict[str, Any]) -> None:
+        file["model"]["dropout"] = 0.5
+
+    loaded = data.load_tokenizer(changed(bpe, tmp_path / "tokenizer.json", drop))
+    text = "def __init__(self) -> None:\n" * 20
+    assert loaded.encode(text) == bpe.encode(text)
+
+
+def test_an_added_token_that_strips_nothing_is_kept(bpe: data.Tokenizer, tmp_path: Path) -> None:
+    loaded = data.load_tokenizer(changed(bpe, tmp_path / "tokenizer.json", added("<tool>")))
+    assert loaded.decode(loaded.encode("a <tool> b")) == "a <tool> b"
+
+
+def test_bytes_are_those_of_the_source_where_characters_are_composed(
+    bpe: data.Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = changed(
+        bpe, tmp_path / "tokenizer.json", lambda file: file.update(normalizer={"type": "NFC"})
+    )
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"{number}.txt").write_text(f"cafe\u0301 {number} " * 20, encoding="utf-8")
+    corpus = data.Corpus(
+        source=data.TextFiles(folder),
+        tokenizer=data.TokenizerFile(path),
+        validation_fraction=0.2,
+        cache_dir=tmp_path / "cache",
+    )
+    prepared = corpus.prepare(show_progress=False)
+    split = prepared.validation
+    tokens = split.read(np.array([0]), length=split.num_tokens).tokens
+    written = prepared.tokenizer.token_bytes()
+    assert sum(written[token] for token in tokens[0].tolist()) < split.num_bytes
+    assert prepared.token_bytes[tokens].sum().item() == pytest.approx(split.num_bytes)
+    assert "composes characters" in capsys.readouterr().err

@@ -10,7 +10,7 @@ import fiddle as fdl
 import pytest
 import torch
 
-from fidgpt.graph import ConfigErrors, bind, build, check
+from fidgpt.graph import ConfigErrors, bind, build, check, fingerprint
 from fidgpt.graph.formulas import make_formula
 from fidgpt.graph.hints import missing_methods
 
@@ -340,3 +340,35 @@ CALL = "\n  Reader: Reads a line.\n  It is called as read(line, *, strict=False)
 )
 def test_the_methods_that_are_missing(value: Any, hint: Any, lines: str) -> None:
     assert missing_methods(value, hint) == lines
+
+
+def takes_any(**parts: Any) -> Any:
+    return parts
+
+
+@pytest.mark.parametrize("in_lists", [False, True])
+def test_a_factory_in_two_places_is_refused_as_on_the_command_line(in_lists: bool) -> None:
+    made = fdl.ArgFactory(Part, width=3)
+    held = [made] if in_lists else made
+    cfg = fdl.Config(takes_any, both=fdl.Partial(takes_any, first=held, second=held))
+    (message,) = mistakes(cfg)
+    assert message.startswith("both.first and both.second hold one ArgFactory of Part, which crea")
+
+
+def remember(items: list[int] = [], *, names: Any = None, **others: Any) -> Any:  # noqa: B006
+    items.append(len(items))
+    return items, names, others
+
+
+def test_what_is_built_holds_no_container_of_the_config_or_of_a_signature() -> None:
+    names = {"a"}
+    cfg = fdl.Config(remember, names=names, nested=[{1}, {"deep": {2}}], again=names)
+    plain = fdl.Config(remember)
+    before = fingerprint(plain)
+    items, built, others = build(cfg)
+    assert (items, built) == ([0], {"a"}) and others["again"] is built
+    built.add("b")
+    others["nested"][0].add(3)
+    others["nested"][1]["deep"].add(4)
+    assert cfg.names == {"a"} and cfg.nested == [{1}, {"deep": {2}}]
+    assert build(plain)[0] == [0] and fingerprint(plain) == before

@@ -279,7 +279,12 @@ def read(text: str) -> Any:
         ("omegaconf", "a: " + "[" * 50_000, "nesting deeper than 10,000 levels"),
         ("core", "a: &a 1\nb: *a", "line 1: an alias of this value has no meaning"),
         ("core", "a: {<<: {b: 1}}", "<< has no meaning in a config file"),
-        ("core", "[1]: 2", "a key must be a string"),
+        ("core", "[1]: 2", "a key must be a string, and not a list"),
+        (
+            "core",
+            "a: {{b: 1}}",
+            "a key must be a string, and not a mapping, as doubled braces make",
+        ),
         ("core", "a: !!binary aGk=", "is refused"),
         ("core", "a: " + "9" * 9000, "is too large a number"),
         ("core", "a: 1e999", "is too large a number"),

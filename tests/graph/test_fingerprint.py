@@ -9,7 +9,7 @@ import fiddle as fdl
 import pytest
 from forked import Python, python_path
 
-from fidgpt.graph import ConfigError, bind, clone, drawing, dump, equal, fingerprint, load
+from fidgpt.graph import ConfigError, bind, clone, dump, equal, fingerprint, load
 from fidgpt.graph.formulas import make_formula
 
 from . import parts
@@ -119,9 +119,8 @@ text = [fingerprint(whole_graph()), dump(whole_graph()), draw(base()).source]
 
 @pytest.mark.slow
 def test_it_the_file_and_the_drawing_are_the_same_in_every_process(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(drawing, "_chips", {})  # colors of what was drawn before
     here: dict[str, Any] = {}
     exec(SCRIPT, here)
     (tmp_path / "script.py").write_text(f"{SCRIPT}\nprint(text)")

@@ -120,34 +120,6 @@ class Fresh:
     square: Square | None = None
 
 
-@pytest.mark.parametrize(
-    ("path", "remedy"),
-    [
-        ("names[0]", "Its default is in the code: set it whole, set:names=..."),
-        ("numbers[0]", "Its default is in the code: set it whole, set:numbers=..."),
-        ("square.width", "Set a component there first, use:square=..."),
-    ],
-)
-def test_inside_a_default_that_has_no_places(path: str, remedy: str) -> None:
-    assert message_of(lambda: find_parameter(fdl.Config(Fresh), path)).endswith(remedy)
-
-
-@pytest.mark.parametrize(
-    ("path", "remedy"),
-    [
-        ("child.0.width", "Write an item as [0]."),
-        ("child[name].width", "Write an entry of a dict as ['name'] or .name."),
-        ("child/width", "Join steps with dots."),
-        ("child[0]width", "A dot is missing."),
-        ("child.", "A name must follow."),
-        ("**", "Write any depth as **.name, with a name after it."),
-        ("child.*", "Write all items as [*], all depths as **.name."),
-    ],
-)
-def test_a_malformed_path_has_a_remedy(path: str, remedy: str) -> None:
-    assert message_of(lambda: parse_path(path)).endswith(f". {remedy}")
-
-
 def test_every_node_once_and_parents_first() -> None:
     shared = fdl.Config(Part, width=1)
     cfg = fdl.Config(pair, [shared, {"a": (shared,)}], fdl.Config(Part, 1, child=shared))

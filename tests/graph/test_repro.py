@@ -16,7 +16,7 @@ from fidgpt.graph.reproduce import Repro, nearest, repro
 from fidgpt.graph.spelling import spell
 from fidgpt.late import exports
 
-from .parts import Color, Outer, Part, Width
+from .parts import Color, Part, Width
 
 PARTS = {n: one for room in (model, optim, train, data) for n, one in exports(room).items()}
 PARTS["LayerNorm"] = nn.LayerNorm
@@ -167,23 +167,6 @@ def test_what_is_known_and_makes_another_graph_is_completed() -> None:
 )
 def test_texts_of_values(value: Any, hint: Any, text: str | None) -> None:
     assert spell(value, hint) == text
-
-
-def test_a_tag_that_several_nodes_set_is_one_directive() -> None:
-    def two(width: int) -> fdl.Config[Outer]:
-        return fdl.Config(Outer, child=[fdl.Config(Part, Width.new(width)) for _ in range(2)])
-
-    def mine(directives: Sequence[str]) -> Any:
-        root = two(1)
-        for directive in directives[1:]:
-            kind, _, rest = directive.partition(":")
-            left, _, right = rest.partition("=")
-            assert (kind, left) == ("tag", "Width")
-            set_text(root, Width, right)
-        return root
-
-    done = repro(two(7), ["config:two"], compose=mine)
-    assert done == Repro(["config:two", "tag:Width=7"], [], True)
 
 
 def test_parameters_of_a_new_node_are_no_error() -> None:

@@ -23,6 +23,7 @@ from fidgpt.interop.hugging_face.hub import Member, differences, fitting_member
 from fidgpt.interop.hugging_face.settings import FAMILIES
 from fidgpt.model import AttentionContext, LanguageModel, generation, padded
 
+from .more_recipes import MORE_RECIPES
 from .recipes import RECIPES, Recipe
 
 pytestmark = pytest.mark.xdist_group("transformers")  # whose import takes seconds
@@ -205,7 +206,8 @@ def tensors_in(directory: Path) -> dict[str, Tensor]:
 
 
 def test_every_family_has_a_recipe():
-    assert {recipe.family for recipe in RECIPES.values()} == {one.model_type for one in FAMILIES}
+    recipes = [*RECIPES.values(), *MORE_RECIPES.values()]
+    assert {recipe.family for recipe in recipes} == {one.model_type for one in FAMILIES}
 
 
 def modeled(cfg: fdl.Config) -> lm.LanguageModel:

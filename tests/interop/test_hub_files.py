@@ -244,6 +244,34 @@ def test_adapters_of_experts_are_added_to_their_weights(name, published, hub, bu
     torch.testing.assert_close(plain(tokens), model(tokens), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.xdist_group("transformers")
+@pytest.mark.parametrize("name", ["mixtral_8x7b", "qwen3_30b_a3b", "deepseek_v3", "gpt_oss_20b"])
+def test_experts_in_one_tensor_are_read_as_single_ones(name, published, hub, build, load, tmp_path):
+    """As transformers 5 saves them by `save_original_format=False`."""
+    from transformers import AutoModelForCausalLM
+
+    sizes = {"kv_lora_rank": 12, "q_lora_rank": 20, "n_routed_experts": 16}
+    sizes |= {"num_key_value_heads": 4, "num_hidden_layers": 4}
+    further = sizes if name == "deepseek_v3" else {}
+    path = hub(**published[name] | SMALL | further)
+    model = build(from_hf(str(path)))
+    (path / "config.json").unlink()
+    save_hf(model, path / "single", seq_len=16)
+    theirs = AutoModelForCausalLM.from_pretrained(path / "single")
+    theirs.save_pretrained(path / "fused", save_original_format=False)
+    assert any(name.endswith("gate_up_proj") for name in TensorFiles(path / "fused").shapes)
+    assert equal(load(path / "fused"), model)
+
+
+def test_a_tied_table_is_read_under_either_name(directory, load):
+    model = load(directory)
+    change(
+        directory,
+        lambda tensors: tensors.update({"lm_head.weight": tensors.pop("transformer.wte.weight")}),
+    )
+    assert equal(load(directory), model)
+
+
 def test_the_further_prediction_of_deepseek_v3_is_left_out(published, hub, build, load):
     sizes = {"kv_lora_rank": 12, "q_lora_rank": 20, "n_routed_experts": 16, "num_hidden_layers": 4}
     sizes = SMALL | sizes | {"num_key_value_heads": 4}

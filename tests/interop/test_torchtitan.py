@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import fiddle as fdl
 import pytest
 
 from fidgpt import model, optim
@@ -95,7 +96,112 @@ def test_the_rate_is_that_of_torchtitan() -> None:
     schedule: Any = graph_of(read_torchtitan(text)).schedule
     assert (schedule.warmup, schedule.decay) == (2, 4)
     rest: Any = graph_of(read_torchtitan(text.replace(", decay_ratio = 0.4", ""))).schedule
-    assert rest.decay is None  # all steps after the warm-up
+    assert rest.decay == 8  # all steps after the warm-up
+
+
+def rate_of_torchtitan(step: int, *, steps: int, warmup: int, decay: int, floor: float) -> float:
+    """Return the factor of a step, as torchtitan/components/lr_scheduler.py defines it."""
+    stable = steps + 1 - decay  # with a step at the end that no run takes
+    if step < warmup:
+        return (step + 1) / warmup
+    if step < stable:
+        return 1.0
+    return floor + (1 - floor) * (1 - (step + 1 - stable) / decay)
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "ratio", "decay"),
+    [(10, 2, None, 8), (100, 10, 0.3, 30), (7, 0, None, 7), (20, 15, 0.5, 5), (5, 5, None, 0)],
+)
+@pytest.mark.parametrize("floor", [0.0, 0.1])
+def test_the_rate_of_each_step_is_that_of_torchtitan(
+    steps: int, warmup: int, ratio: float | None, decay: int, floor: float
+) -> None:
+    text = f"model = {{name = 'llama3'}}\ntraining = {{steps = {steps}}}\n[lr_scheduler]\n"
+    text += f"warmup_steps = {warmup}\nmin_lr_factor = {floor}\n"
+    text += "" if ratio is None else f"decay_ratio = {ratio}\n"
+    schedule = fdl.build(graph_of(read_torchtitan(text)).schedule)
+    shape = {"steps": steps, "warmup": warmup, "decay": decay, "floor": floor}
+    expected = [rate_of_torchtitan(step, **shape) for step in range(steps)]
+    assert [schedule(step) for step in range(steps)] == pytest.approx(expected)
+
+
+def test_the_published_example_of_ten_steps() -> None:
+    text = "model = {name = 'llama3'}\ntraining = {steps = 10}\nlr_scheduler = {warmup_steps = 2}"
+    schedule = fdl.build(graph_of(read_torchtitan(text)).schedule)
+    rates = [0.5, 1, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125]
+    assert [schedule(step) for step in range(10)] == rates
+
+
+# Parameters with embeddings and without, of torchtitan/models/*/__init__.py, and whether tied.
+@pytest.mark.parametrize(
+    ("name", "flavor", "sizes"),
+    [
+        ("llama3", "debugmodel", {"hidden_dim": 256, "num_layers": 6, "vocab_size": 2048}),
+        ("llama3", "1B", {"hidden_dim": 2048, "num_layers": 16, "vocab_size": 128_256}),
+        ("llama3", "3B", {"hidden_dim": 3072, "num_layers": 28, "vocab_size": 128_256}),
+        ("llama3", "8B_flex", {"hidden_dim": 4096, "num_layers": 32, "vocab_size": 128_256}),
+        ("llama3", "405B", {"hidden_dim": 16_384, "num_layers": 126, "vocab_size": 128_256}),
+    ],
+)
+def test_all_flavors_of_llama_3_scale_rope(name: str, flavor: str, sizes: dict[str, int]) -> None:
+    """As in RoPE.Config(scaling="llama"), whose factors are 8, 1, 4 and 8192."""
+    cfg = graph_of(read_torchtitan(f"[model]\nname = '{name}'\nflavor = '{flavor}'"))
+    found = {"hidden_dim": cfg.model.hidden_dim, "num_layers": cfg.model.num_layers}
+    assert found | {"vocab_size": cfg.vocab_size} == sizes
+    scaling = fdl.build(cfg.model.blocks[0].attention.rope.scaling)
+    assert isinstance(scaling, model.Llama3Scaling)
+    assert vars(scaling) == vars(model.Llama3Scaling(factor=8.0, original_seq_len=8192))
+    is_tied = cfg.model.embedding.weight is cfg.model.unembedding.weight
+    assert is_tied == (flavor in ("1B", "3B"))
+
+
+@pytest.mark.parametrize(
+    ("name", "flavor", "heads", "experts"),
+    [
+        ("qwen3", "debugmodel_moe", 16, (64, 8)),
+        ("qwen3", "30B-A3B", 32, (128, 8)),
+        ("deepseek_v3", "debugmodel", 16, (8, 3)),
+        ("gpt_oss", "debugmodel", 64, (8, 4)),
+        ("gpt_oss", "20b", 64, (32, 4)),
+    ],
+)
+def test_mixtures_balance_by_a_bias_and_no_loss(
+    name: str, flavor: str, heads: int, experts: tuple[int, int]
+) -> None:
+    """As MoE.Config.load_balance_coeff = 1e-3 and no auxiliary loss."""
+    cfg = graph_of(read_torchtitan(f"[model]\nname = '{name}'\nflavor = '{flavor}'"))
+    for block in cfg.model.blocks:
+        assert block.attention.num_heads == heads
+        assert (block.mlp.num_experts, fdl.build(block.mlp.router.top_k)) == experts
+        assert block.mlp.balancing == [] and block.mlp.router.selection_bias.rate == 1e-3
+
+
+def test_files_of_2024_have_these_entries_elsewhere() -> None:
+    mapped = read_torchtitan(
+        """
+        [model]
+        name = "llama3"
+        flavor = "8B"
+        [training]
+        batch_size = 1
+        seq_len = 8192
+        warmup_steps = 200
+        steps = 1000
+        data_parallel_degree = 4
+        tensor_parallel_degree = 2
+        compile = true
+        enable_float8_linear = true
+        [experimental]
+        context_parallel_degree = 2
+        pipeline_parallel_degree = 1
+        """
+    )
+    assert listed(mapped) == {"optimizer.weight_decay", "activation_checkpoint.mode"}
+    cfg = graph_of(mapped)
+    mesh = cfg.parallel.mesh
+    assert (mesh.shard, mesh.context, mesh.tensor, cfg.schedule.warmup) == (4, 2, 2, 200)
+    assert cfg.model.compile is not None and cfg.model.float8 is not None
 
 
 def test_defaults_are_those_of_torchtitan_and_the_rest_is_listed() -> None:
@@ -124,6 +230,10 @@ def test_defaults_are_those_of_torchtitan_and_the_rest_is_listed() -> None:
         *("parallelism.expert_parallel_degree", "brand_new.deep"),
     }
     cfg = graph_of(mapped)
+    assert (cfg.parallel.mesh.replicate, cfg.parallel.mesh.expert) == (2, 1)
+    mixture = "[model]\nname = 'qwen3'\nflavor = '30B-A3B'\n"
+    mixture += "[parallelism]\ndata_parallel_shard_degree = 4\nexpert_parallel_degree = 4"
+    assert graph_of(read_torchtitan(mixture)).parallel.mesh.expert == 4
     assert (cfg.batch_size, cfg.micro_batch_size, cfg.num_steps) == (16, 8, 10_000)
     assert (cfg.model.hidden_dim, cfg.model.num_layers, cfg.vocab_size) == (256, 6, 2048)
     assert (cfg.optimizer.lr, cfg.max_grad_norm, cfg.checkpoints.every) == (8e-4, 1.0, None)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -197,7 +197,7 @@ def test_shared_parameters_are_named_once_with_their_other_names() -> None:
     module.unembedding = lm.Unembedding(lm.token_table(vocab_size=1000, hidden_dim=HIDDEN))
     assert cost.shared_parameters(module) == {}
     for block in module.blocks:
-        block.attention_norm = module.norm
+        block.attention_norm = cast(nn.Module, module.norm)
     names = [f"blocks.{i}.attention_norm" for i in range(LAYERS)] + ["norm"]
     assert cost.shared_parameters(module) == {
         f"{names[0]}.{kind}": [f"{name}.{kind}" for name in names[1:]]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from forked import run_program
 from jaxtyping import Float, Int
 from small_models import CPU, drawn, filled, make_model
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from fidgpt import model as lm
 from fidgpt.model.generation import (
+    Draft,
     Sampling,
     UntilString,
     generate,
@@ -204,6 +206,60 @@ def test_a_layer_that_remembers_nothing_reads_the_text_anew(model):
     assert list(generate(model, [1, 2, 3], num_tokens=8, context=6, temperature=0.0)) == expected
 
 
+class Shift(nn.Module):
+    """Adds the vector of an earlier token, from no cache."""
+
+    def __init__(self, part: nn.Module, by: int) -> None:
+        super().__init__()
+        self.part, self.by = part, by
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.part(x)
+        return out + 3 * F.pad(out, (0, 0, self.by, 0))[:, : x.shape[1]]
+
+
+class Declared(Shift):
+    READS = ("past",)
+
+
+class ShiftedTokens(lm.Embedding):
+    """Adds the vector of the token before."""
+
+    def forward(self, tokens: Tensor, ctx: lm.AttentionContext | None = None) -> Tensor:
+        x = super().forward(tokens, ctx)
+        return x + 3 * F.pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+class ShiftingBlock(lm.Block):
+    """Keeps keys in the cache, and looks back beside it."""
+
+    def forward(self, x: Tensor, ctx: lm.AttentionContext | None = None) -> Tensor:
+        return super().forward(x + 3 * F.pad(x, (0, 0, 1, 0))[:, :-1], ctx)
+
+
+@pytest.mark.parametrize("place", ["mlp", "far", "norm", "last norm", "embedding", "block"])
+def test_what_looks_back_without_the_cache_reads_the_text_anew(model, place):
+    block = model.blocks[0]
+    if place == "mlp":
+        block.mlp = Declared(block.mlp, 1)
+    elif place == "far":  # begins to matter after several tokens
+        block.mlp = Shift(block.mlp, 6)
+    elif place == "norm":
+        block.attention_norm = Shift(block.attention_norm, 1)
+    elif place == "last norm":
+        model.norm = Shift(model.norm, 2)
+    elif place == "embedding":
+        model.embedding.__class__ = ShiftedTokens
+    else:
+        block.__class__ = ShiftingBlock
+    expected = by_argmax(model, [1, 2, 3, 4, 5], num_tokens=12, context=99)
+    assert len(set(expected)) > 1
+    options = {"num_tokens": 12, "context": 99, "temperature": 0.0}
+    assert list(generate(model, [1, 2, 3, 4, 5], **options)) == expected
+    draft = Draft(model, context=99, num_tokens=3)
+    assert list(generate(model, [1, 2, 3, 4, 5], **options, draft=draft)) == expected
+
+
 LOGITS = torch.tensor([[0.5, 0.1, 0.3, 0.1], [0.05, 0.05, 0.2, 0.7]]).log()
 TOKENS = torch.tensor([[0, 0, 2], [1, 3, 2]])
 
@@ -368,6 +424,7 @@ PROGRAM = """
 from functools import partial
 
 import torch
+import torch.nn.functional as F
 from fidgpt.model import ALiBi, Attention, LearnedPositions, RoPE
 from fidgpt.model.cache import StaticCache
 from fidgpt.model.generation import next_logits, write

@@ -7,8 +7,8 @@ import torch
 from small_models import drawn
 
 from fidgpt import model as lm
+from fidgpt.model import LinearScaling, Llama3Scaling, NTKScaling, RoPEScaling, YaRN
 from fidgpt.model.embedding import ValueEmbedding
-from fidgpt.model.positions import LinearScaling, Llama3Scaling, NTKScaling, RoPEScaling, YaRN
 
 X = 100 * drawn(2, 3, 4)
 

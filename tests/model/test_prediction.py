@@ -58,7 +58,7 @@ def by_hand(model: lm.MultiTokenTransformer, document: Tensor) -> list[Tensor]:
         vectors = model.embedding.weight[document[ahead:]][None]
         joined = [part.hidden_norm(known[:, :count]), part.token_norm(vectors)]
         known = part.norm(part.block(part.project(torch.cat(joined, dim=-1)), None))
-        logits = (known @ model.unembedding.weight.T)[0, :-1]
+        logits = (known @ torch.as_tensor(model.unembedding.weight).T)[0, :-1]
         losses.append(F.cross_entropy(logits, document[ahead + 1 :], reduction="none"))
     return losses
 

@@ -157,10 +157,9 @@ def test_importance_is_the_share_of_the_variance(tmp_path: Path) -> None:
         tmp_path / "sweep", axes, lambda v: by_rate(v) + 0.1 * (v["WeightDecay"] == "0.1")
     )
     shares = shares_of(sweep)
-    # Of 12 points: 8 * (0.04 + 0.04 + 0) / 3 by the rate, 12 * 0.0025 by the decay, none by seeds,
-    # which take one of the 11 degrees of freedom.
-    between, rest = 4 * 0.08, 12 * 0.0025
-    assert shares["LearningRate"] == pytest.approx(1 - (rest / 8) / ((between + rest) / 10))
+    between, rest = 4 * 0.08, 12 * 0.0025  # squares of the 12 points by their rate and decay
+    assert shares["LearningRate"] == pytest.approx(between / (between + rest))
+    assert shares["WeightDecay"] == pytest.approx(rest / (between + rest))
     assert list(shares) == ["LearningRate", "WeightDecay", "seed"]
     assert shares["seed"] == 0.0
     first, *others = rows_of(sweep)
@@ -168,6 +167,21 @@ def test_importance_is_the_share_of_the_variance(tmp_path: Path) -> None:
     write_rows(sweep / "table.jsonl", [first, *others])
     shares = shares_of(sweep)
     assert shares["seed"] is None and shares["LearningRate"] is not None
+
+
+def test_an_axis_that_is_better_in_all_pairs_matters(tmp_path: Path) -> None:
+    """However small its effect, and however much that depends on the other axes."""
+    gaps = {"0.0001": 0.001, "0.001": 0.002, "0.01": 0.009}
+    axes = {"LearningRate": list(gaps), "WeightDecay": ["0", "0.1"]}
+    sweep = write_sweep(
+        tmp_path / "sweep",
+        axes,
+        lambda v: by_rate(v) - gaps[v["LearningRate"]] * (v["WeightDecay"] == "0.1"),
+    )
+    assert importance_table(read_report(sweep))[1] == [
+        ["LearningRate", "100%"],
+        ["WeightDecay", "<1%"],
+    ]
 
 
 def test_importance_of_two_axes_is_what_they_explain_together(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """What follows from the facts of an axis: an axis of a user's own, and those that are to come."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,9 @@ import toy_axis
 from forked import Python
 from toy_axis import UnitsMesh, UnitsParallel
 
-from fidgpt.parallel import Axis, Mesh, MeshParallel, Weights, axis_size
+from fidgpt.parallel import Mesh, MeshParallel
+from fidgpt.parallel.experts import EXPERT
+from fidgpt.parallel.pipeline import PIPELINE
 from fidgpt.parallel.places import is_first_of, place_on
 
 
@@ -51,35 +52,27 @@ def test_an_axis_of_ones_own_has_a_size_and_needs_a_part() -> None:
     assert MeshParallel(mesh, others={"units": UnitsParallel()}).planned_size == 8
 
 
-PIPELINE = Axis(name="pipeline", weights=Weights.PARTS)
-EXPERT = Axis(name="expert", weights=Weights.PARTS, borrows=("shard", "context"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Large(Mesh):
-    """A mesh with the axes of mixtures and of deep models."""
-
-    pipeline: int = axis_size(PIPELINE)
-    expert: int = axis_size(EXPERT)
-
-
 def test_experts_borrow_the_processes_of_other_axes() -> None:
-    mesh = Large(replicate=2, shard=4, context=2, tensor=2, expert=4)
+    mesh = Mesh(replicate=2, shard=4, context=2, tensor=2, expert=4)
     assert mesh.size == 32 and mesh.data_size == 8 and mesh.num_shards == 8
     grid = {axis.name: size for axis, size in mesh.grid(EXPERT).items()}
     left = "shard x context / expert"
-    assert grid == {"replicate": 2, left: 2, "expert": 4, "tensor": 2, "pipeline": 1}
+    assert grid == {"pipeline": 1, "replicate": 2, left: 2, "expert": 4, "tensor": 2}
     assert mesh.splits_tokens(EXPERT) and not mesh.splits_tokens(PIPELINE)
     with pytest.raises(ValueError, match="expert=3 must divide the 8 processes of shard x context"):
-        Large(shard=4, context=2, expert=3)
+        Mesh(shard=4, context=2, expert=3)
 
 
-@pytest.mark.parametrize(("divided", "num_shards"), [(None, 1), ("expert", 4), ("pipeline", 2)])
-def test_one_process_counts_each_shard_of_a_weight(divided: str | None, num_shards: int) -> None:
-    mesh = Large(replicate=2, shard=2, context=2, tensor=2, pipeline=2, expert=4)
-    firsts = [rank for rank in range(mesh.size) if is_first_of(mesh, divided, False, rank)]
+@pytest.mark.parametrize(("divided", "num_shards"), [("", 1), ("expert", 4), ("pipeline", 2)])
+def test_one_process_counts_each_shard_of_a_weight(divided: str, num_shards: int) -> None:
+    mesh = Mesh(replicate=2, shard=2, context=2, tensor=2, pipeline=2, expert=4)
+    firsts = [
+        rank for rank in range(mesh.size) if is_first_of(mesh, frozenset({divided}), False, rank)
+    ]
     assert len(firsts) == num_shards
     for axis in [axis for axis in mesh.axes() if axis.name == divided]:
         assert {place_on(mesh.grid(axis), [axis], rank) for rank in firsts} == {*range(num_shards)}
-    sharded = [rank for rank in range(mesh.size) if is_first_of(mesh, divided, True, rank)]
+    sharded = [
+        rank for rank in range(mesh.size) if is_first_of(mesh, frozenset({divided}), True, rank)
+    ]
     assert len(sharded) == (num_shards * 4 if divided != "expert" else 4)

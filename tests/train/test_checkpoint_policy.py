@@ -217,6 +217,43 @@ def test_a_damaged_copy_is_refused(tmp_path: Path, storage: Any) -> None:
         checkpoints().restore(tmp_path / "new", **parts())
 
 
+@pytest.mark.parametrize("step", [None, 3])
+def test_where_the_newest_copy_is_damaged_the_good_one_is_named(
+    tmp_path: Path, storage: Any, step: int | None
+) -> None:
+    save(checkpoints(keep=[KeepEvery(every=1)]), tmp_path / "old", 1, 2, 3)
+    for damaged in (2, 3):
+        storage.pipe(f"/bucket/run/step_{damaged:08d}/model.safetensors", b"other")
+    run, saver = tmp_path / "new", checkpoints()
+    run.mkdir()
+    saver.fetch(run, step=step)
+    with pytest.raises(CheckpointError, match=r"The newest good checkpoint is step 1: .*_step=1"):
+        saver.restore(run, step=step, **parts())
+    assert saver.restore(run, step=1, **parts()) == (1, {})
+
+
+def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for run in (first, second):
+        run.mkdir()
+        (run / "run_id.txt").write_text(f"{run.name}\n")
+        save(Checkpoints(every=1, keep_last=1), run, 1)
+    shutil.copytree(first / "checkpoints/step_00000001", second / "checkpoints/step_00000002")
+    shutil.rmtree(second / "checkpoints/step_00000001")
+    (second / "checkpoints/step_00000002").rename(second / "checkpoints/step_00000001")
+    with pytest.raises(CheckpointError, match="was saved by another run than that of .*second"):
+        Checkpoints(every=1, keep_last=1).restore(second, **parts())
+    (second / "run_id.txt").write_text("first\n")  # moved, and not another
+    assert Checkpoints(every=1, keep_last=1).restore(second, **parts()) == (1, {})
+
+
+def test_a_good_copy_replaces_a_damaged_original(tmp_path: Path) -> None:
+    save(checkpoints(), tmp_path, 1)
+    (tmp_path / "checkpoints/step_00000001/model.safetensors").write_bytes(b"other")
+    checkpoints().fetch(tmp_path, step=None)
+    assert checkpoints().restore(tmp_path, **parts()) == (1, {})
+
+
 @pytest.mark.parametrize("by", ["the next checkpoint", "the end of the run"])
 def test_a_failed_copy_is_reported_and_retried(
     by: str,

@@ -28,7 +28,8 @@ from fidgpt.train.estimates.summary_text import summary_text
 
 def test_an_axis_takes_the_processes_that_are_left() -> None:
     mesh = Mesh(replicate=-1, shard=2, tensor=4).over(48)
-    assert mesh.sizes == {"replicate": 6, "shard": 2, "context": 1, "tensor": 4}
+    sizes = {name: size for name, size in mesh.sizes.items() if size > 1}
+    assert sizes == {"replicate": 6, "shard": 2, "tensor": 4}
     assert (mesh.size, mesh.data_size) == (48, 12)
     assert Mesh().over(1) == Mesh()
 
@@ -39,6 +40,7 @@ def test_an_axis_takes_the_processes_that_are_left() -> None:
         (Mesh(shard=2, tensor=2), 6, "shard=2, tensor=2 takes 4 processes, and the run has 6"),
         (Mesh(shard=-1, tensor=4), 6, "takes a multiple of 4 processes, and the run has 6"),
         (Mesh(), 2, "the mesh of size 1 takes 1 processes, and the run has 2"),
+        (Mesh(shard=-1, expert=4), 6, "expert=4 must divide the 6 .*: choose one of 1, 2, 3, 6,"),
     ],
 )
 def test_processes_fill_a_mesh(mesh: Mesh, world_size: int, message: str) -> None:
@@ -51,6 +53,8 @@ def test_sizes_are_sizes() -> None:
         Mesh(tensor=0)
     with pytest.raises(ValueError, match="shard=-1 and tensor=-1 cannot both"):
         Mesh(shard=-1, tensor=-1)
+    with pytest.raises(ValueError, match="expert=-1 takes no processes that are left, but those"):
+        Mesh(shard=2, expert=-1)
 
 
 def test_sizes_are_tags_that_a_resumed_run_may_change(cfg: fdl.Config) -> None:
@@ -88,6 +92,7 @@ def test_processes_that_do_not_fill_the_mesh_are_refused(
     [
         ({"tensor": 3}, "tensor=3 .* 4 of blocks.*.attention.query.* such as 2, 4,"),
         ({"tensor": 8}, "tensor=8 processes cannot share"),
+        ({"shard": 2, "expert": 2}, "expert=2 .* the model has none .* fiddler:use_moe"),
         ({"tensor": 2, "context": 8}, "seq_len=24 cannot be split evenly over the 16 processes"),
     ],
 )
@@ -99,6 +104,20 @@ def test_sizes_that_do_not_divide_the_model_are_refused(
     fiddlers.use_sequence_parallel(cfg)
     fiddlers.use_mesh(cfg, **sizes)
     with pytest.raises(ConfigError, match=message):
+        build_trainer(cfg)
+
+
+def test_experts_that_processes_cannot_share_evenly_are_refused(cfg: fdl.Config) -> None:
+    fiddlers.use_moe(cfg, num_experts=6)
+    cfg.batch_size = 4
+    fiddlers.use_mesh(cfg, shard=4, expert=4)
+    message = r"expert=4 .* num_experts=6 of blocks\.0\.mlp\.experts .* of 1, 2, or another"
+    with pytest.raises(ConfigError, match=message):
+        build_trainer(cfg)
+    fiddlers.use_mesh(cfg, expert=3)
+    with pytest.raises(
+        ConfigError, match="expert=3 must divide the 4 processes of shard x context"
+    ):
         build_trainer(cfg)
 
 
@@ -119,7 +138,7 @@ def test_a_mesh_of_one_process_computes_as_without_a_mesh(cfg: fdl.Config) -> No
     alone, row = made(cfg)
     assert [type(one) for one in alone.modules()] == [type(one) for one in plain.modules()]
     assert not any(one._forward_hooks or one._forward_pre_hooks for one in alone.modules())
-    assert not any("shard" in vars(one) for one in alone.parameters())
+    assert not any("shards" in vars(one) for one in alone.parameters())
     assert not torch.distributed.is_initialized()
     assert (row["loss"], row["grad_norm"]) == (expected["loss"], expected["grad_norm"])
 

@@ -131,6 +131,21 @@ def test_each_node_names_the_process_that_died_and_the_job_resumes(
     assert job.rows() == undisturbed
 
 
+def test_a_process_of_a_pipeline_dies_and_the_job_resumes(tmp_path: Path) -> None:
+    flags = (
+        "--config=fiddler:use_mesh(pipeline=2)",
+        *("--config=set:checkpoints.every=2", "--config=set:micro_batch_size=1"),
+    )
+    whole, job = Job(tmp_path / "whole"), Job(tmp_path / "job", dies=True)
+    assert whole.start(*flags).wait(300) == 0, whole.output(0) + whole.output(1)
+    assert job.start(*flags, restarts=0).wait(300) != 0
+    outputs = job.output(0) + job.output(1)  # with what the launchers say of each other
+    assert len(re.findall(r"error: process 1 of 2 \(.*\) is gone: killed or stopped", outputs)) == 1
+    assert outputs.count("ended with SIGKILL") == 1
+    assert job.start(*flags, restarts=0).wait(300) == 0, job.output(0) + job.output(1)
+    assert job.rows() == whole.rows()
+
+
 def test_a_job_saves_before_its_time_limit_and_returns_to_the_queue(
     tmp_path: Path, undisturbed: list[dict[str, object]]
 ) -> None:

@@ -127,6 +127,26 @@ def test_a_parameter_without_a_gradient_is_named(capfd: Any) -> None:
         preflight.check_components(trainer)
 
 
+@pytest.mark.parametrize(
+    "part",
+    [
+        fdl.ArgFactory(nn.Softmax, dim=1),
+        fdl.ArgFactory(nn.LayerNorm, [32, 32]),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("place", ["mlp", "attention_norm"])
+def test_a_module_of_torch_that_mixes_tokens_is_no_mlp_and_no_norm(part: Any, place: str) -> None:
+    with pytest.raises(train.ComponentError, match="reads other tokens"):
+        check(with_part(place, part))
+
+
+def test_modules_of_torch_may_compute_on_each_token(capfd: Any) -> None:
+    check(with_part("mlp", fdl.ArgFactory(nn.Linear, 32, 32)))
+    check(with_part("mlp_norm", fdl.ArgFactory(nn.LayerNorm, 32)))
+    assert capfd.readouterr().err == ""
+
+
 class OwnModel(model.LanguageModel):
     READS = ("padding", "documents")
 

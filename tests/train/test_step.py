@@ -27,7 +27,7 @@ from fidgpt.fiddlers.experts import (
     use_moe,
 )
 from fidgpt.model import materialize
-from fidgpt.model.moe import MoE
+from fidgpt.model.moe import MoE, SelectionBias
 from fidgpt.model.reports import collecting, report_metric, report_tally
 from fidgpt.optim import LayerDecay, ParameterGroups, Rule, is_matrix
 from fidgpt.runs.building import build_trainer
@@ -318,6 +318,19 @@ def test_exchanging_twice_restores_the_weights_and_keeps_ties(make: Callable[[],
     average.exchange(net)
     assert torch.equal(net.get_parameter("one.weight"), own)
     assert torch.equal(value(average), averaged)
+
+
+def test_the_bias_that_selects_experts_is_averaged_with_the_weights() -> None:
+    average = Ema(beta=0.75)
+    bias = SelectionBias(num_experts=2, rate=1.0)
+    net = nn.ModuleDict({"bias": bias, "out": nn.Linear(2, 2)})
+    average.begin(net)
+    bias.move(torch.tensor([0, 4]))
+    average.update(net, step=0)
+    average.exchange(net)
+    assert bias.bias.tolist() == [0.25, -0.25]
+    average.exchange(net)
+    assert bias.bias.tolist() == [1.0, -1.0]
 
 
 def test_another_model_is_refused() -> None:

@@ -20,9 +20,13 @@ class WithPenalty(NextToken):
     """Adds a multiple of the mean square of the table, by the share of each micro-batch."""
 
     def forward(
-        self, tokens: Tensor, counted: Tensor | None = None, share: Share | None = None
+        self,
+        tokens: Tensor,
+        counted: Tensor | None = None,
+        share: Share | None = None,
+        real: Tensor | None = None,
     ) -> Tensor:
-        loss = super().forward(tokens, counted, share)
+        loss = super().forward(tokens, counted, share, real)
         table = self.model.get_parameter("unembedding.weight")
         penalty = 100 * table.square().mean()
         report_metric("penalty", penalty)
@@ -96,6 +100,33 @@ def test_the_index_of_a_step_chooses_its_rows_and_rate(
     rates = [row["learning_rate"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")]
     peak = trainer.optimizer([torch.nn.Parameter(torch.zeros(1))]).param_groups[0]["lr"]
     assert rates == pytest.approx([peak * trainer.schedule(index) for index in range(3)])
+
+
+class Counted(train.TrainStep):
+    """Counts the steps that it took, and keeps the count in checkpoints."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def launch(self, *arguments: Any, **options: Any) -> Any:
+        self.taken += 1
+        return super().launch(*arguments, **options)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.taken}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.taken = state_dict["count"]
+
+
+@pytest.mark.slow
+def test_the_state_of_a_step_is_saved(cfg: fdl.Config[train.Trainer], tmp_path: Path) -> None:
+    cfg.step = fdl.Config(Counted)
+    run = train.RunDirectory(tmp_path / "run", texts={"config.json": "{}"})
+    build(cfg).train(run, until_step=2)
+    resumed = build(cfg)
+    resumed.train(run, resume=True)
+    assert resumed.step.taken == 3
 
 
 def test_a_replaced_trainer_wraps_its_stream_once(cfg: fdl.Config[train.Trainer]) -> None:

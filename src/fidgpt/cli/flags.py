@@ -1,5 +1,6 @@
 """The flags that `train.py` and `sweep.py` share."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +25,18 @@ class OptionalText(flags.Flag):
         return {"true": self._alone, "false": None}.get(text.lower(), text)
 
 
+class _PathParser(flags.ArgumentParser):
+    """Reads a path, in which `~` is the home directory, as a shell does where no `=` precedes."""
+
+    def parse(self, argument: str) -> str:
+        return os.path.expanduser(argument)
+
+
+def define_path(name: str, help: str) -> None:
+    """Define a flag that names a file or a directory."""
+    flags.DEFINE(_PathParser(), name, None, help, serializer=flags.ArgumentSerializer())
+
+
 flags.DEFINE_multi_string(
     "config",
     [],
@@ -36,17 +49,16 @@ flags.DEFINE_flag(
         alone="text",
         choices=[
             *("text", "flat", "yaml", "json", "python", "html", "svg"),
-            *("base", "defaults", "summary", "schedule", "speed", "schema"),
+            *("base", "defaults", "summary", "schedule", "speed", "batch", "schema"),
         ],
         help="Print what would run without training: as text, as lines `path = value`, as yaml, "
         "json, python code, a page for a browser or a drawing, only what differs from its base or "
         "from the defaults, what it costs, its learning rate schedule, how fast this machine is in "
-        "each number format, or the JSON schema of its overrides for an editor.",
+        "each number format, the first rows of its first batch, or the JSON schema of its "
+        "overrides for an editor.",
     )
 )
-flags.DEFINE_string(
-    "run_dir", None, "Directory of the new run, runs/NAME-TIME by default; or of a whole sweep."
-)
+define_path("run_dir", "Directory of the new run, runs/NAME-TIME by default; or of a whole sweep.")
 flags.DEFINE_flag(
     OptionalText(
         "list",

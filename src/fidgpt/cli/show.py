@@ -120,7 +120,7 @@ def _printed(composition: Composition, form: str) -> str:
 
 
 def _of_trainer(composition: Composition, form: str, color: bool) -> str:
-    """Return what a run would cost on a machine, or how its learning rate and others change."""
+    """Return what a run reads or would cost, or how its learning rate and others change."""
     from fidgpt.train.estimates.summary_text import (  # late: takes rich
         schedules_text,
         speed_text,
@@ -128,7 +128,12 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     )
 
     # Of constraints on the whole run, `show` has warned.
-    trainer = build_trainer(composition.resolved, composition.catalogue, will_run=form == "speed")
+    will_run = form in ("speed", "batch")
+    trainer = build_trainer(composition.resolved, composition.catalogue, will_run=will_run)
+    if form == "batch":
+        from fidgpt.cli.batch import batch_text
+
+        return batch_text(trainer, color=color)
     if form == "speed":
         return speed_text(tuning.choose(composition, trainer, renew=FLAGS.measure), color=color)
     if form == "schedule":

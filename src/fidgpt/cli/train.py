@@ -3,7 +3,7 @@
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.flags import FLAGS, answered
+from fidgpt.cli.flags import FLAGS, answered, define_path
 from fidgpt.collection import gc_paused
 
 flags.DEFINE_bool("dry_run", False, "Build the model and count it, without training.")
@@ -13,9 +13,7 @@ flags.DEFINE_bool(
     "Compare one step of a small copy of the config on its mesh, here on CPUs, with one process: "
     "the loss and every parameter's gradient.",
 )
-flags.DEFINE_string(
-    "resume", None, "Directory of a run to resume, or a copy of one to restore into --run_dir."
-)
+define_path("resume", "Directory of a run to resume, or a copy of one to restore into --run_dir.")
 flags.DEFINE_bool(
     "auto_resume", False, "Resume the run in --run_dir if there is one, otherwise start it there."
 )

@@ -17,8 +17,9 @@ from fidgpt.compose.directives import is_by_machine, kind_of
 from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, Resolved, fingerprint
 from fidgpt.graph.errors import raise_all
+from fidgpt.processes.ranks import RanksError
 from fidgpt.runs import shrinking, tuning
-from fidgpt.runs.building import build_trainer, constraints_of
+from fidgpt.runs.building import build_trainer, constraints_of, require_present
 from fidgpt.runs.consent import require_consent
 from fidgpt.runs.directories import is_as_begun, load_run, new_run, resumed_run
 from fidgpt.runs.ineffective import without_effect
@@ -56,7 +57,7 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         _require_consent(composition.resolved, is_loaded=old is not None)
     changes, warnings = reported(composition)
     print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
-    warn([*warnings, *without_effect(composition)])
+    warn([*warnings, *without_effect(composition), *_unreached_stop(composition.config)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
         print(f"tuning: {choice.reason}", file=sys.stderr)
@@ -80,6 +81,7 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
             directory, resume=resume, resume_step=FLAGS.resume_step, until_step=FLAGS.until_step
         )
         return 128 + outcome.stopped_by if outcome.stopped_by else 0  # as a shell does for signals
+    require_present(composition.resolved, trainer)
     preflight.check_components(trainer)
     preflight.check_stream(trainer, prepared=False)
     if resume:
@@ -99,8 +101,7 @@ def check_parallel(composition: Composition) -> int:
     """Compare a step of a small copy on its mesh with one process; return the exit status.
 
     Raises:
-      ConfigError: the mesh is a single process.
-      RanksError: the processes of the mesh fail.
+      ConfigError: the mesh is a single process, or its processes fail.
     """
     with naming_directives(composition):
         whole = shrinking.mesh_of(
@@ -120,9 +121,25 @@ def check_parallel(composition: Composition) -> int:
         print(f"As large as in the run, or the config does not build: {', '.join(left)}.")
     print(flush=True)  # before processes are forked, which would print it too
     alone, shared = build_trainer(small), build_trainer(small)
-    comparison = mesh_check.check_mesh(alone, shared, num_processes=mesh.size)
+    try:
+        comparison = mesh_check.check_mesh(alone, shared, num_processes=mesh.size)
+    except RanksError as error:
+        raise ConfigError(_failure_on_a_mesh(error)) from error
     print(mesh_check.comparison_text(comparison), end="")
     return int(bool(comparison.bad))
+
+
+def _failure_on_a_mesh(error: RanksError) -> str:
+    """Return what failed on a mesh and where, without the traceback of a process."""
+    lines = str(error).strip().splitlines()
+    places = [line.strip() for line in lines if line.startswith("  File ") and "torch" not in line]
+    if not places:
+        return str(error)
+    return (
+        f"the mesh cannot compute the step that one process computes: {lines[-1]:.300}\n"
+        f"  {places[-1]}\n  Compare what custom modules declare of their parts (own_split, "
+        "SPLIT_DIMS) with what they compute; --debug shows the whole error."
+    )
 
 
 def _may_fit(trainer: Trainer) -> bool:
@@ -230,6 +247,13 @@ def begun(cfg: fdl.Config, catalogue: Catalogue) -> fdl.Config | None:
             f"resume it with {shlex.quote(f'--resume={path}')}, or name another --run_dir."
         )
     return old
+
+
+def _unreached_stop(cfg: fdl.Buildable) -> Iterator[str]:
+    """Yield a sentence if a run ends before --until_step."""
+    num_steps = getattr(cfg, "num_steps", None)
+    if FLAGS.until_step is not None and isinstance(num_steps, int) and FLAGS.until_step > num_steps:
+        yield f"--until_step={FLAGS.until_step} is after the end of the run, at {num_steps=}."
 
 
 def _contradictions() -> Iterator[str]:

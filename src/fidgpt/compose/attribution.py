@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import fiddle as fdl
@@ -13,7 +13,7 @@ from fidgpt.compose.messages import directives_error
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
 from fidgpt.graph.paths import ParameterRef, follow, parse_path
-from fidgpt.graph.provenance import Assignment, Source, assignments_at, assignments_of, places_of
+from fidgpt.graph.provenance import Assignment, Source, assignments_at, assignments_of
 
 _ITEM = re.compile(r"\[\d+\]")
 
@@ -43,24 +43,7 @@ class Attribution:
             key = tuple(directives) or _ITEM.sub("[]", str(one))
             if directives or not attributed_only:
                 groups.setdefault(key, (directives, []))[1].append(one)
-        return [
-            directives_error(by, "\n".join([*grouped(errors), *self._other_names(errors, by)]))
-            for by, errors in groups.values()
-        ]
-
-    def _other_names(self, errors: list[ConfigError], by: list[Source]) -> Iterator[str]:
-        """Yield a line for each path in errors that directives wrote as another of the same value.
-
-        So it is where a part that holds the value is shared.
-        """
-        effects = [one for one in self._composition.effects if one.rerun is None]
-        written = {edit.path for one in effects if one.source in by for edit in one.edits}
-        for source in dict.fromkeys(path for error in errors for path in error.sources):
-            with contextlib.suppress(ConfigError):
-                for path in written.intersection(places_of(self._composition.resolved, source)) - {
-                    source
-                }:
-                    yield f"{path} is the same as {source}, which shares it."
+        return [directives_error(by, "\n".join(grouped(errors))) for by, errors in groups.values()]
 
     def directives_behind(self, error: ConfigError) -> list[Source]:
         """Return the directives, in order, that set the values from which an error comes.

@@ -29,14 +29,18 @@ import fiddle as fdl
 
 from fidgpt.graph import ConfigError, clone, read_value, suggest
 from fidgpt.graph.codec import TORCH_MODULES, find_name, is_tag
-from fidgpt.graph.errors import at, is_user_error, listed
+from fidgpt.graph.errors import at, is_user_error
 from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.fiddle import VARIADIC
 from fidgpt.graph.hints import hints_of, is_protocol
 from fidgpt.late import exports
 
 GROUP = "fidgpt.project"
-_DOTTED_CONFIGS = {"from_hf": "fidgpt.interop.hugging_face.from_hf"}  # beside those in configs/
+_DOTTED_CONFIGS = {  # beside those in configs/
+    "chat": "fidgpt.interop.trained_models.chat",
+    "from_hf": "fidgpt.interop.hugging_face.from_hf",
+}
+_DOTTED_FIDDLERS = {"use_distillation": "fidgpt.interop.trained_models.use_distillation"}
 _TORCH_SHORT = {"nn": "torch.nn", "optim": "torch.optim"}
 _LIMITED = ("fidgpt", "torch")  # not everything in these packages is for configs
 _INSTALLED = {"site-packages", "dist-packages"}
@@ -250,10 +254,11 @@ def own_catalogue(allowed: tuple[str, ...] = ()) -> Catalogue:
             )
     packages = tuple(_declared_packages())
     dotted = {name: find_dotted(path, "config") for name, path in _DOTTED_CONFIGS.items()}
+    changes = {name: find_dotted(path, "fiddler") for name, path in _DOTTED_FIDDLERS.items()}
     own_tags = {name: value for name, value in vars(tags).items() if is_tag(value)}
     return Catalogue(
         configs=_with_projects(offers(configs) | dotted, packages, "config"),
-        fiddlers=_with_projects(offers(fiddlers), packages, "fiddler"),
+        fiddlers=_with_projects(offers(fiddlers) | changes, packages, "fiddler"),
         tags=_with_projects(own_tags, packages, "tag"),
         parts=KnownParts(packages, allowed),
         packages=(*packages, *allowed),
@@ -400,19 +405,6 @@ def graphs_of(module: ModuleType) -> dict[str, tuple[Callable[..., Any], fdl.Con
             if isinstance(root, fdl.Config):
                 found[name] = function, root
     return found
-
-
-def without_annotation(module: ModuleType) -> list[str]:
-    """Return a sentence on functions of a module that may be configs, if they were annotated."""
-    names = [
-        name
-        for name, function in offers(module).items()
-        if inspect.isfunction(function)
-        and not needs_arguments(function)
-        and inspect.signature(function).return_annotation is inspect.Signature.empty
-    ]
-    rest = "not annotated: if they are configs, annotate that they return a fdl.Config."
-    return [f"{module.__name__}: left out {listed(names, most=5)}, {rest}"] if names else []
 
 
 def module_with_configs(name: str) -> str:

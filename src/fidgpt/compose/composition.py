@@ -2,9 +2,8 @@
 
 import contextlib
 import functools
-import inspect
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,14 +15,13 @@ from fidgpt.compose import directives as registry
 from fidgpt.compose.catalogue import (
     Catalogue,
     called,
-    needs_arguments,
     own_catalogue,
     require_none,
 )
-from fidgpt.compose.messages import Written, curly_quotes, directive_error, label
+from fidgpt.compose.messages import Written, directive_error, label
 from fidgpt.graph import ConfigError, ConfigErrors, Resolved, Source
 from fidgpt.graph.edits import Edit
-from fidgpt.graph.errors import MissingComponent, MissingEntry, at, listed
+from fidgpt.graph.errors import MissingEntry, at
 from fidgpt.graph.secrets import require_names
 
 
@@ -291,8 +289,6 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
         meant = f"{text}:{known[text].syntax}"
     elif kind.lower() in known:
         meant = f"{kind.lower()}:{rest}"
-    elif remedy := curly_quotes(text[:1]):
-        return remedy
     elif not kind and "=" in text:
         meant = f"set:{text}"
     else:
@@ -304,11 +300,8 @@ def _unknown(text: str, catalogue: Catalogue) -> str:
 
 
 def _remedy(composition: Composition, error: ConfigError, directive: str) -> str:
-    """Return what would add the entry or component that a directive misses; "" if unknown."""
+    """Return what would add the entry that a directive misses; "" if unknown."""
     kind = registry.split_directive(directive)[0]
-    if composition.config is not None and isinstance(error, MissingComponent):
-        makers = [*_makers(composition, error, directive)]
-        return f"\nWith {listed(makers, most=3)} before it, it applies." if makers else ""
     if composition.config is None or not isinstance(error, MissingEntry):
         return ""
     container = graph.find_parameter(composition.config, error.place).value
@@ -327,25 +320,6 @@ def _remedy(composition: Composition, error: ConfigError, directive: str) -> str
         return ""
     entry = "[...]" if isinstance(container, list) else "{'name': ...}"
     return f"\nTo add one, write set:{error.place}+={entry}"
-
-
-def _makers(composition: Composition, error: MissingComponent, directive: str) -> Iterator[str]:
-    """Yield what puts a missing component in place, so that a directive applies.
-
-    Fiddlers are tried whose module knows the component, and to put it where one like it stands.
-    """
-    likely = [f"use::{one}={part.__name__}" for part in error.wanted for one in error.alike]
-    for name, fiddler in composition.catalogue.fiddlers.items():
-        known = getattr(inspect.unwrap(fiddler), "__globals__", {}).values()
-        is_likely = any(one is value for value in known for one in error.wanted)
-        if is_likely and not needs_arguments(fiddler, given=1):
-            likely.append(f"fiddler:{name}")
-    for maker in likely:
-        tried = Composition(composition.catalogue, composition.config)
-        with contextlib.suppress(ConfigError), contextlib.redirect_stderr(io.StringIO()):
-            tried.apply(0, maker)
-            tried.apply(0, directive)
-            yield maker
 
 
 def _where_applicable(

@@ -1,8 +1,6 @@
 """Directives in each other's way: those that do nothing, or that a later one undoes or outdates."""
 
 import contextlib
-import itertools
-import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,21 +14,10 @@ from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.difference.changes import SharingChanged, describe
 from fidgpt.graph.difference.expectations import Unmet
 from fidgpt.graph.edits import Edit, carry_out
-from fidgpt.graph.errors import listed
-from fidgpt.graph.fiddle import argument_history, raw_arguments
 from fidgpt.graph.hints import is_quantity
 from fidgpt.graph.identity import is_same
 from fidgpt.graph.outlines import leaf_text
-from fidgpt.graph.paths import parse_path
-from fidgpt.graph.provenance import (
-    Assignment,
-    Source,
-    assignments_at,
-    assignments_of,
-    origin_of,
-    short_text,
-)
-from fidgpt.graph.walk import Node, is_node, join, parts, step_to, title
+from fidgpt.graph.walk import is_node, title
 
 
 def _is_noop(effect: Effect) -> bool:
@@ -39,7 +26,7 @@ def _is_noop(effect: Effect) -> bool:
 
 
 def own_errors(composition: Composition, *, allow_noop: bool = False) -> list[str]:
-    """Return the errors that are in directives, whatever the graph that they composition."""
+    """Return the errors that are in directives, whatever the graph that they make."""
     with contextlib.suppress(ConfigError):  # the graph cannot be bound, which is reported anyway
         idle = [
             f"{one.named} changes nothing: the config already has it.\n  Remove it, or add "
@@ -61,62 +48,30 @@ def described(value: object) -> str:
 def overridden(composition: Composition) -> Iterator[str]:
     """Yield a sentence for each parameter that a directive sets after an earlier one had.
 
-    To keep a value in another place, or to change it relative to what it is, overrides nothing. To
-    set the very value that is there does if the earlier directive would change that one again.
+    To change a value relative to what it is, or to move it, overrides nothing.
     """
-    edited = {
-        (one.source, path): one
-        for one in composition.effects
-        for edit in one.edits
-        for path in (edit.path, *_assigned_around(composition, one, edit.path))
-    }
-    effects: dict[Source | None, Effect] = {one.source: one for one in composition.effects}
-    found: dict[str, list[Assignment]] = {}
-    for _, path in edited:
-        with contextlib.suppress(ConfigError):  # the place is gone
-            found[path] = assignments_at(find_parameter(composition.config, path))
-    assigned = {(one.by, path): effects.get(one.by) for path in found for one in found[path]}
-    for (source, path), effect in (edited | assigned).items():
-        groups = itertools.groupby(found.get(path, ()), operator.attrgetter("by"))
-        values = [(by, next(same).value) for by, same in groups]
-        while values and values[0][0] != source:  # later ones
-            del values[0]
-        earlier = effects.get(values[1][0]) if values[1:] else None
-        if len(values) == 1:
-            earlier = _set_before(composition, source, path)
-        if effect is None or earlier is None:
-            continue
-        is_edit, known = ((one, path) in edited for one in (source, earlier.source))
-        is_edit |= len(values) > 1 and _differ(values[0][1], values[1][1])  # inside of an edit
-        # A value in a component that the earlier one added is there for other directives to set;
-        # code that sets it without that one, too, overrides it.
-        added = is_edit and effect.rerun and any(_is_inside(path, e.path) for e in earlier.edits)
-        if not known and not added:
-            continue
-        undone = earlier.edits if is_edit else [Edit(path, values[0][1], fdl.NO_VALUE)]
-        with contextlib.suppress(ValueError):  # code needs what the earlier directive had done
-            is_relative = _is_relative(effect if is_edit else earlier, path, undone)
-            if is_relative != is_edit and _would_set(composition, earlier, path):
-                yield f"{effect.named} overrides {path} as set by {earlier.named}."
-
-
-def _differ(one: Any, other: Any) -> bool:
-    """Return whether two values are plain, and different."""
-    return not is_node(one) and not is_node(other) and not is_same(one, other)
-
-
-def _set_before(composition: Composition, source: Source | None, path: str) -> Effect | None:
-    """Return what had set the value that a directive replaced, with the component around it."""
-    number = next((i for i, one in enumerate(composition.effects) if one.source == source), 0)
-    edits = composition.effects[number].edits
-    replaced = [edit.before for edit in edits if edit.path == path and _is_plain(edit.before)]
-    if not replaced or any(_removes(edit, path) for edit in edits):  # which is reported as such
-        return None
-    for effect in reversed(composition.effects[:number]):
+    last: dict[str, Effect] = {}
+    for effect in composition.effects:
         for edit in effect.edits:
-            if edit.path == path:
-                return effect if is_same(edit.after, replaced[0]) else None
-    return None
+            if effect.rerun is not None and edit.after is fdl.NO_VALUE:
+                continue
+            earlier = last.get(edit.path)
+            if earlier is None and effect.rerun is not None:  # in a component that one added
+                around = (last[path] for path in reversed(last) if _is_inside(edit.path, path))
+                earlier = next((other for other in around if other is not effect), None)
+            last[edit.path] = effect
+            if earlier is None or _has_moved(earlier, edit.before):
+                continue
+            with contextlib.suppress(ValueError):  # code needs what the earlier directive had done
+                if not _is_relative(effect, edit.path, earlier.edits) and _would_set(
+                    composition, earlier, edit.path
+                ):
+                    yield f"{effect.named} overrides {edit.path} as set by {earlier.named}."
+
+
+def _has_moved(effect: Effect, value: Any) -> bool:
+    """Return whether a directive took a value from another place."""
+    return any(one.after is fdl.NO_VALUE and is_same(one.before, value) for one in effect.edits)
 
 
 def _would_set(composition: Composition, effect: Effect, path: str) -> bool:
@@ -128,16 +83,6 @@ def _would_set(composition: Composition, effect: Effect, path: str) -> bool:
     except ConfigError:  # it does not apply any more
         return True
     return any(_is_inside(one.path, path) or _is_inside(path, one.path) for one in changes)
-
-
-def _assigned_around(composition: Composition, effect: Effect, path: str) -> Iterator[str]:
-    """Yield the paths of components around a parameter that a directive assigned as a whole."""
-    with contextlib.suppress(ConfigError):  # the place is gone
-        ref = find_parameter(composition.config, path).above
-        while ref is not None:
-            if any(one.by == effect.source for one in assignments_at(ref)):
-                yield ref.path
-            ref = ref.above
 
 
 def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
@@ -173,93 +118,6 @@ def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
         )
         for other in (effect.rerun(), without[0])
     )
-
-
-def _removes(edit: Edit, path: str) -> bool:
-    """Return whether an edit replaced what is around a parameter, or removed it."""
-    return _is_inside(path, edit.path) and (path != edit.path or edit.after is fdl.NO_VALUE)
-
-
-def removed(composition: Composition) -> Iterator[str]:
-    """Yield a sentence for each two directives of which the later one removed what one had set.
-
-    What was kept under another name, or in another place, is not removed.
-    """
-    kept: dict[Source, set[str]] = {}
-    for node in parts(composition.config):
-        for key in list(argument_history(node.value)):
-            for one in assignments_of(node.value, key):
-                if one.by:
-                    kept.setdefault(one.by, set()).update((str(key), short_text(one.value)))
-    lost: dict[tuple[Effect, Effect], list[str]] = {}
-    for number, effect in enumerate(composition.effects):
-        later = [(one, edit) for one in composition.effects[number + 1 :] for edit in one.edits]
-        for edit in effect.edits if later else ():
-            words = {str(parse_path(edit.path)[-1]), short_text(edit.after)}
-            if edit.after is fdl.NO_VALUE or not words.isdisjoint(kept.get(effect.source, ())):
-                continue
-            by = next((one for one, other in later if _removes(other, edit.path)), None)
-            if by is not None:
-                lost.setdefault((by, effect), []).append(edit.path)
-    for (by, effect), paths in lost.items():
-        yield f"{by.named} removes {listed(paths, most=2)} as set by {effect.named}."
-
-
-def left_behind(composition: Composition) -> Iterator[str]:
-    """Yield a sentence for each directive that changes a value, but no copy that code had made.
-
-    A pattern of blocks that a fiddler made longer, for example, has such copies.
-    """
-    for number, effect in enumerate(composition.effects):
-        code = [one for one in composition.effects[:number] if one.rerun is not None]
-        if effect.rerun is not None or not code:
-            continue
-        later = (one.before for one in composition.effects[number:] if one.rerun is not None)
-        now, copied_by = _Copies(next(later, composition.config)), dict[str, Effect]()
-        for one, before in [(one, _Copies(one.before)) for one in code]:
-            for edit in effect.edits:
-                with contextlib.suppress(ConfigError):  # the place is gone, or was not there before
-                    copies = now.of(edit.path, edit.before)
-                    known = before.of(edit.path) if copies else ()
-                    copied_by |= dict.fromkeys({*copies} - {*known}, one)
-        for one in dict.fromkeys(copied_by.values()):
-            paths = sorted(path for path, by in copied_by.items() if by is one)
-            yield (
-                f"{effect.named} does not change {listed(paths, most=4)}, copied by "
-                f"{one.named}: before that one, it changes both."
-            )
-
-
-class _Copies:
-    """The components of a graph that are copies of each other."""
-
-    def __init__(self, root: Any) -> None:
-        self._root = root
-        self._alike: dict[int, list[Node]] = {}
-        for node in parts(root):
-            for entries in argument_history(node.value).values():
-                for first in entries[:1]:
-                    self._alike.setdefault(id(first), []).append(node)
-
-    def of(self, path: str, value: Any = ...) -> list[str]:
-        """Return where copies of the component around a parameter have its value, or a given one.
-
-        Raises:
-          ConfigError: there is no such parameter.
-        """
-        changed = find_parameter(self._root, path)
-        part, key = changed.container, changed.key
-        value = changed.value if value is ... else value
-        # Of a node of another kind, only some arguments are copies.
-        origins = [origin_of(part), origin_of(part, key)]
-        alike = (node for one in origins if one for node in self._alike[id(one)])
-        return [
-            join(node.path, step_to(key))
-            for node in dict.fromkeys(alike)
-            if node.value is not part
-            for held in [raw_arguments(node.value).get(key, fdl.NO_VALUE)]
-            if is_same(held, value) or origin_of(held) is origin_of(value) is not None
-        ]
 
 
 def outdated(composition: Composition) -> Iterator[str]:

@@ -131,8 +131,6 @@ def is_by_machine(directive: str) -> bool:
 
 _QUOTED = r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
 _ASSIGNMENT = re.compile(rf"((?:[^='\"]|{_QUOTED})*?)([*+-]?)=(.*)", re.DOTALL)
-_AMOUNT = re.compile(r"\s*([*+/-])=?\s*([\w.({][^*/+-]*)")
-_OTHER_SIGN = re.compile(r"(?<=[\w\]])\s*([/*%^]+)$")
 
 
 def split_assignment(
@@ -150,18 +148,12 @@ def split_assignment(
     """
     match = _ASSIGNMENT.fullmatch(text)
     left = match[1].strip() if match else ""
-    other = _OTHER_SIGN.search(left)
-    if match and left and not other and (signed or not match[2]):
+    if match and left and (signed or not match[2]):
         return left, match[2], match[3]
     from fidgpt.graph import ConfigError
 
     if not match or not left:
         raise ConfigError(f"there is no '=' with a name before it. Write, for example, {example}.")
-    if other:
-        raise ConfigError(
-            f"there is no {other[1]}{match[2]}=: a number is changed by *=, += and -=, so that "
-            f"{left[: other.start()].rstrip()}*=1/2 halves it."
-        )
     raise ConfigError(
         f"{match[2]}= is for {SIGNED}, for numbers and lists. Write, for example, {example}."
     )
@@ -210,7 +202,7 @@ def _yaml(_root: Any, text: str, _catalogue: "Catalogue") -> "Overrides":
 
 def _set(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
     selector, sign, value = split_assignment(text)
-    return _assign(root, selector, sign, value, f"set:{selector}", catalogue)
+    return _assign(root, selector, sign, value, catalogue)
 
 
 def _tag(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
@@ -219,24 +211,17 @@ def _tag(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
     name, sign, value = split_assignment(text, "tag:LearningRate=3e-4")
     carried = [tag for tag in tags_of(root) if tag.__name__ == name]
     tag = carried[0] if len(carried) == 1 else catalogue.find("tag", name)
-    return _assign(root, tag, sign, value, f"tag:{name}", catalogue)
+    return _assign(root, tag, sign, value, catalogue)
 
 
 def _assign(
-    root: Any, selector: Any, sign: str, value: str, typed: str, catalogue: "Catalogue"
+    root: Any, selector: Any, sign: str, value: str, catalogue: "Catalogue"
 ) -> "list[Edit]":
-    from fidgpt.graph import ConfigError, edits
+    from fidgpt.graph import edits
 
     if sign:
         return edits.change_by(root, selector, sign, value, parts=catalogue.parts)
-    try:
-        return edits.set_text(root, selector, value, parts=catalogue.parts)
-    except ConfigError as error:
-        match = _AMOUNT.fullmatch(value)
-        if match is None:
-            raise
-        how = f"*=1/{match[2]}" if match[1] == "/" else f"{match[1]}={match[2]}"
-        raise ConfigError(f"{error} To change what is there, write {typed}{how}.") from error
+    return edits.set_text(root, selector, value, parts=catalogue.parts)
 
 
 def _delete(root: Any, text: str, _catalogue: "Catalogue") -> "list[Edit]":

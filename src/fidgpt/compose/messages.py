@@ -2,14 +2,14 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fidgpt.graph import Source
 
 _QUOTED = re.compile(r"(?<![\w(\[])(?:'([^']+)'|\"([^\"]+)\")")  # not the keys of a path
-_CURLY = re.compile("[“”„‘]")  # ’ is an apostrophe too
+
 _PUNCTUATION = ".,:;"
 _WIDEST = 100
 
@@ -50,12 +50,6 @@ class Written(str):
         new = Written(text)
         vars(new).update(vars(self))
         return new
-
-
-def curly_quotes(texts: Iterable[str]) -> str:
-    """Return the remedy for arguments that curly quotes were to hold together; "" if none were."""
-    found = _CURLY.search(" ".join(texts))
-    return f"{found[0]} does not quote in a shell: write ' or \"." if found else ""
 
 
 def label(number: int, directive: str) -> str:

@@ -1,7 +1,6 @@
 """Reports on a composition: what its directives changed, and all that a user may not have meant."""
 
 import contextlib
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -9,13 +8,7 @@ from typing import NamedTuple
 
 from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition
-from fidgpt.compose.conflicts import (
-    described,
-    left_behind,
-    overridden,
-    own_errors,
-    removed,
-)
+from fidgpt.compose.conflicts import described, overridden, own_errors
 from fidgpt.compose.directives import assigns, split_assignment, split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, find_parameter
 from fidgpt.graph.building import Constraint
@@ -65,7 +58,7 @@ class Report(NamedTuple):
     Attributes:
       changes: what each of them changed.
       warnings: those that a later one overrides, those that set what was set already, and those
-        that reach further than the path written in them, or not as far as an earlier copy.
+        that reach further than the path written in them.
     """
 
     changes: list[str]
@@ -107,14 +100,8 @@ def report(composition: Composition, *, verbose: bool = False, allow_noop: bool 
         for one in effects
         if not one.edits
     ]
-    found = (
-        overridden(composition),
-        removed(composition),
-        left_behind(composition),
-        reaching_out(composition),
-    )
-    warnings = [*composition.unused, *idle, *itertools.chain(*found)]
-    return Report(changes, warnings)
+    others = [*overridden(composition), *reaching_out(composition)]
+    return Report(changes, [*composition.unused, *idle, *others])
 
 
 def num_places(composition: Composition, edits: Iterable[Edit]) -> int:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import re
 import sys
 from typing import Any
 
@@ -85,21 +84,7 @@ def load_file(name: str, *, allowed: tuple[str, ...] = ()) -> fdl.Config:
       ConfigError: it cannot be read, or holds no graph.
     """
     path, content = read_text(name)
-    try:
-        cfg = load_and_warn(content, source=path, allowed=allowed)
-    except ConfigError as error:
-        if hint := _overrides_hint(path, content):
-            raise ConfigError(f"{error}\n{hint}") from error
-        raise
-    return with_history(cfg, path)
-
-
-def _overrides_hint(path: str, content: str) -> str:
-    """Return what applies a file that looks like one of overrides; "" for other files."""
-    is_other = "format:" in content or not re.search(r"^[\w.]+:", content, re.MULTILINE)
-    if is_other or not path.endswith((".yaml", ".yml")):
-        return ""
-    return f"A file of overrides is applied by yaml:{path}"
+    return with_history(load_and_warn(content, source=path, allowed=allowed), path)
 
 
 def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> Any:

@@ -1,4 +1,4 @@
-"""Batches: rows of tokens, and which of them count in the loss.
+"""Batches: rows of tokens, which of them count in the loss, and which are no padding.
 
 Rows are joined and ordered by numpy: torch would use its threads, in which the model computes.
 """
@@ -22,25 +22,36 @@ class Batch:
     Attributes:
       tokens: token ids; a row has one more than the model reads.
       counted: whether each token counts in the loss as a target; None if all do.
+      real: whether each token is no padding, which no statistic of tokens counts; None if all are.
     """
 
     tokens: Int64[Tensor, "rows window"]
     counted: Bool[Tensor, "rows window"] | None = None
+    real: Bool[Tensor, "rows window"] | None = None
 
     @staticmethod
-    def of(tokens: NDArray[np.int64], counted: NDArray[np.bool_] | None = None) -> "Batch":
+    def of(
+        tokens: NDArray[np.int64],
+        counted: NDArray[np.bool_] | None = None,
+        real: NDArray[np.bool_] | None = None,
+    ) -> "Batch":
         """Return a batch that shares the memory of arrays."""
-        return Batch(
-            torch.from_numpy(tokens), None if counted is None else torch.from_numpy(counted)
-        )
+        masks = (None if mask is None else torch.from_numpy(mask) for mask in (counted, real))
+        return Batch(torch.from_numpy(tokens), *masks)
 
     @staticmethod
     def cat(batches: Sequence["Batch"], *, dim: int = 0) -> "Batch":
         """Return batches, on the CPU, one below the other or along `dim`."""
         tokens = np.concatenate([batch.tokens.numpy() for batch in batches], dim)
-        if all(batch.counted is None for batch in batches):
-            return Batch.of(tokens)
-        return Batch.of(tokens, np.concatenate([batch.mask.numpy() for batch in batches], dim))
+        masks: list[NDArray[np.bool_] | None] = []
+        for parts in ([batch.counted for batch in batches], [batch.real for batch in batches]):
+            each = [
+                torch.ones_like(batch.tokens, dtype=torch.bool) if mask is None else mask
+                for batch, mask in zip(batches, parts, strict=True)
+            ]
+            is_whole = all(mask is None for mask in parts)
+            masks.append(None if is_whole else np.concatenate([mask.numpy() for mask in each], dim))
+        return Batch.of(tokens, *masks)
 
     @property
     def inputs(self) -> Int64[Tensor, "rows seq"]:
@@ -58,6 +69,11 @@ class Batch:
         return None if self.counted is None else self.counted[:, 1:]
 
     @property
+    def real_inputs(self) -> Bool[Tensor, "rows seq"] | None:
+        """Whether each input is no padding; None if all are."""
+        return None if self.real is None else self.real[:, :-1]
+
+    @property
     def mask(self) -> Bool[Tensor, "rows window"]:
         """The same as `counted`, of ones if all tokens count."""
         if self.counted is None:
@@ -67,17 +83,18 @@ class Batch:
     @property
     def nbytes(self) -> int:
         """Size in memory, in bytes."""
-        return self.tokens.nbytes + (0 if self.counted is None else self.counted.nbytes)
+        masks = (mask for mask in (self.counted, self.real) if mask is not None)
+        return self.tokens.nbytes + sum(mask.nbytes for mask in masks)
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Batch":
-        """Return a batch of what `change` makes of the tokens, and of the mask if there is one."""
-        return Batch(change(self.tokens), None if self.counted is None else change(self.counted))
+        """Return a batch of what `change` makes of the tokens, and of the masks there are."""
+        masks = (None if mask is None else change(mask) for mask in (self.counted, self.real))
+        return Batch(change(self.tokens), *masks)
 
     def split(self, num_rows: int) -> list["Batch"]:
         """Return batches of at most `num_rows` rows."""
-        tokens = self.tokens.split(num_rows)
-        masks = [None] * len(tokens) if self.counted is None else self.counted.split(num_rows)
-        return [Batch(*rows) for rows in zip(tokens, masks, strict=True)]
+        begins = range(0, max(1, len(self.tokens)), num_rows)
+        return [self.map(lambda x, begin=begin: x[begin : begin + num_rows]) for begin in begins]
 
     def to(self, device: torch.device) -> "Batch":
         """Return a copy on a device; through pinned memory if that is an accelerator's."""

@@ -20,10 +20,19 @@ class EncodedDocument(NamedTuple):
     Attributes:
       tokens: token ids.
       counted: whether each token counts in the loss; None if all do.
+      counts_end: whether the end of text behind it counts; None if it does as the last token does.
+      event: what is said of the document, such as that it was shortened; empty for nothing.
     """
 
     tokens: NDArray[np.uint32]
     counted: NDArray[np.bool_] | None = None
+    counts_end: bool | None = None
+    event: str = ""
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the document is left out."""
+        return bool(self.event) and not len(self.tokens)
 
 
 @runtime_checkable
@@ -62,20 +71,39 @@ class MarkedText:
         Raises:
           DataError: the bytes of the tokens are not those of the text.
         """
-        tokens = tokenizer.encode_batch([self.text])[0]
-        codes = np.frombuffer(self.text.encode("utf-32-le"), dtype="<u4")
-        is_marked = np.zeros(len(codes), dtype=np.int64)
+        is_marked = np.zeros(len(self.text), dtype=np.int64)
         for begin, stop in self.spans:
             is_marked[begin:stop] = 1
-        utf8_sizes = 1 + sum((codes > last).astype(np.int64) for last in (0x7F, 0x7FF, 0xFFFF))
-        marked_bytes = _sums(np.repeat(is_marked, utf8_sizes))
-        edges = _sums(_token_sizes(tokenizer)[tokens])
-        if edges[-1] != len(marked_bytes) - 1:
-            raise DataError(
-                f"The tokenizer changes the text {self.text:.40}..., so that its spans cannot be "
-                "found among the tokens.\nUse one that encodes any text losslessly."
-            )
-        return EncodedDocument(tokens, np.diff(marked_bytes[edges]) > 0)
+        tokens, counted = encode_marked(self.text, is_marked, tokenizer)
+        begin = begin_ids(tokenizer)
+        is_begin = np.zeros(len(begin), dtype=np.bool_)
+        return EncodedDocument(np.concatenate([begin, tokens]), np.concatenate([is_begin, counted]))
+
+
+def encode_marked(
+    text: str, is_marked: NDArray[np.int64], tokenizer: Tokenizer
+) -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+    """Return the tokens of a text, and whether each has a marked character.
+
+    Args:
+      text: the text.
+      is_marked: 1 for each character that is marked, otherwise 0.
+      tokenizer: encodes it.
+
+    Raises:
+      DataError: the bytes of the tokens are not those of the text.
+    """
+    tokens = tokenizer.encode_batch([text])[0]
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    utf8_sizes = 1 + sum((codes > last).astype(np.int64) for last in (0x7F, 0x7FF, 0xFFFF))
+    marked_bytes = _sums(np.repeat(is_marked, utf8_sizes))
+    edges = _sums(_token_sizes(tokenizer)[tokens])
+    if edges[-1] != len(marked_bytes) - 1:
+        raise DataError(
+            f"The tokenizer changes the text {text:.40}..., so that its spans cannot be found "
+            "among the tokens.\nUse one that encodes any text losslessly."
+        )
+    return tokens, np.diff(marked_bytes[edges]) > 0
 
 
 def text_of(document: Document) -> str:
@@ -84,10 +112,18 @@ def text_of(document: Document) -> str:
 
 
 def encode_document(document: Document, tokenizer: Tokenizer) -> EncodedDocument:
-    """Return the tokens of a document."""
+    """Return the tokens of a document, a text's with what the tokenizer puts in front of it."""
     if isinstance(document, str):
-        return EncodedDocument(tokenizer.encode_batch([document])[0])
+        ids = tokenizer.encode_batch([document])[0]
+        return EncodedDocument(np.concatenate([begin_ids(tokenizer), ids]))
     return document.encode(tokenizer)
+
+
+def begin_ids(tokenizer: Tokenizer) -> NDArray[np.uint32]:
+    """Return the ids in front of a text of its own, where no end of text does that already."""
+    begin = tokenizer.begin_of_text
+    ids = [] if begin is None or begin == tokenizer.end_of_text else [begin]
+    return np.array(ids, dtype=np.uint32)
 
 
 @functools.lru_cache(maxsize=1)

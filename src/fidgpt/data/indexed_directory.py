@@ -17,7 +17,7 @@ from fidgpt.data.errors import DataError, delete_command
 
 INDEX = "index.json"
 RECORD = "record.json"  # the state from which an interrupted write resumes
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 # Hashing runs at 0.5 to 2 GB/s, so directories below this size are verified on opening.
 VERIFIED_BELOW_BYTES = 256 * 1024 * 1024
 # Below the per-process limit of macOS (256), with room for other files.

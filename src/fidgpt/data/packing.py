@@ -198,8 +198,10 @@ def best_fit(
     Only documents longer than `seq_len` tokens, including the end-of-text token, are split; the
     pieces are packed like documents. A sequence is an end-of-text token followed by documents, each
     with its own, so that every document follows one, as `PackedDocuments` expects. The rest is
-    padded with end-of-text tokens. Padding does not count in the loss, and neither does the first
-    token of a continued document, which has no context.
+    padded with end-of-text tokens. Padding does not count in the loss, nor in statistics of tokens
+    such as the load of experts. The first token of a continued document, which has no context, does
+    not count in the loss either, nor that of any document of a tokenizer that has another token in
+    front of texts, or none.
 
     Each epoch permutes the documents of equal length, and the order within each sequence. An index
     of 8 bytes per document is written once per `seq_len`.
@@ -218,7 +220,9 @@ def best_fit(
     if cache_dir is not None:
         directory = Path(cache_dir).expanduser() / corpus.checksum[:32] / name
     if not corpus.train.num_documents:
-        raise DataError("The corpus has no documents to train on.\nGive more text.")
+        left_out = "; ".join(f"{n:,} {event}" for event, n in corpus.train.events.items())
+        reason = f": {left_out}. Set a larger seq_len, or give" if left_out else ".\nGive"
+        raise DataError(f"The corpus has no documents to train on{reason} more text.")
     files = IndexedDirectory(directory, kind="packing", source="corpus")
     files.write_once(
         lambda draft: _write_pieces(corpus, draft, capacity=seq_len),
@@ -250,6 +254,8 @@ class _Bins:
         self._seq_len = seq_len
         self._seed = seed
         self._end_of_text = corpus.tokenizer.end_of_text
+        # Where it is in front of documents, it is what their first token is predicted from.
+        self._counts_first = corpus.tokenizer.begin_of_text == self._end_of_text
         self._groups = pack(self._counts)
         self._first_bins = np.cumsum([0, *(group.num_bins for group in self._groups)])
         self._first_ranks = _first_ranks(self._groups, capacity=seq_len)
@@ -259,6 +265,7 @@ class _Bins:
         shape = (len(numbers), self._seq_len + 1)
         tokens, counted = np.full(shape, self._end_of_text), np.zeros(shape, dtype=np.bool_)
         counted[:, 0] = True
+        real = np.ones_like(counted)
         groups = np.searchsorted(self._first_bins, numbers, side="right") - 1
         within = numbers - self._first_bins[groups]
         for row, (group, number) in enumerate(zip(groups.tolist(), within.tolist(), strict=True)):
@@ -268,9 +275,11 @@ class _Bins:
                 piece = self._split.read(np.array([start]), length=length)
                 tokens[place] = piece.tokens.numpy()[0]
                 counted[place] = True if piece.counted is None else piece.counted.numpy()[0]
-                counted[row, filled] &= not continues
+                counted[row, filled] &= self._counts_first and not continues
                 filled += length
-        return Batch.of(tokens, counted)
+            if filled < shape[1]:  # no document begins at the last end of text
+                real[row, filled - 1 :] = False
+        return Batch.of(tokens, counted, real)
 
     def _contents(self, group: int, within: int, *, epoch: int) -> list[tuple[int, int, bool]]:
         """Return the offset and length of each piece, and whether it continues a document."""

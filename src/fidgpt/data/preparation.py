@@ -20,7 +20,7 @@ from fidgpt.data.errors import DataError, delete_command
 from fidgpt.data.indexed_directory import FORMAT_VERSION, INDEX, RECORD
 from fidgpt.data.prepared import SPLITS, TOKENIZER, PreparedCorpus, SplitWriter, corpus_files
 from fidgpt.data.sources import Source
-from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec, load_tokenizer
+from fidgpt.data.tokenizers import Tokenizer, TokenizerSpec, begin_of_text, load_tokenizer
 from fidgpt.files import cache_directory, read_json, sha256_of, sync, write_whole
 from fidgpt.ranges import require_size
 
@@ -157,6 +157,10 @@ class CorpusTokenizer:
     def end_of_text_id(self) -> int:
         """Return the end-of-text id of the corpus's tokenizer, after preparing the corpus."""
         return self.corpus.tokenizer.end_of_text_id()
+
+    def begin_of_text_id(self) -> int | None:
+        """Return the id of the token in front of documents, as of the end of text."""
+        return begin_of_text(self.corpus.tokenizer)
 
     def build(self, sample: Sequence[str]) -> Tokenizer:
         """Prepare the corpus and return its tokenizer."""

@@ -1,15 +1,18 @@
 """A prepared corpus: token ids on disk, in a training and a validation split."""
 
+import collections
+import copy
 import dataclasses
 import functools
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Real
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -31,6 +34,8 @@ __all__ = ["PreparedCorpus", "Split"]
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "validation")
 _ENDS = np.dtype("<u8")
+_DECOMPOSED = "e\u0301"  # two characters that NFC makes one
+_AT_ONCE = 1 << 20  # tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,8 +87,12 @@ class SplitWriter:
         record: Mapping[str, Any] | None = None,
     ) -> None:
         self.shards = [Shard(**shard) for shard in record["shards"]] if record else []
-        self.num_bytes: int = record["bytes"] if record else 0
-        self._finished_bytes = self.num_bytes
+        record = record or {"bytes": 0, "counted": 0, "dropped": 0, "events": {}}
+        self.num_bytes: int = record["bytes"]
+        self._counted: int = record["counted"]
+        self._dropped: int = record["dropped"]
+        self._events = collections.Counter[str](record["events"])
+        self._finished = self._totals()
         self._prefix = directory / split
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._end = np.array([end_of_text], dtype=self._dtype).tobytes()
@@ -93,18 +102,34 @@ class SplitWriter:
 
     @property
     def num_finished_documents(self) -> int:
-        """Number of documents in finished shards."""
-        return sum(shard.documents for shard in self.shards)
+        """Number of documents read for finished shards, dropped ones included."""
+        return sum(shard.documents for shard in self.shards) + self._finished["dropped"]
+
+    def _totals(self) -> dict[str, Any]:
+        """Return what is known of the documents so far, those of an unfinished shard included."""
+        return {
+            "bytes": self.num_bytes,
+            "counted": self._counted,
+            "dropped": self._dropped,
+            "events": dict(self._events),
+        }
 
     def add(self, document: EncodedDocument, *, num_bytes: int) -> bool:
         """Append a document and its end of text; return whether this finished a shard.
 
-        The end of text counts in the loss if the last token of the document does.
+        A dropped document is only counted. The end of text counts in the loss as the document
+        says, or if its last token does.
 
         Args:
           document: its tokens.
           num_bytes: number of bytes of their text.
         """
+        self.num_bytes += num_bytes
+        if document.event:
+            self._events[document.event] += 1
+        if document.is_dropped:
+            self._dropped += 1
+            return False
         if not self._open:
             self._open = [self._create("bin"), self._create("ends")]
             self._tokens = self._documents = 0
@@ -112,7 +137,9 @@ class SplitWriter:
         ids.write(document.tokens.astype(self._dtype).tobytes() + self._end)
         counted = np.ones(len(document.tokens) + 1, dtype=np.bool_)
         if document.counted is not None and len(document.counted):
-            counted = np.append(document.counted, document.counted[-1])
+            counts_end = document.counts_end
+            end = document.counted[-1] if counts_end is None else counts_end
+            counted = np.append(document.counted, end)
         if not masks and not counted.all():
             masks = [self._create("mask")]
             masks[0].write(b"\1" * self._tokens)
@@ -120,8 +147,8 @@ class SplitWriter:
         for mask in masks:
             mask.write(counted.tobytes())
         self._tokens += len(counted)
+        self._counted += int(counted.sum())
         self._documents += 1
-        self.num_bytes += num_bytes
         ends.write(self._tokens.to_bytes(8, "little"))
         if is_full := self._tokens >= self._shard_tokens:
             self.finish_shard()
@@ -142,7 +169,7 @@ class SplitWriter:
             self.shards.append(
                 Shard(ids[0], counts[0], ids[1], ends[0], counts[1], ends[1], *sum(mask, ()))
             )
-            self._finished_bytes = self.num_bytes
+        self._finished = self._totals()
 
     def close(self) -> None:
         """Close the files of an unfinished shard."""
@@ -153,12 +180,13 @@ class SplitWriter:
     def summary(self) -> dict[str, Any]:
         """Return the entry of this split in the index."""
         tokens = sum(shard.tokens for shard in self.shards)
-        return {"documents": self.num_finished_documents, "tokens": tokens, **self.record()}
+        documents = sum(shard.documents for shard in self.shards)
+        return {"documents": documents, "tokens": tokens, **self.record()}
 
     def record(self) -> dict[str, Any]:
         """Return the state from which a later writer continues after the finished shards."""
         shards = [dataclasses.asdict(shard) for shard in self.shards]
-        return {"bytes": self._finished_bytes, "shards": shards}
+        return {**self._finished, "shards": shards}
 
 
 class Split:
@@ -168,6 +196,8 @@ class Split:
       num_documents: number of documents.
       num_tokens: number of tokens, including an end-of-text token per document.
       num_bytes: number of UTF-8 bytes of text.
+      num_counted: number of tokens that count in the loss.
+      events: number of documents that were shortened or dropped, by the reason.
     """
 
     def __init__(
@@ -177,6 +207,8 @@ class Split:
         self.num_documents: int = entry["documents"]
         self.num_tokens: int = entry["tokens"]
         self.num_bytes: int = entry["bytes"]
+        self.num_counted: int = entry["counted"]
+        self.events: dict[str, int] = entry["events"]
         self._dtype = np.dtype(dtype).newbyteorder("<")
         self._vocab_size = vocab_size
         self._directory = directory
@@ -293,10 +325,41 @@ class PreparedCorpus:
             parts += [" ".join(shard.hashes().values()) for shard in split.shards] + ["/"]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
+    def of_validation(self) -> "PreparedCorpus":
+        """Return a corpus whose training split is the validation split of this one, for packing."""
+        corpus = copy.copy(self)
+        corpus.train, corpus.directory = self.validation, self.directory / "validation"
+        return corpus
+
     @functools.cached_property
-    def token_bytes(self) -> Int64[Tensor, " vocab"]:
-        """The number of UTF-8 bytes of each token; 0 for special tokens."""
-        return torch.tensor(self.tokenizer.token_bytes(), dtype=torch.int64)
+    def token_bytes(self) -> Real[Tensor, " vocab"]:
+        """The number of UTF-8 bytes of each token; 0 for special tokens.
+
+        Where the tokenizer composes characters, it is that in the source of the held-out text, on
+        average.
+        """
+        sizes = torch.tensor(self.tokenizer.token_bytes(), dtype=torch.int64)
+        split, count = self.validation, self.validation.num_tokens
+        composes = self.tokenizer.normalize(_DECOMPOSED) != _DECOMPOSED
+        is_whole = 0 < count == split.num_counted and not split.events
+        if not (composes and is_whole):
+            return sizes
+        written = sum(
+            int(
+                sizes[
+                    split.read(np.array([begin]), length=min(_AT_ONCE, count - begin)).tokens
+                ].sum()
+            )
+            for begin in range(0, count, _AT_ONCE)
+        )
+        if written == split.num_bytes:
+            return sizes
+        print(
+            f"text: the tokenizer composes characters: {split.num_bytes:,} bytes of the held-out "
+            f"text became {written:,}; bits per byte count those of the text.",
+            file=sys.stderr,
+        )
+        return sizes.double() * (split.num_bytes / written)
 
     def verify(self) -> None:
         """Compare the checksum of every file with the index."""

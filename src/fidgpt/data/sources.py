@@ -48,6 +48,30 @@ class Source(Protocol):
         ...
 
 
+@runtime_checkable
+class RowReader(Protocol):
+    """Makes documents of rows, such as `Conversations`.
+
+    Attributes:
+      columns: of a table that it reads; None for all.
+      example: of a row in JSON, for messages.
+    """
+
+    @property
+    def columns(self) -> Sequence[str] | None: ...
+
+    @property
+    def example(self) -> str: ...
+
+    def document(self, row: Any, /, *, place: str) -> Document:
+        """Return the document of a row; raise DataError naming its place if there is none."""
+        ...
+
+    def identity(self) -> str:
+        """Return a string that changes whenever the documents would."""
+        ...
+
+
 class Fields(NamedTuple):
     """The fields of rows that hold documents.
 
@@ -58,6 +82,17 @@ class Fields(NamedTuple):
 
     text: str
     counted: str | None = None
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return [name for name in self if name is not None]
+
+    @property
+    def example(self) -> str:
+        return f'{{"{self.text}": "..."}}'
+
+    def identity(self) -> str:
+        return "" if self.counted is None else f" counted={self.counted}"
 
     def document(self, row: Any, *, place: str) -> Document:
         """Return the document of a row, an empty text for null.
@@ -144,7 +179,8 @@ class TextFiles:
 
     A row may hold, in the field `counted_field`, a list of the spans of its text that count in the
     loss: pairs of the first character and the one after the last. See `MarkedText`. All of a text
-    counts if its row has no such field.
+    counts if its row has no such field. `rows` makes documents of other rows, as `Conversations`
+    does; a `.json` file may then be one list of them.
     """
 
     path: str | Path
@@ -153,6 +189,7 @@ class TextFiles:
     counted_field: str | None = None
     patterns: Sequence[str] = ("*",)
     document_chars: int = 64 * 1024
+    rows: RowReader | None = None
 
     def __post_init__(self) -> None:
         require_size(document_chars=self.document_chars)
@@ -167,27 +204,39 @@ class TextFiles:
         for path in self._files():
             yield from _explained(filter(None, self._read(path)), path)
 
+    def require_present(self) -> None:
+        """Raise DataError if there is no text at the path."""
+        self._files()
+
     def identity(self) -> str:
         """Return the options, and a hash of the files' paths, sizes and modification times."""
         files = self._files()
         root = Path(self.path).expanduser().resolve()
-        options = f"{self.text_field} {self.document_chars}"
-        if self.counted_field is not None:
-            options += f" counted={self.counted_field}"
+        options = f"{self.text_field} {self.document_chars}{self._reader.identity()}"
         return f"files {root} {options} {_fingerprint(files, root=root)}"
+
+    @property
+    def _reader(self) -> RowReader:
+        return self.rows or Fields(self.text_field, self.counted_field)
 
     def _read(self, path: Path) -> Iterator[Document]:
         """Yield the documents of a file, whose suffix determines its format."""
-        fields = Fields(self.text_field, self.counted_field)
+        reader = self._reader
         match kind_of(path):
             case ".parquet" | ".arrow":
-                return _read_table(path, fields)
+                return _read_table(path, reader)
             case ".jsonl" | ".ndjson":
-                return _read_json_lines(path, fields)
-            case ".json" if _has_lines(path, self.text_field):
-                return _read_json_lines(path, fields)
-            case _:
+                return _read_json_lines(path, reader)
+            case ".json" if _has_lines(path, reader):
+                return _read_json_lines(path, reader)
+            case ".json" if self.rows is not None:
+                return _read_json_list(path, reader)
+            case _ if self.rows is None:
                 return _read_text(path, document_chars=self.document_chars)
+        raise DataError(
+            f"{path} has no rows.\nGive a .jsonl, .json or .parquet file of rows such as "
+            f"{reader.example}, or a folder of them."
+        )
 
     def _files(self) -> list[Path]:
         try:
@@ -239,6 +288,7 @@ class HubDataset:
       name: configuration of the dataset, if it has several.
       split: split of the dataset.
       text_field: the column that holds the text.
+      rows: makes documents of rows, as `Conversations` does; None for texts.
       revision: branch, tag or commit; a commit needs no request to the hub.
     """
 
@@ -247,6 +297,7 @@ class HubDataset:
     name: str | None = None
     split: str = "train"
     text_field: str = "text"
+    rows: RowReader | None = None
     revision: str = "main"
 
     def __post_init__(self) -> None:
@@ -254,17 +305,24 @@ class HubDataset:
 
     def documents(self) -> Iterator[Document]:
         """Yield the texts of the split in order, without empty ones."""
-        commit, fields = self._resolved(), Fields(self.text_field)
+        commit, reader = self._resolved(), self.rows or Fields(self.text_field)
         with self._explaining("read"):
-            for row in self._library().load_dataset(
+            rows = self._library().load_dataset(
                 self.path, name=self.name, split=self.split, revision=commit, streaming=True
-            ):
-                if document := fields.document(row, place=f"The dataset {self.path}"):
+            )
+            for number, row in enumerate(rows, start=1):
+                place = f"The dataset {self.path}, row {number},"
+                if document := reader.document(row, place=place):
                     yield document
+
+    def require_present(self) -> None:
+        """Raise DataError if the package that reads datasets of the hub is not installed."""
+        self._library()
 
     def identity(self) -> str:
         """Return the names and the commit."""
         names = f"{self.path} {self.name} {self.split} {self.text_field}"
+        names += "" if self.rows is None else f" {self.rows.identity()}"
         return f"hub {names} {self._resolved()}"
 
     def _resolved(self) -> str:
@@ -327,7 +385,7 @@ def _read_text(path: Path, *, document_chars: int) -> Iterator[str]:
             yield piece + file.readline(document_chars)
 
 
-def _has_lines(path: Path, text_field: str) -> bool:
+def _has_lines(path: Path, reader: RowReader) -> bool:
     """Return whether a JSON file has one object per line rather than a single one."""
     with open_unpacked(path) as file:
         first = file.readline()
@@ -335,7 +393,7 @@ def _has_lines(path: Path, text_field: str) -> bool:
         row: Any = json.loads(first.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return False
-    return isinstance(row, dict) and text_field in row
+    return isinstance(row, dict) and (reader.columns is None or reader.columns[0] in row)
 
 
 def _explained(items: Iterator[T], path: Path) -> Iterator[T]:
@@ -359,7 +417,22 @@ def _explained(items: Iterator[T], path: Path) -> Iterator[T]:
         ) from error
 
 
-def _read_json_lines(path: Path, fields: Fields) -> Iterator[Document]:
+def _read_json_list(path: Path, reader: RowReader) -> Iterator[Document]:
+    """Yield the documents of a file that is one list of rows."""
+    with open_unpacked(path) as file:
+        try:
+            rows = json.loads(file.read().decode("utf-8-sig"))
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{path} is not JSON in UTF-8 ({error}).") from error
+    if not isinstance(rows, list):
+        raise DataError(
+            f"{path} holds no rows.\nIt must be a list of rows such as {reader.example}."
+        )
+    for number, row in enumerate(rows, start=1):
+        yield reader.document(row, place=f"{path}, row {number},")
+
+
+def _read_json_lines(path: Path, reader: RowReader) -> Iterator[Document]:
     with open_unpacked(path) as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -367,19 +440,19 @@ def _read_json_lines(path: Path, fields: Fields) -> Iterator[Document]:
             place = f"{path}, line {number}"
             try:
                 row = json.loads(line.decode("utf-8-sig"))
-                document = fields.document(row, place=place)
+                document = reader.document(row, place=place)
                 text_of(document).encode()  # fails for unpaired surrogates
             except DataError:
                 raise
             except (ValueError, RecursionError) as error:
                 raise DataError(
                     f"{place} is not JSON in UTF-8 ({error}).\nEach line must be an object, such "
-                    f'as {{"{fields.text}": "..."}}.'
+                    f"as {reader.example}."
                 ) from error
             yield document
 
 
-def _read_table(path: Path, fields: Fields) -> Iterator[Document]:
+def _read_table(path: Path, reader: RowReader) -> Iterator[Document]:
     """Yield the documents of a table in order, with empty strings for missing texts.
 
     Raises:
@@ -388,36 +461,38 @@ def _read_table(path: Path, fields: Fields) -> Iterator[Document]:
     pyarrow = import_extra("pyarrow", extra="parquet", purpose=f"Reading {path}")
     try:
         with contextlib.ExitStack() as stack:
-            names, batches = _table(path, fields, stack)
-            fields.document(dict.fromkeys(names), place=str(path))
-            columns = [name for name in fields if name in names]
+            names, batches = _table(path, reader, stack)
+            columns, number = names, 0
+            if reader.columns is not None:
+                reader.document(dict.fromkeys(names), place=str(path))
+                columns = [name for name in reader.columns if name in names]
             for batch in batches:
                 for first in range(0, batch.num_rows, _ROWS_AT_ONCE):
                     for row in batch.select(columns).slice(first, _ROWS_AT_ONCE).to_pylist():
-                        yield fields.document(row, place=str(path))
+                        number += 1
+                        yield reader.document(row, place=f"{path}, row {number},")
     except pyarrow.ArrowException as error:
         raise DataError(
             f"{path} is not a readable table: {error}.\nIt may be truncated; download it again."
         ) from error
 
 
-def _table(path: Path, fields: Fields, stack: contextlib.ExitStack) -> tuple[list[str], Any]:
+def _table(path: Path, reader: RowReader, stack: contextlib.ExitStack) -> tuple[list[str], Any]:
     """Return the column names of a table, and its batches of rows."""
     import pyarrow.parquet
 
     if path.suffix.lower() == ".parquet":
         table = stack.enter_context(pyarrow.parquet.ParquetFile(path))
-        columns = [name for name in fields if name is not None]
-        batches: Any = table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns)
+        batches: Any = table.iter_batches(batch_size=_ROWS_AT_ONCE, columns=reader.columns)
         return table.schema_arrow.names, batches
     file = stack.enter_context(pyarrow.memory_map(str(path)))
     try:
-        reader: Any = stack.enter_context(pyarrow.ipc.open_file(file))
-        batches = map(reader.get_batch, range(reader.num_record_batches))
+        opened: Any = stack.enter_context(pyarrow.ipc.open_file(file))
+        batches = map(opened.get_batch, range(opened.num_record_batches))
     except pyarrow.ArrowInvalid:  # the streaming format, which Hugging Face's datasets write
         file.seek(0)
-        reader = batches = stack.enter_context(pyarrow.ipc.open_stream(file))
-    return reader.schema.names, batches
+        opened = batches = stack.enter_context(pyarrow.ipc.open_stream(file))
+    return opened.schema.names, batches
 
 
 _DICT, _INFO, _STATE = "dataset_dict.json", "dataset_info.json", "state.json"

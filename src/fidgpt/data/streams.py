@@ -3,12 +3,14 @@
 import abc
 import hashlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
+from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Real
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -226,7 +228,7 @@ class EvaluationStream(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def token_bytes(self) -> Int64[Tensor, " vocab"]:
+    def token_bytes(self) -> Real[Tensor, " vocab"]:
         """The number of UTF-8 bytes of each token."""
 
 
@@ -274,6 +276,8 @@ class TokenStream(IndexedStream):
         """
         if self._packed is None:
             prepared = self.corpus.prepare(show_progress=show_progress)
+            if show_progress:
+                _report_documents(prepared)
             for transform in self.transforms:
                 transform.check(prepared.tokenizer)
             sequences = self.packing(prepared, seq_len=self.seq_len, seed=self.seed)
@@ -326,6 +330,19 @@ class TokenStream(IndexedStream):
         return hashlib.sha256("\n".join(words).encode()).hexdigest() if words[1:] else packed
 
 
+def _report_documents(prepared: PreparedCorpus) -> None:
+    """Print which share of the tokens counts, and how many documents were changed, if any are."""
+    splits = (prepared.train, prepared.validation)
+    tokens, counted = (sum(map(attrgetter(name), splits)) for name in ("num_tokens", "num_counted"))
+    events = sum((Counter(split.events) for split in splits), Counter[str]())
+    if counted < tokens or events:
+        documents = sum(split.num_documents for split in splits)
+        parts = [f"{documents:,} documents of {tokens:,} tokens"]
+        parts += [f"{counted / tokens:.1%} of the tokens count in the loss"] if tokens else []
+        parts += [f"{count:,} {event}" for event, count in sorted(events.items())]
+        print(f"text: {'; '.join(parts)}.", file=sys.stderr)
+
+
 class HeldOut(EvaluationStream):
     """Batches of the validation split, the same ones in the same order on every pass.
 
@@ -337,20 +354,28 @@ class HeldOut(EvaluationStream):
       seq_len: input tokens of a sequence, which holds one more.
       batch_size: sequences of a batch, over all ranks.
       num_batches: maximum number of batches; None for the whole split.
+      packing: how documents become sequences; None for windows over all of them.
 
     Raises:
       ValueError: a count is below 1.
     """
 
     def __init__(
-        self, corpus: CorpusPart, *, seq_len: int, batch_size: int, num_batches: int | None = None
+        self,
+        corpus: CorpusPart,
+        *,
+        seq_len: int,
+        batch_size: int,
+        num_batches: int | None = None,
+        packing: Packing | None = None,
     ) -> None:
         require_size(seq_len=seq_len, batch_size=batch_size, num_batches=num_batches)
         self.corpus = corpus
         self.seq_len = seq_len
         self.batch_size = batch_size
         self.max_batches = num_batches
-        self._prepared: tuple[PreparedCorpus, Windows] | None = None
+        self.packing = packing
+        self._prepared: tuple[PreparedCorpus, Sequences] | None = None
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Prepare the corpus if it is missing, and open it.
@@ -359,7 +384,9 @@ class HeldOut(EvaluationStream):
           DataError: it cannot be prepared, or its validation split is shorter than one sequence.
         """
         prepared = self.corpus.prepare(show_progress=show_progress)
-        windows = Windows(prepared.validation, seq_len=self.seq_len)
+        windows: Sequences = Windows(prepared.validation, seq_len=self.seq_len)
+        if self.packing is not None and prepared.validation.num_documents:
+            windows = self.packing(prepared.of_validation(), seq_len=self.seq_len, seed=0)
         if not windows.num_sequences:
             split = prepared.validation
             raise DataError(
@@ -376,7 +403,7 @@ class HeldOut(EvaluationStream):
         return require_prepared(self._prepared)[1].num_sequences
 
     @property
-    def token_bytes(self) -> Int64[Tensor, " vocab"]:
+    def token_bytes(self) -> Real[Tensor, " vocab"]:
         """The number of UTF-8 bytes of each token; 0 for special tokens."""
         return require_prepared(self._prepared)[0].token_bytes
 
@@ -399,7 +426,7 @@ class HeldOut(EvaluationStream):
         first = number * self.batch_size
         chosen = np.arange(first + rows.start, min(first + rows.stop, used), dtype=np.int64)
         numbers = chosen * self.num_sequences // used
-        return require_prepared(self._prepared)[1].read(numbers)
+        return require_prepared(self._prepared)[1].read(numbers, epoch=0)
 
 
 def require_prepared(prepared: Opened | None) -> Opened:

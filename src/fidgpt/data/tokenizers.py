@@ -5,9 +5,9 @@ import codecs
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import tokenizers
@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 
 from fidgpt.data.encoding import disable_special_tokens, encode
 from fidgpt.data.errors import DataError
+from fidgpt.data.lossless import change_of
 from fidgpt.files import parse_json, read_bytes, read_json
 from fidgpt.ranges import require_size
 
@@ -23,10 +24,12 @@ __all__ = [
     "BPETokenizer",
     "ByteLevelTokenizer",
     "ByteTokenizer",
+    "ChatSettings",
     "StreamDecoder",
     "Tokenizer",
     "TokenizerFile",
     "TokenizerSpec",
+    "begin_of_text",
     "check_vocab_size",
     "end_of_text",
     "load_tokenizer",
@@ -41,15 +44,22 @@ class Tokenizer(abc.ABC):
 
     Attributes:
       end_of_text: id of the end-of-text token, which follows every document.
+      chat: how conversations become text; None if the tokenizer does not say.
 
     Args:
       values: the bytes of each token; none for special tokens.
     """
 
     end_of_text: int
+    chat: "ChatSettings | None" = None
 
     def __init__(self, values: list[bytes]) -> None:
         self._values = values
+
+    @property
+    def begin_of_text(self) -> int | None:
+        """The id of the token in front of every document: `end_of_text`, another, or None."""
+        return self.end_of_text
 
     @property
     def vocab_size(self) -> int:
@@ -63,6 +73,10 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         """Return the ids of each text; thread-safe."""
+
+    def normalize(self, text: str) -> str:
+        """Return the text whose bytes are those of its tokens."""
+        return text
 
     def token_values(self) -> list[bytes]:
         """Return the bytes of each token; none for special tokens."""
@@ -83,6 +97,22 @@ class Tokenizer(abc.ABC):
     @abc.abstractmethod
     def save(self, path: str | Path) -> None:
         """Write a `tokenizer.json` that `load_tokenizer` and the `tokenizers` library can read."""
+
+    @abc.abstractmethod
+    def for_chat(self, template: str, *, end_of_text: str) -> "Tokenizer":
+        """Return one that writes conversations by a template, with this token after each."""
+
+
+class ChatSettings(NamedTuple):
+    """How a tokenizer writes conversations.
+
+    Attributes:
+      template: a Jinja template, as in `chat_template` of a tokenizer_config.json.
+      tokens: names of special tokens that the template uses, such as `eos_token`.
+    """
+
+    template: str
+    tokens: Mapping[str, str] = {}
 
 
 @runtime_checkable
@@ -116,6 +146,12 @@ def end_of_text(tokenizer: TokenizerSpec) -> int:
     return tokenizer.end_of_text_id()
 
 
+def begin_of_text(tokenizer: TokenizerSpec) -> int | None:
+    """Return the id of the token in front of documents, `end_of_text` if that is it, or None."""
+    find = getattr(tokenizer, "begin_of_text_id", tokenizer.end_of_text_id)
+    return find()
+
+
 class StreamDecoder:
     """Decodes one token at a time, holding back incomplete characters."""
 
@@ -144,8 +180,11 @@ def check_vocab_size(tokenizer: Tokenizer, *, vocab_size: int) -> None:
         )
 
 
-# Hugging Face's file beside a tokenizer.json; it names the end-of-text token.
-SETTINGS_FILE = "tokenizer_config.json"
+# Hugging Face's files beside a tokenizer.json: names of special tokens, and the chat template.
+SETTINGS_FILE, _TEMPLATE_FILE = "tokenizer_config.json", "chat_template.jinja"
+TOKEN_KEYS = ("bos_token", "eos_token", "pad_token", "unk_token")
+_END_KEY = "end_of_text"  # what follows a document, where `eos_token` ends a turn
+_KEPT = (*TOKEN_KEYS, "add_bos_token", "chat_template", _END_KEY)
 
 
 @functools.cache
@@ -163,29 +202,69 @@ def byte_letters() -> tuple[str, ...]:
 class ByteLevelTokenizer(Tokenizer):
     """A byte-level tokenizer, built by `BPETokenizer` or `TokenizerFile`."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, end_of_text: str) -> None:
+    def __init__(
+        self,
+        backend: tokenizers.Tokenizer,
+        *,
+        end_of_text: str,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         super().__init__(_token_values(backend))
         disable_special_tokens(backend)
+        if getattr(backend.model, "dropout", None):  # of merges at random, in training of theirs
+            backend.model.dropout = None
         self._backend = backend
         number = backend.token_to_id(end_of_text)
         assert number is not None  # who builds it has looked
         self.end_of_text = number
         self._end_of_text_name = end_of_text
+        self._settings = dict(settings or {})
+        template = self._settings.get("chat_template")
+        if isinstance(template, str):
+            names = {key: _name_of(self._settings.get(key)) for key in TOKEN_KEYS}
+            self.chat = ChatSettings(template, {key: name for key, name in names.items() if name})
+
+    @functools.cached_property
+    def begin_of_text(self) -> int | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The id of the token that the tokenizer puts in front of a text by itself."""
+        name = _name_of(self._settings.get("bos_token"))
+        begin = None if name is None else self._backend.token_to_id(name)
+        added = self._backend.encode("").ids
+        if begin is None or begin == self.end_of_text:
+            is_said = {"bos_token", "eos_token"} & self._settings.keys()
+            return self.end_of_text if begin is not None or not is_said else None
+        return begin if self._settings.get("add_bos_token") or added[:1] == [begin] else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         return [np.frombuffer(encode(self._backend, text), np.uint32) for text in texts]
+
+    def normalize(self, text: str) -> str:
+        normalizer = self._backend.normalizer
+        return text if normalizer is None else normalizer.normalize_str(text)
 
     def special_ids(self) -> dict[str, int]:
         added = self._backend.get_added_tokens_decoder().items()
         return {token.content: number for number, token in added if token.special}
 
     def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json, and a tokenizer_config.json if its end of text is unusual."""
+        """Write a tokenizer.json, and a tokenizer_config.json if it is unusual."""
         path = Path(path)
         path.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
-        if self._end_of_text_name != END_OF_TEXT:
-            settings = json.dumps({"eos_token": self._end_of_text_name}, indent=2)
-            path.with_name(SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
+        is_usual = self._end_of_text_name == END_OF_TEXT and self.begin_of_text == self.end_of_text
+        if self.chat is not None or not is_usual:
+            kept = {key: self._settings[key] for key in _KEPT if key in self._settings}
+            begins = self.begin_of_text == self.end_of_text
+            own = {"bos_token": self._end_of_text_name if begins else None}
+            _write_settings(path, {"eos_token": self._end_of_text_name, **own, **kept})
+
+    def for_chat(self, template: str, *, end_of_text: str) -> "ByteLevelTokenizer":
+        settings = {**self._settings, "chat_template": template, _END_KEY: end_of_text}
+        return ByteLevelTokenizer(self._backend, end_of_text=end_of_text, settings=settings)
+
+
+def _write_settings(path: Path, settings: Mapping[str, Any]) -> None:
+    text = json.dumps(settings, indent=2)
+    path.with_name(SETTINGS_FILE).write_text(text + "\n", encoding="utf-8")
 
 
 # A corpus loads one file to prepare it, to write it and to open it: the last vocabulary is kept.
@@ -248,6 +327,13 @@ class ByteTokenizer(Tokenizer):
             [AddedToken(name, special=True, normalized=False) for name in self.special_ids()]
         )
         Path(path).write_text(backend.to_str(pretty=True), encoding="utf-8")
+        if self.chat is not None:
+            _write_settings(Path(path), {"chat_template": self.chat.template})
+
+    def for_chat(self, template: str, *, end_of_text: str) -> "ByteTokenizer":
+        tokenizer = ByteTokenizer(special_tokens=self.special_tokens)
+        tokenizer.chat = ChatSettings(template)
+        return tokenizer
 
 
 def _vocabulary() -> dict[str, int]:
@@ -337,7 +423,7 @@ class BPETokenizer:
         return ByteLevelTokenizer(backend, end_of_text=END_OF_TEXT)
 
 
-_END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 
 
 class TokenizerFile:
@@ -345,6 +431,8 @@ class TokenizerFile:
 
     The end-of-text token is `end_of_text` if given, else the `eos_token` of a
     `tokenizer_config.json` beside the file, else a token with a usual name such as `</s>`.
+    Documents begin with the `bos_token` there if the tokenizer puts it in front of texts, and with
+    nothing if it does not. Where none is named, or the end of text is both, that is in front.
     """
 
     sample_bytes = 0
@@ -353,15 +441,27 @@ class TokenizerFile:
         self.path = path
         self.end_of_text = end_of_text
 
+    def require_present(self) -> None:
+        """Raise DataError if the file cannot be loaded."""
+        self.build(())
+
     def identity(self) -> str:
         """Return a hash of the file, and the name of the end-of-text token."""
         path = Path(self.path).expanduser()
         digest = hashlib.sha256(_read(path)[0].encode()).hexdigest()
-        return f"file sha256={digest} end_of_text={self.end_of_text or _name_beside(path)}"
+        settings = _settings_beside(path)
+        name = self.end_of_text or _end_beside(settings)
+        begin = self.begin_of_text_id() if settings else self.end_of_text_id()
+        is_usual = begin == self.end_of_text_id()
+        return f"file sha256={digest} end_of_text={name}" + ("" if is_usual else f" begin={begin}")
 
     def end_of_text_id(self) -> int:
         """Return the id of the file's end-of-text token."""
         return self.build(()).end_of_text
+
+    def begin_of_text_id(self) -> int | None:
+        """Return the id of the token that the file puts in front of documents."""
+        return self.build(()).begin_of_text
 
     def build(self, sample: Sequence[str]) -> Tokenizer:
         """Load the file."""
@@ -372,15 +472,20 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
     """Load a tokenizer.json.
 
     Raises:
-      DataError: the file is missing, is not a byte-level tokenizer, or has no end of text.
+      DataError: the file is missing, is not a byte-level tokenizer, changes texts, or has no end of
+        text.
     """
     path = Path(path).expanduser()
     text, content = _read(path)
     model, added = content["model"], content.get("added_tokens", ())
-    if model.get("merges") == [] and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
+    is_plain = content.get("normalizer") is None and model.get("merges") == []
+    if is_plain and model.get("vocab") == _vocabulary():  # a ByteTokenizer's
         try:
             names = sorted((token["id"], token["content"]) for token in added)
-            return ByteTokenizer(special_tokens=[name for number, name in names if number > 256])
+            special = [name for number, name in names if number > 256]
+            tokenizer = ByteTokenizer(special_tokens=special)
+            template = _settings_beside(path).get("chat_template")
+            return tokenizer.for_chat(template, end_of_text=END_OF_TEXT) if template else tokenizer
         except (KeyError, TypeError) as error:
             raise _unreadable(path, "its added tokens are damaged") from error
     types = _decoder_types(content.get("decoder"))
@@ -394,10 +499,18 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
         backend = _from_str(text)
     except Exception as error:  # the library raises plain Exception
         raise _unreadable(path, str(error)) from error
-    name = end_of_text or _name_beside(path)
-    for candidate in _END_OF_TEXT_NAMES if name is None else (name,):
+    settings = _settings_beside(path)
+    name = end_of_text or _end_beside(settings)
+    for candidate in END_OF_TEXT_NAMES if name is None else (name,):
         if backend.token_to_id(candidate) is not None:
-            return ByteLevelTokenizer(backend, end_of_text=candidate)
+            tokenizer = ByteLevelTokenizer(backend, end_of_text=candidate, settings=settings)
+            if change := change_of(content, tokenizer.encode, tokenizer.token_values()):
+                raise DataError(
+                    f"{path} loses text: {change}. Bits per byte, spans and texts that are written "
+                    "would be of other texts than yours.\nUse a tokenizer that encodes any text "
+                    "losslessly, or train one with BPETokenizer(vocab_size)."
+                )
+            return tokenizer
     special = [token.content for token in backend.get_added_tokens_decoder().values()]
     wanted = f"no token {name!r}" if name is not None else "no end-of-text token by a usual name"
     raise DataError(
@@ -432,8 +545,23 @@ def _unreadable(path: Path, reason: str) -> DataError:
     )
 
 
-def _name_beside(path: Path) -> str | None:
-    """Return the end of text that a tokenizer_config.json beside the file names, or None."""
-    name = read_json(path.with_name(SETTINGS_FILE)).get("eos_token")
-    name = name.get("content") if isinstance(name, dict) else name
+def _settings_beside(path: Path) -> dict[str, Any]:
+    """Return what Hugging Face's files beside a tokenizer.json say, with one chat template."""
+    settings = dict(read_json(path.with_name(SETTINGS_FILE)))
+    template = settings.get("chat_template")
+    if isinstance(template, list):  # several by name
+        named = {one.get("name"): one.get("template") for one in template}
+        settings["chat_template"] = named.get("default")
+    if (file := path.with_name(_TEMPLATE_FILE)).is_file():
+        settings["chat_template"] = file.read_text(encoding="utf-8")
+    return settings
+
+
+def _end_beside(settings: Mapping[str, Any]) -> str | None:
+    return _name_of(settings.get(_END_KEY)) or _name_of(settings.get("eos_token"))
+
+
+def _name_of(token: Any) -> str | None:
+    """Return the name of a special token in a tokenizer_config.json; None if it has none."""
+    name = token.get("content") if isinstance(token, dict) else token
     return name if isinstance(name, str) else None

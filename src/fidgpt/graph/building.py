@@ -1,6 +1,8 @@
 """From a graph to the objects that it describes: check, bind, build."""
 
+import collections
 import contextlib
+import copy
 import inspect
 import re
 import sys
@@ -14,12 +16,14 @@ import fiddle as fdl
 
 from fidgpt.collection import gc_paused
 from fidgpt.graph import binding, checking, fiddle, hints
+from fidgpt.graph.cloning import clone
 from fidgpt.graph.errors import ConfigError, raise_all
 from fidgpt.graph.secrets import redacted, revealed, with_secrets_revealed
 from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, step_to, title
 
 T = TypeVar("T")
 Constraint = Callable[[Any], None]
+_CONTAINERS = (list, dict, set, bytearray, collections.deque)
 _MAX_LINES = 5  # of a message of a constructor
 
 
@@ -31,7 +35,7 @@ class Config(fiddle.PreparedConfig[T]):
     """
 
     def __prepare__(self) -> fdl.Buildable:
-        return _plain(with_secrets_revealed(check_and_bind(self, construct=False)))
+        return _plain(check_and_bind(self, construct=False))
 
 
 @gc_paused()
@@ -104,15 +108,17 @@ def build(
     """
     bound, found, errors = _bound(root, constraints)
     failure: ConfigError | None = None
+    plain = bound
     if not errors:
         try:
-            return _built(_plain(with_secrets_revealed(bound)), dict(within or {}))
+            return _built(plain := _plain(bound), dict(within or {}))
         except RecursionError as error:
             failure = ConfigError("the graph is nested too deeply for fdl.build.")
             failure.__cause__ = error
         except Exception as error:  # a division by head_dim=0 is the user's mistake too
             part, cause = fiddle.failed_call(error)
-            failure = rejection(next((one for one in found if one.value is part), found[0]), cause)
+            calls = nodes(plain) if plain is not bound else found
+            failure = rejection(next((one for one in calls if one.value is part), found[0]), cause)
     raise_all([*errors, *constructor_errors(found, errors)])
     raise failure or AssertionError("raise_all raises the errors")
 
@@ -147,9 +153,37 @@ def _bound(
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 
-def _plain(root: Any) -> Any:
-    """A root that `fdl.build` builds as it is."""
+def _plain(bound: Any) -> Any:
+    """A bound graph that `fdl.build` builds as it is, with secrets and with its own containers.
+
+    `fdl.build` copies lists and dicts, but neither sets nor defaults, which whoever gets them could
+    change: those of the config, and of all later calls.
+    """
+    root = with_secrets_revealed(bound)
+    if any(_lent(node.value) for node in nodes(root)):
+        root, copies = clone(root) if root is bound else root, dict[int, Any]()
+        for node in nodes(root):
+            items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
+            for key, value in _lent(node.value).items():
+                items[key] = copies.setdefault(id(value), copy.copy(value))
     return fdl.cast(fdl.Config, root) if isinstance(root, Config) else root
+
+
+def _lent(value: Any) -> dict[Any, Any]:
+    """The containers in a node that `fdl.build` would pass on themselves, by key."""
+    if not IS_PART[type(value)]:
+        items = enumerate(value) if isinstance(value, list) else getattr(value, "items", tuple)()
+        return {key: one for key, one in items if _is_passed_on(one)}
+    held = fiddle.raw_arguments(value)
+    return {
+        key: one
+        for key, one in fiddle.all_arguments(value).items()
+        if _is_passed_on(one) or (isinstance(one, list | dict) and key not in held)
+    }
+
+
+def _is_passed_on(value: Any) -> bool:
+    return isinstance(value, _CONTAINERS) and type(value) not in (list, dict)
 
 
 def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:

@@ -186,8 +186,18 @@ def _outside_a_factory(node: Node) -> Iterator[ConfigError]:
         yield ConfigError(
             f"the root is an ArgFactory of {title(node.value)}: make it a fdl.Config."
         )
+    num_calls = 0
     for parent, step in node.parents:
         parts = [part for part, _ in _holders(parent, step)]
+        num_calls += sum(isinstance(part, fdl.Partial | fdl.ArgFactory) for part in parts)
+        if num_calls > 1:
+            both = " and ".join((node if len(node.parents) > 1 else parent).paths[:2])
+            yield ConfigError(
+                f"{both} hold one ArgFactory of {title(node.value)}, which creates another for "
+                "each of them: make it a fdl.Config, or copy it (graph.clone_part).",
+                place=node.path,
+            )
+            return
         if not all(isinstance(part, fdl.Partial | fdl.ArgFactory) for part in parts):
             path = join(parent.path, step)
             yield ConfigError(

@@ -4,7 +4,7 @@ import contextlib
 import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 _LISTED = 24  # names in a message; more would bury the message
 MOST_MISTAKES = 50  # in a message; what finds them one by one need not look for more
@@ -32,20 +32,6 @@ class ConfigError(ValueError):
 
 class MissingEntry(ConfigError):
     """A list, tuple or dict of the graph, which `place` leads to, has no such entry."""
-
-
-class MissingComponent(ConfigError):
-    """A graph holds no node that calls one of some functions or classes.
-
-    Attributes:
-      wanted: these.
-      alike: the names of classes that it holds, and whose names end like theirs.
-    """
-
-    def __init__(self, message: str, *, wanted: Iterable[Any], alike: Iterable[str]) -> None:
-        super().__init__(message)
-        self.wanted = tuple(wanted)
-        self.alike = tuple(alike)
 
 
 class ConfigErrors(ConfigError):

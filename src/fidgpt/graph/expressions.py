@@ -45,8 +45,6 @@ _EXACT = 2**53  # below it, a whole float is the number that was written
 _NUMERAL = re.compile(r"[0-9]+(\.[0-9]+)?")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _ZERO = re.compile(r"[0_.]*(e.*)?", re.IGNORECASE)
-_TYPESET = str.maketrans("\N{MINUS SIGN}\N{EN DASH}\N{MULTIPLICATION SIGN}", "--*")
-_EXPONENTS = {"k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
 
 
 def parsed(text: str) -> ast.expr:
@@ -58,8 +56,6 @@ def parsed(text: str) -> ast.expr:
     """
     if _NUMERAL.fullmatch(text):  # most are, and there is nothing to warn of
         return ast.parse(text, mode="eval").body
-    if not text.isascii() and not {*text} & {*"'\""}:
-        text = text.translate(_TYPESET)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # whoever typed "\\d" knows that it is no escape
         expression = ast.parse(text, mode="eval").body
@@ -132,43 +128,7 @@ def compute(text: str, numbers: Mapping[str, Any]) -> int | float:
     except UNREADABLE as error:
         reason = error.msg if isinstance(error, SyntaxError) else f"{error!s:.100}"
         reason = reason or "it is too deep"
-        remedy = typed_number(text.strip()) or f"{reason}."
-        raise ConfigError(f"it is not supported arithmetic: {remedy}") from error
-
-
-def typed_number(text: str, *, is_whole: bool = False) -> str:
-    """Return how to write a number that people may type in another way; "" for other texts.
-
-    Args:
-      text: such as `10k`, `10%`, `0,001`, `1 000`, `2^16` or `3x10^-4`.
-      is_whole: whether a whole number is asked for.
-    """
-    text = text.strip().translate(_TYPESET)
-    if not text.isascii():
-        return ""
-    comma = "a comma separates items"
-    if found := re.fullmatch(r"([\d._]+) ?([kmbgt])", text, re.IGNORECASE):
-        number, letter = found[1], found[2].lower()
-        exponent = _EXPONENTS[letter]
-        binary = "" if letter == "b" else f", or {number} * 2**{exponent // 3 * 10}"
-        return f"write {number}e{exponent}{binary}."
-    if found := re.fullmatch(r"(\d+(?:\.\d*)?) ?%", text):
-        share = f"{float(found[1]) / 100:.10g}"
-        return f"write {f'a formula, such as {{num_steps}} * {share}' if is_whole else share}."
-    if re.fullmatch(r"[1-9]\d{0,2}([, ]\d{3})+", text):  # thousands
-        number, is_one = re.sub("[, ]", "", text), text.count(",") == 1
-        either = f", or {text.replace(',', '.')}" if is_one and not is_whole else ""
-        return f"write {number}{either}: {comma if ',' in text else 'a number has no spaces'}."
-    if found := re.fullmatch(r"(-?\d+),(\d+)", text):
-        return f"write {found[1]}.{found[2]}: {comma}."
-    if re.fullmatch(r"0\d+", text):
-        number = text.lstrip("0") or "0"
-        return f"write {number}; or 0.{text}, with a point, since {comma}."
-    if found := re.fullmatch(r"(\d+(?:\.\d*)?) ?[x*] ?10 ?\^ ?(-?\d+)", text):
-        return f"write {found[1]}e{found[2]}."
-    if found := re.fullmatch(r"(\d+(?:\.\d*)?) ?\^ ?(-?\d+)", text):
-        return f"write {found[1]}**{found[2]}."
-    return ""
+        raise ConfigError(f"it is not supported arithmetic: {reason}.") from error
 
 
 def calculate(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:

@@ -54,7 +54,9 @@ def _fits(made: Any, hint: Any) -> bool:
         names = methods if inspect.isclass(returned) else ()
         own = {name: hints.own_method(returned, name) for name in names}
         has_methods = own.keys() == methods.keys() and all(map(inspect.isfunction, own.values()))
-        is_alike = has_methods and methods == {n: _required(one)[1:] for n, one in own.items()}
+        is_alike = has_methods and all(
+            _required(own[name])[1:][: len(asked)] == asked for name, asked in methods.items()
+        )
         return is_alike and hints.fits(fdl.Config(returned), hint)
     if (
         returned is type(None) or hints.is_protocol(returned) or typing.get_origin(hint)

@@ -204,6 +204,8 @@ def has_methods(kind: type, protocol: Any) -> bool:
     is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
     if not is_anything and not all(_may_have(kind, name) for name in asked):
         return False
+    if getattr(kind, "takes_context", False) and any(map(_takes_context, asked.values())):
+        return False  # it computes on each token alone, and is no mixer
     return all(can_be_called_as(own_method(kind, name), asked[name]) for name in asked)
 
 
@@ -215,14 +217,37 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
     by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
     try:
         in_order = [None] * (len(parameters) - len(by_name))
-        inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name))
+        passed = inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name)).arguments
     except TypeError:
         return False
-    built, wanted = (hints_of(one).get("return", Any) for one in (own, asked))
+    takes, gives = hints_of(own), hints_of(asked)
+    if _takes_context(own, besides=passed):
+        return False
+    pairs = zip(passed, [one.name for one in parameters], strict=False)
+    if any(_are_disjoint(takes.get(name, Any), gives.get(other, Any)) for name, other in pairs):
+        return False
+    built, wanted = takes.get("return", Any), gives.get("return", Any)
     if hasattr(own, "__wrapped__"):  # a decorator, such as of a context manager, returns another
         return True
     # A method may return another of its own kind, so that to ask for its methods would never end.
     return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
+
+
+def _takes_context(method: Any, besides: Collection[str] = ()) -> bool:
+    """Whether a method has a parameter that is always passed to those that take it."""
+    hints = hints_of(method)
+    taken = [hints[name] for name in hints.keys() - {*besides, "return"}]
+    members = [member for hint in taken for member in members_of(hint)]
+    return any(getattr(member, "PASSED_ALWAYS", False) for member in members)
+
+
+def _are_disjoint(taken: Any, given: Any) -> bool:
+    """Whether no tensor fits both annotations, as one of numbers and one of indices."""
+    formats = [
+        {name for member in members_of(hint) for name in getattr(member, "dtypes", ())}
+        for hint in (taken, given)
+    ]
+    return all(formats) and formats[0].isdisjoint(formats[1])
 
 
 _PLAIN = (int, float, str, list, tuple, dict, set, enum.Enum, pathlib.PurePath)

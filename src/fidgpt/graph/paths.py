@@ -23,17 +23,6 @@ _STEP = re.compile(
 _EXAMPLES = "model.blocks[*].dropout, **.dropout, :RMSNorm.eps or @LearningRate"
 Step = tuple[str, Any]  # the kind of a step of a selector, and what it names
 
-_REMEDIES = (  # by what is found where a step should begin
-    (r"\.?[0-9]", " Write an item as [0]."),
-    (r"\[[A-Za-z_]", " Write an entry of a dict as ['name'] or .name."),
-    (r"[/\\]", " Join steps with dots."),
-    (r"[A-Za-z_]", " A dot is missing."),
-    (r"\.$", " A name must follow."),
-    (r"[+~]", " No sign precedes a path: += after it appends items, and del: removes a value."),
-    (r"\*\*|\.\*\*", " Write any depth as **.name, with a name after it."),
-    (r"\.?\*", " Write all items as [*], all depths as **.name."),
-)
-
 
 def parse_path(path: str) -> list[fiddle.Key]:
     """Return the keys that a path names, in order; raise ConfigError if it is not a path."""
@@ -67,8 +56,10 @@ def step_at(text: str, at: int, *, is_path: bool = True) -> tuple[Step, int]:
     is_key = kind in ("name", "number", "text")
     without_dot = kind == "name" and at > 0 and text[at] != "."
     if match is None or without_dot or (is_path and not is_key):
-        remedy = next((how for what, how in _REMEDIES if re.match(what, text[at:])), "")
-        raise ConfigError(f"{text!r:.80} is not a path: invalid at {text[at:]!r:.40}.{remedy}")
+        raise ConfigError(
+            f"{text!r:.80} is not a path: invalid at {text[at:]!r:.40}. Write, for example, "
+            "model.blocks[0].dropout."
+        )
     named: Any = match[kind]
     if kind == "text":
         try:

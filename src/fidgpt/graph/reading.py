@@ -276,8 +276,6 @@ class TextReader:
 
 
 def _number(ref: ParameterRef, now: int | float, sign: str, text: str) -> Any:
-    if remedy := expressions.typed_number(text):
-        raise ConfigError(f"it is not a number: {remedy}")
     result = expressions.compute(f"({now!r}) {sign} ({text})", {})
     asked, hint = values.as_asked(result, ref.hint), ref.hint
     stays_whole = type(now) is int and float not in hints.members_of(hint)

@@ -2,13 +2,13 @@
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import fiddle as fdl
 
-from fidgpt.graph import errors, fiddle, formulas, hints, selectors, walk
+from fidgpt.graph import errors, fiddle, formulas, hints, walk
 from fidgpt.graph.bound import BoundGraph
 from fidgpt.graph.difference import comparison
 from fidgpt.graph.difference.changes import (
@@ -21,10 +21,6 @@ from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.spelling import PartName, call_text, formula_text, spell
 
 
-def _all_items(path: str) -> str:
-    return re.sub(r"\[\d+\]", "[*]", path)
-
-
 def _list_of(change: Change) -> str | None:
     """Return the path of the list or dict of which an item was added, moved or removed."""
     is_new = change.old.value is fdl.NO_VALUE and change.path.endswith("]")
@@ -33,26 +29,12 @@ def _list_of(change: Change) -> str | None:
     return change.path.rpartition("[")[0] if is_item else None
 
 
-class Directive(NamedTuple):
-    """A directive, such as `set:seed=3`: its kind, its selector and the rest."""
-
-    kind: str
-    path: str
-    rest: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.path}{self.rest}"
-
-
 def directives_for(
-    root: Any, target: Any, changes: Iterable[Change], part_name: PartName, *, lists: bool
-) -> list[list[str]]:
-    """Return groups of directives that make changes in `root`, as far as directives can.
-
-    Where one directive covers a whole group, it comes first; the others have one parameter each.
+    target: Any, changes: Iterable[Change], part_name: PartName, *, lists: bool
+) -> list[str]:
+    """Return directives that make changes in a graph, as far as directives can.
 
     Args:
-      root: the graph that is to be changed.
       target: what it is to become.
       changes: the differences between the two.
       part_name: how to call a constructor.
@@ -61,24 +43,23 @@ def directives_for(
     """
     changes = list(changes)
     whole = _whole_lists(target, changes, part_name, lists=lists)
-    groups: dict[Any, list[Directive]] = {one: [one] for one in whole.values()}
-    for change in changes:
-        if any(change.path.startswith(f"{path}[") for path in whole):
-            continue
-        if one := _directive(target, change, part_name, lists):
-            name = re.split(r"[.\]]", one.path)[-1] if one.kind in ("set", "del") else one.path
-            groups.setdefault((one.kind, name, one.rest), []).append(one)
-    return [piece for group in groups.values() for piece in _together(root, group)]
+    rest = (
+        _directive(target, change, part_name, lists)
+        for change in changes
+        if not any(change.path.startswith(f"{path}[") for path in whole)
+    )
+    directives = [*whole.values(), *(directive for directive in rest if directive)]
+    return list(dict.fromkeys(directives))
 
 
 def _whole_lists(
     target: Any, changes: list[Change], part_name: PartName, *, lists: bool
-) -> dict[str, Directive]:
+) -> dict[str, str]:
     """Return the outermost lists and dicts of which items were added, moved or removed.
 
     Without `lists`, only those that hold no nodes any more.
     """
-    found: dict[str, Directive] = {}
+    found: dict[str, str] = {}
     for path in sorted({path for change in changes if (path := _list_of(change))}, key=len):
         if any(path.startswith((f"{outer}[", f"{outer}.")) for outer in found):
             continue
@@ -86,11 +67,11 @@ def _whole_lists(
             ref = find_parameter(target, path)
             is_spelled = lists or not walk.parts(ref.value)
             if is_spelled and (text := spell(ref.value, ref.hint, part_name)) is not None:
-                found[path] = Directive("set", path, f"={text}")
+                found[path] = f"set:{path}={text}"
     return found
 
 
-def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) -> Directive | None:
+def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) -> str | None:
     path, new, old = change.old.path or change.new.path, change.new, change.old.value
     if not path or new.path not in (None, path) or isinstance(change, TagsChanged):
         return None  # it is inside an item that moved
@@ -99,10 +80,10 @@ def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) 
     is_part = isinstance(new.value, fdl.Buildable)
     if isinstance(change, SharingChanged):
         if new.shared_with:
-            return Directive("tie", path, f"={new.shared_with}")
-        return Directive("untie", path) if is_part else None
+            return f"tie:{path}={new.shared_with}"
+        return f"untie:{path}" if is_part else None
     if is_part and formulas.is_formula(new.value):
-        return Directive("set", path, formula_text(new.value))
+        return f"set:{path}{formula_text(new.value)}"
     if is_part and not isinstance(change, ValueChanged):
         known = fiddle.set_arguments(new.value)
         kept = fiddle.set_arguments(old) if isinstance(old, fdl.Buildable) else {}
@@ -110,48 +91,12 @@ def _directive(target: Any, change: Change, part_name: PartName, is_deep: bool) 
         text = call_text(new.value, keys, part_name, is_deep=is_deep)
         replaces_value = not (isinstance(old, fdl.Buildable) or old is None or old is fdl.NO_VALUE)
         if replaces_value and hints.is_unknown(find_parameter(target, path).hint):
-            return Directive("set", path, f"={text}" if "(" in text else f"={text}()")
-        return Directive("use", path, f"={text}")
+            return f"set:{path}={text}" if "(" in text else f"set:{path}={text}()"
+        return f"use:{path}={text}"
     if new.is_default or new.inherited_from or new.value is fdl.NO_VALUE:
-        return Directive("del", path)
+        return f"del:{path}"
     text = new.value if isinstance(new.value, str) else spell(new.value, type(new.value))
-    return None if text is None else Directive("set", path, f"={text}")
-
-
-def _together(root: Any, group: list[Directive]) -> Iterator[list[str]]:
-    """Yield one directive for all before the group, if there is one; else each by itself."""
-    own, paths = [str(one) for one in group], {one.path for one in group}
-    if len(paths) == 1:
-        yield own[:1]
-    elif short := next(
-        (one for one in _short_forms(root, group[0]) if _paths(root, one) == paths), None
-    ):
-        yield [str(short), *own]
-    else:
-        yield from ([one] for one in own)
-
-
-def _short_forms(root: Any, one: Directive) -> Iterator[Directive]:
-    """Yield directives that may cover all of a group of which one is known, the plainest first."""
-    try:
-        ref = find_parameter(root, one.path)
-    except errors.ConfigError:  # it is inside a node that another directive puts there
-        return
-    if one.kind == "set" and isinstance(ref.container, fdl.Buildable):
-        tags = fiddle.argument_tags(ref.container).get(ref.key, ())
-        yield from (Directive("tag", name, one.rest) for name in sorted(t.__name__ for t in tags))
-    name = one.path.rpartition(".")[2]
-    for selector in (_all_items(one.path), f"**.{name}", f":{walk.title(ref.container)}.{name}"):
-        yield one._replace(path=selector)
-
-
-def _paths(root: Any, one: Directive) -> set[str]:
-    """Return the parameters that a directive selects."""
-    try:
-        selector = selectors.tags_in(root)[one.path] if one.kind == "tag" else one.path
-        return {ref.path for ref in selectors.find_parameters(root, selector)}
-    except errors.ConfigError:
-        return set()
+    return None if text is None else f"set:{path}={text}"
 
 
 Compose = Callable[[Sequence[str]], Any]
@@ -185,26 +130,22 @@ class _Trials:
         for _ in range(_MOST_ROUNDS):
             if not left:
                 break
-            groups = directives_for(
-                self._compose(tuple(directives)), self._root, left, self._part_name, lists=lists
+            more = self._with(
+                directives, directives_for(self._root, left, self._part_name, lists=lists)
             )
-            more = self._with_groups(directives, groups)
             now = self.left(more)
             if now is None or more == directives or str(now) == str(left):
                 break
             directives, left = more, now
         return directives
 
-    def _with_groups(self, directives: list[str], groups: list[list[str]]) -> list[str]:
-        """Add the first directive of each group, or all others, as far as they can be applied."""
-        whole = [*directives, *(group[0] for group in groups)]
-        if self.left(whole) is not None:
-            return whole
-        for group in groups:
-            for more in (group[:1], group[1:]):
-                if more and self.left([*directives, *more]) is not None:
-                    directives = [*directives, *more]
-                    break
+    def _with(self, directives: list[str], others: list[str]) -> list[str]:
+        """Add others, or those of them that can be applied."""
+        if self.left([*directives, *others]) is not None:
+            return [*directives, *others]
+        for other in others:
+            if self.left([*directives, other]) is not None:
+                directives = [*directives, other]
         return directives
 
     def without_needless(self, directives: list[str]) -> list[str]:

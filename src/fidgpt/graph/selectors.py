@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph import fiddle, paths
-from fidgpt.graph.errors import ConfigError, MissingComponent, MissingEntry, listed, suggest
+from fidgpt.graph.errors import ConfigError, MissingEntry, listed, suggest
 from fidgpt.graph.paths import ParameterRef
 from fidgpt.graph.walk import IS_PART, is_node, parts, title
 
@@ -244,7 +244,7 @@ def find(root: Any, *functions: Any) -> list[fdl.Buildable]:
     """Return every node under `root` that calls one of `functions` or a subclass of one.
 
     Raises:
-      MissingComponent: there is none.
+      ConfigError: there is none.
     """
     found = [node.value for node in parts(root) if _calls(node.value, functions)]
     if not found:
@@ -252,10 +252,8 @@ def find(root: Any, *functions: Any) -> list[fdl.Buildable]:
         called = {title(node.value) for node in parts(root)}
         alike = sorted(name for name in called if name.endswith((*names,)))
         has = f" It has {listed(alike, most=3)}." if alike else ""
-        raise MissingComponent(
-            f"{title(root)} holds no {' or '.join(names)}, so there is nothing to change.{has}",
-            wanted=functions,
-            alike=alike,
+        raise ConfigError(
+            f"{title(root)} holds no {' or '.join(names)}, so there is nothing to change.{has}"
         )
     return found
 

@@ -13,8 +13,6 @@ from fidgpt.graph import expressions, hints
 from fidgpt.graph.errors import ConfigError, suggest
 from fidgpt.graph.expressions import NO_NUMBER, split_at_commas
 
-_CURLY = ("“”", "‘’", "„“", "””", "’’")
-
 
 def item_texts(text: str, hint: Any) -> dict[Any, str]:
     """Return the texts of the items of a list, tuple or dict by key, where one may stand; else {}.
@@ -83,16 +81,9 @@ def read_value(text: str, hint: Any) -> Any:
     raise ConfigError(_no_such_value(text, hint))
 
 
-def is_in_curly_quotes(text: str) -> bool:
-    """Return whether a text begins and ends with quotes that are letters to Python and a shell."""
-    return (text[:1] + text[-1:]) in _CURLY
-
-
 def _readings(text: str, hint: Any) -> list[Any]:
     """What a text may mean, the likeliest first."""
     members, choices, word = hints.members_of(hint), choices_of(hint), text.strip()
-    if is_in_curly_quotes(word):
-        raise ConfigError(f"{word:.60} is in curly quotes, which are letters: write ' or \".")
     if word in choices:
         return [choices[word]]
     kind, _, name = word.rpartition(".")  # as in Python code: Color.RED
@@ -177,11 +168,6 @@ def _no_such_value(text: str, hint: Any) -> str:
     if not text.strip():
         return f"nothing follows the '='; it takes {article}{name}."
     message = f"{text!r:.60} is not {article}{name}."
-    members = hints.members_of(hint)
-    if {int, float}.intersection(members) and (
-        how := expressions.typed_number(text, is_whole=float not in members)
-    ):
-        return f"{message} {how[0].upper()}{how[1:]}"
     if choices := choices_of(hint):
         return f"{message} {suggest(text, choices)}"
     element = hints.element_hint(hint, 0)

@@ -192,7 +192,12 @@ class _CoreLoader(_Loader):
 
     def construct_key(self, node: Any) -> Any:
         """Return a key as it is written: 1 is the text "1", as in JSON."""
-        if not isinstance(node, yaml.ScalarNode) or node.tag == f"{_TAG}merge":
+        if not isinstance(node, yaml.ScalarNode):
+            kind = (
+                "mapping, as doubled braces make" if isinstance(node, yaml.MappingNode) else "list"
+            )
+            raise _error(node, f"a key must be a string, and not a {kind}")
+        if node.tag == f"{_TAG}merge":
             raise _error(node, "a key must be a string; << has no meaning in a config file")
         return node.value
 

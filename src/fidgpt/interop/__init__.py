@@ -10,26 +10,33 @@ if TYPE_CHECKING:
     from fidgpt.interop.levanter import Mapped, read_levanter
     from fidgpt.interop.targets import read_targets, write_targets
     from fidgpt.interop.torchtitan import read_torchtitan
+    from fidgpt.interop.torchtune import read_torchtune
+    from fidgpt.interop.trained_models import chat, use_distillation
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "trained_models": ("chat", "use_distillation"),
             "directives_from": ("directives_of",),
             "hugging_face": ("from_hf", "load_hf", "save_hf"),
             "levanter": ("Mapped", "read_levanter"),
             "targets": ("read_targets", "write_targets"),
             "torchtitan": ("read_torchtitan",),
+            "torchtune": ("read_torchtune",),
         },
     )
 
 __all__ = [
     "Mapped",
+    "chat",
     "directives_of",
     "from_hf",
     "load_hf",
     "read_levanter",
     "read_targets",
     "read_torchtitan",
+    "read_torchtune",
     "save_hf",
+    "use_distillation",
     "write_targets",
 ]

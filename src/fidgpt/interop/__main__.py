@@ -1,23 +1,35 @@
-"""`python -m fidgpt.interop FILE`: the command for a training file of Levanter or torchtitan."""
+"""`python -m fidgpt.interop PATH`: the command for a file of another trainer, or for a model.
+
+Files of Levanter, torchtitan and torchtune, and directories of Hugging Face models.
+"""
 
 import shlex
 from pathlib import Path
 
 from fidgpt.compose.catalogue import called, imported
+from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import run_command
-from fidgpt.interop import Mapped, read_levanter, read_torchtitan
+from fidgpt.interop import Mapped, read_levanter, read_torchtitan, read_torchtune
+from fidgpt.interop.hugging_face.trial import describe_hf
 
 _USAGE = (
-    "name a TOML file of torchtitan, a YAML file of Levanter, or a function of torchtitan's "
-    "registries, such as torchtitan.models.llama3.config_registry.llama3_8b"
+    "name a TOML file of torchtitan, a YAML file of Levanter or of torchtune, a function of "
+    "torchtitan's registries, such as torchtitan.models.llama3.config_registry.llama3_8b, or the "
+    "directory of a Hugging Face model"
 )
 
 
 def main(arguments: list[str]) -> int:
-    """Print the command, and below it, as comments, what has no equivalent; return the status."""
+    """Print the command, and below it, as comments, what has no equivalent; return the status.
+
+    Of a Hugging Face directory, print its table and whether it works.
+    """
     if len(arguments) != 1:
-        raise ConfigError(f"{_USAGE}: python -m fidgpt.interop FILE")
+        raise ConfigError(f"{_USAGE}: python -m fidgpt.interop PATH")
+    if Path(arguments[0]).is_dir():
+        print(*describe_hf(arguments[0]), sep="\n")
+        return 0
     mapped = _read(arguments[0])
     flags = [shlex.quote(f"--config={one}") for one in mapped.directives]
     print("python train.py", *flags, sep=" \\\n    ")
@@ -30,7 +42,9 @@ def _read(name: str) -> Mapped:
         case ".toml":
             return read_torchtitan(Path(name))
         case ".yaml" | ".yml":
-            return read_levanter(Path(name))
+            text = read_text(name)[1]
+            is_torchtune = "_component_" in text and "torchtune" in text
+            return (read_torchtune if is_torchtune else read_levanter)(Path(name))
     module, _, function = name.rpartition(".")
     make = getattr(imported(module, name), function, None) if module else None
     if not callable(make):

@@ -46,6 +46,7 @@ _DATA_NEUTRAL = {"shuffle": True, "enforce_eos": True, "stream": True, "stop_str
 _TRACKER_NEUTRAL = {"resume": "allow", "save_code": True, "save_xla_dumps": False}
 
 
+_FROM_HUB = "a model of the hub is begun with by config:from_hf(directory=...), once downloaded"
 # What makes a file one of training.
 _TRAINING = ("model", "optimizer", "trainer", "data", "train_seq_len", "z_loss_weight")
 
@@ -76,6 +77,10 @@ def read_levanter(text_or_path: str | Path) -> Mapped:
             "but neither model: nor optimizer:, trainer: or data:."
         )
     top = Section(plan, "", document, _TOP_NEUTRAL)
+    if document.get("use_hf_model_config"):
+        top.error("use_hf_model_config", True, f"false: {_FROM_HUB}")
+    elif source := top.left.pop("initialize_from_hf", None):
+        top.unmap("initialize_from_hf", source, _FROM_HUB)
     _map_trainer(top.section("trainer", _TRAINER_NEUTRAL))
     _map_optimizer(top.section("optimizer", _OPTIMIZER_NEUTRAL))
     map_model(top.section("model", MODEL_NEUTRAL), top.take("train_seq_len", None, int))
@@ -298,6 +303,8 @@ _SHAPES = {
 def _map_schedule(section: Section) -> None:
     """Map warm-up, decay and cycles."""
     warmup = _length(section.take("warmup", 0.01))
+    if warmup <= 1 and int(warmup * section.plan.wanted["num_steps"]) == 0:
+        warmup = 0  # Levanter rounds down
     rewarmup = _length(section.take("rewarmup", 0.0))
     decay, floor = section.take("decay", None, float), section.take("min_lr_ratio", 0.1)
     if not isinstance(section.left.get("lr_schedule"), dict):
@@ -310,8 +317,11 @@ def _map_schedule(section: Section) -> None:
     elif kind not in _SHAPES:
         section.unmap("lr_schedule", kind, "a cosine is used")
         kind = "cosine"
+    if kind == "inv":
+        section.unmap("lr_schedule", kind, "its second step of the decay is that of the first")
     section.change(f"fiddler:{_SHAPES[kind]}", **arguments)
     section.change("fiddler:set_warmup", warmup=warmup)
+    section.plan.wanted["schedule.first"] = 0  # optax counts from the beginning of steps
     if decay is not None:
         section.plan.wanted["schedule.decay"] = _length(decay)
     if cycles := _cycles(section):

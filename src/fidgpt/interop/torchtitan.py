@@ -11,27 +11,74 @@ from fidgpt.interop.directives_from import bring_about
 from fidgpt.interop.levanter import Mapped
 from fidgpt.interop.levanter_model import BLOCK, Plan, Section
 
-_SCALING = f"{BLOCK}.attention.rope.scaling"
-# The sizes of the model for tests.
-_DEBUG = {
-    **{"vocab_size": 2048, "model.hidden_dim": 256, "model.num_layers": 6},
-    **{f"{BLOCK}.attention.head_dim": 16, f"{BLOCK}.attention.num_kv_heads": 16},
-    f"{BLOCK}.mlp.ffn_dim": 768,
-}
+_ATTENTION, _MLP = f"{BLOCK}.attention", f"{BLOCK}.mlp"
+_SCALING = f"{_ATTENTION}.rope.scaling"
+
+
+def _tests(num_layers: int, **sizes: Any) -> dict[str, Any]:
+    """Return the sizes of a model for tests: those that all have, and others by path."""
+    return {
+        **{"vocab_size": 2048, "model.hidden_dim": 256, "model.num_layers": num_layers},
+        **sizes,
+    }
+
+
 # The named config of each model and flavor, and values in which it differs.
 _MODELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "llama3": {
-        "debugmodel": ("llama3_8b", _DEBUG),
-        **{size: (f"llama3_{size.lower()}", {}) for size in ("8B", "70B")},
-        "405B": ("llama3_1_405b", {_SCALING: None}),
+        "debugmodel": (
+            "llama3_1_8b",
+            _tests(
+                6,
+                **{f"{_ATTENTION}.head_dim": 16, f"{_ATTENTION}.num_kv_heads": 16},
+                **{f"{_MLP}.ffn_dim": 768},
+            ),
+        ),
+        **{
+            size: (f"llama3_2_{size.lower()}", {f"{_SCALING}.factor": 8.0}) for size in ("1B", "3B")
+        },
+        **{size: (f"llama3_1_{size.lower()}", {}) for size in ("8B", "70B", "405B")},
     },
     "qwen3": {
-        size: (f"qwen3_{size.lower().replace('.', '_').replace('-', '_')}", {})
-        for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
+        "debugmodel": ("qwen3_0_6b", _tests(8)),
+        "debugmodel_moe": (
+            "qwen3_30b_a3b",
+            _tests(
+                8,
+                **{f"{_ATTENTION}.num_heads": 16, f"{_ATTENTION}.num_kv_heads": 8},
+                **{f"{_MLP}.num_experts": 64},
+            ),
+        ),
+        **{
+            size: (f"qwen3_{size.lower().replace('.', '_').replace('-', '_')}", {})
+            for size in ("0.6B", "1.7B", "4B", "8B", "14B", "32B", "30B-A3B", "235B-A22B")
+        },
     },
-    "deepseek_v3": {"16B": ("deepseek_v2_lite", {}), "671B": ("deepseek_v3", {})},
-    "gpt_oss": {size: (f"gpt_oss_{size}", {}) for size in ("20b", "120b")},
+    "deepseek_v3": {
+        "debugmodel": (
+            "deepseek_v2_lite",
+            _tests(
+                6,
+                **{f"{_ATTENTION}.num_heads": 16, "model.first_blocks[0].attention.num_heads": 16},
+                **{"model.first_blocks[0].mlp.ffn_dim": 1024, f"{_MLP}.experts.ffn_dim": 256},
+                **{f"{_MLP}.num_experts": 8, f"{_MLP}.router.top_k": 3},
+                **{f"{_MLP}.shared.ffn_dim": 512, f"{_SCALING}.sharpness": 0.7},
+            ),
+        ),
+        "16B": ("deepseek_v2_lite", {f"{_SCALING}.sharpness": 0.7}),
+        "671B": ("deepseek_v3", {}),
+    },
+    "gpt_oss": {
+        "debugmodel": (
+            "gpt_oss_20b",
+            _tests(4, **{f"model.blocks[{i}].mlp.num_experts": 8 for i in (0, 1)}),
+        ),
+        **{size: (f"gpt_oss_{size}", {}) for size in ("20b", "120b")},
+    },
 }
+_BALANCED = "fiddler:use_loss_free_balancing(rate=0.001)"  # of all mixtures
+_ENDS_OF_MIXTURES = ("A3B", "A22B", "_moe")  # of the names of flavors
+_ENDS_OF_KERNELS = ("_flex_attn", "_varlen_attn", "_flex", "_varlen")
 _FORMATS = {"bfloat16": "use:precision=BFloat16", "float32": "use:precision=Float32"}
 _SHAPES = {"linear": "use_linear", "cosine": "use_cosine", "sqrt": "use_linear"}
 
@@ -41,6 +88,7 @@ _AXES = {
     "shard": ("data_parallel_shard_degree", -1),
     "context": ("context_parallel_degree", 1),
     "tensor": ("tensor_parallel_degree", 1),
+    "expert": ("expert_parallel_degree", 1),
 }
 
 # Entries that change nothing at these values where they are not read; null never does.
@@ -48,7 +96,7 @@ _NEUTRAL: dict[str, dict[str, Any]] = {
     "metrics": {"log_freq": 10, "save_tb_folder": "tb", "disable_color_printing": False},
     "training": {"dtype": "float32", "mixed_precision_reduce": "float32"},
     "parallelism": {
-        **dict.fromkeys(("pipeline_parallel_degree", "expert_parallel_degree"), 1),
+        "pipeline_parallel_degree": 1,
         **dict.fromkeys(("enable_async_tensor_parallel",), False),
         "fsdp_reshard_after_forward": "default",
     },
@@ -85,6 +133,7 @@ def read_torchtitan(config: str | Path | Any) -> Mapped:
             raise ConfigError(f"{name} is not TOML: {error}.") from error
     if not isinstance(tree.get("model"), dict):
         raise ConfigError(f"{name} is no training config: it has no model with name and flavor.")
+    _move_former(tree)
     top = Section(plan, "", tree)
     sections = {key: top.section(key, _NEUTRAL.get(key)) for key in [*top.left]}
     empty = {key: top.section(key) for key in _SECTIONS if key not in sections}
@@ -107,9 +156,40 @@ _SECTIONS = (
 )
 
 
+# Where files of 2024 have entries, by where they went.
+_FORMER = {
+    **{("parallelism", key): ("training", "experimental") for key, _ in _AXES.values()},
+    ("parallelism", "pipeline_parallel_degree"): ("training", "experimental"),
+    ("parallelism", "enable_async_tensor_parallel"): ("experimental",),
+    ("lr_scheduler", "warmup_steps"): ("training", "optimizer"),
+    ("compile", "enable"): ("training",),
+}
+_FORMER_NAMES = {
+    ("parallelism", "data_parallel_shard_degree"): "data_parallel_degree",
+    ("compile", "enable"): "compile",
+}
+
+
+def _move_former(tree: dict[str, Any]) -> None:
+    """Move the entries of files of 2024 to the sections in which they are now."""
+    for (section, key), homes in _FORMER.items():
+        for home in homes:
+            former = tree.get(home)
+            for name in (key, _FORMER_NAMES.get((section, key))):
+                if isinstance(former, dict) and name in former:
+                    tree[section] = {key: former.pop(name), **tree.get(section, {})}
+    for home in ("training", "float8"):
+        if isinstance(former := tree.get(home), dict) and former.pop("enable_float8_linear", False):
+            tree["model"].setdefault("converters", ["float8"])
+
+
 def _map_model(section: Section) -> None:
     name, flavor = section.take("name", "llama3"), section.take("flavor", "debugmodel")
     flavors = _MODELS.get(name)
+    for end in _ENDS_OF_KERNELS:
+        if flavors and flavor.endswith(end) and flavor.removesuffix(end) in flavors:
+            section.unmap("flavor", flavor, "no token attends across documents: use_document_mask")
+            flavor = flavor.removesuffix(end)
     if flavors is None:
         section.error("name", name, f"a model that fidgpt has. {suggest(name, _MODELS)}"[:-1])
     elif flavor not in flavors:
@@ -118,6 +198,9 @@ def _map_model(section: Section) -> None:
         config, values = flavors[flavor]
         section.plan.config = f"config:{config}"
         section.plan.wanted.update(values)
+        if name in ("deepseek_v3", "gpt_oss") or flavor.endswith(_ENDS_OF_MIXTURES):
+            section.change(_BALANCED)
+            section.change(f"set:{BLOCK.replace('0', '*')}.mlp.balancing=[]")
     converters = section.left.pop("converters", None) or []
     if converters == ["float8"]:
         section.plan.last.append("fiddler:use_float8")
@@ -173,7 +256,7 @@ def _map_optimizer(section: Section) -> None:
 
 def _map_schedule(section: Section) -> None:
     """Map warm-up, a constant rate and a decay, which is all of the rest without a ratio."""
-    steps = section.plan.wanted["num_steps"]
+    steps = section.take("total_steps", section.plan.wanted["num_steps"])
     warmup = section.take("warmup_steps", 200)
     ratio = section.take("decay_ratio", None, float)
     shape = section.take("decay_type", "linear")
@@ -185,15 +268,21 @@ def _map_schedule(section: Section) -> None:
         section.change("use:schedule.shape=SqrtDecay")
     if warmup > steps:
         section.unmap("warmup_steps", warmup, "the warm-up takes all steps")
-    section.change("fiddler:set_warmup", warmup=min(warmup, steps))
-    if ratio is not None:
-        section.plan.wanted["schedule.decay"] = min(round(steps * ratio), max(steps - warmup, 0))
+    warmup = min(warmup, steps)
+    section.change("fiddler:set_warmup", warmup=warmup)
+    decay = steps if ratio is None else round(steps * ratio)
+    # A step is added to the stable phase, so that the last step of a run is not at the floor.
+    section.plan.wanted["schedule.num_steps"] = steps + 1
+    section.plan.wanted["schedule.decay"] = min(decay, steps - warmup)
 
 
 def _map_hardware(sections: dict[str, Section]) -> None:
     parallel, compiled = sections["parallelism"], sections["compile"]
     mesh = {name: parallel.take(key, default) for name, (key, default) in _AXES.items()}
-    if max(mesh["replicate"], mesh["context"], mesh["tensor"]) > 1:
+    if mesh["expert"] > 1 and _BALANCED not in parallel.plan.changes:
+        parallel.unmap(_AXES["expert"][0], mesh["expert"], "the model has no experts")
+        mesh["expert"] = 1
+    if max(mesh[name] for name in mesh if name != "shard") > 1:
         parallel.change("fiddler:use_mesh", **mesh)
         if mesh["tensor"] > 1 and parallel.take("enable_sequence_parallel", True):
             parallel.change("fiddler:use_sequence_parallel")

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.context import AttentionContext, Stream, Tokens, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Keys, Queries, Scoring, fastest
@@ -13,7 +15,7 @@ from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_factor, require_probability, require_size
 
-__all__ = ["Attention", "heads_that_fit"]
+__all__ = ["Attention", "LateNormAttention", "heads_that_fit"]
 
 
 Rotated = tuple[Queries, Keys]
@@ -53,6 +55,19 @@ def require_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None) -> i
             "change one of them, or set num_heads."
         )
     return hidden_dim // head_dim
+
+
+@runtime_checkable
+class TokenVectors(Protocol):
+    """Maps tokens to vectors, as `ValueEmbedding` does."""
+
+    def forward(self, tokens: Tokens | None, /) -> Float[Tensor, "batch seq values"]:
+        """Return a vector for each token."""
+        ...
+
+    def __call__(self, tokens: Tokens | None, /) -> Float[Tensor, "batch seq values"]:
+        """Call `forward`, with torch's hooks."""
+        ...
 
 
 class Attention(nn.Module):
@@ -100,9 +115,9 @@ class Attention(nn.Module):
         window: int | None = None,
         scale: float | None = None,
         rope: Rotation | None = None,
-        query_norm: nn.Module | None = None,
-        key_norm: nn.Module | None = None,
-        value_embedding: nn.Module | None = None,
+        query_norm: TokenwiseModule | None = None,
+        key_norm: TokenwiseModule | None = None,
+        value_embedding: TokenVectors | None = None,
         scores: Sequence[ScoreChange] = (),
         sinks: SinkFactory | None = None,
         mask: Mask = causal,
@@ -149,8 +164,7 @@ class Attention(nn.Module):
         """Return the output of attention; without a context every row is one document."""
         ctx = counted(x.shape[1], x.device) if ctx is None else ctx
         query, key, value = self._project(x, ctx.tokens)
-        if self.rope is not None:
-            query, key = self.rope(query, key, ctx)
+        query, key = self._placed(*self._normalized(query, key), ctx)
         key, value = ctx.update_cache(self, [key, value], window=self.window)
         scoring = Scoring(
             ctx=ctx,
@@ -162,8 +176,8 @@ class Attention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
             split_place=self.split_place,
         )
-        mixed = self.kernel(query, key, value, scoring)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        mixed = self.kernel(query, key, value, scoring).transpose(1, 2).flatten(2)
+        return self.out(mixed)
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return forward operations of scores and weighted sums, without a discount for causality.
@@ -201,8 +215,29 @@ class Attention(nn.Module):
         if self.value_embedding is not None:
             value = value + self.value_embedding(tokens)
         query, key, value = (x.unflatten(-1, (-1, self.head_dim)) for x in (query, key, value))
-        if self.query_norm is not None:
-            query = self.query_norm(query)
-        if self.key_norm is not None:
-            key = self.key_norm(key)
         return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+
+    def _normalized(self, query: Queries, key: Keys) -> Rotated:
+        """Return queries and keys after their norms, which see all heads of a token together."""
+        if self.query_norm is not None:
+            query = self.query_norm(query.transpose(1, 2)).transpose(1, 2)
+        if self.key_norm is not None:
+            key = self.key_norm(key.transpose(1, 2)).transpose(1, 2)
+        return query, key
+
+    def _placed(self, query: Queries, key: Keys, ctx: AttentionContext) -> Rotated:
+        """Return queries and keys with their positions."""
+        return (query, key) if self.rope is None else self.rope(query, key, ctx)
+
+
+class LateNormAttention(Attention):
+    """Attention that normalizes queries and keys after their rotation, as Hunyuan and nanochat do.
+
+    The arguments are those of `Attention`.
+    """
+
+    def _placed(self, query: Queries, key: Keys, ctx: AttentionContext) -> Rotated:
+        return super()._normalized(*super()._placed(query, key, ctx))
+
+    def _normalized(self, query: Queries, key: Keys) -> Rotated:
+        return query, key

@@ -1,10 +1,11 @@
 """Transformer blocks: attention, an MLP and their norms."""
 
 from collections.abc import Callable
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch.nn.functional as F
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, Stream
 from fidgpt.ranges import require_factor, require_probability
@@ -18,6 +19,7 @@ __all__ = [
     "PostNormBlock",
     "SandwichBlock",
     "Shared",
+    "TokenwiseModule",
 ]
 
 
@@ -47,6 +49,19 @@ class Mixer(Protocol):
         ...
 
 
+@runtime_checkable
+class TokenwiseModule(Protocol):
+    """A module that computes on each token alone, such as an MLP or a norm."""
+
+    def forward(self, x: Float[Tensor, "*batch inner"], /) -> Float[Tensor, "*batch outer"]:
+        """Return what becomes of each vector."""
+        ...
+
+    def __call__(self, x: Float[Tensor, "*batch inner"], /) -> Float[Tensor, "*batch outer"]:
+        """Call `forward`, with torch's hooks."""
+        ...
+
+
 class Block(nn.Module):
     """A pre-norm block: attention, then an MLP, each added to the residual stream.
 
@@ -54,7 +69,8 @@ class Block(nn.Module):
       attention_norm: normalizes the input of attention.
       attention: mixes tokens; called with the stream and its context.
       mlp_norm: normalizes the input of the MLP.
-      mlp: computes on each token alone.
+      mlp: computes on each token alone; called with the stream, and with its context too if it
+        declares `takes_context`.
       dropout: probability of dropping an element of either branch in training.
       branch_scale: factor of the output of either branch.
 
@@ -67,10 +83,10 @@ class Block(nn.Module):
     def __init__(
         self,
         *,
-        attention_norm: nn.Module,
+        attention_norm: TokenwiseModule,
         attention: Mixer,
-        mlp_norm: nn.Module,
-        mlp: nn.Module,
+        mlp_norm: TokenwiseModule,
+        mlp: TokenwiseModule,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:
@@ -87,7 +103,12 @@ class Block(nn.Module):
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
         x = x + self._branch(self.attention(self.attention_norm(x), ctx))
-        return x + self._branch(self.mlp(self.mlp_norm(x)))
+        return x + self._branch(self._compute(self.mlp_norm(x), ctx))
+
+    def _compute(self, x: Stream, ctx: AttentionContext | None) -> Stream:
+        """Return the output of the MLP, which may need to know which tokens are padding."""
+        mlp: Any = self.mlp
+        return mlp(x, ctx=ctx) if getattr(mlp, "takes_context", False) else mlp(x)
 
     def _branch(self, out: Stream) -> Stream:
         """Return the summand of a branch, scaled and with dropout."""
@@ -102,7 +123,7 @@ class PostNormBlock(Block):
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
         x = x + self._branch(self.attention_norm(self.attention(x, ctx)))
-        return x + self._branch(self.mlp_norm(self.mlp(x)))
+        return x + self._branch(self.mlp_norm(self._compute(x, ctx)))
 
 
 class ParallelBlock(Block):
@@ -120,10 +141,10 @@ class ParallelBlock(Block):
     def __init__(
         self,
         *,
-        attention_norm: nn.Module,
+        attention_norm: TokenwiseModule,
         attention: Mixer,
-        mlp_norm: nn.Module | None,
-        mlp: nn.Module,
+        mlp_norm: TokenwiseModule | None,
+        mlp: TokenwiseModule,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:
@@ -140,7 +161,7 @@ class ParallelBlock(Block):
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the stream after this layer."""
         attended = self.attention(normed := self.attention_norm(x), ctx)
-        computed = self.mlp(self.mlp_norm(normed if self.has_one_norm else x))
+        computed = self._compute(self.mlp_norm(normed if self.has_one_norm else x), ctx)
         return x + self._branch(attended + computed)
 
 
@@ -161,12 +182,12 @@ class SandwichBlock(Block):
     def __init__(
         self,
         *,
-        attention_norm: nn.Module,
+        attention_norm: TokenwiseModule,
         attention: Mixer,
-        attention_out_norm: nn.Module,
-        mlp_norm: nn.Module,
-        mlp: nn.Module,
-        mlp_out_norm: nn.Module,
+        attention_out_norm: TokenwiseModule,
+        mlp_norm: TokenwiseModule,
+        mlp: TokenwiseModule,
+        mlp_out_norm: TokenwiseModule,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:
@@ -185,7 +206,8 @@ class SandwichBlock(Block):
         """Return the stream after this layer."""
         attended = self.attention(self.attention_norm(x), ctx)
         x = x + self._branch(self.attention_out_norm(attended))
-        return x + self._branch(self.mlp_out_norm(self.mlp(self.mlp_norm(x))))
+        computed = self._compute(self.mlp_norm(x), ctx)
+        return x + self._branch(self.mlp_out_norm(computed))
 
 
 class Shared:

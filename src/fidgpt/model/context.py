@@ -2,16 +2,26 @@
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from fidgpt.model.cache import Cache, state_key
 from fidgpt.model.masks import Mask, Token, Window, causal
 
-__all__ = ["AttentionContext", "ContextFactory", "PackedDocuments", "one_document", "padded"]
+__all__ = [
+    "AttentionContext",
+    "ContextFactory",
+    "EndedDocuments",
+    "PackedDocuments",
+    "TokenMasks",
+    "one_document",
+    "packed_documents",
+    "padded",
+]
 
 
 T = TypeVar("T")
@@ -54,6 +64,26 @@ class TokenPositions:
         )
 
 
+@runtime_checkable
+class TokenMasks(Protocol):
+    """Which tokens of a pass are padding, and which count; see `AttentionContext`.
+
+    This is what a module may ask of the context that computes on each token alone.
+    """
+
+    @property
+    def counted(self) -> Bool[Tensor, "batch seq"] | None: ...
+
+    @property
+    def real(self) -> Bool[Tensor, "batch seq"] | None: ...
+
+    @property
+    def real_of_rows(self) -> Bool[Tensor, "batch columns"] | None: ...
+
+    @property
+    def num_columns(self) -> int: ...
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionContext(TokenPositions):
     """The input of every layer besides the residual stream: positions, documents and the cache.
@@ -64,12 +94,19 @@ class AttentionContext(TokenPositions):
       layer: index of the layer whose cache `update_cache` extends.
       continues: whether the tokens continue a text one by one, so that none attends to later ones,
         whatever the mask.
+      counted: whether the target of each token, the one after it, counts in the loss [batch, seq];
+        None if all do.
+      real: whether each token is no padding [batch, seq]; None if all are.
     """
+
+    PASSED_ALWAYS: ClassVar[bool] = True
 
     tokens: Tokens | None = None
     cache: Cache | None = None
     layer: int = 0
     continues: bool = False
+    counted: Bool[Tensor, "batch seq"] | None = None
+    real: Bool[Tensor, "batch seq"] | None = None
     _cached: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def at_layer(self, index: int) -> "AttentionContext":
@@ -84,20 +121,36 @@ class AttentionContext(TokenPositions):
         """Number of tokens of a whole row, some of which other processes may compute."""
         return len(self)
 
-    def columns(self, begin: int, end: int, *, ahead: int = 0) -> "AttentionContext":
+    def columns(self, begin: int, end: int, *, ahead: int = 0, also: int = 0) -> "AttentionContext":
         """Return the context of columns `begin` to `end`, without a cache.
 
         Args:
           begin: first column of the whole row.
           end: the column after the last one.
           ahead: return the tokens that come so many columns after these instead.
+          also: so many columns after each token is another one that has to be no padding either.
         """
-        parts = (self.positions, self.documents, self.tokens)
-        positions, documents, tokens = (
-            None if x is None else x[:, begin + ahead : end + ahead] for x in parts
-        )
-        assert positions is not None
-        return AttentionContext(positions, documents, self.contiguous, tokens)
+        begin, end = begin + ahead, end + ahead
+        parts = self.each_token(lambda x: x[:, begin:end])
+        if also and self.real is not None:
+            parts["real"] = parts["real"] & self.real[:, begin + also : end + also]
+        return AttentionContext(contiguous=self.contiguous, **parts)
+
+    def each_token(self, choose: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """Return what `choose` makes of each attribute that has a number for each token."""
+        parts = {
+            "positions": self.positions,
+            "documents": self.documents,
+            "tokens": self.tokens,
+            "counted": self.counted,
+            "real": self.real,
+        }
+        return {name: choose(x) for name, x in parts.items() if x is not None}
+
+    @property
+    def real_of_rows(self) -> Bool[Tensor, "batch columns"] | None:
+        """Whether each token of whole rows is no padding; None if all are."""
+        return self.real
 
     def own(self, x: Tensor) -> Tensor:
         """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
@@ -279,10 +332,36 @@ class PackedDocuments:
 
     def __call__(self, tokens: Tokens) -> AttentionContext:
         """Return the context of rows in which `end_of_text` separates documents."""
-        begins = tokens == self.end_of_text
+        begins = self._begins(tokens)
         columns = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
         first = torch.where(begins, columns, 0).cummax(1).values
         return AttentionContext(columns - first, documents=begins.cumsum(1), tokens=tokens)
+
+    def _begins(self, tokens: Tokens) -> Bool[Tensor, "batch seq"]:
+        return tokens == self.end_of_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndedDocuments(PackedDocuments):
+    """The same for documents of which `end_of_text` is the last token, and not the first.
+
+    Such are those of tokenizers with another token in front of a text, as that of Llama 3, or with
+    none, as that of Qwen.
+    """
+
+    def _begins(self, tokens: Tokens) -> Bool[Tensor, "batch seq"]:
+        return F.pad(tokens[:, :-1] == self.end_of_text, (1, 0))
+
+
+def packed_documents(*, end_of_text: int, begin_of_text: int | None) -> PackedDocuments:
+    """Return what makes contexts for rows of documents, with no attention across them.
+
+    Args:
+      end_of_text: id of the token behind every document.
+      begin_of_text: id of the token in front of it: the same one, another, or None for nothing.
+    """
+    kind = PackedDocuments if begin_of_text == end_of_text else EndedDocuments
+    return kind(end_of_text=end_of_text)
 
 
 def padded(tokens: Tokens, *, present: Tokens) -> AttentionContext:
@@ -293,4 +372,5 @@ def padded(tokens: Tokens, *, present: Tokens) -> AttentionContext:
       present: 1 for tokens and 0 for padding, as in the attention masks of transformers.
     """
     present = present.long()
-    return AttentionContext(present.cumsum(1) * present - 1, tokens=tokens)
+    positions = present.cumsum(1) * present - 1
+    return AttentionContext(positions, tokens=tokens, real=present.bool())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -12,11 +12,19 @@ from torch import Tensor, nn
 from fidgpt.model import cpu
 from fidgpt.model.context import AttentionContext, Stream, Tokens, one_document
 from fidgpt.model.cpu.backward import NarrowEmbedding
-from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
+from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, with_init
 from fidgpt.placement import Columns, Dims, Once, Split
 from fidgpt.ranges import require_factor, require_positive, require_size
 
-__all__ = ["Embedding", "Unembedding", "ValueEmbedding", "root_of_width", "token_table"]
+__all__ = [
+    "BiasedUnembedding",
+    "Embedding",
+    "NormalizedEmbedding",
+    "Unembedding",
+    "ValueEmbedding",
+    "root_of_width",
+    "token_table",
+]
 
 
 HALF = Constant(0.5)
@@ -40,6 +48,19 @@ def root_of_width(*, hidden_dim: int) -> float:
     return math.sqrt(hidden_dim)
 
 
+@runtime_checkable
+class PositionVectors(Protocol):
+    """Maps positions to vectors, as `LearnedPositions` does."""
+
+    def forward(self, positions: Tokens, /) -> Float[Tensor, "rows seq hidden"]:
+        """Return a vector for each position."""
+        ...
+
+    def __call__(self, positions: Tokens, /) -> Float[Tensor, "rows seq hidden"]:
+        """Call `forward`, with torch's hooks."""
+        ...
+
+
 class Embedding(nn.Module):
     """Token embedding: the vector of each token times `scale`, plus that of its position if any.
 
@@ -55,7 +76,7 @@ class Embedding(nn.Module):
     first_row: int | None = None  # of the part of the table that this process holds
 
     def __init__(
-        self, weight: nn.Parameter, *, positions: nn.Module | None = None, scale: float = 1.0
+        self, weight: nn.Parameter, *, positions: PositionVectors | None = None, scale: float = 1.0
     ) -> None:
         super().__init__()
         require_factor(scale=scale)
@@ -85,6 +106,35 @@ class Embedding(nn.Module):
             return x
         ctx = one_document(tokens) if ctx is None else ctx
         return x + self.positions(ctx.positions).to(x.dtype)
+
+
+class NormalizedEmbedding(Embedding):
+    """A token embedding with a norm after it, as in BLOOM (2022, arXiv:2211.05100).
+
+    Args:
+      weight: the token table [vocab_size, hidden_dim].
+      norm: normalizes each vector.
+      positions: maps positions to vectors that are added before the norm; None for none.
+      scale: factor of the token vectors.
+
+    Raises:
+      ValueError: the scale is 0 or not finite.
+    """
+
+    def __init__(
+        self,
+        weight: nn.Parameter,
+        *,
+        norm: nn.Module,
+        positions: nn.Module | None = None,
+        scale: float = 1.0,
+    ) -> None:
+        super().__init__(weight, positions=positions, scale=scale)
+        self.norm = norm
+
+    def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
+        """Return the normalized vectors of tokens; without a context, positions count from 0."""
+        return self.norm(super().forward(tokens, ctx))
 
 
 class ValueEmbedding(nn.Module):
@@ -177,6 +227,34 @@ class Unembedding(nn.Module):
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return the forward operations of the product per token; a multiply-add is two."""
         return 2 * self.weight.numel()
+
+
+class BiasedUnembedding(Unembedding):
+    """Unembedding with a bias per token, as in GPT-J and Phi-2.
+
+    Args:
+      weight: the token table [vocab_size, hidden_dim].
+      scale: factor of the logits.
+      softcap: as of `Unembedding`.
+
+    Raises:
+      ValueError: the scale is 0 or not finite, or the cap is not above 0.
+    """
+
+    def __init__(
+        self, weight: nn.Parameter, *, scale: float = 1.0, softcap: float | None = None
+    ) -> None:
+        super().__init__(weight, scale=scale, softcap=softcap)
+        self.bias = with_init(nn.Parameter(torch.empty(len(weight))), ZEROS)
+
+    def finish(self, logits: Float[Tensor, "*batch vocab"]) -> Float[Tensor, "*batch vocab"]:
+        """Add the bias, then scale and cap."""
+        return super().finish(logits + self.bias)
+
+    def own_split(self) -> Split:
+        """Return how the rows of the table, and the bias, may be divided over processes."""
+        rows = Columns(len(self.weight), uneven=True)
+        return Split({"weight": rows, "bias": rows}, gathers=True)
 
 
 def _look_up(tokens: Tokens, table: Tensor) -> Stream:

@@ -14,7 +14,14 @@ from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.placement import LINEAR_DIMS, Dims
 from fidgpt.ranges import require_positive, require_probability, require_size
 
-__all__ = ["Linear", "LinearFactory", "LoRALinear", "MachineError", "is_adapter"]
+__all__ = [
+    "AdaptersOf",
+    "Linear",
+    "LinearFactory",
+    "LoRALinear",
+    "MachineError",
+    "is_adapter",
+]
 
 
 @runtime_checkable
@@ -118,6 +125,20 @@ class LoRALinear(Linear):
 def is_adapter(name: str, parameter: Tensor) -> bool:
     """Return whether a parameter, by its name in `named_parameters`, belongs to an adapter."""
     return name.rpartition(".")[2] in ("lora_a", "lora_b")
+
+
+class AdaptersOf:
+    """Whether a parameter belongs to an adapter of some modules; the others stay zero.
+
+    Args:
+      modules: the last parts of their paths, such as `query`.
+    """
+
+    def __init__(self, modules: Sequence[str]) -> None:
+        self.modules = modules
+
+    def __call__(self, name: str, parameter: Tensor) -> bool:
+        return is_adapter(name, parameter) and name.split(".")[-2] in self.modules
 
 
 def declared_flops(module: nn.Module, *, seq_len: int) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from fidgpt.ranges import require_positive, require_size
 __all__ = [
     "ALiBi",
     "And",
+    "Chunk",
     "Mask",
     "Or",
     "Prefix",
@@ -61,6 +62,19 @@ class Window:
 
     def __call__(self, query: Token, key: Token) -> Tensor:
         return (query.position - key.position).abs() < self.size
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Keys of the same chunk of `size` tokens of a document as the query, as in Llama 4.
+
+    Combine it with `causal` to exclude later keys.
+    """
+
+    size: int
+
+    def __call__(self, query: Token, key: Token) -> Tensor:
+        return query.position // self.size == key.position // self.size
 
 
 @dataclass(frozen=True)

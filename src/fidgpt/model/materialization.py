@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fidgpt.placement import is_divided, keep, whole_shape
+from fidgpt.placement import is_absent, is_divided, keep, whole_shape
 
 __all__ = ["InitError", "initialize", "materialize"]
 
@@ -64,7 +64,7 @@ def initialize(model: nn.Module, *, seed: int) -> None:
             with _unsharded(module):
                 _fill(module, path, names, seed=seed)
     for name, parameter in model.named_parameters():
-        if (init := getattr(parameter, "init", None)) is not None:
+        if (init := getattr(parameter, "init", None)) is not None and not is_absent(parameter):
             generator = torch.Generator().manual_seed(_seed(seed, name))
             values = _whole(parameter)
             init(values, generator)

@@ -14,7 +14,8 @@ from fidgpt.model.kernels import Kernel, Mixed, Queries, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
-from fidgpt.model.positions import RoPE, YaRN
+from fidgpt.model.positions import RoPE
+from fidgpt.model.rope_scaling import YaRN
 from fidgpt.placement import Columns, Rows, Split
 from fidgpt.ranges import require_factor, require_probability, require_size
 

@@ -8,13 +8,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model import cpu
+from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.cpu.backward import RMSNormFunction, rms_norm
 from fidgpt.model.init import ZEROS, Constant, with_init
 from fidgpt.ranges import require_not_negative
 
 __all__ = [
     "AcrossHeads",
+    "LayerNormPerHead",
     "NormFactory",
+    "OffsetLayerNorm",
     "OffsetRMSNorm",
     "RMSNorm",
     "WeightlessRMSNorm",
@@ -26,7 +29,7 @@ __all__ = [
 class NormFactory(Protocol):
     """Creates norms of a given width, as `RMSNorm` does."""
 
-    def __call__(self, *, hidden_dim: int) -> nn.Module: ...
+    def __call__(self, *, hidden_dim: int) -> TokenwiseModule: ...
 
 
 class RMSNorm(nn.Module):
@@ -96,6 +99,50 @@ class WeightlessRMSNorm(nn.Module):
         return F.rms_norm(x, (self.hidden_dim,), None, self.eps)
 
 
+class OffsetLayerNorm(nn.LayerNorm):
+    """LayerNorm that multiplies by `1 + weight`, with weights initialized to zero (Nemotron).
+
+    Args:
+      normalized_shape: width of the input.
+      eps: added to the variance.
+    """
+
+    ELEMENTWISE: ClassVar[bool] = True  # treats each vector by itself
+
+    def reset_parameters(self) -> None:
+        """Set weights and biases to zero."""
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, input: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+        """Return the normalized vectors."""
+        return F.layer_norm(input, self.normalized_shape, 1 + self.weight, self.bias, self.eps)
+
+
+class LayerNormPerHead(nn.Module):
+    """LayerNorm of each head with weights of its own and no bias, as in Command R+.
+
+    Args:
+      num_heads: number of heads.
+      head_dim: dimensions of each.
+      eps: added to the variance.
+
+    Raises:
+      ValueError: eps is negative or infinite.
+    """
+
+    def __init__(self, *, num_heads: int, head_dim: int, eps: float = 1e-5) -> None:
+        super().__init__()
+        require_not_negative(eps=eps)
+        self.eps = eps
+        self.weight = with_init(nn.Parameter(torch.empty(num_heads, head_dim)), Constant(1.0))
+
+    def forward(
+        self, x: Float[Tensor, "*batch heads head_dim"]
+    ) -> Float[Tensor, "*batch heads head_dim"]:
+        return F.layer_norm(x, x.shape[-1:], eps=self.eps) * self.weight
+
+
 class AcrossHeads(nn.Module):
     """Normalizes all heads of a token as one vector, as OLMo 2 does (2025, arXiv:2501.00656).
 
@@ -103,7 +150,7 @@ class AcrossHeads(nn.Module):
       norm: norm over the total width of all heads; see `width_of_heads`.
     """
 
-    def __init__(self, norm: nn.Module) -> None:
+    def __init__(self, norm: TokenwiseModule) -> None:
         super().__init__()
         self.norm = norm
 

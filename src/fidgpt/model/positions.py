@@ -1,9 +1,6 @@
-"""Position embeddings: rotary, with scaling, and absolute."""
+"""Position embeddings: rotary and absolute."""
 
-import math
-from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -11,17 +8,15 @@ from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, counted
 from fidgpt.model.init import GPT2_NORMAL, Init, with_init
+from fidgpt.model.rope_scaling import Frequencies, LengthScaling, RoPEScaling
 from fidgpt.ranges import require_positive, require_size
 
 __all__ = [
     "LearnedPositions",
-    "LinearScaling",
-    "Llama3Scaling",
-    "NTKScaling",
+    "OffsetPositions",
     "RoPE",
-    "RoPEScaling",
     "SinusoidalPositions",
-    "YaRN",
+    "Tempered",
     "rotary_dim_of",
 ]
 
@@ -35,9 +30,16 @@ class LearnedPositions(nn.Module):
       init: of the vectors.
     """
 
+    offset = 0  # number of rows before that of position 0
+
     def __init__(self, *, seq_len: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> None:
         super().__init__()
-        self.weight = with_init(nn.Parameter(torch.empty(seq_len, hidden_dim)), init)
+        self.weight = with_init(nn.Parameter(torch.empty(self.offset + seq_len, hidden_dim)), init)
+
+    @property
+    def num_positions(self) -> int:
+        """The number of positions."""
+        return len(self.weight) - self.offset
 
     def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
         """Return the vectors of positions.
@@ -45,13 +47,25 @@ class LearnedPositions(nn.Module):
         Raises:
           ValueError: the sequence is longer than the table.
         """
-        count, seq_len = positions.shape[1], self.weight.shape[0]
+        count, seq_len = positions.shape[1], self.num_positions
         if count > seq_len:
             raise ValueError(
                 f"a sequence of {count} tokens is longer than the {seq_len} learned positions; "
                 "shorten it, or train with a larger seq_len or use_rope."
             )
-        return self.weight[positions.clamp_min(0)]
+        return self.weight[positions.clamp_min(0) + self.offset]
+
+
+class OffsetPositions(LearnedPositions):
+    """Learned positions in a table of which the first two rows are of no position, as in OPT.
+
+    Args:
+      seq_len: number of positions.
+      hidden_dim: width of the residual stream.
+      init: of the vectors.
+    """
+
+    offset = 2
 
 
 class SinusoidalPositions(nn.Module):
@@ -84,141 +98,9 @@ class SinusoidalPositions(nn.Module):
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
-Frequencies = Float[Tensor, " pairs"]
-
-
 def _frequencies(theta: float, dim: int, device: torch.device) -> Frequencies:
     """Return theta^(-2i / dim) for each pair of dimensions, in float32."""
     return theta ** (-torch.arange(0, dim, 2, device=device, dtype=torch.float32) / dim)
-
-
-@runtime_checkable
-class RoPEScaling(Protocol):
-    """Scales the frequencies of rotary embeddings.
-
-    Attributes:
-      amplitude: factor of cosine and sine; 1 for most scalings.
-    """
-
-    amplitude: float
-
-    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
-        """Return scaled frequencies in radians per position, given theta^(-2i / rotary_dim)."""
-        ...
-
-
-class LinearScaling:
-    """Divides all frequencies by `factor` (Chen et al., 2023, arXiv:2306.15595)."""
-
-    amplitude = 1.0
-
-    def __init__(self, *, factor: float) -> None:
-        require_positive(factor=factor)
-        self.factor = factor
-
-    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
-        return frequencies / self.factor
-
-
-class NTKScaling:
-    """NTK-aware scaling: changes the base to theta * factor^(d / (d - 2)) for d rotary dimensions.
-
-    The lowest of the d / 2 frequencies is divided by `factor`, and the highest is unchanged (Peng
-    et al., 2023, arXiv:2309.00071, section 3.1).
-    """
-
-    amplitude = 1.0
-
-    def __init__(self, *, factor: float) -> None:
-        require_positive(factor=factor)
-        self.factor = factor
-
-    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
-        pairs = len(frequencies)
-        if pairs == 1:
-            return frequencies
-        shares = torch.arange(pairs, device=frequencies.device, dtype=frequencies.dtype)
-        return frequencies * self.factor ** (-shares / (pairs - 1))
-
-
-class YaRN:
-    """YaRN: keeps high frequencies and divides low ones by `factor`, with a linear ramp between.
-
-    The ramp goes from `beta_fast` to `beta_slow` rotations within the original length. Cosine and
-    sine are multiplied by 0.1 ln(factor) + 1, which lowers the softmax temperature (Peng et al.,
-    2023, arXiv:2309.00071, sections 3.2 to 3.4).
-
-    Args:
-      factor: ratio of the extended sequence length to the original one.
-      original_seq_len: sequence length of the original training, in tokens.
-      beta_fast: rotations within the original length from which frequencies are kept.
-      beta_slow: rotations up to which frequencies are divided by the full factor.
-      amplitude: factor of cosine and sine; defaults to 0.1 ln(factor) + 1.
-      truncate: rounds the ends of the ramp to whole dimensions, as in the paper's code.
-      sharpness: `mscale_all_dim` of latent attention; see `yarn_scale`.
-    """
-
-    def __init__(
-        self,
-        *,
-        factor: float,
-        original_seq_len: int,
-        beta_fast: float = 32.0,
-        beta_slow: float = 1.0,
-        amplitude: float | None = None,
-        truncate: bool = True,
-        sharpness: float = 0.0,
-    ) -> None:
-        self.factor = factor
-        self.original_seq_len = original_seq_len
-        self.beta_fast = beta_fast
-        self.beta_slow = beta_slow
-        self.amplitude = max(1.0, 0.1 * math.log(factor) + 1) if amplitude is None else amplitude
-        self.truncate = truncate
-        self.sharpness = sharpness
-
-    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
-        pairs = len(frequencies)
-        low, high = (self._pair(beta, pairs, theta) for beta in (self.beta_fast, self.beta_slow))
-        if self.truncate:
-            low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, 2 * pairs - 1)
-        places = torch.arange(pairs, device=frequencies.device, dtype=frequencies.dtype)
-        slowed = ((places - low) / max(high - low, 1e-3)).clamp(0, 1)
-        return frequencies * (1 - slowed) + frequencies / self.factor * slowed
-
-    def _pair(self, turns: float, pairs: int, theta: float) -> float:
-        """Return the fractional index of the pair with `turns` rotations in the original length."""
-        ratio = self.original_seq_len / (turns * 2 * math.pi)
-        return pairs * math.log(ratio) / math.log(theta)
-
-
-@dataclass(eq=False, kw_only=True)
-class Llama3Scaling:
-    """Llama 3's scaling: multiplies long wavelengths by `factor`, and keeps short ones.
-
-    Wavelengths from `original_seq_len / high_freq_factor` to `original_seq_len / low_freq_factor`
-    are interpolated (Grattafiori et al., 2024, arXiv:2407.21783; as in the model's published code).
-
-    Args:
-      factor: factor of the longest wavelengths.
-      original_seq_len: sequence length of the original training, in tokens.
-      low_freq_factor: longer wavelengths than original_seq_len / low_freq_factor are stretched.
-      high_freq_factor: shorter wavelengths than original_seq_len / high_freq_factor are kept.
-    """
-
-    amplitude = 1.0
-
-    factor: float = 8.0
-    original_seq_len: int = 8192
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-
-    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
-        waves_that_fit = self.original_seq_len * frequencies / (2 * math.pi)
-        span = self.high_freq_factor - self.low_freq_factor
-        kept = ((waves_that_fit - self.low_freq_factor) / span).clamp(0, 1)
-        return frequencies * kept + frequencies / self.factor * (1 - kept)
 
 
 def rotary_dim_of(*, head_dim: int, share: float) -> int:
@@ -295,7 +177,10 @@ class RoPE(nn.Module):
         frequencies = _frequencies(self.theta, self.rotary_dim, positions.device)
         amplitude = 1.0
         if self.scaling is not None:
-            frequencies = self.scaling(frequencies, theta=self.theta)
+            scale = self.scaling
+            if isinstance(scale, LengthScaling):
+                scale = partial(scale.at_length, length=positions.max() + 1)
+            frequencies = scale(frequencies, theta=self.theta)
             amplitude = self.scaling.amplitude
         angles = positions[:, None, :, None].float() * frequencies
         cos, sin = ((wave * amplitude).to(dtype) for wave in (angles.cos(), angles.sin()))
@@ -311,3 +196,34 @@ def _rotated(x: Heads, cos: Waves, sin: Waves) -> Heads:
     # nine with chunk and cat; unlike a roll, a flip compiles to vector instructions.
     partners = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
     return torch.addcmul(x * cos, partners, sin)
+
+
+class Tempered(nn.Module):
+    """A rotation after which queries are multiplied by a factor that grows with their position.
+
+    The factor of position p is `1 + strength * ln(1 + floor((p + offset) / span))`, which keeps
+    attention sharp over many keys (Nakanishi, 2025, arXiv:2501.19399; Llama 4, Ministral 3).
+
+    Args:
+      rotation: rotates queries and keys before; None for no rotation.
+      strength: factor of the logarithm.
+      span: number of positions of one factor.
+      offset: added to positions.
+    """
+
+    def __init__(
+        self, *, rotation: nn.Module | None, strength: float, span: int, offset: int = 0
+    ) -> None:
+        super().__init__()
+        require_size(span=span)
+        self.rotation = rotation
+        self.strength = strength
+        self.span = span
+        self.offset = offset
+
+    def forward(self, query: Heads, key: KeyHeads, ctx: AttentionContext) -> tuple[Heads, KeyHeads]:
+        if self.rotation is not None:
+            query, key = self.rotation(query, key, ctx)
+        spans = torch.floor((ctx.positions.float() + self.offset) / self.span).clamp(min=0)
+        factor = 1 + self.strength * torch.log1p(spans)
+        return query * factor[:, None, :, None].to(query.dtype), key

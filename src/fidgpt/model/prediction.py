@@ -1,15 +1,15 @@
 """Multi-token prediction: an auxiliary loss on tokens after the next one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper
+from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, TokenwiseModule
 from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
@@ -129,8 +129,8 @@ class MultiTokenTransformer(Transformer):
         num_layers: int,
         embedding: Embedding,
         blocks: Sequence[BlockFactory],
-        norm: nn.Module,
-        unembedding: nn.Module,
+        norm: TokenwiseModule,
+        unembedding: TokenwiseModule,
         loss: TokenLoss,
         first_blocks: Sequence[BlockFactory] = (),
         prediction: PredictionFactory = TokenPrediction,
@@ -172,23 +172,37 @@ class MultiTokenTransformer(Transformer):
         self.loss = loss
         self.weight = weight
 
-    def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
+    def leave(self, x: Stream, tokens: Tokens, ctx: AttentionContext) -> Stream:
         """Return the features of the last layer; in training, report the predictions' losses."""
-        ctx = self.layout(tokens) if ctx is None else ctx
-        features = super().features(tokens, ctx)
+        features = super().leave(x, tokens, ctx)
         if self.training and ctx.cache is None:
             self._predict_ahead(features, tokens, ctx)
         return features
 
+    def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
+        """Return the children of both ends; the predictions embed tokens too."""
+        first, last = super().ends()
+        return first, [*last, *first]
+
     def count_batch(self, tokens: Tokens, ctx: AttentionContext | None = None) -> None:
         """Report the numbers of targets of the predictions, and what losses of modules count."""
         ctx = self.layout(tokens) if ctx is None else ctx
-        if ctx.contiguous or self.counts_computed:
+        if self.counts_computed:
             super().count_batch(tokens, ctx)
             return
-        for ahead in range(1, min(len(self.predictions), ctx.num_columns - 2) + 1):
-            counted = self._counted(len(tokens), ctx, ctx.num_columns - ahead - 1, ahead)
-            self._report_loss(torch.zeros(()), 0, counted, ahead)
+        for ahead, count in enumerate(self._num_columns(ctx.num_columns), start=1):
+            counted = self._counted(len(tokens), ctx, count, ahead)
+            self._report_loss(torch.zeros(()), self._number(counted, tokens, ctx, count), ahead)
+
+    def computed_columns(self, seq_len: int) -> Mapping[int, int]:
+        """Return the numbers of columns of the layers, and of each prediction."""
+        counts = self._num_columns(seq_len)
+        return {seq_len: 0} | {count: ahead for ahead, count in enumerate(counts, start=1)}
+
+    def _num_columns(self, seq_len: int) -> Sequence[int]:
+        """Return of how many tokens of a row each prediction has the target."""
+        num_predictions = min(len(self.predictions), seq_len - 2)
+        return [seq_len - ahead - 1 for ahead in range(1, num_predictions + 1)]
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return the operations of the unembedding for each prediction, in training."""
@@ -196,11 +210,9 @@ class MultiTokenTransformer(Transformer):
 
     def _predict_ahead(self, features: Stream, tokens: Tokens, ctx: AttentionContext) -> None:
         ctx = ctx if ctx.tokens is not None else replace(ctx, tokens=tokens)
-        for ahead, prediction in enumerate(self.predictions, start=1):
-            count = ctx.num_columns - ahead - 1  # tokens whose target is in the batch
-            if count < 1:
-                return
-            here, seen = ctx.columns(0, count), ctx.columns(0, count, ahead=ahead)
+        counts = self._num_columns(ctx.num_columns)
+        for ahead, (count, prediction) in enumerate(zip(counts, self.predictions, strict=False), 1):
+            here, seen = ctx.columns(0, count, also=ahead), ctx.columns(0, count, ahead=ahead)
             assert seen.tokens is not None
             embedded = self.embedding(seen.tokens, seen)
             features = prediction(features[:, : len(here)], embedded, here)
@@ -212,27 +224,39 @@ class MultiTokenTransformer(Transformer):
         assert tokens is not None
         counted = self._counted(len(tokens), ctx, count, ahead)
         loss = self.loss(features.flatten(0, 1), self.unembedding, tokens.flatten(), counted)
-        self._report_loss(loss, tokens.numel(), counted, ahead)
+        self._report_loss(loss, self._number(counted, tokens, ctx, count), ahead)
 
     def _counted(
         self, rows: int, ctx: AttentionContext, count: int, ahead: int
     ) -> Bool[Tensor, " tokens"] | None:
-        """Return which tokens have a target; None for all.
+        """Return which tokens have a target that counts in the loss; None for all.
 
         These are tokens whose following ones, up to the one that a prediction reads, are of the
         same document. The predicted token may be in the next document, as for the model's own loss.
         """
+        target_counts = ctx.columns(0, count, ahead=ahead).counted
         if ctx.contiguous:
-            return None
+            return None if target_counts is None else target_counts.flatten()
         first, last, target = (
             ctx.columns(0, count, ahead=distance).positions for distance in (0, ahead, ahead + 1)
         )
         has_target = (last == first + ahead) & (first >= 0) & (target >= 0)
+        if target_counts is not None:
+            has_target = has_target & target_counts
         return has_target.expand(rows, -1).flatten()
 
-    def _report_loss(
-        self, loss: Tensor, num_targets: int, counted: Tensor | None, ahead: int
-    ) -> None:
-        count = num_targets if counted is None else counted.sum()
+    def _number(
+        self, counted: Tensor | None, tokens: Tensor, ctx: AttentionContext, count: int
+    ) -> Int64[Tensor, ""]:
+        """Return the number of targets that count, on the device.
+
+        A tensor even if all do: in other micro-batches, of other processes, fewer may.
+        """
+        if counted is not None:
+            return counted.sum()
+        number = len(tokens) * len(ctx.columns(0, count))
+        return torch.full((), number, device=tokens.device)
+
+    def _report_loss(self, loss: Tensor, count: Tensor, ahead: int) -> None:
         report_metric(f"mtp/{ahead}", loss, count=count)
         report_loss("mtp", loss * (self.weight / len(self.predictions)), count=count)

@@ -1,17 +1,30 @@
 """Auxiliary losses, metrics and tallies that modules report during a forward pass."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 Counts = Sequence[Int64[Tensor, "..."]]
 Totals = tuple[Sequence[int | Tensor], Counts, Counts]
-Count = int | Int64[Tensor, ""] | None
+
+
+class RealCount(NamedTuple):
+    """The number of tokens that are no padding, which each `Share` knows of its pass.
+
+    Attributes:
+      columns: among how many columns of whole rows, from the first on.
+    """
+
+    columns: int
+
+
+Count = int | RealCount | Int64[Tensor, ""] | None
 
 
 @runtime_checkable
@@ -53,6 +66,19 @@ class Share(Protocol):
     @property
     def of_targets(self) -> float | Float[Tensor, ""]:
         """Its fraction of the tokens that count in the loss, times `num_processes`."""
+        ...
+
+    @property
+    def is_counted(self) -> bool | Bool[Tensor, ""]:
+        """Whether any token of the step counts in the loss."""
+        ...
+
+    def of_real(self, columns: int, /) -> float | Float[Tensor, ""]:
+        """Return its fraction of the tokens of these columns that are no padding, times processes.
+
+        Args:
+          columns: as in `RealCount`.
+        """
         ...
 
     def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts, /) -> Totals:
@@ -102,6 +128,11 @@ class Reports:
         return {name: torch.stack(values).mean() for name, values in named.items()}
 
     @property
+    def num_metrics(self) -> Counter[str]:
+        """How many values of each metric were reported."""
+        return Counter(one.name for one in self._chain() if one.kind == "metric")
+
+    @property
     def counted(self) -> Counts:
         """The counts that depend on the tokens of the pass, to be summed over the whole step."""
         both = (
@@ -137,7 +168,8 @@ class Reports:
         named: dict[str, list[Tensor]] = {}
         for one in chain:
             is_fixed, value = isinstance(one.count, int), one.value
-            total = None if one.count is None else next(totals if is_fixed else counts)
+            is_known = one.count is None or isinstance(one.count, RealCount)
+            total = None if is_known else next(totals if is_fixed else counts)
             if one.counts is not None:
                 all_counts = next(of_sequences if one.by_sequence else counts)
                 value = one.part.loss_of_batch(value, all_counts)
@@ -173,6 +205,16 @@ def collecting() -> Iterator[Reports]:
         reports.pass_on(outer)
 
 
+@contextmanager
+def not_collecting() -> Iterator[None]:
+    """Ignore the reports of forward passes, as of those of other models."""
+    outer, _open.reports = _open.reports, None
+    try:
+        yield
+    finally:
+        _open.reports = outer
+
+
 def report_loss(name: str, value: Float[Tensor, ""], *, count: Count = None) -> None:
     """Add a differentiable scalar to the loss of this forward pass; no-op without a collector.
 
@@ -180,7 +222,8 @@ def report_loss(name: str, value: Float[Tensor, ""], *, count: Count = None) -> 
       name: name of the training metric, such as `moe/balance`.
       value: scalar loss term; a mean over tokens, so that it does not depend on their number.
       count: number of tokens in that mean, by which micro-batches and processes are weighted; an
-        int if it depends on shapes only. None for the tokens that count in the model's own loss.
+        int if it depends on shapes only, and a `RealCount` if the mean leaves out padding. None for
+        the tokens that count in the model's own loss.
     """
     _add("loss", name, value, count=count)
 
@@ -191,7 +234,7 @@ def report_batch_loss(
     value: Tensor,
     *,
     counts: Int64[Tensor, "..."],
-    count: int,
+    count: int | RealCount,
     by_sequence: bool = False,
 ) -> None:
     """Add a loss that `part` computes from counts over the whole batch; no-op without a collector.
@@ -201,7 +244,7 @@ def report_batch_loss(
       name: name of the training metric.
       value: differentiable tensor; a mean over tokens.
       counts: counts of this pass, without gradient.
-      count: number of tokens in the mean.
+      count: number of tokens in the mean, as in `report_loss`.
       by_sequence: sum the counts over the processes that share the sequences of this pass, instead
         of over the whole batch.
     """
@@ -256,6 +299,8 @@ def scaled(value: Tensor, factor: float | Tensor) -> Tensor:
 
 def _fraction(count: Count, total: int | Tensor | None, share: Share) -> float | Tensor:
     """Return the fraction of a pass in a mean over the whole batch, times the processes."""
+    if isinstance(count, RealCount):
+        return share.of_real(count.columns)
     if count is None or total is None:
         return share.of_targets
     if isinstance(total, Tensor):

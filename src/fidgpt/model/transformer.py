@@ -2,14 +2,15 @@
 
 import functools
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from dataclasses import replace
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper
+from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, TokenwiseModule
 from fidgpt.model.context import (
     AttentionContext,
     ContextFactory,
@@ -25,6 +26,7 @@ __all__ = ["LanguageModel", "Transformer"]
 
 
 Logits = Float[Tensor, "batch seq vocab"]
+PartOfStream = Float[Tensor, "batch _ hidden"]  # processes may share its tokens between layers
 
 
 class LanguageModel(nn.Module):
@@ -37,15 +39,31 @@ class LanguageModel(nn.Module):
       unembedding: maps features [..., hidden] to logits [..., vocab].
       layout: makes the context of a batch.
       division: splits the tokens of a batch over processes; None if each computes whole rows.
+      stream_dtype: of what processes send each other between layers; None if they send nothing.
     """
 
     unembedding: nn.Module
     layout: ContextFactory = staticmethod(one_document)
     division: Division | None = None
+    stream_dtype: torch.dtype | None = None
 
-    def context_of(self, tokens: Tokens) -> AttentionContext:
-        """Return the context of those tokens of whole rows that this process computes."""
+    def context_of(
+        self,
+        tokens: Tokens,
+        *,
+        counted: Bool[Tensor, "batch seq"] | None = None,
+        real: Bool[Tensor, "batch seq"] | None = None,
+    ) -> AttentionContext:
+        """Return the context of those tokens of whole rows that this process computes.
+
+        Args:
+          tokens: of whole rows.
+          counted: as in `AttentionContext`.
+          real: as in `AttentionContext`.
+        """
         ctx = self.layout(tokens)
+        if counted is not None or real is not None:
+            ctx = replace(ctx, counted=counted, real=real)
         return ctx if self.division is None else self.division(ctx, tokens)
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
@@ -68,6 +86,10 @@ class LanguageModel(nn.Module):
         """
         if self.counts_computed:
             self.features(tokens, ctx)
+
+    def computed_columns(self, seq_len: int) -> Mapping[int, int]:
+        """Return of how many columns of rows modules get a context, and how far ahead they read."""
+        return {seq_len: 0}
 
     @property
     def counts_computed(self) -> bool:
@@ -125,8 +147,8 @@ class Transformer(LanguageModel):
         num_layers: int,
         embedding: Embedding,
         blocks: Sequence[BlockFactory],
-        norm: nn.Module,
-        unembedding: nn.Module,
+        norm: TokenwiseModule,
+        unembedding: TokenwiseModule,
         first_blocks: Sequence[BlockFactory] = (),
         layout: ContextFactory = one_document,
         dropout: float = 0.0,
@@ -157,7 +179,7 @@ class Transformer(LanguageModel):
         self._wrappers = [one for one in (float8, recompute, compile) if one is not None]
         self.blocks = nn.ModuleList(self._layer(i, make) for i, make in enumerate(factories))
         self.norm = norm
-        self.unembedding = unembedding
+        self.unembedding = cast(nn.Module, unembedding)
         self.layout = layout
 
     def _layer(self, index: int, make: BlockFactory) -> nn.Module:
@@ -168,11 +190,33 @@ class Transformer(LanguageModel):
         return block
 
     def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
-        """Return the normalized output of the last layer, the input of the unembedding."""
+        """Return the normalized output of the last layer, the input of the unembedding.
+
+        A subclass changes `enter`, `layers` or `leave`, of which a stage of a pipeline calls some.
+        """
         ctx = self.layout(tokens) if ctx is None else ctx
+        x = self.layers(self.enter(tokens, ctx), ctx, 0, len(self.blocks))
+        return self.leave(x, tokens, ctx)
+
+    def enter(self, tokens: Tokens, ctx: AttentionContext) -> Stream:
+        """Return the input of the first layer."""
         x = self.embedding(tokens, ctx)
         if self.training and self.dropout:
             x = F.dropout(x, self.dropout)
+        return x
+
+    def layers(self, x: PartOfStream, ctx: AttentionContext, begin: int, end: int) -> PartOfStream:
+        """Return the output of the layers from `begin` to before `end`."""
         for index, block in enumerate(self.blocks):
-            x = block(x, ctx.at_layer(index))
+            if begin <= index < end:
+                x = block(x, ctx.at_layer(index))
+        return x
+
+    def leave(self, x: Stream, tokens: Tokens, ctx: AttentionContext) -> Stream:
+        """Return the features from the output of the last layer."""
         return self.norm(x)
+
+    def ends(self) -> tuple[list[nn.Module], list[nn.Module]]:
+        """Return the children that `enter` needs, and those that `leave` and the loss need."""
+        others = [child for child in self.children() if child not in (self.embedding, self.blocks)]
+        return [self.embedding], others

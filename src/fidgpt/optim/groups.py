@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from torch import nn
 
 from fidgpt.declarations import HoldsMatrices
+from fidgpt.placement import whole_shape
 from fidgpt.ranges import require_not_negative, require_size
 
 __all__ = [
@@ -202,7 +203,7 @@ def hidden_matrices(model: nn.Module) -> list[str]:
         for name, parameter in module.named_parameters(recurse=False):
             if name not in declared or id(parameter) in tables:
                 continue
-            if min(parameter.shape[-2:]) > 1:
+            if min(whole_shape(parameter)[-2:]) > 1:
                 names.append(f"{path}.{name}" if path else name)
     return names
 

@@ -309,10 +309,12 @@ class Phases:
         `InverseDecay` may have them, or one.
       cycle_length: alternative to `cycles`; see `cycle_ends`.
       min_lr_ratio: fraction of the peak at the end of a decay.
+      first: 1 for the value of a step at its end; 0 for that at its beginning, as in optax, where
+        a warm-up begins with a step at 0 and no step is at the minimum.
 
     Raises:
-      ValueError: the phases do not fit into a cycle or the cycles into the run, or both `cycles`
-        and `cycle_length` are set.
+      ValueError: `first` is neither 0 nor 1, the phases do not fit into a cycle or the cycles into
+        the run, or both `cycles` and `cycle_length` are set.
     """
 
     # What the other schedules call them, so that paths do not depend on which one is used.
@@ -333,8 +335,12 @@ class Phases:
         cycles: int | Sequence[int] | None = None,
         cycle_length: Length | Sequence[int] | None = None,
         min_lr_ratio: float = 0.1,
+        first: int = 1,
     ) -> None:
         _require_share("min_lr_ratio", min_lr_ratio)
+        if first not in (0, 1):
+            raise ValueError(f"{first=} must be 1, for the end of a step, or 0, for its beginning.")
+        self.first = first
         self.num_steps = num_steps
         self.shape = shape
         self.min_lr_ratio = min_lr_ratio
@@ -358,13 +364,13 @@ class Phases:
             begin = self._value(self._cycles[-1], length)
 
     def __call__(self, step: int) -> float:
-        position = min(step + 1, self.num_steps)
-        cycle = self._cycles[bisect.bisect_left(self.ends, position)]
-        return self._value(cycle, position - cycle.start)
+        step = min(step, self.num_steps - 1)
+        cycle = self._cycles[bisect.bisect_right(self.ends, step)]
+        return self._value(cycle, step + self.first - cycle.start)
 
     def _value(self, cycle: "_Cycle", position: int) -> float:
         """Return the value `position` steps after the start of the cycle."""
-        if position <= cycle.warmup:
+        if cycle.warmup and position <= cycle.warmup:
             return cycle.begin + (1 - cycle.begin) * (position / cycle.warmup)
         fallen = position - (cycle.end - cycle.start - cycle.decay)
         if fallen <= 0:

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fidgpt.placement import Shard, block_of, shard_of, whole_shape
+from fidgpt.placement import Shard, block_of, shards_of, whole_shape
 from fidgpt.processes import Processes
 from fidgpt.processes.collectives import all_gather
 
@@ -82,7 +82,7 @@ class ProcessStatistics:
     def placed(self, part: Tensor, dim: int, size: int) -> Tensor:
         """Note that a tensor is this process's part of one of `size` along a dimension."""
         axis = self._processes
-        vars(part)["shard"] = Shard(axis, dim % part.dim(), size, axis.size)
+        vars(part)["shards"] = (Shard(axis, dim % part.dim(), size, axis.size),)
         return part
 
     def wholes(self, parts: Sequence[Tensor]) -> list[Tensor]:
@@ -90,7 +90,7 @@ class ProcessStatistics:
         if not parts:
             return []
         # As rows of a matrix, one for each element along the dimension in which it is divided.
-        places = [(place.dim or 0, place.size) for one in parts if (place := shard_of(one))]
+        places = [(place.dim or 0, place.size) for one in parts for place in shards_of(one)]
         rows = [one.movedim(dim, 0) for one, (dim, _) in zip(parts, places, strict=True)]
         widths = [math.prod(row.shape[1:]) for row in rows]
         lengths = [

@@ -49,6 +49,7 @@ class Axis:
       splits_rows: whether they read different rows of a batch.
       splits_sequences: whether they compute different tokens of the same rows.
       splits_heads: whether they compute different heads of an attention.
+      splits_layers: whether they compute different layers, of the same tokens.
       weights: what they hold of the weights.
       joins_shards: whether FSDP shards weights over them too, where it does so over another axis.
       borrows: neighboring axes whose processes these are, because the axis divides some weights
@@ -60,6 +61,7 @@ class Axis:
     splits_rows: bool = False
     splits_sequences: bool = False
     splits_heads: bool = False
+    splits_layers: bool = False
     weights: Weights = Weights.COPIES
     joins_shards: bool = False
     borrows: tuple[str, ...] = ()
@@ -105,12 +107,20 @@ class MeshSizes:
                 f"{' and '.join(f'{name}=-1' for name in self._open)} cannot both take the "
                 "processes that are left: set all but one of them."
             )
+        for axis in self.axes():
+            if axis.borrows and axis.name in self._open:
+                raise ValueError(
+                    f"{axis.name}=-1 takes no processes that are left, but those of "
+                    f"{' x '.join(axis.borrows)}: set how many of them."
+                )
         for axis in self.axes() if not self._open else ():
             lent = math.prod(self.sizes[name] for name in axis.borrows)
             if axis.borrows and lent % self[axis]:
                 raise ValueError(
                     f"{axis.name}={self[axis]} must divide the {lent} processes of "
-                    f"{' x '.join(axis.borrows)}, which it borrows."
+                    f"{' x '.join(axis.borrows)}, which it borrows: choose one of "
+                    f"{', '.join(str(n) for n in range(1, lent + 1) if lent % n == 0)}, or other "
+                    "sizes of these axes."
                 )
 
     @classmethod
@@ -182,6 +192,11 @@ class MeshSizes:
     def token_copies(self) -> int:
         """Number of processes that compute the same tokens."""
         return self._product(lambda axis: not axis.splits_tokens)
+
+    @property
+    def layer_copies(self) -> int:
+        """Number of processes that compute the same layers of the same tokens."""
+        return self._product(lambda axis: not axis.splits_tokens and not axis.splits_layers)
 
     @property
     def sharding_axes(self) -> tuple[Axis, ...]:

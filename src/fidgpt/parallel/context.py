@@ -127,24 +127,19 @@ class SplitContext(AttentionContext):
     def of(cls, whole: AttentionContext, split: TokenSplit, axis: Processes) -> "SplitContext":
         """Return the context of this process's tokens."""
         mapping = _columns(split, axis.rank, whole.positions.device)
-        parts = (whole.positions, whole.documents, whole.tokens)
-        positions, documents, tokens = (_selected(x, mapping.own) for x in parts)
-        assert positions is not None
         gathered = mapping.gathered.clamp_min(0)
         keys = TokenPositions(
             whole.positions.index_select(1, gathered).masked_fill(mapping.gathered < 0, -1),
             _selected(whole.documents, gathered),
         )
         return cls(
-            positions,
-            documents,
-            whole.contiguous,
-            tokens,
+            contiguous=whole.contiguous,
             whole=whole,
             split=split,
             axis=axis,
             mapping=mapping,
             keys=keys,
+            **whole.each_token(lambda x: x.index_select(1, mapping.own)),
         )
 
     @property
@@ -152,9 +147,14 @@ class SplitContext(AttentionContext):
         """Number of tokens of a whole row."""
         return len(self.whole)
 
-    def columns(self, begin: int, end: int, *, ahead: int = 0) -> "SplitContext":
+    @property
+    def real_of_rows(self) -> Tensor | None:
+        """Whether each token of whole rows is no padding; None if all are."""
+        return self.whole.real
+
+    def columns(self, begin: int, end: int, *, ahead: int = 0, also: int = 0) -> "SplitContext":
         """Return the context of this process's columns among those of a whole row."""
-        whole = self.whole.columns(begin, end, ahead=ahead)
+        whole = self.whole.columns(begin, end, ahead=ahead, also=also)
         return type(self).of(whole, self.split.between(begin, end), self.axis)
 
     def own(self, x: Tensor) -> Tensor:

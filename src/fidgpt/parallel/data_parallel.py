@@ -17,7 +17,7 @@ from fidgpt.parallel.mesh import Mesh
 from fidgpt.parallel.places import alone_on, places_on
 from fidgpt.parallel.sharding import shard_fully, without_reduction
 from fidgpt.parallel.tensor import drops
-from fidgpt.placement import wholes
+from fidgpt.placement import holders_of, wholes
 from fidgpt.processes import ParallelError, Processes, heartbeat
 from fidgpt.processes.fused import FusedAllReduce
 from fidgpt.processes.rendezvous import RendezvousFailure, Timeouts
@@ -112,14 +112,28 @@ class DataParallel:
 
     def check(self, model: nn.Module, *, seq_len: int) -> None:
         """Raise ValueError if a part cannot divide the model, or sequences of `seq_len` tokens."""
+        for axis in self.mesh.axes():
+            size = self.mesh.sizes[axis.name]
+            if axis.splits_layers and (size < 1 or (size > 1 and axis.name not in self.parts)):
+                raise ValueError(
+                    f"mesh.{axis.name}={size} needs a number of processes, by which layers are "
+                    "divided, and a step that passes micro-batches from one to the next "
+                    "(PipelineStep, fiddler:use_pipeline)."
+                )
         for part in self._used(self.mesh).values():
             part.check(model, mesh=self.mesh, seq_len=seq_len)
 
-    def part_of_weights(self, model: nn.Module) -> float:
-        """Return the fraction of a whole model's parameters that FSDP would shard."""
+    def part_of_weights(self, model: nn.Module, mesh: MeshSizes) -> float:
+        """Return the fraction of a whole model's parameters that FSDP would shard.
+
+        An axis that borrows from those of FSDP leaves each process what FSDP does: it divides some
+        weights, which FSDP then shards over fewer processes.
+        """
         fraction = 1.0
-        for name, part in self._used(self.mesh).items():
-            fraction *= part.part_of_weights(model, self.mesh.sizes[name])
+        borrowing = {axis.name for axis in mesh.axes() if axis.borrows and mesh.num_shards > 1}
+        for name, part in self._used(mesh).items():
+            if name not in borrowing:
+                fraction *= part.part_of_weights(model, mesh.sizes[name])
         return fraction
 
     def plan(self, model: nn.Module, mesh: MeshSizes) -> None:
@@ -259,9 +273,15 @@ class DataParallel:
         """Give a model on the meta device this process's part of the weights."""
         for name, part in self._used(self.places.mesh).items():
             part(model, self.places.axes[name])
+        vars(model)["stream_dtype"] = precision.dtype
         if self.places.fsdp is not None:
-            apart = {p for p in model.parameters() if self.places.averaged_over(p) is not None}
-            shard_fully(model, mesh=self.places.fsdp, dtype=precision.dtype, apart=apart)
+            meshes = {p: self.places.fsdp_of(p) for p in model.parameters()}
+            shard_fully(
+                model,
+                mesh=self.places.fsdp,
+                dtype=precision.dtype,
+                apart={p: m for p, m in meshes.items() if m is not None and m != self.places.fsdp},
+            )
 
     def replica(self, model: Model, precision: Computation) -> Model:
         """Return the module that computes for a model in the given precision.
@@ -293,6 +313,8 @@ class DataParallel:
         # Buffers need no synchronization: their updates are all-reduced.
         if self.tokens.size == 1 or self.places.fsdp is not None:
             return module
+        if all(holders_of(parameter) for parameter in module.parameters()):
+            return module  # of which several passes are under way at a time
         apart = [n for n, p in module.named_parameters() if self.places.averaged_over(p)]
         vars(module)["_ddp_params_and_buffers_to_ignore"] = apart
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
@@ -360,6 +382,7 @@ class MeshParallel(DataParallel):
       mesh: the size of each axis.
       tensor: divides matrix products, if `mesh.tensor` is above 1.
       context: divides sequences, if `mesh.context` is above 1.
+      expert: divides experts of mixtures, if `mesh.expert` is above 1.
       others: by the name of another axis of the mesh, what divides a model along it.
       device: device of the model; defaults to this process's accelerator, or the CPU.
       timeout: seconds that processes wait for each other; see `DataParallel`.
@@ -375,17 +398,19 @@ class MeshParallel(DataParallel):
         *,
         tensor: AxisPart | None = None,
         context: AxisPart | None = None,
+        expert: AxisPart | None = None,
         others: Mapping[str, AxisPart] | None = None,
         device: torch.device | None = None,
         timeout: float = 600.0,
     ) -> None:
         super().__init__(device=device, timeout=timeout)
         self.mesh = mesh
-        parts = {"tensor": tensor, "context": context, **(others or {})}
+        parts = {"tensor": tensor, "context": context, "expert": expert, **(others or {})}
         self.parts = {name: part for name, part in parts.items() if part is not None}
         for axis in mesh.axes():
             size = mesh.sizes[axis.name]
-            if axis.needs_part and size != 1 and axis.name not in self.parts:
+            is_missing = axis.name not in self.parts and not axis.splits_layers  # of the step
+            if axis.needs_part and size != 1 and is_missing:
                 raise ValueError(
                     f"mesh.{axis.name}={size} needs a part that divides the model along that axis, "
                     f"and {axis.name} is None: set one, or a size of 1."

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from fidgpt.parallel.axes import Axis, MeshSizes
-from fidgpt.placement import is_sharded, shard_of
+from fidgpt.placement import holders_of, is_sharded, shards_of
 from fidgpt.processes import Processes
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ class Places:
         what this one has of these weights, which compute other tokens.
       fsdp: mesh of the processes that share weights, over which torch's `fully_shard` works; None
         if they do not.
+      fsdp_apart: by the name of an axis that divides weights and tokens: the mesh of those that
+        share these weights; empty if none do.
     """
 
     mesh: MeshSizes
@@ -46,6 +48,7 @@ class Places:
     rows: Processes = field(default_factory=Processes)
     copies: Mapping[str, Processes] = field(default_factory=dict)
     fsdp: "DeviceMesh | None" = None
+    fsdp_apart: "Mapping[str, DeviceMesh]" = field(default_factory=dict)
 
     @property
     def data_rank(self) -> int:
@@ -62,6 +65,13 @@ class Places:
         )
 
     @property
+    def is_first_of_stage(self) -> bool:
+        """Whether this process is the first of those that compute the same layers and tokens."""
+        grid = self.mesh.grid()
+        copies = [axis for axis in grid if not axis.splits_tokens and not axis.splits_layers]
+        return not place_on(grid, copies, self.world.rank)
+
+    @property
     def passes_together(self) -> bool:
         """Whether processes with different rows communicate in a pass, so that all take as many."""
         return self.fsdp is not None or bool(self.copies)
@@ -73,32 +83,46 @@ class Places:
           tensor: the parameter, or what is divided as it is.
           parameter: with the place of its shard.
         """
-        shard = shard_of(parameter)
-        divided = None if shard is None else self._name_of(shard.axis)
+        shards, holders = shards_of(parameter), holders_of(parameter)
+        places = [*shards, *([] if holders is None else [holders])]
+        divided = frozenset(name for one in places if (name := self._name_of(one.axis)))
         is_first = is_first_of(self.mesh, divided, is_sharded(tensor), self.world.rank)
-        return is_first and (shard is None or shard.is_owner)
+        return is_first and all(one.is_owner for one in places)
 
     def averaged_over(self, parameter: object) -> Processes | None:
         """Return who must sum a gradient that is not averaged as those of other parameters are.
 
-        That is one of a parameter that an axis divides whose processes compute different tokens:
-        DistributedDataParallel and FSDP average over all of these.
+        That is one of a parameter inside of what an axis divides whose processes compute different
+        tokens: DistributedDataParallel averages over all of these. And it is one of a stage of a
+        pipeline: several passes are under way at a time. FSDP averages those of stages, and sums
+        the others over `fsdp_of`, so that only this process is left.
         """
-        shard = shard_of(parameter)
-        if shard is None or not shard.divides:
-            return None
-        return self.copies.get(self._name_of(shard.axis) or "")
+        copies = self.copies.get(self._apart(parameter))
+        if self.fsdp is not None:
+            return None if copies is None else Processes()
+        is_stage = holders_of(parameter) is not None and self.tokens.size > 1
+        return self.tokens if copies is None and is_stage else copies
+
+    def fsdp_of(self, parameter: object) -> "DeviceMesh | None":
+        """Return the mesh over which FSDP shards a parameter."""
+        return self.fsdp_apart.get(self._apart(parameter), self.fsdp)
+
+    def _apart(self, parameter: object) -> str:
+        """Return the name of the axis that divides a parameter and tokens; "" if there is none."""
+        names = [self._name_of(shard.axis) for shard in shards_of(parameter)]
+        return next((name for name in names if name in self.copies), None) or ""
 
     def _name_of(self, processes: Processes) -> str | None:
         return next((name for name, axis in self.axes.items() if axis is processes), None)
 
 
 @functools.lru_cache(maxsize=256)  # asked for every parameter in every step
-def is_first_of(mesh: MeshSizes, divided: str | None, is_sharded: bool, rank: int) -> bool:
+def is_first_of(mesh: MeshSizes, divided: Collection[str], is_sharded: bool, rank: int) -> bool:
     """Return whether a process is the first on all axes that do not divide a parameter."""
-    axis = next((axis for axis in mesh.axes() if axis.name == divided), None)
-    grid = mesh.grid(axis)
-    others = [one for one in grid if one is not axis and not (is_sharded and one.may_shard)]
+    grid = mesh.grid(*(axis for axis in mesh.axes() if axis.name in divided and axis.borrows))
+    others = [
+        axis for axis in grid if axis.name not in divided and not (is_sharded and axis.may_shard)
+    ]
     return not place_on(grid, others, rank)
 
 
@@ -152,16 +176,21 @@ def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
     axes |= {axis.name: among([axis], mesh.grid(axis)) for axis in parts}
     tokens = [axis for axis in grid if axis.splits_tokens]
     sequences = [axis for axis in grid if axis.splits_sequences and grid[axis] > 1]
-    copies = {}
-    for axis in mesh.dividing_axes:
-        if mesh.splits_tokens(axis):
-            divided = mesh.grid(axis)
-            others = [one for one in divided if one.splits_tokens and one is not axis]
-            copies[axis.name] = among(others, divided)
-    fsdp = None
-    if shards := mesh.sharding_axes:
-        whole = make(grid, copies=[axis for axis in tokens if axis not in shards], shards=shards)
-        fsdp = whole["copies", "shards"] if whole["copies"].size() > 1 else whole["shards"]
+
+    def sharing(axes: Collection[Axis], grid: Mapping[Axis, int]) -> "DeviceMesh":
+        """Return the mesh of FSDP among processes that compute different tokens."""
+        shards = [axis for axis in axes if axis.may_shard]
+        whole = make(grid, copies=[axis for axis in axes if axis not in shards], shards=shards)
+        return whole["copies", "shards"] if whole["copies"].size() > 1 else whole["shards"]
+
+    fsdp = sharing(tokens, grid) if mesh.sharding_axes else None
+    copies, fsdp_apart = {}, {}
+    for axis in filter(mesh.splits_tokens, mesh.dividing_axes):
+        divided = mesh.grid(axis)
+        others = [one for one in divided if one.splits_tokens and one is not axis]
+        copies[axis.name] = among(others, divided)
+        if fsdp is not None:
+            fsdp_apart[axis.name] = sharing(others, divided)
     world = Processes(mesh.size, rank)
     return Places(
         mesh=mesh,
@@ -171,6 +200,7 @@ def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
         rows=axes[sequences[0].name] if len(sequences) == 1 else among(sequences, grid),
         copies=copies,
         fsdp=fsdp,
+        fsdp_apart=fsdp_apart,
     )
 
 

@@ -2,9 +2,9 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -20,7 +20,7 @@ def shard_fully(
     *,
     mesh: "DeviceMesh",
     dtype: torch.dtype,
-    apart: Collection[nn.Parameter] = (),
+    apart: "Mapping[nn.Parameter, DeviceMesh]",
 ) -> None:
     """Shard every parameter of a model on the meta device (ZeRO stage 3, FSDP2).
 
@@ -38,7 +38,8 @@ def shard_fully(
       mesh: of one axis, over which it is sharded; or of two, over the first of which it is
         replicated.
       dtype: of gathered weights.
-      apart: parameters that stay as they are.
+      apart: parameters that other processes share, with their mesh. A module of nothing else, such
+        as the experts of a mixture, is a unit of its own, whose gradients are summed.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -47,7 +48,16 @@ def shard_fully(
         param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     wide = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
-    shard = partial(fully_shard, mesh=mesh, ignored_params={*apart} or None)
+    for module, own_mesh in _units_apart(model, apart).items():
+        unit: Any = fully_shard(
+            module,
+            mesh=own_mesh,
+            mp_policy=narrow,
+            shard_placement_fn=partial(_sharded_dim, own_mesh),
+        )
+        unit.set_gradient_divide_factor(1.0)
+        unit.set_force_sum_reduction_for_comms(True)  # gloo has no other one with a factor
+    shard = partial(fully_shard, mesh=mesh)
     for module in _kept_in_float32(model) if dtype != torch.float32 else []:
         shard(module, mp_policy=wide, reshard_after_forward=False)
     for block in _blocks(model):
@@ -69,6 +79,48 @@ def without_reduction(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.set_requires_gradient_sync(True)
+
+
+def reduce_next(model: nn.Module, modules: Iterable[nn.Module], *, ends: bool) -> None:
+    """Let the next backward pass of modules inside a sharded model reduce their gradients.
+
+    Args:
+      model: the sharded model.
+      modules: in it.
+      ends: whether to reduce those of what is outside of its blocks, too.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    parts = {part for module in modules for part in module.modules()}
+    for part in {*parts, model} if ends else parts - {model}:
+        if isinstance(part, FSDPModule):
+            part.set_requires_gradient_sync(True, recurse=False)
+
+
+def _units_apart(
+    model: nn.Module, apart: "Mapping[nn.Parameter, DeviceMesh]"
+) -> "dict[nn.Module, DeviceMesh]":
+    """Return the outermost modules whose parameters are all apart, with their mesh."""
+    units: dict[nn.Module, DeviceMesh] = {}
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        parameters = [*module.parameters()]
+        if parameters and module not in inside and all(p in apart for p in parameters):
+            units[module] = apart[parameters[0]]
+            inside.update(module.modules())
+    return units
+
+
+def _sharded_dim(mesh: "DeviceMesh", parameter: nn.Parameter) -> Any:
+    """Return the dimension in which FSDP shards a parameter: the first with something for all.
+
+    Few experts of a process may be shared by many. FSDP divides other dimensions evenly only.
+    """
+    from torch.distributed.tensor import Shard
+
+    size, shape = mesh.size(mesh.ndim - 1), parameter.shape
+    even = [dim for dim, length in enumerate(shape) if dim and length % size == 0]
+    return Shard(even[0] if even and shape[0] % size else 0)
 
 
 def _blocks(model: nn.Module) -> list[nn.Module]:

@@ -171,12 +171,12 @@ def _divide(component: Any, axis: Processes, *, on_part: bool, num_chunks: int) 
     if hasattr(component, "split_place"):
         component.split_place = (axis.rank, axis.size)
     if hasattr(component, "first_row"):
-        component.first_row = component.weight.shard.begin
+        component.first_row = component.weight.shards[-1].begin
     columns = [name for name, entry in split.parts.items() if isinstance(entry, Columns)]
     deferred = tuple(name for name in columns if can_defer_weight_grad(_child(component, name)))
     component.register_forward_pre_hook(partial(_enter, axis, on_part, deferred))
     if split.gathers:
-        component.vocabulary = SplitVocabulary(component.weight.shard)
+        component.vocabulary = SplitVocabulary(component.weight.shards[-1])
         component.register_forward_hook(component.vocabulary.leave)
     elif split.returns is not None and num_chunks > 1:
         projection = component.get_submodule(split.returns)
@@ -475,6 +475,8 @@ class SequenceParallel(TensorParallel):
         for run in [[block] for block in dict.fromkeys(blocks)] if repeat else _runs(model, blocks):
             run[0].register_forward_pre_hook(partial(_begin_parts, axis))
             run[-1].register_forward_hook(partial(_end_parts, axis))
+            for block in run[:-1]:
+                vars(block)["stream_parts"] = axis.size
             for block in run:
                 whole = [x for x in block.children() if x not in divided and not is_elementwise(x)]
                 if not any(map(drops, whole)):  # else these would differ

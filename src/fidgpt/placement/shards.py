@@ -1,8 +1,8 @@
 """Parameters of which a process holds a shard: where it lies in the whole, and how to get that.
 
-The weights of a model that an axis of the mesh divides are plain tensors; the attribute `shard` of
-a parameter is all that distinguishes them from whole ones. FSDP may shard a shard again, as a
-DTensor of torch.
+The weights of a model that axes of the mesh divide are plain tensors; the attribute `shards` of a
+parameter is all that distinguishes them from whole ones: the place on each axis, of which every one
+divides what the one before it left. FSDP may shard a shard again, as a DTensor of torch.
 """
 
 import math
@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fidgpt.placement.holders import holders_of, is_absent, shape_of
 from fidgpt.processes.collectives import all_gather, all_sum
 from fidgpt.processes.processes import Processes
 
@@ -28,7 +29,7 @@ __all__ = [
     "is_sharded",
     "keep",
     "placed_like",
-    "shard_of",
+    "shards_of",
     "whole_of",
     "whole_shape",
     "wholes",
@@ -48,6 +49,8 @@ class Shard:
       num_shards: of the whole; if there are fewer than processes, neighbors hold the same.
       is_once: the first process holds the parameter, and the others zeros.
       is_partial: the gradient of a whole parameter is a summand.
+      owner: the process that holds all of the dimension, and the others nothing; None if each
+        holds some of it.
     """
 
     axis: Processes = field(repr=False)
@@ -56,6 +59,7 @@ class Shard:
     num_shards: int = 1
     is_once: bool = False
     is_partial: bool = False
+    owner: int | None = None
 
     @property
     def copies(self) -> int:
@@ -79,6 +83,8 @@ class Shard:
 
     def bounds(self, rank: int) -> tuple[int, int]:
         """Return where the shard of a process begins and ends; the last ones may be smaller."""
+        if self.owner is not None:
+            return 0, self.size if rank == self.owner else 0
         step = -(-self.size // self.num_shards)
         begin = min(self.size, rank // self.copies * step)
         return begin, min(self.size, begin + step)
@@ -99,10 +105,14 @@ class Shard:
         return torch.zeros_like(whole) if self.is_once and self.axis.rank else whole
 
     def parameter(self, whole: nn.Parameter) -> nn.Parameter:
-        """Return this process's shard of a whole parameter on the meta device."""
+        """Return this process's shard of a parameter on the meta device.
+
+        Args:
+          whole: the parameter; or, where another axis divides it already, its shard of that.
+        """
         shard = nn.Parameter(whole.new_empty(self.shape(whole.shape)), whole.requires_grad)
         vars(shard).update(vars(whole))  # such as its init
-        vars(shard)["shard"] = self
+        vars(shard)["shards"] = (*shards_of(whole), self)
         return shard
 
     def gather(self, shard: Tensor) -> Tensor:
@@ -124,15 +134,15 @@ def gather_uneven(x: Tensor, shard: Shard, dim: int) -> Tensor:
     return torch.cat(kept).movedim(0, dim)
 
 
-def shard_of(parameter: object) -> Shard | None:
-    """Return the place of a parameter's shard; None if no axis of the mesh divides it."""
-    return getattr(parameter, "shard", None)
+def shards_of(parameter: object) -> tuple[Shard, ...]:
+    """Return the place of a parameter's shard on each axis that divides it, the first one first."""
+    return getattr(parameter, "shards", ())
 
 
 def placed_like(tensor: T, parameter: object) -> T:
-    """Return a tensor that is divided as a parameter is, with the place of its shard."""
-    if (shard := shard_of(parameter)) is not None:
-        vars(tensor)["shard"] = shard
+    """Return a tensor that is divided as a parameter is, with its shards and holders."""
+    places = {"shards": shards_of(parameter), "holders": holders_of(parameter)}
+    vars(tensor).update({name: place for name, place in places.items() if place})
     return tensor
 
 
@@ -143,7 +153,7 @@ def is_sharded(tensor: object) -> bool:
 
 def is_divided(tensor: object) -> bool:
     """Return whether processes may hold parts of a tensor; the same on all of them."""
-    return is_sharded(tensor) or shard_of(tensor) is not None
+    return is_sharded(tensor) or bool(shards_of(tensor)) or holders_of(tensor) is not None
 
 
 def held(tensor: Any) -> Any:
@@ -153,9 +163,10 @@ def held(tensor: Any) -> Any:
 
 def whole_shape(tensor: Tensor) -> tuple[int, ...]:
     """Return the shape of the whole tensor of which this process may hold a part."""
-    shape, shard = [*tensor.shape], shard_of(tensor)
-    if shard is not None and shard.dim is not None:
-        shape[shard.dim] = shard.size
+    shape = [*shape_of(tensor)]
+    for shard in reversed(shards_of(tensor)):
+        if shard.dim is not None:
+            shape[shard.dim] = shard.size
     return tuple(shape)
 
 
@@ -167,15 +178,22 @@ def whole_of(tensor: Any, parameter: object) -> Any:
       tensor: the parameter or, divided in the same way, its gradient or state.
       parameter: with the place of its shard.
     """
-    shard = shard_of(parameter)
-    tensor = tensor.full_tensor() if is_sharded(tensor) else tensor
-    return tensor if shard is None else shard.gather(tensor)
+    holders = holders_of(parameter)
+    if is_absent(parameter):
+        whole = held(tensor).new_empty(whole_shape(placed_like(held(tensor).detach(), parameter)))
+    else:
+        whole = tensor.full_tensor() if is_sharded(tensor) else tensor
+        for shard in reversed(shards_of(parameter)):
+            whole = shard.gather(whole)
+    return whole if holders is None else holders.share(whole)
 
 
 @torch.no_grad()
 def keep(tensor: Any, whole: Tensor) -> None:
     """Copy this process's part of a whole tensor, which all processes have, into a tensor."""
-    if (shard := shard_of(tensor)) is not None:
+    if is_absent(tensor):
+        return
+    for shard in shards_of(tensor):
         whole = shard.cut(whole)
     if is_sharded(tensor):
         from torch.distributed.tensor import distribute_tensor  # late: it takes a second
@@ -204,20 +222,23 @@ def block_of(tensor: Any) -> Block | None:
     """Return what this process holds of a tensor; None if that is nothing.
 
     Args:
-      tensor: whole, sharded by FSDP, with the attribute `shard`, or both of these.
+      tensor: whole, sharded by FSDP, with the attribute `shards`, or both of these.
     """
-    shard, shape, begin = shard_of(tensor), whole_shape(tensor), [0] * tensor.dim()
+    if is_absent(tensor):
+        return None
+    shards, shape, begin = shards_of(tensor), whole_shape(tensor), [0] * tensor.dim()
     if is_sharded(tensor):
         chunks = tensor.__create_chunk_list__()
         if not chunks or (not tensor.to_local().numel() and tensor.numel()):
             return None
         begin, tensor = [*chunks[0].offsets], tensor.to_local()
-    if shard is not None and shard.is_once and shard.axis.rank:
-        return None
-    if shard is not None and shard.dim is not None:
-        if not tensor.numel() and math.prod(shape):
+    for shard in shards:
+        if shard.is_once and shard.axis.rank:
             return None
-        begin[shard.dim] += shard.begin
+        if shard.dim is not None:
+            if not tensor.numel() and math.prod(shape):
+                return None
+            begin[shard.dim] += shard.begin
     return Block(tensor, tuple(begin), shape)
 
 
@@ -228,7 +249,7 @@ def wholes(model: nn.Module) -> Iterator[None]:
         (module._parameters, name, parameter)
         for module in model.modules()
         for name, parameter in module._parameters.items()
-        if parameter is not None and shard_of(parameter) is not None
+        if parameter is not None and (shards_of(parameter) or holders_of(parameter))
     ]
     whole_parameters = {
         parameter: nn.Parameter(

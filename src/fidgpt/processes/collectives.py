@@ -10,10 +10,10 @@ Whether a tensor is the same on all processes, a part or a summand decides the g
 | `scattered` | summands to parts of the sum | gradients are parts: gathered |
 | `joined` | parts to whole | gradients are whole: split |
 | `sliced` | whole to parts | gradients are parts: gathered |
-| `exchanged` | parts to other parts | the same way back |
+| `exchanged`, `begin_exchange` | parts to other parts | the same way back |
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -164,3 +164,68 @@ def sliced(x: Tensor, axis: Processes, dim: int) -> Tensor:
     return collective(
         x, lambda x: own_part(x, axis, dim).contiguous(), lambda outer: all_gather(outer, axis, dim)
     )
+
+
+def begin_exchange(
+    x: Tensor, axis: Processes, sent: Sequence[int], received: Sequence[int]
+) -> Pending:
+    """Begin to send rows to all processes, in their order; each may get any number of them.
+
+    What is computed before it is waited for runs beside it, and so does its gradient beside the
+    exchange of gradients, which are sent back.
+
+    Args:
+      x: rows [rows, ...], those of the first process first.
+      axis: the processes.
+      sent: number of rows for each process.
+      received: number of rows from each process.
+    """
+    under_way: list[Pending] = []
+    arriving = _Sent.apply(x, axis, sent, received, under_way)
+    return lambda: _Arrived.apply(arriving, axis, sent, received, under_way)
+
+
+def _start_exchange(
+    x: Tensor, axis: Processes, sent: Sequence[int], received: Sequence[int]
+) -> Pending:
+    arriving = x.new_empty(sum(received), *x.shape[1:])
+    work = dist.all_to_all_single(
+        arriving, x.contiguous(), [*received], [*sent], group=group_of(axis), async_op=True
+    )
+    assert work is not None
+    return lambda: (work.wait(), arriving)[1]
+
+
+class _Sent(torch.autograd.Function):
+    """Begins an exchange, whose result is not there yet; waits for the gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        axis: Processes,
+        sent: Sequence[int],
+        received: Sequence[int],
+        under_way: list[Pending],
+    ) -> Tensor:
+        ctx.under_way = under_way
+        under_way.append(_start_exchange(x, axis, sent, received))
+        return x.new_empty(()).expand(sum(received), *x.shape[1:])
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return ctx.under_way.pop()(), None, None, None, None
+
+
+class _Arrived(torch.autograd.Function):
+    """Waits for an exchange; begins that of the gradient, which is not returned itself."""
+
+    @staticmethod
+    def forward(ctx: Any, arriving: Tensor, axis: Processes, *exchange: Any) -> Tensor:
+        ctx.axis, (ctx.sent, ctx.received, ctx.under_way) = axis, exchange
+        return ctx.under_way.pop()()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        ctx.under_way.append(_start_exchange(outer[0], ctx.axis, ctx.received, ctx.sent))
+        return outer[0], None, None, None, None

@@ -17,8 +17,9 @@ _OPERATORS = {
     "allreduce": "all-reduce",
     "alltoall": "all-to-all",
     "broadcast": "broadcast",
+    "send": "send",
 }
-KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast")
+KINDS = ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "broadcast", "send")
 OUTSIDE = "outside of blocks"
 
 CollectiveCounts = dict[str, Counter[str]]  # by the path of a block, or OUTSIDE; then by kind

@@ -28,6 +28,7 @@ from fidgpt.processes.reporting import Report, has_agent
 __all__ = ["Heartbeat", "advance", "begin", "has_met", "live", "report"]
 
 _POLL = 0.25  # seconds from one sign of life to the next
+_LONGEST_TURN = 1.0  # seconds that count of one that took longer
 _PAUSE = 0.005
 _SAVING = "fidgpt/train/checkpoints/"
 _OWN = "fidgpt/processes/heartbeat.py"
@@ -170,8 +171,11 @@ class Heartbeat:
     def _watch(self) -> None:
         """Give signs of life, and answer alarms, until the run ends."""
         neighbor = f"alive/{(self._rank + 1) % self._size}"
-        count, last, silent, shown = 0, b"", 0, 0
+        count, last, silent, shown = 0, b"", 0.0, 0
+        before = time.monotonic()
         while not self._leaving.wait(_POLL):
+            # This process may have been stopped as well, which is no silence of another.
+            turn, before = min(time.monotonic() - before, _LONGEST_TURN), time.monotonic()
             try:
                 if self._store.check(["alarm"]):
                     waits, at = (True, "") if self._has_raised else _position()
@@ -183,10 +187,9 @@ class Heartbeat:
                     shown = self.progress
                     self._store.add("progress", 1)
                 sign = self._store.get(neighbor) if self._store.check([neighbor]) else b""
-                # In own turns, not by a clock: this process may have been stopped as well.
-                silent = silent + 1 if sign == last else 0
+                silent = silent + turn if sign == last else 0.0
                 last = sign
-                if silent * _POLL > self.timeouts.silence:
+                if silent > self.timeouts.silence:
                     self._store.compare_set("alarm", "", json.dumps([[], ""]))
             except RuntimeError:  # the store is gone
                 return self._end_if_stuck()

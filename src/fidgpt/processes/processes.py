@@ -73,6 +73,25 @@ class Processes:
         dist.broadcast_object_list(holder, group=self.group, group_src=0)
         return holder[0]
 
+    def share(self, x: Tensor, *, source: int) -> Tensor:
+        """Return a process's tensor, for which the others give one of its shape and type."""
+        x = x.contiguous()
+        if self.size > 1 and not self.is_planned:
+            dist.broadcast(x, group=self.group, group_src=source)
+        return x
+
+    def begin_send(self, x: Tensor, rank: int) -> dist.Work:
+        """Begin to send a contiguous tensor to a process, which calls `begin_receive`."""
+        work = dist.isend(x, group=self.group, group_dst=rank)
+        assert work is not None
+        return work
+
+    def begin_receive(self, buffer: Tensor, rank: int) -> dist.Work:
+        """Begin to fill a contiguous tensor with what a process sends."""
+        work = dist.irecv(buffer, group=self.group, group_src=rank)
+        assert work is not None
+        return work
+
     def barrier(self) -> None:
         """Wait until all processes are here."""
         if self.size > 1:

@@ -13,12 +13,15 @@ from fidgpt import graph
 from fidgpt.compose.catalogue import Catalogue
 from fidgpt.configs import constraints as rules
 from fidgpt.cost import one_block_of_each_kind, with_zeros, without_memory
+from fidgpt.declarations import NeedsPresent
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.building import Constraint, shown, shown_last
+from fidgpt.graph.walk import parts
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import Trainer
 from fidgpt.train.device import first_line, is_lack_of_memory
 from fidgpt.train.estimates.facts import trainable_copy
+from fidgpt.train.trackers.trackers import require_packages
 
 _REMEDY = (
     "--debug shows the whole error, --print what each component inherits. Models are tried on the "
@@ -62,6 +65,19 @@ def build_trainer(
     try_model(trainer)
     try_optimizer(trainer)
     return trainer
+
+
+def require_present(cfg: Resolved, trainer: Trainer) -> None:
+    """Look for the files and packages without which a run would end once it prepares its texts.
+
+    Raises:
+      DataError, RunError: the first that is not on this machine.
+    """
+    require_packages(trainer.trackers)
+    for node in parts(cfg.bound):
+        if hasattr(fdl.get_callable(node.value), "require_present"):
+            part: NeedsPresent = fdl.build(node.value)
+            part.require_present()
 
 
 def try_model(trainer: Trainer) -> None:

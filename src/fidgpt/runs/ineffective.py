@@ -1,8 +1,9 @@
-"""Settings that leave a model as it is."""
+"""Settings that leave a run as it is."""
 
 import inspect
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import fiddle as fdl
 
@@ -11,17 +12,50 @@ from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.fiddle import repeats_of, set_arguments
 from fidgpt.graph.hints import computed
 from fidgpt.graph.walk import Node, join, parts, step_to
-from fidgpt.model import Transformer
+from fidgpt.model import Attention, LatentAttention, Transformer
+from fidgpt.optim import Constant, Phases, ScheduleFreeAdamW, WarmupCosine, WarmupStableDecay
+from fidgpt.parallel import Mesh, UlyssesContext
+
+_WINDOWED = (Attention, LatentAttention)
+_STEPS = dict.fromkeys((Constant, WarmupCosine, WarmupStableDecay), ("warmup_steps",))
+_WARMUPS: dict[Any, tuple[str, ...]] = {Phases: ("warmup",), **_STEPS}
 
 
 def without_effect(composition: Composition) -> list[str]:
-    """Return a sentence for each setting that leaves a model as it is.
+    """Return a sentence for each setting that leaves a run as it is.
 
     Raises:
       ConfigErrors: the graph cannot be bound.
     """
     held = parts(composition.resolved.bound)
-    return [*_unused_blocks(held), *_repeating_entries(composition)]
+    unreached = _unreached(composition.resolved.bound, held)
+    return [*_unused_blocks(held), *_repeating_entries(composition), *unreached]
+
+
+def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
+    """Yield a sentence for each setting of which a run of this length and form makes no use."""
+    calls = [(node, fdl.get_callable(node.value)) for node in held]
+
+    def number(part: Any, name: str) -> int:
+        value = computed(getattr(part, name, None))
+        return value if isinstance(value, int) else 0
+
+    seq_len, num_steps = number(cfg, "seq_len"), number(cfg, "num_steps")
+    windows = {number(node.value, "window") for node, kind in calls if kind in _WINDOWED}
+    if windows and max(windows) > seq_len > 0:
+        yield f"a window of {max(windows)} tokens sees all of sequences of {seq_len=}."
+    warmups = [number(node.value, name) for node, kind in calls for name in _WARMUPS.get(kind, ())]
+    if warmups and max(warmups) >= num_steps > 0:
+        yield f"a warm-up of {max(warmups)} steps takes the whole run, of {num_steps=}."
+    kinds = {kind for _, kind in calls}
+    sizes = [number(node.value, "context") for node, kind in calls if kind is Mesh]
+    if UlyssesContext in kinds and max(sizes, default=1) == 1:
+        yield "use_ulysses divides no sequence: add fiddler:use_mesh(context=...)."
+    if ScheduleFreeAdamW in kinds and getattr(cfg, "average", None) is not None:
+        yield (
+            "schedule-free AdamW averages weights itself, and the average of those is evaluated: "
+            "leave out one of them."
+        )
 
 
 def _unused_blocks(held: list[Node]) -> Iterator[str]:

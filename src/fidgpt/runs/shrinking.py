@@ -14,7 +14,7 @@ from fidgpt import fiddlers, graph
 from fidgpt.graph import ConfigError
 from fidgpt.graph.fiddle import argument_tags, assign, set_arguments
 from fidgpt.model import RoPE
-from fidgpt.parallel import DataParallel, MeshSizes
+from fidgpt.parallel import PIPELINE, DataParallel, MeshSizes
 from fidgpt.train import Float32, Trainer
 
 __all__ = ["MOST_PROCESSES", "mesh_of", "shrink", "shrink_mesh"]
@@ -44,11 +44,12 @@ def mesh_of(parallel: DataParallel) -> MeshSizes:
 
     An axis that takes the processes that are left, and data parallelism are open.
     """
-    least = parallel.planned_size
-    try:
-        return parallel.layout(2 * least)
-    except ValueError:
-        return parallel.layout(least)
+    least, sizes = parallel.planned_size, parallel.mesh
+    borrowed = math.prod(sizes[axis] for axis in sizes.axes() if axis.borrows)
+    for number in (2 * least, least):
+        with contextlib.suppress(ValueError):
+            return parallel.layout(number)
+    return parallel.layout(borrowed * least)  # of which these axes borrow
 
 
 def shrink_mesh(mesh: MeshSizes) -> MeshSizes:
@@ -109,6 +110,8 @@ def _simplify(cfg: Any, mesh: MeshSizes) -> None:
         cfg.checkpoints.memory = None
     for name in {"compile", "float8"} & set_arguments(cfg.model).keys():
         setattr(cfg.model, name, None)
+    if "stages" in set_arguments(cfg.step):
+        cfg.step.stages = None
     for part, key, quantity, value in _numbers(cfg):
         if quantity == "dropout" and value:
             assign(part, key, 0.0)
@@ -136,15 +139,16 @@ def _changes(cfg: Any, mesh: MeshSizes) -> dict[str, Change]:
 
     def batch(cfg: Any) -> None:
         # The last process has a row more than others, and as many micro-batches.
-        cfg.batch_size = _ROWS * mesh.data_size + (mesh.data_size > 1)
-        if isinstance(getattr(cfg, "micro_batch_size", None), int):
+        rows = max(_ROWS, 2 * _num_stages(cfg, mesh) - 1)
+        cfg.batch_size = rows * mesh.data_size + (mesh.data_size > 1)
+        if isinstance(getattr(cfg, "micro_batch_size", None), int) or mesh[PIPELINE] > 1:
             cfg.micro_batch_size = 2
 
     return {
         "vocab_size": _set_vocabulary,
         "batch_size": batch,
         "seq_len": sequence,
-        "num_layers": _set_depth,
+        "num_layers": lambda cfg: _set_depth(cfg, _num_stages(cfg, mesh)),
         "num_experts": lambda cfg: _set(
             cfg,
             _EXPERTS | {"num_experts": _multiple(_EXPERTS["num_experts"], divisor)},
@@ -211,14 +215,23 @@ def _set_heads(cfg: Any, heads: int) -> None:
             assign(part, key, heads if value >= old else heads // 2)
 
 
-def _set_depth(cfg: Any) -> None:
+def _num_stages(cfg: Any, mesh: MeshSizes) -> int:
+    """Return the stages of a pipeline; 1 without one."""
+    schedule = getattr(cfg.step, "schedule", None)
+    if mesh[PIPELINE] == 1 or not isinstance(schedule, fdl.Buildable):
+        return mesh[PIPELINE]
+    return fdl.build(schedule).num_stages(mesh[PIPELINE])
+
+
+def _set_depth(cfg: Any, num_stages: int) -> None:
     """Keep the first blocks, one round of the pattern, and the begin of the next."""
     for node in graph.parts(cfg):
         held = set_arguments(node.value)
         if isinstance(held.get("num_layers"), int):
             listed = [value for value in held.values() if isinstance(value, list | tuple)]
             blocks = [one for value in listed for one in value if isinstance(one, fdl.Partial)]
-            assign(node.value, "num_layers", min(held["num_layers"], len(blocks) + 1))
+            least = max(len(blocks) + 1, num_stages)
+            assign(node.value, "num_layers", min(held["num_layers"], least))
 
 
 def _set_vocabulary(cfg: Any) -> None:

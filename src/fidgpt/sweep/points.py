@@ -26,13 +26,12 @@ from fidgpt.graph.fiddle import copy_part, raw_arguments
 from fidgpt.graph.walk import is_node
 from fidgpt.model import InitError
 from fidgpt.runs.building import build_trainer, constraints_of, try_optimizer
-from fidgpt.runs.ineffective import without_effect
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
 from fidgpt.train.estimates.facts import measured_flops
 from fidgpt.train.estimates.summary_text import counted
 
-_MOST_LINES = 8  # of errors, and two of how many are left
+_MOST_SHOWN = 2  # mistakes
 MOST_POINTS = 10_000  # which take minutes to check; more are a typing error
 MOST_WRONG = 200  # after which the others are not checked
 
@@ -206,7 +205,7 @@ class Maker:
             edits = {one.number: _edits(one) for one in made.effects}
             with contextlib.suppress(ConfigError):
                 mistakes |= {("", line): line for line in conflicts.outdated(made)}
-            outside |= dict.fromkeys([*report.reaching_out(made), *without_effect(made)])
+            outside |= dict.fromkeys(report.reaching_out(made))
             before: list[tuple[str, list[Edit]]] = []
             for number, (directive, text) in enumerate(sample, start=1):
                 mine, (_, name, sign, _) = edits.get(number, []), parsed(directive)
@@ -294,26 +293,13 @@ def plan(items: Sequence[Item], *, allowed: tuple[str, ...] = ()) -> Plan:
                 continue
         identities[numbers] = point.fingerprint
         points.setdefault(point.fingerprint, point)
-    raise_all(_some([_message(text, names) for text, names in mistakes.items()]))
+    messages = [_message(text, names) for text, names in mistakes.items()]
+    others = len(messages) - _MOST_SHOWN
+    raise_all(messages[:_MOST_SHOWN] + [f"and {others} more of the kind."] * (others > 0))
     with gc_paused():
         overwritten, moves = maker.effects
     raise_all(overwritten or _without_effect(maker.axes, identities))
     return Plan(list(points.values()), len(identities) - len(points), moves)
-
-
-def _some(mistakes: list[str]) -> list[str]:
-    """Return as many mistakes as fit into `_MOST_LINES`, of the first at least its beginning."""
-    shown: list[str] = []
-    left = _MOST_LINES
-    for mistake in mistakes:
-        lines = [line for line in mistake.splitlines() if line.strip()]
-        if shown and len(lines) + 1 > left:
-            break
-        kept = lines if len(lines) <= left else [*lines[: left - 1], "  ..."]
-        shown.append("\n".join(kept))
-        left -= len(kept) + 1
-    others = len(mistakes) - len(shown)
-    return [*shown, f"and {others} more of the kind."] if others else shown
 
 
 def _message(text: str, points: Sequence[tuple[str, ...]]) -> str:

@@ -48,6 +48,7 @@ _LOCK, _PRESENCE = ".journal", ".search.lock"
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
 _DIGITS = 5  # significant digits of a float, so that a directive stays readable
 _HALVING, _RUNGS = 3, 3  # of that many points ASHA continues one; how often it decides
+_SHARES = _HALVING**_RUNGS  # of a run, after each of which points are compared
 _ENDED = ("finished", "stopped early", "diverged")  # statuses of points that are not run again
 MakeSampler = Callable[[int], samplers.BaseSampler]
 Distribution = (
@@ -234,12 +235,11 @@ class SamplerPerTrial(samplers.BaseSampler):
         return self._sampler.sample_independent(study, trial, param_name, param_distribution)
 
 
-def pruner(name: str | None, *, num_steps: int) -> pruners.BasePruner:
-    """Return the rule that stops points early.
+def pruner(name: str | None) -> pruners.BasePruner:
+    """Return the rule that stops points early, by their values after shares of their runs.
 
     Args:
       name: asha or median; None to stop none.
-      num_steps: the steps of a point.
 
     Raises:
       ConfigError: there is no such rule.
@@ -247,10 +247,9 @@ def pruner(name: str | None, *, num_steps: int) -> pruners.BasePruner:
     if name is None:
         return pruners.NopPruner()
     if name == "median":
-        return pruners.MedianPruner(n_warmup_steps=num_steps // 10)
+        return pruners.MedianPruner(n_warmup_steps=_SHARES // 10)
     if name == "asha":
-        first = max(1, num_steps // _HALVING**_RUNGS)
-        return pruners.SuccessiveHalvingPruner(min_resource=first, reduction_factor=_HALVING)
+        return pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=_HALVING)
     raise ConfigError(f"--stop={name}: there is no such rule. {suggest(name, ('asha', 'median'))}")
 
 
@@ -327,7 +326,7 @@ class Search:
         self.sampler = sampler.partition(":")[0]
         sampler_factory(self.sampler, self.spaces, parallel=False)
         self.num_trials = _num_trials(sampler, self.spaces)
-        pruner(stop, num_steps=1)
+        pruner(stop)
         directives = [item for item in items if isinstance(item, str)]
         self._content = {
             "directives": directives,
@@ -365,9 +364,7 @@ class Search:
         Raises:
           ConfigError, InitError: the point fails its checks.
         """
-        return self._job([space.choice(values[space.name]) for space in self.spaces])
-
-    def _job(self, chosen: Sequence[Choice]) -> Job:
+        chosen = [space.choice(values[space.name]) for space in self.spaces]
         point = self.points.point(chosen, self.points.graph(chosen))
         return jobs_of([point], self.directory, allow_flags(self.allowed))[0]
 
@@ -377,9 +374,8 @@ class Search:
         Raises:
           ConfigError: the directory holds a different search.
         """
-        first, num_steps = self.points.first, 1
-        with contextlib.suppress(ConfigError, InitError):  # of values that fail their checks
-            num_steps = self._job(first).point.cost.num_steps
+        # An error that all points share is raised before anything is written.
+        _ = self.points
         make = sampler_factory(self.sampler, self.spaces, parallel=parallel)
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         claim(self.directory)
@@ -388,7 +384,7 @@ class Search:
             study_name="search",
             load_if_exists=True,
             sampler=SamplerPerTrial(make, seed=self.seed),
-            pruner=pruner(self.stop, num_steps=num_steps),
+            pruner=pruner(self.stop),
             direction="maximize" if self.objective.is_larger_better else "minimize",
         )
         for name, value in self._content.items():
@@ -554,14 +550,17 @@ class Driver(Screen):
         return None
 
     def progressed(self, job: Job, row: Mapping[str, Any]) -> None:
-        """Show a row of metrics; end a job early if one of its trials is not promising."""
+        """Show a row of metrics; end a job early if one of its trials is not promising.
+
+        Points are compared after the same share of their runs, which may differ in length.
+        """
         super().progressed(job, row)
-        name, step = self._search.objective.name, row["step"]
-        if name not in row or step >= job.point.cost.num_steps:
+        name, share = self._search.objective.name, _SHARES * row["step"] // job.point.cost.num_steps
+        if name not in row or not 0 < share < _SHARES:
             return
         for trial in self._open.get(job.point.fingerprint, []):
-            if step not in self._trials[trial.number].intermediate_values:
-                trial.report(row[name], step)
+            if share not in self._trials[trial.number].intermediate_values:
+                trial.report(row[name], share)
                 if trial.should_prune():
                     self._runner.end_early(job)
 

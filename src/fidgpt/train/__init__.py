@@ -9,6 +9,7 @@ from fidgpt.train.checkpoints.mirror import *
 from fidgpt.train.checkpoints.writing import *
 from fidgpt.train.checks.preflight import *
 from fidgpt.train.device import *
+from fidgpt.train.distillation import *
 from fidgpt.train.divergence import *
 from fidgpt.train.estimates.facts import *
 from fidgpt.train.evaluation import *
@@ -16,7 +17,9 @@ from fidgpt.train.gradients import *
 from fidgpt.train.harness import *
 from fidgpt.train.loss import *
 from fidgpt.train.observers import *
+from fidgpt.train.pipeline_step import *
 from fidgpt.train.precision import *
+from fidgpt.train.preferences import *
 from fidgpt.train.replay import *
 from fidgpt.train.run_directory import *
 from fidgpt.train.state import *

@@ -62,7 +62,10 @@ class Average(Protocol):
 
 
 class _Averaged:
-    """An average of parameters by name."""
+    """An average by name of parameters, and of buffers that training changes.
+
+    A bias that selects experts, for example, fits the weights beside it and no others.
+    """
 
     def __init__(self) -> None:
         self._weights: dict[str, Tensor] = {}
@@ -72,8 +75,7 @@ class _Averaged:
     def begin(self, model: nn.Module) -> None:
         self._weights = {
             name: placed_like(parameter.detach().clone(), parameter)
-            for name, parameter in model.named_parameters()
-            if parameter.requires_grad
+            for name, parameter in _learned(model).items()
         }
         self.has_history = False
 
@@ -108,12 +110,22 @@ class _Averaged:
         for own, new in by_mesh([*self._weights.values()], weights):
             torch._foreach_lerp_(own, new, share)  # pyright: ignore[reportPrivateImportUsage]
 
-    def _parameters(self, model: nn.Module) -> list[nn.Parameter]:
-        trained = dict(model.named_parameters())
+    def _parameters(self, model: nn.Module) -> list[Tensor]:
+        trained = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         missing = [name for name in self._weights if name not in trained]
         if missing or not self._weights:
             raise ValueError(f"the average belongs to another model: this one lacks {missing[:1]}.")
         return [trained[name] for name in self._weights]
+
+
+def _learned(model: nn.Module) -> dict[str, Tensor]:
+    """Return trained parameters, and the saved buffers of numbers, by name."""
+    saved = model.state_dict(keep_vars=True).keys()
+    buffers = {name: one for name, one in model.named_buffers() if name in saved}
+    return {
+        **{name: one for name, one in model.named_parameters() if one.requires_grad},
+        **{name: one for name, one in buffers.items() if one.is_floating_point()},
+    }
 
 
 class Ema(_Averaged):

@@ -127,6 +127,7 @@ class LaunchedStep:
       measured: by evaluators after the step.
       memory: bytes at most, so far.
       timing: of its phases.
+      is_counted: whether any of its tokens counts in the loss, once its metrics were read.
     """
 
     step: int
@@ -135,6 +136,7 @@ class LaunchedStep:
     measured: Row = field(default_factory=dict)
     memory: int = 0
     timing: Timing = field(default_factory=Timing)
+    is_counted: bool = True
 
     def __post_init__(self) -> None:
         self._row: Row | None = None
@@ -144,6 +146,7 @@ class LaunchedStep:
         """Return the metrics of the step, by name; waits until they are computed."""
         if self._row is None:
             self._row = self.metrics.read()
+            self.is_counted = bool(self._row.pop("is_counted", True))
             numbers = zip(*self._row.pop("statuses", ()), strict=True)
             self._statuses = [StepStatus(signal, due, seconds) for signal, due, *seconds in numbers]
         return self._row

@@ -136,8 +136,9 @@ _MOST_NATS = 700.0  # e to more than 709 overflows
 class Validation(Periodic):
     """Loss per token, and bits per byte, which does not depend on the tokenizer.
 
-    Bits per byte are the summed loss in bits over the UTF-8 bytes of the predicted tokens; a token
-    without bytes, such as the end of a text, counts in the loss and adds no bytes.
+    Bits per byte are of the predicted tokens that have bytes: their summed loss in bits over their
+    UTF-8 bytes. A token without bytes, such as the end of a text, counts in the loss per token. If
+    no token counts, there is no metric.
 
     Args:
       data: batches of [rows, seq_len + 1] ids, split over the processes.
@@ -152,7 +153,7 @@ class Validation(Periodic):
     def __call__(
         self, model: LanguageModel, loss: CrossEntropy, parallel: DataParallel
     ) -> dict[str, float]:
-        """Return `loss` in nats per token, `perplexity` and `bits_per_byte`."""
+        """Return `loss` in nats per token, `perplexity` and `bits_per_byte`, if tokens count."""
         sums = _sums(model, loss, self.data, parallel)
         return _means(*parallel.tokens.all_reduce([sums.to(parallel.device)]))
 
@@ -209,10 +210,10 @@ class DomainValidation(Periodic):
 @torch.no_grad()
 def _sums(
     model: LanguageModel, loss: CrossEntropy, data: EvaluationStream, parallel: DataParallel
-) -> Float64[Tensor, "3"]:
-    """Return nats, tokens and bytes of this process's rows."""
+) -> Float64[Tensor, "4"]:
+    """Return nats, tokens, the nats of tokens with bytes, and these of this process's rows."""
     token_bytes = data.token_bytes
-    totals = torch.zeros(3, dtype=torch.float64)
+    totals = torch.zeros(4, dtype=torch.float64)
     with evaluating(model):
         for index in range(data.num_batches):
             batch = data.batch(index, rank=parallel.data_rank, world_size=parallel.data_size)
@@ -230,31 +231,32 @@ def _sums(
             if batch.counted_targets is not None:
                 counted = ctx.own(batch.counted_targets).flatten()
                 losses, targets = losses[counted], targets[counted]
-            totals += torch.stack(
-                [losses.sum(), torch.tensor(len(targets)), token_bytes[targets].sum()]
-            )
+            num_bytes = token_bytes[targets]
+            of_text = losses[num_bytes > 0].sum()
+            count = torch.tensor(len(targets))
+            totals += torch.stack([losses.sum(), count, of_text, num_bytes.sum()])
     return totals
 
 
-def _macro_means(each: Float64[Tensor, "domains 3"]) -> dict[str, float]:
+def _macro_means(each: Float64[Tensor, "domains 4"]) -> dict[str, float]:
     """Return means over domains; one without tokens or bytes does not count."""
-    measured = [(_means(totals), totals) for totals in each]
-    losses = [means["loss"] for means, (_, tokens, _) in measured if tokens]
-    bits = [means["bits_per_byte"] for means, (*_, num_bytes) in measured if num_bytes]
-    return {
-        f"macro_{name}": sum(values) / max(1, len(values))
-        for name, values in (("loss", losses), ("bits_per_byte", bits))
+    measured = [_means(totals) for totals in each]
+    named = {
+        name: [means[name] for means in measured if name in means]
+        for name in ("loss", "bits_per_byte")
     }
+    return {f"macro_{name}": sum(each) / len(each) for name, each in named.items() if each}
 
 
-def _means(totals: Float64[Tensor, "3"]) -> dict[str, float]:
-    nats, tokens, num_bytes = totals.tolist()
-    loss = nats / max(1, tokens)
-    return {
-        "loss": loss,
-        "perplexity": math.exp(min(loss, _MOST_NATS)),
-        "bits_per_byte": nats / math.log(2) / max(1, num_bytes),
-    }
+def _means(totals: Float64[Tensor, "4"]) -> dict[str, float]:
+    nats, tokens, nats_of_text, num_bytes = totals.tolist()
+    means: dict[str, float] = {}
+    if tokens:
+        loss = nats / tokens
+        means = {"loss": loss, "perplexity": math.exp(min(loss, _MOST_NATS))}
+    if num_bytes:
+        means["bits_per_byte"] = nats_of_text / math.log(2) / num_bytes
+    return means
 
 
 @dataclass(eq=False, kw_only=True)
@@ -353,7 +355,8 @@ def continuations(
 
 def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
     """Return the tokens of a document that begins with `text`, after the end of another one."""
-    return [tokenizer.end_of_text, *tokenizer.encode(text)]
+    begin = tokenizer.begin_of_text
+    return [tokenizer.end_of_text if begin is None else begin, *tokenizer.encode(text)]
 
 
 class _Text:

@@ -415,6 +415,10 @@ class TaskEvaluation(Periodic):
         _require_tasks(self.tasks, self.num_fewshot, self.limit)
         self._prepared: tuple[Tasks, Tokenizer] | None = None
 
+    def require_present(self) -> None:
+        """Raise DataError if the harness is not installed."""
+        _require_harness()
+
     def prepare(self, *, show_progress: bool = True) -> None:
         """Load the tasks and their data, once.
 

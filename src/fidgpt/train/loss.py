@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from fidgpt.data import Batch
+from fidgpt.model.context import AttentionContext
 from fidgpt.model.embedding import Unembedding
 from fidgpt.model.reports import Share, collecting, report_loss, report_metric, scaled
 from fidgpt.model.transformer import LanguageModel
@@ -368,34 +369,49 @@ class NextToken(nn.Module):
         tokens: Int64[Tensor, "rows window"],
         counted: Bool[Tensor, "rows window"] | None = None,
         share: Share | None = None,
+        real: Bool[Tensor, "rows window"] | None = None,
     ) -> Float[Tensor, ""]:
         """Return the mean loss in nats of predicting tokens 1.. of each row from those before.
 
-        Losses that the model's modules report are added, but are not part of the metric `loss`.
+        Losses that the model's modules report are added, unless nothing counts, but are not part of
+        the metric `loss`.
 
         Args:
           tokens: as in `Batch`.
           counted: as in `Batch`.
           share: of this pass in an optimizer step, by which all losses are scaled; None if it is
             the only one.
+          real: as in `Batch`.
         """
-        batch = Batch(tokens, counted)
+        batch = Batch(tokens, counted, real)
         with collecting() as reports:
-            ctx = self.model.context_of(batch.inputs)
+            ctx = self._context_of(batch)
             features = self.model.features(ctx.own(batch.inputs), ctx).flatten(0, 1)
             counted = batch.counted_targets
             counted = None if counted is None else ctx.own(counted).flatten()
             targets = ctx.own(batch.targets).flatten()
             loss = self.loss(features, self.model.unembedding, targets, counted)
             report_metric("loss", loss)
+        is_counted = share.is_counted if share is not None else counted is None or counted.any()
         loss = loss if share is None else scaled(loss, share.of_targets)
-        return sum(reports.losses_of(share).values(), loss)
+        added = reports.losses_of(share).values()
+        return sum(added if is_counted is True else (x * is_counted for x in added), loss)
 
-    def count(self, tokens: Int64[Tensor, "rows window"]) -> None:
+    def count(
+        self,
+        tokens: Int64[Tensor, "rows window"],
+        counted: Bool[Tensor, "rows window"] | None = None,
+        real: Bool[Tensor, "rows window"] | None = None,
+    ) -> None:
         """Report what losses must know of all micro-batches before the first backward pass."""
-        inputs = tokens[:, :-1]
-        ctx = self.model.context_of(inputs)
-        self.model.count_batch(ctx.own(inputs), ctx)
+        batch = Batch(tokens, counted, real)
+        ctx = self._context_of(batch)
+        self.model.count_batch(ctx.own(batch.inputs), ctx)
+
+    def _context_of(self, batch: Batch) -> AttentionContext:
+        return self.model.context_of(
+            batch.inputs, counted=batch.counted_targets, real=batch.real_inputs
+        )
 
 
 _IGNORED = -100  # a target that torch's losses ignore

@@ -54,6 +54,7 @@ class Step:
 
     Attributes:
       loss: the mean over all counted targets.
+      norm: of all gradients, by which they are clipped.
       gradients: whole ones by the parameter's path, before they are clipped.
       outputs: sum of squares of what each part of a block returned, by path in order, on all
         processes.
@@ -61,6 +62,7 @@ class Step:
     """
 
     loss: float
+    norm: float
     gradients: dict[str, Tensor]
     outputs: dict[str, float]
     counts: CollectiveCounts
@@ -71,7 +73,7 @@ class Difference:
     """How a value on the mesh differs from that of one process.
 
     Attributes:
-      path: of the parameter, or `loss`.
+      path: of the parameter, or `loss`, or `norm of all gradients`.
       error: norm of the difference, relative to the norm in one process.
       ratio: of the norm on the mesh to that in one process; inf or nan where that is zero.
       cosine: of the angle between both.
@@ -96,7 +98,7 @@ class Difference:
         if not math.isfinite(self.ratio):
             return "a gradient on the mesh only" if self.error == math.inf else "not finite"
         if self.cosine < _ALIGNED:
-            return "not a multiple: a summand is missing, or inputs differ"
+            return "not a multiple: a summand is missing or added twice, or inputs differ"
         for inverse in (False, True):
             for size, axes in _products(sizes).items():
                 target = 1 / size if inverse else size
@@ -125,7 +127,8 @@ class Comparison:
 
     Attributes:
       mesh: with all sizes.
-      differences: of the loss, and of every parameter with a gradient; the worst first.
+      differences: of the loss, of the norm of all gradients, and of every parameter with a
+        gradient; the worst first.
       first: path of the first part of the model whose output differs; None if none does.
       counts: collectives of the first process.
     """
@@ -200,18 +203,21 @@ def take_step(trainer: "Trainer", *, joins: bool) -> Step:
         batch = _batch(trainer).map(lambda rows: rows[own.start : own.stop])
         with counting(state.replica) as counter, _measuring(state.replica) as squares:
             row = trainer.update(state, batch)
-        outputs = torch.stack([torch.stack(own).sum() for own in squares.values()])
+        names = [name for name, _ in state.replica.named_modules()]  # the same on all processes
+        zero = torch.zeros((), dtype=torch.float64)
+        sums = torch.stack([torch.stack([zero, *squares.get(name, [])]).sum() for name in names])
         if joins:
-            dist.all_reduce(outputs)
-    named = dict(zip(squares, outputs.tolist(), strict=True))
-    return Step(float(row["loss"]), gradients, named, counter.counts)
+            dist.all_reduce(sums)
+    outputs = dict(zip(names, sums.tolist(), strict=True))
+    named = {name: outputs[name] for name in [*squares, *names]}  # those of this process first
+    return Step(float(row["loss"]), float(row["grad_norm"]), gradients, named, counter.counts)
 
 
 @contextlib.contextmanager
 def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     """Context that sums the squares of what the model's children and those of blocks return."""
     # Listed rather than added up, which selective recomputation would take for a part of blocks.
-    squares: dict[str, list[Tensor]] = {"": [torch.zeros((), dtype=torch.float64)]}
+    squares: dict[str, list[Tensor]] = {}
 
     def measure(name: str, out: Any) -> None:
         if isinstance(out, Tensor):
@@ -231,9 +237,10 @@ def _measuring(model: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
 
 def _first_difference(one: Step, other: Step, mesh: MeshSizes) -> str | None:
     """Return the path of the first output that differs, which processes may hold whole or split."""
+    numbers = 1, mesh.token_copies, mesh.layer_copies
     for name, squares in one.outputs.items():
         ratio = other.outputs.get(name, 0.0) / squares if squares else 1.0
-        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in (1, mesh.token_copies)):
+        if all(abs(ratio / copies - 1) > 10 * BOUND for copies in numbers):
             return name
     return None
 
@@ -264,8 +271,11 @@ def _batch(trainer: "Trainer") -> Batch:
 
 def compare(one: Step, other: Step) -> tuple[Difference, ...]:
     """Return how the loss and each gradient of a step differ from those of another; worst first."""
-    loss = abs(other.loss - one.loss) / abs(one.loss)
-    found = [Difference("loss", loss, other.loss / one.loss)]
+    numbers = {"loss": (one.loss, other.loss), "norm of all gradients": (one.norm, other.norm)}
+    found = [
+        Difference(name, abs(there - here) / abs(here), there / here)
+        for name, (here, there) in numbers.items()
+    ]
     norms = {name: one.gradients[name].norm().item() for name in one.gradients}
     tiny = _TINY * math.hypot(*norms.values())
     for name in {**one.gradients, **other.gradients}:
@@ -296,7 +306,7 @@ _MOST = 40
 
 def comparison_text(comparison: Comparison) -> str:
     """Format a comparison: the worst gradients, and the collectives of a step."""
-    bad, gradients = comparison.bad, len(comparison.differences) - 1
+    bad, gradients = comparison.bad, len(comparison.differences) - 2
     rows = [
         (
             one.path,
@@ -307,7 +317,10 @@ def comparison_text(comparison: Comparison) -> str:
         for one in comparison.differences[: max(_WORST, min(len(bad), _MOST))]
     ]
     header = ("worst first", "relative error", "ratio of norms", "")
-    verdict = f"The loss and all {gradients} gradients are those of one process, up to {BOUND:g}."
+    verdict = (
+        f"The loss and all {gradients} gradients are those of one process, up to {BOUND:g}.\nWhat "
+        "the optimizer makes of them is not compared, such as by the norm of a part of a weight."
+    )
     if bad:
         verdict = f"{len(bad)} of the loss and {gradients} gradients differ by more than {BOUND:g}."
         if comparison.first is not None:

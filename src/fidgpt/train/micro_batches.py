@@ -1,17 +1,20 @@
 """The rows of an optimizer step as micro-batches, and what each contributes to its losses."""
 
+import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from fidgpt.data import Batch
 from fidgpt.model.context import Division
 from fidgpt.model.reports import Counts, Totals, collecting
 from fidgpt.parallel import DataParallel
+from fidgpt.processes import Processes
 from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.train.loss import NextToken
 
@@ -20,13 +23,16 @@ class MicroBatch(NamedTuple):
     """Sequences that one device computes at once.
 
     Attributes:
-      batch: on the device; without a mask if all tokens count in the loss.
+      batch: on the device; without a mask of tokens that all count in the loss, or are no padding.
       num_targets: tokens that count in the loss, of those that this process computes.
+      num_real: inputs that are no padding, of those that this process computes, among the first
+        columns of rows, by the number of these.
       is_idle: whether it counts for nothing, and is computed only because others compute.
     """
 
     batch: Batch
     num_targets: int
+    num_real: Mapping[int, int]
     is_idle: bool = False
 
 
@@ -36,6 +42,7 @@ def micro_batches(
     size: int | None,
     device: torch.device,
     division: Division | None = None,
+    columns: Mapping[int, int] = MappingProxyType({}),
 ) -> list[MicroBatch]:
     """Split a batch, and copy it to a device at once.
 
@@ -47,13 +54,18 @@ def micro_batches(
       size: rows of a micro-batch, at most; None for all of them.
       device: where they are computed.
       division: of the tokens of each row over processes; None if each computes whole rows.
+      columns: numbers of columns, as `LanguageModel.computed_columns` returns.
     """
     size = size or max(1, len(batch.tokens))
     parts = []
     for here, there in zip(batch.split(size), batch.to(device).split(size), strict=True):
-        if here.counted is None or here.counted.all():
-            there = Batch(there.tokens)
-        parts.append(MicroBatch(there, _num_targets(here, division)))
+        all_count = here.counted is None or here.counted.all()
+        all_real = here.real_inputs is None or here.real_inputs.all()
+        there = Batch(
+            there.tokens, None if all_count else there.counted, None if all_real else there.real
+        )
+        num_real = {n: _num_real(here, division, n, ahead) for n, ahead in columns.items()}
+        parts.append(MicroBatch(there, _num_targets(here, division), num_real))
     return parts
 
 
@@ -65,11 +77,22 @@ def _num_targets(batch: Batch, division: Division | None) -> int:
     return own.numel() if counted is None else int(own.sum())
 
 
+def _num_real(batch: Batch, division: Division | None, num_columns: int, ahead: int) -> int:
+    """Return how many inputs of the first columns are no padding, of those of this process."""
+    own = torch.arange(batch.inputs.shape[1]).unsqueeze(0)
+    own = (own if division is None else division.own(own)).squeeze(0)
+    own = own[own < num_columns]
+    if batch.real_inputs is None:
+        return len(batch.tokens) * len(own)
+    return int((batch.real_inputs[:, own] & batch.real_inputs[:, own + ahead]).sum())
+
+
 def pad_with_idle(parts: Sequence[MicroBatch], number: int) -> list[MicroBatch]:
     """Pad with idle micro-batches so that all ranks run the same number of all-gathers."""
     last = parts[-1]
     row = last.batch.map(lambda rows: rows[-1:])
-    idle = last._replace(batch=row, num_targets=0, is_idle=True)
+    nothing = dict.fromkeys(last.num_real, 0)
+    idle = last._replace(batch=row, num_targets=0, num_real=nothing, is_idle=True)
     return [*parts, *[idle] * (number - len(parts))]
 
 
@@ -99,9 +122,14 @@ class BatchShares:
         self.accumulates = accumulates
         self.num_rows = sum(len(part.batch.tokens) for part in parts if not part.is_idle)
         self._num_targets = sum(part.num_targets for part in parts)
+        self._num_real = {
+            columns: sum(part.num_real[columns] for part in parts) for columns in parts[0].num_real
+        }
         self._counts = None
+        self._real_counts: Mapping[int, Handle] = {}
         if parallel.tokens.size > 1:
             self._counts = fused.sum(self._num_targets), fused.sum(self.num_rows)
+            self._real_counts = {key: fused.sum(value) for key, value in self._num_real.items()}
         self._counted: Sequence[Handle] = ()
         self._totals: tuple[Sequence[int | Tensor], Counts] | None = None
 
@@ -111,6 +139,17 @@ class BatchShares:
         if self._counts is None:
             return max(self._num_targets / self.parallel.tokens.size, 1.0)
         return (self._counts[0].value / self.parallel.tokens.size).clamp_min(1.0)
+
+    @functools.cached_property
+    def is_counted(self) -> bool | Bool[Tensor, ""]:
+        """Whether any token of the step counts in the loss."""
+        return self._num_targets > 0 if self._counts is None else self._counts[0].value > 0
+
+    def real_of_all(self, columns: int) -> int | Int64[Tensor, ""]:
+        """Return how many inputs of the first columns are no padding, over all processes."""
+        if self._counts is None:
+            return self._num_real[columns]
+        return self._real_counts[columns].value.long()
 
     @functools.cached_property
     def rows_of_all(self) -> int | Int64[Tensor, ""]:
@@ -132,16 +171,30 @@ class BatchShares:
         If that is of what the model computes, this is a pass without gradients, which draws the
         same random numbers as the passes that follow.
         """
+        self._counted = [fused.sum(one) for one in self._counts_of(objective)]
+
+    def count_within(self, objective: NextToken, processes: Processes) -> None:
+        """Count it over some processes, while others count something else."""
+        self.counted = processes.all_reduce(self._counts_of(objective))
+
+    def of_stage(self, counted: slice) -> "BatchShares":
+        """Return the same batch for some layers, which report some of what was counted."""
+        shares = copy.copy(self)
+        vars(shares).update(counted=self.counted[counted], _totals=None)
+        return shares
+
+    def _counts_of(self, objective: NextToken) -> Counts:
         device = self.parallel.device
         sums: Counts = []
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
             for part in self.parts:
                 with collecting() as reports:
-                    objective.count(part.batch.tokens)
+                    batch = part.batch
+                    objective.count(batch.tokens, batch.counted, batch.real)
                 if not part.is_idle:
                     own = reports.counted
                     sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
-        self._counted = [fused.sum(one) for one in sums]
+        return sums
 
     @functools.cached_property
     def counted(self) -> Sequence[Tensor]:
@@ -182,6 +235,17 @@ class PassShare:
         if self._of_targets is None:
             self._of_targets = self._part.num_targets / self._batch.targets_per_process
         return self._of_targets
+
+    @property
+    def is_counted(self) -> bool | Bool[Tensor, ""]:
+        """Whether any token of the step counts in the loss."""
+        return self._batch.is_counted
+
+    def of_real(self, columns: int) -> float | Float[Tensor, ""]:
+        """Return the fraction of the tokens that are no padding, times the number of processes."""
+        count, total = self._part.num_real[columns], self._batch.real_of_all(columns)
+        total = total.clamp_min(1) if isinstance(total, Tensor) else max(1, total)
+        return count * self.num_processes / total
 
     def totals(self, fixed: Sequence[int], counted: Counts, by_sequence: Counts) -> Totals:
         """Return the sums of these counts over the step, or the processes that share sequences."""

@@ -1,6 +1,7 @@
 """The optimizer of a run: how it is made and stepped, and the settings of its groups."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -8,9 +9,10 @@ from torch.optim import Optimizer
 
 from fidgpt.optim import SharesWork
 from fidgpt.parallel import DataParallel
-from fidgpt.placement import is_sharded, shard_of
+from fidgpt.placement import is_sharded, shards_of
 from fidgpt.schedule import Schedule
 from fidgpt.train.device import first_line, is_lack_of_memory
+from fidgpt.train.gradients import by_mesh
 from fidgpt.train.run_directory import RunError
 
 Group = dict[str, Any]
@@ -93,7 +95,7 @@ def make_optimizer(
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
     decay_at_any_width(optimizer)
-    has_shards = any(shard_of(p) is not None for group in groups for p in group["params"])
+    has_shards = any(shards_of(p) for group in groups for p in group["params"])
     if has_shards and type(optimizer) in (torch.optim.Muon, torch.optim.Adafactor):
         name = type(optimizer).__name__
         raise RunError(
@@ -105,10 +107,34 @@ def make_optimizer(
     return optimizer
 
 
+@contextmanager
+def _grouped_by_mesh(optimizer: Optimizer) -> Iterator[None]:
+    """Context in which the parameters of a group are shared by the same processes.
+
+    Optimizers give all of a group to one operation, which torch refuses for several meshes.
+    """
+    groups = optimizer.param_groups
+    parts = [
+        [{**group, "params": parameters} for (parameters,) in by_mesh(group["params"])]
+        for group in groups
+    ]
+    if all(len(own) == 1 for own in parts):
+        yield
+        return
+    optimizer.param_groups = [part for own in parts for part in own]
+    try:
+        yield
+    finally:
+        for group, own in zip(groups, parts, strict=True):  # which may have changed their settings
+            group.update({**own[-1], "params": group["params"]})
+        optimizer.param_groups = groups
+
+
 def step_optimizer(optimizer: Optimizer) -> None:
     """Take a step; RunError if the optimizer cannot step such weights."""
     try:
-        optimizer.step()
+        with _grouped_by_mesh(optimizer):
+            optimizer.step()
     except Exception as error:  # custom optimizers raise anything
         if is_lack_of_memory(error):
             raise

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from fidgpt.model import cpu
 from fidgpt.ranges import require_positive, require_size
-from fidgpt.train.device import peak_flops, remembered
+from fidgpt.train.device import VARIABLE, peak_flops, remembered
 from fidgpt.train.gradients import by_mesh
 
 __all__ = ["BFloat16", "Float16", "Float32", "Precision", "native_precision"]
@@ -263,7 +264,10 @@ def native_precision() -> Precision:
 
 
 def _gains_by_bfloat16() -> bool:
-    if torch.cuda.is_available():
+    named = os.environ.get(VARIABLE, "")  # a machine in place of this one, such as `h100x8`
+    if named and not named.startswith("cpu"):
+        return True  # as of all GPUs whose speed is known
+    if torch.cuda.is_available() and not named:
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if torch.accelerator.is_available():
         return False  # no other kind was measured

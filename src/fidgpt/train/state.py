@@ -56,8 +56,9 @@ class TrainState:
       guard: judges steps with finite numbers before they are applied.
       divergence: judges the others; None aborts the run.
       average: of the weights, or None.
+      train_step: takes the steps; not copied.
 
-    The components with state are copied, so that one config can be trained more than once.
+    The other components with state are copied, so that one config can be trained more than once.
 
     Attributes:
       step: optimizer steps done.
@@ -80,6 +81,7 @@ class TrainState:
     guard: Guard | None
     divergence: Divergence | None
     average: Average | None
+    train_step: object = None
 
     def __post_init__(self) -> None:
         self.step = 0
@@ -101,6 +103,7 @@ class TrainState:
             "divergence": self.divergence,
             "average": self.average,
             "scaling": self.scaling,
+            "train_step": self.train_step,
         }
         self.stateful: dict[str, Stateful] = {
             name: part for name, part in components.items() if isinstance(part, Stateful)

@@ -90,13 +90,17 @@ class StepReports:
     @torch.no_grad()
     def add(self, reports: Reports, share: Share | None) -> None:
         """Add those of a micro-batch."""
-        for name, value in {**reports.metrics_of(share), **reports.losses_of(share)}.items():
+        for name, value in self._values(reports, share).items():
             part = value.detach().float()
             self._means[name] = self._means[name] + part if name in self._means else part
         for part, tally in reports.tallies.items():
             # Cloned because a CUDA graph overwrites its outputs.
             before = self._tallies.get(part)
             self._tallies[part] = tally.clone() if before is None else before + tally
+
+    def _values(self, reports: Reports, share: Share | None) -> dict[str, Tensor]:
+        """Return the values of a micro-batch that add up over those of a step."""
+        return {**reports.metrics_of(share), **reports.losses_of(share)}
 
     def join(self, fused: FusedAllReduce, parallel: DataParallel) -> None:
         """Let the fused all-reduce of a step sum what was reported over the processes."""

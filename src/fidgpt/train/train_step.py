@@ -1,7 +1,7 @@
 """The optimizer step as a component: rows, gradients, judgement and update, in this order."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
@@ -10,7 +10,7 @@ from torch import Tensor
 from fidgpt.data import Batch, TrainingStream
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel
-from fidgpt.parallel import DataParallel
+from fidgpt.parallel import AxisPart, DataParallel
 from fidgpt.parallel.gradients import reduce_gradients
 from fidgpt.processes.fused import FusedAllReduce, Handle
 from fidgpt.train.delayed_metrics import AsyncMetrics, LaunchedStep, Row, StepStatus
@@ -37,6 +37,8 @@ __all__ = ["StepSettings", "TrainStep"]
 class StepSettings(Protocol):
     """What a step uses of a run; see the attributes of `Trainer`."""
 
+    seed: int
+    weights: Callable[[LanguageModel], None] | None
     stream: TrainingStream
     batch_size: int
     micro_batch_size: int | None
@@ -55,6 +57,9 @@ class TrainStep:
     which chooses its rows and its learning rate.
     """
 
+    def begin(self, run: StepSettings) -> None:
+        """Prepare what else `objective` needs of a run, such as other models."""
+
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the loss of a micro-batch.
 
@@ -65,6 +70,10 @@ class TrainStep:
           loss: maps features, unembedding and targets to a number.
         """
         return NextToken(model, loss)
+
+    def axis_parts(self) -> Mapping[str, AxisPart]:
+        """Return what divides the model along axes that the step computes on, by their names."""
+        return {}
 
     def load(
         self,
@@ -95,16 +104,28 @@ class TrainStep:
                 size=run.micro_batch_size,
                 device=parallel.device,
                 division=state.replica.division,
+                columns=state.replica.computed_columns(rows.tokens.shape[1] - 1),
             )
         number = self._most_micro_batches(run, index + state.shift, len(parts))
-        if parallel.places.passes_together:
-            parts = pad_with_idle(parts, number)
+        parts = self.padded(run, parts, number)
         own = parallel.fuse()
         batch = BatchShares(parts, fused or own, parallel, accumulates=max(number, len(parts)) > 1)
         if batch.is_shared and not state.replica.counts_computed:
             batch.count(state.objective, fused or own)
         own.start()
         return batch
+
+    def padded(
+        self, run: StepSettings, parts: Sequence[MicroBatch], number: int
+    ) -> Sequence[MicroBatch]:
+        """Return micro-batches with the idle ones that processes compute together.
+
+        Args:
+          run: settings of the run.
+          parts: of this process.
+          number: the most that a process has.
+        """
+        return pad_with_idle(parts, number) if run.parallel.places.passes_together else parts
 
     def _most_micro_batches(self, run: StepSettings, batch_index: int, own: int) -> int:
         """Return the largest number of micro-batches that a process has of a batch."""
@@ -174,6 +195,7 @@ class TrainStep:
             if not row.get("skipped"):
                 row |= reports.settle() | measured
         row["statuses"] = [status.value for status in statuses]
+        row["is_counted"] = batch.is_counted
         return LaunchedStep(
             step=index + 1,
             metrics=AsyncMetrics(row, parallel.device),
@@ -183,11 +205,7 @@ class TrainStep:
     def backward(self, run: StepSettings, state: TrainState, batch: BatchShares) -> StepReports:
         """Add up the gradients of micro-batches, in float32; return what modules reported."""
         reports_of_step, parallel = StepReports(), run.parallel
-        if batch.accumulates and state.replica.counts_computed:
-            with state.clock.phase("forward"):
-                counting = parallel.fuse()
-                batch.count(state.objective, counting)
-                counting.start()
+        self.count(run, state, batch)
         for number, part in enumerate(batch.parts, start=1):
             is_last, share = number == len(batch.parts), batch.of(part)
             # The wrapper of data parallelism all-reduces the gradients that the replica has.
@@ -205,6 +223,14 @@ class TrainStep:
                 run.precision.pull_gradients(state.model, state.replica)
         return reports_of_step
 
+    def count(self, run: StepSettings, state: TrainState, batch: BatchShares) -> None:
+        """Count what losses must know of all micro-batches, if the model has to compute it."""
+        if batch.accumulates and state.replica.counts_computed:
+            with state.clock.phase("forward"):
+                counting = run.parallel.fuse()
+                batch.count(state.objective, counting)
+                counting.start()
+
     def loss_of(
         self, state: TrainState, part: MicroBatch, share: PassShare | None
     ) -> Float[Tensor, ""]:
@@ -215,7 +241,9 @@ class TrainStep:
           part: the micro-batch.
           share: by which losses are scaled; None if the micro-batch is the whole batch.
         """
-        return state.module(part.batch.tokens, part.batch.counted, share)
+        batch = part.batch
+        real = () if batch.real is None else (batch.real,)
+        return state.module(batch.tokens, batch.counted, share, *real)
 
     def collect_gradients(
         self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None
@@ -287,7 +315,7 @@ class TrainStep:
         fused = run.parallel.fuse()
         statuses = _exchange(status, fused, run.parallel)
         fused.start()
-        row |= {"statuses": [status.value for status in statuses]}
+        row |= {"statuses": [status.value for status in statuses], "is_counted": batch.is_counted}
         metrics = AsyncMetrics(row, run.parallel.device)
         return LaunchedStep(step=index + 1, metrics=metrics, norms=None)
 

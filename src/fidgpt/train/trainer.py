@@ -33,6 +33,7 @@ from fidgpt.train.delayed_metrics import (
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.estimates.facts import Facts, facts_of
 from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
+from fidgpt.train.expert_loads import ExpertLoads
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.gradients import GradientTransform, require_bound
 from fidgpt.train.loss import CrossEntropy
@@ -173,6 +174,7 @@ class Trainer:
                 f"evaluators have the name {taken[0]!r}, under which rows of metrics hold what the "
                 "run measures itself: choose another."
             )
+        self.parallel.parts |= self.step.axis_parts()
         self.parallel.check(self.model, seq_len=self.seq_len)
 
     def train(
@@ -239,7 +241,8 @@ class Trainer:
             for observer in self.observers:
                 observing.enter_context(observer.observing(run, self.parallel))
             goodput.spent("restoring")
-            log = partial(self._log, state, facts, trackers, goodput)
+            loads = ExpertLoads(state.model)
+            log = partial(self._log, state, facts, trackers, goodput, loads)
             rows = observing.enter_context(DelayedMetrics(log, self.parallel.device))
             while state.step < end:
                 try:
@@ -264,7 +267,7 @@ class Trainer:
                 if stopping:
                     self.checkpoints.wait()
                     goodput.spent("saving")
-                    trackers.print(goodput.summary())
+                    trackers.print("\n".join([goodput.summary(), *loads.summary()]))
                     command = run_directory.resume_flag(run.path)
                     trackers.print(f"Stopped after step {state.step}; resume with {command}")
                     return Outcome(run.path, step=state.step, stopped_by=received)
@@ -273,7 +276,7 @@ class Trainer:
             if state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
-                trackers.print(f"\n{goodput.summary()}")
+                trackers.print("\n".join(["", goodput.summary(), *loads.summary()]))
                 words = run_directory.shell_words(run.path, str(run.path))
                 trackers.print(f"Done. Sample with: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=state.step, stopped_by=None)
@@ -334,6 +337,7 @@ class Trainer:
         facts: Facts,
         trackers: Trackers,
         goodput: Goodput,
+        loads: ExpertLoads,
         launched: LaunchedStep,
     ) -> Finished:
         """Log the row of a step, once it is computed.
@@ -346,6 +350,9 @@ class Trainer:
         row: Row = {"step": launched.step, **launched.read()}
         row |= self._speed(facts, launched, seconds=timing.pop(f"seconds/{_STEP}"))
         state.check_finite(row, launched.measured)
+        if not launched.is_counted:
+            del row["loss"]
+            self._warn(f"no token of step {launched.step} counts in the loss, so that it has none.")
         row |= launched.measured | timing
         state.seconds = phase_seconds(timing)
         row |= goodput.stepped(launched.step)
@@ -353,6 +360,8 @@ class Trainer:
         if any(any(status.seconds) for status in statuses):
             row |= goodput.slowest([status.seconds for status in statuses])
         trackers.log(row)
+        for warning in loads.add(row):
+            trackers.print(warning)
         return Finished(row, statuses)
 
     def update(self, state: TrainState, batch: Batch) -> Row:
@@ -419,6 +428,7 @@ class Trainer:
     def init_state(self) -> TrainState:
         """Return the state at step 0 for the model as it is, which has memory."""
         replica = self.parallel.replica(self.model, self.precision)
+        self.step.begin(self)
         objective = self.step.objective(replica, self.loss)
         optimizer = make_optimizer(self.optimizer, self.groups(self.model), parallel=self.parallel)
         return TrainState(
@@ -434,6 +444,7 @@ class Trainer:
             guard=self.guard,
             divergence=self.divergence,
             average=self.average,
+            train_step=self.step,
         )
 
     def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> None:

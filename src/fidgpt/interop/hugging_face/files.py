@@ -2,6 +2,7 @@
 
 import fnmatch
 import inspect
+import itertools
 import json
 import math
 import re
@@ -76,6 +77,22 @@ def has_weights(directory: Path) -> bool:
     return False
 
 
+class _Expert(NamedTuple):
+    """The rows of an expert in a tensor of several."""
+
+    fused: str
+    expert: int
+    begin: int
+    end: int
+
+
+# The matrices of an expert whose rows a tensor of all experts joins, by the names of families.
+_FUSED = {
+    "gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")),
+    "down_proj": (("down_proj",), ("w2",)),
+}
+
+
 class TensorFiles:
     """The tensors of model.safetensors, or of the shards in its index, read on demand.
 
@@ -106,12 +123,36 @@ class TensorFiles:
                 f"{directory / INDEX} names {len(lost)} tensors that are in none of its files, "
                 f"such as {lost[0]}; download the files again."
             )
+        self._experts: dict[str, _Expert] = {}
         self._coded = coded_weights(self.formats, self.shapes)
         for name, weight in self._coded.items():
             for part in (weight.codes, weight.scales):
                 del self.formats[part], self.shapes[part]
             self.formats[name], self.shapes[name] = "F32", weight.shape
             self._files[name] = self._files[weight.codes]
+
+    def split_experts(self, is_known: Callable[[str], bool]) -> None:
+        """Give a name to each expert of fused ones, where files with single ones are known.
+
+        transformers 5 computes with all experts of a layer in one tensor, and saves them so by
+        `save_original_format=False`.
+        """
+        for fused in [name for name in self.shapes if not is_known(name)]:
+            holder, _, kind = fused.rpartition(".experts.")
+            for parts in _FUSED.get(kind, ()):
+                if is_known(f"{holder}.experts.0.{parts[0]}.weight"):
+                    self._split(fused, f"{holder}.experts.{{}}.{{}}.weight", parts)
+                    break
+
+    def _split(self, fused: str, template: str, parts: Sequence[str]) -> None:
+        """Replace a tensor of experts by the matrices of each."""
+        (number, rows, *columns), dtype = self.shapes.pop(fused), self.formats.pop(fused)
+        rows //= len(parts)
+        for expert, (index, part) in itertools.product(range(number), enumerate(parts)):
+            name = template.format(expert, part)
+            self._experts[name] = _Expert(fused, expert, index * rows, (index + 1) * rows)
+            self.shapes[name], self.formats[name] = (rows, *columns), dtype
+            self._files[name] = self._files[fused]
 
     def __getitem__(self, name: str) -> Tensor:
         return next(tensor for _, tensor in self.each([name]))
@@ -124,8 +165,10 @@ class TensorFiles:
         for path, inside in wanted.items():
             with _opened(path) as file:
                 for name in inside:
-                    weight = self._coded.get(name)
-                    if weight is None:
+                    weight, one = self._coded.get(name), self._experts.get(name)
+                    if one is not None:
+                        yield name, file.get_slice(one.fused)[one.expert, one.begin : one.end]
+                    elif weight is None:
                         yield name, file.get_tensor(name)
                     else:
                         codes = file.get_tensor(weight.codes)

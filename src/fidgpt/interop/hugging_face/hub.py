@@ -20,6 +20,7 @@ from fidgpt.data import Tokenizer, TokenizerFile
 from fidgpt.graph import ConfigError, bind, build
 from fidgpt.interop.hugging_face import files
 from fidgpt.interop.hugging_face.files import CONFIG, Layout, TensorFiles, layout_of, tensors_of
+from fidgpt.interop.hugging_face.keys import unknown_keys
 from fidgpt.interop.hugging_face.settings import (
     HubConfig,
     Settings,
@@ -27,6 +28,7 @@ from fidgpt.interop.hugging_face.settings import (
     config_keys,
     families,
     family_of,
+    published_keys,
     read_config,
     read_settings,
     settings_of,
@@ -35,14 +37,24 @@ from fidgpt.model import LanguageModel
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe import SelectionBias
 from fidgpt.train import Trainer
+from fidgpt.train.run_directory import print_stderr
 
 _MAX_LISTED = 12  # lines in a message
 _MAX_ALLOWED = 4  # paths that a message suggests for may_differ
 _MAX_DIFFERENCES = 6  # from the nearest family
+# What AutoTokenizer splits by, whatever tokenizer.json says, for these families.
+_OWN_SPLIT = {
+    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+}
 _FORMATS = ("BF16", "F16", "F32", "F64")
 _TOKENIZER, _TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
+_GENERATION = "generation_config.json"
 _BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models without a head
 _TEXT_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))  # with images
+
+
+_MIXTRAL = (".mlp.", ".block_sparse_moe.")  # where its experts are in transformers 5
 
 
 class Member(NamedTuple):
@@ -64,7 +76,7 @@ class Member(NamedTuple):
             return build(bind(self.config).model)
 
 
-def _member(family: Family, found: HubConfig) -> Member:
+def member_of(family: Family, found: HubConfig) -> Member:
     """Return the member of a family that a config.json describes.
 
     Raises:
@@ -77,12 +89,29 @@ def _member(family: Family, found: HubConfig) -> Member:
         raise ConfigError(f"{family.model_type}: {error}") from error
 
 
-def _member_in(directory: Path) -> Member:
+def member_in(directory: Path) -> Member:
+    """Return the member of a family that a directory holds, with a warning for unknown keys.
+
+    Raises:
+      ConfigError: there is no such family or member.
+    """
     found = read_config(directory)
     try:
-        return _member(family_of(found["model_type"]), found)
+        family = family_of(found["model_type"])
+        member = member_of(family, found)
     except ConfigError as error:
         raise ConfigError(f"{directory / CONFIG} cannot be used:\n  {error}") from error
+    if unknown := unknown_keys(family, found):
+        _warn_once(
+            f"{directory / CONFIG} has {', '.join(sorted(unknown))}, which fidgpt's "
+            f"{family.model_type} does not know: if they change numbers, those here differ."
+        )
+    return member
+
+
+@functools.cache
+def _warn_once(text: str) -> None:
+    print_stderr(f"warning: {text}")
 
 
 def from_hf(directory: str) -> fdl.Config[Trainer]:
@@ -97,7 +126,7 @@ def from_hf(directory: str) -> fdl.Config[Trainer]:
         that no index names.
     """
     path = Path(directory).expanduser()
-    cfg = _member_in(path).config
+    cfg = member_in(path).config
     path = path.resolve()
     is_trained = files.has_weights(path)
     # Weights fit the numbers of one tokenizer: where it is missing, a run has to set another.
@@ -128,13 +157,18 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
         or quantized, all of which are listed.
     """
     directory = Path(directory).expanduser()
-    member = _member_in(directory)
+    member = member_in(directory)
     _require_same(model, member, may_differ, directory / CONFIG)
     _require_memory(model)
     layout, tensors = layout_of(member.family, model, member.settings), TensorFiles(directory)
+    tensors.split_experts(lambda name: layout.knows(_known_name(name, layout.knows)))
     ours_of = {name: _known_name(name, layout.knows) for name in tensors.shapes}
     theirs_of = {ours: theirs for theirs, ours in ours_of.items() if not layout.is_ignored(ours)}
+    for name, first in layout.tied.items():  # of which either alone may be saved
+        if name in theirs_of and first not in theirs_of:
+            theirs_of[first] = theirs_of.pop(name)
     _require_fit(layout, theirs_of, tensors, may_differ, directory)
+    ours_of = {theirs: ours for ours, theirs in theirs_of.items()}
     for theirs, tensor in tensors.each(theirs_of.values()):
         for piece in layout.pieces.get(ours_of[theirs], ()):
             piece.ours.copy_(piece.theirs(tensor))
@@ -146,12 +180,13 @@ def _require_memory(model: LanguageModel) -> None:
 
 
 def _known_name(name: str, is_known: Callable[[str], bool]) -> str:
-    """Return the known name of a tensor saved from a bare model or from one of text and images.
+    """Return the known name of a tensor saved from another form of a model, such as a bare one.
 
     A name that is known, or not known in any form, stays as it is.
     """
     candidates = [prefix + name for prefix in _BARE_PREFIXES]
     candidates += [name.replace(old, new, 1) for old, new in _TEXT_PREFIXES if name.startswith(old)]
+    candidates += [one.replace(*_MIXTRAL, 1) for one in [name, *candidates]]
     return next((one for one in [name, *candidates] if is_known(one)), name)
 
 
@@ -228,7 +263,8 @@ def save_hf(
       model: with memory.
       directory: created if missing.
       seq_len: the longest sequence that the model is for, in tokens.
-      tokenizer: its files are written too, and its end of text is named.
+      tokenizer: its files are written too, its end of text is named, and what the table has rows
+        for beyond its tokens is not drawn by `generate`.
       max_shard_size: bytes; of one shard there is one file, of more an index too.
       model_type: of the family, where several compute the same, such as llama and phi3; defaults
         to the first one.
@@ -244,10 +280,15 @@ def save_hf(
     family = member.family
     layout = layout_of(family, model, member.settings, merge=True)
     directory.mkdir(parents=True, exist_ok=True)
-    others = [CONFIG, *([_TOKENIZER, _TOKENIZER_SETTINGS] if tokenizer is not None else [])]
+    beside = [] if tokenizer is None else [_TOKENIZER, _TOKENIZER_SETTINGS, _GENERATION]
+    others = [CONFIG, *beside]
     files.write_weights(layout, directory, max_shard_size=max_shard_size, others=others)
     if tokenizer is not None:
-        _write_tokenizer(tokenizer, directory, seq_len=seq_len)
+        _write_tokenizer(tokenizer, directory, seq_len=seq_len, family=family)
+        # Rows of the table without a token are trained to be unlikely, but not to be impossible.
+        unused = range(tokenizer.vocab_size, member.settings["vocab_size"])
+        generation = {"eos_token_id": tokenizer.end_of_text, "suppress_tokens": [*unused] or None}
+        files.write_json(directory / _GENERATION, generation)
     about = {
         "architectures": [family.architecture],
         "model_type": family.model_type,
@@ -256,7 +297,7 @@ def save_hf(
         "eos_token_id": None if tokenizer is None else tokenizer.end_of_text,
         "pad_token_id": None,
     }
-    files.write_json(directory / CONFIG, about | found)
+    files.write_json(directory / CONFIG, about | published_keys(family, found))
     return family.architecture
 
 
@@ -278,7 +319,7 @@ def fitting_member(
         try:
             settings = read_settings(family, model, seq_len=seq_len)
             found = config_keys(family, settings)
-            member = _member(family, found)
+            member = member_of(family, found)
             built = member.built()
         except ConfigError as error:  # the keys of the family cannot describe it
             lines = str(error).splitlines()
@@ -304,8 +345,13 @@ def fitting_member(
     raise AssertionError("a misfit has differences")
 
 
-def _write_tokenizer(tokenizer: Tokenizer, directory: Path, *, seq_len: int) -> None:
-    """Write tokenizer.json and tokenizer_config.json, from which AutoTokenizer makes one."""
+def _write_tokenizer(
+    tokenizer: Tokenizer, directory: Path, *, seq_len: int, family: Family
+) -> None:
+    """Write tokenizer.json and tokenizer_config.json, from which AutoTokenizer makes one.
+
+    Warns where it makes one that splits texts in another way.
+    """
     path = directory / _TOKENIZER
     tokenizer.save(path)
     content: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -318,11 +364,27 @@ def _write_tokenizer(tokenizer: Tokenizer, directory: Path, *, seq_len: int) -> 
         "clean_up_tokenization_spaces": False,
     }
     files.write_json(directory / _TOKENIZER_SETTINGS, settings)
+    pattern = _OWN_SPLIT.get(family.model_type)
+    if pattern is not None and pattern not in _strings(content.get("pre_tokenizer")):
+        print_stderr(
+            f"warning: AutoTokenizer splits texts for {family.model_type} in a way of its own, and "
+            f"gives other tokens than {path}. Load it by transformers' PreTrainedTokenizerFast."
+            f"from_pretrained({str(directory)!r}), which gives those the model was trained on."
+        )
+
+
+def _strings(content: Any) -> Iterator[str]:
+    """Yield the strings in a JSON object."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, dict | list):
+        for part in content.values() if isinstance(content, dict) else content:
+            yield from _strings(part)
 
 
 # What every module has, and what changes no number that a model computes outside of training.
 _IGNORED = {*vars(nn.Module()), "dropout", "init", "kernel", "layout", "balancing"}
-_IGNORED |= {"_pattern"}  # how a graph writes blocks that are the same
+_IGNORED |= {"_pattern", "stream_dtype"}  # how a graph writes equal blocks; what processes send
 _IGNORED_OF = {library.LoRALinear: {"scale"}, SelectionBias: {"rate"}}
 _KINDS = {library.LoRALinear: Linear, library.StackedLoRA: None, library.Capacity: None}
 

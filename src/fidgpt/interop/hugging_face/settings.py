@@ -15,36 +15,104 @@ from fidgpt.compose.catalogue import project_modules
 from fidgpt.configs.activations import ACTIVATIONS
 from fidgpt.configs.hub import Family
 from fidgpt.configs.windows import FULL, SLIDING
-from fidgpt.graph import ConfigError, suggest
+from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json, unknown_codes
-from fidgpt.model import LanguageModel, LinearScaling, Llama3Scaling, RoPEScaling, YaRN
+from fidgpt.interop.hugging_face.keys import EXPERTS, other_values
+from fidgpt.model import (
+    DynamicNTKScaling,
+    LanguageModel,
+    LinearScaling,
+    Llama3Scaling,
+    LongRoPE,
+    RoPEScaling,
+    YaRN,
+)
 
 HubConfig = dict[str, Any]  # the content of config.json
 Settings = dict[str, Any]  # arguments of a family's config
 
-# The modules in configs/ whose HUB describes a family, in the order in which `save_hf` tries them.
+# The modules in configs/ with families, in the order in which `save_hf` tries them.
 _MODULES = (
     *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3"),
     *("deepseek2", "deepseek3", "olmo2", "smollm", "gpt_oss", "gpt2"),
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
+    *("near_llama", "mixtures", "older"),
 )
-FAMILIES: tuple[Family, ...] = tuple(import_module(f"fidgpt.configs.{one}").HUB for one in _MODULES)
+FAMILIES: tuple[Family, ...] = tuple(
+    family
+    for name in _MODULES
+    for family in vars(import_module(f"fidgpt.configs.{name}")).values()
+    if isinstance(family, Family)
+)
 
 _GEMMA3 = "gemma3_text"  # has one RoPE for each kind of layer
 _LENGTH, _SHARPNESS = "original_max_position_embeddings", "mscale_all_dim"
-_SCALINGS = {"linear": LinearScaling, "llama3": Llama3Scaling, "yarn": YaRN}  # by the rope_type
+_SCALINGS = {  # by the rope_type
+    "linear": LinearScaling,
+    "llama3": Llama3Scaling,
+    "yarn": YaRN,
+    "longrope": LongRoPE,
+    "dynamic": DynamicNTKScaling,
+}
 _KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped")
 _PARTIAL = "partial_rotary_factor"
-_IN_ROPE = {"rope_theta", _PARTIAL}
-_FIXED = {_PARTIAL: (None, 1.0)}  # of every family that has no setting for it
+_WHOLE_ROPE = ("cwm", "mellum", "ministral3")  # read no rope_theta beside their own defaults
+_LOCAL = "rope_local_base_freq"
+_STRENGTH = "llama_4_scaling_beta"
+_IN_ROPE = {"rope_theta", _PARTIAL, _STRENGTH}
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
 _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
+_ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embeddings"}
+
+
+# Components that families need which no component of fidgpt is, by a part of the model_type.
+_MISSING = {
+    "qwen3_next": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "qwen3_5": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "qwen4": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "olmo_hybrid": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
+    "kimi_linear": "delta attention of Kimi (2025, arXiv:2510.26692)",
+    "bailing_hybrid": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
+    "minimax": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
+    "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
+    "bamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
+    "zamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "nemotron_h": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "falcon_h1": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "granitemoehybrid": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
+    "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
+    "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
+    "lfm": "short convolution between gates (LFM 2)",
+    "zaya": "attention with convolutions (Zaya)",
+    "deepseek_v32": "sparse attention with an indexer (DeepSeek V3.2)",
+    "deepseek_v4": "sparse attention with an indexer (DeepSeek V3.2)",
+    "glm_moe_dsa": "sparse attention with an indexer (DeepSeek V3.2)",
+    "llama4": "experts whose inputs are scaled by the router (Llama 4)",
+    "gemma3n": "embedding of each layer (Gemma 3n)",
+    "gemma4": "embedding of each layer (Gemma 3n)",
+    "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
+    "doge": "dynamic mask of attention (Doge)",
+    "phimoe": "router of SparseMixer (Liu et al., 2023, arXiv:2310.00811)",
+    "apertus": "xIELU activation (Huang and Schlag, 2024, arXiv:2411.13010)",
+    "bitnet": "MLP with a norm inside (BitNet)",
+    "afmoe": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
+    "laguna": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
+    "nanochat": "norm of the stream between embedding and first layer without weights",
+    "longcat": "layer with two attentions (LongCat)",
+    "codegen": "form of tensors that joins heads in four shards (CodeGen)",
+    "openai-gpt": "model without a final norm (GPT-1)",
+    "xglm": "sinusoidal position with an offset (XGLM)",
+    "jetmoe": "mixture of attentions (JetMoE)",
+    "hrm": "recurrence over depth (HRM)",
+}
 
 
 class UnknownScaling(ConfigError):
@@ -81,11 +149,24 @@ def family_of(model_type: str) -> Family:
     """
     known = families()
     if model_type not in known:
-        raise ConfigError(f"{model_type=} is not supported. {suggest(model_type, known)}")
+        missing = next((part for name, part in _MISSING.items() if name in model_type), None)
+        lacks = f": fidgpt has no {missing}" if missing else ""
+        raise ConfigError(
+            f"{model_type=} is not supported{lacks}. docs/models.md shows how to add a family, and "
+            "docs/components.md a component that it needs."
+        )
     return known[model_type]
 
 
-def read_config(directory: Path) -> HubConfig:
+def family_modules() -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the names of the modules that have families, and what they hold."""
+    for name in _MODULES:
+        yield f"fidgpt.configs.{name}", vars(import_module(f"fidgpt.configs.{name}"))
+    for module in project_modules("families"):
+        yield module.__name__, vars(module)
+
+
+def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     """Return a directory's config.json in the form that hub files had before transformers 5.
 
     RoPE is `rope_theta` and `rope_scaling`, a mapping with a `rope_type`, or None if unset; where
@@ -94,6 +175,10 @@ def read_config(directory: Path) -> HubConfig:
 
     A value under another name of a key is also there under that of the family. Beside a RoPE, as
     transformers does, its theta is only read under the family's own name.
+
+    Args:
+      directory: holds a config.json.
+      family: has the names of keys; defaults to the family of the model_type.
 
     Raises:
       ConfigError: there is no such file, or it is not a config.
@@ -105,26 +190,24 @@ def read_config(directory: Path) -> HubConfig:
         found |= text
     if not isinstance(found.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
-    family = families().get(found["model_type"])
+    if found["model_type"] == "mistral" and "layer_types" in found:
+        found["model_type"] = "ministral"  # as transformers reads it
+    family = families().get(found["model_type"]) if family is None else family
     aliases = {} if family is None else family.aliases
     found |= {key: found[one] for one, key in aliases.items() if one in found.keys() - _IN_ROPE}
     try:
         found |= {aliases.get(key, key): value for key, value in _rope(found).items()}
     except ConfigError as error:
         raise ConfigError(f"{path} cannot be used: {error}") from None
-    every = found.get("sliding_window_pattern") or found.get("_sliding_window_pattern")
-    if found["model_type"] == _GEMMA3 and isinstance(every, int) and not found.get("layer_types"):
-        layers = found.get("num_hidden_layers")
-        count = layers if isinstance(layers, int) else every
-        found["layer_types"] = [SLIDING if (i + 1) % every else FULL for i in range(count)]
-    keys = ("num_experts", "num_local_experts")  # of the hub, and of transformers 5
-    experts = [found[key] for key in keys if key in found]
-    return {key: experts[0] for key in keys if experts} | found
+    experts = [found[key] for key in EXPERTS if key in found]
+    return {key: experts[0] for key in EXPERTS if experts} | found
 
 
 def _rope(found: HubConfig) -> HubConfig:
     scaling, rope = (found.get(key) or {} for key in ("rope_scaling", "rope_parameters"))
     result: HubConfig = {"rope_scaling": None}
+    if found["model_type"] in _WHOLE_ROPE and "rope_theta" in found and not (scaling or rope):
+        raise ConfigError("rope_theta has no effect without rope_parameters; remove it.")
     if FULL in rope or SLIDING in rope:
         local, rope = (rope.get(kind) or {} for kind in (SLIDING, FULL))
         if _rope_type(local) != "default" or local.get(_PARTIAL) not in (None, 1.0):
@@ -134,7 +217,7 @@ def _rope(found: HubConfig) -> HubConfig:
             )
         scaling = rope | scaling
         if "rope_theta" in local:
-            result["rope_local_base_freq"] = local["rope_theta"]
+            result[_LOCAL] = local["rope_theta"]
     elif rope and found["model_type"] == _GEMMA3:
         raise ConfigError(f"rope_parameters has neither {FULL} nor {SLIDING}.")
     rope = scaling or rope
@@ -152,7 +235,8 @@ def _rope(found: HubConfig) -> HubConfig:
 
 
 def _rope_type(rope: Mapping[str, Any]) -> str:
-    return rope.get("rope_type") or rope.get("type") or "default"
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    return "longrope" if kind == "su" else kind  # as the first Phi-3 called it
 
 
 def settings_of(family: Family, found: HubConfig) -> Settings:
@@ -161,7 +245,7 @@ def settings_of(family: Family, found: HubConfig) -> Settings:
     Raises:
       ConfigError: something is missing, or cannot be computed; a line for each.
     """
-    wrong = [*_other_values(family, found), *unknown_codes(found)]
+    wrong = [*other_values(family, found), *unknown_codes(found)]
     settings: Settings = {}
     for name, key in family.settings.items():
         try:
@@ -214,14 +298,6 @@ def _checked(key: str, value: Any, hint: Any) -> Any:
     return value
 
 
-def _other_values(family: Family, found: HubConfig) -> Iterator[str]:
-    own = family.settings.values()
-    for key, allowed in (_FIXED | dict(family.fixed)).items():
-        if key in found and found[key] not in allowed and key not in own:
-            ours = " or ".join(repr(one) for one in allowed)
-            yield f"{key} is {found[key]!r:.60}, and fidgpt's {family.model_type} computes {ours}"
-
-
 def _contradictions(family: Family, settings: Settings) -> Iterator[str]:
     keys = family.settings
     width, heads = settings.get("hidden_dim"), settings.get("num_heads")
@@ -250,10 +326,15 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
         return None
     if kind not in _SCALINGS:
         raise ConfigError(
-            f"rope_scaling is of type {kind!r}, and fidgpt knows linear, llama3, yarn"
+            f"rope_scaling is of type {kind!r}, and fidgpt knows {', '.join(_SCALINGS)}"
         )
+    if kind == "dynamic":  # which transformers counts from here, whatever the mapping says
+        rope = {key: value for key, value in rope.items() if key != _LENGTH}
     rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
     scaling = _SCALINGS[kind]
+    length = rope.get(_LENGTH)
+    if kind == "longrope" and seq_len and isinstance(length, int) and length:
+        rope.setdefault("factor", seq_len / length)
     arguments: dict[str, Any] = {}
     for name in _names(scaling):
         key = _KEYS.get(name, name)
@@ -263,6 +344,9 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
             raise ConfigError(f"rope_scaling of type {kind!r} lacks {key!r}")
     if kind == "yarn":
         arguments["amplitude"], arguments["sharpness"] = _amplitude(rope)
+    elif kind == "longrope":
+        key = _AMPLITUDES[0]
+        arguments["amplitude"] = _checked(f"rope_scaling.{key}", rope.get(key), float | None)
     elif rope.get(_SHARPNESS):
         raise ConfigError(f"rope_scaling of type {kind!r} has {_SHARPNESS}, which only YaRN has")
     return fdl.Config(scaling, **arguments)
@@ -301,8 +385,27 @@ def config_keys(family: Family, settings: Mapping[str, Any]) -> HubConfig:
     found: HubConfig = {key: allowed[0] for key, allowed in family.fixed.items()}
     found |= dict(family.constants) | {family.settings[name]: one for name, one in settings.items()}
     if "scaling" in settings:
-        found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
+        rope = found[family.settings["scaling"]] = _scaling_keys(settings["scaling"], family)
+        if rope is not None and found.get(_STRENGTH) is not None:
+            rope[_STRENGTH] = found[_STRENGTH]
     return found | {on: found.get(key) is not None for key, on in family.switches.items()}
+
+
+def published_keys(family: Family, found: HubConfig) -> HubConfig:
+    """Return the keys of `config_keys` with one RoPE for each kind of layer, where there are two.
+
+    Of Gemma 3 transformers reads the base of the second RoPE from a key of its own.
+    """
+    if family.settings.get("local_theta") is None or family.model_type == _GEMMA3:
+        return found
+    flat = ("rope_theta", "rope_scaling", _LOCAL)
+    theta, scaling, local = (found.get(key) for key in flat)
+    ropes = {
+        FULL: {"rope_type": "default", **(scaling or {}), "rope_theta": theta},
+        SLIDING: {"rope_type": "default", "rope_theta": theta if local is None else local},
+    }
+    rest = {key: value for key, value in found.items() if key not in flat}
+    return rest | {"rope_parameters": ropes}
 
 
 def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any] | None:
@@ -312,6 +415,8 @@ def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any]
         if type(scaling) is function:
             found = {_KEYS.get(name, name): getattr(scaling, name) for name in _names(function)}
             found["rope_type"] = kind
+            if isinstance(scaling, LongRoPE):
+                found["attention_factor"] = scaling.amplitude
             return found | (_sharpness_keys(scaling) if isinstance(scaling, YaRN) else {})
     raise UnknownScaling(f"config.json has no form for the RoPE scaling {type(scaling).__name__}")
 
@@ -342,7 +447,7 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
     found: dict[str, Any] = {}
     positions = getattr(getattr(model, "embedding", None), "positions", None)
     if isinstance(positions, library.LearnedPositions):
-        seq_len = positions.weight.shape[0]
+        seq_len = positions.num_positions
     readings = {**READINGS, "seq_len": lambda _: seq_len, **family.readings}
     for name in filter(readings.__contains__, family.settings):
         reading = readings[name]
@@ -366,7 +471,8 @@ def _rope_of(model: Any) -> Any:
     """Return the RoPE of the first layer without a window, or of the first that has one."""
     ropes = zip(_each(model, "window"), _each(model, "rope"), strict=True)
     found = [(window is not None, rope) for window, rope in ropes if rope is not None]
-    return next(rope for _, rope in sorted(found, key=itemgetter(0)))
+    rope = next(rope for _, rope in sorted(found, key=itemgetter(0)))
+    return getattr(rope, "rotation", rope)
 
 
 def _mixtures(model: Any) -> dict[int, Any]:
@@ -383,8 +489,18 @@ def _num_kv_heads(model: Any) -> int:
     return attention.num_heads if is_latent else attention.num_kv_heads
 
 
+def _input_of(attention: Any) -> Any:
+    """Return a projection that has a bias if those of the input have."""
+    return getattr(attention, "key", attention.out)
+
+
 def _expert_width(model: Any) -> int:
     return _mixture(model).experts.down.shape[2]
+
+
+def _shared_width(model: Any) -> int:
+    shared = _mixture(model).shared
+    return 0 if shared is None else shared.up.out_features
 
 
 def _dense_width(model: Any) -> int:
@@ -424,7 +540,8 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "logit_scale": "unembedding.scale",
     "parallel": lambda model: isinstance(model.blocks[0], library.ParallelBlock),
     "rotary_share": lambda model: _rope_of(model).rotary_dim / _rope_of(model).head_dim,
-    "attention_bias": lambda model: model.blocks[0].attention.out.bias is not None,
+    "attention_bias": lambda model: _input_of(model.blocks[0].attention).bias is not None,
+    "attention_out_bias": lambda model: model.blocks[0].attention.out.bias is not None,
     "mlp_bias": lambda model: model.blocks[0].mlp.down.bias is not None,
     "window": lambda model: next(filter(None, _each(model, "window")), None),
     "layer_types": lambda model: [SLIDING if one else FULL for one in _each(model, "window")],
@@ -434,7 +551,7 @@ READINGS: Mapping[str, str | Callable[[Any], Any]] = {
     "top_k": lambda model: _mixture(model).router.top_k,
     "normalize": lambda model: _mixture(model).router.normalize,
     "expert_ffn_dim": _expert_width,
-    "num_shared": lambda model: _mixture(model).shared.up.out_features // _expert_width(model),
+    "num_shared": lambda model: _shared_width(model) // _expert_width(model),
     "first_dense": lambda model: next(iter(_mixtures(model)), len(model.blocks)),
     "num_groups": lambda model: getattr(_mixture(model).router.groups, "num_groups", 1),
     "top_groups": lambda model: getattr(_mixture(model).router.groups, "top_groups", 1),

@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fidgpt.declarations import ReadsOnPurpose
 from fidgpt.model.cache import Cache, RewindableCache
 from fidgpt.model.context import AttentionContext, ContextFactory, Tokens
 from fidgpt.model.generation.decoding import Logits
@@ -16,6 +17,7 @@ from fidgpt.ranges import require_size
 __all__ = ["next_logits"]
 
 
+_NUM_TRIED = 64  # tokens, of a text that tries whether custom modules need all of it
 Step = Callable[[LanguageModel, Tensor, AttentionContext], Tensor]
 
 
@@ -143,6 +145,8 @@ class Reader:
           count: return the logits of the tokens that follow each of this many last columns.
         """
         begin = max(0, rows.width - self.context)
+        if self.num_logits == 0 and _looks_around(self._model, rows.text(), self.context):
+            self._cache = None
         if begin or not self._is_caching:
             self._cache, self._cached = None, begin
         ctx = rows.context(self._model.layout, begin=begin, cached=self._cached, cache=self._cache)
@@ -175,6 +179,28 @@ class Reader:
     @property
     def _is_caching(self) -> bool:
         return self._cache is not None and self._cache.is_complete
+
+
+def _looks_around(model: LanguageModel, text: Tokens, context: int) -> bool:
+    """Return whether a module reads other tokens than through the cache, as a convolution does.
+
+    One may declare it; custom ones are tried with a text, of which a cache holds all but the end.
+    """
+    parts = [*model.modules()][1:]
+    declared = [name for part in parts if isinstance(part, ReadsOnPurpose) for name in part.READS]
+    if "past" in declared or "future" in declared:
+        return True
+    if all(type(part).__module__.startswith(("fidgpt.", "torch.")) for part in parts):
+        return False
+    count = min(context, _NUM_TRIED)
+    rows = Rows(text[:1].repeat(1, count)[:, :count].tolist(), num_tokens=0, device=text.device)
+    cache, features = Cache(capacity=count), []
+    for begin, end, kept in ((0, count, None), (0, count - 1, cache), (count - 1, count, cache)):
+        rows.width = end
+        ctx = rows.context(model.layout, begin=0, cached=begin, cache=kept)
+        features.append(model.features(rows.text(begin), ctx)[:, -1:])
+    rounding = torch.finfo(features[0].dtype).eps ** 0.5 * features[0].abs().max()
+    return bool((features[0] - features[2]).abs().max() > rounding)
 
 
 def require_context(model: LanguageModel, *, context: int, num_columns: int) -> None:

@@ -7,14 +7,15 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int32, Int64
+from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor, nn
 from torch.utils.flop_counter import register_flop_formula
 
+from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import declared_flops, require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
-from fidgpt.model.reports import report_metric
+from fidgpt.model.reports import RealCount, report_metric
 from fidgpt.placement import Columns, Dims, Once, Split
 from fidgpt.placement import Rows as SplitRows
 from fidgpt.ranges import require_positive, require_size
@@ -28,7 +29,9 @@ __all__ = [
     "Gated",
     "GatedExperts",
     "Gating",
+    "Groups",
     "PlainExperts",
+    "RealTokens",
     "SeparateExperts",
     "StackedExperts",
     "StackedLoRA",
@@ -55,10 +58,12 @@ class Groups(NamedTuple):
     Attributes:
       owners: group of each row, in ascending order.
       ends: end offset of each group, exclusive.
+      filled: number of rows of each group that hold a token, its first ones; None if all do.
     """
 
     owners: Int64[Tensor, " rows"]
     ends: Int32[Tensor, " groups"]
+    filled: Int64[Tensor, " groups"] | None = None
 
     def sizes(self) -> list[int]:
         """Return the number of rows of each group; synchronizes with the device."""
@@ -162,6 +167,7 @@ class StackedLoRA(nn.Module):
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"lora_b": 1}, "rows": {"lora_a": 2}}
     MATRICES: ClassVar[Sequence[str]] = ("lora_a", "lora_b")
+    PER_EXPERT: ClassVar[Sequence[str]] = ("lora_a", "lora_b")
 
     def __init__(
         self,
@@ -199,7 +205,11 @@ class AdapterFactory(Protocol):
 
 
 class Experts(nn.Module):
-    """Base class of experts of equal shape."""
+    """Base class of experts of equal shape.
+
+    If their class names in `PER_EXPERT` what there is of each expert, they may be divided over
+    processes. Each computes some of them then: these are its groups, and the rows of its stacks.
+    """
 
     def __init__(self, *, num_experts: int) -> None:
         super().__init__()
@@ -223,6 +233,10 @@ class StackedExperts(Experts):
     """Experts with stacked matrices, [num_experts, outside, inside], and their adapters."""
 
     MATRICES: ClassVar[Sequence[str]] = ("gate", "up", "down")
+    PER_EXPERT: ClassVar[Sequence[str]] = (
+        *MATRICES,
+        *("gate_bias", "up_bias", "down_bias"),
+    )
     adapters: nn.ModuleDict
 
     def _split(self) -> Split:
@@ -400,15 +414,21 @@ class SeparateExperts(Experts):
     Args:
       num_experts: number of experts.
       expert: creates an expert, a module from [rows, hidden] to [rows, hidden].
+
+    Attributes:
+      first_expert: the first one that this process computes.
     """
 
-    def __init__(self, *, num_experts: int, expert: Callable[[], nn.Module]) -> None:
+    PER_EXPERT: ClassVar[Sequence[str]] = ("each",)
+
+    def __init__(self, *, num_experts: int, expert: Callable[[], TokenwiseModule]) -> None:
         super().__init__(num_experts=num_experts)
-        self.each = nn.ModuleList(expert() for _ in range(num_experts))
+        self.each = nn.ModuleList(cast(nn.Module, expert()) for _ in range(num_experts))
+        self.first_expert = 0
 
     def forward(self, rows: Rows, groups: Groups) -> Rows:
-        parts = zip(self.each, rows.split(groups.sizes()), strict=True)
-        return torch.cat([expert(part) for expert, part in parts])
+        parts = enumerate(rows.split(groups.sizes()), start=self.first_expert)
+        return torch.cat([self.each[number](part) for number, part in parts])
 
     def parameters_per_expert(self) -> int:
         """Return the number of parameters of one expert."""
@@ -428,15 +448,69 @@ Chosen = Int64[Tensor, "tokens top_k"]
 Weights = Float[Tensor, "tokens top_k"]
 
 
+@dataclass(frozen=True, eq=False)
+class RealTokens:
+    """Which tokens of a pass are no padding.
+
+    Attributes:
+      count: how a mean over these tokens is weighted, as in `report_loss`.
+      mask: whether each token of this process is one of them; None if all are.
+      whole: the same of whole rows, of which other processes may compute a part.
+    """
+
+    count: int | RealCount
+    mask: Bool[Tensor, "*batch"] | None = None
+    whole: Bool[Tensor, "batch columns"] | None = None
+
+    def mean(self, x: Float[Tensor, "tokens ..."]) -> Float[Tensor, "..."]:
+        """Return the mean over tokens, the first dimension of `x`."""
+        if self.mask is None:
+            return x.mean(dim=0)
+        return _where(self.mask.flatten(), x).sum(dim=0) / self.mask.sum().clamp_min(1)
+
+    def mean_of_rows(self, x: Float[Tensor, "*batch vector"]) -> Float[Tensor, "..."]:
+        """Return the mean of each row, to which its other processes add theirs in equal parts."""
+        if self.mask is None or self.whole is None:
+            return x.mean(dim=-2)
+        columns = self.mask.shape[-1] / self.whole.shape[-1]
+        count = self.whole.sum(dim=-1, keepdim=True).clamp_min(1) * columns
+        return _where(self.mask, x).sum(dim=-2) / count
+
+
+def _where(mask: Tensor, x: Tensor) -> Tensor:
+    """Return zero where the mask of the first dimensions is false."""
+    return torch.where(mask.view(*mask.shape, *[1] * (x.dim() - mask.dim())), x, 0.0)
+
+
 @runtime_checkable
 class Dispatch(Protocol):
     """Sends tokens [tokens, hidden] through their experts, and returns the weighted sums."""
 
-    def __call__(self, x: Rows, chosen: Chosen, weights: Weights, experts: Experts, /) -> Rows: ...
+    def __call__(
+        self,
+        x: Rows,
+        chosen: Chosen,
+        weights: Weights,
+        experts: Experts,
+        real: RealTokens | None = None,
+        /,
+    ) -> Rows:
+        """Return a sum for each token; that of padding is arbitrary, but finite.
+
+        Args:
+          x: tokens.
+          chosen: experts of each token.
+          weights: of their outputs.
+          experts: the experts.
+          real: which tokens are no padding; None if all are.
+        """
+        ...
 
 
-def dropless(x: Rows, chosen: Chosen, weights: Weights, experts: Experts) -> Rows:
-    """Send every token to all of its experts, without a capacity.
+def dropless(
+    x: Rows, chosen: Chosen, weights: Weights, experts: Experts, real: RealTokens | None = None
+) -> Rows:
+    """Send every token to all of its experts, without a capacity; padding too.
 
     Rows are sorted by expert (Gale et al., 2022, MegaBlocks, arXiv:2211.15841). All sums have a
     fixed order, so results are deterministic on GPUs too.
@@ -453,10 +527,10 @@ def dropless(x: Rows, chosen: Chosen, weights: Weights, experts: Experts) -> Row
 class Capacity(nn.Module):
     """Dispatch with a maximum number of tokens per expert in training; the rest are dropped.
 
-    The capacity of an expert is `factor` times its even share, so all shapes are static. First
-    choices take priority over second ones, then earlier tokens over later ones (Lepikhin et al.,
-    2020, GShard, arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961). The metric
-    `moe/dropped` is the fraction of dropped choices.
+    The capacity of an expert is `factor` times its even share; padding takes no place. All shapes
+    are static. First choices take priority over second ones, then earlier tokens over later ones
+    (Lepikhin et al., 2020, GShard, arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961).
+    The metric `moe/dropped` is the fraction of dropped choices.
 
     Which tokens are dropped depends on the whole batch, including later tokens. In evaluation
     nothing is dropped (the papers use a larger capacity), so that outputs do not depend on the
@@ -474,30 +548,49 @@ class Capacity(nn.Module):
         require_positive(factor=factor)
         self.factor = factor
 
-    def forward(self, x: Rows, chosen: Chosen, weights: Weights, experts: Experts) -> Rows:
+    def forward(
+        self,
+        x: Rows,
+        chosen: Chosen,
+        weights: Weights,
+        experts: Experts,
+        real: RealTokens | None = None,
+    ) -> Rows:
         if not self.training:
             return dropless(x, chosen, weights, experts)
+        real = RealTokens(len(chosen)) if real is None else real
         capacity = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
-        slots = _slots(chosen, num_experts=experts.num_experts, capacity=capacity)
+        slots = self._slots(chosen, experts.num_experts, capacity=capacity, mask=real.mask)
         num_slots = experts.num_experts * capacity  # an additional slot holds dropped choices
-        report_metric("moe/dropped", (slots == num_slots).float().mean(), count=len(chosen))
+        dropped = (slots == num_slots).float()
+        fraction = dropped.mean() if real.mask is None else real.mean(dropped).mean()
+        report_metric("moe/dropped", fraction, count=real.count)
         copies = x.unsqueeze(1).expand(-1, chosen.shape[1], -1).flatten(0, 1)
         rows = x.new_zeros(num_slots + 1, x.shape[1]).index_copy(0, slots.flatten(), copies)
         owners = torch.arange(experts.num_experts, device=x.device).repeat_interleave(capacity)
         ends = torch.arange(capacity, num_slots + 1, capacity, device=x.device, dtype=torch.int32)
-        out = experts(rows[:-1], Groups(owners, ends))
+        filled = torch.zeros_like(rows[:, 0], dtype=torch.int64).index_fill(0, slots.flatten(), 1)
+        out = experts(rows[:-1], Groups(owners, ends, filled[:-1].view(-1, capacity).sum(1)))
         out = torch.cat([out, out.new_zeros(1, out.shape[1])]).index_select(0, slots.flatten())
         return _weighted(out.unflatten(0, chosen.shape), weights)
 
-
-def _slots(chosen: Chosen, *, num_experts: int, capacity: int) -> Chosen:
-    """Return the slot of each choice; dropped choices get the last slot."""
-    queue = chosen.T.flatten()  # all first choices, then all second choices
-    owners, order = queue.sort(stable=True)
-    heads = torch.searchsorted(owners, owners)
-    waiting = torch.arange(len(queue), device=queue.device) - heads
-    slots = torch.where(waiting < capacity, owners * capacity + waiting, num_experts * capacity)
-    return torch.empty_like(queue).scatter(0, order, slots).view_as(chosen.T).T.contiguous()
+    def _slots(
+        self, chosen: Chosen, num_experts: int, *, capacity: int, mask: Tensor | None
+    ) -> Chosen:
+        """Return the slot of each choice; dropped choices, and padding, get the last slot."""
+        room: int | Tensor = capacity
+        if mask is not None:  # that of the tokens that are no padding
+            chosen = chosen.masked_fill(~mask.flatten().unsqueeze(-1), num_experts)
+            number = mask.sum()
+            shares = self.factor * (number * chosen.shape[1]).double() / num_experts
+            room = shares.minimum(number).ceil()
+        queue = chosen.T.flatten()  # all first choices, then all second choices
+        owners, order = queue.sort(stable=True)
+        heads = torch.searchsorted(owners, owners)
+        waiting = torch.arange(len(queue), device=queue.device) - heads
+        has_slot = (waiting < room) & (owners < num_experts)
+        slots = torch.where(has_slot, owners * capacity + waiting, num_experts * capacity)
+        return torch.empty_like(queue).scatter(0, order, slots).view_as(chosen.T).T.contiguous()
 
 
 def _weighted(out: Float[Tensor, "tokens top_k hidden"], weights: Weights) -> Rows:

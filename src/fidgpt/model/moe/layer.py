@@ -1,19 +1,21 @@
 """The mixture-of-experts layer, routers and load balancing."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from fidgpt.model.blocks import TokenwiseModule
+from fidgpt.model.context import TokenMasks
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import Linear
-from fidgpt.model.moe.experts import Dispatch, Experts, dropless
-from fidgpt.model.reports import report_batch_loss, report_loss, report_tally
+from fidgpt.model.moe.experts import Dispatch, Experts, RealTokens, dropless
+from fidgpt.model.reports import RealCount, report_batch_loss, report_loss, report_tally
 from fidgpt.ranges import require_factor, require_not_negative, require_size
 
 __all__ = [
@@ -44,12 +46,14 @@ class Routing(NamedTuple):
       weights: weights of their outputs, [..., top_k], float32.
       scores: positive scores of all experts, [..., num_experts], float32.
       logits: scores before softmax or sigmoid, [..., num_experts], float32.
+      real: which tokens are no padding, over which loads and means are; None if all are.
     """
 
     experts: Int64[Tensor, "*batch top_k"]
     weights: Float[Tensor, "*batch top_k"]
     scores: Scores
     logits: Scores
+    real: RealTokens | None = None
 
     @property
     def shares(self) -> Scores:
@@ -61,11 +65,25 @@ class Routing(NamedTuple):
         """The number of tokens."""
         return math.prod(self.scores.shape[:-1])
 
+    @property
+    def real_tokens(self) -> RealTokens:
+        """The tokens over which loads and means are."""
+        return RealTokens(self.num_tokens) if self.real is None else self.real
+
+    def mean(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "..."]:
+        """Return the mean of numbers or vectors of each token, without those of padding."""
+        return self.real_tokens.mean(x.flatten(0, self.scores.dim() - 2))
+
+    def choices(self) -> Int64[Tensor, "*batch top_k"]:
+        """Return how often each choice counts: once, or not at all as that of padding."""
+        mask, ones = self.real_tokens.mask, torch.ones_like(self.experts)
+        return ones if mask is None else ones * mask.unsqueeze(-1)
+
     def load(self) -> Int64[Tensor, " experts"]:
         """Return the number of times each expert was chosen."""
         chosen = self.experts.flatten()
         return chosen.new_zeros(self.scores.shape[-1]).scatter_add_(
-            0, chosen, torch.ones_like(chosen)
+            0, chosen, self.choices().flatten()
         )
 
 
@@ -287,14 +305,17 @@ class LoadBalancingLoss:
         self.weight = weight
 
     def __call__(self, routing: Routing) -> None:
-        mean = routing.shares.flatten(0, -2).mean(dim=0)
         report_batch_loss(
-            self, "moe/balance", mean, counts=routing.load(), count=routing.num_tokens
+            self,
+            "moe/balance",
+            routing.mean(routing.shares),
+            counts=routing.load(),
+            count=routing.real_tokens.count,
         )
 
     def loss_of_batch(self, mean: Scores, load: Int64[Tensor, " experts"]) -> Float[Tensor, ""]:
         """Return the loss of the mean shares of a pass, and the load of the whole batch."""
-        chosen = load / load.sum()
+        chosen = load / load.sum().clamp_min(1)
         return self.weight * len(load) * (chosen * mean).sum()
 
 
@@ -308,9 +329,8 @@ class MicroBatchBalancingLoss(LoadBalancingLoss):
     counts_batch: ClassVar[bool] = False
 
     def __call__(self, routing: Routing) -> None:
-        mean = routing.shares.flatten(0, -2).mean(dim=0)
-        loss = self.loss_of_batch(mean, routing.load())
-        report_loss("moe/balance", loss, count=routing.num_tokens)
+        loss = self.loss_of_batch(routing.mean(routing.shares), routing.load())
+        report_loss("moe/balance", loss, count=routing.real_tokens.count)
 
 
 class SequenceBalancingLoss:
@@ -337,15 +357,15 @@ class SequenceBalancingLoss:
         report_batch_loss(
             self,
             "moe/sequence_balance",
-            routing.shares.mean(dim=-2),
-            counts=counts.scatter_add(-1, chosen, torch.ones_like(chosen)),
+            routing.real_tokens.mean_of_rows(routing.shares),
+            counts=counts.scatter_add(-1, chosen, routing.choices().flatten(-2)),
             count=routing.num_tokens,
             by_sequence=True,
         )
 
     def loss_of_batch(self, shares: Scores, counts: Int64[Tensor, "..."]) -> Float[Tensor, ""]:
         """Return the loss of the mean shares of each sequence, and its load."""
-        products = counts / counts.sum(dim=-1, keepdim=True) * shares
+        products = counts / counts.sum(dim=-1, keepdim=True).clamp_min(1) * shares
         even = shares.shape[-1] * products.sum(dim=-1)
         return self.weight * even.mean()
 
@@ -368,14 +388,16 @@ class RouterZLoss:
 
     def __call__(self, routing: Routing) -> None:
         squares: Float[Tensor, "*batch"] = routing.logits.logsumexp(dim=-1).square()
-        report_loss("moe/z", self.weight * squares.mean(), count=routing.num_tokens)
+        mean = routing.mean(squares)
+        report_loss("moe/z", self.weight * mean, count=routing.real_tokens.count)
 
 
 class MoE(nn.Module):
     """Mixture of experts: each token is processed by a few experts that a router selects.
 
     In training it reports the load of the experts relative to the mean, over all tokens of an
-    optimizer step: `moe/load` of each expert, and `moe/load_max` of the busiest one.
+    optimizer step but padding: `moe/load` of each expert, and `moe/load_max` of the busiest one. If
+    processes share the experts, `moe/rank_load` and `moe/rank_load_max` are those of the processes.
 
     Args:
       num_experts: number of experts; must equal that of `router` and `experts`.
@@ -386,9 +408,16 @@ class MoE(nn.Module):
       dispatch: sends tokens to their experts and combines the outputs.
       balancing: auxiliary losses in training; None keeps the place of one.
 
+    Attributes:
+      num_ranks: number of processes that share the experts.
+      beside: lets the shared expert compute while processes send tokens to each other, and returns
+        what gives its output; None if they do not.
+
     Raises:
       ValueError: router or experts have a different number of experts.
     """
+
+    takes_context: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -396,7 +425,7 @@ class MoE(nn.Module):
         num_experts: int,
         router: Router,
         experts: Experts,
-        shared: nn.Module | None = None,
+        shared: TokenwiseModule | None = None,
         dispatch: Dispatch = dropless,
         balancing: Sequence[Balancing | None] = (),
     ) -> None:
@@ -412,28 +441,48 @@ class MoE(nn.Module):
         self.shared = shared
         self.dispatch = dispatch
         self.balancing = tuple(one for one in balancing if one is not None)
+        self.num_ranks = 1
+        self.beside: Callable[[TokenwiseModule, Tensor], Callable[[Tensor], Tensor]] | None = None
 
     @property
     def counts_batch(self) -> bool:
         """Whether a loss needs counts over the whole batch before the first backward pass."""
         return any(getattr(one, "counts_batch", False) for one in self.balancing)
 
-    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
-        routing = self.router(x)
+    def forward(
+        self, x: Float[Tensor, "*batch hidden"], *, ctx: TokenMasks | None = None
+    ) -> Float[Tensor, "*batch hidden"]:
+        """Return a vector for each token.
+
+        Args:
+          x: a vector for each token.
+          ctx: says which tokens are padding; None if there is none.
+        """
+        routing: Routing = self.router(x)
+        if ctx is not None:
+            real = RealTokens(RealCount(ctx.num_columns), ctx.real, ctx.real_of_rows)
+            routing = routing._replace(real=real)
         if self.training:
             report_tally(self, routing.load())
             for part in self.balancing:
                 part(routing)
         chosen, weights = routing.experts.flatten(0, -2), routing.weights.flatten(0, -2)
-        out = self.dispatch(x.flatten(0, -2), chosen, weights, self.experts).view_as(x)
-        return out if self.shared is None else out + self.shared(x)
+        shared, rows = self.shared, x.flatten(0, -2)
+        if shared is not None and self.beside is not None:
+            shared = self.beside(cast(nn.Module, shared), x)
+        out = self.dispatch(rows, chosen, weights, self.experts, routing.real).view_as(x)
+        return out if shared is None else out + shared(x)
 
     def settle(self, tally: Int64[Tensor, " experts"]) -> dict[str, Tensor]:
         """Update the selection bias from the load of an optimizer step, and return load metrics."""
         if self.router.selection_bias is not None:
             self.router.selection_bias.move(tally)
         load = (tally / tally.double().mean()).float()
-        return {"moe/load_max": load.max(), "moe/load": load}
+        loads = {"moe/load_max": load.max(), "moe/load": load}
+        if self.num_ranks > 1:
+            of_ranks = load.view(self.num_ranks, -1).mean(dim=1)
+            loads |= {"moe/rank_load_max": of_ranks.max(), "moe/rank_load": of_ranks}
+        return loads
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return the forward operations per token of its experts and of summing their outputs."""
@@ -454,7 +503,7 @@ class GatedShared(nn.Module):
       init: initializer of the gate, a vector.
     """
 
-    def __init__(self, *, hidden_dim: int, mlp: nn.Module, init: Init = GPT2_NORMAL) -> None:
+    def __init__(self, *, hidden_dim: int, mlp: TokenwiseModule, init: Init = GPT2_NORMAL) -> None:
         super().__init__()
         self.gate = Linear(hidden_dim, 1, init=init)
         self.mlp = mlp

@@ -91,7 +91,9 @@ def _mean(group: Group) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "too few points" if share is None else f"{share:.0%}"
+    if share is None:
+        return "too few points"
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def _change(effect: Effect) -> str:

@@ -20,9 +20,10 @@ from fidgpt.train.trackers.trackers import Row, read_rows
 
 METHOD = (
     "Analysis of variance over the finished points: the share of the variance of the final value "
-    "that the values of an axis explain, or that the pairs of values of two axes explain beyond "
-    "both axes alone (×, from 5 % on), adjusted for their number (adjusted R²). What repeated runs "
-    "have in common, such as the shift of a seed, is taken out of the others first."
+    "that the values of an axis explain beyond all other axes, or that the pairs of values of two "
+    "axes explain beyond both alone (×, from 5 % on), less what as many random values would "
+    "explain. The shift of a repeated run, such as that of a seed, is no part of the variance that "
+    "the other axes share."
 )
 _ONCE = (
     "Each of them ran once, so that may be noise: run them with other seeds, by --repeat=seed:3."
@@ -33,7 +34,6 @@ _ALL = "all"
 _ABLATION = re.compile(r"ablate(_\d+)?")
 _FAR = 5.0  # ratio of two numbers from which an axis of these two is logarithmic
 _MOST_BINS = 8
-_MOST_LEVELS = 100  # of an axis, or pairs of values of two
 _SMALLEST_JOINT = 0.05
 _TINY = 1e-18  # squares that are rounding errors
 # Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
@@ -374,69 +374,77 @@ class Report:
 
     @functools.cached_property
     def _finished(self) -> list[Record]:
-        return [one for one in self.records if one.final is not None]
+        return [record for record in self.records if record.final is not None]
 
     def _importance(self, column: Column) -> float | None:
         """Return the share of an axis; None for too few points.
 
         It is None too if some points have no value on the axis, as those of an earlier sweep
-        without it. Numbers that hardly any two points share, as in a search, are binned.
+        without it.
         """
-        levels = self._levels(column, most=min(_MOST_LEVELS, len(self._finished) // 2))
+        levels = self._levels(column)
         if levels is None:
             return None
-        base = [] if column.is_repeat else self._blocks()
-        return self._explained([*base, levels], beyond=base)
+        return self._share(levels, beyond=self._others(column), is_repeat=column.is_repeat)
 
     def _joint(self, first: Column, second: Column) -> float | None:
-        """Return what pairs of values explain beyond both axes; None for too few points."""
-        most = min(_MOST_LEVELS, len(self._finished) // 2)
-        one, other = self._levels(first, most=most), self._levels(second, most=most)
-        if one and other and len({*zip(one, other, strict=True)}) > most:
-            most = math.isqrt(most)
-            one, other = self._levels(first, most=most), self._levels(second, most=most)
-        if not one or not other:
-            return None
-        base = self._blocks()
-        alone = self._explained([*base, one, other], beyond=base)
-        pairs = [*zip(one, other, strict=True)]
-        together = self._explained([*base, pairs], beyond=base)
-        return None if together is None or alone is None else max(0.0, together - alone)
+        """Return the share of pairs of values beyond both axes; None for too few points."""
+        most = len(self._finished) // 2
+        for limit in (most, math.isqrt(most)):
+            levels, others = self._levels(first, most=limit), self._levels(second, most=limit)
+            if levels is None or others is None:
+                return None
+            pairs = [*zip(levels, others, strict=True)]
+            if len({*pairs}) <= most:
+                return self._share(pairs, beyond=[levels, others, *self._others(first, second)])
+        return None
 
-    def _levels(self, column: Column, *, most: int) -> list[Any] | None:
+    def _levels(self, column: Column, *, most: int | None = None) -> list[Any] | None:
         """Return the value of each finished point on an axis, or the bin of its number.
 
         Args:
           column: the axis.
-          most: more values than that are binned, if they are numbers.
+          most: more values than that are binned, if they are numbers, as those of a search, which
+            hardly any two points share; defaults to half of the points.
         """
-        if any(column.label not in one.values for one in self._finished):
+        if any(column.label not in record.values for record in self._finished):
             return None
-        levels = [column.texts.index(one.values[column.label]) for one in self._finished]
+        levels = [column.texts.index(record.values[column.label]) for record in self._finished]
+        most = len(levels) // 2 if most is None else most
         if len({*levels}) <= most or column.numbers is None:
             return levels
-        count = max(2, min(_MOST_BINS, most, math.isqrt(len(levels))))
+        bins = min(_MOST_BINS, most, math.isqrt(len(levels)), most // len(self.columns))
         places = {level: at for at, level in reversed([*enumerate(sorted(levels))])}
-        return [places[level] * count // len(levels) for level in levels]
+        return [places[level] * max(2, bins) // len(levels) for level in levels]
 
-    def _blocks(self) -> list[list[Any]]:
-        """Return what repeats each finished point, unless hardly any two points share it."""
-        found = [tuple(map(one.values.get, self.repeats)) for one in self._finished]
-        return [found] if self.repeats and 2 * len({*found}) <= len(found) else []
+    def _others(self, *columns: Column) -> list[list[Any]]:
+        """Return the levels of all other axes, of all together where points share them."""
+        others = [self._levels(column) for column in self.columns if column not in columns]
+        factors = [levels for levels in others if levels is not None]
+        together = [*zip(*factors, strict=True)]
+        return [together] if together and _are_shared(together) else factors
 
-    def _explained(
-        self, factors: Sequence[list[Any]], *, beyond: Sequence[list[Any]]
+    def _share(
+        self, factor: list[Any], *, beyond: Sequence[list[Any]], is_repeat: bool = False
     ) -> float | None:
-        """Return the adjusted R² of the final values by factors, after others; None if unknown.
+        """Return the share of the variance that a factor explains beyond others.
 
-        Of a single factor, that is epsilon squared (Kelley 1935).
+        Of an axis that does not repeat runs, it is a share of what these leave of the variance.
         """
-        values = np.array([one.final for one in self._finished])
-        rest, freedom = _residual(values, factors)
-        total, most = _residual(values, beyond)
+        values = np.array([record.final for record in self._finished])
+        repeats = [tuple(map(record.values.get, self.repeats)) for record in self._finished]
+        total, _ = _residual(values, [] if is_repeat or not _are_shared(repeats) else [repeats])
+        before, most = _residual(values, beyond)
+        after, freedom = _residual(values, [*beyond, factor])
         if freedom < 1 or freedom == most:
             return None
-        return max(0.0, 1 - (rest / freedom) / (total / most)) if total > _TINY else 0.0
+        explained = before - after - (most - freedom) * after / freedom
+        return explained / total if explained > _TINY else 0.0
+
+
+def _are_shared(levels: list[Any]) -> bool:
+    """Return whether there are at least two points for each level, on average."""
+    return 2 * len({*levels}) <= len(levels)
 
 
 def _residual(values: "np.ndarray", factors: Sequence[list[Any]]) -> tuple[float, int]:

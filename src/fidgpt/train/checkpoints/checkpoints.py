@@ -23,7 +23,7 @@ from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.checkpoints.memory import MemoryCheckpoints
-from fidgpt.train.checkpoints.mirror import Mirror
+from fidgpt.train.checkpoints.mirror import Mirror, run_in
 from fidgpt.train.checkpoints.writing import SyncWriter
 from fidgpt.train.run_directory import print_stderr
 from fidgpt.train.state import Stateful
@@ -323,6 +323,7 @@ class Checkpoints:
         sections, texts = contents_of(model, optimizer, state, stateful or {})
         pieces = tensors.kept(tensors.share_out(sections, peers), self._writer)
         notes = {
+            "run": run_in(directory),
             "reasons": list(reasons) or [manifest.REGULAR],
             "metrics": self._metrics(row or {}),
         }
@@ -404,6 +405,13 @@ class Checkpoints:
         needed = manifest.MODEL if optimizer is None and stateful is None else manifest.ALL
         while True:
             path = manifest.choose(directory, step, needed)
+            saved_by, run = manifest.read_manifest(path).get("run"), run_in(directory)
+            if saved_by and run and saved_by != run:
+                raise CheckpointError(
+                    f"{path} was saved by another run than that of {directory}: remove it, or "
+                    "begin a new run with its weights, by "
+                    "--config='fiddler:initialize_from(path=...)'."
+                )
             try:
                 with manifest.naming_damage(path):
                     return _restore_from(path, model, optimizer, stateful, warn)

@@ -96,7 +96,7 @@ class MemoryCheckpoints:
     def __init__(self, *, every: int = 10, folder: str = "/dev/shm", keep_last: int = 1) -> None:
         require_size(every=every, keep_last=keep_last)
         self.every = every
-        self.folder = folder
+        self.folder = os.path.expanduser(folder)
         self.keep_last = keep_last
         self._writer = BackgroundWriter()
         self._background = BackgroundProcesses()

@@ -282,16 +282,18 @@ class Mirror:
             self.update(directory, retained=retained, step=step)
 
     def fetch(self, directory: Path, *, step: int | None) -> None:
-        """Copy a checkpoint, by default the newest, into a run `directory` that lacks it.
+        """Copy a checkpoint, by default the newest, into a run `directory` that lacks a good one.
 
-        If no copy is needed, storage that cannot be reached is only reported.
+        Where the copy is damaged, earlier ones follow until one is good, which a resumption then
+        names. If no copy is needed, storage that cannot be reached is only reported.
 
         Raises:
             CheckpointError: the copies belong to another run, the storage cannot be read, or the
                 disk cannot be written.
         """
         here = manifest.find(directory)
-        if (here and step is None) or step in here:
+        wanted = max(here, default=None) if step is None else step
+        if wanted in here and manifest.damage(here[wanted]) is None:
             try:
                 self._own_copies(directory)
             except CheckpointError:
@@ -304,17 +306,25 @@ class Mirror:
             return
         with self._naming("no checkpoint can be copied from"):
             storage = self._own_copies(directory)
-            wanted = max(storage.complete, default=None) if step is None else step
-            if wanted is None or wanted not in storage.complete:
-                return
-            final = manifest.folder_of(directory) / manifest.name_of(wanted)
-            manifest.create_folder(directory)
-            temporary = manifest.begin(final)
-            try:
-                storage.receive(wanted, temporary)
-                manifest.publish(temporary, final)
-            finally:
-                shutil.rmtree(temporary, ignore_errors=True)
+            wanted = max(storage.complete, default=None) if wanted is None else wanted
+            earlier = sorted(storage.complete - here.keys() - {wanted}, reverse=True)
+            if step is not None and step not in here.keys() | storage.complete:
+                return  # which a resumption answers
+            for each in [wanted, *earlier]:
+                if each in storage.complete and self._receive(storage, each, directory):
+                    return
+
+    def _receive(self, storage: _Storage, step: int, directory: Path) -> bool:
+        """Copy the checkpoint of a step into a run; return whether the copy is good."""
+        final = manifest.folder_of(directory) / manifest.name_of(step)
+        manifest.create_folder(directory)
+        temporary = manifest.begin(final)
+        try:
+            storage.receive(step, temporary)
+            manifest.publish(temporary, final)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+        return manifest.damage(final) is None
 
     def holds_run(self) -> bool:
         """Return whether there are copies of a run.

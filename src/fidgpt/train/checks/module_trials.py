@@ -40,7 +40,8 @@ def model_errors(run: Recipe) -> Iterator[str]:
     parallel, tried = run.parallel, set[Any]()
     context = parallel.layout(parallel.planned_size).row_size
     for path, (module, inputs) in _units(run.model).items():
-        custom = custom_part(module)
+        is_torchs = inputs == "stream" and type(module).__module__.startswith("torch.")
+        custom = custom_part(module) or (type(module) if is_torchs else None)
         kind = (custom, type(module), repr(module))
         if custom is None or kind in tried:  # another layer of the same kind
             continue

@@ -25,6 +25,7 @@ from fidgpt.train.averaging import Average
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.device import Machine, machine_at_hand
 from fidgpt.train.divergence import Divergence
+from fidgpt.train.estimates.stages import PipelineFacts, StageFacts, pipeline_facts
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.loss import CrossEntropy, NextToken
 from fidgpt.train.optimizer_groups import decay_at_any_width, peak_rate
@@ -96,6 +97,21 @@ class Footprint:
             average=share(self.average),
         )
 
+    def of_stages(self, stages: StageFacts, mesh: MeshSizes, *, part: float) -> "Footprint":
+        """Return the footprint of a process of a pipeline.
+
+        Args:
+          stages: of the process.
+          mesh: over which each stage is sharded.
+          part: fraction of the weights of its stages that it holds, of those before sharding.
+        """
+        activations = self.activations
+        if activations is not None:
+            activations = activations._replace(kept=int(activations.kept * stages.activations))
+        return replace(
+            self.sharded(mesh.num_shards, part=part * stages.weights), activations=activations
+        )
+
     @property
     def saved(self) -> int:
         """Bytes of a checkpoint: the weights, and what is known of their optimizer and average."""
@@ -156,6 +172,7 @@ class Facts:
       dropout_matches_one_process: whether dropout drops the elements that one process would drop.
       evaluators: names of the evaluators.
       copies: bytes of checkpoints that a machine keeps in memory.
+      pipeline: its stages and its bubble; None if there is no pipeline.
     """
 
     parameters: cost.ParameterCount
@@ -176,6 +193,7 @@ class Facts:
     dropout_matches_one_process: bool = True
     evaluators: tuple[str, ...] = ()
     copies: int = 0
+    pipeline: PipelineFacts | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,7 +313,16 @@ def facts_of(
         device=machine.device,
         mesh=mesh,
     )
-    memory = memory.sharded(mesh.num_shards, part=recipe.parallel.part_of_weights(model))
+    part = recipe.parallel.part_of_weights(model, mesh)
+    number = -(-num_sequences // memory.num_sequences)
+    pipeline = pipeline_facts(recipe.parallel, model, mesh, num_micro_batches=number)
+    if pipeline is None:
+        memory = memory.sharded(mesh.num_shards, part=part)
+    else:
+        most = max(one.weights for one in pipeline.processes)
+        each = [memory.of_stages(one, mesh, part=part / most) for one in pipeline.processes]
+        memory = max(each, key=lambda one: one.peak)
+        pipeline = pipeline.with_memory([one.peak for one in each])
     return Facts(
         parameters=cost.count_parameters(model),
         trained_parameters=sum(one.numel() for one in trained.parameters() if one.requires_grad),
@@ -315,6 +342,7 @@ def facts_of(
         copies=_copies(recipe.checkpoints, memory, mesh),
         undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
         dropout_matches_one_process=recipe.parallel.dropout_matches_one_process(model, mesh),
+        pipeline=pipeline,
     )
 
 

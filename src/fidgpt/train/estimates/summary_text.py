@@ -14,6 +14,7 @@ from fidgpt.cost import PlaceCost
 from fidgpt.data import Curve
 from fidgpt.schedule import Schedule
 from fidgpt.train.estimates.facts import Facts, GroupFacts, Summary, tokens_text
+from fidgpt.train.estimates.stages import PipelineFacts
 from fidgpt.train.estimates.tuning import Choice, Speeds
 from fidgpt.train.run_directory import RunDirectory
 
@@ -36,7 +37,12 @@ def summary_text(summary: Summary, *, color: bool) -> str:
     width = max(80, min(shutil.get_terminal_size().columns, 120))
     shown: list[RenderableType] = [_table_of(_model(summary)), "", _place_table(summary.places)]
     shown += [Text(note, style="dim") for note in _notes(summary)]
-    for rows in (_groups(summary), _memory(summary.facts), _run(summary.facts)):
+    for rows in (
+        _groups(summary),
+        *([_pipeline(one)] if (one := summary.facts.pipeline) else []),
+        _memory(summary.facts),
+        _run(summary.facts),
+    ):
         shown += ["", _table_of(rows)]
     return _rendered(shown, width=width, color=color)
 
@@ -164,6 +170,16 @@ def _groups(summary: Summary) -> Rows:
         rows.append((f"  {group.name}", f"{numbers}: {group.holds}"))
     left = len(summary.groups) - _GROUPS
     return [*rows, ("  ...", f"{counted(left, 'group')} more")] if left > 0 else rows
+
+
+def _pipeline(pipeline: PipelineFacts) -> Rows:
+    """Return layers, operations and memory of each process of a pipeline."""
+    rows = [("pipeline", f"processes wait for {pipeline.bubble:.1%} of a step (bubble)")]
+    for rank, process in enumerate(pipeline.processes):
+        layers = ", ".join(f"{b}..{e - 1}" if b < e else "none" for b, e in process.layers)
+        needs = f"{process.flops:.1%} of the FLOPs, {bytes_text(process.memory)}"
+        rows.append((f"  stages of {rank}", f"layers {layers}: {needs}"))
+    return rows
 
 
 def _memory(facts: Facts) -> Rows:

@@ -64,8 +64,8 @@ class Console:
             self.print(f"step {row['step']} writes: {text}")
         if row.get("skipped"):
             self.print(
-                f"step {row['step']} is skipped: loss {_short(row['loss'])}, gradient norm "
-                f"{row['grad_norm']:.4g}"
+                f"step {row['step']} is skipped: loss {_short(row.get('loss', 0))}, gradient "
+                f"norm {row['grad_norm']:.4g}"
             )
         if self._progress is not None and self._task is not None:
             numbers = _numbers(row, room=self._rich.width - _ROOM_BESIDE_NUMBERS)
@@ -94,7 +94,7 @@ class Console:
 def _numbers(row: Row, *, room: int | None = None) -> str:
     """Return the numbers of a step: all of them, or the first ones that fit so many columns."""
     numbers = [
-        f"loss {_short(row['loss'])}",
+        f"loss {_short(row['loss'])}" if "loss" in row else "no loss",
         f"lr {row['learning_rate']:.3g}",
         f"grad norm {row['grad_norm']:.3g}",
         f"{row['step_seconds'] * 1e3:,.{0 if row['step_seconds'] > 0.1 else 1}f} ms/step",

@@ -35,7 +35,10 @@ class Tracker(Protocol):
     """Receives what happens in a run, on its main process only."""
 
     def start(self, run: RunDirectory, facts: Facts, *, step: int) -> None:
-        """Called before the first step, or before a resumed run continues after `step`."""
+        """Called before the first step, or before a run continues after `step`.
+
+        A run that resumes, or returns to an earlier checkpoint, logs the later steps again.
+        """
 
     def log(self, row: Row) -> None:
         """Log the metrics of one step: `step`, `loss` and others."""

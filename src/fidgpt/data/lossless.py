@@ -1,0 +1,71 @@
+"""Trials of a tokenizer.json: whether the tokens of a text have the bytes of the text."""
+
+import unicodedata
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+_SENTENCES = (
+    "The Zebra saw 12 QUICK foxes; it didn't run.",
+    "  two  spaces,\ttabs\r\n\n\n    and ends \n",
+    " a line",
+    "``quotes'' -- dashes \u2026 \ufb01 \u2460 \u212b \u00bd",
+)
+_FIRST_OF_THREE_BYTES = (0x800, *range(0x1000, 0xD001, 0x1000), 0xE000, 0xF000)
+_FIRST_OF_FOUR_BYTES = (0x10000, 0x40000, 0x80000, 0xC0000, 0x100000)
+# Characters that have every byte that occurs in UTF-8.
+_ALL_BYTES = "".join(map(chr, [*range(0x800), *_FIRST_OF_THREE_BYTES, *_FIRST_OF_FOUR_BYTES]))
+
+
+def change_of(
+    content: Mapping[str, Any],
+    encode: Callable[[str], Sequence[int]],
+    values: Sequence[bytes],
+) -> str | None:
+    """Return what a tokenizer changes in some text, and by which part; None if nothing.
+
+    The composition of characters (NFC) is allowed: it changes how a text is written and not how
+    it is read.
+
+    Args:
+      content: the parsed tokenizer.json.
+      encode: returns the tokens of a text.
+      values: the bytes of each token.
+    """
+    added = [one["content"] for one in content.get("added_tokens") or () if not one.get("special")]
+    for text in (*_SENTENCES, *(f"a {token} b" for token in added), _ALL_BYTES):
+        found = b"".join(values[token] for token in encode(text))
+        if found not in (text.encode(), unicodedata.normalize("NFC", text).encode()):
+            part = next(_suspects(content, text, values), "it")
+            if text == _ALL_BYTES:
+                return f"{part} changes some characters"
+            return f"{part} changes {text!r} to {found.decode(errors='replace')!r}"
+    return None
+
+
+def _suspects(content: Mapping[str, Any], text: str, values: Sequence[bytes]) -> Iterator[str]:
+    """Yield the parts that change texts, in the order in which they are applied."""
+    for token in content.get("added_tokens") or ():
+        if (token.get("lstrip") or token.get("rstrip")) and token["content"] in text:
+            yield f"its added token {token['content']!r}, which strips the spaces beside it,"
+    for part in _parts(content.get("normalizer"), "normalizers"):
+        if part["type"] != "NFC":
+            yield f"its normalizer {part['type']}"
+    for part in _parts(content.get("pre_tokenizer"), "pretokenizers"):
+        if part.get("add_prefix_space"):
+            yield f"its pre-tokenizer {part['type']} with add_prefix_space"
+        if part.get("behavior") == "Removed" or part["type"].startswith("Whitespace"):
+            yield f"its pre-tokenizer {part['type']}, which removes what is between words,"
+    letters = {value for value in values if len(value) == 1}
+    if missing := sorted({byte for byte in text.encode() if bytes([byte]) not in letters}):
+        listed = ", ".join(f"{byte:#04x}" for byte in missing[:4])
+        yield f"its vocabulary, which has no token for {len(missing)} bytes such as {listed},"
+
+
+def _parts(component: Any, key: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the components of a tokenizer.json that one consists of."""
+    if isinstance(component, dict):
+        if isinstance(parts := component.get(key), list):
+            for part in parts:
+                yield from _parts(part, key)
+        else:
+            yield component

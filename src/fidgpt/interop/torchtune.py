@@ -1,0 +1,263 @@
+"""Conversion of torchtune's recipe files to directives: full, LoRA, QLoRA, DPO and distillation."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fidgpt import configs
+from fidgpt.compose.sources import read_text
+from fidgpt.graph import ConfigError
+from fidgpt.graph.errors import at
+from fidgpt.graph.yaml import read_yaml
+from fidgpt.interop.directives_from import bring_about
+from fidgpt.interop.levanter import Mapped
+from fidgpt.interop.levanter_model import shown
+
+_COMPONENT = "_component_"
+# Models with the architecture of another name here; the others have their own.
+_NAMES = {
+    "llama3_3_70b": "llama3_1_70b",
+    "phi3_mini": "phi3_3_8b",
+    "qwen2_0_5b": "qwen2_5_0_5b",
+    "qwen2_1_5b": "qwen2_5_1_5b",
+    "qwen2_7b": "qwen2_5_7b",
+}
+_PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "output_proj": "out"}
+_MLP = ("gate", "up", "down")
+_ALPACA = {
+    "alpaca_dataset": "tatsu-lab/alpaca",
+    "alpaca_cleaned_dataset": "yahma/alpaca-cleaned",
+}
+_LOSSES = ("LinearCrossEntropyLoss", "CEWithChunkedOutputLoss", "DPOLoss")
+_TEACHER_LOSSES = ("ForwardKLLoss", "ForwardKLWithChunkedOutputLoss")
+# Kernels and formats of torch's AdamW.
+_SUBSTITUTES = ("PagedAdamW", "PagedAdamW8bit", "AdamW8bit")
+_DEFAULT_SEQ_LEN = 2048
+# Of the system and its files: what a run here decides, or writes, by itself.
+_ELSEWHERE = {
+    *("output_dir", "checkpointer", "resume_from_checkpoint", "save_adapter_weights_only"),
+    *("metric_logger", "log_every_n_steps", "log_peak_memory_stats", "log_level", "profiler"),
+    *("device", "dataset_val", "run_val_every_n_steps", "batch_size_val", "shuffle"),
+    *("save_every_n_epochs", "teacher_checkpointer", "ref_checkpointer", "low_cpu_ram"),
+    *("enable_activation_offloading", "optimizer_in_bwd", "compile", "custom_sharded_layers"),
+    *("fsdp_cpu_offload", "data_parallel_shard_dim", "ac_mode", "ac_option", "collate_fn"),
+}
+
+
+class _Recipe:
+    """A conversion: entries of the file are removed once they are read."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.left = dict(document)
+        self.directives: list[str] = []
+        self.wanted: dict[str, Any] = {}
+        self.unmapped: list[str] = []
+
+    def section(self, key: str) -> tuple[str, dict[str, Any]]:
+        """Remove a component; return the last part of its name, and its arguments."""
+        value = self.left.pop(key, None)
+        arguments = dict(value) if isinstance(value, dict) else {}
+        return str(arguments.pop(_COMPONENT, "")), arguments
+
+    def fiddle(self, name: str, **arguments: Any) -> None:
+        """Add the directive of a fiddler."""
+        text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        self.directives.append(f"fiddler:{name}" + (f"({text})" if text else ""))
+
+    def set(self, path: str, value: Any) -> None:
+        """Ask for a value, which may be there already."""
+        self.wanted[path] = value
+
+    def note(self, key: str, value: Any, why: str) -> None:
+        """Record what has no equivalent, or another one."""
+        self.unmapped.append(f"{key}: {shown(value)} ({why})")
+
+
+def is_torchtune(document: Any) -> bool:
+    """Whether a mapping is a file of torchtune, by the names of its components."""
+    parts = document.values() if isinstance(document, dict) else ()
+    names = [part.get(_COMPONENT) for part in parts if isinstance(part, dict)]
+    return any(str(name).startswith("torchtune.") for name in names)
+
+
+def read_torchtune(text_or_path: str | Path) -> Mapped:
+    """Return the directives for a torchtune recipe's file, and its entries without an equivalent.
+
+    Unset entries have torchtune's defaults as of version 0.6.1. Weights and tokenizer are those of
+    the file's checkpoint, if it is on this machine.
+
+    Args:
+      text_or_path: contents of the file, or a Path to it.
+
+    Raises:
+      ConfigError: the file cannot be read, or is of a recipe or a model that fidgpt does not have.
+    """
+    is_text = isinstance(text_or_path, str)
+    name, text = ("the torchtune file", text_or_path) if is_text else read_text(str(text_or_path))
+    with at(name):
+        document = read_yaml(text, schema="omegaconf")
+        if not is_torchtune(document) or "model" not in document:
+            raise ConfigError("it is no training recipe of torchtune, with a model and a dataset.")
+        recipe = _Recipe(document)
+        loss, options = recipe.section("loss")
+        if (kind := loss.rpartition(".")[2]) not in _LOSSES:
+            raise ConfigError(f"fidgpt has no equivalent of the loss {loss or 'none':.80}.")
+        if "quantizer" in document:
+            raise ConfigError("fidgpt has no quantization-aware training (quantizer).")
+        adapters = _model(recipe)
+        _data(recipe, options if kind == "DPOLoss" else None)
+        _lora(recipe, adapters)
+        _distillation(recipe)
+        _optimizer(recipe)
+        _length(recipe)
+        _computation(recipe)
+    for key, value in recipe.left.items():
+        if key not in _ELSEWHERE and value not in (None, False):
+            recipe.note(key, value, "fidgpt has no equivalent")
+    directives = bring_about(recipe.directives, [*recipe.wanted.items()])
+    return Mapped(directives, recipe.unmapped)
+
+
+def _named_config(component: str) -> str:
+    """Return the named config of a model's function.
+
+    Raises:
+      ConfigError: fidgpt does not have the model.
+    """
+    name = component.rpartition(".")[2]
+    plain = re.sub(r"^q?lora_|_(instruct|base)$", "", name)
+    plain = _NAMES.get(plain, plain)
+    if plain not in configs.__all__:
+        raise ConfigError(f"fidgpt has no model {component:.80}.")
+    return plain
+
+
+def _checkpoint(recipe: _Recipe, key: str) -> Path | None:
+    """Return the directory of a checkpoint, if it is on this machine."""
+    part = recipe.left.get(key)
+    directory = part.get("checkpoint_dir") if isinstance(part, dict) else None
+    path = Path(str(directory)).expanduser()
+    if directory and (path / "config.json").is_file():
+        return path
+    if directory:
+        recipe.note(
+            f"{key}.checkpoint_dir",
+            directory,
+            "it is not here: where it is, begin with --config='config:chat(base=DIRECTORY)', "
+            "which has its weights and its tokenizer",
+        )
+    return None
+
+
+def _model(recipe: _Recipe) -> dict[str, Any] | None:
+    """Map the model; return the settings of its adapters, or None."""
+    component, arguments = recipe.section("model")
+    config = _named_config(component)
+    path = _checkpoint(recipe, "checkpointer")
+    recipe.directives.append(f"config:chat(base={str(path)!r})" if path else f"config:{config}")
+    name = component.rpartition(".")[2]
+    if name.startswith("qlora_") or arguments.get("quantize_base"):
+        recipe.note("model", component, "the base is not quantized: it is kept in bfloat16")
+    return arguments if "lora_" in name else None
+
+
+def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
+    component, arguments = recipe.section("dataset")
+    _, tokenizer = recipe.section("tokenizer")
+    recipe.set("seq_len", tokenizer.get("max_seq_len") or _DEFAULT_SEQ_LEN)
+    if not tokenizer.get("max_seq_len"):
+        recipe.note("tokenizer.max_seq_len", None, f"sequences have {_DEFAULT_SEQ_LEN} tokens")
+    name, source = component.rpartition(".")[2], arguments.get("source")
+    if dpo is not None and name == "stack_exchange_paired_dataset":
+        path = source or "lvwerra/stack-exchange-paired"
+        recipe.fiddle("use_hub_preferences", path=path, beta=float(dpo.get("beta", 0.1)))
+        if smoothing := dpo.get("label_smoothing"):
+            recipe.set("step.preference.label_smoothing", smoothing)
+    elif name in _ALPACA:
+        train_on = "all" if arguments.get("train_on_input", True) else "assistant"
+        recipe.fiddle("use_hub_conversations", path=source or _ALPACA[name], train_on=train_on)
+    elif name == "text_completion_dataset" and source:
+        field = arguments.get("column") or "text"
+        recipe.fiddle("use_hub_text", path=source, text_field=field)
+    else:
+        raise ConfigError(f"fidgpt has no equivalent of the dataset {component or 'none':.80}.")
+    split = re.fullmatch(r"train\[:(\d+)%\]", str(arguments.get("split")))
+    recipe.set("data.corpus.validation_fraction", round(1 - int(split[1]) / 100, 2) if split else 0)
+    if not split and dpo is None:
+        recipe.directives.append("set:evaluators={}")
+    if name in _ALPACA and not arguments.get("packed"):
+        recipe.note("dataset.packed", False, "conversations are packed, and do not see each other")
+
+
+def _lora(recipe: _Recipe, adapters: Mapping[str, Any] | None) -> None:
+    if adapters is None:
+        return
+    modules = [_PROJECTIONS[name] for name in adapters.get("lora_attn_modules", ())]
+    modules += _MLP if adapters.get("apply_lora_to_mlp") else ()
+    rank, alpha = adapters.get("lora_rank", 8), float(adapters.get("lora_alpha", 16))
+    dropout = float(adapters.get("lora_dropout", 0.0))
+    recipe.fiddle("use_lora", rank=rank, alpha=alpha, dropout=dropout, modules=modules)
+    for key in ("apply_lora_to_output", "use_dora"):
+        if adapters.get(key):
+            recipe.note(f"model.{key}", True, "fidgpt has no equivalent")
+
+
+def _distillation(recipe: _Recipe) -> None:
+    component, _ = recipe.section("teacher_model")
+    kind, ratio = recipe.section("kd_loss")[0], recipe.left.pop("kd_ratio", 0.5)
+    if not component:
+        return
+    if kind.rpartition(".")[2] not in _TEACHER_LOSSES:
+        raise ConfigError(f"fidgpt has no equivalent of the loss {kind:.80}.")
+    path = _checkpoint(recipe, "teacher_checkpointer")
+    teacher = str(path) if path else f"config:{_named_config(component)}"
+    recipe.fiddle("use_distillation", teacher=teacher, ratio=float(ratio))
+
+
+def _optimizer(recipe: _Recipe) -> None:
+    component, arguments = recipe.section("optimizer")
+    name = component.rpartition(".")[2]
+    if name in _SUBSTITUTES:
+        recipe.note("optimizer", component, "replaced by AdamW")
+    elif name != "AdamW":
+        raise ConfigError(f"fidgpt has no equivalent of the optimizer {component or 'none':.80}.")
+    recipe.set("optimizer.lr", float(arguments.get("lr", 1e-3)))
+    recipe.set("optimizer.betas", list(arguments.get("betas", (0.9, 0.999))))
+    recipe.set("optimizer.eps", float(arguments.get("eps", 1e-8)))
+    recipe.set("optimizer.weight_decay", float(arguments.get("weight_decay", 0.01)))
+    recipe.directives.append("use:groups=ParameterGroups([])")  # all weights decay
+    schedule, options = recipe.section("lr_scheduler")
+    if schedule:
+        recipe.fiddle("use_cosine", min_lr_ratio=0.0)
+        recipe.fiddle("set_warmup", warmup=int(options.get("num_warmup_steps", 0)))
+    else:
+        recipe.fiddle("use_constant")
+        recipe.fiddle("set_warmup", warmup=0)
+
+
+def _length(recipe: _Recipe) -> None:
+    size, parts = (
+        recipe.left.pop("batch_size", 1),
+        recipe.left.pop("gradient_accumulation_steps", 1),
+    )
+    recipe.set("batch_size", int(size) * int(parts))
+    recipe.fiddle("set_micro_batch_size", size=int(size))
+    recipe.note("batch_size", size, "of one device: times their number with several")
+    epochs, steps = (recipe.left.pop(key, None) for key in ("epochs", "max_steps_per_epoch"))
+    if steps:
+        recipe.set("num_steps", int(steps) * int(epochs or 1))
+    else:
+        recipe.note("epochs", epochs, "set num_steps: an epoch has as many rows as packing makes")
+
+
+def _computation(recipe: _Recipe) -> None:
+    if (seed := recipe.left.pop("seed", None)) is not None:
+        recipe.set("seed", seed)
+    if recipe.left.pop("dtype", "bf16") == "fp32":
+        recipe.fiddle("use_float32")
+    recipe.set("max_grad_norm", recipe.left.pop("clip_grad_norm", None))
+    if recipe.left.pop("enable_activation_checkpointing", False):
+        recipe.fiddle("use_recompute")
+    if recipe.left.get("compile") is True:
+        recipe.fiddle("use_compile")

@@ -1,0 +1,362 @@
+"""Pipeline parallelism: a model cut into stages of consecutive layers, each on one process.
+
+Every stage reads the tokens of a batch itself, which are a function of the step, so that positions,
+documents, masks and embeddings of tokens in deep layers are not sent: only the stream is. A table
+that two stages use is on both of them (`fidgpt.placement.holders`), and its gradients are summed.
+
+Outside of a schedule, as in evaluation and generation, the stages compute one after the other, and
+all processes get the features and logits of the last one.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, count, pairwise
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from fidgpt.model.context import AttentionContext, Stream, Tokens
+from fidgpt.model.linear import declared_flops, extended
+from fidgpt.model.reports import collecting
+from fidgpt.model.transformer import Transformer
+from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
+from fidgpt.parallel.pipeline_schedule import (
+    Schedule,
+    Timeline,
+    TorchSchedule,
+    accepts,
+    fitting,
+    places_of,
+    timeline,
+)
+from fidgpt.parallel.weight_gradients import defer_weight_gradients
+from fidgpt.placement import Holders, whole_shape
+from fidgpt.processes import Processes
+
+__all__ = ["PIPELINE", "PipelineParallel", "Stages"]
+
+PIPELINE = Axis(name="pipeline", weights=Weights.PARTS, splits_layers=True)
+
+
+@dataclass(frozen=True)
+class Stages:
+    """How a model is cut.
+
+    Attributes:
+      begins: the first layer of each stage, and the number of layers.
+      costs: forward operations per token of each stage.
+      ranks: the process that has each stage, on the axis.
+    """
+
+    begins: Sequence[int]
+    costs: Sequence[float]
+    ranks: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def own(self, rank: int) -> list[int]:
+        """Return the stages of a process."""
+        return [stage for stage, place in enumerate(self.ranks) if place == rank]
+
+    def modules(self, model: Transformer, stage: int) -> list[nn.Module]:
+        """Return the children of a model, and its layers, that a stage needs."""
+        first, last = model.ends()
+        return [
+            *(first if stage == 0 else ()),
+            *[*model.blocks][self.begins[stage] : self.begins[stage + 1]],
+            *(last if stage == len(self) - 1 else ()),
+        ]
+
+
+class PipelineParallel(AxisPart):
+    """Cuts a model into stages over the processes of the axis `pipeline`.
+
+    Stages have about the same forward operations, with the embedding in the first one, and the
+    unembedding and what predicts further tokens in the last one.
+
+    Args:
+      schedule: orders forward and backward passes.
+      stages: the number of layers of each stage, in their order; None to cut by operations. Only
+        the first and the last may have none.
+    """
+
+    MAY_CHANGE: ClassVar[Mapping[str, str]] = {"schedule": "restart", "stages": "restart"}
+
+    def __init__(
+        self, schedule: Schedule | None = None, *, stages: Sequence[int] | None = None
+    ) -> None:
+        self.schedule = TorchSchedule() if schedule is None else schedule
+        self.stages = stages
+        self._cuts: dict[int, Stages] = {}  # of whole models, by the size of the axis
+
+    def check(self, model: nn.Module, *, mesh: MeshSizes, seq_len: int) -> None:
+        """Raise ValueError unless the model can be cut into the stages of the schedule."""
+        self._cuts = {mesh[PIPELINE]: self._cut(model, mesh[PIPELINE], seq_len)}
+
+    def cut(self, size: int) -> Stages:
+        """Return the stages of the model that was checked, over so many processes."""
+        return self._cuts[size]
+
+    def timeline(self, size: int, num_micro_batches: int) -> Timeline:
+        """Return what the processes do in a step; ValueError if there are too few micro-batches."""
+        number = fitting(self.schedule, size, num_micro_batches)
+        return timeline(self.schedule(size, number), self.cut(size).costs)
+
+    def __call__(self, model: nn.Module, axis: Processes) -> None:
+        """Leave this process its stages of a model, and empty parameters of the others."""
+        assert isinstance(model, Transformer)
+        stages = self.cut(axis.size)
+        places: dict[nn.Parameter, dict[int, None]] = {
+            parameter: dict.fromkeys(stages.ranks) for parameter in model.parameters(recurse=False)
+        }
+        for stage, rank in enumerate(stages.ranks):
+            for module in stages.modules(model, stage):
+                for parameter in module.parameters():
+                    places.setdefault(parameter, {})[rank] = None
+        replaced = {
+            whole: Holders(axis, tuple(ranks), tuple(whole.shape)).parameter(whole)
+            for whole, ranks in places.items()
+        }
+        for module in model.modules():
+            for name, whole in module._parameters.items():
+                if whole is not None:
+                    module._parameters[name] = replaced[whole]
+        pipeline = extended(model, PipelinedModel).pipeline = Pipeline(axis, stages)
+        extended(model.unembedding, PipelinedUnembedding).pipeline = pipeline
+        if any(action.kind == "W" for own in self._actions(axis.size) for action in own):
+            for stage in stages.own(axis.rank):
+                for module in stages.modules(model, stage):
+                    defer_weight_gradients(module)
+
+    def part_of_weights(self, model: nn.Module, size: int) -> float:
+        """Return the largest fraction of the parameters that a process holds."""
+        return max(self.parts_of_weights(model, size))
+
+    def parts_of_weights(self, model: nn.Module, size: int) -> list[float]:
+        """Return the fraction of the parameters that each process of the axis holds."""
+        assert isinstance(model, Transformer)
+        stages, whole = self.cut(size), sum(p.numel() for p in model.parameters())
+        held = [
+            {p for s in stages.own(rank) for m in stages.modules(model, s) for p in m.parameters()}
+            for rank in range(size)
+        ]
+        return [sum(p.numel() for p in parameters) / whole for parameters in held]
+
+    def parts_of_activations(self, size: int, num_micro_batches: int) -> list[float]:
+        """Return how many times the activations of a micro-batch each process keeps."""
+        costs = self.cut(size).costs
+        return [
+            sum(number * costs[stage] for stage, number in kept.items()) / sum(costs)
+            for kept in self.timeline(size, num_micro_batches).peak
+        ]
+
+    def _actions(self, size: int) -> Any:
+        """Return the actions for the least number of micro-batches."""
+        return self.schedule(size, next(n for n in count(1) if accepts(self.schedule, size, n)))
+
+    def _cut(self, model: nn.Module, size: int, seq_len: int) -> Stages:
+        if not isinstance(model, Transformer) or type(model).features is not Transformer.features:
+            raise ValueError(
+                f"a pipeline cuts a Transformer between its layers, and {type(model).__name__} "
+                "computes its features in a way of its own: change `enter`, `layers` or `leave` in "
+                "place of `features`, or set pipeline=1."
+            )
+        actions = self._actions(size)
+        number = self.schedule.num_stages(size)
+        timeline(actions, [1.0] * number)  # raises if it is wrong
+        layers = [_flops(block, seq_len) for block in model.blocks]
+        first = sum(_flops(module, seq_len) for module in model.ends()[0])
+        last = _flops(model, seq_len) - sum(layers) - first
+        if self.stages is None:
+            if number > len(layers) + 1:
+                raise ValueError(
+                    f"pipeline={size} makes {number} stages, and {len(layers)} layers and the "
+                    f"unembedding can fill at most {len(layers) + 1}: choose fewer processes for "
+                    "the axis pipeline, fewer stages on each, or more layers."
+                )
+            counts = balanced(layers, first=first, last=last, num_stages=number)
+        else:
+            counts = list(self.stages)
+            is_filled = all(count > 0 for count in counts[1:-1]) and min(counts, default=-1) >= 0
+            if len(counts) != number or sum(counts) != len(layers) or not is_filled:
+                raise ValueError(
+                    f"stages={counts} must list the layers of {number} stages, which are "
+                    f"{len(layers)} together; only the first and the last stage may have none."
+                )
+        costs = [max(1.0, cost) for cost in _costs(counts, layers, first, last)]
+        return Stages([0, *accumulate(counts)], costs, places_of(actions))
+
+
+def _flops(module: nn.Module, seq_len: int) -> float:
+    modules = module.named_modules(remove_duplicate=False)
+    return float(sum(sum(declared_flops(part, seq_len=seq_len)) for _, part in modules))
+
+
+def balanced(layers: Sequence[float], *, first: float, last: float, num_stages: int) -> list[int]:
+    """Return numbers of layers of stages, of which the most costly one costs as little as possible.
+
+    No layer next to a cut could move to make its two stages more alike.
+
+    Args:
+      layers: cost of each layer.
+      first: cost of what the first stage computes besides.
+      last: cost of what the last stage computes besides, which may have no layer.
+      num_stages: at most one more than there are layers.
+    """
+
+    def counts_within(limit: float) -> list[int] | None:
+        counts, left = [0] * num_stages, len(layers)
+        for stage in reversed(range(num_stages)):
+            cost = last * (stage == num_stages - 1) + first * (stage == 0)
+            while left > stage and cost + layers[left - 1] <= limit:
+                cost, left = cost + layers[left - 1], left - 1
+                counts[stage] += 1
+            if cost > limit or (not counts[stage] and stage < num_stages - 1):
+                return None
+        return None if left else counts
+
+    low, high = 0.0, 2 * (sum(layers) + first + last) + 1.0
+    for _ in range(64):
+        middle = (low + high) / 2
+        low, high = (low, middle) if counts_within(middle) else (middle, high)
+    counts = counts_within(high)
+    assert counts is not None
+    costs = _costs(counts, layers, first, last)
+    while (move := _better(counts, costs, layers)) is not None:
+        counts[move[0]], counts[move[1]] = counts[move[0]] - 1, counts[move[1]] + 1
+        costs = _costs(counts, layers, first, last)
+    return counts
+
+
+def _costs(counts: list[int], layers: Sequence[float], first: float, last: float) -> list[float]:
+    begins = [0, *accumulate(counts)]
+    costs = [sum(layers[b:e]) for b, e in pairwise(begins)]
+    costs[0], costs[-1] = costs[0] + first, costs[-1] + last
+    return costs
+
+
+def _better(
+    counts: list[int], costs: list[float], layers: Sequence[float]
+) -> tuple[int, int] | None:
+    """Return a stage that has a layer to give to the one beside it, and that one."""
+    for stage, end in enumerate(accumulate(counts[:-1])):
+        for giver, taker, layer in ((stage, stage + 1, end - 1), (stage + 1, stage, end)):
+            least = 1 if giver < len(counts) - 1 else 0
+            if counts[giver] > least and costs[taker] + layers[layer] < costs[giver]:
+                return giver, taker
+    return None
+
+
+class Pipeline:
+    """A process's place in a pipeline, and the stage that it computes now.
+
+    Args:
+      axis: the processes.
+      stages: on them.
+
+    Attributes:
+      current: the stage; None outside of a pass of one.
+      received: its input, from the stage before.
+      before_pass: called with a stage before it computes.
+      num_counted: how many counts each stage reported last, as in `Reports.counted`.
+    """
+
+    def __init__(self, axis: Processes, stages: Stages) -> None:
+        self.axis = axis
+        self.stages = stages
+        self.current: int | None = None
+        self.received: Tensor | None = None
+        self.before_pass: Callable[[int], object] = lambda stage: None
+        self.num_counted: dict[int, int] = {}
+
+    @property
+    def last(self) -> int:
+        """The process with the last stage."""
+        return self.stages.ranks[-1]
+
+    @contextlib.contextmanager
+    def beginning(self, before_pass: Callable[[int], object]) -> Iterator[None]:
+        """Context in which a function is called before every pass of a stage."""
+        self.before_pass = before_pass
+        try:
+            yield
+        finally:
+            self.before_pass = lambda stage: None
+
+    @contextlib.contextmanager
+    def computing(self, stage: int, received: Tensor | None) -> Iterator[None]:
+        """Context in which the features of the model are the output of a stage."""
+        self.current, self.received = stage, received
+        self.before_pass(stage)
+        try:
+            yield
+        finally:
+            self.current = self.received = None
+
+    def peer(self, stage: int) -> int | None:
+        """Return the process with a stage; None if there is no such stage, or it is this one."""
+        if not 0 <= stage < len(self.stages) or self.stages.ranks[stage] == self.axis.rank:
+            return None
+        return self.stages.ranks[stage]
+
+
+class PipelinedModel(Transformer):
+    """Mixin of models that were cut into stages."""
+
+    pipeline: Pipeline
+
+    def features(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
+        """Return the features of the last stage, or what the stage that computes returns."""
+        ctx = self.layout(tokens) if ctx is None else ctx
+        if self.pipeline.current is not None:
+            return self._compute(tokens, ctx)
+        axis, stages, sent, x = self.pipeline.axis, self.pipeline.stages, [], None
+        for stage in stages.own(axis.rank):
+            if (source := self.pipeline.peer(stage - 1)) is not None:
+                x = self.empty_stream(tokens, stage)
+                axis.begin_receive(x, source).wait()
+            with self.pipeline.computing(stage, x), collecting() as reports:
+                x = self._compute(tokens, ctx).contiguous()
+            self.pipeline.num_counted[stage] = len(reports.counted)
+            if (target := self.pipeline.peer(stage + 1)) is not None:
+                sent.append((axis.begin_send(x, target), x))
+        for work, _ in sent:
+            work.wait()
+        if x is None or axis.rank != self.pipeline.last:
+            x = self.empty_stream(tokens, None)
+        return axis.share(x, source=self.pipeline.last)
+
+    def _compute(self, tokens: Tokens, ctx: AttentionContext) -> Tensor:
+        stage, x, stages = self.pipeline.current, self.pipeline.received, self.pipeline.stages
+        assert stage is not None
+        if x is None:
+            x = self.enter(tokens, ctx)
+        x = self.layers(x, ctx, stages.begins[stage], stages.begins[stage + 1])
+        return self.leave(x, tokens, ctx) if stage == len(stages) - 1 else x
+
+    def empty_stream(self, tokens: Tensor, stage: int | None) -> Tensor:
+        """Return a tensor for the input of a stage; None for that of the unembedding."""
+        parts, begin = 1, 0 if stage is None else self.pipeline.stages.begins[stage]
+        if begin and self.training:
+            parts = getattr(self.blocks[begin - 1], "stream_parts", 1)
+        shape = (len(tokens), tokens.shape[1] // parts, self.embedding.weight.shape[1])
+        return torch.empty(shape, dtype=self.stream_dtype, device=tokens.device)
+
+
+class PipelinedUnembedding(nn.Module):
+    """Mixin of unembeddings whose logits all processes get, outside of a schedule."""
+
+    pipeline: Pipeline
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return the logits of the last stage."""
+        if self.pipeline.current is not None:
+            return super().__call__(x)
+        if self.pipeline.axis.rank == self.pipeline.last:
+            logits = super().__call__(x)
+        else:
+            logits = x.new_empty(*x.shape[:-1], whole_shape(next(self.parameters()))[0])
+        return self.pipeline.axis.share(logits, source=self.pipeline.last)

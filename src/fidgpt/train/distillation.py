@@ -1,0 +1,154 @@
+"""Distillation: training on what a teacher says of every token."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from fidgpt.data import Batch
+from fidgpt.model.reports import Share, collecting, not_collecting, report_metric, scaled
+from fidgpt.model.transformer import LanguageModel
+from fidgpt.ranges import require_positive, require_size
+from fidgpt.train.frozen import Weights, blueprint_of, frozen
+from fidgpt.train.loss import CrossEntropy, NextToken
+from fidgpt.train.train_step import StepSettings, TrainStep
+
+__all__ = ["DistillationStep", "teacher_loss"]
+
+
+def teacher_loss(
+    student: Float[Tensor, "tokens vocab"],
+    teacher: Float[Tensor, "tokens vocab"],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+) -> Float[Tensor, " tokens"]:
+    """Return the cross-entropy of the student under the teacher's probabilities, in nats.
+
+    It is the forward Kullback-Leibler divergence plus the teacher's entropy, and has the same
+    gradients (Hinton et al., 2015, arXiv:1503.02531).
+
+    Args:
+      student: logits.
+      teacher: logits of the same tokens.
+      temperature: by which both logits are divided; the loss is multiplied by its square.
+      top_k: only the teacher's likeliest tokens count, with probabilities that add up to one.
+    """
+    student, teacher = student.float() / temperature, teacher.float() / temperature
+    logarithms = student.log_softmax(-1)
+    if top_k is not None:
+        teacher, places = teacher.topk(min(top_k, teacher.shape[-1]), -1)
+        logarithms = logarithms.gather(-1, places)
+    return -(teacher.softmax(-1) * logarithms).sum(-1) * temperature**2
+
+
+class DistillationStep(TrainStep):
+    """Trains on `(1 - ratio)` of the loss and `ratio` of that under a teacher's probabilities.
+
+    Args:
+      teacher: another model of the same tokens, of which every process has a copy.
+      weights: initializes the teacher; None leaves the random values of the seed.
+      ratio: weight of the teacher, from 0 to 1.
+      temperature: as in `teacher_loss`.
+      top_k: as in `teacher_loss`.
+
+    Raises:
+      ValueError: an option is out of range; or at the first step, if the models have different
+        numbers of tokens.
+    """
+
+    def __init__(
+        self,
+        *,
+        teacher: LanguageModel,
+        weights: Weights | None,
+        ratio: float = 0.5,
+        temperature: float = 1.0,
+        top_k: int | None = None,
+    ) -> None:
+        require_positive(temperature=temperature)
+        require_size(top_k=top_k)
+        if not 0 <= ratio <= 1:
+            raise ValueError(f"{ratio=} must be from 0 to 1.")
+        self._blueprint, self._weights = blueprint_of(teacher), weights
+        self._teacher: list[LanguageModel] = []
+        self.ratio = ratio
+        self.options: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
+
+    def begin(self, run: StepSettings) -> None:
+        self._teacher = [
+            frozen(
+                self._blueprint,
+                self._weights,
+                seed=run.seed,
+                precision=run.precision,
+                device=run.parallel.device,
+            )
+        ]
+
+    def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
+        """Return the module whose forward pass is the mixed loss."""
+        return Distilled(model, loss, self._teacher, self.ratio, self.options)
+
+
+class Distilled(NextToken):
+    """Model and mixed loss as one module; the teacher is no part of it."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        loss: CrossEntropy,
+        teacher: Sequence[LanguageModel],
+        ratio: float,
+        options: dict[str, Any],
+    ) -> None:
+        super().__init__(model, loss)
+        self.ratio = ratio
+        self._teacher = teacher  # not a module, whose weights would be the run's
+        self._options = options
+
+    def forward(
+        self,
+        tokens: Int64[Tensor, "rows window"],
+        counted: Bool[Tensor, "rows window"] | None = None,
+        share: Share | None = None,
+        real: Bool[Tensor, "rows window"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return the mean of both losses; see `NextToken` for the arguments."""
+        batch, (teacher,) = Batch(tokens, counted, real), self._teacher
+        with collecting() as reports:
+            ctx = self._context_of(batch)
+            inputs, counts = ctx.own(batch.inputs), ctx.own(batch.mask[:, 1:])
+            features = self.model.features(inputs, ctx)
+            with torch.no_grad(), not_collecting():
+                theirs = teacher.features(batch.inputs, teacher.layout(batch.inputs))
+            targets = ctx.own(batch.targets).flatten()
+            loss = self.loss(
+                features.flatten(0, 1), self.model.unembedding, targets, counts.flatten()
+            )
+            taught = self._taught(features[counts], ctx.own(theirs)[counts], teacher.unembedding)
+            report_metric("loss", loss)
+            report_metric("teacher", taught)
+        loss = (1 - self.ratio) * loss + self.ratio * taught
+        loss = loss if share is None else scaled(loss, share.of_targets)
+        return sum(reports.losses_of(share).values(), loss)
+
+    def _taught(self, features: Tensor, theirs: Tensor, teacher: nn.Module) -> Float[Tensor, ""]:
+        """Return the mean loss under the teacher's probabilities; logits exist in chunks."""
+
+        def of_chunk(x: Tensor, y: Tensor) -> Tensor:
+            student, taught = self.model.unembedding(x), teacher(y)
+            if student.shape != taught.shape:
+                raise ValueError(
+                    f"The teacher has {taught.shape[-1]} tokens, and the model has "
+                    f"{student.shape[-1]}: a teacher needs the tokenizer of the model."
+                )
+            return teacher_loss(student, taught, **self._options).sum()
+
+        size = self.loss.rows_on(features.device)
+        chunks = zip(features.split(size), theirs.split(size), strict=True)
+        sums = [checkpoint(of_chunk, x, y, use_reentrant=False) for x, y in chunks]
+        return torch.stack(sums).sum() / max(1, len(features))

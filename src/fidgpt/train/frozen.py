@@ -1,0 +1,66 @@
+"""Models beside the one that is trained: references of preferences, teachers of distillation."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from fidgpt import cost
+from fidgpt.model import LoRALinear, StackedLoRA
+from fidgpt.model.materialization import materialize
+from fidgpt.model.transformer import LanguageModel
+from fidgpt.train.precision import Precision
+
+Weights = Callable[[LanguageModel], None]
+
+
+def blueprint_of(model: LanguageModel) -> LanguageModel:
+    """Return a copy of a model without memory, which `frozen` fills."""
+    copy = cost.without_memory(model)
+    for own, theirs in zip(copy.parameters(), model.parameters(), strict=True):
+        vars(own).update(vars(theirs))  # such as its `init`
+    return copy
+
+
+def frozen(
+    blueprint: LanguageModel,
+    weights: Weights | None,
+    *,
+    seed: int,
+    precision: Precision,
+    device: torch.device,
+) -> LanguageModel:
+    """Return a model that is not trained; every process has all of it.
+
+    Args:
+      blueprint: what `blueprint_of` returned.
+      weights: initializes it; None for the random values of the seed.
+      seed: of the run.
+      precision: number format of the run.
+      device: of the process.
+    """
+    model = blueprint_of(blueprint)
+    materialize(model, device=device, seed=seed)
+    if weights is not None:
+        weights(model)
+    return precision.replica(model).eval().requires_grad_(False)
+
+
+def has_adapters(model: nn.Module) -> bool:
+    """Return whether a model has low-rank adapters."""
+    return any(isinstance(module, LoRALinear | StackedLoRA) for module in model.modules())
+
+
+@contextmanager
+def without_adapters(model: nn.Module) -> Iterator[None]:
+    """Let a model compute without its low-rank adapters inside the block."""
+    adapted = [one for one in model.modules() if isinstance(one, LoRALinear | StackedLoRA)]
+    scales = [module.scale for module in adapted]
+    try:
+        for module in adapted:
+            module.scale = 0.0
+        yield
+    finally:
+        for module, scale in zip(adapted, scales, strict=True):
+            module.scale = scale

@@ -1,0 +1,234 @@
+"""The passes of a step through the stages of one process, as a timeline lists them."""
+
+from collections import Counter
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from fidgpt.model.reports import collecting
+from fidgpt.parallel.pipeline import PipelinedModel
+from fidgpt.parallel.sharding import reduce_next
+from fidgpt.parallel.weight_gradients import Products, deferring, multiply
+from fidgpt.train.device import derive_seed, seed_torch
+from fidgpt.train.loss import with_gradients
+from fidgpt.train.micro_batches import BatchShares
+from fidgpt.train.pipeline_reports import StageReports
+from fidgpt.train.state import TrainState
+from fidgpt.train.train_step import StepSettings, TrainStep
+
+
+def seed_pass(seed: int, stage: int, number: int, *, device: torch.device) -> None:
+    """Let a pass draw random numbers that do not depend on the order of passes."""
+    seed_torch(derive_seed(seed, "stage", stage, number), device=device)
+
+
+class _Pass(NamedTuple):
+    """What a forward pass leaves for its backward pass.
+
+    Attributes:
+      received: its input, from the stage before; None for the first stage.
+      output: of the stage; None for the last one.
+      loss: of its own modules, and of the last stage that of the model; None if there is none.
+    """
+
+    received: Tensor | None
+    output: Tensor | None
+    loss: Tensor | None
+
+
+class StagePasses:
+    """The passes of the stages of a process in a step.
+
+    Args:
+      step: whose loss the last stage computes.
+      run: settings of the run.
+      state: of the run.
+      batch: all micro-batches.
+      model: the replica.
+      reports: collects what the modules of these stages report.
+    """
+
+    def __init__(
+        self,
+        step: TrainStep,
+        run: StepSettings,
+        state: TrainState,
+        batch: BatchShares,
+        model: PipelinedModel,
+        reports: StageReports,
+    ) -> None:
+        self._step, self._run, self._state, self._batch = step, run, state, batch
+        self._model, self._pipeline, self._reports = model, model.pipeline, reports
+        self._shards = run.parallel.places.fsdp is not None
+        self._seed = torch.initial_seed()
+        self._shares = self._shares_of_stages()
+        self._trains = self._trained_before()
+        self._left = Counter(dict.fromkeys(self._shares, len(batch.parts)))
+        self._kept: dict[tuple[int, int], _Pass] = {}
+        self._products: dict[tuple[int, int], Products] = {}
+        # By F or B, the stage that gets it or that has made it, and the micro-batch.
+        self._arriving: dict[tuple[str, int, int], tuple[Tensor, dist.Work | None]] = {}
+        self._outgoing: dict[tuple[str, int, int], Tensor] = {}
+        self._sent: list[tuple[Tensor, dist.Work]] = []
+
+    def _shares_of_stages(self) -> dict[int, BatchShares]:
+        """Return what each micro-batch contributes to the losses of each stage of this process."""
+        shares, begin, counted = {}, 0, self._pipeline.num_counted
+        for stage in self._pipeline.stages.own(self._pipeline.axis.rank):
+            end = begin + counted.get(stage, 0)
+            own = slice(begin, end) if self._model.counts_computed else slice(None)
+            shares[stage], begin = self._batch.of_stage(own), end
+        return shares
+
+    def _trained_before(self) -> list[bool]:
+        """Return for each stage, and after the last, whether any before it has trained weights."""
+        stages, found = self._pipeline.stages, [False]
+        for stage in range(len(stages)):
+            modules = stages.modules(self._model, stage)
+            trained = any(p.requires_grad for module in modules for p in module.parameters())
+            found.append(found[-1] or trained)
+        return found
+
+    def take(self, stage: int, kind: str, number: int) -> None:
+        """Carry out an action of a timeline."""
+        match kind:
+            case "F":
+                self._forward(stage, number)
+            case "B" | "I":
+                self._backward(stage, number, defers=kind == "I")
+            case "W":
+                self._multiply(stage, number)
+            case "SEND_F" | "SEND_B":
+                self._send(kind[-1], stage, number)
+            case _:
+                self._receive(kind[-1], stage, number)
+
+    def finish(self) -> None:
+        """Wait until everything is sent."""
+        for _, work in self._sent:
+            work.wait()
+
+    def _forward(self, stage: int, number: int) -> None:
+        part, state = self._batch.parts[number], self._state
+        is_last = stage == len(self._pipeline.stages) - 1
+        share, x = self._shares[stage].of(part), self._input(stage, number)
+        seed_pass(self._seed, stage, number, device=self._run.parallel.device)
+        output = loss = None
+        with state.clock.phase("forward"):
+            with self._pipeline.computing(stage, x), collecting() as reports:
+                if is_last:
+                    loss = self._step.loss_of(state, part, share)
+                else:
+                    batch = part.batch
+                    ctx = self._model.context_of(
+                        batch.inputs, counted=batch.counted_targets, real=batch.real_inputs
+                    )
+                    output = self._model.features(ctx.own(batch.inputs), ctx)
+            if not is_last and (losses := reports.losses_of(share)):
+                loss = torch.stack([*losses.values()]).sum()
+                loss = loss if share is None else loss * share.is_counted
+        if not part.is_idle:
+            self._reports.add_stage(reports, share, stage)
+        elif loss is not None:
+            loss = loss * 0
+        self._kept[stage, number] = _Pass(x, output, loss)
+        if output is not None:
+            self._pass_on("F", stage, stage + 1, number, output.detach())
+
+    def _input(self, stage: int, number: int) -> Tensor | None:
+        if not stage:
+            return None
+        x = self._arrived("F", stage, number)
+        return x.requires_grad_() if self._trains[stage] else x
+
+    def _backward(self, stage: int, number: int, *, defers: bool) -> None:
+        x, output, loss = self._kept.pop((stage, number))
+        state, scaling, total = self._state, self._state.scaling, None
+        if loss is not None and loss.requires_grad:
+            total = loss if scaling is None else scaling.scaled(loss)
+        if output is not None and self._trains[stage + 1]:
+            gradient = self._arrived("B", stage, number)
+            if output.requires_grad:
+                seeded = with_gradients(output, gradient)
+                total = seeded if total is None else total + seeded
+        self._left[stage] -= 1
+        is_last_pass = not self._left[stage]
+        if is_last_pass:
+            self._reduce_stage(stage)
+        if total is not None:
+            with state.clock.phase("backward"):
+                is_deferred = defers and not (is_last_pass and self._shards)
+                with deferring() if is_deferred else nullcontext([]) as products:
+                    total.backward()
+            self._products[stage, number] = products
+            self._run.precision.pull_gradients(state.model, state.replica)
+        if x is not None and x.requires_grad:
+            gradient = torch.zeros_like(x) if x.grad is None else x.grad
+            self._pass_on("B", stage, stage - 1, number, gradient)
+
+    def _reduce_stage(self, stage: int) -> None:
+        """Let FSDP reduce the gradients of a stage, in its last backward pass."""
+        if not self._shards:
+            return
+        for key in [key for key in self._products if key[0] == stage]:
+            self._multiply(*key)  # that it reduces all of them
+        modules = self._pipeline.stages.modules(self._model, stage)
+        reduce_next(self._model, modules, ends=not +self._left)
+
+    def _multiply(self, stage: int, number: int) -> None:
+        """Compute the gradients of weights that a backward pass has left."""
+        if products := self._products.pop((stage, number), []):
+            with self._state.clock.phase("backward"):
+                multiply(products)
+            self._run.precision.pull_gradients(self._state.model, self._state.replica)
+
+    def _pass_on(self, kind: str, stage: int, to: int, number: int, x: Tensor) -> None:
+        """Give a tensor to another stage: of this process, or by the action that sends it."""
+        if self._pipeline.peer(to) is not None:
+            self._outgoing[kind, stage, number] = x
+        else:
+            self._arriving[kind, to, number] = x, None
+
+    def _arrived(self, kind: str, stage: int, number: int) -> Tensor:
+        """Return what another stage gave this one."""
+        x, work = self._arriving.pop((kind, stage, number))
+        if work is not None:
+            work.wait()
+        return x
+
+    def _is_sent(self, kind: str, before: int) -> bool:
+        """Whether stages send what passes the cut before a stage."""
+        return kind == "F" or self._trains[before]
+
+    def _send(self, kind: str, stage: int, number: int) -> None:
+        to = stage + 1 if kind == "F" else stage - 1
+        if not self._is_sent(kind, max(stage, to)):
+            return
+        x, peer = self._outgoing.pop((kind, stage, number)).contiguous(), self._pipeline.peer(to)
+        expected = self._empty(max(stage, to), number)
+        if (x.shape, x.dtype) != (expected.shape, expected.dtype):
+            raise ValueError(
+                f"stage {stage} sends a stream of shape {list(x.shape)} in {x.dtype}, and the next "
+                f"one expects {list(expected.shape)} in {expected.dtype}: blocks must keep both."
+            )
+        assert peer is not None
+        self._sent = [(sent, work) for sent, work in self._sent if not work.is_completed()]
+        self._sent.append((x, self._pipeline.axis.begin_send(x, peer)))
+
+    def _receive(self, kind: str, stage: int, number: int) -> None:
+        source = stage - 1 if kind == "F" else stage + 1
+        if not self._is_sent(kind, max(stage, source)):
+            return
+        x, peer = self._empty(max(stage, source), number), self._pipeline.peer(source)
+        assert peer is not None
+        self._arriving[kind, stage, number] = x, self._pipeline.axis.begin_receive(x, peer)
+
+    def _empty(self, stage: int, number: int) -> Tensor:
+        """Return a new tensor for the input of a stage, or for its gradient."""
+        tokens = self._batch.parts[number].batch.inputs
+        division = self._model.division
+        own = tokens if division is None else division.own(tokens)
+        return self._model.empty_stream(own, stage)

@@ -1,0 +1,107 @@
+"""An optimizer step whose micro-batches pass through a pipeline of processes, by a schedule."""
+
+import functools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from fidgpt.parallel import PIPELINE, Action, AxisPart, PipelineParallel, fitting
+from fidgpt.parallel.pipeline import PipelinedModel
+from fidgpt.parallel.pipeline_schedule import Actions
+from fidgpt.placement import holders_of
+from fidgpt.processes import Processes
+from fidgpt.processes.fused import FusedAllReduce
+from fidgpt.train.gradients import GradientNorms
+from fidgpt.train.micro_batches import BatchShares, MicroBatch, pad_with_idle
+from fidgpt.train.pipeline_passes import StagePasses, seed_pass
+from fidgpt.train.pipeline_reports import Layout, StageReports
+from fidgpt.train.state import TrainState
+from fidgpt.train.step_metrics import StepReports
+from fidgpt.train.train_step import StepSettings, TrainStep
+
+__all__ = ["PipelineStep"]
+
+
+class PipelineStep(PipelineParallel, TrainStep):
+    """Takes optimizer steps on the axis `pipeline` of a mesh, and cuts the model for it.
+
+    The gradients are those of
+    one process: each target weighs the same, whichever micro-batch it is in. A batch whose
+    micro-batches are not as many as the schedule takes is filled up by idle ones. With one process
+    on the axis it is the plain step.
+
+    Args:
+      schedule: orders forward and backward passes.
+      stages: the number of layers of each stage, in their order; None to cut by operations.
+    """
+
+    def axis_parts(self) -> Mapping[str, AxisPart]:
+        """Return itself."""
+        return {PIPELINE.name: self}
+
+    def padded(
+        self, run: StepSettings, parts: Sequence[MicroBatch], number: int
+    ) -> Sequence[MicroBatch]:
+        """Return micro-batches with the idle ones that the schedule needs."""
+        parts, size = super().padded(run, parts, number), run.parallel.places.mesh[PIPELINE]
+        return (
+            parts if size == 1 else pad_with_idle(parts, fitting(self.schedule, size, len(parts)))
+        )
+
+    def count(self, run: StepSettings, state: TrainState, batch: BatchShares) -> None:
+        """Let the processes with the same stages count what their losses must know."""
+        if not isinstance(state.replica, PipelinedModel):
+            super().count(run, state, batch)
+        elif batch.accumulates and state.replica.counts_computed:
+            numbers: Counter[int] = Counter()
+
+            def begin(stage: int) -> None:
+                seed_pass(seed, stage, numbers[stage], device=run.parallel.device)
+                numbers[stage] += 1
+
+            seed = torch.initial_seed()
+            with state.clock.phase("forward"), state.replica.pipeline.beginning(begin):
+                batch.count_within(state.objective, run.parallel.tokens)
+
+    def backward(self, run: StepSettings, state: TrainState, batch: BatchShares) -> StepReports:
+        """Compute the schedule; return what the modules of all stages reported."""
+        if not isinstance(state.replica, PipelinedModel):
+            return super().backward(run, state, batch)
+        axis = run.parallel.places.axes[PIPELINE.name]
+        self.count(run, state, batch)
+        key = id(state.model), batch.parts[0].batch.tokens.shape[1]
+        reports = StageReports(axis, state.replica, self._layouts.setdefault(key, []))
+        passes = StagePasses(self, run, state, batch, state.replica, reports)
+        with run.parallel.accumulating(state.module):
+            for action in self._own_actions(axis, len(batch.parts)):
+                passes.take(*action)
+            passes.finish()
+        return reports
+
+    def collect_gradients(
+        self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None
+    ) -> GradientNorms:
+        """Make the gradients those of the step; parameters of other stages have empty ones."""
+        run.precision.pull_gradients(state.model, state.replica)
+        for parameter in state.model.parameters():
+            holders = holders_of(parameter)
+            if holders is None or not parameter.requires_grad or parameter.grad is not None:
+                continue
+            if not holders.is_here or len(holders.ranks) > 1:  # else it is not used
+                parameter.grad = torch.zeros_like(parameter)
+        return super().collect_gradients(run, state, fused)
+
+    @functools.cached_property
+    def _timelines(self) -> dict[tuple[int, int], Actions]:
+        return {}
+
+    @functools.cached_property
+    def _layouts(self) -> dict[tuple[int, int], list[Layout]]:
+        return {}
+
+    def _own_actions(self, axis: Processes, number: int) -> Sequence[Action]:
+        key = axis.size, number
+        if key not in self._timelines:
+            self._timelines[key] = self.timeline(*key).actions
+        return self._timelines[key][axis.rank]

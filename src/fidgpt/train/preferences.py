@@ -1,0 +1,328 @@
+"""Training on preferences: losses of pairs of answers, and the step that takes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from fidgpt.data import Batch
+from fidgpt.model.reports import (
+    Share,
+    collecting,
+    not_collecting,
+    report_loss,
+    report_metric,
+)
+from fidgpt.model.transformer import LanguageModel
+from fidgpt.ranges import require_not_negative, require_positive
+from fidgpt.train.evaluation import evaluating
+from fidgpt.train.frozen import blueprint_of, frozen, has_adapters, without_adapters
+from fidgpt.train.loss import CrossEntropy, NextToken
+from fidgpt.train.train_step import StepSettings, TrainStep
+
+__all__ = ["DPO", "IPO", "ORPO", "Answers", "PreferenceLoss", "PreferenceStep"]
+
+Scores = Float[Tensor, " pairs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a model says of the answers of pairs.
+
+    Attributes:
+      chosen: log-probability of each chosen answer, in nats.
+      rejected: that of each rejected one.
+      chosen_lengths: tokens of each chosen answer.
+      rejected_lengths: those of each rejected one.
+    """
+
+    chosen: Scores
+    rejected: Scores
+    chosen_lengths: Int64[Tensor, " pairs"]
+    rejected_lengths: Int64[Tensor, " pairs"]
+
+    @property
+    def means(self) -> "Answers":
+        """The same with log-probabilities per token."""
+        return Answers(
+            chosen=self.chosen / self.chosen_lengths.clamp_min(1),
+            rejected=self.rejected / self.rejected_lengths.clamp_min(1),
+            chosen_lengths=self.chosen_lengths,
+            rejected_lengths=self.rejected_lengths,
+        )
+
+
+@runtime_checkable
+class PreferenceLoss(Protocol):
+    """A loss of pairs of answers.
+
+    Attributes:
+      beta: by which rewards are scaled.
+      needs_reference: whether it compares with a frozen model.
+    """
+
+    beta: float
+    needs_reference: bool
+
+    def __call__(self, policy: Answers, reference: Answers, /) -> Scores:
+        """Return the loss of each pair; without a reference, `reference` is the policy itself."""
+        ...
+
+
+class DPO:
+    """Direct preference optimization (Rafailov et al., 2023, arXiv:2305.18290, equation 7).
+
+    The loss is `-log sigmoid(beta d)`, where d is by how much the logarithm of the ratio to the
+    reference is larger for the chosen answer.
+
+    Args:
+      beta: strength of the tie to the reference.
+      label_smoothing: probability that a pair is the wrong way round (conservative DPO).
+
+    Raises:
+      ValueError: beta is not positive, or label_smoothing is negative.
+    """
+
+    needs_reference = True
+
+    def __init__(self, *, beta: float = 0.1, label_smoothing: float = 0.0) -> None:
+        require_positive(beta=beta)
+        require_not_negative(label_smoothing=label_smoothing)
+        self.beta = beta
+        self.label_smoothing = label_smoothing
+
+    def __call__(self, policy: Answers, reference: Answers) -> Scores:
+        logits = self.beta * _margin(policy, reference)
+        wrong = self.label_smoothing
+        return -(1 - wrong) * F.logsigmoid(logits) - wrong * F.logsigmoid(-logits)
+
+
+class IPO:
+    """Identity preference optimization (Azar et al., 2023, arXiv:2310.12036, equation 17).
+
+    The loss is `(d - 1 / (2 beta))^2`, of the difference of DPO with log-probabilities per token,
+    as its authors compute it.
+
+    Args:
+      beta: strength of the tie to the reference.
+
+    Raises:
+      ValueError: it is not positive.
+    """
+
+    needs_reference = True
+
+    def __init__(self, *, beta: float = 0.1) -> None:
+        require_positive(beta=beta)
+        self.beta = beta
+
+    def __call__(self, policy: Answers, reference: Answers) -> Scores:
+        return (_margin(policy.means, reference.means) - 1 / (2 * self.beta)).square()
+
+
+class ORPO:
+    """Odds ratio preference optimization (Hong et al., 2024, arXiv:2403.07691, equation 7).
+
+    The loss is `-beta log sigmoid(log odds ratio)` of log-probabilities per token. With the
+    likelihood of the chosen conversation, `PreferenceStep(likelihood=1)`, it needs no reference.
+
+    Args:
+      beta: weight beside the likelihood.
+
+    Raises:
+      ValueError: it is not positive.
+    """
+
+    needs_reference = False
+
+    def __init__(self, *, beta: float = 0.1) -> None:
+        require_positive(beta=beta)
+        self.beta = beta
+
+    def __call__(self, policy: Answers, reference: Answers) -> Scores:
+        means = policy.means
+        return -self.beta * F.logsigmoid(_log_odds(means.chosen) - _log_odds(means.rejected))
+
+
+def _margin(policy: Answers, reference: Answers) -> Scores:
+    return (policy.chosen - reference.chosen) - (policy.rejected - reference.rejected)
+
+
+def _log_odds(logarithms: Scores) -> Scores:
+    """Return the logarithm of p / (1 - p)."""
+    return logarithms - torch.log(-torch.expm1(logarithms))
+
+
+class PreferenceStep(TrainStep):
+    """Trains on rows of `data.pairs`; every pair has the same weight.
+
+    The reference is the model without its low-rank adapters where it has adapters, else a copy of
+    it with the weights that the run began with, of which every process has all.
+
+    Args:
+      preference: loss of the pairs.
+      model: that of the run, which is copied.
+      likelihood: weight of the mean loss of the tokens of chosen conversations, up to the end of
+        the answer.
+
+    Raises:
+      ValueError: the likelihood is negative.
+    """
+
+    def __init__(
+        self,
+        *,
+        preference: PreferenceLoss,
+        model: LanguageModel,
+        likelihood: float = 0.0,
+    ) -> None:
+        require_not_negative(likelihood=likelihood)
+        self.preference = preference
+        self.likelihood = likelihood
+        needs_copy = preference.needs_reference and not has_adapters(model)
+        self._blueprint = blueprint_of(model) if needs_copy else None
+        self._reference: list[LanguageModel] = []
+
+    def begin(self, run: StepSettings) -> None:
+        if self._blueprint is not None:
+            self._reference = [
+                frozen(
+                    self._blueprint,
+                    run.weights,
+                    seed=run.seed,
+                    precision=run.precision,
+                    device=run.parallel.device,
+                )
+            ]
+
+    def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
+        """Return the module whose forward pass is the loss of pairs."""
+        return PairLoss(model, loss, self.preference, self._reference, self.likelihood)
+
+
+class PairLoss(NextToken):
+    """Model and loss of pairs as one module; the reference is no part of it."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        loss: CrossEntropy,
+        preference: PreferenceLoss,
+        reference: Sequence[LanguageModel],
+        likelihood: float,
+    ) -> None:
+        super().__init__(model, loss)
+        self.preference = preference
+        self._reference = reference  # not a module, whose weights would be the run's
+        self.likelihood = likelihood
+
+    def forward(
+        self,
+        tokens: Int64[Tensor, "pairs windows"],
+        counted: Bool[Tensor, "pairs windows"] | None = None,
+        share: Share | None = None,
+        real: Bool[Tensor, "pairs windows"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return the mean loss of pairs; see `NextToken` for the arguments."""
+        batch, num_pairs = sides_of(tokens, counted), len(tokens)
+        if self.model.division is not None:
+            raise ValueError("Preferences need whole sequences: use a mesh with context=1.")
+        with collecting() as reports:
+            features, policy = self._answers(self.model, batch)
+            reference = policy
+            if self.preference.needs_reference:
+                reference = self._of_reference(batch)
+            report_loss("loss", self.preference(policy, reference).mean(), count=num_pairs)
+            self._report_rewards(policy, reference, num_pairs)
+            if self.likelihood:
+                chosen = features[::2].flatten(0, 1)
+                spoken = until_last(batch)[::2, 1:].flatten()
+                targets = batch.targets[::2].flatten()
+                nats = self.loss(chosen, self.model.unembedding, targets, spoken)
+                report_loss("loss", self.likelihood * nats, count=spoken.sum())
+        losses = reports.losses_of(share)
+        return sum(losses.values(), losses["loss"].new_zeros(()))
+
+    def count(
+        self,
+        tokens: Int64[Tensor, "pairs windows"],
+        counted: Bool[Tensor, "pairs windows"] | None = None,
+        real: Bool[Tensor, "pairs windows"] | None = None,
+    ) -> None:
+        batch = sides_of(tokens, counted)
+        super().count(batch.tokens)
+        if self.likelihood:
+            spoken = until_last(batch)[::2, 1:]
+            report_loss("loss", spoken.new_zeros((), dtype=torch.float32), count=spoken.sum())
+
+    @torch.no_grad()
+    def _of_reference(self, batch: Batch) -> Answers:
+        with not_collecting():
+            if self._reference:
+                return self._answers(self._reference[0], batch)[1]
+            with without_adapters(self.model), evaluating(self.model):
+                return self._answers(self.model, batch)[1]
+
+    def _report_rewards(self, policy: Answers, reference: Answers, count: int) -> None:
+        base = reference if self.preference.needs_reference else None
+        sides = {"chosen": policy.chosen, "rejected": policy.rejected}
+        rewards = {
+            side: self.preference.beta * (score - (getattr(base, side) if base else 0.0))
+            for side, score in sides.items()
+        }
+        margins = rewards["chosen"] - rewards["rejected"]
+        for name, value in {
+            **rewards,
+            "margin": margins,
+            "accuracy": (margins > 0).float(),
+        }.items():
+            report_metric(f"rewards/{name}", value.mean(), count=count)
+
+    def _answers(self, model: LanguageModel, batch: Batch) -> tuple[Tensor, Answers]:
+        """Return the features of both sides, and what the model says of their answers."""
+        features = model.features(batch.inputs, model.context_of(batch.inputs))
+        counts = batch.mask[:, 1:]
+        rows = counts.nonzero()[:, 0]
+        each = log_probabilities(
+            features[counts], model.unembedding, batch.targets[counts], self.loss
+        )
+        sums = each.new_zeros(len(counts)).index_add(0, rows, each)
+        lengths = counts.sum(1)
+        return features, Answers(
+            chosen=sums[::2],
+            rejected=sums[1::2],
+            chosen_lengths=lengths[::2],
+            rejected_lengths=lengths[1::2],
+        )
+
+
+def sides_of(tokens: Tensor, counted: Tensor | None) -> Batch:
+    """Return rows of pairs as twice as many rows: chosen, rejected, chosen, and so on."""
+    batch = Batch(tokens, torch.ones_like(tokens, dtype=torch.bool) if counted is None else counted)
+    return batch.map(lambda x: x.unflatten(1, (2, -1)).flatten(0, 1))
+
+
+def until_last(batch: Batch) -> Bool[Tensor, "rows window"]:
+    """Return whether tokens come before the last that counts, or are it."""
+    return batch.mask.flip(1).cumsum(1).flip(1) > 0
+
+
+def log_probabilities(
+    features: Float[Tensor, "tokens hidden"],
+    unembedding: torch.nn.Module,
+    targets: Int64[Tensor, " tokens"],
+    loss: CrossEntropy,
+) -> Float[Tensor, " tokens"]:
+    """Return the log-probability of each target, in float32; logits exist for a chunk at a time."""
+
+    def of_chunk(x: Tensor, y: Tensor) -> Tensor:
+        return -F.cross_entropy(unembedding(x).float(), y, reduction="none")
+
+    size = loss.rows_on(features.device)
+    chunks = zip(features.split(size), targets.split(size), strict=True)
+    return torch.cat([checkpoint(of_chunk, x, y, use_reentrant=False) for x, y in chunks])

@@ -1,0 +1,93 @@
+"""Tiny models of the families that are tables over parts of others: one of each."""
+
+from typing import Any
+
+from .recipes import Recipe, llama, rope, settings
+
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_KINDS = {"layer_types": [_SLIDING, _FULL, _SLIDING]}
+_EXPERTS = "moe_intermediate_size: 40, n_routed_experts: 6, num_experts_per_tok: 2, "
+_EXPERTS += "n_shared_experts: 1, first_k_dense_replace: 1, n_group: 1, topk_group: 1"
+_LATENT = "num_key_value_heads: 4, kv_lora_rank: 28, q_lora_rank: 36, qk_nope_head_dim: 20, "
+_LATENT += "qk_rope_head_dim: 12, v_head_dim: 18"
+_LOCAL = "num_local_experts: 6, num_experts_per_tok: 2"
+_SMALL = "intermediate_size: 40, num_experts: 6, num_experts_per_tok: 2"
+_GPT = settings(
+    """vocab_size: 97, initializer_range: 0.1, n_positions: 64, n_embd: 64, n_layer: 3, n_head: 4,
+    n_inner: 100, resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0, bos_token_id: 0,
+    eos_token_id: 0, rotary_dim: 8"""
+)
+
+
+def like_llama(family: str, text: str = "", **more: Any) -> Recipe:
+    return llama(family, 1e4, f"bos_token_id: 1, eos_token_id: 2, pad_token_id: 0, {text}", **more)
+
+
+def plain(family: str, text: str) -> Recipe:
+    """A model without RoPE, of 3 layers with 4 heads."""
+    common = "vocab_size: 97, hidden_size: 64, max_position_embeddings: 64, initializer_range: 0.1"
+    return Recipe(family, settings(f"{common}, pad_token_id: 0, eos_token_id: 2, {text}"))
+
+
+_YARN = "factor: 4.0, original_max_position_embeddings: 16, llama_4_scaling_beta: 0.3"
+_HEADS = "num_hidden_layers: 3, num_attention_heads: 4, intermediate_size: 100"
+_RECIPES = [
+    like_llama("gemma", "head_dim: 24, tie_word_embeddings: true, rms_norm_eps: 0.000001"),
+    like_llama("vaultgemma", "head_dim: 24, sliding_window: 5, tie_word_embeddings: true"),
+    like_llama("olmo"),
+    like_llama(
+        "olmo3",
+        "sliding_window: 5",
+        **_KINDS,
+        rope_parameters={_FULL: rope(1e4, "linear", "factor: 4.0"), _SLIDING: rope(1e4)},
+    ),
+    like_llama("cohere2", "sliding_window: 5, tie_word_embeddings: true", **_KINDS),
+    like_llama("ministral", "sliding_window: 5, head_dim: 24", **_KINDS),
+    like_llama("ministral3", "head_dim: 24", rope_parameters=rope(1e4, "yarn", _YARN)),
+    like_llama("cwm", "sliding_window: 5, head_dim: 24", **_KINDS),
+    like_llama("seed_oss", "head_dim: 24, attention_bias: true, attention_out_bias: false"),
+    like_llama("exaone4", "sliding_window: 5", **_KINDS),
+    like_llama("exaone_moe", f"{_SMALL}, moe_intermediate_size: 40, sliding_window: 5", **_KINDS),
+    like_llama("glm", "head_dim: 16"),
+    like_llama("glm4", "head_dim: 24"),
+    like_llama("glm4_moe", f"{_EXPERTS}, head_dim: 24, use_qk_norm: true, attention_bias: true"),
+    like_llama("glm4_moe_lite", f"{_EXPERTS}, {_LATENT}"),
+    like_llama("solar_open", f"{_EXPERTS}, head_dim: 24"),
+    like_llama("dots1", f"{_EXPERTS}, n_group: 2"),
+    like_llama("kimi_k2", f"{_EXPERTS}, {_LATENT}"),
+    like_llama("youtu", _LATENT),
+    like_llama("minimax_m2", f"{_LOCAL}, head_dim: 24"),
+    like_llama("mellum", f"{_LOCAL}, moe_intermediate_size: 40, sliding_window: 5, head_dim: 24")
+    .changed(layer_types=[_SLIDING, _FULL, _SLIDING], mlp_layer_types=["sparse"] * 3)
+    .changed(rope_parameters={_FULL: rope(1e5), _SLIDING: rope(1e4)}),
+    like_llama("ernie4_5", "head_dim: 24, use_bias: true, tie_word_embeddings: true"),
+    like_llama("helium", "head_dim: 16"),
+    like_llama("arcee", "mlp_bias: true"),
+    like_llama("jais2", "attention_bias: true, head_dim: 16"),
+    like_llama("starcoder2", "sliding_window: 5, norm_epsilon: 0.001"),
+    like_llama("nemotron", "head_dim: 16, attention_bias: true, mlp_bias: true"),
+    like_llama("persimmon", "num_key_value_heads: 4"),
+    like_llama("phi", "layer_norm_eps: 0.001"),
+    like_llama("hunyuan_v1_dense", "head_dim: 24"),
+    like_llama("hyperclovax", "attention_multiplier: 0.4, residual_multiplier: 0.3, head_dim: 16"),
+    like_llama("internlm3", "qkv_bias: true, bias: true, head_dim: 16"),
+    like_llama("iquestcoder", "head_dim: 16"),
+    like_llama(
+        "qwen2_moe",
+        f"{_SMALL}, moe_intermediate_size: 40, shared_expert_intermediate_size: 56, "
+        "mlp_only_layers: [0]",
+    ),
+    like_llama("granitemoe", f"{_LOCAL}, embedding_multiplier: 3.0, logits_scaling: 5.0"),
+    like_llama("granitemoeshared", f"{_LOCAL}, shared_intermediate_size: 56"),
+    like_llama("flex_olmo", f"{_SMALL}, norm_topk_prob: true"),
+    plain("opt", "num_hidden_layers: 3, num_attention_heads: 4, ffn_dim: 100, "
+          "word_embed_proj_dim: 64, dropout: 0.0"),
+    plain("biogpt", f"{_HEADS}, layer_norm_eps: 0.001"),
+    plain("bloom", "n_layer: 3, n_head: 4"),
+    plain("gpt_neo", "num_layers: 3, num_heads: 4, intermediate_size: 100, window_size: 5, "
+          "attention_types: [[[global, local, local], 1]]"),
+    Recipe("gpt_bigcode", _GPT),
+    Recipe("gptj", _GPT),
+    Recipe("gpt-sw3", _GPT),
+]  # fmt: skip
+MORE_RECIPES = {recipe.family: recipe for recipe in _RECIPES}
