@@ -141,25 +141,33 @@ def alone_on(mesh: MeshSizes) -> Places:
     return Places(mesh=mesh, axes={axis.name: Processes() for axis in mesh.axes()})
 
 
-def places_on(mesh: MeshSizes, *, device_type: str, timeout: timedelta) -> Places:
+def places_on(
+    mesh: MeshSizes, *, parts: frozenset[str], device_type: str, timeout: timedelta
+) -> Places:
     """Return this process's places; all processes of the run call this at the same time.
+
+    Args:
+      mesh: with all sizes.
+      parts: names of axes along which a component divides the model, with a group for each.
+      device_type: of the processes.
+      timeout: of their collectives.
 
     The groups are torch's, of a `DeviceMesh`. They are kept until there is another group of the
     run: freed before that is destroyed, they may abort the process at its end.
     """
-    key = (dist.group.WORLD, mesh, device_type)
+    key = (dist.group.WORLD, mesh, parts, device_type)
     if key not in _joined:
         for earlier in [other for other in _joined if other[0] is not key[0]]:
             del _joined[earlier]
-        _joined[key] = _join(mesh, device_type, timeout)
+        _joined[key] = _join(mesh, parts, device_type, timeout)
     return _joined[key]
 
 
 # By the group of the run, which later runs in it use again.
-_joined: dict[tuple[dist.ProcessGroup | None, MeshSizes, str], Places] = {}
+_joined: dict[tuple[dist.ProcessGroup | None, MeshSizes, frozenset[str], str], Places] = {}
 
 
-def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
+def _join(mesh: MeshSizes, parts: frozenset[str], device_type: str, timeout: timedelta) -> Places:
     if mesh.size == 1:
         return alone_on(mesh)
     rank, grid = dist.get_rank(), mesh.grid()
@@ -170,10 +178,10 @@ def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
         group = make(grid, among=axes).get_group("among") if size > 1 else None
         return Processes(size, place_on(grid, axes, rank), group)
 
-    # What only splits rows needs no group of its own.
-    parts = [axis for axis in mesh.axes() if axis.needs_part]
+    # What only splits rows, as no component computes on it, needs no group of its own.
+    talking = [axis for axis in mesh.axes() if axis.needs_part or axis.name in parts]
     axes = {axis.name: Processes() for axis in mesh.axes()}
-    axes |= {axis.name: among([axis], mesh.grid(axis)) for axis in parts}
+    axes |= {axis.name: among([axis], mesh.grid(axis)) for axis in talking}
     tokens = [axis for axis in grid if axis.splits_tokens]
     sequences = [axis for axis in grid if axis.splits_sequences and grid[axis] > 1]
 
