@@ -182,7 +182,7 @@ def test_a_number_cannot_be_sharded(cfg: fdl.Config, size: int) -> None:
     graph.swap_all(cfg.model, model.SwiGLU, by=Scaled)
     build_trainer(cfg)
     fiddlers.use_mesh(cfg, shard=size)
-    with pytest.raises(ConfigError, match=r"blocks\.0\.mlp\.scale.* of shape .* give it the shape \[1\]"):
+    with pytest.raises(ConfigError, match=r"blocks\.0\.mlp\.scale.* give it the shape .1."):
         build_trainer(cfg)
 
 

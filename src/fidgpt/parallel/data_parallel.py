@@ -17,7 +17,7 @@ from fidgpt.parallel.mesh import Mesh
 from fidgpt.parallel.places import alone_on, places_on
 from fidgpt.parallel.sharding import shard_fully, without_reduction
 from fidgpt.parallel.tensor import drops
-from fidgpt.placement import holders_of, wholes
+from fidgpt.placement import wholes
 from fidgpt.processes import ParallelError, Processes, heartbeat
 from fidgpt.processes.fused import FusedAllReduce
 from fidgpt.processes.rendezvous import RendezvousFailure, Timeouts
@@ -318,7 +318,8 @@ class DataParallel:
         # Buffers need no synchronization: their updates are all-reduced.
         if self.tokens.size == 1 or self.places.fsdp is not None:
             return module
-        if all(holders_of(parameter) for parameter in module.parameters()):
+        mesh = self.places.mesh
+        if any(axis.splits_layers and mesh[axis] > 1 for axis in mesh.axes()):
             return module  # of which several passes are under way at a time
         apart = [n for n, p in module.named_parameters() if self.places.averaged_over(p)]
         vars(module)["_ddp_params_and_buffers_to_ignore"] = apart

@@ -83,11 +83,10 @@ class Places:
           tensor: the parameter, or what is divided as it is.
           parameter: with the place of its shard.
         """
-        shards, holders = shards_of(parameter), holders_of(parameter)
-        places = [*shards, *([] if holders is None else [holders])]
-        divided = frozenset(name for one in places if (name := self._name_of(one.axis)))
+        shards = shards_of(parameter)
+        divided = frozenset(name for shard in shards if (name := self._name_of(shard.axis)))
         is_first = is_first_of(self.mesh, divided, is_sharded(tensor), self.world.rank)
-        return is_first and all(one.is_owner for one in places)
+        return is_first and all(shard.is_owner for shard in shards)
 
     def averaged_over(self, parameter: object) -> Processes | None:
         """Return who must sum a gradient that is not averaged as those of other parameters are.
@@ -100,7 +99,7 @@ class Places:
         copies = self.copies.get(self._apart(parameter))
         if self.fsdp is not None:
             return None if copies is None else Processes()
-        is_stage = holders_of(parameter) is not None and self.tokens.size > 1
+        is_stage = bool(holders_of(parameter)) and self.tokens.size > 1
         return self.tokens if copies is None and is_stage else copies
 
     def fsdp_of(self, parameter: object) -> "DeviceMesh | None":
