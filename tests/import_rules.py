@@ -61,6 +61,7 @@ PRIVATE = (
     "torch.distributed.distributed_c10d._set_pg_timeout",
     "torch.distributed._functional_collectives",
     "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops",
+    "torch.testing._internal.distributed.fake_pg.FakeStore",
     "torch.utils._python_dispatch.TorchDispatchMode",
 )
 IMPORTERS = {"import_module", "__import__"}  # what imports a name that it is called with
