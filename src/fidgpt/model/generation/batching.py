@@ -86,7 +86,8 @@ class ContinuousBatch:
         self.num_read += len(text.tokens) - length
         self._cached[text] = cache.row(0)
         self.texts.append(text)
-        return _append(text, logits)
+        text.tokens.append(token := _next(text, logits))
+        return token
 
     def remove(self, text: WrittenText) -> None:
         """Stop to write a text."""
@@ -110,8 +111,10 @@ class ContinuousBatch:
             width = max((row.length for row in known), default=0)
             self._reader = Reader(self._model, self._cache, context=self._context, cached=width)
         logits = self._reader.logits(self._rows)[:, 0]
-        tokens = [_append(*pair) for pair in zip(self.texts, logits.split(1), strict=True)]
+        tokens = [_next(*pair) for pair in zip(self.texts, logits.split(1), strict=True)]
         self._rows.append(torch.tensor(tokens, device=logits.device))
+        for text, token in zip(self.texts, tokens, strict=True):
+            text.tokens.append(token)
         return tokens
 
     def _joined(
@@ -151,8 +154,5 @@ class ContinuousBatch:
         return best
 
 
-def _append(text: WrittenText, logits: Logits) -> int:
-    """Choose the next token of a text and append it."""
-    token = int(text.choose(logits, torch.tensor([text.tokens], device=logits.device)))
-    text.tokens.append(token)
-    return token
+def _next(text: WrittenText, logits: Logits) -> int:
+    return int(text.choose(logits, torch.tensor([text.tokens], device=logits.device)))
