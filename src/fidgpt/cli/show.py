@@ -10,9 +10,12 @@ from fidgpt.cli.app import print_graph
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
+from fidgpt.compose.directives import split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, outlines
 from fidgpt.graph.difference.comparison import since
+from fidgpt.graph.docs import description
 from fidgpt.graph.errors import raise_all
+from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.secrets import redacted
 from fidgpt.runs import tuning
 from fidgpt.runs.building import build_trainer, constraints_of
@@ -158,7 +161,9 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         parts = "replicas and shards on" if count < machine.world_size else "devices of"
         too_small = f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}"
         warn([f"this would not run: {too_small}: choose {count} or more."])
-    return summary_text(summary_of(trainer, machine), color=color)
+    kind, rest = split_directive(reproduction.base_of(composition))
+    function = composition.catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
+    return summary_text(summary_of(trainer, machine), recipe=description(function), color=color)
 
 
 def _difference(composition: Composition) -> str:
