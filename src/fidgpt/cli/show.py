@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 
 from fidgpt import graph
 from fidgpt.cli.app import print_graph
+from fidgpt.cli.colors import has_color
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
@@ -22,6 +23,8 @@ from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import device
 from fidgpt.train.estimates.facts import parameter_groups, summary_of
+
+_READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
 
 
 def is_asked() -> bool:
@@ -40,7 +43,7 @@ def show(composition: Composition) -> None:
         rejected = graph.rejections(composition.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
     warn([*reported(composition).warnings, *without_effect(composition)])
-    print_graph("\n".join(_texts(composition)))
+    print_graph("\n".join(_texts(composition)), is_read=FLAGS.print in _READ)
 
 
 def naming_directives(composition: Composition) -> AbstractContextManager[None]:
@@ -92,7 +95,7 @@ def _whys(composition: Composition) -> list[str]:
 def _printed(composition: Composition, form: str) -> str:
     """Return a config in a form; what a form needs is imported only where it is asked for."""
     is_terminal = sys.stdout.isatty()
-    color = is_terminal and "NO_COLOR" not in os.environ
+    color = has_color(sys.stdout)
     match form:
         case "text":
             return graph.outline(composition.resolved, defaults=is_terminal, color=color)

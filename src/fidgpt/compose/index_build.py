@@ -140,7 +140,9 @@ def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:
         if one.kind not in fiddle.VARIADIC
     ]
     text = f"({', '.join(arguments)})" if arguments else ""
-    return {"arguments": text, "doc": doc_of(function).summary}
+    module = sys.modules.get(function.__module__)
+    group = first_sentence((module and module.__doc__) or function.__module__)
+    return {"arguments": text, "doc": doc_of(function).summary, "group": group}
 
 
 def _roots(named: Sequence[Any], file: str) -> list[str]:
