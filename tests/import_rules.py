@@ -53,7 +53,7 @@ LAZY = {
     "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},
-    "train": {"fsspec", "lm_eval"},
+    "train": {"fsspec", "lm_eval", "yaml"},
 }
 
 # Without a public form; torch's manual teaches the last.
