@@ -164,7 +164,8 @@ def _scored(model: Any, tokenizer: Any, text: str, context: int) -> str:
     scored = score(model, ids, context=context)
     num_bytes = len(text.encode())
     each = zip(scored.log_probabilities.tolist(), ids[1:], strict=True)
-    lines = [f"{nats:9.4f}  {tokenizer.decode([token])!r}\n" for nats, token in each]
+    values = tokenizer.token_values()
+    lines = [f"{nats:9.4f}  {values[token].decode(errors='replace')!r}\n" for nats, token in each]
     return "".join(lines) + (
         f"{len(ids) - 1} tokens, {num_bytes} bytes: perplexity {scored.perplexity:.4g}, "
         f"{scored.nats / (len(ids) - 1):.4f} nats per token, "

@@ -337,7 +337,7 @@ def continuations(
     Raises:
       ValueError: as in `write`; or a string in `stop` is empty.
     """
-    texts = [_Text(tokenizer, stop) for _ in prompts]
+    texts = [_Text(tokenizer, stop, is_empty=not prompt) for prompt in prompts]
     begins = [document_begin(tokenizer, p) if isinstance(p, str) else p for p in prompts]
     steps = write(
         model,
@@ -362,9 +362,9 @@ def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
 class _Text:
     """The tokens of one row as text, up to the end of the document or a string."""
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str], *, is_empty: bool) -> None:
         self._end_of_text = tokenizer.end_of_text
-        self._decoder = StreamDecoder(tokenizer)
+        self._decoder = StreamDecoder(tokenizer, begins_text=is_empty)
         self._until = UntilString(stop)
         self._ready = ""
 
