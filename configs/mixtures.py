@@ -21,6 +21,7 @@ from fidgpt.configs.deepseek import (
 )
 from fidgpt.configs.hub import (
     EXPERTS,
+    MIXTURE,
     QK_NORMS,
     ROTARY,
     SETTINGS,
@@ -79,7 +80,7 @@ QWEN2_MOE = Family(
     config=qwen2_moe,
     settings={
         **qwen2.HUB.settings,
-        **qwen3_moe.MIXTURE,
+        **MIXTURE,
         "shared_ffn_dim": "shared_expert_intermediate_size",
     },
     tensors={

@@ -95,7 +95,9 @@ def encode_marked(
     """
     tokens = tokenizer.encode_batch([text])[0]
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    utf8_sizes = np.ones(len(codes), dtype=np.int64) + sum((codes > last).astype(np.int64) for last in (0x7F, 0x7FF, 0xFFFF))
+    utf8_sizes = np.ones(len(codes), dtype=np.int64) + sum(
+        (codes > last).astype(np.int64) for last in (0x7F, 0x7FF, 0xFFFF)
+    )
     edges = _sums(_token_sizes(tokenizer)[tokens])
     before = int(edges[-1] - utf8_sizes.sum())  # bytes in front of the text
     if before not in (0, len(tokenizer.prefix)):
