@@ -54,6 +54,8 @@ class Tokenizer(abc.ABC):
       end_of_text: id of the end-of-text token, which follows every document.
       chat: how conversations become text; None if the tokenizer does not say.
       prefix: what is in front of a text before it is encoded, and is no part of it.
+      puts_begin: whether a prompt begins with the token in front of documents; where it does not,
+        documents are trained that way alone.
 
     Args:
       values: the bytes of each token; none for special tokens.
@@ -62,6 +64,7 @@ class Tokenizer(abc.ABC):
     end_of_text: int
     chat: "ChatSettings | None" = None
     prefix: str = ""
+    puts_begin: bool = True
 
     def __init__(self, values: list[bytes]) -> None:
         self._values = values
@@ -244,6 +247,9 @@ class ByteLevelTokenizer(Tokenizer):
         self._spelling = spelling(backend) if has_space_letter(backend) else None
         if self._spelling is not None:
             disable_special_tokens(self._spelling)
+        # One that transformers wrote does as its settings say, or its post-processor.
+        says = self._settings.get("add_bos_token", "tokenizer_class" not in self._settings)
+        self.puts_begin = bool(says) or backend.encode("").ids[:1] == [self.begin_of_text]
         if has_space_letter(backend):
             begin = b"".join(self._values[token] for token in self.encode("a"))
             self.prefix = begin.decode(errors="replace").removesuffix("a")
@@ -263,7 +269,7 @@ class ByteLevelTokenizer(Tokenizer):
         if begin is None or begin == self.end_of_text:
             is_said = {"bos_token", "eos_token"} & self._settings.keys()
             return self.end_of_text if begin is not None or not is_said else None
-        return begin if self._settings.get("add_bos_token") or added[:1] == [begin] else None
+        return begin if self._settings.get("add_bos_token", added[:1] == [begin]) else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
         return [np.frombuffer(self._encode(text), np.uint32) for text in texts]

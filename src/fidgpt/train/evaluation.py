@@ -393,7 +393,7 @@ def prompt_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
 
     An empty prompt is the beginning of a document.
     """
-    begins = tokenizer.begin_of_text is not None or not text
+    begins = (tokenizer.begin_of_text is not None and tokenizer.puts_begin) or not text
     return document_begin(tokenizer, text) if begins else tokenizer.encode(text)
 
 
