@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from fidgpt.cli.trained import load_trained, to_write
+from fidgpt.cli.trained import GENERATION, generation_ends, load_trained, to_write
 from fidgpt.data import DataError
 from fidgpt.data.chat_templates import ChatTemplate
 from fidgpt.data.messages import messages_in, require_order
 from fidgpt.files import read_json
 from fidgpt.model.generation import ContinuousBatch, Sampling, WrittenText, prepare_to_write
-from fidgpt.train import StreamedText, document_begin
+from fidgpt.train import StreamedText, prompt_tokens
 
-_GENERATION = "generation_config.json"  # beside the weights of a model of the hub
 # Defaults of `fidgpt.sample`, where a model has none of its own.
 _DEFAULTS = {"temperature": 0.6, "top_k": 50}
 _SETTINGS = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
@@ -79,13 +78,12 @@ class Assistant:
         prepare_to_write(model)
         self.context = trainer.seq_len
         self._batch = ContinuousBatch(model, context=self.context)
-        given: Any = read_json(path / _GENERATION)
+        given: Any = read_json(path / GENERATION)
         kept = {name: given[name] for name in _SETTINGS if given.get(name) is not None}
         kept |= {"temperature": 0.0} if kept and given.get("do_sample") is False else {}
         chosen = {name: value for name, value in settings.items() if value is not None}
         self.settings = (kept or _DEFAULTS) | chosen
-        ends = given.get("eos_token_id")
-        self._ends = {*ends} if isinstance(ends, list) else {ends} - {None}
+        self._ends = generation_ends(path)
         self._template = None if self._tokenizer.chat is None else ChatTemplate(self._tokenizer)
         if self._template is not None:
             self._ends |= self._template.ends_of_turn()
@@ -113,7 +111,7 @@ class Assistant:
 
     def text(self, text: str) -> list[int]:
         """Return the tokens of the beginning of a document."""
-        return document_begin(self._tokenizer, text)
+        return prompt_tokens(self._tokenizer, text)
 
     def answer(
         self,

@@ -35,11 +35,17 @@ def main(arguments: list[str]) -> None:
 
     from fidgpt.graph import ConfigError
     from fidgpt.interop import save_hf
+    from fidgpt.interop.hugging_face.files import is_hub_directory
 
     if len(arguments) != 2:
         raise ConfigError("name a run and a directory: python -m fidgpt.export runs/NAME DIRECTORY")
     path, directory = map(Path, arguments)
     trainer, tokenizer = load_trained(path)
+    origin = getattr(trainer.weights, "keywords", {}).get("directory")
+    if is_hub_directory(path):  # whose weights have lost nothing
+        origin = path
+        for parameter in trainer.model.parameters():
+            parameter.data = parameter.data.to(trainer.precision.dtype)
     with writing(directory):
         try:
             architecture = save_hf(
@@ -49,6 +55,7 @@ def main(arguments: list[str]) -> None:
                 tokenizer=tokenizer,
                 max_shard_size=int(FLAGS.shard_gb * 1e9),
                 model_type=FLAGS.model_type,
+                source=origin if origin and is_hub_directory(Path(origin)) else None,
             )
         except SafetensorError as error:
             raise OSError(str(error)) from error

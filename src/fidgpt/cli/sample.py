@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained, one_directory, to_write
+from fidgpt.cli.trained import generation_ends, load_trained, one_directory, to_write
 
 FLAGS = flags.FLAGS
 
@@ -73,7 +73,7 @@ def main(arguments: list[str]) -> None:
             if FLAGS.score:
                 pieces = (_scored(model, tokenizer, text, context) for text in FLAGS.score)
             else:
-                pieces = _written(model, tokenizer, context, draft)
+                pieces = _written(model, tokenizer, context, draft, generation_ends(path))
             for piece in pieces:
                 print(piece, end="", flush=True)
         except ValueError as error:
@@ -110,7 +110,7 @@ def _named(tokenizer: Any) -> str:
     return f"a {type(tokenizer).__name__} of {tokenizer.vocab_size:,} tokens"
 
 
-def _written(model: Any, tokenizer: Any, context: int, draft: Any) -> Iterator[str]:
+def _written(model: Any, tokenizer: Any, context: int, draft: Any, ends: set[int]) -> Iterator[str]:
     """Yield the first text as it is written, then the others, which are written beside it."""
     from fidgpt import train
     from fidgpt.model.generation import Sampling
@@ -134,6 +134,7 @@ def _written(model: Any, tokenizer: Any, context: int, draft: Any) -> Iterator[s
         num_tokens=FLAGS.num_tokens,
         choose=choose,
         stop=FLAGS.stop,
+        ends=ends,
         draft=draft,
     ):
         yield piece
@@ -152,7 +153,8 @@ def _scored(model: Any, tokenizer: Any, text: str, context: int) -> str:
     scored = score(model, ids, context=context)
     num_bytes = len(text.encode())
     each = zip(scored.log_probabilities.tolist(), ids[1:], strict=True)
-    lines = [f"{nats:9.4f}  {tokenizer.decode([token])!r}\n" for nats, token in each]
+    values = tokenizer.token_values()
+    lines = [f"{nats:9.4f}  {values[token].decode(errors='replace')!r}\n" for nats, token in each]
     return "".join(lines) + (
         f"{len(ids) - 1} tokens, {num_bytes} bytes: perplexity {scored.perplexity:.4g}, "
         f"{scored.nats / (len(ids) - 1):.4f} nats per token, "

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from fidgpt.cli.app import FLAGS
+from fidgpt.files import read_json
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
     from fidgpt.model import LanguageModel
     from fidgpt.train import Trainer
 
+GENERATION = "generation_config.json"  # beside the weights of a model of the hub
 
 flags.DEFINE_integer("step", None, "Use this checkpoint rather than the newest.")
 flags.DEFINE_boolean("averaged", False, "Use the run's averaged weights, not its last weights.")
@@ -116,6 +118,12 @@ def to_write(trainer: "Trainer", *, float32: bool = False) -> "LanguageModel":
     # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
     is_narrow = trainer.precision.dtype.itemsize < 4
     return (native_precision() if is_narrow else trainer.precision).replica(trainer.model)
+
+
+def generation_ends(path: Path) -> set[int]:
+    """Return the tokens that end a text by the generation_config.json of a model of the hub."""
+    given = read_json(path / GENERATION).get("eos_token_id")
+    return {*given} if isinstance(given, list) else {given} - {None}
 
 
 def _restore(

@@ -29,6 +29,7 @@ __all__ = [
     "Validation",
     "continuations",
     "document_begin",
+    "prompt_tokens",
 ]
 
 
@@ -343,6 +344,7 @@ def continuations(
     num_tokens: int,
     choose: Choice,
     stop: Sequence[str] = (),
+    ends: Iterable[int] = (),
     draft: Draft | None = None,
 ) -> Iterator[list[str]]:
     """Yield the texts that follow prompts, piece by piece, one piece of each at a time.
@@ -355,13 +357,14 @@ def continuations(
       num_tokens: the most tokens to write after each prompt.
       choose: chooses the next tokens.
       stop: each of these strings ends a text and is not shown, as the end of the document does.
+      ends: tokens that end a text besides the end of text.
       draft: a smaller model that proposes tokens.
 
     Raises:
       ValueError: as in `write`; or a string in `stop` is empty.
     """
-    texts = [StreamedText(tokenizer, stop) for _ in prompts]
-    begins = [document_begin(tokenizer, p) if isinstance(p, str) else p for p in prompts]
+    texts = [StreamedText(tokenizer, stop, ends=ends, begins_text=not prompt) for prompt in prompts]
+    begins = [prompt_tokens(tokenizer, p) if isinstance(p, str) else p for p in prompts]
     steps = write(
         model,
         begins,
@@ -377,9 +380,21 @@ def continuations(
 
 
 def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a document that begins with `text`, after the end of another one."""
+    """Return the tokens of a document that begins with `text`, behind one that tells that it does.
+
+    That is the end of another document where the tokenizer puts nothing in front of texts.
+    """
     begin = tokenizer.begin_of_text
     return [tokenizer.end_of_text if begin is None else begin, *tokenizer.encode(text)]
+
+
+def prompt_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the tokens of a prompt, with nothing in front where the tokenizer puts nothing.
+
+    An empty prompt is the beginning of a document.
+    """
+    begins = (tokenizer.begin_of_text is not None and tokenizer.puts_begin) or not text
+    return document_begin(tokenizer, text) if begins else tokenizer.encode(text)
 
 
 class StreamedText:
@@ -389,13 +404,19 @@ class StreamedText:
       tokenizer: of the tokens.
       stop: strings that end the text and are not shown.
       ends: tokens that end it besides the end of text.
+      begins_text: whether nothing is in front of it.
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, stop: Sequence[str], *, ends: Iterable[int] = ()
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        *,
+        ends: Iterable[int] = (),
+        begins_text: bool = False,
     ) -> None:
         self._ends = {tokenizer.end_of_text, *ends}
-        self._decoder = StreamDecoder(tokenizer)
+        self._decoder = StreamDecoder(tokenizer, begins_text=begins_text)
         self._until = UntilString(stop)
         self._ready = ""
 

@@ -19,7 +19,13 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.device import derive_seed
-from fidgpt.train.evaluation import Periodic, continuations, document_begin, evaluating
+from fidgpt.train.evaluation import (
+    Periodic,
+    continuations,
+    document_begin,
+    evaluating,
+    prompt_tokens,
+)
 from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.scores.answering import Exam, Examinee, gathered
 from fidgpt.train.scores.suites import CORE, Scores, is_own, own_exams, scores_of, with_core
@@ -180,7 +186,7 @@ class Answers:
 
         A long context is cut on the left to leave room for the text, up to a half of the model's.
         """
-        begins = [document_begin(self.reader, request.args[0]) for request in requests]
+        begins = [prompt_tokens(self.reader, request.args[0]) for request in requests]
         settings = [_generation(request.args[1]) for request in requests]
         rank, size = self.parallel.data_rank, self.parallel.data_size
         if self.parallel.places.passes_together:  # of which the number is not known before
@@ -212,8 +218,10 @@ class Answers:
         """
         kept = context.rstrip()
         continuation = context[len(kept) :] + continuation
-        before = document_begin(self.reader, kept)
-        whole = document_begin(self.reader, kept + continuation)
+        if not kept:
+            return document_begin(self.reader, ""), self.reader.encode(continuation)
+        before = prompt_tokens(self.reader, kept)
+        whole = prompt_tokens(self.reader, kept + continuation)
         if len(whole) <= len(before):  # the tokenizer joined all that follows to the context
             return before, self.reader.encode(continuation)
         return whole[: len(before)], whole[len(before) :]
