@@ -61,6 +61,8 @@ import fidgpt.model.moe.experts
 import fidgpt.model.moe.layer
 import fidgpt.model.norm
 import fidgpt.model.positions
+import fidgpt.model.recurrent.delta
+import fidgpt.model.recurrent.recurrence
 import fidgpt.model.rope_scaling
 import fidgpt.model.transformer
 import fidgpt.optim.schedules
@@ -108,7 +110,7 @@ class AcrossHeadsArgFactory(fiddle.ArgFactory[fidgpt.model.norm.AcrossHeads], Ge
     norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
     ...
 
-class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], Generic[_0, _1, _2, _3, _4, _5, _6]):
+class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], Generic[_0, _1, _2, _3, _4, _5, _6, _7]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
@@ -123,6 +125,7 @@ class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], G
     value_embedding: Value[typing.Any, fidgpt.model.attention.TokenVectors | None]
     scores: Value[_3, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
     sinks: Value[_6, fidgpt.model.attention.SinkFactory | None]
+    output_gate: Value[_7, fidgpt.model.attention.GateFactory | None]
     mask: Value[typing.Any, fidgpt.model.masks.Mask]
     kernel: Value[typing.Any, fidgpt.model.kernels.Kernel]
     linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
@@ -234,6 +237,22 @@ class GELUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GELU], Generic[_0, _1]):
     out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
+class GatedDeltaNetArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.delta.GatedDeltaNet], Generic[_0, _1, _2]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    num_key_heads: Value[builtins.int, builtins.int | None]
+    value_head_dim: Value[builtins.int, builtins.int | None]
+    filter_size: Value[builtins.int, builtins.int]
+    norm: Value[_0, fidgpt.model.norm.NormFactory]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    init: Value[_1, fidgpt.model.init.Init]
+    out_init: Value[_2, fidgpt.model.init.Init | None]
+    ...
+
 class GatedExpertsArgFactory(fiddle.ArgFactory[fidgpt.model.moe.experts.GatedExperts], Generic[_0, _1, _2]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -245,6 +264,14 @@ class GatedExpertsArgFactory(fiddle.ArgFactory[fidgpt.model.moe.experts.GatedExp
     bias: Value[builtins.bool, builtins.bool]
     init: Value[_0, fidgpt.model.init.Init]
     out_init: Value[_1, fidgpt.model.init.Init | None]
+    ...
+
+class GatedSharedArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.GatedShared], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    mlp: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    init: Value[typing.Any, fidgpt.model.init.Init]
     ...
 
 class GeGLUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GeGLU], Generic[_0, _1]):
@@ -399,6 +426,17 @@ class OffsetRMSNormConfig(fiddle.Config[fidgpt.model.norm.OffsetRMSNorm]):
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
     eps: Value[builtins.float, builtins.float]
+    ...
+
+class OutputGatePartial(fiddle.Partial[fidgpt.model.attention.OutputGate]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    init: Value[typing.Any, fidgpt.model.init.Init]
     ...
 
 class ParallelBlockPartial(fiddle.Partial[fidgpt.model.blocks.ParallelBlock], Generic[_0, _1, _2, _3]):
@@ -715,7 +753,7 @@ _EmbeddingConfig1 = EmbeddingConfig[_token_tableConfig1, builtins.float, typing.
 _RMSNormArgFactory1 = RMSNormArgFactory[builtins.int]
 _RoPEConfig1 = RoPEConfig[typing.Any, builtins.int]
 _DepthScaledConfig1 = DepthScaledConfig[NormalConfig]
-_AttentionArgFactory1 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory1 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _SwiGLUArgFactory1 = SwiGLUArgFactory[NormalConfig, _DepthScaledConfig1]
 _BlockPartial1 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items1 = Items[_BlockPartial1]
@@ -768,32 +806,32 @@ _TransformerConfig6 = TransformerConfig[_EmbeddingConfig1, _Items9, LayerNormCon
 _TrainerConfig7 = TrainerConfig[_TransformerConfig6, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _EmbeddingConfig2 = EmbeddingConfig[_token_tableConfig1, root_of_widthConfig, typing.Any]
 _Items10 = Items[SoftcapConfig]
-_AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any, typing.Any]
 _GeGLUArgFactory1 = GeGLUArgFactory[NormalConfig, _DepthScaledConfig1]
 _SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
 _Items11 = Items[_SandwichBlockPartial1]
 _TransformerConfig7 = TransformerConfig[_EmbeddingConfig2, _Items11, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any]
+_AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any, typing.Any]
 _SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
 _Items12 = Items[_SandwichBlockPartial2]
 _TransformerConfig8 = TransformerConfig[_EmbeddingConfig2, _Items12, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _LearnedPositionsConfig1 = LearnedPositionsConfig[NormalConfig]
 _EmbeddingConfig3 = EmbeddingConfig[_token_tableConfig1, builtins.float, _LearnedPositionsConfig1]
-_AttentionArgFactory4 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory4 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _GELUArgFactory1 = GELUArgFactory[NormalConfig, _DepthScaledConfig1]
 _BlockPartial5 = BlockPartial[LayerNormArgFactory, _AttentionArgFactory4, LayerNormArgFactory, _GELUArgFactory1]
 _Items13 = Items[_BlockPartial5]
 _TransformerConfig9 = TransformerConfig[_EmbeddingConfig3, _Items13, LayerNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig10 = TrainerConfig[_TransformerConfig9, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _RoPEConfig3 = RoPEConfig[typing.Any, rotary_dim_ofConfig]
-_AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _ParallelBlockPartial4 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _GELUArgFactory1, LayerNormArgFactory]
 _Items14 = Items[_ParallelBlockPartial4]
 _TransformerConfig10 = TransformerConfig[_EmbeddingConfig1, _Items14, LayerNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig11 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_AttentionArgFactory6 = AttentionArgFactory[_RoPEConfig2, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, attention_sinksPartial]
+_AttentionArgFactory6 = AttentionArgFactory[_RoPEConfig2, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, attention_sinksPartial, typing.Any]
 _GatedExpertsArgFactory2 = GatedExpertsArgFactory[NormalConfig, _DepthScaledConfig1, ClampedSwiGLUConfig]
 _MoEArgFactory3 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory2, typing.Any, _Items2]
 _BlockPartial6 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory6, _RMSNormArgFactory1, _MoEArgFactory3]
@@ -801,7 +839,7 @@ _Items15 = Items[_BlockPartial6]
 _TransformerConfig11 = TransformerConfig[_EmbeddingConfig1, _Items15, RMSNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig12 = TrainerConfig[_TransformerConfig11, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 _RoPEConfig4 = RoPEConfig[Llama3ScalingConfig, builtins.int]
-_AttentionArgFactory7 = AttentionArgFactory[_RoPEConfig4, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory7 = AttentionArgFactory[_RoPEConfig4, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _BlockPartial7 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory7, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items16 = Items[_BlockPartial7]
 _TransformerConfig12 = TransformerConfig[_EmbeddingConfig1, _Items16, RMSNormConfig, _UnembeddingConfig1, typing.Any]
@@ -814,7 +852,7 @@ _TrainerConfig14 = TrainerConfig[_TransformerConfig13, _TokenStreamConfig1, adam
 _AcrossHeadsArgFactory1 = AcrossHeadsArgFactory[_RMSNormArgFactory1]
 _RMSNormArgFactory2 = RMSNormArgFactory[width_of_headsConfig]
 _AcrossHeadsArgFactory2 = AcrossHeadsArgFactory[_RMSNormArgFactory2]
-_AttentionArgFactory8 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _AcrossHeadsArgFactory1, _AcrossHeadsArgFactory2, typing.Any]
+_AttentionArgFactory8 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _AcrossHeadsArgFactory1, _AcrossHeadsArgFactory2, typing.Any, typing.Any]
 _PostNormBlockPartial1 = PostNormBlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items18 = Items[_PostNormBlockPartial1]
 _TransformerConfig14 = TransformerConfig[_EmbeddingConfig1, _Items18, RMSNormConfig, _UnembeddingConfig1, typing.Any]
@@ -827,7 +865,7 @@ _ParallelBlockPartial5 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArg
 _Items20 = Items[_ParallelBlockPartial5]
 _TransformerConfig16 = TransformerConfig[_EmbeddingConfig1, _Items20, LayerNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig17 = TrainerConfig[_TransformerConfig16, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_AttentionArgFactory9 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _RMSNormArgFactory1, _RMSNormArgFactory1, typing.Any]
+_AttentionArgFactory9 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _RMSNormArgFactory1, _RMSNormArgFactory1, typing.Any, typing.Any]
 _BlockPartial10 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items21 = Items[_BlockPartial10]
 _TransformerConfig17 = TransformerConfig[_EmbeddingConfig1, _Items21, RMSNormConfig, _UnembeddingConfig1, typing.Any]
@@ -836,13 +874,19 @@ _BlockPartial11 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSN
 _Items22 = Items[_BlockPartial11]
 _TransformerConfig18 = TransformerConfig[_EmbeddingConfig1, _Items22, RMSNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig19 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_BlockPartial12 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory4, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_GatedSharedArgFactory1 = GatedSharedArgFactory[_SwiGLUArgFactory1]
+_MoEArgFactory5 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, _GatedSharedArgFactory1, _Items2]
+_BlockPartial12 = BlockPartial[OffsetRMSNormArgFactory, typing.Any, OffsetRMSNormArgFactory, _MoEArgFactory5]
 _Items23 = Items[_BlockPartial12]
-_TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items23, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items23, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig20 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_BlockPartial13 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory4, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items24 = Items[_BlockPartial13]
+_TransformerConfig20 = TransformerConfig[_EmbeddingConfig1, _Items24, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig21 = TrainerConfig[_TransformerConfig20, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
 
 'Named configs: each function returns the whole graph of a run.'
-__all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
+__all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'qwen3_next_80b_a3b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
 def base() -> _TrainerConfig1: ...
 def command_r() -> _TrainerConfig2: ...
 def command_r_08_2024() -> _TrainerConfig2: ...
@@ -917,10 +961,11 @@ def qwen3_14b() -> _TrainerConfig18: ...
 def qwen3_30b_a3b() -> _TrainerConfig19: ...
 def qwen3_32b() -> _TrainerConfig18: ...
 def qwen3_235b_a22b() -> _TrainerConfig19: ...
+def qwen3_next_80b_a3b() -> _TrainerConfig20: ...
 def smollm2_1_7b() -> _TrainerConfig1: ...
 def smollm2_135m() -> _TrainerConfig1: ...
 def smollm2_360m() -> _TrainerConfig1: ...
-def smollm3_3b() -> _TrainerConfig20: ...
+def smollm3_3b() -> _TrainerConfig21: ...
 def smollm_1_7b() -> _TrainerConfig1: ...
 def smollm_135m() -> _TrainerConfig1: ...
 def smollm_360m() -> _TrainerConfig1: ...
