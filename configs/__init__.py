@@ -22,6 +22,9 @@ from fidgpt.configs.gpt_neox import (
 )
 from fidgpt.configs.gpt_oss import gpt_oss_20b, gpt_oss_120b
 from fidgpt.configs.granite import granite3_2b, granite3_8b
+from fidgpt.configs.granite4 import granite4_h_micro, granite4_h_small, granite4_h_tiny
+from fidgpt.configs.kimi_linear import kimi_linear_48b_a3b
+from fidgpt.configs.lfm2 import lfm2_1_2b, lfm2_350m, lfm2_700m
 from fidgpt.configs.llama import (
     llama2_7b,
     llama2_13b,
@@ -34,6 +37,7 @@ from fidgpt.configs.llama import (
     llama3_8b,
     llama3_70b,
 )
+from fidgpt.configs.minimax import minimax_01
 from fidgpt.configs.mistral import mistral_7b, mistral_7b_v0_3, mistral_nemo_12b, mistral_small_24b
 from fidgpt.configs.mixtral import mixtral_8x7b, mixtral_8x22b
 from fidgpt.configs.olmo2 import olmo2_1b, olmo2_7b, olmo2_13b, olmo2_32b
@@ -50,6 +54,7 @@ from fidgpt.configs.qwen2 import (
 )
 from fidgpt.configs.qwen3 import qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b, qwen3_32b
 from fidgpt.configs.qwen3_moe import qwen3_30b_a3b, qwen3_235b_a22b
+from fidgpt.configs.qwen3_next import qwen3_next_80b_a3b
 from fidgpt.configs.recipes import RECIPES, with_recipe
 from fidgpt.configs.small import base, debug
 from fidgpt.configs.smollm import (
@@ -88,6 +93,13 @@ __all__ = [
     "gpt_oss_120b",
     "granite3_2b",
     "granite3_8b",
+    "granite4_h_micro",
+    "granite4_h_small",
+    "granite4_h_tiny",
+    "kimi_linear_48b_a3b",
+    "lfm2_1_2b",
+    "lfm2_350m",
+    "lfm2_700m",
     "llama2_7b",
     "llama2_13b",
     "llama2_70b",
@@ -98,6 +110,7 @@ __all__ = [
     "llama3_2_3b",
     "llama3_8b",
     "llama3_70b",
+    "minimax_01",
     "mistral_7b",
     "mistral_7b_v0_3",
     "mistral_nemo_12b",
@@ -137,6 +150,7 @@ __all__ = [
     "qwen3_30b_a3b",
     "qwen3_32b",
     "qwen3_235b_a22b",
+    "qwen3_next_80b_a3b",
     "smollm2_1_7b",
     "smollm2_135m",
     "smollm2_360m",

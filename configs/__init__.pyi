@@ -61,6 +61,11 @@ import fidgpt.model.moe.experts
 import fidgpt.model.moe.layer
 import fidgpt.model.norm
 import fidgpt.model.positions
+import fidgpt.model.recurrent.convolution
+import fidgpt.model.recurrent.delta
+import fidgpt.model.recurrent.lightning
+import fidgpt.model.recurrent.mamba
+import fidgpt.model.recurrent.recurrence
 import fidgpt.model.rope_scaling
 import fidgpt.model.transformer
 import fidgpt.optim.schedules
@@ -109,7 +114,7 @@ class AcrossHeadsArgFactory(fiddle.ArgFactory[fidgpt.model.norm.AcrossHeads], Ge
     norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
     ...
 
-class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], Generic[_0, _1, _2, _3, _4, _5, _6]):
+class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], Generic[_0, _1, _2, _3, _4, _5, _6, _7]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
@@ -124,6 +129,7 @@ class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], G
     value_embedding: Value[typing.Any, fidgpt.model.attention.TokenVectors | None]
     scores: Value[_3, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
     sinks: Value[_6, fidgpt.model.attention.SinkFactory | None]
+    output_gate: Value[_7, fidgpt.model.attention.GateFactory | None]
     mask: Value[typing.Any, fidgpt.model.masks.Mask]
     kernel: Value[typing.Any, fidgpt.model.kernels.Kernel]
     linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
@@ -240,6 +246,22 @@ class GELUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GELU], Generic[_0, _1]):
     out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
+class GatedDeltaNetArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.delta.GatedDeltaNet], Generic[_0, _1, _2]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    num_key_heads: Value[builtins.int, builtins.int | None]
+    value_head_dim: Value[builtins.int, builtins.int | None]
+    filter_size: Value[builtins.int, builtins.int]
+    norm: Value[_0, fidgpt.model.norm.NormFactory]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    init: Value[_1, fidgpt.model.init.Init]
+    out_init: Value[_2, fidgpt.model.init.Init | None]
+    ...
+
 class GatedExpertsArgFactory(fiddle.ArgFactory[fidgpt.model.moe.experts.GatedExperts], Generic[_0, _1, _2]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -251,6 +273,14 @@ class GatedExpertsArgFactory(fiddle.ArgFactory[fidgpt.model.moe.experts.GatedExp
     bias: Value[builtins.bool, builtins.bool]
     init: Value[_0, fidgpt.model.init.Init]
     out_init: Value[_1, fidgpt.model.init.Init | None]
+    ...
+
+class GatedSharedArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.GatedShared], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    mlp: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    init: Value[typing.Any, fidgpt.model.init.Init]
     ...
 
 class GeGLUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GeGLU], Generic[_0, _1]):
@@ -285,6 +315,20 @@ class HeldOutConfig(fiddle.Config[fidgpt.data.streams.HeldOut], Generic[_0]):
 class JSONLinesConfig(fiddle.Config[fidgpt.train.trackers.trackers.JSONLines]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    ...
+
+class KimiDeltaNetArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.delta.KimiDeltaNet], Generic[_0, _1, _2]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    filter_size: Value[builtins.int, builtins.int]
+    norm: Value[_0, fidgpt.model.norm.NormFactory]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    init: Value[_1, fidgpt.model.init.Init]
+    out_init: Value[_2, fidgpt.model.init.Init | None]
     ...
 
 class LatentAttentionArgFactory(fiddle.ArgFactory[fidgpt.model.mla.LatentAttention], Generic[_0, _1, _2, _3]):
@@ -343,6 +387,20 @@ class LearnedPositionsConfig(fiddle.Config[fidgpt.model.positions.LearnedPositio
     init: Value[_0, fidgpt.model.init.Init]
     ...
 
+class LightningAttentionArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.lightning.LightningAttention], Generic[_0, _1, _2]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    rate_scale: Value[builtins.float, builtins.float]
+    norm: Value[_0, fidgpt.model.norm.NormFactory]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    init: Value[_1, fidgpt.model.init.Init]
+    out_init: Value[_2, fidgpt.model.init.Init | None]
+    ...
+
 class LinearDecayConfig(fiddle.Config[fidgpt.optim.schedules.LinearDecay]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -381,6 +439,25 @@ class MLPArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.MLP], Generic[_0, _1]):
     out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
+class Mamba2ArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.mamba.Mamba2], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    num_groups: Value[builtins.int, builtins.int]
+    state_dim: Value[builtins.int, builtins.int]
+    filter_size: Value[builtins.int, builtins.int]
+    min_timestep: Value[builtins.float, builtins.float]
+    eps: Value[builtins.float, builtins.float]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    filter_bias: Value[builtins.bool, builtins.bool]
+    init: Value[_0, fidgpt.model.init.Init]
+    out_init: Value[_1, fidgpt.model.init.Init | None]
+    ...
+
 class MoEArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.MoE], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -398,6 +475,19 @@ class NormalConfig(fiddle.Config[fidgpt.model.init.Normal]):
     std: Value[builtins.float, builtins.float]
     ...
 
+class NormalizedResidualBlockPartial(fiddle.Partial[fidgpt.model.blocks.NormalizedResidualBlock], Generic[_0, _1, _2, _3]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    attention: Value[_1, fidgpt.model.blocks.Mixer]
+    mlp_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
+    mlp: Value[_3, fidgpt.model.blocks.TokenwiseModule]
+    dropout: Value[builtins.float, builtins.float]
+    branch_scale: Value[builtins.float, builtins.float]
+    attention_residual: Value[builtins.float, builtins.float]
+    mlp_residual: Value[builtins.float, builtins.float]
+    ...
+
 class OffsetRMSNormArgFactory(fiddle.ArgFactory[fidgpt.model.norm.OffsetRMSNorm]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -410,6 +500,17 @@ class OffsetRMSNormConfig(fiddle.Config[fidgpt.model.norm.OffsetRMSNorm]):
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
     eps: Value[builtins.float, builtins.float]
+    ...
+
+class OutputGatePartial(fiddle.Partial[fidgpt.model.attention.OutputGate]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    init: Value[typing.Any, fidgpt.model.init.Init]
     ...
 
 class ParallelBlockPartial(fiddle.Partial[fidgpt.model.blocks.ParallelBlock], Generic[_0, _1, _2, _3]):
@@ -487,7 +588,7 @@ class RouterZLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.RouterZLoss
 class SamplesConfig(fiddle.Config[fidgpt.train.evaluation.Samples]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    prompts: Value[builtins.list[builtins.str], collections.abc.Sequence[builtins.str | fiddle.Buildable[typing.Any]]]
+    prompts: Value[builtins.list[builtins.str], collections.abc.Sequence[builtins.str | fiddle.Buildable[typing.Any]] | None]
     num_tokens: Value[builtins.int, builtins.int]
     temperature: Value[builtins.float, builtins.float]
     top_k: Value[builtins.int, builtins.int | None]
@@ -518,6 +619,17 @@ class SequenceBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.S
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     weight: Value[builtins.float, builtins.float]
+    ...
+
+class ShortConvolutionArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.convolution.ShortConvolution], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    filter_size: Value[builtins.int, builtins.int]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    init: Value[_0, fidgpt.model.init.Init]
+    out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
 class SigmoidRouterArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.SigmoidRouter], Generic[_0, _1, _2]):
@@ -756,7 +868,7 @@ _EmbeddingConfig1 = EmbeddingConfig[_token_tableConfig1, builtins.float, typing.
 _RMSNormArgFactory1 = RMSNormArgFactory[builtins.int]
 _RoPEConfig1 = RoPEConfig[typing.Any, builtins.int]
 _DepthScaledConfig1 = DepthScaledConfig[NormalConfig]
-_AttentionArgFactory1 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory1 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _SwiGLUArgFactory1 = SwiGLUArgFactory[NormalConfig, _DepthScaledConfig1]
 _BlockPartial1 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items1 = Items[_BlockPartial1]
@@ -813,32 +925,32 @@ _TransformerConfig6 = TransformerConfig[_EmbeddingConfig1, _Items9, LayerNormCon
 _TrainerConfig7 = TrainerConfig[_TransformerConfig6, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig2, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 _EmbeddingConfig2 = EmbeddingConfig[_token_tableConfig1, root_of_widthConfig, typing.Any]
 _Items10 = Items[SoftcapConfig]
-_AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any, typing.Any]
 _GeGLUArgFactory1 = GeGLUArgFactory[NormalConfig, _DepthScaledConfig1]
 _SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
 _Items11 = Items[_SandwichBlockPartial1]
 _TransformerConfig7 = TransformerConfig[_EmbeddingConfig2, _Items11, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
-_AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any]
+_AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any, typing.Any]
 _SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
 _Items12 = Items[_SandwichBlockPartial2]
 _TransformerConfig8 = TransformerConfig[_EmbeddingConfig2, _Items12, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 _LearnedPositionsConfig1 = LearnedPositionsConfig[NormalConfig]
 _EmbeddingConfig3 = EmbeddingConfig[_token_tableConfig1, builtins.float, _LearnedPositionsConfig1]
-_AttentionArgFactory4 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory4 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _GELUArgFactory1 = GELUArgFactory[NormalConfig, _DepthScaledConfig1]
 _BlockPartial5 = BlockPartial[LayerNormArgFactory, _AttentionArgFactory4, LayerNormArgFactory, _GELUArgFactory1]
 _Items13 = Items[_BlockPartial5]
 _TransformerConfig9 = TransformerConfig[_EmbeddingConfig3, _Items13, LayerNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig10 = TrainerConfig[_TransformerConfig9, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 _RoPEConfig3 = RoPEConfig[typing.Any, rotary_dim_ofConfig]
-_AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _ParallelBlockPartial4 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _GELUArgFactory1, LayerNormArgFactory]
 _Items14 = Items[_ParallelBlockPartial4]
 _TransformerConfig10 = TransformerConfig[_EmbeddingConfig1, _Items14, LayerNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig11 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
-_AttentionArgFactory6 = AttentionArgFactory[_RoPEConfig2, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, attention_sinksPartial]
+_AttentionArgFactory6 = AttentionArgFactory[_RoPEConfig2, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, attention_sinksPartial, typing.Any]
 _GatedExpertsArgFactory2 = GatedExpertsArgFactory[NormalConfig, _DepthScaledConfig1, ClampedSwiGLUConfig]
 _MoEArgFactory3 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory2, typing.Any, _Items2]
 _BlockPartial6 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory6, _RMSNormArgFactory1, _MoEArgFactory3]
@@ -846,52 +958,80 @@ _Items15 = Items[_BlockPartial6]
 _TransformerConfig11 = TransformerConfig[_EmbeddingConfig1, _Items15, RMSNormConfig, _UnembeddingConfig1, typing.Any]
 _TrainerConfig12 = TrainerConfig[_TransformerConfig11, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 _TrainerConfig13 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
-_RoPEConfig4 = RoPEConfig[Llama3ScalingConfig, builtins.int]
-_AttentionArgFactory7 = AttentionArgFactory[_RoPEConfig4, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
-_BlockPartial7 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory7, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_BlockPartial7 = BlockPartial[_RMSNormArgFactory1, typing.Any, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items16 = Items[_BlockPartial7]
 _TransformerConfig12 = TransformerConfig[_EmbeddingConfig1, _Items16, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig14 = TrainerConfig[_TransformerConfig12, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
-_MoEArgFactory4 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, typing.Any, _Items2]
-_BlockPartial8 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory4]
+_TrainerConfig14 = TrainerConfig[_TransformerConfig12, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int]
+_MoEArgFactory4 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, _SwiGLUArgFactory1, _Items2]
+_BlockPartial8 = BlockPartial[_RMSNormArgFactory1, typing.Any, _RMSNormArgFactory1, _MoEArgFactory4]
 _Items17 = Items[_BlockPartial8]
 _TransformerConfig13 = TransformerConfig[_EmbeddingConfig1, _Items17, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig15 = TrainerConfig[_TransformerConfig13, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_TrainerConfig15 = TrainerConfig[_TransformerConfig13, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int]
+_SigmoidRouterArgFactory2 = SigmoidRouterArgFactory[typing.Any, SelectionBiasArgFactory, NormalConfig]
+_MoEArgFactory5 = MoEArgFactory[_SigmoidRouterArgFactory2, _GatedExpertsArgFactory1, _SwiGLUArgFactory1, _Items4]
+_BlockPartial9 = BlockPartial[_RMSNormArgFactory1, typing.Any, _RMSNormArgFactory1, _MoEArgFactory5]
+_Items18 = Items[_BlockPartial9]
+_KimiDeltaNetArgFactory1 = KimiDeltaNetArgFactory[RMSNormPartial, NormalConfig, _DepthScaledConfig1]
+_BlockPartial10 = BlockPartial[_RMSNormArgFactory1, _KimiDeltaNetArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items19 = Items[_BlockPartial10]
+_TransformerConfig14 = TransformerConfig[_EmbeddingConfig1, _Items18, RMSNormConfig, _UnembeddingConfig1, _Items19]
+_TrainerConfig16 = TrainerConfig[_TransformerConfig14, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int]
+_RoPEConfig4 = RoPEConfig[Llama3ScalingConfig, builtins.int]
+_AttentionArgFactory7 = AttentionArgFactory[_RoPEConfig4, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
+_BlockPartial11 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory7, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items20 = Items[_BlockPartial11]
+_TransformerConfig15 = TransformerConfig[_EmbeddingConfig1, _Items20, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig17 = TrainerConfig[_TransformerConfig15, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_MoEArgFactory6 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, typing.Any, _Items2]
+_NormalizedResidualBlockPartial1 = NormalizedResidualBlockPartial[_RMSNormArgFactory1, typing.Any, _RMSNormArgFactory1, _MoEArgFactory6]
+_Items21 = Items[_NormalizedResidualBlockPartial1]
+_TransformerConfig16 = TransformerConfig[_EmbeddingConfig1, _Items21, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig18 = TrainerConfig[_TransformerConfig16, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int]
+_BlockPartial12 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory6]
+_Items22 = Items[_BlockPartial12]
+_TransformerConfig17 = TransformerConfig[_EmbeddingConfig1, _Items22, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig19 = TrainerConfig[_TransformerConfig17, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 _AcrossHeadsArgFactory1 = AcrossHeadsArgFactory[_RMSNormArgFactory1]
 _RMSNormArgFactory2 = RMSNormArgFactory[width_of_headsConfig]
 _AcrossHeadsArgFactory2 = AcrossHeadsArgFactory[_RMSNormArgFactory2]
-_AttentionArgFactory8 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _AcrossHeadsArgFactory1, _AcrossHeadsArgFactory2, typing.Any]
+_AttentionArgFactory8 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _AcrossHeadsArgFactory1, _AcrossHeadsArgFactory2, typing.Any, typing.Any]
 _PostNormBlockPartial1 = PostNormBlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _SwiGLUArgFactory1]
-_Items18 = Items[_PostNormBlockPartial1]
-_TransformerConfig14 = TransformerConfig[_EmbeddingConfig1, _Items18, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig16 = TrainerConfig[_TransformerConfig14, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig2, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
-_BlockPartial9 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _MoEArgFactory4]
-_Items19 = Items[_BlockPartial9]
-_TransformerConfig15 = TransformerConfig[_EmbeddingConfig1, _Items19, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig17 = TrainerConfig[_TransformerConfig15, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_Items23 = Items[_PostNormBlockPartial1]
+_TransformerConfig18 = TransformerConfig[_EmbeddingConfig1, _Items23, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig20 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig2, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_BlockPartial13 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _MoEArgFactory6]
+_Items24 = Items[_BlockPartial13]
+_TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items24, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig21 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 _PhasesConfig2 = PhasesConfig[LinearDecayConfig, fractionConfig]
-_TrainerConfig18 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _PhasesConfig2, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_TrainerConfig22 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _PhasesConfig2, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 _ParallelBlockPartial5 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _MLPArgFactory1, LayerNormArgFactory]
-_Items20 = Items[_ParallelBlockPartial5]
-_TransformerConfig16 = TransformerConfig[_EmbeddingConfig1, _Items20, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig19 = TrainerConfig[_TransformerConfig16, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
-_AttentionArgFactory9 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _RMSNormArgFactory1, _RMSNormArgFactory1, typing.Any]
-_BlockPartial10 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _SwiGLUArgFactory1]
-_Items21 = Items[_BlockPartial10]
-_TransformerConfig17 = TransformerConfig[_EmbeddingConfig1, _Items21, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig20 = TrainerConfig[_TransformerConfig17, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
-_BlockPartial11 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _MoEArgFactory4]
-_Items22 = Items[_BlockPartial11]
-_TransformerConfig18 = TransformerConfig[_EmbeddingConfig1, _Items22, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig21 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
-_BlockPartial12 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory4, _RMSNormArgFactory1, _SwiGLUArgFactory1]
-_Items23 = Items[_BlockPartial12]
-_TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items23, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig22 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _PhasesConfig2, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_Items25 = Items[_ParallelBlockPartial5]
+_TransformerConfig20 = TransformerConfig[_EmbeddingConfig1, _Items25, LayerNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig23 = TrainerConfig[_TransformerConfig20, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_AttentionArgFactory9 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _RMSNormArgFactory1, _RMSNormArgFactory1, typing.Any, typing.Any]
+_BlockPartial14 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items26 = Items[_BlockPartial14]
+_TransformerConfig21 = TransformerConfig[_EmbeddingConfig1, _Items26, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig24 = TrainerConfig[_TransformerConfig21, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_BlockPartial15 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _MoEArgFactory6]
+_Items27 = Items[_BlockPartial15]
+_TransformerConfig22 = TransformerConfig[_EmbeddingConfig1, _Items27, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig25 = TrainerConfig[_TransformerConfig22, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
+_GatedSharedArgFactory1 = GatedSharedArgFactory[_SwiGLUArgFactory1]
+_MoEArgFactory7 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, _GatedSharedArgFactory1, _Items2]
+_BlockPartial16 = BlockPartial[OffsetRMSNormArgFactory, typing.Any, OffsetRMSNormArgFactory, _MoEArgFactory7]
+_Items28 = Items[_BlockPartial16]
+_TransformerConfig23 = TransformerConfig[_EmbeddingConfig1, _Items28, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig26 = TrainerConfig[_TransformerConfig23, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int]
+_BlockPartial17 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory4, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items29 = Items[_BlockPartial17]
+_TransformerConfig24 = TransformerConfig[_EmbeddingConfig1, _Items29, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TrainerConfig27 = TrainerConfig[_TransformerConfig24, _TokenStreamConfig1, adamwPartial, _PhasesConfig2, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 
 'Named configs: each function returns the whole graph of a run.'
 from fidgpt.configs.recipes import RECIPES, with_recipe
-__all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
+__all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'granite4_h_micro', 'granite4_h_small', 'granite4_h_tiny', 'kimi_linear_48b_a3b', 'lfm2_1_2b', 'lfm2_350m', 'lfm2_700m', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'minimax_01', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'qwen3_next_80b_a3b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
 globals().update({name: with_recipe(globals()[name]) for name in RECIPES})
 def base() -> _TrainerConfig1: ...
 def command_r() -> _TrainerConfig2: ...
@@ -918,40 +1058,48 @@ def gpt_oss_20b() -> _TrainerConfig12: ...
 def gpt_oss_120b() -> _TrainerConfig12: ...
 def granite3_2b() -> _TrainerConfig13: ...
 def granite3_8b() -> _TrainerConfig13: ...
+def granite4_h_micro() -> _TrainerConfig14: ...
+def granite4_h_small() -> _TrainerConfig15: ...
+def granite4_h_tiny() -> _TrainerConfig15: ...
+def kimi_linear_48b_a3b() -> _TrainerConfig16: ...
+def lfm2_1_2b() -> _TrainerConfig14: ...
+def lfm2_350m() -> _TrainerConfig14: ...
+def lfm2_700m() -> _TrainerConfig14: ...
 def llama2_7b() -> _TrainerConfig13: ...
 def llama2_13b() -> _TrainerConfig13: ...
 def llama2_70b() -> _TrainerConfig13: ...
-def llama3_1_8b() -> _TrainerConfig14: ...
-def llama3_1_70b() -> _TrainerConfig14: ...
-def llama3_1_405b() -> _TrainerConfig14: ...
-def llama3_2_1b() -> _TrainerConfig14: ...
-def llama3_2_3b() -> _TrainerConfig14: ...
+def llama3_1_8b() -> _TrainerConfig17: ...
+def llama3_1_70b() -> _TrainerConfig17: ...
+def llama3_1_405b() -> _TrainerConfig17: ...
+def llama3_2_1b() -> _TrainerConfig17: ...
+def llama3_2_3b() -> _TrainerConfig17: ...
 def llama3_8b() -> _TrainerConfig13: ...
 def llama3_70b() -> _TrainerConfig13: ...
+def minimax_01() -> _TrainerConfig18: ...
 def mistral_7b() -> _TrainerConfig13: ...
 def mistral_7b_v0_3() -> _TrainerConfig13: ...
 def mistral_nemo_12b() -> _TrainerConfig13: ...
 def mistral_small_24b() -> _TrainerConfig13: ...
-def mixtral_8x7b() -> _TrainerConfig15: ...
-def mixtral_8x22b() -> _TrainerConfig15: ...
-def olmo2_1b() -> _TrainerConfig16: ...
-def olmo2_7b() -> _TrainerConfig16: ...
-def olmo2_13b() -> _TrainerConfig16: ...
-def olmo2_32b() -> _TrainerConfig16: ...
-def olmoe_1b_7b() -> _TrainerConfig17: ...
+def mixtral_8x7b() -> _TrainerConfig19: ...
+def mixtral_8x22b() -> _TrainerConfig19: ...
+def olmo2_1b() -> _TrainerConfig20: ...
+def olmo2_7b() -> _TrainerConfig20: ...
+def olmo2_13b() -> _TrainerConfig20: ...
+def olmo2_32b() -> _TrainerConfig20: ...
+def olmoe_1b_7b() -> _TrainerConfig21: ...
 def phi3_3_8b() -> _TrainerConfig13: ...
 def phi3_14b() -> _TrainerConfig13: ...
-def phi4_14b() -> _TrainerConfig18: ...
-def pythia_1_4b() -> _TrainerConfig19: ...
-def pythia_1b() -> _TrainerConfig19: ...
-def pythia_2_8b() -> _TrainerConfig19: ...
-def pythia_6_9b() -> _TrainerConfig19: ...
-def pythia_12b() -> _TrainerConfig19: ...
-def pythia_14m() -> _TrainerConfig19: ...
-def pythia_31m() -> _TrainerConfig19: ...
-def pythia_70m() -> _TrainerConfig19: ...
-def pythia_160m() -> _TrainerConfig19: ...
-def pythia_410m() -> _TrainerConfig19: ...
+def phi4_14b() -> _TrainerConfig22: ...
+def pythia_1_4b() -> _TrainerConfig23: ...
+def pythia_1b() -> _TrainerConfig23: ...
+def pythia_2_8b() -> _TrainerConfig23: ...
+def pythia_6_9b() -> _TrainerConfig23: ...
+def pythia_12b() -> _TrainerConfig23: ...
+def pythia_14m() -> _TrainerConfig23: ...
+def pythia_31m() -> _TrainerConfig23: ...
+def pythia_70m() -> _TrainerConfig23: ...
+def pythia_160m() -> _TrainerConfig23: ...
+def pythia_410m() -> _TrainerConfig23: ...
 def qwen2_5_0_5b() -> _TrainerConfig13: ...
 def qwen2_5_1_5b() -> _TrainerConfig13: ...
 def qwen2_5_3b() -> _TrainerConfig13: ...
@@ -959,18 +1107,19 @@ def qwen2_5_7b() -> _TrainerConfig13: ...
 def qwen2_5_14b() -> _TrainerConfig13: ...
 def qwen2_5_32b() -> _TrainerConfig13: ...
 def qwen2_5_72b() -> _TrainerConfig13: ...
-def qwen3_0_6b() -> _TrainerConfig20: ...
-def qwen3_1_7b() -> _TrainerConfig20: ...
-def qwen3_4b() -> _TrainerConfig20: ...
-def qwen3_8b() -> _TrainerConfig20: ...
-def qwen3_14b() -> _TrainerConfig20: ...
-def qwen3_30b_a3b() -> _TrainerConfig21: ...
-def qwen3_32b() -> _TrainerConfig20: ...
-def qwen3_235b_a22b() -> _TrainerConfig21: ...
-def smollm2_1_7b() -> _TrainerConfig18: ...
-def smollm2_135m() -> _TrainerConfig18: ...
-def smollm2_360m() -> _TrainerConfig18: ...
-def smollm3_3b() -> _TrainerConfig22: ...
-def smollm_1_7b() -> _TrainerConfig18: ...
-def smollm_135m() -> _TrainerConfig18: ...
-def smollm_360m() -> _TrainerConfig18: ...
+def qwen3_0_6b() -> _TrainerConfig24: ...
+def qwen3_1_7b() -> _TrainerConfig24: ...
+def qwen3_4b() -> _TrainerConfig24: ...
+def qwen3_8b() -> _TrainerConfig24: ...
+def qwen3_14b() -> _TrainerConfig24: ...
+def qwen3_30b_a3b() -> _TrainerConfig25: ...
+def qwen3_32b() -> _TrainerConfig24: ...
+def qwen3_235b_a22b() -> _TrainerConfig25: ...
+def qwen3_next_80b_a3b() -> _TrainerConfig26: ...
+def smollm2_1_7b() -> _TrainerConfig22: ...
+def smollm2_135m() -> _TrainerConfig22: ...
+def smollm2_360m() -> _TrainerConfig22: ...
+def smollm3_3b() -> _TrainerConfig27: ...
+def smollm_1_7b() -> _TrainerConfig22: ...
+def smollm_135m() -> _TrainerConfig22: ...
+def smollm_360m() -> _TrainerConfig22: ...

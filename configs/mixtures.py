@@ -69,11 +69,22 @@ def qwen2_moe(
     qwen3_moe.mix_layers(
         cfg, num_layers, every, dense_layers, expert_ffn_dim, num_experts, top_k, normalize
     )
-    use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
+    share_gated(cfg, shared_ffn_dim)
+
+
+def share_gated(cfg: fdl.Config[Trainer], ffn_dim: int) -> None:
+    """Add an expert for all tokens to each mixture, with a gate."""
+    use_shared_expert(cfg, ffn_dim=ffn_dim)
     for moe in find(cfg.model, MoE):
         moe.shared = fdl.ArgFactory(GatedShared, hidden_dim=HiddenDim.new(), mlp=moe.shared)
 
 
+GATED_SHARED: Mapping[str, str] = {
+    "blocks.*.mlp.shared.gate": f"{_LAYER}.mlp.shared_expert_gate",
+    "blocks.*.mlp.shared.mlp.gate": f"{_LAYER}.mlp.shared_expert.gate_proj",
+    "blocks.*.mlp.shared.mlp.up": f"{_LAYER}.mlp.shared_expert.up_proj",
+    "blocks.*.mlp.shared.mlp.down": f"{_LAYER}.mlp.shared_expert.down_proj",
+}
 QWEN2_MOE = Family(
     model_type="qwen2_moe",
     architecture="Qwen2MoeForCausalLM",
@@ -86,10 +97,7 @@ QWEN2_MOE = Family(
     tensors={
         **TENSORS,
         **EXPERTS,
-        "blocks.*.mlp.shared.gate": f"{_LAYER}.mlp.shared_expert_gate",
-        "blocks.*.mlp.shared.mlp.gate": f"{_LAYER}.mlp.shared_expert.gate_proj",
-        "blocks.*.mlp.shared.mlp.up": f"{_LAYER}.mlp.shared_expert.up_proj",
-        "blocks.*.mlp.shared.mlp.down": f"{_LAYER}.mlp.shared_expert.down_proj",
+        **GATED_SHARED,
     },
     switches=qwen2.SWITCHES,
     fixed={**qwen2.FIXED, "qkv_bias": (True,)},

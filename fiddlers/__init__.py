@@ -98,6 +98,13 @@ from fidgpt.fiddlers.positions import (
     use_sinusoidal_positions,
 )
 from fidgpt.fiddlers.preferences import use_hub_preferences, use_preferences
+from fidgpt.fiddlers.recurrent import (
+    use_gated_delta,
+    use_kimi_delta,
+    use_lightning_attention,
+    use_mamba,
+    use_short_convolution,
+)
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
     smoke_test,
@@ -195,6 +202,7 @@ __all__ = [
     "use_float32",
     "use_fsdp",
     "use_fused_loss",
+    "use_gated_delta",
     "use_geglu",
     "use_gelu",
     "use_gqa",
@@ -204,14 +212,17 @@ __all__ = [
     "use_hub_text",
     "use_inverse",
     "use_inverse_sqrt",
+    "use_kimi_delta",
     "use_label_smoothing",
     "use_layer_decay",
     "use_layer_norm",
     "use_learned_positions",
+    "use_lightning_attention",
     "use_linear",
     "use_lion",
     "use_lora",
     "use_loss_free_balancing",
+    "use_mamba",
     "use_memory_checkpoints",
     "use_memory_snapshot",
     "use_mesh",
@@ -247,6 +258,7 @@ __all__ = [
     "use_sequence_parallel",
     "use_sgd",
     "use_shared_expert",
+    "use_short_convolution",
     "use_sigmoid_router",
     "use_sinks",
     "use_sinusoidal_positions",

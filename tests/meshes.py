@@ -15,6 +15,8 @@ from small_models import shrunk, whole_weights
 from torch import Tensor, nn
 
 from fidgpt import data, fiddlers, graph, model, tags, train
+from fidgpt.fiddlers.patterns import repeated
+from fidgpt.fiddlers.recurrent import RECURRENT, put_mixer
 from fidgpt.placement import held, whole_of
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
@@ -263,6 +265,17 @@ def accumulating(cfg: fdl.Config) -> None:
     cfg.micro_batch_size = 1
 
 
+def use_recurrent_mixers(cfg: fdl.Config) -> None:
+    """Mix tokens by another component in each layer, with several documents in a row."""
+    fiddlers.use_document_mask(cfg)
+    cfg.model.blocks = repeated(cfg.model.blocks, len(RECURRENT))
+    cfg.model.num_layers = len(RECURRENT)
+    for block, kind in zip(cfg.model.blocks, RECURRENT, strict=True):
+        put_mixer(block, kind)
+    cfg.model.blocks[0].attention.num_key_heads = 2
+    cfg.model.blocks[0].attention.value_head_dim = 12
+
+
 FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "llama": partial(shrunk, "llama3_2_1b"),
     "qwen3": partial(shrunk, "qwen3_0_6b"),
@@ -307,6 +320,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
         base, fiddlers.use_layer_norm, fiddlers.use_learned_positions, fiddlers.share_blocks
     ),
     "schedule_free": partial(base, fiddlers.use_schedule_free),
+    "recurrent": partial(base, use_recurrent_mixers),
     "compiled": partial(base, fiddlers.use_compile, fiddlers.use_document_mask),
     "dropout": partial(base, dropping),  # of which each process drops its own
     "branch_dropout": partial(base, dropping_branches),  # outside of what is divided

@@ -60,6 +60,11 @@ FAMILIES = {
     "olmoe_1b_7b": (),
     "command_r": ("command_r_08_2024",),
     "falcon_7b": ("falcon_40b",),
+    "qwen3_next_80b_a3b": (),
+    "granite4_h_micro": ("granite4_h_small", "granite4_h_tiny"),
+    "lfm2_350m": ("lfm2_1_2b", "lfm2_700m"),
+    "kimi_linear_48b_a3b": (),
+    "minimax_01": (),
 }
 PARENTS = dict.fromkeys(FAMILIES, "base") | {
     size: first for first, others in FAMILIES.items() for size in others

@@ -323,6 +323,15 @@ PUBLISHED = {
     "command_r_08_2024": 32_296_476_672,
     "falcon_7b": 6_921_720_704,
     "falcon_40b": 41_303_293_952,
+    "qwen3_next_80b_a3b": 79_674_391_296,
+    "granite4_h_micro": 3_191_396_096,
+    "granite4_h_tiny": 6_939_037_248,
+    "granite4_h_small": 32_207_337_984,
+    "lfm2_350m": 354_483_968,
+    "lfm2_700m": 742_489_344,
+    "lfm2_1_2b": 1_170_340_608,
+    "kimi_linear_48b_a3b": 49_122_681_728 - 26 * 256,  # whose selection biases are buffers here
+    "minimax_01": 456_089_655_296,
 }
 
 # Of mixtures, the parameters that one token is computed with, both tables among them.

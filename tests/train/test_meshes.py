@@ -52,6 +52,7 @@ USUAL = {
             for family in [*SEQUENCES, *CHANGED, "narrow", "mixture", "prefix"]
             for mesh in ("context", "ulysses")
         ),
+        *(f"recurrent/{mesh}" for mesh in ("tensor", "sequence", "context", "ulysses", "shard")),
         *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor", "branch_dropout/tensor"),
         *("qwen3/chunked", "everything/chunked_sequence", "gpt2/traced"),
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
@@ -63,6 +64,7 @@ USUAL = {
     4: [
         *("deepseek_v3/context_expert", "gpt_oss/tensor_expert", "separate/shard_expert"),
         *("muon/replicate_expert", "balanced/sequence_expert"),
+        "recurrent/context_tensor",
         *("everything/shard_tensor", "muon/shard_tensor", "gemma3/shard_context"),
         *("mixture/replicate_ulysses", "llama/replicate_shard"),
         *("gemma3+4/pipeline", "deepseek_mtp+4/pipeline_shard", "lora+4/pipeline_tensor"),

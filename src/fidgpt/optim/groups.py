@@ -164,11 +164,17 @@ Grouping = Callable[[nn.Module], list[dict[str, Any]]]
 def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
     """Return two groups: matrices with the optimizer's weight decay, and vectors without decay.
 
-    Decaying biases and the scales of norms only distorts them. Shared parameters are listed once.
+    Decaying biases and the scales of norms only distorts them, and filters of single channels are
+    vectors too. Shared parameters are listed once.
     """
+    filters = {id(m.weight) for m in model.modules() if _filters_channels(m)}
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    matrices = {"name": "matrices", "params": [p for one, p in trained if is_matrix(one, p)]}
-    vectors = {"name": "vectors", "params": [p for one, p in trained if is_vector(one, p)]}
+    decayed = [p for name, p in trained if is_matrix(name, p) and id(p) not in filters]
+    others = [p for name, p in trained if is_vector(name, p) or id(p) in filters]
+    matrices, vectors = (
+        {"name": "matrices", "params": decayed},
+        {"name": "vectors", "params": others},
+    )
     groups = [matrices, vectors | {"weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
@@ -234,6 +240,11 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
 
 
 _CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+def _filters_channels(module: Any) -> bool:
+    """Return whether a module is a convolution that has a filter for each channel."""
+    return isinstance(module, _CONVOLUTIONS) and module.weight.shape[1] == 1
 
 
 def split_hidden_matrices(

@@ -318,15 +318,19 @@ def _merged(model: nn.Module, path: str, tensor: Tensor) -> Tensor:
 
 
 def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
-    """Yield the pieces of one parameter, by the longest known part of its path."""
+    """Yield the pieces of one parameter, by the longest known part of its path.
+
+    A path of a single layer, where layers of a kind differ, comes before that of all layers.
+    """
     layer = next(iter(re.findall(r"(?<=\.)\d+(?=\.)", path)), "")
-    holder, rest = re.sub(r"\.\d+\.", ".*.", path, count=1), ""
-    while holder and holder not in tensors:
-        holder, _, last = holder.rpartition(".")
-        rest = f".{last}{rest}"
-    if not holder:
+    holder, rest, found = path, "", None
+    while holder and found is None:
+        found = tensors.get(holder) or tensors.get(re.sub(r"\.\d+\.", ".*.", holder, count=1))
+        if found is None:
+            holder, _, last = holder.rpartition(".")
+            rest = f".{last}{rest}"
+    if found is None:
         return
-    found = tensors[holder]
     form: Form = Same(found) if isinstance(found, str) else found
     for piece in form.pieces(tensor.detach()):
         yield piece._replace(name=f"{piece.name.replace('*', layer)}{rest}")
