@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt.parallel.axes import AxisPart, MeshSizes, Weights
 from fidgpt.parallel.mesh import Mesh
-from fidgpt.parallel.places import alone_on, places_on
+from fidgpt.parallel.places import places_on, single_process_places
 from fidgpt.parallel.sharding import shard_fully, without_reduction
 from fidgpt.parallel.tensor import drops
 from fidgpt.placement import wholes
@@ -90,7 +90,7 @@ class DataParallel:
         self._device = device
         self._joined: list[bool] = []
         self._group: dist.ProcessGroup | None = None  # see __exit__
-        self.places = alone_on(Mesh())
+        self.places = single_process_places(Mesh())
         self._sums_of_shapes: dict[Hashable, Sequence[Tensor]] = {}
 
     def layout(self, world_size: int) -> MeshSizes:
@@ -259,7 +259,7 @@ class DataParallel:
             if here is not None:
                 here.leave()
         if not self._joined:
-            self.places = alone_on(Mesh())
+            self.places = single_process_places(Mesh())
             self._sums_of_shapes.clear()
         if reason:
             raise ParallelError(reason) from lost
@@ -309,7 +309,7 @@ class DataParallel:
                 stack.enter_context(implicit_replication())
             yield
 
-    def place(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module) -> nn.Module:
         """Wrap a module so that its gradients are averaged over all processes.
 
         A sharded model reduces its own gradients, and `reduce_gradients` those of parameters that
@@ -321,7 +321,7 @@ class DataParallel:
         mesh = self.places.mesh
         if any(axis.splits_layers and mesh[axis] > 1 for axis in mesh.axes()):
             return module  # of which several passes are under way at a time
-        apart = [n for n, p in module.named_parameters() if self.places.averaged_over(p)]
+        apart = [n for n, p in module.named_parameters() if self.places.processes_to_sum_over(p)]
         vars(module)["_ddp_params_and_buffers_to_ignore"] = apart
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
         return DistributedDataParallel(module, process_group=self.tokens.group, **buffers)
@@ -338,11 +338,11 @@ class DataParallel:
         else:
             yield
 
-    def fuse(self) -> FusedAllReduce:
+    def new_all_reduce(self) -> FusedAllReduce:
         """Return an all-reduce that numbers of a step can join."""
         places = self.places
         return FusedAllReduce(
-            self.world, tokens=self.tokens, counts=places.is_first, device=self.device
+            self.world, tokens=self.tokens, is_first_copy=places.is_first, device=self.device
         )
 
     def sums_of_shapes(self, shape: Hashable, numbers: Sequence[int]) -> Sequence[Tensor]:

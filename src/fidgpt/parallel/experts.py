@@ -20,7 +20,7 @@ from fidgpt.model.moe import Experts, Groups, MoE
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
 from fidgpt.placement import Holders, Shard
 from fidgpt.processes import Processes
-from fidgpt.processes.collectives import begin_exchange, exchanged
+from fidgpt.processes.collectives import begin_exchange, exchanged, planned_exchange
 
 __all__ = ["ExpertParallel"]
 
@@ -175,8 +175,10 @@ class _Exchange:
         beside, self._beside = self._beside, None
         axis, num_local = self._axis, self._num_local
         if axis.is_planned:
-            self._returns.append(Tensor.clone)
-            return rows.clone(), Groups(groups.owners % num_local, groups.ends[:num_local])
+            self._returns.append(lambda out: planned_exchange(out, axis))
+            return planned_exchange(rows, axis), Groups(
+                groups.owners % num_local, groups.ends[:num_local]
+            )
         ends, filled = groups.ends.long(), groups.filled
         sizes = ends.diff(prepend=ends.new_zeros(1))
         num_rows, slots = len(rows), None

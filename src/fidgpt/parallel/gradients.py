@@ -37,7 +37,7 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], places: Places) -> None
     divided = [(held(p.grad), p) for p in parameters if shards_of(p)]
     averaged: dict[Processes, list[_Summand]] = {}
     for gradient, parameter in divided:
-        copies = places.averaged_over(parameter)
+        copies = places.processes_to_sum_over(parameter)
         if copies is not None and copies is not places.tokens:
             gradient.div_(places.tokens.size)
             averaged.setdefault(copies, []).append((gradient, gradient.flatten().float()))
@@ -83,7 +83,7 @@ def _average_stages(parameters: Sequence[nn.Parameter], places: Places) -> None:
     """Average gradients over the processes with the same stage and different tokens."""
     buckets: list[list[Tensor]] = [[]]
     for parameter in parameters:
-        if places.averaged_over(parameter) is places.tokens and parameter.numel():
+        if places.processes_to_sum_over(parameter) is places.tokens and parameter.numel():
             assert parameter.grad is not None
             if sum(gradient.numel() for gradient in buckets[-1]) > _BUCKET:
                 buckets.append([])

@@ -38,12 +38,15 @@ class PipelineStep(PipelineParallel, TrainStep):
         return {PIPELINE.name: self}
 
     def padded(
-        self, run: StepSettings, parts: Sequence[MicroBatch], number: int
+        self, run: StepSettings, micro_batches: Sequence[MicroBatch], number: int
     ) -> Sequence[MicroBatch]:
         """Return micro-batches with the idle ones that the schedule needs."""
-        parts, size = super().padded(run, parts, number), run.parallel.places.mesh[PIPELINE]
+        padded = super().padded(run, micro_batches, number)
+        size = run.parallel.places.mesh[PIPELINE]
         return (
-            parts if size == 1 else pad_with_idle(parts, fitting(self.schedule, size, len(parts)))
+            padded
+            if size == 1
+            else pad_with_idle(padded, fitting(self.schedule, size, len(padded)))
         )
 
     def count(self, run: StepSettings, state: TrainState, batch: BatchShares) -> None:
@@ -67,11 +70,11 @@ class PipelineStep(PipelineParallel, TrainStep):
             return super().backward(run, state, batch)
         axis = run.parallel.places.axes[PIPELINE.name]
         self.count(run, state, batch)
-        key = id(state.model), batch.parts[0].batch.tokens.shape[1]
+        key = id(state.model), batch.micro_batches[0].batch.tokens.shape[1]
         reports = StageReports(axis, state.replica, self._layouts.setdefault(key, []))
         passes = StagePasses(self, run, state, batch, state.replica, reports)
         with run.parallel.accumulating(state.module):
-            for action in self._own_actions(axis, len(batch.parts)):
+            for action in self._own_actions(axis, len(batch.micro_batches)):
                 passes.take(*action)
             passes.finish()
         return reports
