@@ -487,7 +487,7 @@ class RouterZLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.RouterZLoss
 class SamplesConfig(fiddle.Config[fidgpt.train.evaluation.Samples]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    prompts: Value[builtins.list[builtins.str], collections.abc.Sequence[builtins.str | fiddle.Buildable[typing.Any]]]
+    prompts: Value[builtins.list[builtins.str], collections.abc.Sequence[builtins.str | fiddle.Buildable[typing.Any]] | None]
     num_tokens: Value[builtins.int, builtins.int]
     temperature: Value[builtins.float, builtins.float]
     top_k: Value[builtins.int, builtins.int | None]
@@ -890,9 +890,15 @@ _TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items23, RMSNormCon
 _TrainerConfig22 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _PhasesConfig2, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig]
 
 'Named configs: each function returns the whole graph of a run.'
+import pkgutil
+import fiddle as fdl
 from fidgpt.configs.recipes import RECIPES, with_recipe
+from fidgpt.train import Trainer
 __all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
 globals().update({name: with_recipe(globals()[name]) for name in RECIPES})
+def from_hf(directory: str) -> fdl.Config[Trainer]:
+    """The model, tokenizer and weights of a local directory in the format of the hub."""
+    return pkgutil.resolve_name('fidgpt.interop.hugging_face:from_hf')(directory)
 def base() -> _TrainerConfig1: ...
 def command_r() -> _TrainerConfig2: ...
 def command_r_08_2024() -> _TrainerConfig2: ...
