@@ -150,6 +150,10 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
             groups=parameter_groups(trainer),
             num_steps=trainer.num_steps,
         )
+    if form in ("plan", "plan-html"):
+        from fidgpt.cli.plan import planned
+
+        return planned(composition, trainer, form=form, price=FLAGS.price, color=color)
     dtype, name = trainer.precision.dtype, os.environ.get(device.VARIABLE)
     try:
         machine = (

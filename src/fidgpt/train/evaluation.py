@@ -1,7 +1,7 @@
 """Evaluators, validation by the loss on held-out text, and texts that a model writes."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -25,6 +25,7 @@ __all__ = [
     "DomainValidation",
     "Evaluator",
     "Samples",
+    "StreamedText",
     "Validation",
     "continuations",
     "document_begin",
@@ -359,7 +360,7 @@ def continuations(
     Raises:
       ValueError: as in `write`; or a string in `stop` is empty.
     """
-    texts = [_Text(tokenizer, stop) for _ in prompts]
+    texts = [StreamedText(tokenizer, stop) for _ in prompts]
     begins = [document_begin(tokenizer, p) if isinstance(p, str) else p for p in prompts]
     steps = write(
         model,
@@ -381,18 +382,26 @@ def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
     return [tokenizer.end_of_text if begin is None else begin, *tokenizer.encode(text)]
 
 
-class _Text:
-    """The tokens of one row as text, up to the end of the document or a string."""
+class StreamedText:
+    """The tokens of one row as text, up to the end of the document or a string.
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self._end_of_text = tokenizer.end_of_text
+    Args:
+      tokenizer: of the tokens.
+      stop: strings that end the text and are not shown.
+      ends: tokens that end it besides the end of text.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str], *, ends: Iterable[int] = ()
+    ) -> None:
+        self._ends = {tokenizer.end_of_text, *ends}
         self._decoder = StreamDecoder(tokenizer)
         self._until = UntilString(stop)
         self._ready = ""
 
     def __call__(self, token: int) -> bool:
         """Add a token; return whether it ends the text."""
-        if token == self._end_of_text:
+        if token in self._ends:
             return True
         self._ready += self._until.push(self._decoder.push(token))
         return self._until.found
