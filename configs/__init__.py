@@ -1,5 +1,9 @@
 """Named configs: each function returns the whole graph of a run."""
 
+import pkgutil
+
+import fiddle as fdl
+
 from fidgpt.configs.cohere import command_r, command_r_08_2024
 from fidgpt.configs.deepseek2 import deepseek_v2_lite
 from fidgpt.configs.deepseek3 import deepseek_v3
@@ -66,6 +70,7 @@ from fidgpt.configs.smollm import (
     smollm_135m,
     smollm_360m,
 )
+from fidgpt.train import Trainer
 
 __all__ = [
     "base",
@@ -162,3 +167,9 @@ __all__ = [
 
 # Functions of the modules give models of these sizes; their names here, the runs that made them.
 globals().update({name: with_recipe(globals()[name]) for name in RECIPES})
+
+
+def from_hf(directory: str) -> fdl.Config[Trainer]:
+    """The model, tokenizer and weights of a local directory in the format of the hub."""
+    # By name, as the catalogue of configs has it: what reads such files imports the configs.
+    return pkgutil.resolve_name("fidgpt.interop.hugging_face:from_hf")(directory)
