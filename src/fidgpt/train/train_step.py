@@ -1,8 +1,8 @@
-"""The optimizer step as a component: rows, gradients, judgement and update, in this order."""
+"""The optimizer step as a component: it loads rows, computes gradients and updates the weights."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -55,10 +55,22 @@ class TrainStep:
     A step with another objective, such as two losses, overrides `objective`; one with other
     gradients, such as a pipeline, overrides `backward`. `index` is the number of the step from 0,
     which chooses its rows and its learning rate.
+
+    Attributes:
+      sequences_per_row: sequences of `seq_len` + 1 tokens in a row of a batch.
     """
 
+    sequences_per_row: ClassVar[int] = 1
+
     def begin(self, run: StepSettings) -> None:
-        """Prepare what else `objective` needs of a run, such as other models."""
+        """Prepare what else `objective` needs of a run, such as the models of `others`."""
+
+    def others(self) -> Sequence[LanguageModel]:
+        """Return the other models that `objective` computes with, without memory."""
+        return ()
+
+    def rehearse(self, others: Sequence[LanguageModel]) -> None:
+        """Take models for those that `begin` makes, to measure a step before a run begins."""
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the loss of a micro-batch.

@@ -32,7 +32,14 @@ from fidgpt.train.delayed_metrics import (
 )
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.estimates.facts import Facts, facts_of
-from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
+from fidgpt.train.evaluation import (
+    Evaluator,
+    Samples,
+    evaluating,
+    left_unchanged,
+    numbers_of,
+    require_measured,
+)
 from fidgpt.train.expert_loads import ExpertLoads
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.gradients import GradientTransform, require_bound
@@ -175,6 +182,9 @@ class Trainer:
                 f"evaluators have the name {taken[0]!r}, under which rows of metrics hold what the "
                 "run measures itself: choose another."
             )
+        if self.checkpoints.best is not None:
+            metric, is_averaged = self.checkpoints.best.metric, self.average is not None
+            require_measured(metric, self.evaluators, is_averaged=is_averaged)
         self.parallel.parts |= self.step.axis_parts()
         self.parallel.check(self.model, seq_len=self.seq_len)
 
@@ -216,7 +226,7 @@ class Trainer:
                 rewind = partial(self._rewind, run, step=state.step, until_step=until_step)
                 self.parallel.world.on_main(rewind)
             else:
-                self.parallel.world.on_main(partial(self._create, run, lock=lock))
+                run.path = self.parallel.world.on_main(partial(self._create, run, lock=lock))
             self._start_copies(run, facts)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
@@ -452,8 +462,8 @@ class Trainer:
             train_step=self.step,
         )
 
-    def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> None:
-        """Make the directory of a new run, and lock it against other processes."""
+    def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> Path:
+        """Make the directory of a new run, and lock it against other processes; return its path."""
 
         def fill(folder: Path) -> None:
             self.stream.tokenizer.save(folder / "tokenizer.json")
@@ -461,6 +471,7 @@ class Trainer:
 
         run.create(fill=fill)
         lock()
+        return run.path
 
     def _rewind(self, run: RunDirectory, *, step: int, until_step: int | None) -> None:
         """Make the directory of a run read as if nothing had happened after `step`."""
