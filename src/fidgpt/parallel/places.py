@@ -83,11 +83,10 @@ class Places:
           tensor: the parameter, or what is divided as it is.
           parameter: with the place of its shard.
         """
-        shards, holders = shards_of(parameter), holders_of(parameter)
-        places = [*shards, *([] if holders is None else [holders])]
-        divided = frozenset(name for one in places if (name := self._name_of(one.axis)))
+        shards = shards_of(parameter)
+        divided = frozenset(name for shard in shards if (name := self._name_of(shard.axis)))
         is_first = is_first_of(self.mesh, divided, is_sharded(tensor), self.world.rank)
-        return is_first and all(one.is_owner for one in places)
+        return is_first and all(shard.is_owner for shard in shards)
 
     def processes_to_sum_over(self, parameter: object) -> Processes | None:
         """Return who must sum a gradient that is not averaged as those of other parameters are.
@@ -100,7 +99,7 @@ class Places:
         copies = self.copies.get(self._apart(parameter))
         if self.fsdp is not None:
             return None if copies is None else Processes()
-        is_stage = holders_of(parameter) is not None and self.tokens.size > 1
+        is_stage = bool(holders_of(parameter)) and self.tokens.size > 1
         return self.tokens if copies is None and is_stage else copies
 
     def fsdp_of(self, parameter: object) -> "DeviceMesh | None":
@@ -141,25 +140,33 @@ def single_process_places(mesh: MeshSizes) -> Places:
     return Places(mesh=mesh, axes={axis.name: Processes() for axis in mesh.axes()})
 
 
-def places_on(mesh: MeshSizes, *, device_type: str, timeout: timedelta) -> Places:
+def places_on(
+    mesh: MeshSizes, *, parts: frozenset[str], device_type: str, timeout: timedelta
+) -> Places:
     """Return this process's places; all processes of the run call this at the same time.
+
+    Args:
+      mesh: with all sizes.
+      parts: names of axes along which a component divides the model, with a group for each.
+      device_type: of the processes.
+      timeout: of their collectives.
 
     The groups are torch's, of a `DeviceMesh`. They are kept until there is another group of the
     run: freed before that is destroyed, they may abort the process at its end.
     """
-    key = (dist.group.WORLD, mesh, device_type)
+    key = (dist.group.WORLD, mesh, parts, device_type)
     if key not in _joined:
         for earlier in [other for other in _joined if other[0] is not key[0]]:
             del _joined[earlier]
-        _joined[key] = _join(mesh, device_type, timeout)
+        _joined[key] = _join(mesh, parts, device_type, timeout)
     return _joined[key]
 
 
 # By the group of the run, which later runs in it use again.
-_joined: dict[tuple[dist.ProcessGroup | None, MeshSizes, str], Places] = {}
+_joined: dict[tuple[dist.ProcessGroup | None, MeshSizes, frozenset[str], str], Places] = {}
 
 
-def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
+def _join(mesh: MeshSizes, parts: frozenset[str], device_type: str, timeout: timedelta) -> Places:
     if mesh.size == 1:
         return single_process_places(mesh)
     rank, grid = dist.get_rank(), mesh.grid()
@@ -170,10 +177,10 @@ def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
         group = make(grid, among=axes).get_group("among") if size > 1 else None
         return Processes(size, index_on(grid, axes, rank), group)
 
-    # What only splits rows needs no group of its own.
-    parts = [axis for axis in mesh.axes() if axis.needs_part]
+    # What only splits rows, as no component computes on it, needs no group of its own.
+    talking = [axis for axis in mesh.axes() if axis.needs_part or axis.name in parts]
     axes = {axis.name: Processes() for axis in mesh.axes()}
-    axes |= {axis.name: among([axis], mesh.grid(axis)) for axis in parts}
+    axes |= {axis.name: among([axis], mesh.grid(axis)) for axis in talking}
     tokens = [axis for axis in grid if axis.splits_tokens]
     sequences = [axis for axis in grid if axis.splits_sequences and grid[axis] > 1]
 

@@ -9,10 +9,7 @@ import torch
 from fidgpt.parallel import PIPELINE, Action, AxisPart, PipelineParallel, fitting
 from fidgpt.parallel.pipeline import PipelinedModel
 from fidgpt.parallel.pipeline_schedule import Actions
-from fidgpt.placement import holders_of
 from fidgpt.processes import Processes
-from fidgpt.processes.fused import FusedAllReduce
-from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.micro_batches import BatchShares, MicroBatch, pad_with_idle
 from fidgpt.train.pipeline_passes import StagePasses, seed_pass
 from fidgpt.train.pipeline_reports import Layout, StageReports
@@ -81,19 +78,6 @@ class PipelineStep(PipelineParallel, TrainStep):
                 passes.take(*action)
             passes.finish()
         return reports
-
-    def collect_gradients(
-        self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None
-    ) -> GradientNorms:
-        """Make the gradients those of the step; parameters of other stages have empty ones."""
-        run.precision.pull_gradients(state.model, state.replica)
-        for parameter in state.model.parameters():
-            holders = holders_of(parameter)
-            if holders is None or not parameter.requires_grad or parameter.grad is not None:
-                continue
-            if not holders.is_here or len(holders.ranks) > 1:  # else it is not used
-                parameter.grad = torch.zeros_like(parameter)
-        return super().collect_gradients(run, state, fused)
 
     @functools.cached_property
     def _timelines(self) -> dict[tuple[int, int], Actions]:

@@ -546,7 +546,11 @@ class Trainer:
             tokenizer = self.stream.tokenizer
             try:
                 yield from self.samples.write(
-                    state.replica, tokenizer, context=self.seq_len, seed=self.seed
+                    state.replica,
+                    tokenizer,
+                    prompts=self.samples.beginnings(self.evaluators, tokenizer),
+                    context=self.seq_len,
+                    seed=self.seed,
                 )
             except ValueError as error:
                 raise RunError(f"no sample can be written: {error}") from error
