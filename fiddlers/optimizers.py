@@ -141,9 +141,10 @@ def set_groups(cfg: fdl.Config[Trainer], groups: fdl.Buildable) -> None:
         now = set_arguments(cfg.groups).get("groups")
     kinds = [fdl.get_callable(one) for one in (now, groups) if isinstance(one, fdl.Buildable)]
     if len({*kinds, decay_matrices}) > 2 and mup_groups in kinds:
+        names = " and ".join(kind.__name__ for kind in kinds)
         raise ConfigError(
-            "use_mup and use_layer_decay both set the learning rate of each group of parameters: "
-            "remove one of them."
+            f"{names} both set the learning rate of each group of parameters: remove use_mup, or "
+            "what sets the other groups."
         )
     if _is_split(cfg):
         cfg.groups.groups = groups

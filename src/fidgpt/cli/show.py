@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from fidgpt import graph
@@ -56,10 +56,20 @@ def reported(composition: Composition) -> report.Report:
     return report.report(composition, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop)
 
 
-def warn(lines: list[str]) -> None:
-    """Print warnings on standard error."""
-    for line in lines:
-        print(f"warning: {line}", file=sys.stderr)
+def is_main() -> bool:
+    """Return whether this is the main process of a run, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def echo(lines: Iterable[str]) -> None:
+    """Print lines on standard error; of the processes of a run, the main one does."""
+    for line in lines if is_main() else ():
+        print(line, file=sys.stderr)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print warnings on standard error, as `echo` does."""
+    echo(f"warning: {line}" for line in lines)
 
 
 def _texts(composition: Composition) -> Iterator[str]:

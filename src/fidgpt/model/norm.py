@@ -1,5 +1,6 @@
 """Norms."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -130,6 +131,8 @@ class LayerNormPerHead(nn.Module):
     Raises:
       ValueError: eps is negative or infinite.
     """
+
+    MATRICES: ClassVar[Sequence[str]] = ()  # the weights of heads are vectors
 
     def __init__(self, *, num_heads: int, head_dim: int, eps: float = 1e-5) -> None:
         super().__init__()

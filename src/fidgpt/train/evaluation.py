@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64
@@ -133,6 +133,26 @@ def left_unchanged(model: nn.Module, evaluator: Evaluator, name: str) -> Iterato
 
 _PROMPT_TOKENS = 16  # of held-out text
 _MOST_NATS = 700.0  # e to more than 709 overflows
+_MEANS = ("loss", "perplexity", "bits_per_byte")
+
+
+def require_measured(metric: str, evaluators: Mapping[str, object], *, is_averaged: bool) -> None:
+    """Raise ValueError for a metric of an evaluator that is known to measure others only.
+
+    Args:
+      metric: with the name of its evaluator, such as `validation/loss`.
+      evaluators: of a run, by name.
+      is_averaged: whether a run evaluates averaged weights too.
+    """
+    name, _, measured = metric.partition("/")
+    evaluator = evaluators.get(name)
+    if is_averaged:
+        measured = measured.removeprefix("averaged/")
+    if isinstance(evaluator, Validation | DomainValidation) and measured not in evaluator.measured:
+        raise ValueError(
+            f"checkpoints.best.metric={metric!r} is not measured: {name} measures "
+            f"{', '.join(evaluator.measured)}."
+        )
 
 
 @dataclass(eq=False)
@@ -149,6 +169,7 @@ class Validation(Periodic):
     """
 
     data: EvaluationStream
+    measured: ClassVar[Sequence[str]] = _MEANS
 
     def prepare(self, *, show_progress: bool = True) -> None:
         self.data.prepare(show_progress=show_progress)
@@ -183,6 +204,8 @@ class DomainValidation(Periodic):
         if not self.domains:
             raise ValueError("domains={} must hold at least one stream.")
         self.domains = dict(sorted(self.domains.items()))  # saved configs may sort them
+        of_domains = [f"{domain}/{mean}" for domain in self.domains for mean in _MEANS]
+        self.measured = [*_MEANS, *of_domains, "macro_loss", "macro_bits_per_byte"]
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Prepare every stream; DataError names the domain whose text is too short."""

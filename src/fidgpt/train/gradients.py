@@ -58,10 +58,10 @@ class GradientNorms:
     """Euclidean norms of gradients over all processes, of each parameter and of all together.
 
     Args:
-      parameters: those without a gradient are ignored.
-      fused: by which processes that hold parts of parameters sum their squares, and which is
-        started before a norm is used; None if each communicates by itself, or has all of them.
-      places: of this process on the mesh, needed with `fused`.
+      parameters: parameters of the model; parameters without a gradient are ignored.
+      fused: sums the squares of processes that hold parts of parameters, and is started before a
+        norm is read; None if each process holds whole parameters or communicates by itself.
+      places: places of this process on the mesh, needed with `fused`.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class GradientNorms:
 
     @functools.cached_property
     def total(self) -> Float[Tensor, ""]:
-        """The norm of all of them as one vector; a tensor, to avoid waiting for it."""
+        """The norm of all gradients as one vector; a tensor, so that nothing waits for it."""
         return torch.linalg.vector_norm(self._norms)
 
     def clip(self, max_norm: float | None) -> None:
@@ -109,8 +109,10 @@ class GradientNorms:
         """Return the norm over some of the parameters, as it was before clipping."""
         chosen = {id(parameter) for parameter in parameters}
         norms = zip(self._parameters, self._norms.unbind(), strict=True)
-        own = [norm for parameter, norm in norms if id(parameter) in chosen]
-        return torch.linalg.vector_norm(torch.stack(own)) if own else self._norms.new_zeros(())
+        selected = [norm for parameter, norm in norms if id(parameter) in chosen]
+        if not selected:
+            return self._norms.new_zeros(())
+        return torch.linalg.vector_norm(torch.stack(selected))
 
     def not_finite(self) -> list[nn.Parameter]:
         """Return the parameters whose gradients hold NaN or inf, in the model's order."""
@@ -122,11 +124,11 @@ class GradientNorms:
 def norms_of(
     tensors: Sequence[Tensor], parameters: Sequence[nn.Parameter] | None = None
 ) -> Float[Tensor, " tensors"]:
-    """Return the Euclidean norm of each whole tensor, of which this process may hold a part.
+    """Return the Euclidean norm of each whole tensor, whose part this process may hold.
 
     Args:
-      tensors: of the parameters, as gradients, or the parameters themselves.
-      parameters: to which they belong; defaults to the tensors.
+      tensors: gradients, or parameters themselves.
+      parameters: the parameter of each tensor; defaults to the tensors.
     """
     if not tensors:
         return torch.zeros(0)
@@ -143,14 +145,14 @@ def norms_of(
 
 
 def by_mesh(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[list[list[Any]]]:
-    """Yield tensors on the same processes, which one operation may take together.
+    """Yield groups of tensors that the same processes hold, for one operation on each group.
 
     Args:
-      tensors: on any processes.
-      *others: lists of the same length, of which the corresponding items are yielded as well.
+      tensors: tensors on any processes.
+      *others: lists of the same length, whose corresponding items are yielded as well.
     """
     # By attribute: torch takes more than a second to import the class of sharded tensors.
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
     for mesh in dict.fromkeys(meshes):
-        chosen = [own == mesh for own in meshes]
-        yield [[*itertools.compress(one, chosen)] for one in (tensors, *others)]
+        is_here = [other == mesh for other in meshes]
+        yield [[*itertools.compress(items, is_here)] for items in (tensors, *others)]

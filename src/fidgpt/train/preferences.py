@@ -174,6 +174,8 @@ class PreferenceStep(TrainStep):
       ValueError: the likelihood is negative.
     """
 
+    sequences_per_row = 2
+
     def __init__(
         self,
         *,
@@ -187,6 +189,12 @@ class PreferenceStep(TrainStep):
         needs_copy = preference.needs_reference and not has_adapters(model)
         self._blueprint = blueprint_of(model) if needs_copy else None
         self._reference: list[LanguageModel] = []
+
+    def others(self) -> Sequence[LanguageModel]:
+        return [] if self._blueprint is None else [self._blueprint]
+
+    def rehearse(self, others: Sequence[LanguageModel]) -> None:
+        self._reference = [*others]
 
     def begin(self, run: StepSettings) -> None:
         if self._blueprint is not None:

@@ -32,7 +32,14 @@ from fidgpt.train.delayed_metrics import (
 )
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.estimates.facts import Facts, facts_of
-from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
+from fidgpt.train.evaluation import (
+    Evaluator,
+    Samples,
+    evaluating,
+    left_unchanged,
+    numbers_of,
+    require_measured,
+)
 from fidgpt.train.expert_loads import ExpertLoads
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.gradients import GradientTransform, require_bound
@@ -175,6 +182,9 @@ class Trainer:
                 f"evaluators have the name {taken[0]!r}, under which rows of metrics hold what the "
                 "run measures itself: choose another."
             )
+        if self.checkpoints.best is not None:
+            metric, is_averaged = self.checkpoints.best.metric, self.average is not None
+            require_measured(metric, self.evaluators, is_averaged=is_averaged)
         self.parallel.parts |= self.step.axis_parts()
         self.parallel.check(self.model, seq_len=self.seq_len)
 
@@ -206,9 +216,9 @@ class Trainer:
             lock = partial(locks.enter_context, run.locked())
             self.parallel.world.on_main(lock if resume else run.require_free)
             self.prepare()
-            facts = facts_of(self)  # before the model is sharded
+            facts = facts_of(self)  # before `setup` shards the model
             device.require_memory(facts.memory.peak, facts.memory_there)
-            if not resume:  # then copies of the run are there
+            if not resume:  # a resumed run has its copies in memory already
                 self.checkpoints.require_room(facts.copies)
             state = self.setup(run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(state.step)})
@@ -216,7 +226,7 @@ class Trainer:
                 rewind = partial(self._rewind, run, step=state.step, until_step=until_step)
                 self.parallel.world.on_main(rewind)
             else:
-                self.parallel.world.on_main(partial(self._create, run, lock=lock))
+                run.path = self.parallel.world.on_main(partial(self._create, run, lock=lock))
             self._start_copies(run, facts)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
@@ -233,7 +243,7 @@ class Trainer:
         until_step: int,
         goodput: Goodput,
     ) -> Outcome:
-        """Take the remaining steps, with evaluation, tracking and checkpoints between them."""
+        """Take the remaining steps; evaluate, track and save between them."""
         trackers_here = self.trackers if self.parallel.is_main else []
         end = min(until_step, self.num_steps)
         with (
@@ -289,7 +299,7 @@ class Trainer:
     def _step(
         self, state: TrainState, rows: DelayedMetrics, signals: StopSignals, *, end: int
     ) -> Sequence[Finished]:
-        """Take one step and evaluate; return the steps that are finished, mostly earlier ones.
+        """Take one step and evaluate; return the steps that this finished, mostly earlier steps.
 
         Raises:
           Diverged: some of their metrics are not finite.
@@ -322,7 +332,7 @@ class Trainer:
             self.step.judge(state, launched)
         with state.clock.phase("evaluation"):
             launched.measured = self._evaluate(state)
-        launched.timing = state.clock.take()  # with the time of saving the step before
+        launched.timing = state.clock.take()  # includes the time of saving the step before
         rows.add(launched)
         return [*finished, *rows.finish(0 if needs_row_now else rows.lag)]
 
@@ -331,7 +341,7 @@ class Trainer:
         best, num_steps = self.checkpoints.best, self.num_steps
         measures = [*self.evaluators.values(), *([] if self.samples is None else [self.samples])]
         return (
-            any(one.due(step, num_steps=num_steps) for one in measures)
+            any(measure.due(step, num_steps=num_steps) for measure in measures)
             or bool(self.checkpoints.planned(step, num_steps=num_steps))
             or (best is not None and best.metric.partition("/")[0] not in self.evaluators)
         )
@@ -345,7 +355,7 @@ class Trainer:
         loads: ExpertLoads,
         launched: LaunchedStep,
     ) -> Finished:
-        """Log the row of a step, once it is computed.
+        """Log the row of a step once the device has computed it.
 
         Raises:
           Diverged: some of its metrics are not finite.
@@ -384,7 +394,7 @@ class Trainer:
         return self.step.take(self, state, index, self.step.load(self, state, index, rows=batch))
 
     def prepare(self) -> None:
-        """Prepare the texts, and check early what would end the run later, or spoil it.
+        """Prepare the texts, and check early for errors that would end or spoil the run later.
 
         Raises:
           ComponentError: a custom component does not keep what its interface promises.
@@ -431,7 +441,7 @@ class Trainer:
         return state
 
     def init_state(self) -> TrainState:
-        """Return the state at step 0 for the model as it is, which has memory."""
+        """Return the state at step 0 of a model that has memory."""
         replica = self.parallel.replica(self.model, self.precision)
         self.step.begin(self)
         objective = self.step.objective(replica, self.loss)
@@ -452,8 +462,8 @@ class Trainer:
             train_step=self.step,
         )
 
-    def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> None:
-        """Make the directory of a new run, and lock it against other processes."""
+    def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> Path:
+        """Make the directory of a new run, and lock it against other processes; return its path."""
 
         def fill(folder: Path) -> None:
             self.stream.tokenizer.save(folder / "tokenizer.json")
@@ -461,9 +471,10 @@ class Trainer:
 
         run.create(fill=fill)
         lock()
+        return run.path
 
     def _rewind(self, run: RunDirectory, *, step: int, until_step: int | None) -> None:
-        """Make the directory of a run read as if nothing had happened after `step`."""
+        """Remove from the directory of a run what it wrote after `step`."""
         if until_step is not None and until_step <= step:
             print(f"{run.path} has done {step} steps already: nothing is left until {until_step}.")
         self.checkpoints.abandon_after(run.path, step=step)
@@ -496,9 +507,9 @@ class Trainer:
             run_directory.print_stderr(f"warning: {line}")
 
     def _evaluate(self, state: TrainState) -> Row:
-        """Run the evaluators that are due: `<name>/...`, and `<name>/averaged/...` if averaged.
+        """Run the evaluators that are due; return `<name>/...` and `<name>/averaged/...`.
 
-        Under `samples` are texts that the model writes, if they are due.
+        If samples are due, `samples` holds the texts that the model writes.
         """
         step, num_steps = state.step, self.num_steps
         due = {k: e for k, e in self.evaluators.items() if e.due(step, num_steps=num_steps)}
@@ -522,9 +533,9 @@ class Trainer:
         return row
 
     def _sample(self, state: TrainState) -> Iterator[str]:
-        """Yield a text for each prompt, by averaged weights if there are any.
+        """Yield a text for each prompt, written with averaged weights if there are any.
 
-        Every process of the run calls this, since each may hold a shard of the model.
+        Every process of the run calls this, because each may hold a shard of the model.
 
         Raises:
           RunError: the model's logits are not finite.
@@ -567,14 +578,16 @@ class Trainer:
             directory=run.path,
             row=row,
             agree=self.parallel.world.broadcast,
-            is_time=None if self.parallel.world_size == 1 else any(one.is_time for one in finished),
+            is_time=None
+            if self.parallel.world_size == 1
+            else any(step.is_time for step in finished),
         )
         if not (is_stopping or reasons):
             return
         rows.finish()
         in_memory = not is_stopping and reasons == [manifest.IN_MEMORY]
         if not in_memory:
-            reasons = [one for one in reasons if one != manifest.IN_MEMORY]
+            reasons = [reason for reason in reasons if reason != manifest.IN_MEMORY]
         with state.clock.phase("saving"):
             state.check_weights()
             if not in_memory:
@@ -592,7 +605,7 @@ class Trainer:
                 )
 
     def _start_copies(self, run: RunDirectory, facts: Facts) -> None:
-        """Begin to save copies in memory of the steps that follow."""
+        """Begin to save copies of the following steps in memory."""
         num_parts = self.parallel.places.mesh.num_parts
         self.checkpoints.start(run.path, part=facts.memory.saved, num_parts=num_parts)
 
@@ -612,7 +625,7 @@ class Trainer:
         good = None
         if self.parallel.is_main:
             good = self.checkpoints.good_before(step, run.path, num_steps=self.num_steps)
-        state.reset()  # a checkpoint may be older than some components
+        state.reset()  # the checkpoint may lack the state of some components
         state.next_batch = None
         for candidate in self.parallel.world.broadcast(good):
             self._restore(run, state, candidate)
@@ -623,7 +636,7 @@ class Trainer:
                 f"step {step} diverged: {diverged} There is no good checkpoint to roll back to. "
                 f"{_remedy(run)} {advice(policy)}"
             )
-        policy.load_state_dict(policy_state)  # what was skipped since is not in the checkpoint
+        policy.load_state_dict(policy_state)  # the checkpoint lacks the steps skipped since
         policy.rolled_back(step=step, to=state.step)
         self.parallel.world.on_main(
             partial(self.checkpoints.abandon_after, run.path, step=state.step)

@@ -175,6 +175,15 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
             piece.ours.copy_(piece.theirs(tensor))
 
 
+def _require_present(directory: str | Path, **others: object) -> None:
+    """Raise ConfigError if the weights of a directory cannot be read."""
+    del others
+    TensorFiles(Path(directory).expanduser())
+
+
+vars(load_hf)["require_present"] = _require_present
+
+
 def _require_memory(model: LanguageModel) -> None:
     if any(parameter.is_meta for parameter in model.parameters()):
         raise ConfigError("the model has no memory yet: materialize it first.")
