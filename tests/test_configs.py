@@ -60,6 +60,7 @@ FAMILIES = {
     "olmoe_1b_7b": (),
     "command_r": ("command_r_08_2024",),
     "falcon_7b": ("falcon_40b",),
+    "nanochat": (),
 }
 PARENTS = dict.fromkeys(FAMILIES, "base") | {
     size: first for first, others in FAMILIES.items() for size in others

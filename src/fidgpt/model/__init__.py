@@ -17,5 +17,6 @@ from fidgpt.model.norm import *
 from fidgpt.model.positions import *
 from fidgpt.model.prediction import *
 from fidgpt.model.rope_scaling import *
+from fidgpt.model.skips import *
 from fidgpt.model.transformer import *
 from fidgpt.model.wrappers import *
