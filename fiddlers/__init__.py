@@ -77,6 +77,7 @@ from fidgpt.fiddlers.optimizers import (
     use_layer_decay,
     use_lion,
     use_muon,
+    use_normuon,
     use_schedule_free,
     use_sgd,
 )
@@ -146,6 +147,13 @@ from fidgpt.fiddlers.steps import (
     use_value_clipping,
     use_weight_decay_schedule,
 )
+from fidgpt.fiddlers.streams import (
+    use_backout,
+    use_embedding_norm,
+    use_gated_value_embeddings,
+    use_input_scalars,
+    use_smear,
+)
 from fidgpt.fiddlers.trackers import use_mlflow, use_tensorboard, use_trackio, use_wandb
 
 __all__ = [
@@ -180,6 +188,7 @@ __all__ = [
     "use_adamw",
     "use_alibi",
     "use_async_checkpoints",
+    "use_backout",
     "use_bytes",
     "use_chat_template",
     "use_chunked_sums",
@@ -194,6 +203,7 @@ __all__ = [
     "use_domain_validation",
     "use_ema",
     "use_ema_decay_sqrt",
+    "use_embedding_norm",
     "use_expert_capacity",
     "use_expert_groups",
     "use_fim",
@@ -203,6 +213,7 @@ __all__ = [
     "use_fsdp",
     "use_fused_loss",
     "use_gated_delta",
+    "use_gated_value_embeddings",
     "use_geglu",
     "use_gelu",
     "use_gqa",
@@ -210,6 +221,7 @@ __all__ = [
     "use_hub_conversations",
     "use_hub_preferences",
     "use_hub_text",
+    "use_input_scalars",
     "use_inverse",
     "use_inverse_sqrt",
     "use_kimi_delta",
@@ -235,6 +247,7 @@ __all__ = [
     "use_muon",
     "use_mup",
     "use_no_positions",
+    "use_normuon",
     "use_offset_norm",
     "use_packing",
     "use_parallel_block",
@@ -264,6 +277,7 @@ __all__ = [
     "use_sinusoidal_positions",
     "use_skip_step",
     "use_sliding_window",
+    "use_smear",
     "use_softcap",
     "use_squared_relu",
     "use_step_meters",

@@ -65,6 +65,7 @@ FAMILIES = {
     "lfm2_350m": ("lfm2_1_2b", "lfm2_700m"),
     "kimi_linear_48b_a3b": (),
     "minimax_01": (),
+    "nanochat": (),
 }
 PARENTS = dict.fromkeys(FAMILIES, "base") | {
     size: first for first, others in FAMILIES.items() for size in others

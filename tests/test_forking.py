@@ -83,8 +83,7 @@ def test_points_are_forked_with_the_numbers_of_new_processes(
     losses = []
     for name, is_safe in (("forked", True), ("new", False)):
         monkeypatch.setattr(jobs.forking, "is_safe", lambda is_safe=is_safe: is_safe)
-        sweep = Sweep(
-            "config:debug", "set:num_steps=2", axis("seed", [1, 2]), directory=tmp_path / name
-        )
-        losses.append([row["metrics"]["loss"] for row in sweep.run()])
+        items = ("config:debug", "set:num_steps=2", axis("tag:Seed=1,2"))
+        results = Sweep(*items, directory=tmp_path / name).run()
+        losses.append([row["metrics"]["loss"] for row in results])
     assert losses[0] == losses[1] and losses[0][0] != losses[0][1]

@@ -23,5 +23,6 @@ from fidgpt.model.recurrent.lightning import *
 from fidgpt.model.recurrent.mamba import *
 from fidgpt.model.recurrent.recurrence import *
 from fidgpt.model.rope_scaling import *
+from fidgpt.model.skips import *
 from fidgpt.model.transformer import *
 from fidgpt.model.wrappers import *

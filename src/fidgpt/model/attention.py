@@ -230,7 +230,9 @@ class Attention(nn.Module):
         """Return queries, keys and values, each [batch, heads, seq, head_dim]."""
         query, key, value = self.projections(x)
         if self.value_embedding is not None:
-            value = value + self.value_embedding(tokens)
+            takes_stream = getattr(self.value_embedding, "takes_stream", False)
+            more = (x,) if takes_stream else ()
+            value = value + self.value_embedding(tokens, *more)
         query, key, value = (x.unflatten(-1, (-1, self.head_dim)) for x in (query, key, value))
         return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 

@@ -82,7 +82,7 @@ class WeightlessRMSNorm(nn.Module):
 
     Args:
       hidden_dim: width of the input.
-      eps: added to the mean of squares.
+      eps: added to the mean of squares; None for the least of the input's format.
 
     Raises:
       ValueError: eps is negative or infinite.
@@ -90,7 +90,7 @@ class WeightlessRMSNorm(nn.Module):
 
     ELEMENTWISE: ClassVar[bool] = True  # treats each vector by itself
 
-    def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
+    def __init__(self, *, hidden_dim: int, eps: float | None = 1e-5) -> None:
         super().__init__()
         require_not_negative(eps=eps)
         self.hidden_dim = hidden_dim

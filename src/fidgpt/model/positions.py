@@ -14,6 +14,7 @@ from fidgpt.ranges import require_positive, require_size
 __all__ = [
     "LearnedPositions",
     "OffsetPositions",
+    "ReversedRoPE",
     "RoPE",
     "SinusoidalPositions",
     "Tempered",
@@ -185,6 +186,14 @@ class RoPE(nn.Module):
         angles = positions[:, None, :, None].float() * frequencies
         cos, sin = ((wave * amplitude).to(dtype) for wave in (angles.cos(), angles.sin()))
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+class ReversedRoPE(RoPE):
+    """A RoPE that rotates the other way, as nanochat's weights expect; see `RoPE`."""
+
+    def _waves(self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype) -> tuple[Waves, Waves]:
+        cos, sin = super()._waves(positions, dtype)
+        return cos, -sin
 
 
 def _rotated(x: Heads, cos: Waves, sin: Waves) -> Heads:

@@ -18,7 +18,7 @@ from fidgpt.train.evaluation import document_begin
 from fidgpt.train.scores.answering import Exam, Letters, Question, Writing
 from fidgpt.train.scores.programs import runs_without_error
 
-__all__ = ["CHATS", "chat_exam"]
+__all__ = ["CHATS", "chat_exam", "prompt_tokens"]
 
 Row = Mapping[str, Any]
 _ORDER = 42  # the seed of nanochat's order of questions, of which a limit takes the first
@@ -112,13 +112,15 @@ def _letters(
 ) -> Question:
     lines = [f"- {choice}={letter}\n" for letter, choice in zip(letters, choices, strict=True)]
     text = f"Multiple Choice question: {question}\n{''.join(lines)}"
-    prompt = _prompt(f"{text}\nRespond only with the letter of the correct answer.", tokenizer)
+    prompt = prompt_tokens(
+        f"{text}\nRespond only with the letter of the correct answer.", tokenizer
+    )
     return Letters(prompt, [tokenizer.encode(letter)[0] for letter in letters], right)
 
 
 def _calculation(row: Row, tokenizer: Tokenizer) -> Question:
     right = _number(row["answer"])
-    return Writing(_prompt(row["question"], tokenizer), lambda text: _number(text) == right)
+    return Writing(prompt_tokens(row["question"], tokenizer), lambda text: _number(text) == right)
 
 
 def _number(text: str) -> str | None:
@@ -140,11 +142,11 @@ def _program(row: Row, tokenizer: Tokenizer) -> Question:
             program = begin + _AFTER_FUNCTION.split(text)[0]
         return runs_without_error(f"{program}\n\n{test}")
 
-    prompt = _prompt(begin, tokenizer) if tokenizer.chat else document_begin(tokenizer, begin)
+    prompt = prompt_tokens(begin, tokenizer) if tokenizer.chat else document_begin(tokenizer, begin)
     return Writing(prompt, judge)
 
 
-def _prompt(text: str, tokenizer: Tokenizer) -> list[int]:
+def prompt_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
     """Return the tokens of a question with the beginning of an answer."""
     if tokenizer.chat is None:
         return document_begin(tokenizer, f"{text}\nAnswer:\n")
