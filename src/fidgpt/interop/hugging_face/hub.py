@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from fidgpt import model as library
 from fidgpt.configs.hub import Family
-from fidgpt.data import Tokenizer, TokenizerFile
+from fidgpt.data import ChatTemplate, Tokenizer, TokenizerFile, with_begin
 from fidgpt.graph import ConfigError, bind, build
 from fidgpt.interop.hugging_face import files
 from fidgpt.interop.hugging_face.files import CONFIG, Layout, TensorFiles, layout_of, tensors_of
@@ -287,7 +287,12 @@ def save_hf(
         _write_tokenizer(tokenizer, directory, seq_len=seq_len, family=family)
         # Rows of the table without a token are trained to be unlikely, but not to be impossible.
         unused = range(tokenizer.vocab_size, member.settings["vocab_size"])
-        generation = {"eos_token_id": tokenizer.end_of_text, "suppress_tokens": [*unused] or None}
+        ends = [] if tokenizer.chat is None else ChatTemplate(tokenizer).ends_of_turn()
+        ends = [tokenizer.end_of_text, *({*ends} - {tokenizer.end_of_text})]
+        generation = {
+            "eos_token_id": ends if len(ends) > 1 else ends[0],
+            "suppress_tokens": [*unused] or None,
+        }
         files.write_json(directory / _GENERATION, generation)
     about = {
         "architectures": [family.architecture],
@@ -352,7 +357,8 @@ def _write_tokenizer(
 
     Warns where it makes one that splits texts in another way.
     """
-    path = directory / _TOKENIZER
+    path, settings_path = directory / _TOKENIZER, directory / _TOKENIZER_SETTINGS
+    settings_path.unlink(missing_ok=True)  # of an earlier export
     tokenizer.save(path)
     content: Any = json.loads(path.read_text(encoding="utf-8"))
     texts = {number: text for text, number in content["model"].get("vocab", {}).items()}
@@ -362,8 +368,13 @@ def _write_tokenizer(
         "model_max_length": seq_len,
         "eos_token": texts.get(tokenizer.end_of_text),
         "clean_up_tokenization_spaces": False,
+        **(files.read_json(settings_path) if settings_path.exists() else {}),
     }
-    files.write_json(directory / _TOKENIZER_SETTINGS, settings)
+    if tokenizer.chat is not None and tokenizer.begin_of_text == tokenizer.end_of_text:
+        settings["chat_template"] = with_begin(
+            tokenizer.chat.template, texts[tokenizer.end_of_text]
+        )
+    files.write_json(settings_path, settings)
     pattern = _OWN_SPLIT.get(family.model_type)
     if pattern is not None and pattern not in _strings(content.get("pre_tokenizer")):
         print_stderr(
