@@ -41,6 +41,7 @@ __all__ = [
     "check_vocab_size",
     "end_of_text",
     "load_tokenizer",
+    "with_begin",
 ]
 
 
@@ -617,7 +618,20 @@ def _settings_beside(path: Path) -> dict[str, Any]:
         settings["chat_template"] = named.get("default")
     if (file := path.with_name(_TEMPLATE_FILE)).is_file():
         settings["chat_template"] = file.read_text(encoding="utf-8")
+    if isinstance(text := settings.get("chat_template"), str):
+        settings["chat_template"] = text.partition(_IN_FRONT)[2] or text
     return settings
+
+
+_IN_FRONT = "{#- in front of every document #}"
+
+
+def with_begin(template: str, token: str) -> str:
+    """Return a chat template that writes the token in front of documents, for other systems.
+
+    `load_tokenizer` removes it.
+    """
+    return f"{{{{- {json.dumps(token)} }}}}{_IN_FRONT}{template}"
 
 
 def _end_beside(settings: Mapping[str, Any]) -> str | None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fidgpt import model as library
 from fidgpt.configs.hub import Family
-from fidgpt.data import Tokenizer, TokenizerFile
+from fidgpt.data import ChatTemplate, Tokenizer, TokenizerFile
 from fidgpt.graph import ConfigError, bind, build
 from fidgpt.interop.hugging_face import files
 from fidgpt.interop.hugging_face.files import CONFIG, Layout, TensorFiles, layout_of, tensors_of
@@ -306,7 +306,12 @@ def save_hf(
         tokens = write_tokenizer(tokenizer, directory, seq_len=seq_len, family=family)
         # Rows of the table without a token are trained to be unlikely, but not to be impossible.
         unused = range(tokenizer.vocab_size, member.settings["vocab_size"])
-        files.write_json(directory / GENERATION, tokens | {"suppress_tokens": [*unused] or None})
+        generation: dict[str, Any] = tokens | {"suppress_tokens": [*unused] or None}
+        if tokenizer.chat is not None:
+            others = {*ChatTemplate(tokenizer).ends_of_turn()} - {tokenizer.end_of_text}
+            if others:
+                generation["eos_token_id"] = [tokenizer.end_of_text, *others]
+        files.write_json(directory / GENERATION, generation)
     about = {
         "architectures": [family.architecture],
         "model_type": family.model_type,

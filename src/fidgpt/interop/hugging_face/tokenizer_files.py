@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fidgpt.configs.hub import Family
-from fidgpt.data import DataError, Tokenizer, load_tokenizer
+from fidgpt.data import DataError, Tokenizer, load_tokenizer, with_begin
 from fidgpt.interop.hugging_face.files import read_json, write_json
 from fidgpt.train.run_directory import print_stderr
 
@@ -79,6 +79,9 @@ def write_tokenizer(
         "bos_token": None if begin is None else names[begin],
         "add_bos_token": begin is not None,
     }
+    if tokenizer.chat is not None and tokenizer.begin_of_text == tokenizer.end_of_text:
+        template = with_begin(tokenizer.chat.template, names[tokenizer.end_of_text])
+        settings["chat_template"] = template
     write_json(directory / SETTINGS, settings)
     pattern = _OWN_SPLIT.get(family.model_type)
     if pattern is not None and pattern not in _strings(content.get("pre_tokenizer")):
