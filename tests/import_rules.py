@@ -54,7 +54,7 @@ LAZY = {
     "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},
-    "train": {"fsspec", "lm_eval"},
+    "train": {"fsspec", "lm_eval", "yaml"},
 }
 
 # Without a public form; torch's manual teaches the last.
@@ -62,6 +62,7 @@ PRIVATE = (
     "torch.distributed.distributed_c10d._set_pg_timeout",
     "torch.distributed._functional_collectives",
     "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops",
+    "torch.testing._internal.distributed.fake_pg.FakeStore",
     "torch.utils._python_dispatch.TorchDispatchMode",
 )
 IMPORTERS = {"import_module", "__import__"}  # what imports a name that it is called with

@@ -92,7 +92,8 @@ def test_a_named_machine_need_not_be_there(command: Command) -> None:
 @pytest.mark.slow
 def test_a_batch_too_small_for_a_mesh_is_a_warning(command: Command) -> None:
     mesh = "--config=fiddler:use_mesh(replicate=2, shard=16, tensor=8)"
-    done = command(train.main, "--config=config:llama3_70b", mesh, SUMMARY)
+    batch = "--config=set:batch_size=8"
+    done = command(train.main, "--config=config:llama3_70b", batch, mesh, SUMMARY)
     assert done.status == 0 and done.err.count("warning: ") == done.err.count("\n") == 1
     assert "batch_size=8 sequences are too few for 32 replicas and shards" in done.err
     assert rows(done.out)["device"].startswith("256 x ")

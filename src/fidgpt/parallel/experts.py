@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fidgpt.model.moe import Experts, Groups, MoE
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
-from fidgpt.placement import Shard
+from fidgpt.placement import Holders, Shard
 from fidgpt.processes import Processes
 from fidgpt.processes.collectives import begin_exchange, exchanged, planned_exchange
 
@@ -120,9 +120,10 @@ def _divide(experts: Experts, axis: Processes, shards: dict[int, nn.Parameter]) 
     """Replace parameters by this process's shards, which `shards` holds by that of the whole."""
     num_local = experts.num_experts // axis.size
     places = {
-        (module, name): Shard(axis, 0, len(whole), axis.size, owner=owner)
+        (module, name): Shard(axis, 0, len(whole), axis.size)
+        if number is None
+        else Holders(axis, ranks=(number // num_local,), held_shape=tuple(whole.shape))
         for module, name, whole, number in _per_expert(experts)
-        for owner in [None if number is None else number // num_local]
     }
     for module in experts.modules():
         for name, whole in module._parameters.items():

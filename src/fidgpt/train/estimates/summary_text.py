@@ -27,11 +27,12 @@ _FLOPS = ["", "k", "M", "G", "T", "P"]
 Rows = list[tuple[str, str]]
 
 
-def summary_text(summary: Summary, *, color: bool) -> str:
+def summary_text(summary: Summary, *, recipe: str = "", color: bool) -> str:
     """Format a summary as wide as the terminal.
 
     Args:
       summary: what is known.
+      recipe: what the named config says of itself.
       color: whether to use terminal styles.
     """
     width = max(80, min(shutil.get_terminal_size().columns, 120))
@@ -41,7 +42,7 @@ def summary_text(summary: Summary, *, color: bool) -> str:
         _groups(summary),
         *([_pipeline(one)] if (one := summary.facts.pipeline) else []),
         _memory(summary.facts),
-        _run(summary.facts),
+        [*_run(summary.facts), *([("recipe", recipe)] if recipe else [])],
     ):
         shown += ["", table_of(rows)]
     return rendered(shown, width=width, color=color)
