@@ -60,6 +60,10 @@ flags.DEFINE_flag(
         "overrides for an editor.",
     )
 )
+flags.DEFINE_string(
+    "hardware", None, "The machine that --print, prices and fiddler:for_hardware see: h100x8."
+)
+flags.DEFINE_float("price", None, "Of a device for an hour, for plans.", lower_bound=0.0)
 define_path("run_dir", "Directory of the new run, runs/NAME-TIME by default; or of a whole sweep.")
 flags.DEFINE_flag(
     OptionalText(

@@ -20,7 +20,7 @@ from fidgpt.plan.timing import (
 )
 from fidgpt.plan.trace import Part, Trace
 
-__all__ = ["Memory", "Plan", "Setting", "Training", "estimate"]
+__all__ = ["Memory", "Plan", "Setting", "Training", "estimated"]
 
 _GIGA = 2**30
 # Of torch and its libraries on a GPU, and of each group of processes that talk: what their drivers
@@ -199,7 +199,7 @@ class _Stage:
         return sum(number for part, number in self.parts if part.layers)
 
 
-def estimate(trace: Trace, training: Training, setting: Setting, cluster: Cluster) -> Plan:
+def estimated(trace: Trace, training: Training, setting: Setting, cluster: Cluster) -> Plan:
     """Return what a run takes.
 
     Raises:

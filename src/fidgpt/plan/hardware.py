@@ -64,8 +64,8 @@ class Device:
     network: float = 50 * _G
     per_machine: int = 8
     source: str
-    products: float = 0.72
-    attention: float = 0.5
+    products: float = 0.6
+    attention: float = 0.4
     half_size: float = 120.0
     moving: float = 0.65
     sending: float = 0.8
@@ -110,9 +110,9 @@ def _nvidia(
     )
 
 
-_AMPERE = {"products": 0.78, "attention": 0.6, "network": 25 * _G}
-_HOPPER = {"products": 0.66, "attention": 0.42}
-_BLACKWELL = {"products": 0.68, "attention": 0.45}
+_AMPERE = {"products": 0.74, "attention": 0.45, "network": 25 * _G}
+_HOPPER = {"products": 0.54, "attention": 0.35}
+_BLACKWELL = {"products": 0.54, "attention": 0.35}
 _CARD = {"per_machine": 8, "network": 12.5 * _G, "sending": 0.6}
 _PCIE4, _PCIE5 = 32, 64  # gigabytes per second in each direction of 16 lanes
 
@@ -149,7 +149,7 @@ CHIPS: tuple[Device, ...] = (
             source="NVIDIA H100 data sheet, 2022: PCIe, without bridges"),
     _nvidia("H100 NVL", 835, 94, 3900, 300, float8=1671, per_machine=2, **_HOPPER,
             source="NVIDIA H100 data sheet, 2023: NVL, bridges of two"),
-    _nvidia("H100 96GB", 989, 96, 2400, 450, float8=1979, products=0.47, attention=0.33,
+    _nvidia("H100 96GB", 989, 96, 2400, 450, float8=1979, products=0.44, attention=0.25,
             source="torchtitan, benchmarks/llama3_h100_202412: HBM2e, limited to 500 W"),
     _nvidia("H100", 989, 80, 3350, 450, float8=1979, **_HOPPER,
             source="NVIDIA H100 data sheet, 2022: SXM"),
@@ -175,9 +175,9 @@ CHIPS: tuple[Device, ...] = (
             source="NVIDIA Ada architecture, 2022, appendix A"),
     _nvidia("RTX 3090", 71, 24, 936, _PCIE4, **_CARD,
             source="NVIDIA GA102 architecture, 2020, appendix A"),
-    _nvidia("MI325X", 1307, 256, 6000, 448, float8=2615, products=0.5, attention=0.35,
+    _nvidia("MI325X", 1307, 256, 6000, 448, float8=2615, products=0.42, attention=0.28,
             source="AMD Instinct MI325X data sheet, 2024"),
-    _nvidia("MI300X", 1307, 192, 5300, 448, float8=2615, products=0.48, attention=0.35,
+    _nvidia("MI300X", 1307, 192, 5300, 448, float8=2615, products=0.42, attention=0.28,
             source="AMD Instinct MI300X data sheet, 2023"),
     # One of its two halves, each of which is a device.
     _nvidia("MI250X", 191.5, 64, 1638, 200, per_machine=8, products=0.65,

@@ -26,7 +26,7 @@ from fidgpt.parallel import (
 )
 from fidgpt.parallel.pipeline import PIPELINE, PipelineParallel
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
-from fidgpt.plan.estimate import Plan, Setting, Training, estimate
+from fidgpt.plan.estimate import Plan, Setting, Training, estimated
 from fidgpt.plan.hardware import Cluster
 from fidgpt.plan.trace import Trace, recomputed, repeated, trace
 from fidgpt.processes import Processes
@@ -188,7 +188,7 @@ class Planner:
         Raises:
           ValueError: the mesh cannot divide the model.
         """
-        return estimate(self._trace(setting), self.training, setting, self.cluster)
+        return estimated(self._trace(setting), self.training, setting, self.cluster)
 
     def check(self, mesh: MeshSizes) -> None:
         """Raise ValueError if the model cannot be divided over a mesh."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -201,6 +201,9 @@ def trace(
 
         x = mark(args[0], partial(recorder.enter, name), finished)
         stream[0] = x.nbytes
+        for module in block.modules():  # what layers share is made by the first of them
+            if hasattr(type(module), "prepare_pass"):
+                cast(Any, module).prepare_pass(args[1], x.dtype)
         kept[name] = recorder.now
         return x, *args[1:]
 

@@ -265,17 +265,24 @@ def table(
     return columns
 
 
-def points_table(plan: Plan, *, flops_per_second: float) -> Table:
-    """Return the points of a sweep with their size, FLOPs and approximate time."""
+def points_table(plan: Plan, *, flops_per_second: float, price: float | None = None) -> Table:
+    """Return the points of a sweep with their size, FLOPs, days, and price if it is known.
+
+    Args:
+      plan: the points.
+      flops_per_second: the speed of the machine.
+      price: of a second; None if it is not known.
+    """
     rows = [
         (
             *(point.name, point.short, f"{point.cost.parameters:,}"),
             magnitude(point.cost.flops, _FLOPS),
             duration(point.cost.flops / flops_per_second),
+            *([f"{price * point.cost.flops / flops_per_second:,.2f}"] if price else []),
         )
         for point in plan.points
     ]
-    numbers = ("parameters", "FLOPs", "about")
+    numbers = ("parameters", "FLOPs", "about", *(["price"] if price else []))
     return table(("point", "fingerprint", *numbers), rows, numbers=numbers)
 
 

@@ -32,6 +32,7 @@ from fidgpt.train.delayed_metrics import (
 )
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.estimates.facts import Facts, facts_of
+from fidgpt.train.estimates.planning import PlannedRun
 from fidgpt.train.evaluation import (
     Evaluator,
     Samples,
@@ -216,7 +217,7 @@ class Trainer:
             lock = partial(locks.enter_context, run.locked())
             self.parallel.world.on_main(lock if resume else run.require_free)
             self.prepare()
-            facts = facts_of(self)  # before `setup` shards the model
+            facts, planned = facts_of(self), PlannedRun(self)  # before `setup` shards the model
             device.require_memory(facts.memory.peak, facts.memory_there)
             if not resume:  # a resumed run has its copies in memory already
                 self.checkpoints.require_room(facts.copies)
@@ -230,7 +231,8 @@ class Trainer:
             self._start_copies(run, facts)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
-            outcome = self._loop(run, state, facts, until_step or self.num_steps, goodput)
+            end = until_step or self.num_steps
+            outcome = self._loop(run, state, facts, end, goodput, planned)
             if isinstance(state.optimizer, EvaluationWeights):
                 state.optimizer.swap_weights()  # leave the evaluation weights in the model
             return outcome
@@ -242,6 +244,7 @@ class Trainer:
         facts: Facts,
         until_step: int,
         goodput: Goodput,
+        planned: PlannedRun,
     ) -> Outcome:
         """Take the remaining steps; evaluate, track and save between them."""
         trackers_here = self.trackers if self.parallel.is_main else []
@@ -257,7 +260,7 @@ class Trainer:
                 observing.enter_context(observer.observing(run, self.parallel))
             goodput.spent("restoring")
             loads = ExpertLoads(state.model)
-            log = partial(self._log, state, facts, trackers, goodput, loads)
+            log = partial(self._log, state, facts, trackers, goodput, loads, planned)
             rows = observing.enter_context(DelayedMetrics(log, self.parallel.device))
             while state.step < end:
                 try:
@@ -291,7 +294,8 @@ class Trainer:
             if state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
-                trackers.print("\n".join(["", goodput.summary(), *loads.summary()]))
+                said = planned.finish(run.path) if self.parallel.is_main else []
+                trackers.print("\n".join(["", goodput.summary(), *loads.summary(), *said]))
                 words = run_directory.shell_words(run.path, str(run.path))
                 trackers.print(f"Done. Sample with: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=state.step, stopped_by=None)
@@ -353,6 +357,7 @@ class Trainer:
         trackers: Trackers,
         goodput: Goodput,
         loads: ExpertLoads,
+        planned: PlannedRun,
         launched: LaunchedStep,
     ) -> Finished:
         """Log the row of a step once the device has computed it.
@@ -375,6 +380,7 @@ class Trainer:
         if any(any(status.seconds) for status in statuses):
             row |= goodput.slowest([status.seconds for status in statuses])
         trackers.log(row)
+        planned.add(row)
         for warning in loads.add(row):
             trackers.print(warning)
         return Finished(row, statuses)
