@@ -4,7 +4,7 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
@@ -122,8 +122,9 @@ def to_write(trainer: "Trainer", *, float32: bool = False) -> "LanguageModel":
 
 def generation_ends(path: Path) -> set[int]:
     """Return the tokens that end a text by the generation_config.json of a model of the hub."""
-    given = read_json(path / GENERATION).get("eos_token_id")
-    return {*given} if isinstance(given, list) else {given} - {None}
+    given: Any = read_json(path / GENERATION).get("eos_token_id")
+    ends = given if isinstance(given, list) else [given]
+    return {end for end in ends if end is not None}
 
 
 def _restore(

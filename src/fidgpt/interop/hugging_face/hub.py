@@ -415,9 +415,9 @@ def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
         holders = path.split(".")
         is_known = any(".".join(holders[:i]) in replaced for i in range(len(holders)))
         if here != there and not is_known:
-            shown = [_shown(side[path]) if path in side else "absent" for side in sides]
+            shown = (_shown(side[path]) if path in side else "absent" for side in sides)
             replaces = isinstance(here, type) or isinstance(there, type)
-            found.append(Difference(path, *shown, replaces))
+            found.append(Difference(path, *shown, replaces=replaces))
             replaced |= {path} if replaces else set()
     layers = len(getattr(ours, "blocks", ()))
     counts = Counter(_starred(one) for one in found)
