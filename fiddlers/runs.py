@@ -7,7 +7,7 @@ import fiddle as fdl
 from fidgpt.cost import count_parameters
 from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, TextFiles
 from fidgpt.fiddlers.data import count_growth
-from fidgpt.fiddlers.texts import own_corpus
+from fidgpt.fiddlers.texts import own_corpus, set_source
 from fidgpt.graph import ConfigError, bind, build, find, swap_all
 from fidgpt.graph.edits import change_by
 from fidgpt.optim import steps_for_tokens
@@ -75,7 +75,7 @@ def use_bytes(cfg: fdl.Config[Trainer]) -> None:
 
 def use_text(cfg: fdl.Config[Trainer], path: str, text_field: str = "text") -> None:
     """Train on files: text, JSON lines, Parquet, or a folder of them."""
-    own_corpus(cfg).source = fdl.Config(TextFiles, path, text_field=text_field)
+    set_source(cfg, fdl.Config(TextFiles, path, text_field=text_field))
 
 
 def use_hub_text(
@@ -97,4 +97,4 @@ def use_hub_text(
     source = fdl.Config(HubDataset, path, split=split, text_field=text_field)
     if name is not None:
         source.name = name
-    own_corpus(cfg).source = source
+    set_source(cfg, source)
