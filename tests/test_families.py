@@ -456,6 +456,7 @@ TRANSFORMERS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
 # Where transformers holds several of our parameters in one.
 JOINED = {"gpt2", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"}
 JOINED |= {"phi3", "gpt_neox", "olmoe", "falcon"}
+JOINED |= {"qwen3_next", "granitemoehybrid", "lfm2", "kimi_linear", "minimax"}
 
 
 def built(name: str) -> nn.Module:
