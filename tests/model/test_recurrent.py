@@ -137,3 +137,15 @@ def test_its_operations_are_those_that_torch_counts(name: str) -> None:
         uncounted += 64 * module.num_heads * (module.head_dim + module.value_head_dim)
     declared = sum(sum(declared_flops(m, seq_len=128)) for m in module.modules())
     assert declared == pytest.approx(counter.get_total_flops() / 128 + uncounted, rel=1e-2)
+
+
+def test_a_filter_has_its_gradients_with_and_without_documents() -> None:
+    """Of its own backward pass, and of torch's where positions are not known to be contiguous."""
+    module = filled(CausalFilter(6, size=4, bias=True).double())
+    x = drawn(2, 9, 6, dtype=torch.double).requires_grad_()
+    positions = torch.arange(9).unsqueeze(0)
+    results: list[list[Tensor]] = []
+    for ctx in (counted(9, x.device), AttentionContext(positions)):
+        out = module(x, ctx)
+        results.append([out, *torch.autograd.grad(out.square().sum(), [x, *module.parameters()])])
+    torch.testing.assert_close(*results)
