@@ -154,6 +154,6 @@ HUB = Family(
 
 
 def kimi_linear_48b_a3b() -> fdl.Config[Trainer]:
-    """49 billion parameters, 3 billion per token."""
+    """49 billion parameters, 3.5 billion per token."""
     sizes = {"hidden_dim": 2304, "num_layers": 27, "num_heads": 32, "ffn_dim": 9216}
     return kimi_linear(**sizes, vocab_size=163_840, seq_len=1_048_576)

@@ -10,7 +10,6 @@ from fidgpt.configs.hub import ROTARY, TENSORS, Family, Form, joined
 from fidgpt.configs.hybrids import LINEAR, READINGS, by_layer, use_mixers
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL
-from fidgpt.fiddlers import unroll
 from fidgpt.graph import swap_all
 from fidgpt.model import Attention, Block, LightningAttention, NormalizedResidualBlock, RMSNorm
 from fidgpt.train import Trainer
@@ -22,7 +21,6 @@ _SEVEN_TO_ONE = (*[LINEAR] * 7, FULL)
 def minimax(
     cfg: fdl.Config[Trainer],
     *,
-    num_layers: int,
     mixers: Sequence[str] = _SEVEN_TO_ONE,
     full_residual: float = 1.0,
     linear_residual: float = 1.0,
@@ -30,19 +28,15 @@ def minimax(
 ) -> None:
     """A mixture whose residual stream is what norms return, with attention in some layers.
 
-    The rates at which heads of lightning attention forget fall over the depth, from 1 to nearly 0
-    times those of the first layer. What is added to each branch is multiplied with a factor.
+    What is added to each branch is multiplied with a factor.
     """
     swap_all(cfg.model, Block, by=NormalizedResidualBlock)
     norm = fdl.Partial(RMSNorm, eps=1e-6)
-    use_mixers(cfg, mixers, LightningAttention, norm=norm, num_heads=None)
-    unroll(cfg)
-    for layer, block in enumerate(cfg.model.blocks):
+    use_mixers(cfg, mixers, LightningAttention, norm=norm)
+    for block in cfg.model.blocks:
+        is_linear = fdl.get_callable(block.attention) is LightningAttention
+        block.attention_residual = linear_residual if is_linear else full_residual
         block.mlp_residual = mlp_residual
-        block.attention_residual = full_residual
-        if fdl.get_callable(block.attention) is LightningAttention:
-            block.attention.rate_scale = 1 - layer / (num_layers - 1 + 1e-5) + 1e-5
-            block.attention_residual = linear_residual
 
 
 _LAYER = "model.layers.*.self_attn"
@@ -103,7 +97,7 @@ HUB = Family(
 
 
 def minimax_01() -> fdl.Config[Trainer]:
-    """456 billion parameters, 46 billion per token."""
+    """456 billion parameters, 48 billion per token."""
     sizes = {"hidden_dim": 6144, "num_layers": 80, "num_heads": 64, "head_dim": 128}
     alpha = 3.5565588200778455
     factors = {"full_residual": alpha, "linear_residual": alpha, "mlp_residual": alpha}

@@ -64,8 +64,8 @@ def use_mamba(
     _mix_by(cfg, Mamba2, every, state_dim=state_dim, num_groups=num_groups)
 
 
-def use_lightning_attention(cfg: fdl.Config[Trainer], every: int = 8) -> None:
-    """Use lightning attention, with attention as it was in each `every`-th layer (MiniMax-01).
+def use_lightning_attention(cfg: fdl.Config[Trainer], every: int = 4) -> None:
+    """Use lightning attention, with attention in each `every`-th layer (8 in MiniMax-01).
 
     Args:
       cfg: the graph to change.

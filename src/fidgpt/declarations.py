@@ -182,6 +182,12 @@ class SplitHeads(Protocol):
     split_place: tuple[int, int]
 
 
+class KnowsLayer(Protocol):
+    """Receives which layer it is in, of how many."""
+
+    layer_place: tuple[int, int]
+
+
 class SplitTable(Protocol):
     """Receives the first row of the part of the token table that this process holds, if any."""
 

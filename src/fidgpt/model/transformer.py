@@ -181,6 +181,10 @@ class Transformer(LanguageModel):
         factories = [*first_blocks[:num_layers], *pattern]
         self._wrappers = [one for one in (float8, recompute, compile) if one is not None]
         self.blocks = nn.ModuleList(self._layer(i, make) for i, make in enumerate(factories))
+        for index, block in enumerate(self.blocks):
+            for module in block.modules():
+                if hasattr(module, "layer_place"):
+                    module.layer_place = (index, num_layers)
         self.skips = nn.ModuleList(cast(Sequence[nn.Module], skips))
         self.norm = norm
         self.unembedding = cast(nn.Module, unembedding)

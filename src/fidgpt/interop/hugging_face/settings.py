@@ -74,15 +74,15 @@ _ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embedding
 
 # Components that families need which no component of fidgpt is, by a part of the model_type.
 _MISSING = {
-    "qwen3_5": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
-    "qwen4": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
-    "olmo_hybrid": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
-    "bailing_hybrid": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
+    "qwen3_5": "table of the tensors of Qwen 3.5, whose gated delta nets it has",
+    "qwen4": "table of the tensors of Qwen 4",
+    "olmo_hybrid": "gated delta net with a gate of its own (OLMo hybrid)",
+    "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
-    "zamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
-    "nemotron_h": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
-    "falcon_h1": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "zamba": "attention that layers share at some depths (Zamba)",
+    "nemotron_h": "block of a single branch (Nemotron-H)",
+    "falcon_h1": "attention and Mamba 2 side by side (Falcon-H1)",
     "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
     "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
     "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",

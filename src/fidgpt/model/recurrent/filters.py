@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -64,15 +64,44 @@ class CausalFilter(nn.Conv1d):
         (before,) = ctx.state(self) or [x.new_zeros(len(x), ahead, x.shape[2])]
         whole = torch.cat([before, x], dim=1)
         ctx.keep_state(self, [whole[:, seq:]])
+        if ctx.contiguous:
+            out = _Filtered.apply(whole, self.weight.squeeze(1))
+            return out if self.bias is None else out + self.bias
         taps = self.weight.squeeze(1).unbind(1)
         out = x * taps[-1] if self.bias is None else torch.addcmul(self.bias, x, taps[-1])
-        for distance in range(1, ahead + 1):
+        for distance in range(1, ahead + 1):  # a token has as many before it as its position says
             earlier = whole[:, ahead - distance : ahead - distance + seq]
-            if not ctx.contiguous:  # a token has as many earlier ones as its position says
-                earlier = torch.where(ctx.positions.unsqueeze(-1) >= distance, earlier, 0.0)
+            earlier = torch.where(ctx.positions.unsqueeze(-1) >= distance, earlier, 0.0)
             out = torch.addcmul(out, earlier, taps[-1 - distance])
         return out
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return the operations of all filters."""
         return 2 * self.weight.numel()
+
+
+class _Filtered(torch.autograd.Function):
+    """The filtered channels of rows of one document, and their gradients.
+
+    The gradient of each shifted part is added where it belongs; torch would first make a tensor of
+    the size of the whole one for each of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(whole, weight)
+        size = weight.shape[1]
+        seq = whole.shape[1] - size + 1
+        out = whole[:, :seq] * weight[:, 0]
+        for tap in range(1, size):
+            out.addcmul_(whole[:, tap : tap + seq], weight[:, tap])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        whole, weight = ctx.saved_tensors
+        seq, of_whole, of_weight = grads[0].shape[1], torch.zeros_like(whole), []
+        for tap in range(weight.shape[1]):
+            of_whole[:, tap : tap + seq].addcmul_(grads[0], weight[:, tap])
+            of_weight.append((grads[0] * whole[:, tap : tap + seq]).sum((0, 1)))
+        return of_whole, torch.stack(of_weight, dim=1)

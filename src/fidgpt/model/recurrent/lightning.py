@@ -13,7 +13,6 @@ from fidgpt.model.recurrent.kernels import fastest_recurrence
 from fidgpt.model.recurrent.recurrence import Recurrence, recurrence_flops
 from fidgpt.model.recurrent.segments import Segments
 from fidgpt.placement import Columns, OnHeads, Rows, Split
-from fidgpt.ranges import require_positive
 
 __all__ = ["LightningAttention"]
 
@@ -22,15 +21,14 @@ class LightningAttention(nn.Module):
     """Lightning attention (Qin et al., 2024, arXiv:2401.04658; MiniMax-01, 2025, arXiv:2501.08313).
 
     Queries, keys and values are SiLUs. A state S of each head is updated by `S_t = exp(-rate)
-    S_(t-1) + k_t v_t` and read by `S_t^T q_t`. The rate of head h of n, from 1 on, is `rate_scale *
-    2^(-8 h / n)`, as the slopes of ALiBi. The results of all heads are normalized together and
-    multiplied with a sigmoid gate.
+    S_(t-1) + k_t v_t` and read by `S_t^T q_t`. The rate of head h of n, from 1 on, is `2^(-8 h /
+    n)` in the first layer, as slopes of ALiBi are, and falls over the depth to nearly 0.
+    The results of all heads are normalized together, and multiplied with a sigmoid gate.
 
     Args:
       hidden_dim: width of the residual stream.
       head_dim: dimensions per head.
       num_heads: number of heads; defaults to hidden_dim / head_dim.
-      rate_scale: factor of all rates; MiniMax-01 lets it fall over the depth from 1 to nearly 0.
       norm: makes the norm of all heads together.
       recurrence: computes the states.
       linear: makes the projections.
@@ -38,10 +36,11 @@ class LightningAttention(nn.Module):
       out_init: of the output projection; defaults to `init`.
 
     Raises:
-      ValueError: head_dim does not divide hidden_dim, or rate_scale is not above 0.
+      ValueError: head_dim does not divide hidden_dim.
     """
 
     split_place = (0, 1)  # which part of the heads this process computes, of how many
+    layer_place = (0, 1)  # which layer this is, of how many; set by the model
 
     def __init__(
         self,
@@ -49,7 +48,6 @@ class LightningAttention(nn.Module):
         hidden_dim: int,
         head_dim: int,
         num_heads: int | None = None,
-        rate_scale: float = 1.0,
         norm: NormFactory = RMSNorm,
         recurrence: Recurrence = fastest_recurrence,
         linear: LinearFactory = Linear,
@@ -58,10 +56,8 @@ class LightningAttention(nn.Module):
     ) -> None:
         super().__init__()
         num_heads = require_heads(hidden_dim=hidden_dim, head_dim=head_dim, num_heads=num_heads)
-        require_positive(rate_scale=rate_scale)
         self.head_dim = head_dim
         self.num_heads = num_heads
-        self.rate_scale = rate_scale
         self.recurrence = recurrence
         width = num_heads * head_dim
         self.query = linear(hidden_dim, width, bias=False, init=init)
@@ -96,7 +92,9 @@ class LightningAttention(nn.Module):
         batch, seq, heads = value.shape[:3]
         first = self.split_place[0] * heads + 1
         numbers = torch.arange(first, first + heads, device=value.device, dtype=value.dtype)
-        rates = self.rate_scale * torch.exp2(-8 / self.num_heads * numbers)
+        layer, num_layers = self.layer_place
+        depth = 1 - layer / (num_layers - 1 + 1e-5) + 1e-5  # as in the code of MiniMax-01
+        rates = depth * torch.exp2(-8 / self.num_heads * numbers)
         return -rates.view(1, 1, -1, 1).expand(batch, seq, -1, -1)
 
     def own_flops_per_token(self, seq_len: int) -> int:
