@@ -7,7 +7,7 @@ from functools import partial
 
 import fiddle as fdl
 
-from fidgpt.fiddlers.recipes import RECIPES
+from fidgpt.fiddlers.large_meshes import LARGE_MESHES
 from fidgpt.train import Trainer, machine_name
 
 Rules = Sequence[tuple[str, Sequence[Callable[[fdl.Config], None] | fdl.Partial[None]]]]
@@ -28,7 +28,7 @@ RULES: Rules = [
 def for_hardware(cfg: fdl.Config[Trainer], machine: str | None = None) -> None:
     """Apply the first rule whose pattern matches the machine, and log it.
 
-    Rules of the model (`fidgpt.fiddlers.recipes`) come before those of all models.
+    Rules of the model (`fidgpt.fiddlers.large_meshes`) come before those of all models.
 
     Args:
       cfg: the graph to change.
@@ -36,7 +36,7 @@ def for_hardware(cfg: fdl.Config[Trainer], machine: str | None = None) -> None:
         --hardware, or else to the current machine.
     """
     sizes = getattr(cfg.model, "hidden_dim", None), getattr(cfg.model, "num_layers", None)
-    rules = [*RECIPES.get(sizes, ()), *RULES]
+    rules = [*LARGE_MESHES.get(sizes, ()), *RULES]
     apply_rules(cfg, rules, machine=machine_name() if machine is None else machine)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt import configs, fiddlers, graph, model, tags
-from fidgpt.parallel import Mesh, gradients
+from fidgpt.parallel import Mesh, experts, gradients
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.gradients import reduce_gradients
 from fidgpt.parallel.pipeline import PipelinedModel
@@ -34,6 +34,7 @@ from fidgpt.train import Trainer
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import BatchShares, PassShare
+from fidgpt.train.pipeline_passes import StagePasses
 
 STEP = "fidgpt.train.train_step"
 Fiddler = Callable[[fdl.Config], object]
@@ -193,7 +194,7 @@ def micro_batches_weighted_by_rows() -> AbstractContextManager[object]:
     """Average the means of micro-batches by their rows, though they differ in targets."""
 
     def of_rows(share: Any) -> float:
-        return len(share._part.batch.tokens) / share._batch.num_rows
+        return len(share._micro_batch.batch.tokens) / share._batch.num_rows
 
     return patch.object(PassShare, "of_targets", property(of_rows))
 
@@ -221,6 +222,37 @@ def masks_of_another_micro_batch() -> AbstractContextManager[object]:
         return right(model, first[0][: len(tokens)], **masks)
 
     return patch.object(PipelinedModel, "context_of", wrong)
+
+
+def results_of_other_tokens() -> AbstractContextManager[object]:
+    """Return the results of experts to the token after the one that they are of."""
+    right = experts._Exchange.leave
+
+    def wrong(exchange: Any, module: nn.Module, args: object, out: Tensor) -> Tensor:
+        return right(exchange, module, args, out).roll(1, 0)
+
+    return patch.object(experts._Exchange, "leave", wrong)
+
+
+def tokens_without_gradients() -> AbstractContextManager[object]:
+    """Send tokens to experts, and no gradients back."""
+    right = experts._Exchange.enter
+
+    def wrong(exchange: Any, module: nn.Module, args: tuple[Tensor, model.Groups]) -> Any:
+        return right(exchange, module, (args[0].detach(), args[1]))
+
+    return patch.object(experts._Exchange, "enter", wrong)
+
+
+def gradients_of_an_older_micro_batch() -> AbstractContextManager[object]:
+    """Give a stage the gradient of the first micro-batch for every one."""
+    right, first = StagePasses._arrived, {}
+
+    def wrong(passes: StagePasses, kind: str, stage: int, number: int) -> Tensor:
+        x = right(passes, kind, stage, number)
+        return first.setdefault(stage, x)[: len(x)] if kind == "B" else x
+
+    return patch.object(StagePasses, "_arrived", wrong)
 
 
 class Shifted(model.SwiGLU):
@@ -325,6 +357,28 @@ BUGS: dict[str, Bug] = {
         ALL,
         NOT_A_MULTIPLE,
         change=use_heavy_balancing,
+    ),
+    "experts return results to other tokens": Bug(
+        "qwen3_30b_a3b",
+        {"shard": 2, "expert": 2},
+        results_of_other_tokens,
+        ALL,
+        NOT_A_MULTIPLE,
+        "blocks.0.mlp",
+    ),
+    "experts return no gradients": Bug(
+        "qwen3_30b_a3b",
+        {"shard": 2, "expert": 2},
+        tokens_without_gradients,
+        r"blocks\.0\..*|blocks\.1\.(attention|mlp_norm).*|embedding\.weight",
+        NOT_A_MULTIPLE,
+    ),
+    "a stage gets gradients of an older micro-batch": Bug(
+        "llama3_1_8b",
+        {"pipeline": 2},
+        gradients_of_an_older_micro_batch,
+        r"embedding\.weight|blocks\.0\..*",
+        NOT_A_MULTIPLE,
     ),
     "tied table is summed twice": Bug(
         "gemma3_1b",

@@ -468,7 +468,7 @@ SAVED: dict[str, Fiddler] = {
     "tensor": mesh(tensor=4),
     "shard_tensor": mesh(shard=2, tensor=2),
     "replicate_sequence": mesh(replicate=2, tensor=2, sequence=True),
-    "pipeline_shard": pipeline(shard=2),
+    "pipeline_expert": pipeline(shard=2, expert=2),
     "shard_expert": mesh(shard=4, expert=2),
     "tensor_expert": mesh(tensor=2, shard=2, expert=2),
 }

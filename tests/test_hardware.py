@@ -118,7 +118,7 @@ def test_a_process_measures_its_speed_once() -> None:
     assert first == second
 
 
-def test_recipes_of_large_models_come_before_the_rules_of_all(
+def test_meshes_of_large_models_come_before_the_rules_of_all(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     dense, other = configs.llama3_1_405b(), configs.llama3_1_70b()

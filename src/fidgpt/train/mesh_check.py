@@ -6,6 +6,7 @@ each parameter's gradient is gathered whole and compared.
 """
 
 import contextlib
+import importlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -160,6 +161,9 @@ def check_mesh(alone: "Trainer", shared: "Trainer", *, num_processes: int) -> Co
     Raises:
       RanksError: a process fails, or the processes wait for each other.
     """
+    # What every process would import, in place of this one.
+    for name in ("device_mesh", "fsdp", "tensor.experimental"):
+        importlib.import_module(f"torch.distributed.{name}")
 
     def compared() -> Comparison | None:
         one = take_step(alone, joins=False) if dist.get_rank() == 0 else None

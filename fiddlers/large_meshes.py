@@ -20,10 +20,10 @@ def share_llama3_1_405b(cfg: fdl.Config[Trainer]) -> None:
     leaves the inputs of layers, without which the activations of the micro-batches under way would
     take 190 GiB. Four stages on each process lower the bubble from 6.5% to 2.4%.
 
-    The batch is that of the paper's main phase, 16 million tokens in sequences of 8,192
-    (Grattafiori et al., 2024, arXiv:2407.21783, section 3.4.2).
+    The paper's mesh of 16,384 GPUs has the same 16 stages and eight parts of products (Grattafiori
+    et al., 2024, arXiv:2407.21783, table 4).
     """
-    cfg.seq_len, cfg.batch_size, cfg.micro_batch_size = 8192, 2048, 1
+    cfg.micro_batch_size = 1
     use_mesh(cfg, pipeline=16, replicate=8, tensor=8)
     use_pipeline(cfg, "interleaved", stages_per_rank=4)
     use_sequence_parallel(cfg)
@@ -41,18 +41,17 @@ def share_deepseek_v3(cfg: fdl.Config[Trainer]) -> None:
     the last stage, and the bubble is 5%. Recomputation leaves the inputs of layers, without which
     the activations of the micro-batches under way would take 200 GiB.
 
-    Sizes of the pipeline and of experts, and the batch of 15,360 sequences of 4,096, are those of
-    the paper (DeepSeek-AI, 2024, arXiv:2412.19437, sections 3.2 and 4.2), which sends tokens in
-    float8 by kernels of its own.
+    The sizes of the pipeline and of experts are those of the paper (DeepSeek-AI, 2024,
+    arXiv:2412.19437, section 3.2), which sends tokens in float8 by kernels of its own.
     """
-    cfg.seq_len, cfg.batch_size, cfg.micro_batch_size = 4096, 15_360, 1
+    cfg.micro_batch_size = 1
     use_mesh(cfg, pipeline=16, shard=128, expert=64)
     use_pipeline(cfg, "dual_pipe_v")
     use_recompute(cfg)
 
 
 # By hidden_dim and num_layers of the model, the machines and what divides it over them.
-RECIPES: Mapping[object, Sequence[tuple[str, Sequence[Callable[[fdl.Config], None]]]]] = {
+LARGE_MESHES: Mapping[object, Sequence[tuple[str, Sequence[Callable[[fdl.Config], None]]]]] = {
     (16_384, 126): [("[bh][12]00x1024", [share_llama3_1_405b])],
     (7168, 61): [("[bh][12]00x2048", [share_deepseek_v3])],
 }
