@@ -112,7 +112,7 @@ def _stages(folder: Path, machine: str) -> list[Stage]:
     ranks = ["fidgpt.launch", f"--nproc-per-node={_gpus(machine)}", "-m"]
     python_on_all = [*python, *([] if is_cpu else ranks)]
     text, talk = FLAGS.text, FLAGS.talk or str(folder / "talk.jsonl")
-    changes = [] if text or is_cpu else ["fiddler:use_hub_text(karpathy/climbmix-400b-shuffle)"]
+    changes = [] if text or is_cpu else ["fiddler:use_hub_text(climbmix)"]
     changes = [f"fiddler:use_text({text})"] if text else changes
     talks = f"fiddler:use_conversations(path={talk})"
     if not FLAGS.talk and not is_cpu:
