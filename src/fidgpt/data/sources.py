@@ -196,8 +196,8 @@ class TextFiles:
         require_size(document_chars=self.document_chars)
         if "://" in str(self.path):
             raise ValueError(
-                f"path={str(self.path)!r} is a URL, and a text is read from this machine: download it, "
-                "or read an object store by RemoteFiles(url), and the hub by HubDataset(name)."
+                f"path={str(self.path)!r} is a URL, and a text is read from this machine: download "
+                "it, or read a store by RemoteFiles(url), and the hub by HubDataset(name)."
             )
 
     def documents(self) -> Iterator[Document]:

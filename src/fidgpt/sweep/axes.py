@@ -79,7 +79,8 @@ def expanded(text: str) -> list[str]:
     """Return the values that a text stands for: many for `lin`, `log` and `range`, else itself.
 
     `1..5` are the whole numbers from 1 to 5. `lin(0, 1, 5)` and `log(1e-4, 1e-2, 9)` include both
-    ends; `range(0, 10, 2)` excludes its second number, as Python's does, and its step defaults to 1.
+    ends; `range(0, 10, 2)` excludes its second number, as Python's does, and steps by 1 without
+    a third.
     Values of `log` are rounded to four digits and those of `lin` to six, except whole numbers.
 
     Raises:
