@@ -51,6 +51,7 @@ from fidgpt.configs.qwen2 import (
 )
 from fidgpt.configs.qwen3 import qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b, qwen3_32b
 from fidgpt.configs.qwen3_moe import qwen3_30b_a3b, qwen3_235b_a22b
+from fidgpt.configs.recipes import RECIPES, with_recipe
 from fidgpt.configs.small import base, debug
 from fidgpt.configs.smollm import (
     smollm2_1_7b,
@@ -146,3 +147,6 @@ __all__ = [
     "smollm_135m",
     "smollm_360m",
 ]
+
+# Functions of the modules give models of these sizes; their names here, the runs that made them.
+globals().update({name: with_recipe(globals()[name]) for name in RECIPES})

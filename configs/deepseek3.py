@@ -47,7 +47,7 @@ YOUTU = Family(
     settings=deepseek.LATENT,
     tensors=deepseek.tensors,
     fixed={"hidden_act": ("silu",), "rope_interleave": (True,)},
-    defaults={"tie_word_embeddings": True},
+    defaults={"tie_word_embeddings": True, "max_position_embeddings": 131_072},
     known=("head_dim", "qk_head_dim"),
 )
 

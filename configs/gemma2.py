@@ -66,7 +66,7 @@ GEMMA = Family(
         "hidden_act": ("gelu_pytorch_tanh", "gelu", None),
         "hidden_activation": ("gelu_pytorch_tanh", "gelu", None),
     },
-    whole_heads=True,
+    defaults={"num_attention_heads": 16, "num_key_value_heads": 16},
 )
 
 

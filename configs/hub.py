@@ -21,6 +21,7 @@ __all__ = [
     "BIASES",
     "EXPERTS",
     "GATED",
+    "MIXTURE",
     "MULTI_HEAD",
     "QKV",
     "QKV_BIASES",
@@ -190,4 +191,13 @@ EXPERTS: Tensors = {
     "blocks.*.mlp.experts.gate": Stacked(f"{_LAYER}.mlp.experts.{{expert}}.gate_proj.weight"),
     "blocks.*.mlp.experts.up": Stacked(f"{_LAYER}.mlp.experts.{{expert}}.up_proj.weight"),
     "blocks.*.mlp.experts.down": Stacked(f"{_LAYER}.mlp.experts.{{expert}}.down_proj.weight"),
+}
+# Settings of mixtures of experts, with the names of Qwen.
+MIXTURE: Mapping[str, str] = {
+    "expert_ffn_dim": "moe_intermediate_size",
+    "num_experts": "num_experts",
+    "top_k": "num_experts_per_tok",
+    "normalize": "norm_topk_prob",
+    "every": "decoder_sparse_step",
+    "dense_layers": "mlp_only_layers",
 }

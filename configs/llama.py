@@ -27,9 +27,9 @@ INTERNLM3 = replace(
     HUB,
     model_type="internlm3",
     aliases={"qkv_bias": "attention_bias", "bias": "mlp_bias"},
-    defaults={},
+    defaults={"num_key_value_heads": 2},
 )
-IQUESTCODER = replace(HUB, model_type="iquestcoder", defaults={})
+IQUESTCODER = replace(HUB, model_type="iquestcoder", defaults={"num_key_value_heads": 8})
 
 
 def llama2_7b() -> fdl.Config[Trainer]:

@@ -21,6 +21,7 @@ from fidgpt.configs.deepseek import (
 )
 from fidgpt.configs.hub import (
     EXPERTS,
+    MIXTURE,
     QK_NORMS,
     ROTARY,
     SETTINGS,
@@ -79,7 +80,7 @@ QWEN2_MOE = Family(
     config=qwen2_moe,
     settings={
         **qwen2.HUB.settings,
-        **qwen3_moe.MIXTURE,
+        **MIXTURE,
         "shared_ffn_dim": "shared_expert_intermediate_size",
     },
     tensors={
@@ -199,6 +200,7 @@ MINIMAX_M2 = Family(
         ),
     },
     fixed={**_SILU, "scoring_func": ("sigmoid",), "use_qk_norm": (True,)},
+    defaults={"num_key_value_heads": 8, "head_dim": 128},
     constants={"rotary_dim": None},
 )
 
@@ -258,6 +260,7 @@ GLM4_MOE = Family(
     tensors={**_TENSORS, **QK_NORMS},
     fixed=_SILU,
     defaults={
+        "num_key_value_heads": 8,
         "n_routed_experts": 128,
         "n_shared_experts": 1,
         "num_experts_per_tok": 8,
@@ -284,6 +287,7 @@ SOLAR_OPEN = Family(
     fixed=_SILU,
     defaults={
         **GLM4_MOE.defaults,
+        "head_dim": 128,
         "intermediate_size": lambda found: found["moe_intermediate_size"],
     },
     known=("first_k_dense_replace", "partial_rotary_factor", "use_qk_norm"),
@@ -356,6 +360,18 @@ GLM4_MOE_LITE = replace(
     },
     defaults={
         "mlp_layer_types": lambda found: [DENSE] + [SPARSE] * (found["num_hidden_layers"] - 1),
+        "moe_intermediate_size": 1536,
+        "n_routed_experts": 64,
+        "num_experts_per_tok": 4,
+        "n_group": 1,
+        "topk_group": 1,
+        "routed_scaling_factor": 1.8,
+        "num_key_value_heads": 20,
+        "q_lora_rank": 768,
+        "qk_nope_head_dim": 192,
+        "v_head_dim": 256,
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 202_752,
     },
     readings={"mlp_types": mlp_types_of},
     ignored=("model.layers.47.*",),
@@ -395,6 +411,8 @@ MELLUM = Family(
     fixed=_SILU,
     defaults={
         "head_dim": 128,
+        "vocab_size": 98_304,
+        "max_position_embeddings": 131_072,
         "sliding_window": 1024,
         "layer_types": [FULL],
         "intermediate_size": lambda found: found["moe_intermediate_size"],

@@ -84,7 +84,13 @@ SEED_OSS = Family(
     settings={**SETTINGS, **BIASES, **QKV_BIASES},
     tensors=TENSORS,
     fixed=_SILU,
-    defaults={"attention_bias": True, "attention_out_bias": False, "rms_norm_eps": 1e-6},
+    defaults={
+        "attention_bias": True,
+        "attention_out_bias": False,
+        "rms_norm_eps": 1e-6,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+    },
 )
 
 CWM = Family(
@@ -96,6 +102,7 @@ CWM = Family(
     fixed={**_SILU, "mlp_bias": (False,)},
     defaults={
         "rope_theta": 1e6,
+        "num_key_value_heads": 8,
         "sliding_window": 8192,
         "layer_types": [FULL, *[SLIDING] * 3],
         "rope_scaling": {
@@ -107,6 +114,7 @@ CWM = Family(
         },
     },
     constants={"bos_token_id": 128_000},  # which its class requires
+    whole_heads=True,
 )
 
 ERNIE = Family(
@@ -116,7 +124,12 @@ ERNIE = Family(
     settings={**SETTINGS, "attention_bias": "use_bias", "mlp_bias": "use_bias"},
     tensors=with_adjacent_pairs(TENSORS),
     fixed=_SILU,
-    defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0},
+    defaults={
+        "tie_word_embeddings": True,
+        "rope_theta": 500_000.0,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+    },
 )
 
 HELIUM = Family(
@@ -127,7 +140,6 @@ HELIUM = Family(
     tensors=with_adjacent_pairs(TENSORS),
     fixed={**_SILU, "attention_bias": (False,)},
     defaults={"rms_norm_eps": 1e-8, "rope_theta": 100_000.0},
-    whole_heads=True,
 )
 
 
@@ -149,7 +161,6 @@ OLMO = Family(
     },
     tensors=TENSORS,
     fixed={**_SILU, "clip_qkv": (None,)},
-    whole_heads=True,
 )
 
 
@@ -173,6 +184,7 @@ STARCODER2 = Family(
         "blocks.*.mlp.up": f"{_LAYER}.mlp.c_fc",
         "blocks.*.mlp.down": f"{_LAYER}.mlp.c_proj",
     },
+    defaults={"num_key_value_heads": 2},
 )
 
 
@@ -215,7 +227,7 @@ GLM = Family(
     settings={**SETTINGS, **ROTARY, "attention_bias": "attention_bias"},
     tensors=with_adjacent_pairs(_GLM_TENSORS),
     fixed=_SILU,
-    defaults={"head_dim": 128},
+    defaults={"head_dim": 128, "num_key_value_heads": 2},
 )
 GLM4 = Family(
     model_type="glm4",
@@ -283,6 +295,7 @@ MINISTRAL3 = Family(
     fixed=_SILU,
     defaults={
         "rope_theta": 1e6,
+        "num_key_value_heads": 8,
         "rope_scaling": {
             "rope_type": "yarn",
             "factor": 16.0,
@@ -290,7 +303,9 @@ MINISTRAL3 = Family(
             "mscale": 1.0,
             "mscale_all_dim": 1.0,
         },
-        "llama_4_scaling_beta": lambda found: None if found.get("rope_scaling") else 0.1,
+        "llama_4_scaling_beta": lambda found: (
+            found["llama_4_scaling_beta"] if found.get("rope_scaling") else 0.1
+        ),
     },
     readings={"strength": lambda model: getattr(model.blocks[0].attention.rope, "strength", None)},
 )

@@ -1,12 +1,12 @@
 """Qwen 3 MoE (Yang et al., 2025, arXiv:2505.09388): 8 of 128 small experts per token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.configs import qwen2, qwen3
-from fidgpt.configs.hub import EXPERTS, QK_NORMS, SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import EXPERTS, MIXTURE, QK_NORMS, SETTINGS, TENSORS, Family
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import shortest_period
 from fidgpt.fiddlers import use_moe
@@ -67,15 +67,6 @@ def _dense_layers(model: Any) -> list[int]:
     return [i for i, block in enumerate(model.blocks) if not hasattr(block.mlp, "experts")]
 
 
-# Settings of mixtures with the names of Qwen.
-MIXTURE: Mapping[str, str] = {
-    "expert_ffn_dim": "moe_intermediate_size",
-    "num_experts": "num_experts",
-    "top_k": "num_experts_per_tok",
-    "normalize": "norm_topk_prob",
-    "every": "decoder_sparse_step",
-    "dense_layers": "mlp_only_layers",
-}
 HUB = Family(
     model_type="qwen3_moe",
     architecture="Qwen3MoeForCausalLM",

@@ -121,7 +121,7 @@ from fidgpt.fiddlers.schedules import (
     use_wsd,
     use_wsd_s,
 )
-from fidgpt.fiddlers.sizes import make_large, make_medium, make_small, make_xl
+from fidgpt.fiddlers.sizes import make_large, make_medium, make_small, make_tiny, make_xl
 from fidgpt.fiddlers.speed import (
     use_compile,
     use_float8,
@@ -161,6 +161,7 @@ __all__ = [
     "make_large",
     "make_medium",
     "make_small",
+    "make_tiny",
     "make_xl",
     "mirror_checkpoints",
     "save_by_time",

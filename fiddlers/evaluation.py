@@ -123,10 +123,10 @@ def use_samples(
     Args:
       cfg: the graph to change.
       every: steps between samples.
-      prompts: start of each text; defaults to the config's, or the start of a document.
+      prompts: start of each text; defaults to the config's, or the starts of held-out texts.
     """
     if cfg.samples is None:
-        cfg.samples = fdl.Config(Samples, prompts=[""])
+        cfg.samples = fdl.Config(Samples)
     if prompts is not None:
         cfg.samples.prompts = list(prompts)
     cfg.samples.every = every

@@ -7,7 +7,7 @@ import fiddle as fdl
 from fidgpt.cost import count_parameters
 from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, RemoteFiles, TextFiles
 from fidgpt.fiddlers.data import count_growth
-from fidgpt.fiddlers.texts import own_corpus
+from fidgpt.fiddlers.texts import own_corpus, set_source
 from fidgpt.graph import ConfigError, bind, build, find, swap_all
 from fidgpt.graph.edits import change_by
 from fidgpt.optim import steps_for_tokens
@@ -83,7 +83,7 @@ def use_text(cfg: fdl.Config[Trainer], path: str, text_field: str = "text") -> N
     """
     store = path.partition("://")[0] if "://" in path else "http"
     kind = TextFiles if store.startswith("http") else RemoteFiles
-    own_corpus(cfg).source = fdl.Config(kind, path, text_field=text_field)
+    set_source(cfg, fdl.Config(kind, path, text_field=text_field))
 
 
 # Datasets by short names, with a configuration where there are several.
@@ -117,4 +117,4 @@ def use_hub_text(
     source = fdl.Config(HubDataset, path, split=split, text_field=text_field)
     if name is not None:
         source.name = name
-    own_corpus(cfg).source = source
+    set_source(cfg, source)

@@ -117,10 +117,10 @@ def experts_not_summed() -> Iterator[None]:
 def copies_of_experts_not_summed() -> AbstractContextManager[object]:
     """Leave the gradients of experts as each of the processes with copies of them has them."""
 
-    def averaged_over(self: Places, parameter: object) -> Processes | None:
+    def processes_to_sum_over(self: Places, parameter: object) -> Processes | None:
         return Processes() if shards_of(parameter) else None
 
-    return patch.object(Places, "averaged_over", averaged_over)
+    return patch.object(Places, "processes_to_sum_over", processes_to_sum_over)
 
 
 def balanced_by_one_process() -> AbstractContextManager[object]:

@@ -60,6 +60,17 @@ def pipeline(schedule: str = "1f1b", **sizes: int) -> Fiddler:
     return use
 
 
+def with_experts(change: Fiddler, number: int) -> Fiddler:
+    """Return a change whose mesh divides experts over so many processes, where there are some."""
+
+    def use(cfg: fdl.Config) -> None:
+        change(cfg)
+        if any(fdl.get_callable(node.value) is model.MoE for node in graph.parts(cfg.model)):
+            fiddlers.use_mesh(cfg, expert=number)
+
+    return use
+
+
 def both(*changes: Fiddler) -> Fiddler:
     """Return changes as one."""
 
@@ -133,9 +144,20 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "shard_expert": mesh(shard=8, expert=4),
         "tensor_expert": mesh(shard=4, tensor=2, expert=4),
         "everything_expert": mesh(replicate=2, shard=2, context=2, expert=2),
-        "pipeline_shard_tensor": pipeline("interleaved", shard=2, tensor=2),
+        "pipeline_shard_tensor": with_experts(pipeline("interleaved", shard=2, tensor=2), 2),
+        "pipeline_context_tensor": with_experts(pipeline("zero_bubble", context=2, tensor=2), 2),
+        "pipeline_replicate_shard": with_experts(pipeline("gpipe", replicate=2, shard=2), 2),
         "shard_context_tensor": mesh(shard=2, context=2, tensor=2),
         "shard_ulysses_sequence": mesh(shard=2, context=2, tensor=2, sequence=True, ulysses=True),
+    },
+    # Two processes on each axis but one.
+    16: {
+        "pipeline_shard": with_experts(pipeline("interleaved", shard=2, context=2, tensor=2), 4),
+        "pipeline_replicate": with_experts(
+            both(pipeline(replicate=2, context=2, tensor=2), fiddlers.use_sequence_parallel), 2
+        ),
+        "pipeline_hybrid": with_experts(pipeline("gpipe", replicate=2, shard=2, tensor=2), 2),
+        "replicate_shard": with_experts(mesh(replicate=2, shard=2, context=2, tensor=2), 4),
     },
 }
 

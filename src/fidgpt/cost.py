@@ -260,11 +260,11 @@ def kind_of(module: nn.Module) -> str:
 
 
 @contextmanager
-def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, int]]:
+def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, list[int]]]:
     """Let a transformer have one block of each kind, under its name, inside the context.
 
     Yields:
-      How many blocks there are of the kind of each; empty for other models, which stay whole.
+      The layers of the kind of each; empty for other models, which stay whole.
     """
     plain = ("features", "enter", "layers", "leave")
     if not isinstance(model, Transformer) or any(
@@ -279,7 +279,7 @@ def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, int]]:
     for first, *_ in indices.values():
         model.blocks.add_module(str(first), blocks[first])
     try:
-        yield {str(first): 1 + len(others) for first, *others in indices.values()}
+        yield {str(own[0]): own for own in indices.values()}
     finally:
         model.blocks = blocks
 
@@ -320,13 +320,14 @@ def activation_bytes(
     keeps_scores = device.type == "cpu" and not batch.is_meta
     live = _LiveMemory(before, seq_len=seq_len, keeps_scores=keeps_scores)
     with (
-        one_block_of_each_kind(model) as counts,
+        one_block_of_each_kind(model) as kinds,
         live,
         _FusedNorms() if batch.is_meta else nullcontext(),
         ExitStack() as hooks,
     ):
-        for name, count in counts.items():
+        for name, layers in kinds.items():
             begin: list[int] = []
+            count = len(layers)
 
             def enter(*_: object, begin: list[int] = begin) -> None:
                 begin.append(live.now)

@@ -67,8 +67,8 @@ def attention(cfg: Any) -> Any:
 
 
 def test_the_catalogue_and_the_kinds() -> None:
-    assert set(OWN.configs) == {*configs.__all__, "from_hf"}
-    assert set(OWN.fiddlers) == set(fiddlers.__all__)
+    assert set(OWN.configs) == {*configs.__all__, "chat", "from_hf"}
+    assert set(OWN.fiddlers) == {*fiddlers.__all__, "use_distillation"}
     assert OWN.tags["HiddenDim"] is tags.HiddenDim and not {"Tag", "fdl"} & OWN.tags.keys()
     parts = own_catalogue(("numpy",)).parts
     assert all(n in parts for n in ("numpy.linalg.norm", "torch.optim.sgd.SGD", "optim.adamw"))

@@ -12,7 +12,7 @@ from fidgpt.graph import load
 from fidgpt.runs.consent import risks
 from fidgpt.train.run_directory import resume_flag
 
-from .conftest import Command
+from .conftest import Command, Outcome
 
 DEBUG = ("--config=config:debug", "--config=set:num_steps=2", "--config=set:samples=None")
 SENDS = {
@@ -52,9 +52,14 @@ def test_a_file_cannot_name_a_place_that_no_command_has(
     assert f"add --trust={place}, which is remembered here" in done.err
     assert len(done.err.splitlines()) == 3
     done = command(train.main, *flags, f"--trust={place}")
-    assert done.status == 0 and f" {place} (" in done.err
+    assert is_tried(done) and f" {place} (" in done.err
     done = command(train.main, *flags)
-    assert done.status == 0 and f"this run {'runs' if 'task' in place else 'sends'} " in done.err
+    assert is_tried(done) and f"this run {'runs' if 'task' in place else 'sends'} " in done.err
+
+
+def is_tried(done: Outcome) -> bool:
+    """Whether all is well, but for the package of a tracker or of tasks, which may be missing."""
+    return done.status == 0 or "not installed" in done.err
 
 
 def test_a_place_that_a_command_names_is_remembered(

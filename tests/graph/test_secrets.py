@@ -57,8 +57,8 @@ def test_a_constructor_gets_the_value(make: Any, monkeypatch: pytest.MonkeyPatch
     assert made.key == beside == VALUE and made.more["b"] == "c"
     assert inner.key == f"https://me:{VALUE}@host" and inner.more == (VALUE, 1)
     assert cfg.key == REFERENCE and cfg.more["a"][0].more == (REFERENCE, 1)
-    monkeypatch.setenv("LAB_KEY", "another")  # which is read at every build
-    assert make(cfg).key == "another"
+    monkeypatch.setenv("LAB_KEY", "another-key-of-the-lab")  # which is read at every build
+    assert make(cfg).key == "another-key-of-the-lab"
     copied: Any = pickle.loads(pickle.dumps(copy.deepcopy(made.key)))
     assert copied == VALUE and repr(copied) == repr(REFERENCE)
 
@@ -79,7 +79,7 @@ def test_nothing_that_is_made_of_the_graph_shows_it() -> None:
 
 def test_a_fingerprint_is_that_of_the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     first = fingerprint(graph_with_secrets())
-    monkeypatch.setenv("LAB_KEY", "another")
+    monkeypatch.setenv("LAB_KEY", "another-key-of-the-lab")
     assert fingerprint(graph_with_secrets()) == first
 
 

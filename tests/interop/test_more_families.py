@@ -12,8 +12,7 @@ from fidgpt.interop import from_hf, save_hf
 from fidgpt.model import LanguageModel, generation
 
 from .more_recipes import MORE_RECIPES
-from .recipes import Recipe
-from .test_families import random_model, random_tokens
+from .test_families import Pair, random_model, random_tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("transformers")]
 
@@ -23,35 +22,62 @@ _WRITTEN_AS = {  # of which transformers has a class of another name, or fidgpt 
 }
 
 
-@pytest.mark.parametrize("recipe", MORE_RECIPES.values(), ids=MORE_RECIPES)
-def test_a_family_is_that_of_transformers(
-    recipe: Recipe, tmp_path: Path, load: Callable[[Path], LanguageModel]
-):
-    """Its logits, three steps of training, the weights it saves, and the greedy text of these."""
+# One of each kind of table; the rest are trained and write text in `make test-long`.
+_TRAINED = ("vaultgemma", "exaone_moe", "glm4_moe_lite", "minimax_m2", "qwen2_moe", "bloom")
+
+
+@pytest.fixture(scope="module", params=MORE_RECIPES)
+def family(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    load: Callable[[Path], LanguageModel],
+) -> Pair:
+    recipe = MORE_RECIPES[request.param]
+    directory = tmp_path_factory.mktemp(recipe.family)
+    kind = _WRITTEN_AS.get(recipe.family, recipe.family)
+    theirs = random_model(recipe._replace(family=kind))
+    theirs.save_pretrained(directory)
+    _rename(directory, kind, recipe.family)
+    return Pair(recipe, theirs, directory, load(directory))
+
+
+def _rename(directory: Path, kind: str, other: str) -> None:
+    config = directory / "config.json"
+    config.write_text(config.read_text().replace(f'"{kind}"', f'"{other}"'))
+
+
+def test_a_family_is_that_of_transformers(family: Pair, tmp_path: Path):
+    """Its logits, and those of the weights that it saves."""
     from transformers import AutoModelForCausalLM
 
-    family = _WRITTEN_AS.get(recipe.family, recipe.family)
-    theirs = random_model(recipe._replace(family=family))
-    theirs.save_pretrained(tmp_path / "theirs")
-    config = tmp_path / "theirs" / "config.json"
-    config.write_text(config.read_text().replace(f'"{family}"', f'"{recipe.family}"'))
-    ours, tokens = load(tmp_path / "theirs"), random_tokens()
-    assert (ours(tokens) - theirs(tokens, use_cache=False).logits).abs().max() < 5e-5
-    losses = [_trained(model, tokens) for model in (ours, _Logits(theirs))]
+    tokens = random_tokens()
+    logits = family.ours(tokens)
+    assert (logits - family.theirs(tokens, use_cache=False).logits).abs().max() < 5e-5
+    kind = family.recipe.family
+    seq_len = from_hf(str(family.directory)).seq_len
+    save_hf(family.ours, tmp_path, seq_len=seq_len, model_type=kind)
+    _rename(tmp_path, kind, _WRITTEN_AS.get(kind, kind))
+    back = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert (back(tokens, use_cache=False).logits - logits).abs().max() < 5e-5
+
+
+@pytest.mark.parametrize(
+    "family",
+    [one if one in _TRAINED else pytest.param(one, marks=pytest.mark.long) for one in MORE_RECIPES],
+    indirect=True,
+)
+def test_a_family_trains_and_writes_as_in_transformers(family: Pair):
+    """Three steps of training, and the greedy text after them."""
+    tokens = random_tokens()
+    losses = [_trained(model, tokens) for model in (family.ours, _Logits(family.theirs))]
     assert losses[0] == pytest.approx(losses[1], abs=2e-5)
     assert losses[0][2] < losses[0][0]
-    seq_len = from_hf(str(tmp_path / "theirs")).seq_len
-    save_hf(ours, tmp_path / "ours", seq_len=seq_len, model_type=recipe.family)
-    config = tmp_path / "ours" / "config.json"
-    config.write_text(config.read_text().replace(f'"{recipe.family}"', f'"{family}"'))
-    back = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
-    assert (back(tokens, use_cache=False).logits - ours(tokens)).abs().max() < 5e-5
     prompt = [[5, 6, 7, 8, 9, 10, 11]]
-    expected = back.generate(
+    expected = family.theirs.generate(
         torch.tensor(prompt), max_new_tokens=8, do_sample=False, pad_token_id=0, eos_token_id=None
     )
     greedy = generation.Sampling(seeds=[0], temperature=0.0, top_k=None)
-    written = generation.write(ours, prompt, num_tokens=8, context=48, choose=greedy)
+    written = generation.write(family.ours, prompt, num_tokens=8, context=48, choose=greedy)
     assert [token for (token,) in written] == expected[0, 7:].tolist()
 
 

@@ -49,11 +49,13 @@ flags.DEFINE_flag(
         alone="text",
         choices=[
             *("text", "flat", "yaml", "json", "python", "html", "svg"),
-            *("base", "defaults", "summary", "schedule", "speed", "batch", "schema"),
+            *("base", "defaults", "summary", "plan", "plan-html", "schedule", "speed"),
+            *("batch", "schema"),
         ],
         help="Print what would run without training: as text, as lines `path = value`, as yaml, "
         "json, python code, a page for a browser or a drawing, only what differs from its base or "
-        "from the defaults, what it costs, its learning rate schedule, how fast this machine is in "
+        "from the defaults, what it costs, its memory and speed on a mesh or all of them as "
+        "text or page, its learning rate schedule, how fast this machine is in "
         "each number format, the first rows of its first batch, or the JSON schema of its "
         "overrides for an editor.",
     )

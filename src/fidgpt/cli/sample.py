@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained, one_directory
+from fidgpt.cli.trained import load_trained, one_directory, to_write
 
 FLAGS = flags.FLAGS
 
@@ -66,7 +66,7 @@ def main(arguments: list[str]) -> None:
         trainer, tokenizer = load_trained(path)
         model, context = trainer.model, trainer.seq_len
         if not FLAGS.score:  # scores are what one compares
-            model = _to_write(trainer)
+            model = to_write(trainer, float32=FLAGS.float32)
         prepare_to_write(model)
         draft = _draft(path, tokenizer) if FLAGS.draft else None
         try:
@@ -86,18 +86,6 @@ def main(arguments: list[str]) -> None:
         )
 
 
-def _to_write(trainer: Any) -> Any:
-    """Return a trainer's model in the number format in which it generates."""
-    from fidgpt import train
-
-    precision = trainer.precision
-    if FLAGS.float32:
-        return trainer.model
-    # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
-    is_narrow = precision.dtype.itemsize < 4
-    return (train.native_precision() if is_narrow else precision).replica(trainer.model)
-
-
 def _draft(path: Any, tokenizer: Any) -> Any:
     """Return the model that --draft names, ready to propose tokens to that of `path`."""
     from fidgpt.graph import ConfigError
@@ -113,7 +101,7 @@ def _draft(path: Any, tokenizer: Any) -> Any:
             f"--draft={FLAGS.draft} has another tokenizer, {_named(other)}, than {path}, "
             f"{_named(tokenizer)}: name a model that was trained with the same one."
         )
-    model = _to_write(trainer)
+    model = to_write(trainer, float32=FLAGS.float32)
     prepare_to_write(model)
     return Draft(model, context=trainer.seq_len, num_tokens=FLAGS.draft_tokens)
 

@@ -7,18 +7,24 @@ from contextlib import AbstractContextManager
 
 from fidgpt import graph
 from fidgpt.cli.app import print_graph
+from fidgpt.cli.colors import has_color
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
+from fidgpt.compose.directives import split_directive
 from fidgpt.graph import ConfigError, ConfigErrors, outlines
 from fidgpt.graph.difference.comparison import since
+from fidgpt.graph.docs import description
 from fidgpt.graph.errors import raise_all
+from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.secrets import redacted
 from fidgpt.runs import tuning
 from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import device
 from fidgpt.train.estimates.facts import parameter_groups, summary_of
+
+_READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
 
 
 def is_asked() -> bool:
@@ -37,7 +43,7 @@ def show(composition: Composition) -> None:
         rejected = graph.rejections(composition.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
     warn([*reported(composition).warnings, *without_effect(composition)])
-    print_graph("\n".join(_texts(composition)))
+    print_graph("\n".join(_texts(composition)), is_read=FLAGS.print in _READ)
 
 
 def naming_directives(composition: Composition) -> AbstractContextManager[None]:
@@ -89,7 +95,7 @@ def _whys(composition: Composition) -> list[str]:
 def _printed(composition: Composition, form: str) -> str:
     """Return a config in a form; what a form needs is imported only where it is asked for."""
     is_terminal = sys.stdout.isatty()
-    color = is_terminal and "NO_COLOR" not in os.environ
+    color = has_color(sys.stdout)
     match form:
         case "text":
             return graph.outline(composition.resolved, defaults=is_terminal, color=color)
@@ -144,6 +150,10 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
             groups=parameter_groups(trainer),
             num_steps=trainer.num_steps,
         )
+    if form in ("plan", "plan-html"):
+        from fidgpt.cli.plan import planned
+
+        return planned(composition, trainer, form=form, price=FLAGS.price, color=color)
     dtype, name = trainer.precision.dtype, os.environ.get(device.VARIABLE)
     try:
         machine = (
@@ -158,7 +168,9 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         parts = "replicas and shards on" if count < machine.world_size else "devices of"
         too_small = f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}"
         warn([f"this would not run: {too_small}: choose {count} or more."])
-    return summary_text(summary_of(trainer, machine), color=color)
+    kind, rest = split_directive(reproduction.base_of(composition))
+    function = composition.catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
+    return summary_text(summary_of(trainer, machine), recipe=description(function), color=color)
 
 
 def _difference(composition: Composition) -> str:

@@ -20,6 +20,7 @@ flags.DEFINE_bool(
 flags.DEFINE_string(
     "hardware", None, "Show what fiddler:for_hardware sets for this machine, such as h100x8."
 )
+flags.DEFINE_float("price", None, "Of a device for an hour, for --print=plan.", lower_bound=0.0)
 flags.DEFINE_bool("verbose", False, "Show every value that a directive changed.")
 flags.DEFINE_bool("measure", False, "Measure again what this machine computes fastest with.")
 flags.DEFINE_bool("allow_noop", False, "Accept directives that change nothing.")

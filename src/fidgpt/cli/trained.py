@@ -102,6 +102,22 @@ def load_trained(path: Path, *, has_flags: bool = True) -> "tuple[Trainer, Token
     return trainer, tokenizer
 
 
+def to_write(trainer: "Trainer", *, float32: bool = False) -> "LanguageModel":
+    """Return a trainer's model in the number format in which it generates.
+
+    Args:
+      trainer: with weights.
+      float32: whatever the run's precision.
+    """
+    from fidgpt.train import native_precision
+
+    if float32:
+        return trainer.model
+    # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
+    is_narrow = trainer.precision.dtype.itemsize < 4
+    return (native_precision() if is_narrow else trainer.precision).replica(trainer.model)
+
+
 def _restore(
     trainer: "Trainer", step: int | None, averaged: bool, model: "LanguageModel", path: Path
 ) -> None:

@@ -29,6 +29,7 @@ from fidgpt.train.estimates.facts import check_resumable, facts_of
 from fidgpt.train.estimates.tuning import Choice
 
 _MANY_TOKENS = 1 << 22  # at once
+_OF_A_MACHINE = ("summary", "plan", "plan-html")  # forms of --print
 
 
 def prepared() -> tuple[Catalogue, fdl.Config | None]:
@@ -178,7 +179,7 @@ def _pretend_machine() -> None:
     """Let for_hardware see the machine of --hardware in place of the one at hand."""
     if FLAGS.hardware is None:
         return
-    if not any(map(is_by_machine, FLAGS.config)) and FLAGS.print != "summary":
+    if not any(map(is_by_machine, FLAGS.config)) and FLAGS.print not in _OF_A_MACHINE:
         raise ConfigError(
             f"--hardware={FLAGS.hardware} changes nothing, because no directive asks for the "
             "machine: add --config=fiddler:for_hardware."

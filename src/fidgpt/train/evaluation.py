@@ -1,7 +1,7 @@
 """Evaluators, validation by the loss on held-out text, and texts that a model writes."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -25,6 +25,7 @@ __all__ = [
     "DomainValidation",
     "Evaluator",
     "Samples",
+    "StreamedText",
     "Validation",
     "continuations",
     "document_begin",
@@ -129,6 +130,7 @@ def left_unchanged(model: nn.Module, evaluator: Evaluator, name: str) -> Iterato
         )
 
 
+_PROMPT_TOKENS = 16  # of held-out text
 _MOST_NATS = 700.0  # e to more than 709 overflows
 
 
@@ -264,7 +266,8 @@ class Samples:
     """A continuation of each prompt, written at the end of training, and during it on request.
 
     Args:
-      prompts: beginnings; an empty one is the beginning of a document.
+      prompts: beginnings; an empty one is the beginning of a document. None for two pieces of the
+        text that is held out for the first evaluator that has any, or one empty prompt.
       num_tokens: length of each continuation.
       temperature: as in `Sampling`.
       top_k: as in `Sampling`.
@@ -274,7 +277,7 @@ class Samples:
       ValueError: a count is below 1, or the temperature below 0.
     """
 
-    prompts: Sequence[str]
+    prompts: Sequence[str] | None = None
     num_tokens: int = 120
     temperature: float = 0.6
     top_k: int | None = 50
@@ -289,11 +292,31 @@ class Samples:
         """Return whether to write after a step, besides the texts at the end of the run."""
         return self.every is not None and step < num_steps and step % self.every == 0
 
+    def beginnings(
+        self, evaluators: Mapping[str, Evaluator], tokenizer: Tokenizer
+    ) -> Sequence[str]:
+        """Return the prompts; if there are none, words of held-out text of prepared evaluators."""
+        if self.prompts is not None:
+            return self.prompts
+        streams = (one.data for one in evaluators.values() if isinstance(one, Validation))
+        if (stream := next(streams, None)) is None:
+            return [""]
+        rows = stream.batch(0).tokens
+        rows = rows[:: max(1, len(rows) // 2)][:2, :_PROMPT_TOKENS]
+        special = {*tokenizer.special_ids().values()}
+        return [tokenizer.decode([i for i in row if i not in special]) for row in rows.tolist()]
+
     def write(
-        self, model: LanguageModel, tokenizer: Tokenizer, *, context: int, seed: int
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        *,
+        prompts: Sequence[str] | None = None,
+        context: int,
+        seed: int,
     ) -> Iterator[str]:
-        """Yield one text for each prompt, the prompt included; `model` is in eval mode."""
-        for index, prompt in enumerate(self.prompts):
+        """Yield a text for each prompt, its own by default; `model` is in eval mode."""
+        for index, prompt in enumerate(prompts or self.prompts or [""]):
             choose = Sampling(
                 seeds=[derive_seed(seed, "samples", index)],
                 temperature=self.temperature,
@@ -337,7 +360,7 @@ def continuations(
     Raises:
       ValueError: as in `write`; or a string in `stop` is empty.
     """
-    texts = [_Text(tokenizer, stop) for _ in prompts]
+    texts = [StreamedText(tokenizer, stop) for _ in prompts]
     begins = [document_begin(tokenizer, p) if isinstance(p, str) else p for p in prompts]
     steps = write(
         model,
@@ -359,18 +382,26 @@ def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
     return [tokenizer.end_of_text if begin is None else begin, *tokenizer.encode(text)]
 
 
-class _Text:
-    """The tokens of one row as text, up to the end of the document or a string."""
+class StreamedText:
+    """The tokens of one row as text, up to the end of the document or a string.
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self._end_of_text = tokenizer.end_of_text
+    Args:
+      tokenizer: of the tokens.
+      stop: strings that end the text and are not shown.
+      ends: tokens that end it besides the end of text.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, stop: Sequence[str], *, ends: Iterable[int] = ()
+    ) -> None:
+        self._ends = {tokenizer.end_of_text, *ends}
         self._decoder = StreamDecoder(tokenizer)
         self._until = UntilString(stop)
         self._ready = ""
 
     def __call__(self, token: int) -> bool:
         """Add a token; return whether it ends the text."""
-        if token == self._end_of_text:
+        if token in self._ends:
             return True
         self._ready += self._until.push(self._decoder.push(token))
         return self._until.found

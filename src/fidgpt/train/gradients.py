@@ -50,8 +50,8 @@ class ClipByValue:
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> None:
         chosen = [p for p in parameters if p.grad is not None]
-        for (some,) in by_mesh(chosen):
-            nn.utils.clip_grad_value_(some, self.max_grad_value)
+        for (group,) in by_mesh(chosen):
+            nn.utils.clip_grad_value_(group, self.max_grad_value)
 
 
 class GradientNorms:
@@ -72,9 +72,9 @@ class GradientNorms:
     ) -> None:
         self._parameters = [p for p in parameters if p.grad is not None]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        self._own = self._squares = None
+        self._whole_norms = self._squares = None
         if fused is None or places is None or not gradients:
-            self._own = norms_of(gradients, self._parameters)
+            self._whole_norms = norms_of(gradients, self._parameters)
         else:
             squares = own_squares(gradients, self._parameters, places)
             self._squares = fused.sum_everywhere(squares)
@@ -82,8 +82,8 @@ class GradientNorms:
     @functools.cached_property
     def _norms(self) -> Float[Tensor, " parameters"]:
         if self._squares is None:
-            assert self._own is not None
-            return self._own
+            assert self._whole_norms is not None
+            return self._whole_norms
         return self._squares.value.sqrt().float()
 
     @functools.cached_property
@@ -95,8 +95,8 @@ class GradientNorms:
         """Scale the gradients down, so that their total norm is at most `max_norm`."""
         if max_norm is None or self._is_within(max_norm):
             return
-        for (some,) in by_mesh(self._parameters):
-            nn.utils.clip_grads_with_norm_(some, max_norm, self.total)
+        for (group,) in by_mesh(self._parameters):
+            nn.utils.clip_grads_with_norm_(group, max_norm, self.total)
 
     def _is_within(self, max_norm: float) -> bool:
         """Whether torch would multiply by 1, a needless pass over memory.
@@ -105,7 +105,7 @@ class GradientNorms:
         """
         return self.total.device.type == "cpu" and bool(self.total + _EPS_OF_TORCH < max_norm)
 
-    def over(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
+    def norm_of(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
         """Return the norm over some of the parameters, as it was before clipping."""
         chosen = {id(parameter) for parameter in parameters}
         norms = zip(self._parameters, self._norms.unbind(), strict=True)
@@ -131,9 +131,9 @@ def norms_of(
     if not tensors:
         return torch.zeros(0)
     norms: list[Any] = [None] * len(tensors)
-    for some, indices in by_mesh(tensors, range(len(tensors))):
+    for group, indices in by_mesh(tensors, range(len(tensors))):
         # One launch for all of them, as in torch's own clipping.
-        each: Any = torch._foreach_norm(some)  # pyright: ignore[reportPrivateImportUsage]
+        each: Any = torch._foreach_norm(group)  # pyright: ignore[reportPrivateImportUsage]
         if is_sharded(each[0]):  # stacked first, for one all-reduce
             joined: Any = torch.stack(each)
             each = joined.full_tensor().unbind()

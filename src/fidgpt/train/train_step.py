@@ -21,8 +21,8 @@ from fidgpt.train.micro_batches import (
     BatchShares,
     MicroBatch,
     PassShare,
-    micro_batches,
     pad_with_idle,
+    split_batch,
 )
 from fidgpt.train.optimizer_groups import step_optimizer
 from fidgpt.train.precision import Precision
@@ -99,38 +99,41 @@ class TrainStep:
                 rows = run.stream.batch(
                     index + state.shift, rank=parallel.data_rank, world_size=parallel.data_size
                 )
-            parts = micro_batches(
+            micro_batches = split_batch(
                 rows,
                 size=run.micro_batch_size,
                 device=parallel.device,
                 division=state.replica.division,
                 columns=state.replica.computed_columns(rows.tokens.shape[1] - 1),
             )
-        number = self._most_micro_batches(run, index + state.shift, len(parts))
-        parts = self.padded(run, parts, number)
-        own = parallel.fuse()
-        batch = BatchShares(parts, fused or own, parallel, accumulates=max(number, len(parts)) > 1)
+        number = self._most_micro_batches(run, index + state.shift, len(micro_batches))
+        micro_batches = self.padded(run, micro_batches, number)
+        separate = parallel.new_all_reduce()
+        accumulates = max(number, len(micro_batches)) > 1
+        batch = BatchShares(micro_batches, fused or separate, parallel, accumulates=accumulates)
         if batch.is_shared and not state.replica.counts_computed:
-            batch.count(state.objective, fused or own)
-        own.start()
+            batch.count(state.objective, fused or separate)
+        separate.start()
         return batch
 
     def padded(
-        self, run: StepSettings, parts: Sequence[MicroBatch], number: int
+        self, run: StepSettings, micro_batches: Sequence[MicroBatch], number: int
     ) -> Sequence[MicroBatch]:
         """Return micro-batches with the idle ones that processes compute together.
 
         Args:
           run: settings of the run.
-          parts: of this process.
+          micro_batches: of this process.
           number: the most that a process has.
         """
-        return pad_with_idle(parts, number) if run.parallel.places.passes_together else parts
+        if run.parallel.places.passes_together:
+            return pad_with_idle(micro_batches, number)
+        return micro_batches
 
-    def _most_micro_batches(self, run: StepSettings, batch_index: int, own: int) -> int:
+    def _most_micro_batches(self, run: StepSettings, batch_index: int, number_here: int) -> int:
         """Return the largest number of micro-batches that a process has of a batch."""
         if run.micro_batch_size is None or run.parallel.tokens.size == 1:
-            return own
+            return number_here
         batches = run.stream.full_batches(batch_index + 1) - run.stream.full_batches(batch_index)
         # Of equal shares, of which some have a row more.
         rows = -(-round(batches * run.batch_size) // run.parallel.data_size)
@@ -163,18 +166,18 @@ class TrainStep:
           Diverged: loss or gradients are not finite, and a component had to know before the update.
         """
         parallel = run.parallel
-        state.step, state.ahead = index + 1, None
-        reports, fused = self.backward(run, state, batch), parallel.fuse()
-        is_divided = parallel.places.mesh.num_parts > 1
+        state.step, state.next_batch = index + 1, None
+        reports, fused = self.backward(run, state, batch), parallel.new_all_reduce()
+        norms_need_sum = parallel.places.mesh.num_parts > 1
         reports.join(fused, parallel)
         statuses = _exchange(status, fused, parallel)
         if loads_next and (parallel.tokens.size > 1 or parallel.device.type != "cpu"):
-            state.ahead = self.load(run, state, index + 1, fused=fused)
-        if not is_divided:
+            state.next_batch = self.load(run, state, index + 1, fused=fused)
+        if not norms_need_sum:
             fused.start()
         with state.clock.phase("optimizer"):
-            norms = self.collect_gradients(run, state, fused if is_divided else None)
-            if is_divided:
+            norms = self.collect_gradients(run, state, fused if norms_need_sum else None)
+            if norms_need_sum:
                 fused.start()
             state.schedules.apply(index)
             rate = float(state.optimizer.param_groups[0]["lr"])
@@ -206,18 +209,18 @@ class TrainStep:
         """Add up the gradients of micro-batches, in float32; return what modules reported."""
         reports_of_step, parallel = StepReports(), run.parallel
         self.count(run, state, batch)
-        for number, part in enumerate(batch.parts, start=1):
-            is_last, share = number == len(batch.parts), batch.of(part)
+        for number, micro_batch in enumerate(batch.micro_batches, start=1):
+            is_last, share = number == len(batch.micro_batches), batch.share_of(micro_batch)
             # The wrapper of data parallelism all-reduces the gradients that the replica has.
             if is_last and parallel.tokens.size > 1:
                 run.precision.return_gradients(state.model, state.replica)
             with contextlib.nullcontext() if is_last else parallel.accumulating(state.module):
                 with state.clock.phase("forward"), collecting() as reports:
-                    loss = self.loss_of(state, part, share)
-                    loss = loss * 0 if part.is_idle else loss
+                    loss = self.loss_of(state, micro_batch, share)
+                    loss = loss * 0 if micro_batch.is_idle else loss
                 with state.clock.phase("backward"):
                     (loss if state.scaling is None else state.scaling.scaled(loss)).backward()
-            if not part.is_idle:
+            if not micro_batch.is_idle:
                 reports_of_step.add(reports, share)
             if not is_last:
                 run.precision.pull_gradients(state.model, state.replica)
@@ -227,21 +230,21 @@ class TrainStep:
         """Count what losses must know of all micro-batches, if the model has to compute it."""
         if batch.accumulates and state.replica.counts_computed:
             with state.clock.phase("forward"):
-                counting = run.parallel.fuse()
+                counting = run.parallel.new_all_reduce()
                 batch.count(state.objective, counting)
                 counting.start()
 
     def loss_of(
-        self, state: TrainState, part: MicroBatch, share: PassShare | None
+        self, state: TrainState, micro_batch: MicroBatch, share: PassShare | None
     ) -> Float[Tensor, ""]:
         """Return the loss of a micro-batch, whose metric `loss` its modules report.
 
         Args:
           state: of the run.
-          part: the micro-batch.
+          micro_batch: the micro-batch.
           share: by which losses are scaled; None if the micro-batch is the whole batch.
         """
-        batch = part.batch
+        batch = micro_batch.batch
         real = () if batch.real is None else (batch.real,)
         return state.module(batch.tokens, batch.counted, share, *real)
 
@@ -312,7 +315,7 @@ class TrainStep:
     ) -> LaunchedStep:
         """Take a step twice and compare all bits, as `replay` does; see `launch`."""
         row = replay(lambda: self.take(run, state, index, batch), state, run.parallel)
-        fused = run.parallel.fuse()
+        fused = run.parallel.new_all_reduce()
         statuses = _exchange(status, fused, run.parallel)
         fused.start()
         row |= {"statuses": [status.value for status in statuses], "is_counted": batch.is_counted}
@@ -326,4 +329,4 @@ def _exchange(
     """Let processes learn the status of each of them; nothing is exchanged by a single one."""
     if status is None or parallel.world_size == 1:
         return []
-    return [fused.each(number) for number in status().numbers()]
+    return [fused.gather(number) for number in status().numbers()]

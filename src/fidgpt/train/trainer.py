@@ -50,7 +50,8 @@ from fidgpt.train.train_step import TrainStep
 __all__ = ["Trainer"]
 
 _STEP = "step"  # the phase around all others of a step
-_TAKEN = {"seconds", "goodput", "slowest"}  # what names of metrics begin with, beside evaluators'
+# What names of metrics begin with, beside the names of evaluators.
+_RESERVED_NAMES = {"seconds", "goodput", "slowest"}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -169,7 +170,7 @@ class Trainer:
         require_bound(self.max_grad_norm)
         require_size(vocab_size=self.vocab_size, seq_len=self.seq_len, batch_size=self.batch_size)
         require_size(num_steps=self.num_steps, micro_batch_size=self.micro_batch_size)
-        if taken := sorted(_TAKEN & {name.partition("/")[0] for name in self.evaluators}):
+        if taken := sorted(_RESERVED_NAMES & {name.partition("/")[0] for name in self.evaluators}):
             raise ValueError(
                 f"evaluators have the name {taken[0]!r}, under which rows of metrics hold what the "
                 "run measures itself: choose another."
@@ -233,9 +234,13 @@ class Trainer:
         goodput: Goodput,
     ) -> Outcome:
         """Take the remaining steps, with evaluation, tracking and checkpoints between them."""
-        listed = self.trackers if self.parallel.is_main else []
+        trackers_here = self.trackers if self.parallel.is_main else []
         end = min(until_step, self.num_steps)
-        with StopSignals() as signals, Trackers(listed) as trackers, ExitStack() as observing:
+        with (
+            StopSignals() as signals,
+            Trackers(trackers_here) as trackers,
+            ExitStack() as observing,
+        ):
             trackers.start(run, facts, step=state.step)
             observing.enter_context(self.checkpoints.finishing())
             for observer in self.observers:
@@ -247,12 +252,12 @@ class Trainer:
             while state.step < end:
                 try:
                     finished = self._step(state, rows, signals, end=end)
-                    known = [one.signal for one in finished]
+                    received_signals = [step.signal for step in finished]
                     if self.parallel.world_size == 1:
-                        known = [float(signals.received or 0)]
-                    received = signals.agreed([*known, 0.0])
+                        received_signals = [float(signals.received or 0)]
+                    received = signals.agreed([*received_signals, 0.0])
                     stopping = received is not None or state.step == until_step < self.num_steps
-                    self._save(state, run, rows, finished, is_due=stopping)
+                    self._save(state, run, rows, finished, is_stopping=stopping)
                     goodput.spent("saving")
                 except Diverged as diverged:
                     step = rows.oldest or state.step
@@ -301,7 +306,7 @@ class Trainer:
                 device.derive_seed(self.seed, "step", index + 1, self.parallel.tokens.rank),
                 device=self.parallel.device,
             )
-            batch = state.ahead or self.step.load(self, state, index)
+            batch = state.next_batch or self.step.load(self, state, index)
             launch = partial(self.step.launch, loads_next=index + 1 < end)
             if self.replay is not None and self.replay.due(index + 1):
                 launch = partial(self.step.launch_twice, self.replay)
@@ -311,17 +316,17 @@ class Trainer:
                 rows.finish()
                 raise
         launched.memory = device.peak_memory(self.parallel.device)
-        finished, is_read = [], launched.step == end or self._reads(launched.step)
-        if is_read:
+        finished, needs_row_now = [], launched.step == end or self._needs_row_now(launched.step)
+        if needs_row_now:
             finished += rows.finish()
             self.step.judge(state, launched)
         with state.clock.phase("evaluation"):
             launched.measured = self._evaluate(state)
         launched.timing = state.clock.take()  # with the time of saving the step before
         rows.add(launched)
-        return [*finished, *rows.finish(0 if is_read else rows.lag)]
+        return [*finished, *rows.finish(0 if needs_row_now else rows.lag)]
 
-    def _reads(self, step: int) -> bool:
+    def _needs_row_now(self, step: int) -> bool:
         """Whether the row of a step is needed before the next one: to evaluate or save."""
         best, num_steps = self.checkpoints.best, self.num_steps
         measures = [*self.evaluators.values(), *([] if self.samples is None else [self.samples])]
@@ -439,7 +444,7 @@ class Trainer:
             ),
             replica=replica,
             objective=objective,
-            module=self.parallel.place(objective),
+            module=self.parallel.wrap(objective),
             precision=self.precision,
             guard=self.guard,
             divergence=self.divergence,
@@ -530,7 +535,11 @@ class Trainer:
             tokenizer = self.stream.tokenizer
             try:
                 yield from self.samples.write(
-                    state.replica, tokenizer, context=self.seq_len, seed=self.seed
+                    state.replica,
+                    tokenizer,
+                    prompts=self.samples.beginnings(self.evaluators, tokenizer),
+                    context=self.seq_len,
+                    seed=self.seed,
                 )
             except ValueError as error:
                 raise RunError(f"no sample can be written: {error}") from error
@@ -542,9 +551,9 @@ class Trainer:
         rows: DelayedMetrics,
         finished: Sequence[Finished],
         *,
-        is_due: bool,
+        is_stopping: bool,
     ) -> None:
-        """Save a checkpoint if it `is_due` or the policies want one.
+        """Save a checkpoint if the run `is_stopping` or the policies want one.
 
         Raises:
           Diverged: the weights are not finite.
@@ -560,10 +569,10 @@ class Trainer:
             agree=self.parallel.world.broadcast,
             is_time=None if self.parallel.world_size == 1 else any(one.is_time for one in finished),
         )
-        if not (is_due or reasons):
+        if not (is_stopping or reasons):
             return
         rows.finish()
-        in_memory = not is_due and reasons == [manifest.IN_MEMORY]
+        in_memory = not is_stopping and reasons == [manifest.IN_MEMORY]
         if not in_memory:
             reasons = [one for one in reasons if one != manifest.IN_MEMORY]
         with state.clock.phase("saving"):
@@ -598,13 +607,13 @@ class Trainer:
         policy = state.divergence
         if diverged.decision is not Decision.ROLL_BACK or not isinstance(policy, RollBack):
             raise RunError(f"step {step} diverged: {diverged} {_remedy(run)} {advice(policy)}")
-        memory = policy.state_dict()
+        policy_state = policy.state_dict()
         self.checkpoints.wait()
         good = None
         if self.parallel.is_main:
             good = self.checkpoints.good_before(step, run.path, num_steps=self.num_steps)
         state.reset()  # a checkpoint may be older than some components
-        state.ahead = None
+        state.next_batch = None
         for candidate in self.parallel.world.broadcast(good):
             self._restore(run, state, candidate)
             if not state.bad_weights():
@@ -614,7 +623,7 @@ class Trainer:
                 f"step {step} diverged: {diverged} There is no good checkpoint to roll back to. "
                 f"{_remedy(run)} {advice(policy)}"
             )
-        policy.load_state_dict(memory)  # what was skipped since is not in the checkpoint
+        policy.load_state_dict(policy_state)  # what was skipped since is not in the checkpoint
         policy.rolled_back(step=step, to=state.step)
         self.parallel.world.on_main(
             partial(self.checkpoints.abandon_after, run.path, step=state.step)

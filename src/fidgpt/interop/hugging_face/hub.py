@@ -6,6 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from types import FunctionType
 from typing import Any, NamedTuple
@@ -314,7 +315,7 @@ def fitting_member(
         model_type is unknown.
     """
     tried = families().values() if model_type is None else [family_of(model_type)]
-    mismatches: list[tuple[bool, int, Family, list[str]]] = []
+    mismatches: list[tuple[bool, int, int, Family, list[str]]] = []
     for family in tried:
         try:
             settings = read_settings(family, model, seq_len=seq_len)
@@ -323,18 +324,20 @@ def fitting_member(
             built = member.built()
         except ConfigError as error:  # the keys of the family cannot describe it
             lines = str(error).splitlines()
-            mismatches.append((not isinstance(error, UnknownScaling), len(lines), family, lines))
+            is_other = not isinstance(error, UnknownScaling)
+            mismatches.append((is_other, 0, len(lines), family, lines))
             continue
-        wrong = [
-            f"{one.path} is {one.ours}, there {one.theirs}" for one in differences(model, built)
-        ]
+        different = differences(model, built)
+        wrong = [f"{one.path} is {one.ours}, there {one.theirs}" for one in different]
         width, heads = settings["hidden_dim"], settings["num_heads"]
         if family.whole_heads and width % heads:  # which transformers' class would reject
             wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
         if not wrong:
             return member, found
-        mismatches.append((False, len(wrong), family, wrong))
-    *_, family, wrong = min(mismatches, key=lambda one: one[:2])
+        # Of another class of module, nothing below is compared: it says more than other lines.
+        replaced = sum(one.replaces for one in different)
+        mismatches.append((False, replaced, len(wrong), family, wrong))
+    *_, family, wrong = min(mismatches, key=itemgetter(0, 1, 2))
     message = (
         "no family of the hub that fidgpt knows computes what this model computes. Nearest is "
         f"{family.architecture}"
@@ -396,11 +399,13 @@ class Difference(NamedTuple):
       path: of a module, or of a value in it.
       ours: what the first model has there.
       theirs: what the second one has.
+      replaces: whether it is a module of another class, or one that only one model has.
     """
 
     path: str
     ours: str
     theirs: str
+    replaces: bool = False
 
 
 def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
@@ -418,8 +423,9 @@ def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
         is_known = any(".".join(holders[:i]) in replaced for i in range(len(holders)))
         if here != there and not is_known:
             shown = [_shown(side[path]) if path in side else "absent" for side in sides]
-            found.append(Difference(path, *shown))
-            replaced |= {path} if isinstance(here, type) or isinstance(there, type) else set()
+            replaces = isinstance(here, type) or isinstance(there, type)
+            found.append(Difference(path, *shown, replaces))
+            replaced |= {path} if replaces else set()
     layers = len(getattr(ours, "blocks", ()))
     counts = Counter(_starred(one) for one in found)
     whole = {one for one, count in counts.items() if count == layers > 1}

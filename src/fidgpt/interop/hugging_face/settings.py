@@ -251,7 +251,8 @@ def settings_of(family: Family, found: HubConfig) -> Settings:
         try:
             settings |= _setting(family, found, name, key)
             layers = settings.get("num_layers", 0)
-            if name in _PER_LAYER and name in settings and len(settings[name]) < layers:
+            is_listed = name in _PER_LAYER and found.get(key) is not None
+            if is_listed and len(settings[name]) < layers:
                 raise ConfigError(f"{key} has {len(settings[name])} layers, not {layers}")
         except ConfigError as error:
             wrong.append(str(error))
