@@ -4,6 +4,7 @@ import pkgutil
 
 import fiddle as fdl
 
+from fidgpt.configs.by_depth import nanochat
 from fidgpt.configs.cohere import command_r, command_r_08_2024
 from fidgpt.configs.deepseek2 import deepseek_v2_lite
 from fidgpt.configs.deepseek3 import deepseek_v3
@@ -44,7 +45,6 @@ from fidgpt.configs.llama import (
 from fidgpt.configs.minimax import minimax_01
 from fidgpt.configs.mistral import mistral_7b, mistral_7b_v0_3, mistral_nemo_12b, mistral_small_24b
 from fidgpt.configs.mixtral import mixtral_8x7b, mixtral_8x22b
-from fidgpt.configs.nanochat import nanochat
 from fidgpt.configs.olmo2 import olmo2_1b, olmo2_7b, olmo2_13b, olmo2_32b
 from fidgpt.configs.olmoe import olmoe_1b_7b
 from fidgpt.configs.phi3 import phi3_3_8b, phi3_14b, phi4_14b

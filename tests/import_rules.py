@@ -51,7 +51,7 @@ OUTSIDE = {
 # Trackers may import what they declare as their `packages`, too.
 LAZY = {
     "compose": {"fsspec"},
-    "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow"},
+    "data": {"datasets", "fsspec", "huggingface_hub", "jinja2", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},
     "train": {"fsspec", "lm_eval", "yaml"},

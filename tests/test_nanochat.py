@@ -80,15 +80,16 @@ def test_the_depth_decides_on_all_sizes() -> None:
     sizes = trainer.num_steps, trainer.batch_size * trainer.seq_len
     assert sizes == (2520, 524_288)
     assert sum(p.numel() for p in trainer.model.parameters()) == 286_261_730
+    assert isinstance(trainer.model, Transformer)
     windows = [block.attention.window for block in trainer.model.blocks]
     assert windows == [513, 513, 513, None] * 3  # 512 keys before the query
     cfg = configs.nanochat(depth=12)
     cfg.batch_size = 512  # twice as large: rates and decay grow by the root
     other = build_trainer(cfg)
     assert other.num_steps == 1260
-    rates = [one.optimizer.keywords["lr"] for one in (trainer, other)]
-    assert rates == [1.0, math.sqrt(2)]
-    assert other.optimizer.keywords["cautious_decay"] == pytest.approx(0.28 * math.sqrt(2))
+    first, second = (vars(one)["optimizer"].keywords for one in (trainer, other))
+    assert [first["lr"], second["lr"]] == [1.0, math.sqrt(2)]
+    assert second["cautious_decay"] == pytest.approx(0.28 * math.sqrt(2))
 
 
 def test_schedules_are_those_of_nanochat() -> None:

@@ -51,6 +51,7 @@ def test_a_smeared_model_writes_with_a_cache_as_it_reads() -> None:
         for row, token in zip(rows, column, strict=True):
             with torch.no_grad():
                 assert token == model(torch.tensor([row]))[0, -1].argmax()
+            assert token is not None
             row.append(token)
 
 

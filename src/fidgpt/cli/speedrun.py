@@ -4,6 +4,7 @@ Each stage is a command that could be typed. A stage that ended is not run again
 stopped goes on, when the same command is given once more.
 """
 
+import argparse
 import json
 import shlex
 import subprocess
@@ -14,26 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from absl import flags
-
 from fidgpt.cli import app
 
 if TYPE_CHECKING:
     from fidgpt.train import Trainer
 
-FLAGS = flags.FLAGS
-
-flags.DEFINE_integer("depth", 20, "Layers of the model, which decide on all other sizes.", 1)
-flags.DEFINE_string("hardware", None, "A machine such as h100x8; defaults to this one.")
-flags.DEFINE_string("run_dir", None, "Folder of the stages; defaults to runs/speedrun-DEPTH.")
-flags.DEFINE_string("text", None, "A text or folder; defaults to ClimbMix, or what Python ships.")
-flags.DEFINE_string("talk", None, "Conversations; defaults to SmolTalk, or Python's docstrings.")
-flags.DEFINE_list("tasks", None, "Scores of both models; defaults to core, on a GPU.")
-flags.DEFINE_string("data", None, "As of fidgpt.evaluate: rows of the tasks.")
-flags.DEFINE_float("price", 3.0, "Price of a GPU and hour.", 0.0)
-flags.DEFINE_bool("print", False, "Print the stages, what they cost, and their commands.")
-flags.DEFINE_bool("slurm", False, "Submit each stage to Slurm, after the one before.")
-flags.DEFINE_string("only", None, "Run this stage alone.")
+FLAGS = argparse.Namespace()  # of the command, which shares names of flags with its stages
 
 _ENDED = "stages.json"
 _SHARE_OF_PEAK = 0.4  # of a GPU's operations, which a run of this kind reaches
@@ -57,22 +44,38 @@ class Stage:
 
 def run() -> None:
     """Entry point of the command."""
-    app.run(main)
+    app.FLAGS.mark_as_parsed()  # those of the commands that the page uses, which have defaults
+    sys.exit(app.call(main, sys.argv[1:]))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="speedrun.py", allow_abbrev=False, description=__doc__)
+    add = parser.add_argument
+    add("--depth", type=int, default=20, help="layers of the model, which decide on all sizes")
+    add("--hardware", help="a machine such as h100x8; defaults to this one")
+    add("--run_dir", help="folder of the stages; defaults to runs/speedrun-DEPTH")
+    add("--text", help="a text or folder; defaults to ClimbMix, or what Python ships")
+    add("--talk", help="conversations; defaults to SmolTalk, or Python's docstrings")
+    add("--tasks", type=lambda text: text.split(","), help="scores; on a GPU core, then chats")
+    add("--data", help="as of fidgpt.evaluate: rows of the tasks")
+    add("--price", type=float, default=3.0, help="of a GPU and an hour")
+    add("--print", action="store_true", help="print the stages, what they cost, and their commands")
+    add("--slurm", action="store_true", help="submit each stage to Slurm, after the one before")
+    add("--only", help="run this stage alone")
+    return parser
 
 
 def main(arguments: list[str]) -> int:
     """Run the stages that are left, and write `report.html`; return the status.
 
     Raises:
-      ConfigError: an argument is no flag, or the machine is unknown.
+      ValueError: the machine is unknown.
     """
     from fidgpt.cli.speedrun_page import write_page
     from fidgpt.files import write_whole
-    from fidgpt.graph import ConfigError
     from fidgpt.train.device import machine_name
 
-    if arguments:
-        raise ConfigError(f"{arguments[0]} is no flag of speedrun.py: see --help.")
+    _parser().parse_args(arguments, FLAGS)
     machine = FLAGS.hardware or machine_name()
     folder = Path(FLAGS.run_dir or f"runs/speedrun-{FLAGS.depth}")
     stages = _stages(folder, machine)
@@ -112,7 +115,7 @@ def _stages(folder: Path, machine: str) -> list[Stage]:
     ranks = ["fidgpt.launch", f"--nproc-per-node={_gpus(machine)}", "-m"]
     python_on_all = [*python, *([] if is_cpu else ranks)]
     text, talk = FLAGS.text, FLAGS.talk or str(folder / "talk.jsonl")
-    changes = [] if text or is_cpu else ["fiddler:use_hub_text(karpathy/climbmix-400b-shuffle)"]
+    changes = [] if text or is_cpu else ["fiddler:use_hub_text(climbmix)"]
     changes = [f"fiddler:use_text({text})"] if text else changes
     talks = f"fiddler:use_conversations(path={talk})"
     if not FLAGS.talk and not is_cpu:

@@ -1,7 +1,7 @@
 """nanochat's model and recipe of July 2026 (https://github.com/karpathy/nanochat), by one dial.
 
 The depth derives width, heads, length of the run, batch, learning rates and decay. The text is that
-of `base`; nanochat's own is that of `fiddler:use_hub_text(karpathy/climbmix-400b-shuffle)`.
+of `base`; nanochat's own is that of `fiddler:use_hub_text(climbmix)`.
 """
 
 from typing import Any
