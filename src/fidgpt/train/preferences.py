@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -173,6 +173,8 @@ class PreferenceStep(TrainStep):
     Raises:
       ValueError: the likelihood is negative.
     """
+
+    num_windows: ClassVar[int] = 2
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -55,7 +55,12 @@ class TrainStep:
     A step with another objective, such as two losses, overrides `objective`; one with other
     gradients, such as a pipeline, overrides `backward`. `index` is the number of the step from 0,
     which chooses its rows and its learning rate.
+
+    Attributes:
+      num_windows: sequences of `seq_len` + 1 tokens that a row of its data holds.
     """
+
+    num_windows: ClassVar[int] = 1
 
     def begin(self, run: StepSettings) -> None:
         """Prepare what else `objective` needs of a run, such as other models."""
