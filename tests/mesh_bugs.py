@@ -438,6 +438,12 @@ def use_dpo(cfg: fdl.Config) -> None:
     cfg.step = fdl.Config(PreferenceStep, preference=fdl.Config(DPO), model=cfg.model)
 
 
+def use_dpo_of_adapters(cfg: fdl.Config) -> None:
+    """The same, beside the model without its adapters."""
+    fiddlers.use_lora(cfg)
+    use_dpo(cfg)
+
+
 def use_teacher(cfg: fdl.Config) -> None:
     """Train on what a model of other sizes says, too."""
     teacher = graph.clone(graph.bind(configs.debug()).model)
@@ -454,6 +460,7 @@ STEPS = {
     f"{change.__name__} {axis}": (change, {axis: 2})
     for change, axes in {
         use_dpo: ("shard", "tensor", "replicate"),
+        use_dpo_of_adapters: ("shard", "tensor"),
         use_teacher: ("shard", "tensor", "context"),
     }.items()
     for axis in axes
