@@ -30,7 +30,7 @@ from fidgpt.processes import Processes, collectives
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.shrinking import shrink
-from fidgpt.train import Trainer
+from fidgpt.train import DPO, DistillationStep, PreferenceStep, Trainer
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import BatchShares, PassShare
@@ -487,6 +487,40 @@ def idle() -> Pair:
     return Pair(build_trainer(cfg), build_trainer(cfg), Mesh(shard=2))
 
 
+def use_dpo(cfg: fdl.Config) -> None:
+    """Train on pairs, beside a copy of the model as reference."""
+    cfg.step = fdl.Config(PreferenceStep, preference=fdl.Config(DPO), model=cfg.model)
+
+
+def use_dpo_of_adapters(cfg: fdl.Config) -> None:
+    """The same, beside the model without its adapters."""
+    fiddlers.use_lora(cfg)
+    use_dpo(cfg)
+
+
+def use_teacher(cfg: fdl.Config) -> None:
+    """Train on what a model of other sizes says, too."""
+    teacher = graph.clone(graph.bind(configs.debug()).model)
+    cfg.step = fdl.Config(DistillationStep, teacher=teacher, weights=missing, top_k=5)
+
+
+def missing(model: nn.Module) -> None:
+    """Weights of the teacher, which a check of meshes leaves out."""
+    raise AssertionError
+
+
+# Steps with a second model: what is divided is the first one alone.
+STEPS = {
+    f"{change.__name__} {axis}": (change, {axis: 2})
+    for change, axes in {
+        use_dpo: ("shard", "tensor", "replicate"),
+        use_dpo_of_adapters: ("shard", "tensor"),
+        use_teacher: ("shard", "tensor", "context"),
+    }.items()
+    for axis in axes
+}
+
+
 def compared(pair: Pair, error: Error) -> Comparison | None:
     one = take_step(pair.alone, joins=False) if dist.get_rank() == 0 else None
     with error():
@@ -502,6 +536,8 @@ def main(path: Path) -> None:
         pairs |= {name_of(*case): (built(*case), nullcontext) for case in cases}
         if number == 2:
             pairs["idle"] = idle(), nullcontext
+            for name, (change, mesh) in STEPS.items():
+                pairs[name] = built("debug", mesh, change), nullcontext
         for name, bug in BUGS.items():  # one group of processes for all errors of a size
             if Mesh(**bug.mesh).size == number:
                 pairs[name] = (built(bug.config, bug.mesh, bug.change), bug.error)

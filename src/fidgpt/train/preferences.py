@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -241,10 +241,11 @@ class PairLoss(NextToken):
         if self.model.division is not None:
             raise ValueError("Preferences need whole sequences: use a mesh with context=1.")
         with collecting() as reports:
+            # Before the pass with gradients, after which sharded weights have to stay gathered.
+            needs_reference = self.preference.needs_reference
+            given = self._of_reference(batch) if needs_reference else None
             features, policy = self._answers(self.model, batch)
-            reference = policy
-            if self.preference.needs_reference:
-                reference = self._of_reference(batch)
+            reference = policy if given is None else given
             report_loss("loss", self.preference(policy, reference).mean(), count=num_pairs)
             self._report_rewards(policy, reference, num_pairs)
             if self.likelihood:
