@@ -88,7 +88,7 @@ def _llama(
         source=source,
         software="torchtitan, FSDP2" if "titan" in source else "NeMo Automodel, FSDP2",
         hardware=hardware,
-        directives=(f"config:{name}", *directives),
+        directives=(f"config:{name}", "set:micro_batch_size=None", *directives),
         tokens=tokens,
         gib=gib,
         fits=fits,

@@ -28,6 +28,7 @@ flags.DEFINE_float("seconds", 60.0, "How long to measure, about.", lower_bound=1
 _FORMATS = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 _SIZES = {"cpu": (64, 256, 1024), "cuda": (512, 2048, 4096, 8192)}
 _PARTS = 12  # that share the time
+_REPEATS = 3  # at least: the first one loads libraries and touches memory
 
 
 def run() -> None:
@@ -84,14 +85,15 @@ def _time(
     device: torch.device, action: Callable[[], object], seconds: float, *, waits: bool = True
 ) -> float:
     """Return the shortest time of an action; other programs slow down most of them."""
-    best, end = float("inf"), time.perf_counter() + seconds
+    best, end, number = float("inf"), time.perf_counter() + seconds, 0
     while True:
         begin = time.perf_counter()
         action()
         if waits and device.type == "cuda":
             torch.cuda.synchronize(device)
         best = min(best, time.perf_counter() - begin)
-        if time.perf_counter() > end:
+        number += 1
+        if number >= _REPEATS and time.perf_counter() > end:
             return best
 
 

@@ -18,7 +18,7 @@ def test_the_command_prints_plans(command: Command) -> None:
     assert "train.py --config=config:debug --config=set:batch_size=16" in done.out
     mesh = "--config=fiddler:use_mesh(shard=4, tensor=2)"
     done = command(train.main, *SMALL, mesh, "--hardware=h100x8", "--print=plan")
-    assert "bound by" in done.out and "tensor gather, waited for" in done.out
+    assert "bound by" in done.out and "tensor reduce, waited for" in done.out
     page = command(train.main, *SMALL, "--hardware=h100x8", "--print=plan-html").out
     data = page.partition('type="application/json">')[2].partition("</script>")[0]
     assert json.loads(data)["plans"][0]["command"].startswith("torchrun")

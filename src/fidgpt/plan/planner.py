@@ -28,7 +28,7 @@ from fidgpt.parallel.pipeline import PIPELINE, PipelineParallel
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
 from fidgpt.plan.estimate import Plan, Setting, Training, estimated
 from fidgpt.plan.hardware import Cluster
-from fidgpt.plan.trace import Trace, recomputed, repeated, trace
+from fidgpt.plan.trace import Trace, repeated, trace
 from fidgpt.processes import Processes
 
 __all__ = ["NoPlan", "Planner", "Recipe", "Variant", "recompute_words"]
@@ -224,8 +224,6 @@ class Planner:
         if setting.micro_batch > 2:
             one, two = (self._trace(replace(setting, micro_batch=number)) for number in (1, 2))
             return repeated(one, two, setting.micro_batch)
-        if setting.recompute == "full":
-            return recomputed(self._trace(replace(setting, recompute="none")))
         return self._execute(setting, sizes)
 
     def _execute(self, setting: Setting, sizes: Mapping[str, int]) -> Trace:

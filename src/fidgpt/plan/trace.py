@@ -85,28 +85,6 @@ class Trace:
         return self.parts[1:-1]
 
 
-def recomputed(whole: Trace) -> Trace:
-    """Return the trace of blocks that keep their input only, from that of those that keep all."""
-    blocks = [
-        replace(part, backward=part.backward + part.forward, kept=min(part.kept, whole.stream))
-        for part in whole.blocks
-    ]
-    counts = [len(part.layers) for part in whole.blocks]
-    freed = sum(
-        (old.kept - new.kept) * count
-        for old, new, count in zip(whole.blocks, blocks, counts, strict=True)
-    )
-    largest = max((part.kept for part in whole.blocks), default=0)
-    in_blocks = whole.passing_in_blocks + largest
-    return replace(
-        whole,
-        parts=(whole.parts[0], *blocks, whole.parts[-1]),
-        kept=whole.kept - freed,
-        passing=max(whole.passing, in_blocks),
-        passing_in_blocks=in_blocks,
-    )
-
-
 def repeated(one: Trace, two: Trace, number: int) -> Trace:
     """Return the trace of `number` sequences at once from those of one and of two."""
 
