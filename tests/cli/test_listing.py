@@ -49,7 +49,8 @@ def test_lists(command: Command) -> None:
 def test_parts_and_knobs_at_a_path(command: Command) -> None:
     out = command(train.main, "--list=parts:schedule").out
     assert out.startswith("Parts that fit schedule (Schedule), which is WarmupCosine\n")
-    assert [*shown(out)] == ["Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"]
+    phased = ["Phases", "Rise", "WarmupCosine", "WarmupStableDecay"]
+    assert [*shown(out)] == [*phased, "optim.Constant"]
     assert "none of fidgpt's own" in command(train.main, "--list=parts:samples.prompts").out
     names = shown(command(train.main, "--list=parts").out).keys()
     assert {"Attention", "adamw", "TokenStream", "DataParallel", "RouterZLoss"} <= names
