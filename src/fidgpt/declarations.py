@@ -91,6 +91,13 @@ class TakesStream(Protocol):
 
 
 @runtime_checkable
+class TakesStream(Protocol):
+    """A value embedding that is called with the input of its attention too, if true."""
+
+    takes_stream: bool
+
+
+@runtime_checkable
 class MaskedModule(Protocol):
     """Reads the keys that a mask allows, and not all earlier ones."""
 

@@ -121,9 +121,9 @@ def _stages(folder: Path, machine: str) -> list[Stage]:
     if not FLAGS.talk and not is_cpu:
         talks = "fiddler:use_hub_conversations(path=HuggingFaceTB/smoltalk, name=all)"
     if is_cpu:  # minutes in place of weeks
-        sizes = "head_dim=64, seq_len=256, vocab_size=2048, tokens_per_parameter=1"
-        changes += ["set:batch_size=16"]
-        more = ["set:num_steps=120", "set:batch_size=16"]
+        sizes = "head_dim=64, seq_len=256, vocab_size=2048, tokens_per_parameter=0.5"
+        changes += ["set:batch_size=8"]
+        more = ["set:num_steps=120", "set:batch_size=8"]
     else:
         sizes, more = "tokens_per_parameter=8", [f"fiddler:for_hardware({machine})"]
         changes += more
