@@ -84,12 +84,6 @@ class TakesContext(Protocol):
     takes_context: bool
 
 
-class TakesStream(Protocol):
-    """A value embedding that is called with the input of its attention too, if true."""
-
-    takes_stream: bool
-
-
 @runtime_checkable
 class TakesStream(Protocol):
     """A value embedding that is called with the input of its attention too, if true."""
