@@ -41,6 +41,7 @@ from fidgpt.configs.windows import (
     rotate_in_windows_only,
     sliding_from,
     theta_in_windows,
+    window_of_rotated,
 )
 from fidgpt.fiddlers import use_moe, use_qk_norm, use_shared_expert
 from fidgpt.graph import find
@@ -328,9 +329,9 @@ DOTS1 = Family(
 
 
 @variant_of(sigmoid_mixture, qk_norm=True)
-def exaone_moe(cfg: fdl.Config[Trainer]) -> None:
+def exaone_moe(cfg: fdl.Config[Trainer], *, window: int | None) -> None:
     """A decoder with QK-norm, of which layers with a window alone have RoPE."""
-    rotate_in_windows_only(cfg)
+    rotate_in_windows_only(cfg, window)
 
 
 EXAONE_MOE = Family(
@@ -354,7 +355,7 @@ EXAONE_MOE = Family(
         "moe_intermediate_size": 1024,
         "routed_scaling_factor": 2.5,
     },
-    readings={"mlp_types": mlp_types_of},
+    readings={"mlp_types": mlp_types_of, "window": window_of_rotated},
     known=PERIODS,
     ignored=("mtp.*",),
 )

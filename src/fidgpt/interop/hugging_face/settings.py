@@ -454,7 +454,8 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
             pass  # no layer has it, so that any value would do
         except (AttributeError, IndexError, TypeError) as error:
             raise ConfigError(f"the model has no {name}: {error}") from error
-    if "layer_types" in family.settings and found.get("window") is None:
+    is_free = "layer_types" in family.settings and "window" not in family.readings
+    if is_free and found.get("window") is None:
         found.pop("window", None)
     return found
 
