@@ -77,6 +77,7 @@ class Training:
       other_flops: the same of what is before all layers, and after them.
       tokens_per_step: over all processes.
       num_steps: of the run.
+      other_bytes: weights of other models that the loss is computed with.
       schedule: of a pipeline.
       stages: layers of each stage; None to cut by operations.
     """
@@ -89,6 +90,7 @@ class Training:
     other_flops: tuple[float, float]
     tokens_per_step: int
     num_steps: int
+    other_bytes: int = 0
     schedule: Schedule = field(default_factory=TorchSchedule)
     stages: Sequence[int] | None = None
 
@@ -443,7 +445,7 @@ def _memory(
     groups = sum(mesh[axis] > 1 for axis in mesh.axes())
     fixed = _CONTEXT + _GROUP * groups if kind == "cuda" else 0.0
     lasting = {
-        "weights": 4.0 * held + trace.buffers,
+        "weights": 4.0 * held + trace.buffers + training.other_bytes,
         "copy": copy,
         "optimizer": training.state * trained,
         "communication": fixed,

@@ -77,16 +77,26 @@ class Planner:
     Args:
       recipe: of the run, its model on the meta device; it is left unchanged.
       objective: makes the module whose forward pass is the loss, from a model and a loss.
+      sequences_per_row: sequences of `seq_len` + 1 tokens in a row of a batch.
+      other_bytes: of other models that the objective computes with.
       flops_per_token: of the model, forward and backward.
       cluster: on which it would run.
     """
 
     def __init__(
-        self, recipe: Recipe, objective: Objective, *, flops_per_token: int, cluster: Cluster
+        self,
+        recipe: Recipe,
+        objective: Objective,
+        *,
+        sequences_per_row: int = 1,
+        other_bytes: int = 0,
+        flops_per_token: int,
+        cluster: Cluster,
     ) -> None:
         self.recipe = recipe
         self.cluster = cluster
         self._objective = objective
+        self._sequences_per_row, self._other_bytes = sequences_per_row, other_bytes
         self._traces: dict[object, Trace] = {}
         self._parts = dict(recipe.parallel.parts)
         with cost.one_block_of_each_kind(recipe.model) as kinds:
@@ -112,7 +122,8 @@ class Planner:
             flops_per_token=flops_per_token,
             layer_flops=[layers[i] for i in sorted(layers)],
             other_flops=(first, last),
-            tokens_per_step=recipe.batch_size * recipe.seq_len,
+            tokens_per_step=recipe.batch_size * self._sequences_per_row * recipe.seq_len,
+            other_bytes=self._other_bytes,
             num_steps=recipe.num_steps,
             schedule=schedule,
             stages=stages,
@@ -247,7 +258,8 @@ class Planner:
             lambda computing: self._objective(computing, loss),
             divide,
             replica=self.recipe.precision.replica,
-            num_sequences=setting.micro_batch,
+            num_rows=setting.micro_batch,
+            sequences_per_row=self._sequences_per_row,
             seq_len=self.recipe.seq_len,
             chunk_size=loss.chunk_size,
             kinds=self._kinds,
@@ -307,7 +319,7 @@ class Planner:
 
     def _undivided(self) -> str:
         size, batch = self.cluster.size, self.recipe.batch_size
-        sizes = sorted(range(1, 2 * size), key=lambda n: (abs(n - size), n))
+        sizes = sorted(range(1, 2 * size), key=lambda n: (abs(n - size), n))[1:]
         for other in sizes:
             twin = copy.copy(self)
             twin.cluster = Cluster(device=self.cluster.device, size=other)

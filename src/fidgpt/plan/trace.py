@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental import _config
 
 from fidgpt import cost
 from fidgpt.model.transformer import LanguageModel
@@ -137,7 +138,8 @@ def trace(
     divide: Divider,
     *,
     replica: Callable[[Any], Any],
-    num_sequences: int,
+    num_rows: int,
+    sequences_per_row: int,
     seq_len: int,
     chunk_size: int,
     kinds: Mapping[str, Sequence[int]],
@@ -146,11 +148,13 @@ def trace(
 
     Args:
       model: without memory, with one block of each kind; it is divided, and of no use afterwards.
-      objective: gives the module whose forward pass is the loss of tokens [rows, seq_len + 1].
+      objective: gives the module whose forward pass is the loss of tokens
+        [rows, sequences_per_row * (seq_len + 1)].
       divide: over a mesh.
       replica: makes the model that computes, in its number format.
-      num_sequences: of the micro-batch.
-      seq_len: tokens of each, on all processes together.
+      num_rows: of the micro-batch.
+      sequences_per_row: of each row.
+      seq_len: tokens of each sequence, on all processes together.
       chunk_size: rows whose logits exist at once.
       kinds: by the name of a block, the layers of its kind.
     """
@@ -164,7 +168,8 @@ def trace(
     computing = replica(model)
     plan_kernels(computing)
     blocks = {name: computing.get_submodule(f"blocks.{name}") for name in kinds}
-    batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device="meta")
+    width = sequences_per_row * (seq_len + 1)
+    batch = torch.zeros(num_rows, width, dtype=torch.int64, device="meta")
     module = objective(computing)
     recorder = Recorder([*module.parameters(), *module.buffers(), batch])
     told.append(recorder.send)
@@ -200,15 +205,17 @@ def trace(
                 stack.enter_context(handle)
         module.loss = _Marked.of(module.loss, partial(recorder.enter, LOSS))
         stack.enter_context(fused_operations())
+        # What depends on how many tokens count is planned as if all did.
+        stack.enter_context(_config.patch(meta_nonzero_assume_all_nonzero=True))
         stack.enter_context(recorder)
         loss = module.train()(batch)
         most = recorder.now + recorder.elsewhere
         recorder.enter(_BACKWARD + END)
         if loss.requires_grad:
             loss.backward()
-    rows = num_sequences * seq_len
+    targets = num_rows * sequences_per_row * seq_len
     return _trace_of(
-        computing, axes, recorder, kinds, kept, most, stream[0], max(1.0, rows / chunk_size)
+        computing, axes, recorder, kinds, kept, most, stream[0], max(1.0, targets / chunk_size)
     )
 
 

@@ -1,5 +1,6 @@
 """A plan as text: what a run takes on a mesh, what to change, or which meshes there are."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 
@@ -96,11 +97,12 @@ def plans_text(
     listed = (fitting or list(plans))[:_SHOWN]
     for number, plan in enumerate(listed, start=1):
         table.add_row(str(number), *_cells(plan, planner, price))
-    shown += ["", table, ""]
-    for number, plan in enumerate(listed[: _COMMANDS if fitting else 1], start=1):
-        line = f"{number}: {command(plan.setting, planner, directives)}"
-        shown += [Text(line, no_wrap=True, overflow="ignore")]
-    return rendered(shown, width=200, color=color)
+    tabled = rendered([*shown, "", table], width=200, color=color)
+    commands = [  # in one line each, however wide, so that they can be copied
+        f"{number}: {command(plan.setting, planner, directives)}"
+        for number, plan in enumerate(listed[: _COMMANDS if fitting else 1], start=1)
+    ]
+    return "\n".join([tabled, *commands, ""])
 
 
 def nothing_fits(plans: Sequence[Plan]) -> str:
@@ -129,8 +131,7 @@ def command(setting: Setting, planner: Planner, directives: Sequence[str]) -> st
         changes.append(f"'fiddler:set_micro_batch_size(size={setting.micro_batch})'")
     if setting.recompute and setting.recompute != planner.recompute:
         changes.append(_DIRECTIVES[setting.recompute])
-    given = [f"'{one}'" if set(one) & set("()[]*'\" ;") else one for one in directives]
-    flags = " ".join(f"--config={one}" for one in [*given, *changes])
+    flags = " ".join(f"--config={one}" for one in [*map(shlex.quote, directives), *changes])
     size, each = planner.cluster.size, planner.cluster.device.per_machine
     if size == 1:
         return f"python train.py {flags}"

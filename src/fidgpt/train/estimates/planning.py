@@ -1,5 +1,6 @@
 """The planner of a run, and what is planned of it before it begins."""
 
+import copy
 import json
 import statistics
 from collections.abc import Mapping
@@ -14,7 +15,6 @@ from fidgpt.parallel import DataParallel
 from fidgpt.plan import Cluster, Planner, calibrated, find_device
 from fidgpt.train.device import cpu_at_hand, peak_memory
 from fidgpt.train.estimates.facts import Recipe, measured_flops
-from fidgpt.train.loss import NextToken
 
 
 def cluster_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Cluster:
@@ -40,8 +40,17 @@ def planner_of(recipe: Recipe, cluster: Cluster) -> Planner:
     """Return the planner of a run on some devices."""
     measured = measured_flops(recipe.model, seq_len=recipe.seq_len) or {}
     forward = cost.flops_per_token(recipe.model, seq_len=recipe.seq_len) + sum(measured.values())
-    flops = cost.TRAINING_PASSES * forward
-    return Planner(recipe, NextToken, flops_per_token=flops, cluster=cluster)
+    step = copy.copy(recipe.step)
+    others = [recipe.precision.replica(cost.without_memory(one)) for one in step.others()]
+    step.rehearse(others)
+    return Planner(
+        recipe,
+        step.objective,
+        sequences_per_row=step.sequences_per_row,
+        other_bytes=sum(cost.bytes_of([*one.parameters(), *one.buffers()]) for one in others),
+        flops_per_token=cost.TRAINING_PASSES * forward,
+        cluster=cluster,
+    )
 
 
 _LEAST = 20  # steps, after which a median says something
