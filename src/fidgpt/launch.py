@@ -214,7 +214,7 @@ def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
 
     @functools.wraps(read)
-    def forking(arguments: Any) -> Any:
+    def reading(arguments: Any) -> Any:
         config, _, _ = read(arguments)
         forking.preload()
         config.start_method = "fork"
@@ -222,7 +222,7 @@ def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
         script = arguments.training_script
         return config, _work, [script, arguments.module, arguments.training_script_args]
 
-    return forking
+    return reading
 
 
 def _forget_handlers() -> None:

@@ -27,7 +27,7 @@ def test_the_command_prints_plans(command: Command) -> None:
 @pytest.mark.slow
 def test_what_cannot_be_planned_is_one_line(command: Command) -> None:
     done = command(train.main, *SMALL, "--hardware=h100x7", "--print=plan")
-    assert done.status == 2 and "--hardware=h100x8 does" in done.err
+    assert done.status == 2 and "--hardware=h100x6 does" in done.err
     large = ("--config=config:llama3_70b", "--config=set:batch_size=8")
     done = command(train.main, *large, "--hardware=l4x8", "--print=plan")
     assert "Nothing fits: the least is" in done.out and "--hardware=l4x" in done.out
