@@ -1,4 +1,5 @@
 """Divided computations: what components declare, and what a process holds of a parameter."""
 
+from fidgpt.placement.holders import *
 from fidgpt.placement.shards import *
 from fidgpt.placement.splits import *

@@ -1,6 +1,5 @@
 """Generation and scoring of text."""
 
-from fidgpt.model.generation.batching import *
 from fidgpt.model.generation.decoding import *
 from fidgpt.model.generation.reading import *
 from fidgpt.model.generation.scoring import *

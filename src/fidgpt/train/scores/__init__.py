@@ -1,1 +1,0 @@
-"""Scores of tasks: CORE, and questions that are asked in conversations."""
