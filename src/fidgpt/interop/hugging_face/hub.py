@@ -424,7 +424,7 @@ def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
         if here != there and not is_known:
             shown = [_shown(side[path]) if path in side else "absent" for side in sides]
             replaces = isinstance(here, type) or isinstance(there, type)
-            found.append(Difference(path, *shown, replaces))
+            found.append(Difference(path, shown[0], shown[1], replaces))
             replaced |= {path} if replaces else set()
     layers = len(getattr(ours, "blocks", ()))
     counts = Counter(_starred(one) for one in found)
