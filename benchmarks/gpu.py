@@ -24,7 +24,7 @@ from fidgpt.compose.composition import compose
 from fidgpt.data import Batch
 from fidgpt.model import flex, materialize
 from fidgpt.parallel import Mesh
-from fidgpt.parallel.places import alone_on
+from fidgpt.parallel.places import single_process_places
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import peak_memory
 from fidgpt.train.estimates.facts import facts_of
@@ -54,7 +54,7 @@ def sharded(parallel: Any) -> Iterator[None]:
         dist.init_process_group(init_method=store, rank=0, world_size=1)
         try:
             mesh = init_device_mesh(parallel.device.type, (1,), mesh_dim_names=("shard",))
-            parallel.places = dataclasses.replace(alone_on(Mesh()), fsdp=mesh)
+            parallel.places = dataclasses.replace(single_process_places(Mesh()), fsdp=mesh)
             yield
         finally:
             dist.destroy_process_group()

@@ -23,6 +23,7 @@ COMMON = [
     "fiddler:use_float32",
     "set:batch_size=8",
     "set:seq_len=64",
+    "set:model.num_layers=3",
     "tag:HeadDim=8",
 ]
 MODELS = {
@@ -31,6 +32,8 @@ MODELS = {
 }
 MICRO_BATCHES = "micro_batch_size=2"
 ULYSSES = "ulysses"
+SEQUENCE = "sequence"
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zero_bubble", "zero_bubble_v", "dual_pipe_v")
 # Arguments of `use_mesh` by the number of processes, and what else changes.
 MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
     1: [({}, ""), ({}, MICRO_BATCHES)],
@@ -41,6 +44,9 @@ MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
         ({"context": 2}, ""),
         ({"context": 2}, ULYSSES),
         ({"tensor": 2}, ""),
+        ({"shard": 2, "expert": 2}, ""),
+        ({"context": 2, "expert": 2}, ""),
+        *(({"pipeline": 2}, schedule) for schedule in SCHEDULES),
     ],
     4: [
         ({"replicate": 4}, ""),
@@ -56,6 +62,10 @@ MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
         ({"shard": 2, "tensor": 2}, ""),
         ({"context": 2, "tensor": 2}, ""),
         ({"context": 2, "tensor": 2}, ULYSSES),
+        ({"shard": 4, "expert": 2}, ""),
+        ({"shard": 2, "tensor": 2, "expert": 2}, SEQUENCE),
+        ({"pipeline": 2, "shard": 2, "expert": 2}, "interleaved"),
+        ({"pipeline": 2, "tensor": 2}, "1f1b"),
     ],
     8: [
         ({"shard": 8}, ""),
@@ -64,6 +74,7 @@ MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
         ({"replicate": 2, "context": 4}, ULYSSES),
         ({"replicate": 2, "shard": 2, "context": 2}, ""),
         ({"shard": 2, "context": 2, "tensor": 2}, ""),
+        ({"pipeline": 2, "shard": 2, "tensor": 2, "expert": 2}, "zero_bubble"),
     ],
 }
 
@@ -71,11 +82,17 @@ MESHES: dict[int, list[tuple[dict[str, int], str]]] = {
 def directives(model: str, sizes: dict[str, int], change: str, *, steps: int) -> list[str]:
     """Return the values of --config for a model on a mesh."""
     chosen = [*COMMON, *MODELS[model], f"set:num_steps={steps}"]
+    if model == "dense":
+        sizes = {name: size for name, size in sizes.items() if name != "expert"}
     if sizes:
         arguments = ", ".join(f"{name}={size}" for name, size in sizes.items())
         chosen.append(f"fiddler:use_mesh({arguments})")
     if change == ULYSSES:
         chosen.append("fiddler:use_ulysses")
+    if change == SEQUENCE:
+        chosen.append("fiddler:use_sequence_parallel")
+    if change in SCHEDULES:
+        chosen += [f"fiddler:use_pipeline(schedule={change})", "set:micro_batch_size=1"]
     if change == MICRO_BATCHES:
         chosen.append(f"set:{change}")
     return chosen

@@ -1,5 +1,10 @@
 """Named configs: each function returns the whole graph of a run."""
 
+import pkgutil
+
+import fiddle as fdl
+
+from fidgpt.configs.by_depth import nanochat
 from fidgpt.configs.cohere import command_r, command_r_08_2024
 from fidgpt.configs.deepseek2 import deepseek_v2_lite
 from fidgpt.configs.deepseek3 import deepseek_v3
@@ -22,6 +27,9 @@ from fidgpt.configs.gpt_neox import (
 )
 from fidgpt.configs.gpt_oss import gpt_oss_20b, gpt_oss_120b
 from fidgpt.configs.granite import granite3_2b, granite3_8b
+from fidgpt.configs.granite4 import granite4_h_micro, granite4_h_small, granite4_h_tiny
+from fidgpt.configs.kimi_linear import kimi_linear_48b_a3b
+from fidgpt.configs.lfm2 import lfm2_1_2b, lfm2_350m, lfm2_700m
 from fidgpt.configs.llama import (
     llama2_7b,
     llama2_13b,
@@ -34,6 +42,7 @@ from fidgpt.configs.llama import (
     llama3_8b,
     llama3_70b,
 )
+from fidgpt.configs.minimax import minimax_01
 from fidgpt.configs.mistral import mistral_7b, mistral_7b_v0_3, mistral_nemo_12b, mistral_small_24b
 from fidgpt.configs.mixtral import mixtral_8x7b, mixtral_8x22b
 from fidgpt.configs.olmo2 import olmo2_1b, olmo2_7b, olmo2_13b, olmo2_32b
@@ -50,6 +59,8 @@ from fidgpt.configs.qwen2 import (
 )
 from fidgpt.configs.qwen3 import qwen3_0_6b, qwen3_1_7b, qwen3_4b, qwen3_8b, qwen3_14b, qwen3_32b
 from fidgpt.configs.qwen3_moe import qwen3_30b_a3b, qwen3_235b_a22b
+from fidgpt.configs.qwen3_next import qwen3_next_80b_a3b
+from fidgpt.configs.recipes import RECIPES, with_recipe
 from fidgpt.configs.small import base, debug
 from fidgpt.configs.smollm import (
     smollm2_1_7b,
@@ -60,6 +71,7 @@ from fidgpt.configs.smollm import (
     smollm_135m,
     smollm_360m,
 )
+from fidgpt.train import Trainer
 
 __all__ = [
     "base",
@@ -87,6 +99,13 @@ __all__ = [
     "gpt_oss_120b",
     "granite3_2b",
     "granite3_8b",
+    "granite4_h_micro",
+    "granite4_h_small",
+    "granite4_h_tiny",
+    "kimi_linear_48b_a3b",
+    "lfm2_1_2b",
+    "lfm2_350m",
+    "lfm2_700m",
     "llama2_7b",
     "llama2_13b",
     "llama2_70b",
@@ -97,12 +116,14 @@ __all__ = [
     "llama3_2_3b",
     "llama3_8b",
     "llama3_70b",
+    "minimax_01",
     "mistral_7b",
     "mistral_7b_v0_3",
     "mistral_nemo_12b",
     "mistral_small_24b",
     "mixtral_8x7b",
     "mixtral_8x22b",
+    "nanochat",
     "olmo2_1b",
     "olmo2_7b",
     "olmo2_13b",
@@ -136,6 +157,7 @@ __all__ = [
     "qwen3_30b_a3b",
     "qwen3_32b",
     "qwen3_235b_a22b",
+    "qwen3_next_80b_a3b",
     "smollm2_1_7b",
     "smollm2_135m",
     "smollm2_360m",
@@ -144,3 +166,12 @@ __all__ = [
     "smollm_135m",
     "smollm_360m",
 ]
+
+# Functions of the modules give models of these sizes; their names here, the runs that made them.
+globals().update({name: with_recipe(globals()[name]) for name in RECIPES})
+
+
+def from_hf(directory: str) -> fdl.Config[Trainer]:
+    """The model, tokenizer and weights of a local directory in the format of the hub."""
+    # By name, as the catalogue of configs has it: what reads such files imports the configs.
+    return pkgutil.resolve_name("fidgpt.interop.hugging_face:from_hf")(directory)

@@ -42,6 +42,7 @@ class Entries(dict[typing.Any, typing.Any], Generic[_T]):
 import collections.abc
 import fidgpt.data.packing
 import fidgpt.data.preparation
+import fidgpt.data.prepared
 import fidgpt.data.sources
 import fidgpt.data.streams
 import fidgpt.data.tokenizers
@@ -61,8 +62,16 @@ import fidgpt.model.moe.experts
 import fidgpt.model.moe.layer
 import fidgpt.model.norm
 import fidgpt.model.positions
+import fidgpt.model.recurrent.convolution
+import fidgpt.model.recurrent.delta
+import fidgpt.model.recurrent.lightning
+import fidgpt.model.recurrent.mamba
+import fidgpt.model.recurrent.recurrence
 import fidgpt.model.rope_scaling
+import fidgpt.model.skips
 import fidgpt.model.transformer
+import fidgpt.optim.groups
+import fidgpt.optim.normuon
 import fidgpt.optim.schedules
 import fidgpt.parallel.data_parallel
 import fidgpt.schedule
@@ -85,6 +94,7 @@ import fidgpt.train.train_step
 import fidgpt.train.trainer
 import pathlib
 import torch
+import torch.nn.modules.module
 import torch.nn.modules.normalization
 import torch.nn.parameter
 import torch.optim.adamw
@@ -101,6 +111,10 @@ _8 = TypeVar("_8")
 _9 = TypeVar("_9")
 _10 = TypeVar("_10")
 _11 = TypeVar("_11")
+_12 = TypeVar("_12")
+_13 = TypeVar("_13")
+_14 = TypeVar("_14")
+_15 = TypeVar("_15")
 
 class AcrossHeadsArgFactory(fiddle.ArgFactory[fidgpt.model.norm.AcrossHeads], Generic[_0]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
@@ -108,7 +122,7 @@ class AcrossHeadsArgFactory(fiddle.ArgFactory[fidgpt.model.norm.AcrossHeads], Ge
     norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
     ...
 
-class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], Generic[_0, _1, _2, _3, _4, _5, _6]):
+class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], Generic[_0, _1, _2, _3, _4, _5, _6, _7]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
@@ -123,6 +137,7 @@ class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], G
     value_embedding: Value[typing.Any, fidgpt.model.attention.TokenVectors | None]
     scores: Value[_3, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
     sinks: Value[_6, fidgpt.model.attention.SinkFactory | None]
+    output_gate: Value[_7, fidgpt.model.attention.GateFactory | None]
     mask: Value[typing.Any, fidgpt.model.masks.Mask]
     kernel: Value[typing.Any, fidgpt.model.kernels.Kernel]
     linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
@@ -141,6 +156,12 @@ class BPETokenizerConfig(fiddle.Config[fidgpt.data.tokenizers.BPETokenizer]):
     sample_bytes: Value[builtins.int, builtins.int]
     ...
 
+class BackoutConfig(fiddle.Config[fidgpt.model.skips.Backout], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    init: Value[_0, fidgpt.model.init.Init]
+    ...
+
 class BlockPartial(fiddle.Partial[fidgpt.model.blocks.Block], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -150,6 +171,12 @@ class BlockPartial(fiddle.Partial[fidgpt.model.blocks.Block], Generic[_0, _1, _2
     mlp: Value[_3, fidgpt.model.blocks.TokenwiseModule]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
+    ...
+
+class ByNameConfig(fiddle.Config[fidgpt.optim.groups.ByName]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    pattern: Value[builtins.str, builtins.str]
     ...
 
 class ByteTokenizerConfig(fiddle.Config[fidgpt.data.tokenizers.ByteTokenizer]):
@@ -183,6 +210,12 @@ class ConsoleConfig(fiddle.Config[fidgpt.train.trackers.console.Console]):
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     ...
 
+class ConstantConfig(fiddle.Config[fidgpt.model.init.Constant]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    value: Value[builtins.float, builtins.float]
+    ...
+
 class CorpusConfig(fiddle.Config[fidgpt.data.preparation.Corpus], Generic[_0, _1]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -194,10 +227,15 @@ class CorpusConfig(fiddle.Config[fidgpt.data.preparation.Corpus], Generic[_0, _1
     num_workers: Value[builtins.int, builtins.int | None]
     ...
 
-class CrossEntropyConfig(fiddle.Config[fidgpt.train.loss.CrossEntropy]):
+class CosineDecayConfig(fiddle.Config[fidgpt.optim.schedules.CosineDecay]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    terms: Value[typing.Any, collections.abc.Mapping[typing.Any, fidgpt.train.loss.LossTerm | fiddle.Buildable[typing.Any]] | None]
+    ...
+
+class CrossEntropyConfig(fiddle.Config[fidgpt.train.loss.CrossEntropy], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    terms: Value[_0, collections.abc.Mapping[typing.Any, fidgpt.train.loss.LossTerm | fiddle.Buildable[typing.Any]] | None]
     chunk_size: Value[builtins.int, builtins.int | None]
     ...
 
@@ -234,6 +272,22 @@ class GELUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GELU], Generic[_0, _1]):
     out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
+class GatedDeltaNetArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.delta.GatedDeltaNet], Generic[_0, _1, _2]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    num_key_heads: Value[builtins.int, builtins.int | None]
+    value_head_dim: Value[builtins.int, builtins.int | None]
+    filter_size: Value[builtins.int, builtins.int]
+    norm: Value[_0, fidgpt.model.norm.NormFactory]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    init: Value[_1, fidgpt.model.init.Init]
+    out_init: Value[_2, fidgpt.model.init.Init | None]
+    ...
+
 class GatedExpertsArgFactory(fiddle.ArgFactory[fidgpt.model.moe.experts.GatedExperts], Generic[_0, _1, _2]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -245,6 +299,26 @@ class GatedExpertsArgFactory(fiddle.ArgFactory[fidgpt.model.moe.experts.GatedExp
     bias: Value[builtins.bool, builtins.bool]
     init: Value[_0, fidgpt.model.init.Init]
     out_init: Value[_1, fidgpt.model.init.Init | None]
+    ...
+
+class GatedSharedArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.GatedShared], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    mlp: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    init: Value[typing.Any, fidgpt.model.init.Init]
+    ...
+
+class GatedValueEmbeddingArgFactory(fiddle.ArgFactory[fidgpt.model.embedding.GatedValueEmbedding], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    vocab_size: Value[builtins.int, builtins.int]
+    num_kv_heads: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_channels: Value[builtins.int, builtins.int]
+    most: Value[builtins.float, builtins.float]
+    init: Value[_0, fidgpt.model.init.Init]
+    gate_init: Value[typing.Any, fidgpt.model.init.Init]
     ...
 
 class GeGLUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GeGLU], Generic[_0, _1]):
@@ -276,9 +350,57 @@ class HeldOutConfig(fiddle.Config[fidgpt.data.streams.HeldOut], Generic[_0]):
     packing: Value[typing.Any, fidgpt.data.packing.Packing | None]
     ...
 
+class InputScalarsConfig(fiddle.Config[fidgpt.model.skips.InputScalars], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    num_layers: Value[builtins.int, builtins.int]
+    residual_init: Value[_0, fidgpt.model.init.Init]
+    input_init: Value[_1, fidgpt.model.init.Init]
+    ...
+
 class JSONLinesConfig(fiddle.Config[fidgpt.train.trackers.trackers.JSONLines]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    ...
+
+class KimiDeltaNetArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.delta.KimiDeltaNet], Generic[_0, _1, _2]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    filter_size: Value[builtins.int, builtins.int]
+    norm: Value[_0, fidgpt.model.norm.NormFactory]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    init: Value[_1, fidgpt.model.init.Init]
+    out_init: Value[_2, fidgpt.model.init.Init | None]
+    ...
+
+class LateNormAttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.LateNormAttention], Generic[_0, _1, _2, _3, _4, _5, _6, _7]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    num_kv_heads: Value[_0, builtins.int | None]
+    window: Value[builtins.int, builtins.int | None]
+    scale: Value[_1, builtins.float | None]
+    rope: Value[_2, fidgpt.model.attention.Rotation | None]
+    query_norm: Value[_3, fidgpt.model.blocks.TokenwiseModule | None]
+    key_norm: Value[_4, fidgpt.model.blocks.TokenwiseModule | None]
+    value_embedding: Value[_7, fidgpt.model.attention.TokenVectors | None]
+    scores: Value[typing.Any, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
+    sinks: Value[typing.Any, fidgpt.model.attention.SinkFactory | None]
+    output_gate: Value[typing.Any, fidgpt.model.attention.GateFactory | None]
+    mask: Value[typing.Any, fidgpt.model.masks.Mask]
+    kernel: Value[typing.Any, fidgpt.model.kernels.Kernel]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    out_bias: Value[builtins.bool, builtins.bool | None]
+    dropout: Value[builtins.float, builtins.float]
+    init: Value[_5, fidgpt.model.init.Init]
+    out_init: Value[_6, fidgpt.model.init.Init | None]
     ...
 
 class LatentAttentionArgFactory(fiddle.ArgFactory[fidgpt.model.mla.LatentAttention], Generic[_0, _1, _2, _3]):
@@ -337,6 +459,24 @@ class LearnedPositionsConfig(fiddle.Config[fidgpt.model.positions.LearnedPositio
     init: Value[_0, fidgpt.model.init.Init]
     ...
 
+class LightningAttentionArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.lightning.LightningAttention], Generic[_0, _1, _2]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    norm: Value[_0, fidgpt.model.norm.NormFactory]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    init: Value[_1, fidgpt.model.init.Init]
+    out_init: Value[_2, fidgpt.model.init.Init | None]
+    ...
+
+class LinearDecayConfig(fiddle.Config[fidgpt.optim.schedules.LinearDecay]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    ...
+
 class LinearScalingConfig(fiddle.Config[fidgpt.model.rope_scaling.LinearScaling]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -370,6 +510,25 @@ class MLPArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.MLP], Generic[_0, _1]):
     out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
+class Mamba2ArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.mamba.Mamba2], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int | None]
+    num_groups: Value[builtins.int, builtins.int]
+    state_dim: Value[builtins.int, builtins.int]
+    filter_size: Value[builtins.int, builtins.int]
+    min_timestep: Value[builtins.float, builtins.float]
+    eps: Value[builtins.float, builtins.float]
+    recurrence: Value[typing.Any, fidgpt.model.recurrent.recurrence.Recurrence]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    filter_bias: Value[builtins.bool, builtins.bool]
+    init: Value[_0, fidgpt.model.init.Init]
+    out_init: Value[_1, fidgpt.model.init.Init | None]
+    ...
+
 class MoEArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.MoE], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -381,10 +540,38 @@ class MoEArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.MoE], Generic[_0, _
     balancing: Value[_3, collections.abc.Sequence[fidgpt.model.moe.layer.Balancing | None | fiddle.Buildable[typing.Any]]]
     ...
 
+class NorMuonPartial(fiddle.Partial[fidgpt.optim.normuon.NorMuon], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    groups: Value[builtins.list[builtins.dict[typing.Any, typing.Any]], collections.abc.Sequence[collections.abc.Mapping[typing.Any, typing.Any | fiddle.Buildable[typing.Any]] | fiddle.Buildable[typing.Any]]]
+    lr: Value[_0, builtins.float]
+    weight_decay: Value[builtins.float, builtins.float]
+    cautious_decay: Value[_1, builtins.float]
+    momentum: Value[builtins.float, builtins.float]
+    ns_steps: Value[builtins.int, builtins.int]
+    beta2: Value[builtins.float, builtins.float]
+    adjust_lr_fn: Value[typing.Literal['match_rms_adamw', 'original'], typing.Literal['match_rms_adamw', 'original']]
+    betas: Value[builtins.tuple[builtins.float, builtins.float], builtins.tuple[builtins.float | fiddle.Buildable[typing.Any], builtins.float | fiddle.Buildable[typing.Any]]]
+    eps: Value[builtins.float, builtins.float]
+    ...
+
 class NormalConfig(fiddle.Config[fidgpt.model.init.Normal]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     std: Value[builtins.float, builtins.float]
+    ...
+
+class NormalizedResidualBlockPartial(fiddle.Partial[fidgpt.model.blocks.NormalizedResidualBlock], Generic[_0, _1, _2, _3]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    attention: Value[_1, fidgpt.model.blocks.Mixer]
+    mlp_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
+    mlp: Value[_3, fidgpt.model.blocks.TokenwiseModule]
+    dropout: Value[builtins.float, builtins.float]
+    branch_scale: Value[builtins.float, builtins.float]
+    attention_residual: Value[builtins.float, builtins.float]
+    mlp_residual: Value[builtins.float, builtins.float]
     ...
 
 class OffsetRMSNormArgFactory(fiddle.ArgFactory[fidgpt.model.norm.OffsetRMSNorm]):
@@ -401,6 +588,17 @@ class OffsetRMSNormConfig(fiddle.Config[fidgpt.model.norm.OffsetRMSNorm]):
     eps: Value[builtins.float, builtins.float]
     ...
 
+class OutputGatePartial(fiddle.Partial[fidgpt.model.attention.OutputGate]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    num_heads: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    init: Value[typing.Any, fidgpt.model.init.Init]
+    ...
+
 class ParallelBlockPartial(fiddle.Partial[fidgpt.model.blocks.ParallelBlock], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -410,6 +608,26 @@ class ParallelBlockPartial(fiddle.Partial[fidgpt.model.blocks.ParallelBlock], Ge
     mlp: Value[_2, fidgpt.model.blocks.TokenwiseModule]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
+    ...
+
+class ParameterGroupsConfig(fiddle.Config[fidgpt.optim.groups.ParameterGroups], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    rules: Value[_0, collections.abc.Sequence[fidgpt.optim.groups.Rule | fiddle.Buildable[typing.Any]]]
+    ...
+
+class PhasesConfig(fiddle.Config[fidgpt.optim.schedules.Phases], Generic[_0, _1, _2]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    num_steps: Value[builtins.int, builtins.int]
+    shape: Value[_0, fidgpt.optim.schedules.DecayShape]
+    warmup: Value[_1, builtins.int | builtins.float]
+    decay: Value[_2, builtins.int | builtins.float | None]
+    rewarmup: Value[builtins.int | builtins.float, builtins.int | builtins.float]
+    cycles: Value[builtins.int | builtins.list[builtins.int], builtins.int | collections.abc.Sequence[builtins.int | fiddle.Buildable[typing.Any]] | None]
+    cycle_length: Value[builtins.int | builtins.float | builtins.list[builtins.int], builtins.int | builtins.float | collections.abc.Sequence[builtins.int | fiddle.Buildable[typing.Any]] | None]
+    min_lr_ratio: Value[builtins.float, builtins.float]
+    first: Value[builtins.int, builtins.int]
     ...
 
 class PostNormBlockPartial(fiddle.Partial[fidgpt.model.blocks.PostNormBlock], Generic[_0, _1, _2, _3]):
@@ -444,6 +662,30 @@ class RMSNormPartial(fiddle.Partial[fidgpt.model.norm.RMSNorm]):
     eps: Value[builtins.float, builtins.float]
     ...
 
+class RampConfig(fiddle.Config[fidgpt.model.init.Ramp]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    first: Value[builtins.float, builtins.float]
+    last: Value[builtins.float, builtins.float]
+    ...
+
+class ReversedRoPEConfig(fiddle.Config[fidgpt.model.positions.ReversedRoPE]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    head_dim: Value[builtins.int, builtins.int]
+    theta: Value[builtins.float, builtins.float]
+    rotary_dim: Value[builtins.int, builtins.int | None]
+    scaling: Value[typing.Any, fidgpt.model.rope_scaling.RoPEScaling | None]
+    ...
+
+class RiseConfig(fiddle.Config[fidgpt.optim.schedules.Rise]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    num_steps: Value[builtins.int, builtins.int]
+    begin: Value[builtins.float, builtins.float]
+    first: Value[builtins.int, builtins.int]
+    ...
+
 class RoPEConfig(fiddle.Config[fidgpt.model.positions.RoPE], Generic[_0, _1]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -459,10 +701,20 @@ class RouterZLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.RouterZLoss
     weight: Value[builtins.float, builtins.float]
     ...
 
+class RuleConfig(fiddle.Config[fidgpt.optim.groups.Rule], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    name: Value[builtins.str, builtins.str]
+    match: Value[_0, fidgpt.optim.groups.Predicate]
+    lr_scale: Value[_1, builtins.float | fidgpt.optim.groups.RateScale]
+    weight_decay: Value[builtins.float, builtins.float | None]
+    settings: Value[builtins.dict[typing.Any, typing.Any], collections.abc.Mapping[typing.Any, typing.Any | fiddle.Buildable[typing.Any]] | None]
+    ...
+
 class SamplesConfig(fiddle.Config[fidgpt.train.evaluation.Samples]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    prompts: Value[builtins.list[builtins.str], collections.abc.Sequence[builtins.str | fiddle.Buildable[typing.Any]]]
+    prompts: Value[builtins.list[builtins.str], collections.abc.Sequence[builtins.str | fiddle.Buildable[typing.Any]] | None]
     num_tokens: Value[builtins.int, builtins.int]
     temperature: Value[builtins.float, builtins.float]
     top_k: Value[builtins.int, builtins.int | None]
@@ -495,6 +747,17 @@ class SequenceBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.S
     weight: Value[builtins.float, builtins.float]
     ...
 
+class ShortConvolutionArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.convolution.ShortConvolution], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    filter_size: Value[builtins.int, builtins.int]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    init: Value[_0, fidgpt.model.init.Init]
+    out_init: Value[_1, fidgpt.model.init.Init | None]
+    ...
+
 class SigmoidRouterArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.SigmoidRouter], Generic[_0, _1, _2]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -507,6 +770,18 @@ class SigmoidRouterArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.SigmoidRo
     scale: Value[builtins.float, builtins.float]
     bias: Value[builtins.bool, builtins.bool]
     init: Value[_2, fidgpt.model.init.Init]
+    ...
+
+class SmearedEmbeddingConfig(fiddle.Config[fidgpt.model.embedding.SmearedEmbedding], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    weight: Value[_0, torch.nn.parameter.Parameter]
+    norm: Value[_1, torch.nn.modules.module.Module | None]
+    positions: Value[typing.Any, torch.nn.modules.module.Module | None]
+    scale: Value[builtins.float, builtins.float]
+    num_channels: Value[builtins.int, builtins.int]
+    gate_init: Value[typing.Any, fidgpt.model.init.Init]
+    amount_init: Value[typing.Any, fidgpt.model.init.Init]
     ...
 
 class SoftcapConfig(fiddle.Config[fidgpt.model.masks.Softcap]):
@@ -529,6 +804,17 @@ class SoftmaxRouterArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.SoftmaxRo
     init: Value[_0, fidgpt.model.init.Init]
     ...
 
+class SquaredReLUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.SquaredReLU], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    ffn_dim: Value[builtins.int, builtins.int | None]
+    linear: Value[typing.Any, fidgpt.model.linear.LinearFactory]
+    bias: Value[builtins.bool, builtins.bool]
+    init: Value[_0, fidgpt.model.init.Init]
+    out_init: Value[_1, fidgpt.model.init.Init | None]
+    ...
+
 class StandardLibraryConfig(fiddle.Config[fidgpt.data.sources.StandardLibrary]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -545,14 +831,22 @@ class SwiGLUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.SwiGLU], Generic[_0, _
     out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
-class TokenStreamConfig(fiddle.Config[fidgpt.data.streams.TokenStream], Generic[_0]):
+class SwitchedConfig(fiddle.Config[fidgpt.optim.schedules.Switched], Generic[_0, _1]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    step: Value[builtins.int, builtins.int]
+    before: Value[_0, fidgpt.schedule.Schedule]
+    after: Value[_1, fidgpt.schedule.Schedule]
+    ...
+
+class TokenStreamConfig(fiddle.Config[fidgpt.data.streams.TokenStream], Generic[_0, _1]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     corpus: Value[_0, fidgpt.data.streams.CorpusPart]
     seq_len: Value[builtins.int, builtins.int]
     batch_size: Value[builtins.int, builtins.int]
     seed: Value[builtins.int, builtins.int]
-    packing: Value[typing.Any, fidgpt.data.packing.Packing]
+    packing: Value[_1, fidgpt.data.packing.Packing]
     transforms: Value[typing.Any, collections.abc.Sequence[fidgpt.data.transforms.Transform | fiddle.Buildable[typing.Any]]]
     ...
 
@@ -561,13 +855,13 @@ class TrainStepConfig(fiddle.Config[fidgpt.train.train_step.TrainStep]):
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     ...
 
-class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11]):
+class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_0, _1, _2, _3, _4, _5, _6, _7, _8, _9, _10, _11, _12, _13, _14, _15]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     vocab_size: Value[builtins.int, builtins.int]
     seq_len: Value[builtins.int, builtins.int]
-    batch_size: Value[builtins.int, builtins.int]
-    num_steps: Value[builtins.int, builtins.int]
+    batch_size: Value[_13, builtins.int]
+    num_steps: Value[_12, builtins.int]
     seed: Value[builtins.int, builtins.int]
     model: Value[_0, fidgpt.model.transformer.LanguageModel]
     data: Value[_1, fidgpt.data.streams.TrainingStream]
@@ -581,7 +875,7 @@ class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_
     evaluators: Value[_9, collections.abc.Mapping[typing.Any, fidgpt.train.evaluation.Evaluator | fiddle.Buildable[typing.Any]]]
     trackers: Value[_10, collections.abc.Sequence[fidgpt.train.trackers.trackers.Tracker | fiddle.Buildable[typing.Any]]]
     samples: Value[_11, fidgpt.train.evaluation.Samples | None]
-    groups: Value[typing.Any, collections.abc.Callable[..., typing.Any]]
+    groups: Value[_14, collections.abc.Callable[..., typing.Any]]
     trainable: Value[typing.Any, collections.abc.Callable[..., typing.Any] | None]
     weights: Value[typing.Any, collections.abc.Callable[..., typing.Any] | None]
     observers: Value[typing.Any, collections.abc.Sequence[fidgpt.train.observers.Observer | fiddle.Buildable[typing.Any]]]
@@ -592,17 +886,17 @@ class TrainerConfig(fidgpt.graph.Config[fidgpt.train.trainer.Trainer], Generic[_
     divergence: Value[typing.Any, fidgpt.train.divergence.Divergence | None]
     average: Value[typing.Any, fidgpt.train.averaging.Average | None]
     meters: Value[typing.Any, fidgpt.train.step_metrics.StepMeters | None]
-    schedules: Value[typing.Any, collections.abc.Mapping[typing.Any, fidgpt.schedule.Schedule | fiddle.Buildable[typing.Any]] | None]
+    schedules: Value[_15, collections.abc.Mapping[typing.Any, fidgpt.schedule.Schedule | fiddle.Buildable[typing.Any]] | None]
     batch_growth: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
     seq_len_growth: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
     prefetch: Value[typing.Any, fidgpt.data.streams.StreamWrapper | None]
     replay: Value[typing.Any, fidgpt.train.replay.StepReplay | None]
     ...
 
-class TransformerConfig(fiddle.Config[fidgpt.model.transformer.Transformer], Generic[_0, _1, _2, _3, _4]):
+class TransformerConfig(fiddle.Config[fidgpt.model.transformer.Transformer], Generic[_0, _1, _2, _3, _4, _5, _6]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    hidden_dim: Value[builtins.int, builtins.int]
+    hidden_dim: Value[_5, builtins.int]
     num_layers: Value[builtins.int, builtins.int]
     embedding: Value[_0, fidgpt.model.embedding.Embedding]
     blocks: Value[_1, collections.abc.Sequence[collections.abc.Callable[..., typing.Any] | fiddle.Buildable[typing.Any]]]
@@ -611,6 +905,7 @@ class TransformerConfig(fiddle.Config[fidgpt.model.transformer.Transformer], Gen
     first_blocks: Value[_4, collections.abc.Sequence[collections.abc.Callable[..., typing.Any] | fiddle.Buildable[typing.Any]]]
     layout: Value[typing.Any, fidgpt.model.context.ContextFactory]
     dropout: Value[builtins.float, builtins.float]
+    skips: Value[_6, collections.abc.Sequence[fidgpt.model.skips.Skip | fiddle.Buildable[typing.Any]]]
     sharing: Value[typing.Any, collections.abc.Callable[..., typing.Any] | None]
     float8: Value[typing.Any, fidgpt.model.blocks.BlockWrapper | None]
     recompute: Value[typing.Any, fidgpt.model.blocks.BlockWrapper | None]
@@ -623,6 +918,12 @@ class UnembeddingConfig(fiddle.Config[fidgpt.model.embedding.Unembedding], Gener
     weight: Value[_0, torch.nn.parameter.Parameter]
     scale: Value[builtins.float, builtins.float]
     softcap: Value[builtins.float, builtins.float | None]
+    ...
+
+class UniformFanInConfig(fiddle.Config[fidgpt.model.init.UniformFanIn]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    gain: Value[builtins.float, builtins.float]
     ...
 
 class ValidationConfig(fiddle.Config[fidgpt.train.evaluation.Validation], Generic[_0]):
@@ -640,6 +941,20 @@ class WarmupCosineConfig(fiddle.Config[fidgpt.optim.schedules.WarmupCosine], Gen
     min_ratio: Value[builtins.float, builtins.float]
     ...
 
+class WeightlessRMSNormArgFactory(fiddle.ArgFactory[fidgpt.model.norm.WeightlessRMSNorm]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    eps: Value[builtins.float, builtins.float | None]
+    ...
+
+class WeightlessRMSNormConfig(fiddle.Config[fidgpt.model.norm.WeightlessRMSNorm]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    eps: Value[builtins.float, builtins.float | None]
+    ...
+
 class YaRNConfig(fiddle.Config[fidgpt.model.rope_scaling.YaRN]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -650,6 +965,12 @@ class YaRNConfig(fiddle.Config[fidgpt.model.rope_scaling.YaRN]):
     amplitude: Value[builtins.float, builtins.float | None]
     truncate: Value[builtins.bool, builtins.bool]
     sharpness: Value[builtins.float, builtins.float]
+    ...
+
+class ZLossConfig(fiddle.Config[fidgpt.train.loss.ZLoss]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    weight: Value[builtins.float, builtins.float]
     ...
 
 class adamwPartial(fiddle.Partial[torch.optim.adamw.AdamW]):
@@ -669,6 +990,23 @@ class attention_sinksPartial(fiddle.Partial[torch.nn.parameter.Parameter]):
     init: Value[typing.Any, fidgpt.model.init.Init]
     ...
 
+class best_fitPartial(fiddle.Partial[fidgpt.data.packing.Sequences]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    corpus: Value[typing.Any, fidgpt.data.prepared.PreparedCorpus]
+    seq_len: Value[builtins.int, builtins.int]
+    seed: Value[builtins.int, builtins.int]
+    cache_dir: Value[builtins.str | pathlib.Path, builtins.str | pathlib.Path | None]
+    ...
+
+class formulaConfig(fiddle.Config[builtins.int | builtins.float]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    text: Value[builtins.str, builtins.str]
+    values: Value[builtins.dict[typing.Any, builtins.int | builtins.float], collections.abc.Mapping[typing.Any, builtins.int | builtins.float | fiddle.Buildable[typing.Any]] | None]
+    whole: Value[builtins.bool, builtins.bool]
+    ...
+
 class fractionConfig(fiddle.Config[builtins.int]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
@@ -676,9 +1014,23 @@ class fractionConfig(fiddle.Config[builtins.int]):
     ratio: Value[builtins.float, builtins.float]
     ...
 
+class heads_that_fitConfig(fiddle.Config[builtins.int]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    hidden_dim: Value[builtins.int, builtins.int]
+    head_dim: Value[builtins.int, builtins.int]
+    ...
+
 class native_precisionConfig(fiddle.Config[fidgpt.train.precision.Precision]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    ...
+
+class power_lines_batch_sizeConfig(fiddle.Config[builtins.int], Generic[_0]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    share: Value[_0, builtins.float]
+    seq_len: Value[builtins.int, builtins.int]
     ...
 
 class root_of_widthConfig(fiddle.Config[builtins.float]):
@@ -692,6 +1044,16 @@ class rotary_dim_ofConfig(fiddle.Config[builtins.int]):
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     head_dim: Value[builtins.int, builtins.int]
     share: Value[builtins.float, builtins.float]
+    ...
+
+class steps_for_tokensConfig(fiddle.Config[builtins.int]):
+    def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
+    def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
+    tokens: Value[builtins.int, builtins.int]
+    batch_size: Value[builtins.int, builtins.int]
+    seq_len: Value[builtins.int, builtins.int]
+    growth: Value[builtins.int | builtins.float, builtins.int | builtins.float]
+    multiple_of: Value[builtins.int, builtins.int]
     ...
 
 class token_tableConfig(fiddle.Config[torch.nn.parameter.Parameter], Generic[_0]):
@@ -715,30 +1077,31 @@ _EmbeddingConfig1 = EmbeddingConfig[_token_tableConfig1, builtins.float, typing.
 _RMSNormArgFactory1 = RMSNormArgFactory[builtins.int]
 _RoPEConfig1 = RoPEConfig[typing.Any, builtins.int]
 _DepthScaledConfig1 = DepthScaledConfig[NormalConfig]
-_AttentionArgFactory1 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory1 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _SwiGLUArgFactory1 = SwiGLUArgFactory[NormalConfig, _DepthScaledConfig1]
 _BlockPartial1 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items1 = Items[_BlockPartial1]
 _UnembeddingConfig1 = UnembeddingConfig[_token_tableConfig1]
-_TransformerConfig1 = TransformerConfig[_EmbeddingConfig1, _Items1, RMSNormConfig, _UnembeddingConfig1, typing.Any]
+_TransformerConfig1 = TransformerConfig[_EmbeddingConfig1, _Items1, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
 _CorpusConfig1 = CorpusConfig[StandardLibraryConfig, BPETokenizerConfig]
-_TokenStreamConfig1 = TokenStreamConfig[_CorpusConfig1]
+_TokenStreamConfig1 = TokenStreamConfig[_CorpusConfig1, typing.Any]
 _WarmupCosineConfig1 = WarmupCosineConfig[fractionConfig]
+_CrossEntropyConfig1 = CrossEntropyConfig[typing.Any]
 _HeldOutConfig1 = HeldOutConfig[_CorpusConfig1]
 _ValidationConfig1 = ValidationConfig[_HeldOutConfig1]
 _Entries1 = Entries[_ValidationConfig1]
 _Items2 = Items[typing.Any]
-_TrainerConfig1 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TrainerConfig1 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int, builtins.int, typing.Any, typing.Any]
 _ParallelBlockPartial1 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _SwiGLUArgFactory1, typing.Any]
 _Items3 = Items[_ParallelBlockPartial1]
-_TransformerConfig2 = TransformerConfig[_EmbeddingConfig1, _Items3, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig2 = TrainerConfig[_TransformerConfig2, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TransformerConfig2 = TransformerConfig[_EmbeddingConfig1, _Items3, LayerNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig2 = TrainerConfig[_TransformerConfig2, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _CorpusConfig2 = CorpusConfig[StandardLibraryConfig, ByteTokenizerConfig]
-_TokenStreamConfig2 = TokenStreamConfig[_CorpusConfig2]
+_TokenStreamConfig2 = TokenStreamConfig[_CorpusConfig2, typing.Any]
 _HeldOutConfig2 = HeldOutConfig[_CorpusConfig2]
 _ValidationConfig2 = ValidationConfig[_HeldOutConfig2]
 _Entries2 = Entries[_ValidationConfig2]
-_TrainerConfig3 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig2, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries2, _Items2, SamplesConfig]
+_TrainerConfig3 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig2, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries2, _Items2, SamplesConfig, builtins.int, builtins.int, typing.Any, typing.Any]
 _RoPEConfig2 = RoPEConfig[YaRNConfig, builtins.int]
 _LatentAttentionArgFactory1 = LatentAttentionArgFactory[_RoPEConfig2, RMSNormPartial, NormalConfig, _DepthScaledConfig1]
 _SoftmaxRouterArgFactory1 = SoftmaxRouterArgFactory[NormalConfig]
@@ -749,100 +1112,158 @@ _BlockPartial2 = BlockPartial[_RMSNormArgFactory1, _LatentAttentionArgFactory1, 
 _Items5 = Items[_BlockPartial2]
 _BlockPartial3 = BlockPartial[_RMSNormArgFactory1, _LatentAttentionArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items6 = Items[_BlockPartial3]
-_TransformerConfig3 = TransformerConfig[_EmbeddingConfig1, _Items5, RMSNormConfig, _UnembeddingConfig1, _Items6]
-_TrainerConfig4 = TrainerConfig[_TransformerConfig3, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TransformerConfig3 = TransformerConfig[_EmbeddingConfig1, _Items5, RMSNormConfig, _UnembeddingConfig1, _Items6, builtins.int, typing.Any]
+_TrainerConfig4 = TrainerConfig[_TransformerConfig3, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _SigmoidRouterArgFactory1 = SigmoidRouterArgFactory[GroupLimitConfig, SelectionBiasArgFactory, NormalConfig]
 _MoEArgFactory2 = MoEArgFactory[_SigmoidRouterArgFactory1, _GatedExpertsArgFactory1, _SwiGLUArgFactory1, _Items4]
 _BlockPartial4 = BlockPartial[_RMSNormArgFactory1, _LatentAttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory2]
 _Items7 = Items[_BlockPartial4]
-_TransformerConfig4 = TransformerConfig[_EmbeddingConfig1, _Items7, RMSNormConfig, _UnembeddingConfig1, _Items6]
-_TrainerConfig5 = TrainerConfig[_TransformerConfig4, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TransformerConfig4 = TransformerConfig[_EmbeddingConfig1, _Items7, RMSNormConfig, _UnembeddingConfig1, _Items6, builtins.int, typing.Any]
+_PhasesConfig1 = PhasesConfig[CosineDecayConfig, fractionConfig, builtins.int | builtins.float]
+_TrainerConfig5 = TrainerConfig[_TransformerConfig4, _TokenStreamConfig1, adamwPartial, _PhasesConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _MLPArgFactory1 = MLPArgFactory[NormalConfig, _DepthScaledConfig1]
 _ParallelBlockPartial2 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _MLPArgFactory1, typing.Any]
 _Items8 = Items[_ParallelBlockPartial2]
-_TransformerConfig5 = TransformerConfig[_EmbeddingConfig1, _Items8, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig6 = TrainerConfig[_TransformerConfig5, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TransformerConfig5 = TransformerConfig[_EmbeddingConfig1, _Items8, LayerNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_Entries3 = Entries[ZLossConfig]
+_CrossEntropyConfig2 = CrossEntropyConfig[_Entries3]
+_TrainerConfig6 = TrainerConfig[_TransformerConfig5, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig2, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _ParallelBlockPartial3 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory1, _MLPArgFactory1, LayerNormArgFactory]
 _Items9 = Items[_ParallelBlockPartial3]
-_TransformerConfig6 = TransformerConfig[_EmbeddingConfig1, _Items9, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig7 = TrainerConfig[_TransformerConfig6, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TransformerConfig6 = TransformerConfig[_EmbeddingConfig1, _Items9, LayerNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig7 = TrainerConfig[_TransformerConfig6, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig2, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _EmbeddingConfig2 = EmbeddingConfig[_token_tableConfig1, root_of_widthConfig, typing.Any]
 _Items10 = Items[SoftcapConfig]
-_AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory2 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, _Items10, typing.Any, typing.Any, typing.Any, typing.Any]
 _GeGLUArgFactory1 = GeGLUArgFactory[NormalConfig, _DepthScaledConfig1]
 _SandwichBlockPartial1 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory2, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
 _Items11 = Items[_SandwichBlockPartial1]
-_TransformerConfig7 = TransformerConfig[_EmbeddingConfig2, _Items11, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any]
+_TransformerConfig7 = TransformerConfig[_EmbeddingConfig2, _Items11, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig8 = TrainerConfig[_TransformerConfig7, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_AttentionArgFactory3 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, typing.Any, typing.Any]
 _SandwichBlockPartial2 = SandwichBlockPartial[OffsetRMSNormArgFactory, _AttentionArgFactory3, OffsetRMSNormArgFactory, OffsetRMSNormArgFactory, _GeGLUArgFactory1, OffsetRMSNormArgFactory]
 _Items12 = Items[_SandwichBlockPartial2]
-_TransformerConfig8 = TransformerConfig[_EmbeddingConfig2, _Items12, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TransformerConfig8 = TransformerConfig[_EmbeddingConfig2, _Items12, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig9 = TrainerConfig[_TransformerConfig8, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _LearnedPositionsConfig1 = LearnedPositionsConfig[NormalConfig]
 _EmbeddingConfig3 = EmbeddingConfig[_token_tableConfig1, builtins.float, _LearnedPositionsConfig1]
-_AttentionArgFactory4 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory4 = AttentionArgFactory[typing.Any, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _GELUArgFactory1 = GELUArgFactory[NormalConfig, _DepthScaledConfig1]
 _BlockPartial5 = BlockPartial[LayerNormArgFactory, _AttentionArgFactory4, LayerNormArgFactory, _GELUArgFactory1]
 _Items13 = Items[_BlockPartial5]
-_TransformerConfig9 = TransformerConfig[_EmbeddingConfig3, _Items13, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig10 = TrainerConfig[_TransformerConfig9, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TransformerConfig9 = TransformerConfig[_EmbeddingConfig3, _Items13, LayerNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig10 = TrainerConfig[_TransformerConfig9, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _RoPEConfig3 = RoPEConfig[typing.Any, rotary_dim_ofConfig]
-_AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
+_AttentionArgFactory5 = AttentionArgFactory[_RoPEConfig3, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
 _ParallelBlockPartial4 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _GELUArgFactory1, LayerNormArgFactory]
 _Items14 = Items[_ParallelBlockPartial4]
-_TransformerConfig10 = TransformerConfig[_EmbeddingConfig1, _Items14, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig11 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_AttentionArgFactory6 = AttentionArgFactory[_RoPEConfig2, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, attention_sinksPartial]
+_TransformerConfig10 = TransformerConfig[_EmbeddingConfig1, _Items14, LayerNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig11 = TrainerConfig[_TransformerConfig10, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_AttentionArgFactory6 = AttentionArgFactory[_RoPEConfig2, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, attention_sinksPartial, typing.Any]
 _GatedExpertsArgFactory2 = GatedExpertsArgFactory[NormalConfig, _DepthScaledConfig1, ClampedSwiGLUConfig]
 _MoEArgFactory3 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory2, typing.Any, _Items2]
 _BlockPartial6 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory6, _RMSNormArgFactory1, _MoEArgFactory3]
 _Items15 = Items[_BlockPartial6]
-_TransformerConfig11 = TransformerConfig[_EmbeddingConfig1, _Items15, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig12 = TrainerConfig[_TransformerConfig11, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_RoPEConfig4 = RoPEConfig[Llama3ScalingConfig, builtins.int]
-_AttentionArgFactory7 = AttentionArgFactory[_RoPEConfig4, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any]
-_BlockPartial7 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory7, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_TransformerConfig11 = TransformerConfig[_EmbeddingConfig1, _Items15, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig12 = TrainerConfig[_TransformerConfig11, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_TrainerConfig13 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_BlockPartial7 = BlockPartial[_RMSNormArgFactory1, typing.Any, _RMSNormArgFactory1, _SwiGLUArgFactory1]
 _Items16 = Items[_BlockPartial7]
-_TransformerConfig12 = TransformerConfig[_EmbeddingConfig1, _Items16, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig13 = TrainerConfig[_TransformerConfig12, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_MoEArgFactory4 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, typing.Any, _Items2]
-_BlockPartial8 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory4]
+_TransformerConfig12 = TransformerConfig[_EmbeddingConfig1, _Items16, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig14 = TrainerConfig[_TransformerConfig12, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int, builtins.int, typing.Any, typing.Any]
+_MoEArgFactory4 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, _SwiGLUArgFactory1, _Items2]
+_BlockPartial8 = BlockPartial[_RMSNormArgFactory1, typing.Any, _RMSNormArgFactory1, _MoEArgFactory4]
 _Items17 = Items[_BlockPartial8]
-_TransformerConfig13 = TransformerConfig[_EmbeddingConfig1, _Items17, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig14 = TrainerConfig[_TransformerConfig13, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_TransformerConfig13 = TransformerConfig[_EmbeddingConfig1, _Items17, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig15 = TrainerConfig[_TransformerConfig13, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int, builtins.int, typing.Any, typing.Any]
+_SigmoidRouterArgFactory2 = SigmoidRouterArgFactory[typing.Any, SelectionBiasArgFactory, NormalConfig]
+_MoEArgFactory5 = MoEArgFactory[_SigmoidRouterArgFactory2, _GatedExpertsArgFactory1, _SwiGLUArgFactory1, _Items4]
+_BlockPartial9 = BlockPartial[_RMSNormArgFactory1, typing.Any, _RMSNormArgFactory1, _MoEArgFactory5]
+_Items18 = Items[_BlockPartial9]
+_KimiDeltaNetArgFactory1 = KimiDeltaNetArgFactory[RMSNormPartial, NormalConfig, _DepthScaledConfig1]
+_BlockPartial10 = BlockPartial[_RMSNormArgFactory1, _KimiDeltaNetArgFactory1, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items19 = Items[_BlockPartial10]
+_TransformerConfig14 = TransformerConfig[_EmbeddingConfig1, _Items18, RMSNormConfig, _UnembeddingConfig1, _Items19, builtins.int, typing.Any]
+_TrainerConfig16 = TrainerConfig[_TransformerConfig14, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int, builtins.int, typing.Any, typing.Any]
+_RoPEConfig4 = RoPEConfig[Llama3ScalingConfig, builtins.int]
+_AttentionArgFactory7 = AttentionArgFactory[_RoPEConfig4, NormalConfig, _DepthScaledConfig1, typing.Any, typing.Any, typing.Any, typing.Any, typing.Any]
+_BlockPartial11 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory7, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items20 = Items[_BlockPartial11]
+_TransformerConfig15 = TransformerConfig[_EmbeddingConfig1, _Items20, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig17 = TrainerConfig[_TransformerConfig15, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_MoEArgFactory6 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, typing.Any, _Items2]
+_NormalizedResidualBlockPartial1 = NormalizedResidualBlockPartial[_RMSNormArgFactory1, typing.Any, _RMSNormArgFactory1, _MoEArgFactory6]
+_Items21 = Items[_NormalizedResidualBlockPartial1]
+_TransformerConfig16 = TransformerConfig[_EmbeddingConfig1, _Items21, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig18 = TrainerConfig[_TransformerConfig16, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int, builtins.int, typing.Any, typing.Any]
+_BlockPartial12 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory1, _RMSNormArgFactory1, _MoEArgFactory6]
+_Items22 = Items[_BlockPartial12]
+_TransformerConfig17 = TransformerConfig[_EmbeddingConfig1, _Items22, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig19 = TrainerConfig[_TransformerConfig17, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_SmearedEmbeddingConfig1 = SmearedEmbeddingConfig[_token_tableConfig1, WeightlessRMSNormConfig]
+_LateNormAttentionArgFactory1 = LateNormAttentionArgFactory[heads_that_fitConfig, formulaConfig, ReversedRoPEConfig, WeightlessRMSNormArgFactory, WeightlessRMSNormArgFactory, UniformFanInConfig, ConstantConfig, typing.Any]
+_SquaredReLUArgFactory1 = SquaredReLUArgFactory[UniformFanInConfig, ConstantConfig]
+_BlockPartial13 = BlockPartial[WeightlessRMSNormArgFactory, _LateNormAttentionArgFactory1, WeightlessRMSNormArgFactory, _SquaredReLUArgFactory1]
+_Items23 = Items[_BlockPartial13]
+_TransformerConfig18 = TransformerConfig[_SmearedEmbeddingConfig1, _Items23, WeightlessRMSNormConfig, _UnembeddingConfig1, typing.Any, formulaConfig, _Items2]
+_TokenStreamConfig3 = TokenStreamConfig[_CorpusConfig1, best_fitPartial]
+_NorMuonPartial1 = NorMuonPartial[formulaConfig, formulaConfig]
+_PhasesConfig2 = PhasesConfig[LinearDecayConfig, builtins.int | builtins.float, fractionConfig]
+_SwitchedConfig1 = SwitchedConfig[RiseConfig, _PhasesConfig2]
+_power_lines_batch_sizeConfig1 = power_lines_batch_sizeConfig[formulaConfig]
+_RuleConfig1 = RuleConfig[ByNameConfig, typing.Any]
+_Items24 = Items[_RuleConfig1]
+_ParameterGroupsConfig1 = ParameterGroupsConfig[_Items24]
+_Entries4 = Entries[typing.Any]
+_TrainerConfig20 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig3, _NorMuonPartial1, _SwitchedConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, formulaConfig, _power_lines_batch_sizeConfig1, _ParameterGroupsConfig1, _Entries4]
 _AcrossHeadsArgFactory1 = AcrossHeadsArgFactory[_RMSNormArgFactory1]
 _RMSNormArgFactory2 = RMSNormArgFactory[width_of_headsConfig]
 _AcrossHeadsArgFactory2 = AcrossHeadsArgFactory[_RMSNormArgFactory2]
-_AttentionArgFactory8 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _AcrossHeadsArgFactory1, _AcrossHeadsArgFactory2, typing.Any]
+_AttentionArgFactory8 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _AcrossHeadsArgFactory1, _AcrossHeadsArgFactory2, typing.Any, typing.Any]
 _PostNormBlockPartial1 = PostNormBlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _SwiGLUArgFactory1]
-_Items18 = Items[_PostNormBlockPartial1]
-_TransformerConfig14 = TransformerConfig[_EmbeddingConfig1, _Items18, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig15 = TrainerConfig[_TransformerConfig14, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_BlockPartial9 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _MoEArgFactory4]
-_Items19 = Items[_BlockPartial9]
-_TransformerConfig15 = TransformerConfig[_EmbeddingConfig1, _Items19, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig16 = TrainerConfig[_TransformerConfig15, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_Items25 = Items[_PostNormBlockPartial1]
+_TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items25, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig21 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig2, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_BlockPartial14 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory8, _RMSNormArgFactory1, _MoEArgFactory6]
+_Items26 = Items[_BlockPartial14]
+_TransformerConfig20 = TransformerConfig[_EmbeddingConfig1, _Items26, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig22 = TrainerConfig[_TransformerConfig20, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_PhasesConfig3 = PhasesConfig[LinearDecayConfig, fractionConfig, builtins.int | builtins.float]
+_TrainerConfig23 = TrainerConfig[_TransformerConfig1, _TokenStreamConfig1, adamwPartial, _PhasesConfig3, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 _ParallelBlockPartial5 = ParallelBlockPartial[LayerNormArgFactory, _AttentionArgFactory5, _MLPArgFactory1, LayerNormArgFactory]
-_Items20 = Items[_ParallelBlockPartial5]
-_TransformerConfig16 = TransformerConfig[_EmbeddingConfig1, _Items20, LayerNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig17 = TrainerConfig[_TransformerConfig16, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_AttentionArgFactory9 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _RMSNormArgFactory1, _RMSNormArgFactory1, typing.Any]
-_BlockPartial10 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _SwiGLUArgFactory1]
-_Items21 = Items[_BlockPartial10]
-_TransformerConfig17 = TransformerConfig[_EmbeddingConfig1, _Items21, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig18 = TrainerConfig[_TransformerConfig17, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_BlockPartial11 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _MoEArgFactory4]
-_Items22 = Items[_BlockPartial11]
-_TransformerConfig18 = TransformerConfig[_EmbeddingConfig1, _Items22, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig19 = TrainerConfig[_TransformerConfig18, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
-_BlockPartial12 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory4, _RMSNormArgFactory1, _SwiGLUArgFactory1]
-_Items23 = Items[_BlockPartial12]
-_TransformerConfig19 = TransformerConfig[_EmbeddingConfig1, _Items23, RMSNormConfig, _UnembeddingConfig1, typing.Any]
-_TrainerConfig20 = TrainerConfig[_TransformerConfig19, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, CrossEntropyConfig, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig]
+_Items27 = Items[_ParallelBlockPartial5]
+_TransformerConfig21 = TransformerConfig[_EmbeddingConfig1, _Items27, LayerNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig24 = TrainerConfig[_TransformerConfig21, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_AttentionArgFactory9 = AttentionArgFactory[_RoPEConfig1, NormalConfig, _DepthScaledConfig1, typing.Any, _RMSNormArgFactory1, _RMSNormArgFactory1, typing.Any, typing.Any]
+_BlockPartial15 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items28 = Items[_BlockPartial15]
+_TransformerConfig22 = TransformerConfig[_EmbeddingConfig1, _Items28, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig25 = TrainerConfig[_TransformerConfig22, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_BlockPartial16 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory9, _RMSNormArgFactory1, _MoEArgFactory6]
+_Items29 = Items[_BlockPartial16]
+_TransformerConfig23 = TransformerConfig[_EmbeddingConfig1, _Items29, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig26 = TrainerConfig[_TransformerConfig23, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
+_GatedSharedArgFactory1 = GatedSharedArgFactory[_SwiGLUArgFactory1]
+_MoEArgFactory7 = MoEArgFactory[_SoftmaxRouterArgFactory1, _GatedExpertsArgFactory1, _GatedSharedArgFactory1, _Items2]
+_BlockPartial17 = BlockPartial[OffsetRMSNormArgFactory, typing.Any, OffsetRMSNormArgFactory, _MoEArgFactory7]
+_Items30 = Items[_BlockPartial17]
+_TransformerConfig24 = TransformerConfig[_EmbeddingConfig1, _Items30, OffsetRMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig27 = TrainerConfig[_TransformerConfig24, _TokenStreamConfig1, adamwPartial, _WarmupCosineConfig1, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, builtins.int, builtins.int, typing.Any, typing.Any]
+_BlockPartial18 = BlockPartial[_RMSNormArgFactory1, _AttentionArgFactory4, _RMSNormArgFactory1, _SwiGLUArgFactory1]
+_Items31 = Items[_BlockPartial18]
+_TransformerConfig25 = TransformerConfig[_EmbeddingConfig1, _Items31, RMSNormConfig, _UnembeddingConfig1, typing.Any, builtins.int, typing.Any]
+_TrainerConfig28 = TrainerConfig[_TransformerConfig25, _TokenStreamConfig1, adamwPartial, _PhasesConfig3, TrainStepConfig, _CrossEntropyConfig1, native_precisionConfig, DataParallelConfig, CheckpointsConfig, _Entries1, _Items2, SamplesConfig, steps_for_tokensConfig, builtins.int, typing.Any, typing.Any]
 
 'Named configs: each function returns the whole graph of a run.'
-__all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
+import pkgutil
+import fiddle as fdl
+from fidgpt.configs.recipes import RECIPES, with_recipe
+from fidgpt.train import Trainer
+__all__ = ['base', 'command_r', 'command_r_08_2024', 'debug', 'deepseek_v2_lite', 'deepseek_v3', 'falcon_7b', 'falcon_40b', 'gemma2_2b', 'gemma2_9b', 'gemma2_27b', 'gemma3_1b', 'gemma3_4b', 'gemma3_12b', 'gemma3_27b', 'gemma3_270m', 'gpt2_124m', 'gpt2_355m', 'gpt2_774m', 'gpt2_1558m', 'gpt_neox_20b', 'gpt_oss_20b', 'gpt_oss_120b', 'granite3_2b', 'granite3_8b', 'granite4_h_micro', 'granite4_h_small', 'granite4_h_tiny', 'kimi_linear_48b_a3b', 'lfm2_1_2b', 'lfm2_350m', 'lfm2_700m', 'llama2_7b', 'llama2_13b', 'llama2_70b', 'llama3_1_8b', 'llama3_1_70b', 'llama3_1_405b', 'llama3_2_1b', 'llama3_2_3b', 'llama3_8b', 'llama3_70b', 'minimax_01', 'mistral_7b', 'mistral_7b_v0_3', 'mistral_nemo_12b', 'mistral_small_24b', 'mixtral_8x7b', 'mixtral_8x22b', 'nanochat', 'olmo2_1b', 'olmo2_7b', 'olmo2_13b', 'olmo2_32b', 'olmoe_1b_7b', 'phi3_3_8b', 'phi3_14b', 'phi4_14b', 'pythia_1_4b', 'pythia_1b', 'pythia_2_8b', 'pythia_6_9b', 'pythia_12b', 'pythia_14m', 'pythia_31m', 'pythia_70m', 'pythia_160m', 'pythia_410m', 'qwen2_5_0_5b', 'qwen2_5_1_5b', 'qwen2_5_3b', 'qwen2_5_7b', 'qwen2_5_14b', 'qwen2_5_32b', 'qwen2_5_72b', 'qwen3_0_6b', 'qwen3_1_7b', 'qwen3_4b', 'qwen3_8b', 'qwen3_14b', 'qwen3_30b_a3b', 'qwen3_32b', 'qwen3_235b_a22b', 'qwen3_next_80b_a3b', 'smollm2_1_7b', 'smollm2_135m', 'smollm2_360m', 'smollm3_3b', 'smollm_1_7b', 'smollm_135m', 'smollm_360m']
+globals().update({name: with_recipe(globals()[name]) for name in RECIPES})
+def from_hf(directory: str) -> fdl.Config[Trainer]:
+    """The model, tokenizer and weights of a local directory in the format of the hub."""
+    return pkgutil.resolve_name('fidgpt.interop.hugging_face:from_hf')(directory)
 def base() -> _TrainerConfig1: ...
 def command_r() -> _TrainerConfig2: ...
 def command_r_08_2024() -> _TrainerConfig2: ...
@@ -866,61 +1287,71 @@ def gpt2_1558m() -> _TrainerConfig10: ...
 def gpt_neox_20b() -> _TrainerConfig11: ...
 def gpt_oss_20b() -> _TrainerConfig12: ...
 def gpt_oss_120b() -> _TrainerConfig12: ...
-def granite3_2b() -> _TrainerConfig1: ...
-def granite3_8b() -> _TrainerConfig1: ...
-def llama2_7b() -> _TrainerConfig1: ...
-def llama2_13b() -> _TrainerConfig1: ...
-def llama2_70b() -> _TrainerConfig1: ...
-def llama3_1_8b() -> _TrainerConfig13: ...
-def llama3_1_70b() -> _TrainerConfig13: ...
-def llama3_1_405b() -> _TrainerConfig13: ...
-def llama3_2_1b() -> _TrainerConfig13: ...
-def llama3_2_3b() -> _TrainerConfig13: ...
-def llama3_8b() -> _TrainerConfig1: ...
-def llama3_70b() -> _TrainerConfig1: ...
-def mistral_7b() -> _TrainerConfig1: ...
-def mistral_7b_v0_3() -> _TrainerConfig1: ...
-def mistral_nemo_12b() -> _TrainerConfig1: ...
-def mistral_small_24b() -> _TrainerConfig1: ...
-def mixtral_8x7b() -> _TrainerConfig14: ...
-def mixtral_8x22b() -> _TrainerConfig14: ...
-def olmo2_1b() -> _TrainerConfig15: ...
-def olmo2_7b() -> _TrainerConfig15: ...
-def olmo2_13b() -> _TrainerConfig15: ...
-def olmo2_32b() -> _TrainerConfig15: ...
-def olmoe_1b_7b() -> _TrainerConfig16: ...
-def phi3_3_8b() -> _TrainerConfig1: ...
-def phi3_14b() -> _TrainerConfig1: ...
-def phi4_14b() -> _TrainerConfig1: ...
-def pythia_1_4b() -> _TrainerConfig17: ...
-def pythia_1b() -> _TrainerConfig17: ...
-def pythia_2_8b() -> _TrainerConfig17: ...
-def pythia_6_9b() -> _TrainerConfig17: ...
-def pythia_12b() -> _TrainerConfig17: ...
-def pythia_14m() -> _TrainerConfig17: ...
-def pythia_31m() -> _TrainerConfig17: ...
-def pythia_70m() -> _TrainerConfig17: ...
-def pythia_160m() -> _TrainerConfig17: ...
-def pythia_410m() -> _TrainerConfig17: ...
-def qwen2_5_0_5b() -> _TrainerConfig1: ...
-def qwen2_5_1_5b() -> _TrainerConfig1: ...
-def qwen2_5_3b() -> _TrainerConfig1: ...
-def qwen2_5_7b() -> _TrainerConfig1: ...
-def qwen2_5_14b() -> _TrainerConfig1: ...
-def qwen2_5_32b() -> _TrainerConfig1: ...
-def qwen2_5_72b() -> _TrainerConfig1: ...
-def qwen3_0_6b() -> _TrainerConfig18: ...
-def qwen3_1_7b() -> _TrainerConfig18: ...
-def qwen3_4b() -> _TrainerConfig18: ...
-def qwen3_8b() -> _TrainerConfig18: ...
-def qwen3_14b() -> _TrainerConfig18: ...
-def qwen3_30b_a3b() -> _TrainerConfig19: ...
-def qwen3_32b() -> _TrainerConfig18: ...
-def qwen3_235b_a22b() -> _TrainerConfig19: ...
-def smollm2_1_7b() -> _TrainerConfig1: ...
-def smollm2_135m() -> _TrainerConfig1: ...
-def smollm2_360m() -> _TrainerConfig1: ...
-def smollm3_3b() -> _TrainerConfig20: ...
-def smollm_1_7b() -> _TrainerConfig1: ...
-def smollm_135m() -> _TrainerConfig1: ...
-def smollm_360m() -> _TrainerConfig1: ...
+def granite3_2b() -> _TrainerConfig13: ...
+def granite3_8b() -> _TrainerConfig13: ...
+def granite4_h_micro() -> _TrainerConfig14: ...
+def granite4_h_small() -> _TrainerConfig15: ...
+def granite4_h_tiny() -> _TrainerConfig15: ...
+def kimi_linear_48b_a3b() -> _TrainerConfig16: ...
+def lfm2_1_2b() -> _TrainerConfig14: ...
+def lfm2_350m() -> _TrainerConfig14: ...
+def lfm2_700m() -> _TrainerConfig14: ...
+def llama2_7b() -> _TrainerConfig13: ...
+def llama2_13b() -> _TrainerConfig13: ...
+def llama2_70b() -> _TrainerConfig13: ...
+def llama3_1_8b() -> _TrainerConfig17: ...
+def llama3_1_70b() -> _TrainerConfig17: ...
+def llama3_1_405b() -> _TrainerConfig17: ...
+def llama3_2_1b() -> _TrainerConfig17: ...
+def llama3_2_3b() -> _TrainerConfig17: ...
+def llama3_8b() -> _TrainerConfig13: ...
+def llama3_70b() -> _TrainerConfig13: ...
+def minimax_01() -> _TrainerConfig18: ...
+def mistral_7b() -> _TrainerConfig13: ...
+def mistral_7b_v0_3() -> _TrainerConfig13: ...
+def mistral_nemo_12b() -> _TrainerConfig13: ...
+def mistral_small_24b() -> _TrainerConfig13: ...
+def mixtral_8x7b() -> _TrainerConfig19: ...
+def mixtral_8x22b() -> _TrainerConfig19: ...
+def nanochat(depth: builtins.int = ..., head_dim: builtins.int = ..., seq_len: builtins.int = ..., vocab_size: builtins.int = ..., tokens_per_parameter: builtins.float = ..., window_pattern: builtins.str = ...) -> _TrainerConfig20: ...
+def olmo2_1b() -> _TrainerConfig21: ...
+def olmo2_7b() -> _TrainerConfig21: ...
+def olmo2_13b() -> _TrainerConfig21: ...
+def olmo2_32b() -> _TrainerConfig21: ...
+def olmoe_1b_7b() -> _TrainerConfig22: ...
+def phi3_3_8b() -> _TrainerConfig13: ...
+def phi3_14b() -> _TrainerConfig13: ...
+def phi4_14b() -> _TrainerConfig23: ...
+def pythia_1_4b() -> _TrainerConfig24: ...
+def pythia_1b() -> _TrainerConfig24: ...
+def pythia_2_8b() -> _TrainerConfig24: ...
+def pythia_6_9b() -> _TrainerConfig24: ...
+def pythia_12b() -> _TrainerConfig24: ...
+def pythia_14m() -> _TrainerConfig24: ...
+def pythia_31m() -> _TrainerConfig24: ...
+def pythia_70m() -> _TrainerConfig24: ...
+def pythia_160m() -> _TrainerConfig24: ...
+def pythia_410m() -> _TrainerConfig24: ...
+def qwen2_5_0_5b() -> _TrainerConfig13: ...
+def qwen2_5_1_5b() -> _TrainerConfig13: ...
+def qwen2_5_3b() -> _TrainerConfig13: ...
+def qwen2_5_7b() -> _TrainerConfig13: ...
+def qwen2_5_14b() -> _TrainerConfig13: ...
+def qwen2_5_32b() -> _TrainerConfig13: ...
+def qwen2_5_72b() -> _TrainerConfig13: ...
+def qwen3_0_6b() -> _TrainerConfig25: ...
+def qwen3_1_7b() -> _TrainerConfig25: ...
+def qwen3_4b() -> _TrainerConfig25: ...
+def qwen3_8b() -> _TrainerConfig25: ...
+def qwen3_14b() -> _TrainerConfig25: ...
+def qwen3_30b_a3b() -> _TrainerConfig26: ...
+def qwen3_32b() -> _TrainerConfig25: ...
+def qwen3_235b_a22b() -> _TrainerConfig26: ...
+def qwen3_next_80b_a3b() -> _TrainerConfig27: ...
+def smollm2_1_7b() -> _TrainerConfig23: ...
+def smollm2_135m() -> _TrainerConfig23: ...
+def smollm2_360m() -> _TrainerConfig23: ...
+def smollm3_3b() -> _TrainerConfig28: ...
+def smollm_1_7b() -> _TrainerConfig23: ...
+def smollm_135m() -> _TrainerConfig23: ...
+def smollm_360m() -> _TrainerConfig23: ...

@@ -40,9 +40,9 @@ HUB = Family(
 
 
 @variant_of(cohere, window=4096, layer_types=(*[SLIDING] * 3, FULL))
-def cohere2(cfg: fdl.Config[Trainer]) -> None:
+def cohere2(cfg: fdl.Config[Trainer], *, window: int | None) -> None:
     """Command R with a window and RoPE in three of four layers, and neither in the fourth."""
-    rotate_in_windows_only(cfg)
+    rotate_in_windows_only(cfg, window)
 
 
 COHERE2 = replace(

@@ -41,6 +41,7 @@ from fidgpt.configs.windows import (
     rotate_in_windows_only,
     sliding_from,
     theta_in_windows,
+    window_of_rotated,
 )
 from fidgpt.fiddlers import use_moe, use_qk_norm, use_shared_expert
 from fidgpt.graph import find
@@ -69,11 +70,22 @@ def qwen2_moe(
     qwen3_moe.mix_layers(
         cfg, num_layers, every, dense_layers, expert_ffn_dim, num_experts, top_k, normalize
     )
-    use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
+    share_gated(cfg, shared_ffn_dim)
+
+
+def share_gated(cfg: fdl.Config[Trainer], ffn_dim: int) -> None:
+    """Add an expert for all tokens to each mixture, with a gate."""
+    use_shared_expert(cfg, ffn_dim=ffn_dim)
     for moe in find(cfg.model, MoE):
         moe.shared = fdl.ArgFactory(GatedShared, hidden_dim=HiddenDim.new(), mlp=moe.shared)
 
 
+GATED_SHARED: Mapping[str, str] = {
+    "blocks.*.mlp.shared.gate": f"{_LAYER}.mlp.shared_expert_gate",
+    "blocks.*.mlp.shared.mlp.gate": f"{_LAYER}.mlp.shared_expert.gate_proj",
+    "blocks.*.mlp.shared.mlp.up": f"{_LAYER}.mlp.shared_expert.up_proj",
+    "blocks.*.mlp.shared.mlp.down": f"{_LAYER}.mlp.shared_expert.down_proj",
+}
 QWEN2_MOE = Family(
     model_type="qwen2_moe",
     architecture="Qwen2MoeForCausalLM",
@@ -86,10 +98,7 @@ QWEN2_MOE = Family(
     tensors={
         **TENSORS,
         **EXPERTS,
-        "blocks.*.mlp.shared.gate": f"{_LAYER}.mlp.shared_expert_gate",
-        "blocks.*.mlp.shared.mlp.gate": f"{_LAYER}.mlp.shared_expert.gate_proj",
-        "blocks.*.mlp.shared.mlp.up": f"{_LAYER}.mlp.shared_expert.up_proj",
-        "blocks.*.mlp.shared.mlp.down": f"{_LAYER}.mlp.shared_expert.down_proj",
+        **GATED_SHARED,
     },
     switches=qwen2.SWITCHES,
     fixed={**qwen2.FIXED, "qkv_bias": (True,)},
@@ -320,9 +329,9 @@ DOTS1 = Family(
 
 
 @variant_of(sigmoid_mixture, qk_norm=True)
-def exaone_moe(cfg: fdl.Config[Trainer]) -> None:
+def exaone_moe(cfg: fdl.Config[Trainer], *, window: int | None) -> None:
     """A decoder with QK-norm, of which layers with a window alone have RoPE."""
-    rotate_in_windows_only(cfg)
+    rotate_in_windows_only(cfg, window)
 
 
 EXAONE_MOE = Family(
@@ -346,7 +355,7 @@ EXAONE_MOE = Family(
         "moe_intermediate_size": 1024,
         "routed_scaling_factor": 2.5,
     },
-    readings={"mlp_types": mlp_types_of},
+    readings={"mlp_types": mlp_types_of, "window": window_of_rotated},
     known=PERIODS,
     ignored=("mtp.*",),
 )

@@ -28,6 +28,7 @@ from fidgpt.configs.windows import (
     SLIDING,
     periodic_layers,
     rotate_in_windows_only,
+    window_of_rotated,
 )
 from fidgpt.fiddlers import (
     use_layer_norm,
@@ -189,11 +190,11 @@ STARCODER2 = Family(
 
 
 @variant_of(decoder, layer_types=(*[SLIDING] * 3, FULL))
-def exaone4(cfg: fdl.Config[Trainer], *, eps: float) -> None:
+def exaone4(cfg: fdl.Config[Trainer], *, eps: float, window: int | None) -> None:
     """A post-norm decoder with QK-norm per head, of which layers with a window alone have RoPE."""
     use_post_norm(cfg)
     use_qk_norm(cfg, eps=eps)
-    rotate_in_windows_only(cfg)
+    rotate_in_windows_only(cfg, window)
 
 
 EXAONE4 = Family(
@@ -204,6 +205,7 @@ EXAONE4 = Family(
     tensors={**TENSORS, **POST_NORMS, **QK_NORMS},
     fixed=_SILU,
     defaults={"layer_types": partial(periodic_layers, period=4), "sliding_window": 4096},
+    readings={"window": window_of_rotated},
     known=PERIODS,
 )
 

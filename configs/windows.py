@@ -30,12 +30,19 @@ def look_back(cfg: fdl.Config[Trainer], window: int | None, layer_types: Sequenc
         block.attention.window = None if one is None else Window.new(one)
 
 
-def rotate_in_windows_only(cfg: fdl.Config[Trainer]) -> None:
-    """Use no RoPE in layers without a window, unless no layer has one."""
-    if any(block.attention.window is not None for block in cfg.model.blocks):
-        for block in cfg.model.blocks:
-            if block.attention.window is None:
-                block.attention.rope = None
+def rotate_in_windows_only(cfg: fdl.Config[Trainer], window: int | None) -> None:
+    """Use no RoPE in layers without a window, unless `window` is None."""
+    first = getattr(cfg.model, "first_blocks", ())
+    for block in [*first, *cfg.model.blocks] if window is not None else ():
+        if block.attention.window is None:
+            block.attention.rope = None
+
+
+def window_of_rotated(model: Any) -> int | None:
+    """Return the window of a model that rotates in windows only; any where it never does."""
+    attentions = [block.attention for block in model.blocks]
+    window = next((one.window for one in attentions if one.window is not None), None)
+    return window or (4096 if attentions[0].rope is None else None)
 
 
 def rotate_in_windows_by(cfg: fdl.Config[Trainer], theta: float) -> None:

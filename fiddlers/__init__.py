@@ -77,6 +77,7 @@ from fidgpt.fiddlers.optimizers import (
     use_layer_decay,
     use_lion,
     use_muon,
+    use_normuon,
     use_schedule_free,
     use_sgd,
 )
@@ -98,6 +99,13 @@ from fidgpt.fiddlers.positions import (
     use_sinusoidal_positions,
 )
 from fidgpt.fiddlers.preferences import use_hub_preferences, use_preferences
+from fidgpt.fiddlers.recurrent import (
+    use_gated_delta,
+    use_kimi_delta,
+    use_lightning_attention,
+    use_mamba,
+    use_short_convolution,
+)
 from fidgpt.fiddlers.runs import (
     scale_learning_rate,
     smoke_test,
@@ -120,7 +128,7 @@ from fidgpt.fiddlers.schedules import (
     use_wsd,
     use_wsd_s,
 )
-from fidgpt.fiddlers.sizes import make_large, make_medium, make_small, make_xl
+from fidgpt.fiddlers.sizes import make_large, make_medium, make_small, make_tiny, make_xl
 from fidgpt.fiddlers.speed import (
     use_compile,
     use_float8,
@@ -139,6 +147,13 @@ from fidgpt.fiddlers.steps import (
     use_value_clipping,
     use_weight_decay_schedule,
 )
+from fidgpt.fiddlers.streams import (
+    use_backout,
+    use_embedding_norm,
+    use_gated_value_embeddings,
+    use_input_scalars,
+    use_smear,
+)
 from fidgpt.fiddlers.trackers import use_mlflow, use_tensorboard, use_trackio, use_wandb
 
 __all__ = [
@@ -153,6 +168,7 @@ __all__ = [
     "make_large",
     "make_medium",
     "make_small",
+    "make_tiny",
     "make_xl",
     "mirror_checkpoints",
     "save_by_time",
@@ -172,6 +188,7 @@ __all__ = [
     "use_adamw",
     "use_alibi",
     "use_async_checkpoints",
+    "use_backout",
     "use_bytes",
     "use_chat_template",
     "use_chunked_sums",
@@ -186,6 +203,7 @@ __all__ = [
     "use_domain_validation",
     "use_ema",
     "use_ema_decay_sqrt",
+    "use_embedding_norm",
     "use_expert_capacity",
     "use_expert_groups",
     "use_fim",
@@ -194,6 +212,8 @@ __all__ = [
     "use_float32",
     "use_fsdp",
     "use_fused_loss",
+    "use_gated_delta",
+    "use_gated_value_embeddings",
     "use_geglu",
     "use_gelu",
     "use_gqa",
@@ -201,16 +221,20 @@ __all__ = [
     "use_hub_conversations",
     "use_hub_preferences",
     "use_hub_text",
+    "use_input_scalars",
     "use_inverse",
     "use_inverse_sqrt",
+    "use_kimi_delta",
     "use_label_smoothing",
     "use_layer_decay",
     "use_layer_norm",
     "use_learned_positions",
+    "use_lightning_attention",
     "use_linear",
     "use_lion",
     "use_lora",
     "use_loss_free_balancing",
+    "use_mamba",
     "use_memory_checkpoints",
     "use_memory_snapshot",
     "use_mesh",
@@ -223,6 +247,7 @@ __all__ = [
     "use_muon",
     "use_mup",
     "use_no_positions",
+    "use_normuon",
     "use_offset_norm",
     "use_packing",
     "use_parallel_block",
@@ -246,11 +271,13 @@ __all__ = [
     "use_sequence_parallel",
     "use_sgd",
     "use_shared_expert",
+    "use_short_convolution",
     "use_sigmoid_router",
     "use_sinks",
     "use_sinusoidal_positions",
     "use_skip_step",
     "use_sliding_window",
+    "use_smear",
     "use_softcap",
     "use_squared_relu",
     "use_step_meters",

@@ -69,7 +69,7 @@ def use_offset_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
     _use_norm(cfg, lambda kind: kind(OffsetRMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
 
 
-def use_weightless_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
+def use_weightless_norm(cfg: fdl.Config[Trainer], eps: float | None = 1e-5) -> None:
     """Use RMSNorm without weights everywhere."""
     _use_norm(cfg, lambda kind: kind(WeightlessRMSNorm, hidden_dim=HiddenDim.new(), eps=eps))
 

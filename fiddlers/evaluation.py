@@ -81,18 +81,24 @@ def use_tasks(
     limit: int | None = None,
     num_fewshot: int | None = None,
     include_path: str | None = None,
+    data: str | None = None,
+    runs_programs: bool = False,
 ) -> None:
-    """Run tasks of lm-evaluation-harness during training (extra `lm-eval`).
+    """Score the model on tasks during training: CORE, GSM8K, or those of lm-evaluation-harness.
 
     Args:
       cfg: the graph to change.
-      tasks: names of tasks, groups or tags.
+      tasks: `core`, one of its tasks such as `core/hellaswag`, `arc_easy`, `arc_challenge`,
+        `hellaswag`, `mmlu`, `gsm8k`, `humaneval`, or tasks, groups or tags of the harness.
       every: steps between evaluations; the last step is always evaluated.
       limit: maximum number of documents per task.
-      num_fewshot: solved examples before each question; defaults to the task's setting.
-      include_path: a folder with additional task files.
+      num_fewshot: solved examples before each question of the harness; defaults to the task's
+        setting.
+      include_path: a folder with additional task files of the harness.
+      data: a folder or zip file with rows; defaults to the published ones, which are downloaded.
+      runs_programs: whether `humaneval` may run programs that the model writes.
     """
-    cfg.evaluators["tasks"] = fdl.Config(
+    evaluator = fdl.Config(
         TaskEvaluation,
         list(tasks),
         corpus=own_corpus(cfg),
@@ -102,6 +108,11 @@ def use_tasks(
         limit=limit,
         every=every,
     )
+    if data is not None:
+        evaluator.data = data
+    if runs_programs:
+        evaluator.runs_programs = True
+    cfg.evaluators["tasks"] = evaluator
 
 
 def use_samples(
@@ -112,10 +123,10 @@ def use_samples(
     Args:
       cfg: the graph to change.
       every: steps between samples.
-      prompts: start of each text; defaults to the config's, or the start of a document.
+      prompts: start of each text; defaults to the config's, or the starts of held-out texts.
     """
     if cfg.samples is None:
-        cfg.samples = fdl.Config(Samples, prompts=[""])
+        cfg.samples = fdl.Config(Samples)
     if prompts is not None:
         cfg.samples.prompts = list(prompts)
     cfg.samples.every = every

@@ -7,6 +7,7 @@ from functools import partial
 
 import fiddle as fdl
 
+from fidgpt.fiddlers.large_meshes import LARGE_MESHES
 from fidgpt.train import Trainer, machine_name
 
 Rules = Sequence[tuple[str, Sequence[Callable[[fdl.Config], None] | fdl.Partial[None]]]]
@@ -27,12 +28,16 @@ RULES: Rules = [
 def for_hardware(cfg: fdl.Config[Trainer], machine: str | None = None) -> None:
     """Apply the first rule whose pattern matches the machine, and log it.
 
+    Rules of the model (`fidgpt.fiddlers.large_meshes`) come before those of all models.
+
     Args:
       cfg: the graph to change.
       machine: a name such as `h100x8` (eight processes with an H100 each) or `cpux1`; defaults to
         --hardware, or else to the current machine.
     """
-    apply_rules(cfg, RULES, machine=machine_name() if machine is None else machine)
+    sizes = getattr(cfg.model, "hidden_dim", None), getattr(cfg.model, "num_layers", None)
+    rules = [*LARGE_MESHES.get(sizes, ()), *RULES]
+    apply_rules(cfg, rules, machine=machine_name() if machine is None else machine)
 
 
 def apply_rules(cfg: fdl.Config[Trainer], rules: Rules, *, machine: str) -> None:

@@ -12,6 +12,7 @@ from fidgpt.optim import (
     LayerDecay,
     Lion,
     Muon,
+    NorMuon,
     ParameterGroups,
     Rule,
     ScheduleFreeAdamW,
@@ -48,12 +49,21 @@ def use_muon(
       matrix_scale: learning rate of the matrices relative to the others.
     """
     _use(cfg, Muon, keep=_OF_ADAMW, learning_rate=learning_rate)
-    if not _is_split(cfg):
-        groups = fdl.Partial(split_hidden_matrices)
-        if "groups" in set_arguments(cfg):
-            groups.groups = cfg.groups
-        cfg.groups = groups
-    cfg.groups.lr_scale = matrix_scale
+    _split_groups(cfg, matrix_scale)
+
+
+def use_normuon(
+    cfg: fdl.Config[Trainer], learning_rate: float | None = None, matrix_scale: float = 1.0
+) -> None:
+    """Use NorMuon with Polar Express and cautious decay for hidden matrices, AdamW for the rest.
+
+    Args:
+      cfg: the graph to change.
+      learning_rate: as in `use_muon`.
+      matrix_scale: as in `use_muon`.
+    """
+    _use(cfg, NorMuon, keep=_OF_ADAMW, learning_rate=learning_rate)
+    _split_groups(cfg, matrix_scale)
 
 
 def use_lion(
@@ -141,9 +151,10 @@ def set_groups(cfg: fdl.Config[Trainer], groups: fdl.Buildable) -> None:
         now = set_arguments(cfg.groups).get("groups")
     kinds = [fdl.get_callable(one) for one in (now, groups) if isinstance(one, fdl.Buildable)]
     if len({*kinds, decay_matrices}) > 2 and mup_groups in kinds:
+        names = " and ".join(kind.__name__ for kind in kinds)
         raise ConfigError(
-            "use_mup and use_layer_decay both set the learning rate of each group of parameters: "
-            "remove one of them."
+            f"{names} both set the learning rate of each group of parameters: remove use_mup, or "
+            "what sets the other groups."
         )
     if _is_split(cfg):
         cfg.groups.groups = groups
@@ -168,6 +179,16 @@ def _use(
         cfg.optimizer = new
     if learning_rate is not None:
         cfg.optimizer.lr = learning_rate
+
+
+def _split_groups(cfg: fdl.Config[Trainer], matrix_scale: float) -> None:
+    """Give hidden matrices groups of their own."""
+    if not _is_split(cfg):
+        groups = fdl.Partial(split_hidden_matrices)
+        if "groups" in set_arguments(cfg):
+            groups.groups = cfg.groups
+        cfg.groups = groups
+    cfg.groups.lr_scale = matrix_scale
 
 
 def _is_split(cfg: fdl.Config[Trainer]) -> bool:

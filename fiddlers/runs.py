@@ -5,9 +5,9 @@ import math
 import fiddle as fdl
 
 from fidgpt.cost import count_parameters
-from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, TextFiles
+from fidgpt.data import ByteTokenizer, HeldOut, HubDataset, RemoteFiles, TextFiles
 from fidgpt.fiddlers.data import count_growth
-from fidgpt.fiddlers.texts import own_corpus
+from fidgpt.fiddlers.texts import own_corpus, set_source
 from fidgpt.graph import ConfigError, bind, build, find, swap_all
 from fidgpt.graph.edits import change_by
 from fidgpt.optim import steps_for_tokens
@@ -74,8 +74,25 @@ def use_bytes(cfg: fdl.Config[Trainer]) -> None:
 
 
 def use_text(cfg: fdl.Config[Trainer], path: str, text_field: str = "text") -> None:
-    """Train on files: text, JSON lines, Parquet, or a folder of them."""
-    own_corpus(cfg).source = fdl.Config(TextFiles, path, text_field=text_field)
+    """Train on files: text, JSON lines, Parquet, or a folder of them, here or in an object store.
+
+    Args:
+      cfg: the graph to change.
+      path: the file or folder, such as s3://bucket/folder or gs://bucket/folder.
+      text_field: field of the text in JSON lines and tables.
+    """
+    store = path.partition("://")[0] if "://" in path else "http"
+    kind = TextFiles if store.startswith("http") else RemoteFiles
+    set_source(cfg, fdl.Config(kind, path, text_field=text_field))
+
+
+# Datasets by short names, with a configuration where there are several.
+_KNOWN_TEXTS: dict[str, tuple[str, str | None]] = {
+    "climbmix": ("karpathy/climbmix-400b-shuffle", None),
+    "dclm": ("mlfoundations/dclm-baseline-1.0", None),
+    "fineweb-edu": ("HuggingFaceFW/fineweb-edu", "sample-10BT"),
+    "tinystories": ("roneneldan/TinyStories", None),
+}
 
 
 def use_hub_text(
@@ -89,12 +106,15 @@ def use_hub_text(
 
     Args:
       cfg: the graph to change.
-      path: the dataset, such as HuggingFaceFW/fineweb-edu.
+      path: the dataset, such as HuggingFaceFW/fineweb-edu, or one of `climbmix`, `dclm`,
+        `fineweb-edu` and `tinystories`.
       name: configuration of the dataset, if it has several.
       split: split of the dataset.
       text_field: column of the text.
     """
+    path, usual = _KNOWN_TEXTS.get(path, (path, None))
+    name = usual if name is None else name
     source = fdl.Config(HubDataset, path, split=split, text_field=text_field)
     if name is not None:
         source.name = name
-    own_corpus(cfg).source = source
+    set_source(cfg, source)

@@ -9,6 +9,7 @@ import fiddle as fdl
 from fidgpt.fiddlers.attention import ATTENTIONS
 from fidgpt.fiddlers.data import count_growth
 from fidgpt.fiddlers.optimizers import set_groups
+from fidgpt.fiddlers.recurrent import RECURRENT
 from fidgpt.graph import ConfigError, find, parts
 from fidgpt.graph.fiddle import parameter_names, raw_arguments
 from fidgpt.graph.formulas import make_formula
@@ -66,8 +67,9 @@ def make_depth(cfg: fdl.Config[Trainer], depth: int = 12, multiple_of: int = 8) 
         raise ConfigError(f"{multiple_of=} must be 1 or more sequences.")
     cfg.model.num_layers = depth
     cfg.model.hidden_dim = make_formula(cfg, "64 * {model.num_layers}")
-    for attention in find(cfg.model, *ATTENTIONS):
-        attention.head_dim = HeadDim.new(64)
+    for mixer in find(cfg.model, *ATTENTIONS, *RECURRENT):
+        if "head_dim" in parameter_names(mixer):
+            mixer.head_dim = HeadDim.new(64)
     for node in parts(cfg.model):
         _let_follow(node.value, depth)
     cfg.num_steps = fdl.Config(

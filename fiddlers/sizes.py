@@ -1,8 +1,28 @@
-"""GPT-2's sizes, for any model."""
+"""Sizes for any model: those of GPT-2, and one for a laptop."""
 
 import fiddle as fdl
 
+from fidgpt.fiddlers.runs import smoke_test, use_bytes
+from fidgpt.graph import find, parts
+from fidgpt.graph.fiddle import raw_arguments
+from fidgpt.model import RoPE, Transformer
 from fidgpt.train import Trainer
+
+_TINY = {
+    "head_dim": 16,
+    "num_heads": 4,
+    "num_kv_heads": 2,
+    "ffn_dim": 48,
+    "window": 8,
+    "kv_rank": 24,
+    "query_rank": 20,
+    "rope_head_dim": 8,
+    "value_head_dim": 12,
+    "num_experts": 4,
+    "top_k": 2,
+    "num_groups": 2,
+    "top_groups": 1,
+}
 
 
 def make_small(cfg: fdl.Config[Trainer]) -> None:
@@ -23,6 +43,29 @@ def make_large(cfg: fdl.Config[Trainer]) -> None:
 def make_xl(cfg: fdl.Config[Trainer]) -> None:
     """Set width and depth of GPT-2 XL: 48 layers of 1,600."""
     _make(cfg, hidden_dim=1600, num_layers=48)
+
+
+def make_tiny(cfg: fdl.Config[Trainer], num_steps: int = 20) -> None:
+    """Make a model of this structure that trains in seconds on a laptop, on bytes.
+
+    Its width is 64, and it has one round of its pattern of blocks, and the begin of the next.
+
+    Args:
+      cfg: the graph to change.
+      num_steps: of the run.
+    """
+    use_bytes(cfg)
+    smoke_test(cfg, num_steps)
+    cfg.optimizer.lr = 1e-3
+    for model in find(cfg, Transformer):
+        model.hidden_dim = 64
+        model.num_layers = min(len(model.first_blocks) + len(model.blocks) + 1, 7)
+        for node in parts(model):
+            # A RoPE with a size of its own rotates the share of a latent attention's head.
+            sizes = {"head_dim": 8} if fdl.get_callable(node.value) is RoPE else _TINY
+            for name in sizes.keys() & raw_arguments(node.value).keys():
+                if isinstance(getattr(node.value, name), int):
+                    setattr(node.value, name, sizes[name])
 
 
 def _make(cfg: fdl.Config[Trainer], *, hidden_dim: int, num_layers: int) -> None:

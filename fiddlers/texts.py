@@ -26,6 +26,13 @@ def own_corpus(cfg: fdl.Config[Any]) -> fdl.Buildable:
     return stream.corpus
 
 
+def set_source(cfg: fdl.Config[Any], source: fdl.Buildable) -> None:
+    """Let the config's own text be another one, with whose held-out part samples then begin."""
+    own_corpus(cfg).source = source
+    if cfg.samples is not None:
+        cfg.samples.prompts = None
+
+
 def text_like(corpus: fdl.Buildable, path: str, *, text_field: str) -> fdl.Config[Corpus]:
     """Return a corpus of files with the tokenizer of another corpus."""
     own = fdl.Config(Corpus, source=fdl.Config(TextFiles, path, text_field=text_field))

@@ -141,7 +141,7 @@ def _micro_batches(batch: Batch, **options: Any) -> list[micro_batches.MicroBatc
     ]
 
 
-_split = micro_batches.micro_batches
+_split = micro_batches.split_batch
 
 
 def _flex(
@@ -185,7 +185,7 @@ def _patched() -> Iterator[None]:
         patch(torch.cuda, is_initialized=lambda: True, synchronize=_synchronize)
         patch(Tensor, record_stream=lambda *_: None)
         patch(materialization, initialize=lambda *_, **__: None, _fill=lambda *_, **__: None)
-        patch(train_step, micro_batches=_micro_batches)
+        patch(train_step, split_batch=_micro_batches)
         patch(kernels, _compiled=lambda _: _flex)
         yield
 
@@ -226,7 +226,7 @@ def _take(trainer: Any, counting: Counting) -> None:
     for mode in (Counting(), counting):
         with mode:
             step, index = trainer.step, state.step
-            batch = state.ahead or step.load(trainer, state, index)
+            batch = state.next_batch or step.load(trainer, state, index)
             status = lambda: StepStatus(seconds=(1.0,))  # noqa: E731
             step.launch(trainer, state, index, batch, status=status, loads_next=True)
     devices = {one.device for one in state.model.parameters()}

@@ -22,13 +22,14 @@ INSIDE = {
     "placement": {"processes"},
     "cost": ROOT | {"model"},
     "parallel": ROOT | {"model"},
-    "train": LIBRARY | ROOT,
+    "plan": LIBRARY | ROOT,
+    "train": LIBRARY | ROOT | {"plan"},
     "graph": {"collection", "late"},
     "fiddlers": LIBRARY | {"train", "graph", "tags"},
     "configs": LIBRARY | {"train", "graph", "tags", "fiddlers"},
     # The language knows no component and no trainer: who runs what it made knows both.
     "compose": ROOT | {"graph", "tags", "fiddlers", "configs", "late"},
-    "runs": LIBRARY | ROOT | {"train", "graph", "tags", "fiddlers", "configs", "compose"},
+    "runs": LIBRARY | ROOT | {"plan", "train", "graph", "tags", "fiddlers", "configs", "compose"},
 }
 
 # Which packages a part may import besides Python's own. The library knows no configuration layer.
@@ -37,7 +38,7 @@ OUTSIDE = {
     **dict.fromkeys(ALONE, frozenset()),
     "placement": {"torch"},
     "processes": {"torch"},
-    **dict.fromkeys(LIBRARY | {"train"}, frozenset(LIBRARY_PACKAGES)),
+    **dict.fromkeys(LIBRARY | {"plan", "train"}, frozenset(LIBRARY_PACKAGES)),
     "graph": {"beartype", "docstring_parser", "fiddle", "graphviz", "rich", "yaml"},
     "tags": {"fiddle"},
     "fiddlers": {"fiddle", "torch"},
@@ -50,10 +51,10 @@ OUTSIDE = {
 # Trackers may import what they declare as their `packages`, too.
 LAZY = {
     "compose": {"fsspec"},
-    "data": {"datasets", "huggingface_hub", "jinja2", "pyarrow"},
+    "data": {"datasets", "fsspec", "huggingface_hub", "jinja2", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},
-    "train": {"fsspec", "lm_eval"},
+    "train": {"fsspec", "lm_eval", "yaml"},
 }
 
 # Without a public form; torch's manual teaches the last.
@@ -61,6 +62,7 @@ PRIVATE = (
     "torch.distributed.distributed_c10d._set_pg_timeout",
     "torch.distributed._functional_collectives",
     "torch.distributed.pipelining._schedule_visualizer.get_schedule_ops",
+    "torch.testing._internal.distributed.fake_pg.FakeStore",
     "torch.utils._python_dispatch.TorchDispatchMode",
 )
 IMPORTERS = {"import_module", "__import__"}  # what imports a name that it is called with

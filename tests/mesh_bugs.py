@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from fidgpt import configs, fiddlers, graph, model, tags
-from fidgpt.parallel import Mesh, gradients
+from fidgpt.parallel import Mesh, experts, gradients
 from fidgpt.parallel.context import SplitContext
 from fidgpt.parallel.gradients import reduce_gradients
 from fidgpt.parallel.pipeline import PipelinedModel
@@ -30,10 +30,11 @@ from fidgpt.processes import Processes, collectives
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.shrinking import shrink
-from fidgpt.train import Trainer
+from fidgpt.train import DPO, DistillationStep, PreferenceStep, Trainer
 from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.mesh_check import Comparison, take_step
 from fidgpt.train.micro_batches import BatchShares, PassShare
+from fidgpt.train.pipeline_passes import StagePasses
 
 STEP = "fidgpt.train.train_step"
 Fiddler = Callable[[fdl.Config], object]
@@ -117,10 +118,10 @@ def experts_not_summed() -> Iterator[None]:
 def copies_of_experts_not_summed() -> AbstractContextManager[object]:
     """Leave the gradients of experts as each of the processes with copies of them has them."""
 
-    def averaged_over(self: Places, parameter: object) -> Processes | None:
+    def processes_to_sum_over(self: Places, parameter: object) -> Processes | None:
         return Processes() if shards_of(parameter) else None
 
-    return patch.object(Places, "averaged_over", averaged_over)
+    return patch.object(Places, "processes_to_sum_over", processes_to_sum_over)
 
 
 def balanced_by_one_process() -> AbstractContextManager[object]:
@@ -193,7 +194,7 @@ def micro_batches_weighted_by_rows() -> AbstractContextManager[object]:
     """Average the means of micro-batches by their rows, though they differ in targets."""
 
     def of_rows(share: Any) -> float:
-        return len(share._part.batch.tokens) / share._batch.num_rows
+        return len(share._micro_batch.batch.tokens) / share._batch.num_rows
 
     return patch.object(PassShare, "of_targets", property(of_rows))
 
@@ -221,6 +222,37 @@ def masks_of_another_micro_batch() -> AbstractContextManager[object]:
         return right(model, first[0][: len(tokens)], **masks)
 
     return patch.object(PipelinedModel, "context_of", wrong)
+
+
+def results_of_other_tokens() -> AbstractContextManager[object]:
+    """Return the results of experts to the token after the one that they are of."""
+    right = experts._Exchange.leave
+
+    def wrong(exchange: Any, module: nn.Module, args: object, out: Tensor) -> Tensor:
+        return right(exchange, module, args, out).roll(1, 0)
+
+    return patch.object(experts._Exchange, "leave", wrong)
+
+
+def tokens_without_gradients() -> AbstractContextManager[object]:
+    """Send tokens to experts, and no gradients back."""
+    right = experts._Exchange.enter
+
+    def wrong(exchange: Any, module: nn.Module, args: tuple[Tensor, model.Groups]) -> Any:
+        return right(exchange, module, (args[0].detach(), args[1]))
+
+    return patch.object(experts._Exchange, "enter", wrong)
+
+
+def gradients_of_an_older_micro_batch() -> AbstractContextManager[object]:
+    """Give a stage the gradient of the first micro-batch for every one."""
+    right, first = StagePasses._arrived, {}
+
+    def wrong(passes: StagePasses, kind: str, stage: int, number: int) -> Tensor:
+        x = right(passes, kind, stage, number)
+        return first.setdefault(stage, x)[: len(x)] if kind == "B" else x
+
+    return patch.object(StagePasses, "_arrived", wrong)
 
 
 class Shifted(model.SwiGLU):
@@ -325,6 +357,28 @@ BUGS: dict[str, Bug] = {
         ALL,
         NOT_A_MULTIPLE,
         change=use_heavy_balancing,
+    ),
+    "experts return results to other tokens": Bug(
+        "qwen3_30b_a3b",
+        {"shard": 2, "expert": 2},
+        results_of_other_tokens,
+        ALL,
+        NOT_A_MULTIPLE,
+        "blocks.0.mlp",
+    ),
+    "experts return no gradients": Bug(
+        "qwen3_30b_a3b",
+        {"shard": 2, "expert": 2},
+        tokens_without_gradients,
+        r"blocks\.0\..*|blocks\.1\.(attention|mlp_norm).*|embedding\.weight",
+        NOT_A_MULTIPLE,
+    ),
+    "a stage gets gradients of an older micro-batch": Bug(
+        "llama3_1_8b",
+        {"pipeline": 2},
+        gradients_of_an_older_micro_batch,
+        r"embedding\.weight|blocks\.0\..*",
+        NOT_A_MULTIPLE,
     ),
     "tied table is summed twice": Bug(
         "gemma3_1b",
@@ -433,6 +487,40 @@ def idle() -> Pair:
     return Pair(build_trainer(cfg), build_trainer(cfg), Mesh(shard=2))
 
 
+def use_dpo(cfg: fdl.Config) -> None:
+    """Train on pairs, beside a copy of the model as reference."""
+    cfg.step = fdl.Config(PreferenceStep, preference=fdl.Config(DPO), model=cfg.model)
+
+
+def use_dpo_of_adapters(cfg: fdl.Config) -> None:
+    """The same, beside the model without its adapters."""
+    fiddlers.use_lora(cfg)
+    use_dpo(cfg)
+
+
+def use_teacher(cfg: fdl.Config) -> None:
+    """Train on what a model of other sizes says, too."""
+    teacher = graph.clone(graph.bind(configs.debug()).model)
+    cfg.step = fdl.Config(DistillationStep, teacher=teacher, weights=missing, top_k=5)
+
+
+def missing(model: nn.Module) -> None:
+    """Weights of the teacher, which a check of meshes leaves out."""
+    raise AssertionError
+
+
+# Steps with a second model: what is divided is the first one alone.
+STEPS = {
+    f"{change.__name__} {axis}": (change, {axis: 2})
+    for change, axes in {
+        use_dpo: ("shard", "tensor", "replicate"),
+        use_dpo_of_adapters: ("shard", "tensor"),
+        use_teacher: ("shard", "tensor", "context"),
+    }.items()
+    for axis in axes
+}
+
+
 def compared(pair: Pair, error: Error) -> Comparison | None:
     one = take_step(pair.alone, joins=False) if dist.get_rank() == 0 else None
     with error():
@@ -448,6 +536,8 @@ def main(path: Path) -> None:
         pairs |= {name_of(*case): (built(*case), nullcontext) for case in cases}
         if number == 2:
             pairs["idle"] = idle(), nullcontext
+            for name, (change, mesh) in STEPS.items():
+                pairs[name] = built("debug", mesh, change), nullcontext
         for name, bug in BUGS.items():  # one group of processes for all errors of a size
             if Mesh(**bug.mesh).size == number:
                 pairs[name] = (built(bug.config, bug.mesh, bug.change), bug.error)

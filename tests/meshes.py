@@ -15,6 +15,8 @@ from small_models import shrunk, whole_weights
 from torch import Tensor, nn
 
 from fidgpt import data, fiddlers, graph, model, tags, train
+from fidgpt.fiddlers.patterns import repeated
+from fidgpt.fiddlers.recurrent import RECURRENT, put_mixer
 from fidgpt.placement import held, whole_of
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
@@ -56,6 +58,17 @@ def pipeline(schedule: str = "1f1b", **sizes: int) -> Fiddler:
         fiddlers.use_mesh(cfg, **{"pipeline": 2, **sizes})
         fiddlers.use_pipeline(cfg, schedule)
         cfg.micro_batch_size = 1
+
+    return use
+
+
+def with_experts(change: Fiddler, number: int) -> Fiddler:
+    """Return a change whose mesh divides experts over so many processes, where there are some."""
+
+    def use(cfg: fdl.Config) -> None:
+        change(cfg)
+        if any(fdl.get_callable(node.value) is model.MoE for node in graph.parts(cfg.model)):
+            fiddlers.use_mesh(cfg, expert=number)
 
     return use
 
@@ -133,9 +146,20 @@ MESHES: dict[int, dict[str, Fiddler]] = {
         "shard_expert": mesh(shard=8, expert=4),
         "tensor_expert": mesh(shard=4, tensor=2, expert=4),
         "everything_expert": mesh(replicate=2, shard=2, context=2, expert=2),
-        "pipeline_shard_tensor": pipeline("interleaved", shard=2, tensor=2),
+        "pipeline_shard_tensor": with_experts(pipeline("interleaved", shard=2, tensor=2), 2),
+        "pipeline_context_tensor": with_experts(pipeline("zero_bubble", context=2, tensor=2), 2),
+        "pipeline_replicate_shard": with_experts(pipeline("gpipe", replicate=2, shard=2), 2),
         "shard_context_tensor": mesh(shard=2, context=2, tensor=2),
         "shard_ulysses_sequence": mesh(shard=2, context=2, tensor=2, sequence=True, ulysses=True),
+    },
+    # Two processes on each axis but one.
+    16: {
+        "pipeline_shard": with_experts(pipeline("interleaved", shard=2, context=2, tensor=2), 4),
+        "pipeline_replicate": with_experts(
+            both(pipeline(replicate=2, context=2, tensor=2), fiddlers.use_sequence_parallel), 2
+        ),
+        "pipeline_hybrid": with_experts(pipeline("gpipe", replicate=2, shard=2, tensor=2), 2),
+        "replicate_shard": with_experts(mesh(replicate=2, shard=2, context=2, tensor=2), 4),
     },
 }
 
@@ -241,6 +265,17 @@ def accumulating(cfg: fdl.Config) -> None:
     cfg.micro_batch_size = 1
 
 
+def use_recurrent_mixers(cfg: fdl.Config) -> None:
+    """Mix tokens by another component in each layer, with several documents in a row."""
+    fiddlers.use_document_mask(cfg)
+    cfg.model.blocks = repeated(cfg.model.blocks, len(RECURRENT))
+    cfg.model.num_layers = len(RECURRENT)
+    for block, kind in zip(cfg.model.blocks, RECURRENT, strict=True):
+        put_mixer(block, kind)
+    cfg.model.blocks[0].attention.num_key_heads = 2
+    cfg.model.blocks[0].attention.value_head_dim = 12
+
+
 FAMILIES: dict[str, Callable[[], fdl.Config]] = {
     "llama": partial(shrunk, "llama3_2_1b"),
     "qwen3": partial(shrunk, "qwen3_0_6b"),
@@ -285,6 +320,7 @@ FAMILIES: dict[str, Callable[[], fdl.Config]] = {
         base, fiddlers.use_layer_norm, fiddlers.use_learned_positions, fiddlers.share_blocks
     ),
     "schedule_free": partial(base, fiddlers.use_schedule_free),
+    "recurrent": partial(base, use_recurrent_mixers),
     "compiled": partial(base, fiddlers.use_compile, fiddlers.use_document_mask),
     "dropout": partial(base, dropping),  # of which each process drops its own
     "branch_dropout": partial(base, dropping_branches),  # outside of what is divided
@@ -432,7 +468,7 @@ SAVED: dict[str, Fiddler] = {
     "tensor": mesh(tensor=4),
     "shard_tensor": mesh(shard=2, tensor=2),
     "replicate_sequence": mesh(replicate=2, tensor=2, sequence=True),
-    "pipeline_shard": pipeline(shard=2),
+    "pipeline_expert": pipeline(shard=2, expert=2),
     "shard_expert": mesh(shard=4, expert=2),
     "tensor_expert": mesh(tensor=2, shard=2, expert=2),
 }

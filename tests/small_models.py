@@ -10,28 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fidgpt import configs, fiddlers, graph, parallel
+from fidgpt import configs, fiddlers, parallel
 from fidgpt import model as lm
 from fidgpt.placement import whole_of
 from fidgpt.train import Trainer, state
 
 M = TypeVar("M", bound=nn.Module)
 CPU = torch.device("cpu")
-SIZES = {
-    "head_dim": 16,
-    "num_heads": 4,
-    "num_kv_heads": 2,
-    "ffn_dim": 48,
-    "window": 8,
-    "kv_rank": 24,
-    "query_rank": 20,
-    "rope_head_dim": 8,
-    "value_head_dim": 12,
-    "num_experts": 4,
-    "top_k": 2,
-    "num_groups": 2,
-    "top_groups": 1,
-}
 # One config of each.
 FAMILIES = (
     *("gpt2_124m", "llama3_2_1b", "qwen3_0_6b", "gemma3_270m", "olmo2_1b", "falcon_7b"),
@@ -139,17 +124,8 @@ def drawn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Ten
 def shrunk(name: str) -> fdl.Config:
     """A named config of width 64 that reads bytes, two rounds of its pattern deep."""
     cfg = getattr(configs, name)()
-    fiddlers.use_bytes(cfg)
+    fiddlers.make_tiny(cfg, num_steps=2)
     fiddlers.use_float32(cfg)
-    fiddlers.smoke_test(cfg, num_steps=2)
-    cfg.model.hidden_dim = 64
-    cfg.model.num_layers = min(len(cfg.model.first_blocks) + len(cfg.model.blocks) + 1, 7)
-    for part in (node.value for node in graph.parts(cfg.model)):
-        # A RoPE with a size of its own rotates the share of a latent attention's head.
-        sizes = {"head_dim": 8} if fdl.get_callable(part) is lm.RoPE else SIZES
-        for key in sizes.keys() & part.__arguments__.keys():
-            if isinstance(getattr(part, key), int):
-                setattr(part, key, sizes[key])
     return cfg
 
 

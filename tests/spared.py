@@ -32,9 +32,10 @@ def fork_points(*, pause: float | None = None) -> None:
     """
     from faults.processes import ForkedPoint  # late: with the flags of commands
 
+    from fidgpt import forking
     from fidgpt.sweep.runners import jobs
 
     torch.set_num_threads(1)
-    jobs.Popen = ForkedPoint
+    jobs.Popen, forking.is_safe = ForkedPoint, lambda: False
     if pause is not None:
         jobs.LocalRunner.pause = pause

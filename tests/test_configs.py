@@ -60,6 +60,13 @@ FAMILIES = {
     "olmoe_1b_7b": (),
     "command_r": ("command_r_08_2024",),
     "falcon_7b": ("falcon_40b",),
+    "qwen3_next_80b_a3b": (),
+    "granite4_h_micro": (),
+    "granite4_h_tiny": ("granite4_h_small",),
+    "lfm2_350m": ("lfm2_1_2b", "lfm2_700m"),
+    "kimi_linear_48b_a3b": (),
+    "minimax_01": (),
+    "nanochat": (),
 }
 PARENTS = dict.fromkeys(FAMILIES, "base") | {
     size: first for first, others in FAMILIES.items() for size in others
@@ -201,7 +208,9 @@ def test_a_config_is_a_small_difference_from_its_parent() -> None:
     lengths = {name: len(text.splitlines()) for name, text in texts.items()}
     assert {*PARENTS, "base"} == set(configs.__all__)
     for first, others in FAMILIES.items():
-        assert lengths[first] < 1.5 * lengths["base"]
+        # Of Qwen3-Next four layers differ, of MiniMax-01 eight, and so on.
+        number = len(getattr(configs, first)().model.blocks)
+        assert lengths[first] < (1.5 + 0.3 * (number - 1)) * lengths["base"]
         assert all(lengths[name] < 50 for name in others)
 
 

@@ -323,6 +323,15 @@ PUBLISHED = {
     "command_r_08_2024": 32_296_476_672,
     "falcon_7b": 6_921_720_704,
     "falcon_40b": 41_303_293_952,
+    "qwen3_next_80b_a3b": 79_674_391_296,
+    "granite4_h_micro": 3_191_396_096,
+    "granite4_h_tiny": 6_939_037_248,
+    "granite4_h_small": 32_207_337_984,
+    "lfm2_350m": 354_483_968,
+    "lfm2_700m": 742_489_344,
+    "lfm2_1_2b": 1_170_340_608,
+    "kimi_linear_48b_a3b": 49_122_681_728 - 26 * 256,  # whose selection biases are buffers here
+    "minimax_01": 456_089_655_296,
 }
 
 # Of mixtures, the parameters that one token is computed with, both tables among them.
@@ -336,6 +345,11 @@ ACTIVE = {
     "gpt_oss_20b": 4_187_440_704,
     "gpt_oss_120b": 5_711_982_912,
     "olmoe_1b_7b": 1_282_017_280,
+    "qwen3_next_80b_a3b": 3_874_929_408,
+    "granite4_h_tiny": 1_465_470_528,
+    "granite4_h_small": 8_803_121_664,
+    "kimi_linear_48b_a3b": 3_484_453_248,
+    "minimax_01": 48_403_306_496,
 }
 
 
@@ -356,6 +370,46 @@ TRANSFORMERS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
     "qwen3_8b": ("qwen3", [4096, 36, 32, 8, 12_288, 151_936], {"head_dim": 128}),
     "gemma2_2b": ("gemma2", [2304, 26, 8, 4, 9216, 256_000], {"head_dim": 256}),
     "gemma2_27b": ("gemma2", [4608, 46, 32, 16, 36_864, 256_000], {"head_dim": 128}),
+    "qwen3_next_80b_a3b": (
+        "qwen3_next",
+        [2048, 48, 16, 2, 5120, 151_936],
+        {"head_dim": 256, "num_experts": 512},
+    ),
+    "granite4_h_micro": (
+        "granitemoehybrid",
+        [2048, 40, 32, 8, 8192, 100_352],
+        {
+            "num_local_experts": 0,
+            "shared_intermediate_size": 8192,
+            "mamba_n_heads": 64,
+            "mamba_d_state": 128,
+            "layer_types": [("linear_attention", "full_attention")[i % 10 == 5] for i in range(40)],
+            **TIED,
+        },
+    ),
+    "lfm2_1_2b": (
+        "lfm2",
+        [2048, 16, 32, 8, 12_288, 65_536],
+        {"full_attn_idxs": [2, 5, 8, 10, 12, 14]},
+    ),
+    "kimi_linear_48b_a3b": (
+        "kimi_linear",
+        [2304, 27, 32, 32, 9216, 163_840],
+        {
+            "layer_types": [
+                "full_attention" if i % 4 == 3 or i == 26 else "linear_attention" for i in range(27)
+            ],
+        },
+    ),
+    "minimax_01": (
+        "minimax",
+        [6144, 80, 64, 8, 9216, 200_064],
+        {
+            "head_dim": 128,
+            "num_local_experts": 32,
+            "layer_types": [("linear_attention", "full_attention")[i % 8 == 7] for i in range(80)],
+        },
+    ),
     "gemma3_270m": ("gemma3_text", [640, 18, 4, 1, 2048, 262_144], {"head_dim": 256}),
     "gemma3_27b": ("gemma3_text", [5376, 62, 32, 16, 21_504, 262_208], {"head_dim": 128}),
     "olmo2_1b": ("olmo2", [2048, 16, 16, 16, 8192, 100_352], {}),
@@ -402,6 +456,7 @@ TRANSFORMERS: dict[str, tuple[str, list[int], dict[str, Any]]] = {
 # Where transformers holds several of our parameters in one.
 JOINED = {"gpt2", "mixtral", "qwen3_moe", "deepseek_v2", "deepseek_v3", "gpt_oss"}
 JOINED |= {"phi3", "gpt_neox", "olmoe", "falcon"}
+JOINED |= {"qwen3_next", "granitemoehybrid", "lfm2", "kimi_linear", "minimax"}
 
 
 def built(name: str) -> nn.Module:

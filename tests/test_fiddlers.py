@@ -80,13 +80,23 @@ UNFIT: dict[str, Collection[str]] = {
     "use_gqa": DEEPSEEK,
     "use_qk_norm": DEEPSEEK,
     "use_value_embeddings": DEEPSEEK,
+    "use_gated_value_embeddings": DEEPSEEK,
     "use_shared_expert": {"gpt_oss_20b"},
     "make_small": {"mixtral_8x7b"},
     "make_large": {"mixtral_8x7b"},
     "make_xl": {"mixtral_8x7b", "deepseek_v2_lite"},
 }
 
-CHANGE_MODELS = {"adapters", "attention", "blocks", "embeddings", "heads", "latent", "losses"}
+CHANGE_MODELS = {
+    "adapters",
+    "attention",
+    "blocks",
+    "embeddings",
+    "heads",
+    "latent",
+    "losses",
+    "streams",
+}
 FEATURES = [
     name
     for name in fiddlers.__all__

@@ -116,3 +116,15 @@ def test_our_own_rules_know_a_laptop_and_a_large_gpu(capsys: pytest.CaptureFixtu
 def test_a_process_measures_its_speed_once() -> None:
     first, second = (machine_named("cpu", torch.float32).peak_flops for _ in range(2))
     assert first == second
+
+
+def test_meshes_of_large_models_come_before_the_rules_of_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    dense, other = configs.llama3_1_405b(), configs.llama3_1_70b()
+    for cfg in (dense, other):
+        fiddlers.for_hardware(cfg, "h100x1024")
+    recipe, rule = capsys.readouterr().err.splitlines()
+    assert recipe == "for_hardware: h100x1024 matches [bh][12]00x1024: share_llama3_1_405b"
+    assert rule.endswith("set_micro_batch_size(size=32)")
+    assert (dense.parallel.mesh.pipeline, dense.micro_batch_size) == (16, 1)

@@ -4,11 +4,14 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import assert_type
 
+import fiddle as fdl
 import pytest
 from forked import Python
 
-from fidgpt import stubs
+from fidgpt import configs, graph, stubs, train
+from fidgpt.graph import ConfigError
 
 LAB = '''\
 """Configs of a project, with a component of its own."""
@@ -92,3 +95,9 @@ def test_the_stub_of_a_project_is_written_and_compared(
 def test_a_module_without_configs(lab: Path, name: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         stubs.main([name])
+
+
+def test_what_a_named_config_builds_has_its_type_for_a_checker() -> None:
+    assert_type(graph.build(configs.debug()), train.Trainer)
+    with pytest.raises(ConfigError, match="no-such-directory"):
+        assert_type(configs.from_hf("no-such-directory"), fdl.Config[train.Trainer])

@@ -63,12 +63,14 @@ def plain(task: Task, **options: Any) -> Step:
 
 
 def transformers(task: Task, **options: Any) -> Step:
-    """Hugging Face's GPT-2, and its Llama where the shape is one with RoPE, RMSNorm and SwiGLU."""
+    """Hugging Face's GPT-2, Qwen3-Next, or its Llama, as the shape is."""
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     shape = task.shape
     model: Any
-    if shape.has_learned_positions:
+    if shape.config.startswith("qwen3_next"):
+        model = _qwen3_next(shape)
+    elif shape.has_learned_positions:
         model = GPT2LMHeadModel(
             GPT2Config(
                 n_positions=shape.seq_len,
@@ -97,6 +99,30 @@ def transformers(task: Task, **options: Any) -> Step:
     model.train().to(task.device)
     logits_of = lambda tokens: model(tokens, use_cache=False).logits  # noqa: E731
     return _loop(model, logits_of, task.device, **options)
+
+
+def _qwen3_next(shape: Shape) -> nn.Module:
+    from transformers import Qwen3NextConfig, Qwen3NextForCausalLM
+
+    return Qwen3NextForCausalLM(
+        Qwen3NextConfig(
+            hidden_size=shape.hidden_dim,
+            num_hidden_layers=shape.num_layers,
+            num_attention_heads=shape.num_heads,
+            num_key_value_heads=shape.num_kv_heads,
+            head_dim=64,
+            linear_key_head_dim=32,
+            linear_value_head_dim=32,
+            linear_num_key_heads=4,
+            linear_num_value_heads=8,
+            num_experts=8,
+            num_experts_per_tok=2,
+            moe_intermediate_size=shape.ffn_dim,
+            shared_expert_intermediate_size=shape.ffn_dim,
+            vocab_size=shape.vocab_size,
+            max_position_embeddings=shape.seq_len,
+        )
+    )
 
 
 def litgpt(task: Task, **options: Any) -> Step:

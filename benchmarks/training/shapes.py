@@ -14,6 +14,7 @@ class Shape:
       is_tied: whether one table reads and scores tokens.
       is_apart: too large for all contestants to be in memory at a time.
       says: directives for what differs from the config in more than depth, vocabulary and batch.
+      peers: which contestants have a model of the kind.
     """
 
     config: str
@@ -29,6 +30,7 @@ class Shape:
     is_tied: bool = True
     is_apart: bool = False
     says: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ("PyTorch", "litgpt", "transformers")
 
     def directives(self, batch_size: int) -> list[str]:
         """What makes fidgpt's config this shape."""
@@ -55,6 +57,11 @@ def _gpt2(*, seq_len: int, batch_size: int) -> Shape:
         batch_size=batch_size,
         has_learned_positions=True,
     )
+
+
+def _delta_net(layer: int) -> tuple[str, ...]:
+    sizes = {"head_dim": 32, "value_head_dim": 32, "num_heads": 8, "num_key_heads": 4}
+    return tuple(f"set:model.blocks[{layer}].attention.{n}={size}" for n, size in sizes.items())
 
 
 SHAPES = {
@@ -120,5 +127,29 @@ SHAPES = {
         batch_size=1,
         is_tied=False,
         is_apart=True,
+    ),
+    # Three gated delta nets and an attention, each with a mixture of eight experts.
+    "qwen3_next": Shape(
+        config="qwen3_next_80b_a3b",
+        hidden_dim=256,
+        ffn_dim=128,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=2,
+        vocab_size=1024,
+        seq_len=512,
+        batch_size=2,
+        is_tied=False,
+        peers=("transformers",),
+        says=(
+            "set:model.hidden_dim=256",
+            *(text for layer in range(3) for text in _delta_net(layer)),
+            "set:model.blocks[3].attention.head_dim=64",
+            "set:model.blocks[3].attention.num_heads=4",
+            "tag:NumExperts=8",
+            "tag:TopK=2",
+            "set:**.experts.ffn_dim=128",
+            "set:**.shared.mlp.ffn_dim=128",
+        ),
     ),
 }

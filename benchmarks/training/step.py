@@ -170,13 +170,15 @@ def main() -> None:
     print(machine(asked.threads) if asked.device.type == "cpu" else gpu())
     peak = peak_flops(asked.device, torch.bfloat16)
     for name in asked.shape or SHAPES:
-        results = compare(name, [baseline, *(one for one in chosen if one != baseline)], asked)
         shape = SHAPES[name]
+        fitting = [one for one in chosen if one.startswith((*shape.peers, "fidgpt"))]
+        first = baseline if "PyTorch" in shape.peers else f"{shape.peers[0]}, float32"
+        results = compare(name, [first, *(one for one in fitting if one != first)], asked)
         size = asked.batch_size or shape.batch_size
         print(f"\n### {name}, {size} x {shape.seq_len} tokens\n")
         flops = flops_of(shape, batch_size=size)
         tokens = size * shape.seq_len
-        print(table(results, baseline=baseline, tokens=tokens, flops=flops, peak=peak))
+        print(table(results, baseline=first, tokens=tokens, flops=flops, peak=peak))
         print(margin(results), flush=True)
 
 

@@ -11,6 +11,7 @@ COMMANDS = {
     "train": "fidgpt.cli.train",
     "sweep": "fidgpt.cli.sweep",
     "sample": "fidgpt.cli.sample",
+    "chat": "fidgpt.cli.chat",
     "evaluate": "fidgpt.cli.evaluate",
     "export": "fidgpt.cli.export",
     "plot": "fidgpt.cli.plot",
@@ -22,6 +23,7 @@ fidgpt trains language models in PyTorch from one graph of deferred calls.
     fidgpt train base make_small num_steps=200    train a model
     fidgpt sweep base optimizer.lr=1e-3,3e-3      train variants of a config
     fidgpt sample runs/NAME                       continue texts with a trained model
+    fidgpt chat runs/NAME                         talk to a trained model, or serve it
     fidgpt evaluate runs/NAME                     evaluate a trained model
     fidgpt export runs/NAME FOLDER                save a trained model for Hugging Face
     fidgpt plot runs/NAME runs/OTHER              draw losses of runs

@@ -7,7 +7,7 @@ import copy
 import re
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeVar
@@ -240,6 +240,15 @@ def with_zeros(model: Model, *, num_tokens: int, device: torch.device) -> Model 
     return copied(model, lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
 
 
+def rehearsed(
+    models: Sequence[LanguageModel], *, num_tokens: int, device: torch.device
+) -> list[LanguageModel]:
+    """Return copies full of zeros, as by `with_zeros`, or all of them without memory."""
+    twins = [with_zeros(one, num_tokens=num_tokens, device=device) for one in models]
+    zeros = [twin for twin in twins if twin is not None]
+    return zeros if len(zeros) == len(models) else [without_memory(one) for one in models]
+
+
 def copied(model: Model, make: Callable[[Tensor], Tensor]) -> Model:
     """Return a copy whose tensors are what `make` returns for those of a model, tied alike."""
     copies: dict[int, Tensor] = {
@@ -260,11 +269,11 @@ def kind_of(module: nn.Module) -> str:
 
 
 @contextmanager
-def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, int]]:
+def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, list[int]]]:
     """Let a transformer have one block of each kind, under its name, inside the context.
 
     Yields:
-      How many blocks there are of the kind of each; empty for other models, which stay whole.
+      The layers of the kind of each; empty for other models, which stay whole.
     """
     plain = ("features", "enter", "layers", "leave")
     if not isinstance(model, Transformer) or any(
@@ -279,7 +288,7 @@ def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, int]]:
     for first, *_ in indices.values():
         model.blocks.add_module(str(first), blocks[first])
     try:
-        yield {str(first): 1 + len(others) for first, *others in indices.values()}
+        yield {str(own[0]): own for own in indices.values()}
     finally:
         model.blocks = blocks
 
@@ -303,6 +312,7 @@ def activation_bytes(
     num_sequences: int,
     seq_len: int,
     device: torch.device,
+    per_row: int = 1,
 ) -> ActivationBytes:
     """Measure one forward pass in training, of one block of each kind times their number.
 
@@ -313,20 +323,23 @@ def activation_bytes(
       seq_len: tokens of each.
       device: where the model will compute; on GPUs no kernel keeps scores, and neither does the
         usual one of a CPU, so those of a model on the meta device are not counted.
+      per_row: sequences in each row of the tokens, side by side.
     """
     batch_device = next(model.parameters()).device
-    batch = torch.zeros(num_sequences, seq_len + 1, dtype=torch.int64, device=batch_device)
+    shape = num_sequences, per_row * (seq_len + 1)
+    batch = torch.zeros(shape, dtype=torch.int64, device=batch_device)
     before, repeated = [*objective.parameters(), *objective.buffers(), batch], 0
     keeps_scores = device.type == "cpu" and not batch.is_meta
     live = _LiveMemory(before, seq_len=seq_len, keeps_scores=keeps_scores)
     with (
-        one_block_of_each_kind(model) as counts,
+        one_block_of_each_kind(model) as kinds,
         live,
         _FusedNorms() if batch.is_meta else nullcontext(),
         ExitStack() as hooks,
     ):
-        for name, count in counts.items():
+        for name, layers in kinds.items():
             begin: list[int] = []
+            count = len(layers)
 
             def enter(*_: object, begin: list[int] = begin) -> None:
                 begin.append(live.now)

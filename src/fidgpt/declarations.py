@@ -85,6 +85,13 @@ class TakesContext(Protocol):
 
 
 @runtime_checkable
+class TakesStream(Protocol):
+    """A value embedding that is called with the input of its attention too, if true."""
+
+    takes_stream: bool
+
+
+@runtime_checkable
 class MaskedModule(Protocol):
     """Reads the keys that a mask allows, and not all earlier ones."""
 
@@ -180,6 +187,12 @@ class SplitHeads(Protocol):
     """Receives which part of the heads this process computes, of how many."""
 
     split_place: tuple[int, int]
+
+
+class KnowsLayer(Protocol):
+    """Receives which layer it is in, of how many."""
+
+    layer_place: tuple[int, int]
 
 
 class SplitTable(Protocol):

@@ -10,11 +10,9 @@ seconds sooner. `--preload` as the first argument does so elsewhere too, and `--
 
 import contextlib
 import functools
-import importlib
 import inspect
 import logging
 import os
-import runpy
 import signal
 import socket
 import sys
@@ -24,7 +22,6 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.distributed import DistError
 from torch.distributed import run as torchrun
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -37,6 +34,7 @@ from torch.distributed.elastic.rendezvous.api import (
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler
 from torch.distributed.elastic.rendezvous.static_tcp_rendezvous import StaticTCPRendezvous
 
+from fidgpt import forking
 from fidgpt.cli.app import MISTAKE, fail
 
 _DEFAULTS = {  # of the environment
@@ -44,19 +42,6 @@ _DEFAULTS = {  # of the environment
     "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     "PET_SIGNALS_TO_HANDLE": "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1",
 }
-# What a run imports until its first step. None of these defines flags, or uses a device.
-PRELOADED = (
-    "fidgpt.configs",
-    "fidgpt.fiddlers",
-    "fidgpt.interop",
-    "fidgpt.runs.directories",
-    "fidgpt.train.estimates.summary_text",
-    "rich.console",
-    "rich.table",
-    "torch._dynamo",
-    "torch.distributed.checkpoint.default_planner",
-    "torch.distributed.fsdp",
-)
 _HANDLERS = (DynamicRendezvousHandler, StaticTCPRendezvous)
 _TOO_FEW = "clients joined"  # in the error of a store that processes of other nodes do not reach
 FIRST_WARNING = 10.0  # seconds until the wait for other nodes is printed
@@ -218,7 +203,7 @@ def _is_to_fork() -> bool:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # or forks could not use CUDA
     if sys.argv[1:2] in (["--preload"], ["--no-preload"]):
         return sys.argv.pop(1) == "--preload"
-    return sys.platform == "linux" and not torch.accelerator.is_available()
+    return forking.is_safe()
 
 
 def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -229,16 +214,15 @@ def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """
 
     @functools.wraps(read)
-    def forking(arguments: Any) -> Any:
+    def reading(arguments: Any) -> Any:
         config, _, _ = read(arguments)
-        for name in PRELOADED:
-            importlib.import_module(name)
+        forking.preload()
         config.start_method = "fork"
         os.register_at_fork(after_in_child=_forget_handlers)
         script = arguments.training_script
         return config, _work, [script, arguments.module, arguments.training_script_args]
 
-    return forking
+    return reading
 
 
 def _forget_handlers() -> None:
@@ -250,14 +234,8 @@ def _forget_handlers() -> None:
 
 def _work(script: str, is_module: bool, arguments: list[str]) -> None:
     """Run a program in a forked process, as Python would."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
-    sys.argv = [script, *arguments]
     try:
-        if is_module:
-            runpy.run_module(script, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-            runpy.run_path(script, run_name="__main__")
+        forking.run_program(script, arguments, is_module=is_module)
     except Exception:  # which torch would keep for a caller
         traceback.print_exc()
         sys.exit(1)

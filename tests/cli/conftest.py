@@ -10,6 +10,7 @@ import pytest
 from absl import flags
 from absl.testing import flagsaver
 
+from fidgpt import forking
 from fidgpt.cli import app, sweep, train
 from fidgpt.compose import index
 from fidgpt.compose.index_build import build_index, write
@@ -72,6 +73,7 @@ def processes(command: Command, monkeypatch: pytest.MonkeyPatch) -> list[list[st
 
     monkeypatch.setattr(jobs, "Popen", Process)
     monkeypatch.setattr(jobs.LocalRunner, "pause", 0.0)
+    monkeypatch.setattr(forking, "is_safe", lambda: False)
     return lines
 
 

@@ -19,7 +19,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
-from fidgpt import launch
+from fidgpt import forking, launch
 from fidgpt.cli import app
 
 VARIABLES = (
@@ -86,7 +86,7 @@ def test_wrong_arguments_are_answered_in_a_line(
     message: str,
 ) -> None:
     monkeypatch.setattr(launch, "_UNKNOWN", 0.0)
-    monkeypatch.setattr(launch, "PRELOADED", ())
+    monkeypatch.setattr(forking, "PRELOADED", ())
     monkeypatch.setattr(sys, "argv", ["launch", *flags, "train.py"])
     assert launch.main() == app.MISTAKE
     err = capfd.readouterr().err
@@ -177,7 +177,7 @@ def test_processes_are_forked_where_there_is_no_accelerator(
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: has_accelerator)
     monkeypatch.setattr(launch.torchrun, "main", run)
-    monkeypatch.setattr(launch, "PRELOADED", ("json",))
+    monkeypatch.setattr(forking, "PRELOADED", ("json",))
     monkeypatch.setattr(sys, "argv", ["launch", *flags, "train.py"])
     assert launch.main() == 0
     assert started == [("fork", ["--config=x"])] if forks else [(None, "--config=x")]

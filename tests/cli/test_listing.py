@@ -1,5 +1,6 @@
 """What --list and --help print."""
 
+import io
 import re
 from pathlib import Path
 
@@ -7,7 +8,9 @@ import pytest
 
 from fidgpt import configs, fiddlers
 from fidgpt.cli import sample, sweep, train
-from fidgpt.cli.listing import print_parameters, print_table
+from fidgpt.cli.app import SafeStream
+from fidgpt.cli.colors import MESSAGES, print_table
+from fidgpt.cli.listing import print_parameters
 
 from .conftest import Command
 
@@ -30,7 +33,8 @@ def test_lists(command: Command) -> None:
     assert out.startswith("Configs\n") and "3.5 million parameters" in out
     more = ["chat(base=..., learning_rate=None)", "from_hf(directory=...)"]
     listed = [*configs.__all__, *more]
-    assert [row[0] for row in rows(out)] == [f"config:{name}" for name in listed]
+    names = [row[0].partition("(")[0] for row in rows(out)]
+    assert names == [f"config:{name}".partition("(")[0] for name in listed]
     assert command(sweep.main, "--list=configs").out == out
     found = shown(command(train.main, "--list=fiddlers").out)
     assert len(found) == len(fiddlers.__all__) + 1  # use_distillation, which takes a graph
@@ -45,7 +49,8 @@ def test_lists(command: Command) -> None:
 def test_parts_and_knobs_at_a_path(command: Command) -> None:
     out = command(train.main, "--list=parts:schedule").out
     assert out.startswith("Parts that fit schedule (Schedule), which is WarmupCosine\n")
-    assert [*shown(out)] == ["Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"]
+    phased = ["Phases", "Rise", "WarmupCosine", "WarmupStableDecay"]
+    assert [*shown(out)] == [*phased, "optim.Constant"]
     assert "none of fidgpt's own" in command(train.main, "--list=parts:samples.prompts").out
     names = shown(command(train.main, "--list=parts").out).keys()
     assert {"Attention", "adamw", "TokenStream", "DataParallel", "RouterZLoss"} <= names
@@ -206,8 +211,39 @@ def test_tables_are_wrapped_on_a_terminal(
 ) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
     print_table("Title", [["a[b]", "", "words " * 12]])
-    _, first, *more, _ = capsys.readouterr().out.splitlines()
-    assert first.startswith("  a[b]  words") and len(more) == 2
+    _, first, *more, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("  a[b]  words") and len(more) == 2 and not last.strip()
     assert max(map(len, [first, *more])) <= 40
     assert all(line.startswith(" " * 8 + "words") for line in more)
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_terminal", "expected"),
+    [
+        ({}, False, False),
+        ({}, True, True),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"NO_COLOR": ""}, True, True),  # no-color.org: when not an empty string
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
+        ({"TERM": "dumb"}, True, False),
+    ],
+)
+def test_colors_are_for_terminals_as_the_environment_says(
+    variables: dict[str, str],
+    is_terminal: bool,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
+    written = SafeStream(stream, styles=MESSAGES)
+    written.write("error: no\n  a\n  ^\n")
+    assert ("\x1b[" in stream.getvalue()) == expected
+    assert re.sub(r"\x1b\[[\d;]*m", "", stream.getvalue()) == "error: no\n  a\n  ^\n"

@@ -83,7 +83,7 @@ def test_a_named_machine_need_not_be_there(command: Command) -> None:
     assert (done.status, rows(done.out)["activations"][-10:]) == (0, "1 sequence")
     assert "this would not run: batch_size=2 is too small for the 8 devices of h100x8" in done.err
     large = command(train.main, "--config=config:llama3_8b", SUMMARY, "--hardware=h100x8").out
-    assert rows(large)["memory per device"].endswith("at the peak; it has 80 GB only")
+    assert rows(large)["memory per device"].endswith("at the peak; it has 85 GB only")
     four = machine_named("rtx4090x4", torch.bfloat16)
     assert (four.world_size, four.peak_flops) == (4, 4 * 165e12)
     assert machine_named("cpux1", torch.float32).device.type == "cpu"
@@ -92,7 +92,8 @@ def test_a_named_machine_need_not_be_there(command: Command) -> None:
 @pytest.mark.slow
 def test_a_batch_too_small_for_a_mesh_is_a_warning(command: Command) -> None:
     mesh = "--config=fiddler:use_mesh(replicate=2, shard=16, tensor=8)"
-    done = command(train.main, "--config=config:llama3_70b", mesh, SUMMARY)
+    batch = "--config=set:batch_size=8"
+    done = command(train.main, "--config=config:llama3_70b", batch, mesh, SUMMARY)
     assert done.status == 0 and done.err.count("warning: ") == done.err.count("\n") == 1
     assert "batch_size=8 sequences are too few for 32 replicas and shards" in done.err
     assert rows(done.out)["device"].startswith("256 x ")

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from fidgpt.data import DataError, HubDataset, StandardLibrary, TextFiles
+from fidgpt.data import DataError, HubDataset, RemoteFiles, StandardLibrary, TextFiles
 
 
 def read(path: Path, **options: Any) -> list[Any]:
@@ -315,3 +316,20 @@ def test_errors_of_the_hub_are_reported(hub: Hub, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(DataError, match=r'pip install "fidgpt\[datasets\]"'):
         list(HubDataset("some/texts").documents())
+
+
+def test_files_of_an_object_store_are_read_as_those_here(tmp_path: Path) -> None:
+    store = fsspec.filesystem("memory")
+    store.pipe("/texts/b.jsonl", b'{"text": "second"}\n{"text": "third"}\n')
+    store.pipe("/texts/a.txt", b"first")
+    store.pipe("/texts/empty.txt", b"")
+    source = RemoteFiles("memory://texts")
+    assert [*source.documents()] == ["first", "second", "third"]
+    before = source.identity()
+    assert RemoteFiles("memory://texts").identity() == before
+    store.pipe("/texts/a.txt", b"other")
+    assert source.identity() != before
+    with pytest.raises(DataError, match=r"memory://nothing has no file"):
+        RemoteFiles("memory://nothing").identity()
+    (tmp_path / "a.txt").write_text("here", encoding="utf-8")
+    assert [*RemoteFiles(f"file://{tmp_path}").documents()] == ["here"]

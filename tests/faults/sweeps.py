@@ -22,6 +22,7 @@ from faults import cases, harm
 from faults.cases import KILLED, NO_ROOM, Known, Wrong, kind, refuse_difference
 from faults.harm import Act, Place
 from faults.processes import PATIENCE, Command, ForkedPoint, Process, warm_up
+from fidgpt import forking
 from fidgpt.cli import sweep, train
 from fidgpt.sweep.runners import jobs
 from fidgpt.train import TrainStep
@@ -209,7 +210,7 @@ class SweepCase(cases.Case):
         def fork_points() -> None:
             run = partial(_watched, self.journal)
             jobs.Popen = partial(ForkedPoint, run=run, at_start=self.at_start)
-            jobs.LocalRunner.pause = self._pause
+            jobs.LocalRunner.pause, forking.is_safe = self._pause, lambda: False
 
         command = [*self.known.arguments, f"--run_dir={self.run}", *flags]
         return self.fork(command, place, act, first=fork_points, command=sweep.run)

@@ -495,6 +495,41 @@ def test_eight_bits_with_scales_are_read_as_what_they_stand_for(load, plain, tmp
     assert all(map(torch.equal, found.parameters(), wanted.parameters()))
 
 
+ROWS = {"quant_method": "compressed-tensors", "format": "float-quantized"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+@pytest.mark.parametrize(
+    ("suffix", "by_rows", "how"),
+    [
+        ("scale_inv", False, {"quant_method": "fp8", "weight_block_size": None}),
+        ("scale", True, ROWS),
+        ("scale", False, ROWS),
+        ("scale", True, {"quant_method": "fbgemm_fp8"}),
+    ],
+)
+def test_eight_bits_with_scales_of_rows_or_matrices_are_read(
+    load, plain, tmp_path, dtype, suffix, by_rows, how
+):
+    """Against a multiplication number by number, by the arithmetic of compressed-tensors."""
+    torch.manual_seed(0)
+    coded, meant = dict(plain), dict(plain)
+    for name in [name for name in plain if "_proj" in name]:
+        codes = (torch.randn(plain[name].shape) * 30).to(dtype)
+        scales = torch.rand(len(codes) if by_rows else 1, 1) * 0.001
+        coded |= {name: codes, f"{name}_{suffix}": scales if by_rows else scales[0, 0]}
+        coded[name.replace("weight", "input_scale")] = torch.ones(1)
+        meant[name] = torch.stack(
+            [
+                row.float() * one
+                for row, one in zip(codes, scales.expand(len(codes), 1), strict=True)
+            ]
+        )
+    found = load(write(tmp_path / "coded", coded, quantization_config=how))
+    wanted = load(write(tmp_path / "meant", meant))
+    assert all(map(torch.equal, found.parameters(), wanted.parameters()))
+
+
 @pytest.mark.parametrize("scales", [{}, {"layers.0.mlp.up_proj": torch.ones(3, 3)}])
 def test_eight_bits_without_their_scales_are_refused(build, plain, scales, tmp_path):
     coded, _ = in_eight_bits(plain)
@@ -508,7 +543,8 @@ def test_eight_bits_without_their_scales_are_refused(build, plain, scales, tmp_p
 @pytest.mark.parametrize(
     "how",
     [
-        {"quant_method": "fp8"},
+        {"quant_method": "compressed-tensors", "format": "pack-quantized"},
+        {"quant_method": "awq", "bits": 4},
         {"quant_method": "fp8", "weight_block_size": [64, 128]},
         {"quant_method": "mxfp4", "weight_block_size": [16, 16]},
         {"quant_method": "gptq"},

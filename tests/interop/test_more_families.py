@@ -23,7 +23,10 @@ _WRITTEN_AS = {  # of which transformers has a class of another name, or fidgpt 
 
 
 # One of each kind of table; the rest are trained and write text in `make test-long`.
-_TRAINED = ("vaultgemma", "exaone_moe", "glm4_moe_lite", "minimax_m2", "qwen2_moe", "bloom")
+_TRAINED = (
+    *("vaultgemma", "exaone_moe", "glm4_moe_lite", "minimax_m2", "qwen2_moe", "bloom"),
+    *("qwen3_next", "lfm2", "granitemoehybrid", "kimi_linear", "minimax"),
+)
 
 
 @pytest.fixture(scope="module", params=MORE_RECIPES)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fidgpt import forking
 from fidgpt.sweep import Job, LocalRunner, Point, jobs_of
 from fidgpt.sweep.points import Cost
 from fidgpt.train.trackers.trackers import read_rows, reproducible
@@ -104,4 +105,5 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toys:
     for name in ("command", "start_command", "resume_command"):
         monkeypatch.setattr(Job, name, property(made.command))
     monkeypatch.setattr(LocalRunner, "pause", 0.02)
+    monkeypatch.setattr(forking, "is_safe", lambda: False)
     return made

@@ -17,6 +17,7 @@ from optuna.distributions import IntDistribution as Whole
 from optuna.trial import TrialState
 from rich.console import Console
 
+from fidgpt import forking
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, LocalRunner, read_results
 from fidgpt.sweep.search import (
@@ -74,6 +75,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> Toys:
     made = Toys()
     monkeypatch.setattr(Job, "command", property(made.command))
     monkeypatch.setattr(LocalRunner, "pause", 0.01)
+    monkeypatch.setattr(forking, "is_safe", lambda: False)
     return made
 
 

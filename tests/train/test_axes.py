@@ -12,7 +12,7 @@ from toy_axis import UnitsMesh, UnitsParallel
 from fidgpt.parallel import Mesh, MeshParallel
 from fidgpt.parallel.experts import EXPERT
 from fidgpt.parallel.pipeline import PIPELINE
-from fidgpt.parallel.places import is_first_of, place_on
+from fidgpt.parallel.places import index_on, is_first_of
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_one_process_counts_each_shard_of_a_weight(divided: str, num_shards: int
     ]
     assert len(firsts) == num_shards
     for axis in [axis for axis in mesh.axes() if axis.name == divided]:
-        assert {place_on(mesh.grid(axis), [axis], rank) for rank in firsts} == {*range(num_shards)}
+        assert {index_on(mesh.grid(axis), [axis], rank) for rank in firsts} == {*range(num_shards)}
     sharded = [
         rank for rank in range(mesh.size) if is_first_of(mesh, frozenset({divided}), True, rank)
     ]

@@ -130,8 +130,8 @@ def test_numbers_of_any_kind_are_read_in_one_copy() -> None:
 
 
 def test_one_process_keeps_its_own_numbers() -> None:
-    fused, tally = DataParallel().fuse(), torch.tensor([3, 4])
-    total, all_of = fused.sum(tally), fused.each(7)
+    fused, tally = DataParallel().new_all_reduce(), torch.tensor([3, 4])
+    total, all_of = fused.sum(tally), fused.gather(7)
     fused.start()
     assert isinstance(total.value, Tensor) and total.value is not None
     assert total.value.tolist() == [3, 4] and total.value.dtype == torch.int64

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from fidgpt import configs, data, fiddlers, parallel
+from fidgpt import configs, data, fiddlers, graph, parallel
 from fidgpt.model import AttentionContext, LanguageModel, materialize, one_document
 from fidgpt.model.generation import generate, score
 from fidgpt.runs.building import build_trainer
@@ -187,6 +187,19 @@ def test_samples_hold_their_prompts_and_their_seeds_decide():
     assert first == again
     assert first[0] != first[1]
     assert first != list(drawn.write(model, data.ByteTokenizer(), context=9, seed=1))
+
+
+@pytest.mark.slow
+def test_samples_of_own_text_begin_with_what_is_held_out_of_it(cfg, train, tmp_path):
+    text = "".join(f"Chapter {n}: the sea was calm and {n} gulls rested.\n" for n in range(3000))
+    (tmp_path / "sea.txt").write_text(text)
+    fiddlers.use_text(cfg, str(tmp_path / "sea.txt"))
+    fiddlers.use_samples(cfg, every=8)
+    written = [row["samples"][0] for row in train(cfg, "sea") if "samples" in row]
+    held_out = graph.build(graph.bind(cfg)).evaluators["validation"].data
+    held_out.prepare(show_progress=False)
+    begin = bytes(held_out.batch(0).tokens[0, :16].tolist()).decode()
+    assert begin in text and written[0].startswith(begin)
 
 
 class Returns(Validation):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fidgpt.data import Batch
-from fidgpt.train.micro_batches import micro_batches
+from fidgpt.train.micro_batches import split_batch
 
 SCRIPT = Path(__file__).parent.parent / "gpu_cases.py"
 
@@ -54,6 +54,6 @@ def test_a_batch_is_copied_to_a_gpu_while_that_computes(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Tensor, "to", to)
     batch = Batch(torch.zeros(4, 5, dtype=torch.int64))
-    parts = micro_batches(batch, size=2, device=torch.device("cuda"))
+    parts = split_batch(batch, size=2, device=torch.device("cuda"))
     assert [len(part.batch.tokens) for part in parts] == [2, 2]
     assert copies == ["pinned", ("cuda", True)]

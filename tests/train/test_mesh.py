@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,27 @@ import torch
 from forked import Python
 from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
+from torch.distributed import get_process_group_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, data, fiddlers, graph, model, tags, train
 from fidgpt.graph import ConfigError
-from fidgpt.parallel import Mesh, MeshParallel, ParallelError, TensorParallel, chunks, entries
+from fidgpt.model.init import with_init
+from fidgpt.parallel import (
+    Axis,
+    Mesh,
+    MeshParallel,
+    ParallelError,
+    TensorParallel,
+    axis_size,
+    chunks,
+    entries,
+)
 from fidgpt.parallel.entries import can_defer_weight_grad, gather_input
+from fidgpt.parallel.places import places_on
 from fidgpt.parallel.tensor import rank_local_rng
 from fidgpt.processes import Processes
+from fidgpt.processes.ranks import fake_processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.estimates.facts import summary_of
@@ -146,6 +161,48 @@ def test_a_mesh_of_one_process_computes_as_without_a_mesh(cfg: fdl.Config) -> No
 def test_an_axis_without_a_part_is_refused() -> None:
     with pytest.raises(ValueError, match="mesh.tensor=2 needs a part .* tensor is None"):
         MeshParallel(Mesh(tensor=2))
+
+
+def test_a_part_of_an_axis_that_the_mesh_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"others=\['tenzor'\] are no axes .* context, tensor"):
+        MeshParallel(Mesh(), others={"tenzor": TensorParallel()})
+
+
+class Scaled(model.SwiGLU):
+    """An MLP with a number of its own."""
+
+    def __init__(self, *, hidden_dim: int, ffn_dim: int | None = None) -> None:
+        super().__init__(hidden_dim=hidden_dim, ffn_dim=ffn_dim)
+        self.scale = with_init(nn.Parameter(torch.empty(())), model.Constant(1.0))
+
+
+@pytest.mark.parametrize("size", [2, -1])
+def test_a_number_cannot_be_sharded(cfg: fdl.Config, size: int) -> None:
+    cfg.batch_size = 4
+    graph.swap_all(cfg.model, model.SwiGLU, by=Scaled)
+    build_trainer(cfg)
+    fiddlers.use_mesh(cfg, shard=size)
+    with pytest.raises(ConfigError, match=r"blocks\.0\.mlp\.scale.* give it the shape .1."):
+        build_trainer(cfg)
+
+
+ROWS = Axis(name="rows", splits_rows=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsMesh(Mesh):
+    """A mesh with an axis whose processes hold copies and read different rows."""
+
+    rows: int = axis_size(ROWS)
+
+
+def test_a_part_along_an_axis_of_copies_has_its_processes() -> None:
+    mesh, talks = RowsMesh(replicate=2, rows=3), frozenset({"rows"})
+    with fake_processes(6, rank=4):
+        here = places_on(mesh, parts=talks, device_type="cpu", timeout=timedelta(seconds=60))
+        rows, replicas = here.axes["rows"], here.axes["replicate"]
+        assert (rows.size, rows.rank, replicas.size) == (3, 1, 1)
+        assert rows.group is not None and get_process_group_ranks(rows.group) == [3, 4, 5]
 
 
 class Own(nn.Module):

@@ -11,7 +11,7 @@ import mesh_bugs
 import pytest
 import torch
 from forked import Python
-from mesh_bugs import BUGS, GOOD, name_of
+from mesh_bugs import BUGS, GOOD, STEPS, name_of
 
 from fidgpt import configs, fiddlers, graph
 from fidgpt.parallel import Mesh
@@ -41,6 +41,14 @@ def test_good_meshes_pass(compared: dict[str, Comparison], case: str) -> None:
     assert compared[case].first is None
     assert len(compared[case].differences) > 20
     assert 0 < max(one.error for one in compared[case].differences) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("mesh_check")
+@pytest.mark.parametrize("name", STEPS)
+def test_pairs_and_teachers_pass(compared: dict[str, Comparison], name: str) -> None:
+    assert not compared[name].bad
+    assert len(compared[name].differences) > 10
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fidgpt import configs, data, fiddlers, model, train
 from fidgpt.parallel import Mesh
-from fidgpt.parallel.places import alone_on
+from fidgpt.parallel.places import single_process_places
 from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.testing import check_component
@@ -122,7 +122,7 @@ def test_a_parameter_without_a_gradient_is_named(capfd: Any) -> None:
     check(with_mixer(custom.Unused), trainable=lambda name, parameter: "spare" not in name)
     assert capfd.readouterr().err == ""
     trainer = build_trainer(with_mixer(custom.Unused))
-    trainer.parallel.places = replace(alone_on(Mesh()), world=Processes(2))
+    trainer.parallel.places = replace(single_process_places(Mesh()), world=Processes(2))
     with pytest.raises(train.ComponentError, match="DistributedDataParallel needs a gradient"):
         preflight.check_components(trainer)
 
@@ -341,7 +341,7 @@ def test_a_wrong_stream_is_named(kind: Any, message: str) -> None:
 
 def test_rows_are_those_of_the_process() -> None:
     trainer = with_stream(AllRows())
-    trainer.parallel.places = alone_on(Mesh(replicate=2))
+    trainer.parallel.places = single_process_places(Mesh(replicate=2))
     with pytest.raises(train.ComponentError, match=r"needs .*\[2, 33\]: batch_size=4 over 2 proc"):
         preflight.check_stream(trainer)
     trainer.stream = SameRows()

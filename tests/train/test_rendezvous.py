@@ -24,7 +24,7 @@ from fidgpt.processes.rendezvous import (
     introduce,
     list_ranks,
 )
-from fidgpt.processes.reporting import Report
+from fidgpt.processes.reporting import ErrorPrinter
 from fidgpt.runs.building import build_trainer
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
@@ -204,7 +204,9 @@ def test_each_machine_reports_once_that_process_0_is_gone_with_the_store() -> No
 
 
 def test_an_error_is_printed_once_or_by_another_process() -> None:
-    first, second, third = (Report("start", host="node-a", seconds=s) for s in (9.0, 60.0, 0.2))
+    first, second, third = (
+        ErrorPrinter("start", host="node-a", seconds=s) for s in (9.0, 60.0, 0.2)
+    )
     assert [one.claim() for one in (first, second, third)] == [True, False, False]
     shown: list[int] = []
     third.print(lambda: shown.append(3))  # which has waited for the first one

@@ -85,10 +85,10 @@ def test_a_part_has_a_norm_of_its_own_and_no_gradients_have_none() -> None:
     norms = GradientNorms(own)
     first, _, third, _ = own
     assert first.grad is not None and third.grad is not None
-    assert norms.over([first]).item() == pytest.approx(first.grad.norm().item(), rel=1e-6)
-    both = norms.over([first, third]).item()
+    assert norms.norm_of([first]).item() == pytest.approx(first.grad.norm().item(), rel=1e-6)
+    both = norms.norm_of([first, third]).item()
     assert both == pytest.approx(math.hypot(first.grad.norm(), third.grad.norm()), rel=1e-6)
-    assert norms.over([own[1]]).item() == 0
+    assert norms.norm_of([own[1]]).item() == 0
     assert GradientNorms([own[1]]).total.item() == 0
     assert norms_of([]).numel() == 0
 
@@ -526,7 +526,7 @@ def test_tallies_add_up_though_a_cuda_graph_writes_them_to_one_place():
             report_metric("seen", torch.ones(()))
         step.add(reports, None)
     alone = parallel.DataParallel()
-    fused = alone.fuse()
+    fused = alone.new_all_reduce()
     step.join(fused, alone)
     fused.start()
     (settled,) = step.settle()["count/layers"]

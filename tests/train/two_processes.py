@@ -145,7 +145,7 @@ def _measured(mesh: DeviceMesh | None) -> dict[str, Any]:
     average.update(net, step=0)
     average.exchange(net)
     held = whole_weights(net)
-    one = found.over([net.get_parameter("matrix")])
+    one = found.norm_of([net.get_parameter("matrix")])
     gradient = net.get_parameter("other").grad
     assert gradient is not None
     gradient.fill_(torch.nan)

@@ -17,6 +17,7 @@ from typing import Any
 from absl import app, flags
 
 from fidgpt import __version__
+from fidgpt.cli import colors
 
 MISTAKE = 2  # exit status for what the user can mend
 INTERRUPTED = 130  # as in a shell
@@ -62,7 +63,10 @@ def run(main: Main, *, takes_directives: bool = False) -> None:
     atexit.register(gc.freeze)  # or Python collects garbage in all of torch before it ends
     if isinstance(sys.stdout, io.TextIOWrapper):  # no text of a config shall stop a print
         sys.stdout.reconfigure(errors="backslashreplace")
-    sys.stdout, sys.stderr = SafeStream(sys.stdout), SafeStream(sys.stderr, may_fail=True)
+    sys.stdout, sys.stderr = (
+        SafeStream(sys.stdout),
+        SafeStream(sys.stderr, may_fail=True, styles=colors.MESSAGES),
+    )
     parse = partial(parse_flags, takes_directives=takes_directives)
     app.run(lambda arguments: sys.exit(call(main, arguments[1:])), flags_parser=parse)
 
@@ -73,16 +77,23 @@ class SafeStream:
     Args:
       stream: where to write.
       may_fail: drop what cannot be written, as on a full disk: warnings shall stop no run.
+      styles: of parts of messages, where the stream shows colors.
     """
 
-    def __init__(self, stream: Any, *, may_fail: bool = False) -> None:
+    def __init__(
+        self, stream: Any, *, may_fail: bool = False, styles: Sequence[tuple[str, str]] = ()
+    ) -> None:
         self._stream = stream
+        self._styles = styles if colors.has_color(stream) else ()
         self._failing = (OSError,) if may_fail else ()
 
     def write(self, text: str) -> int:
         """Write a text; return its length."""
         secrets = sys.modules.get("fidgpt.graph.secrets")
-        self.write_unredacted(secrets.redacted(text) if secrets else text)
+        shown = secrets.redacted(text) if secrets else text
+        if self._styles and text.strip() and "\x1b" not in text:
+            shown = colors.colored(shown, self._styles)
+        self.write_unredacted(shown)
         return len(text)
 
     def write_unredacted(self, text: str) -> None:
@@ -104,8 +115,15 @@ class SafeStream:
         return getattr(self._stream, name)
 
 
-def print_graph(text: str) -> None:
-    """Print a text that is made of a graph alone, of which no letter may change."""
+def print_graph(text: str, *, is_read: bool = False) -> None:
+    """Print a text that is made of a graph alone, of which no letter may change.
+
+    Args:
+      text: what to print.
+      is_read: whether a person reads it, for whom a terminal colors it.
+    """
+    if is_read and colors.has_color(sys.stdout):
+        text = colors.colored(text, colors.GRAPHS)
     getattr(sys.stdout, "write_unredacted", sys.stdout.write)(text)
 
 

@@ -64,4 +64,4 @@ def _lines(trainer: Trainer, rows: Batch) -> Iterator[Text]:
 
 
 def _shown(token: int, tokenizer: Tokenizer, names: dict[int, str]) -> str:
-    return names.get(token) or repr(tokenizer.decode([token]))[1:-1]
+    return names.get(token) or repr(tokenizer.token_values()[token].decode(errors="replace"))[1:-1]

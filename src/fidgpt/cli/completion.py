@@ -21,7 +21,7 @@ from fidgpt.compose.index import Index, index_for
 
 Words = dict[str, str]  # what may follow, with what is shown beside it
 
-COMMANDS = ("train", "sweep", "sample", "evaluate", "export")
+COMMANDS = ("train", "sweep", "sample", "chat", "evaluate", "export")
 _PROGRAM = re.compile(rf"(?:.*/)?fidgpt[-. ](?:cli\.)?({'|'.join(COMMANDS)})")
 _UNFINISHED = tuple("=:./[")  # how words end that are typed on
 _STEP = re.compile(r"[=.\[]")

@@ -15,6 +15,7 @@ from fidgpt.cli.trained import load_trained, one_directory, writing
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
+    from fidgpt.parallel import DataParallel
     from fidgpt.train import Trainer
 
 FLAGS = flags.FLAGS
@@ -25,9 +26,11 @@ flags.DEFINE_multi_string(
 flags.DEFINE_string("text_field", "text", "Field of the text in JSON lines and tables.")
 flags.DEFINE_integer("seq_len", None, "Sequence length for --text; by default as trained.", 1)
 flags.DEFINE_multi_string(
-    "tasks", [], "Comma-separated tasks, groups or tags of the harness. Repeatable."
+    "tasks", [], "Comma-separated: core, gsm8k, ..., or tasks of the harness. Repeatable."
 )
-flags.DEFINE_string("include_path", None, "A folder with your own task files.")
+flags.DEFINE_string("data", None, "A folder or zip file with rows of core, gsm8k, ...")
+flags.DEFINE_boolean("run_programs", False, "Let humaneval run programs that the model writes.")
+flags.DEFINE_string("include_path", None, "A folder with your own task files of the harness.")
 flags.DEFINE_integer("limit", None, "Maximum number of documents per task.", lower_bound=1)
 flags.DEFINE_integer(
     "num_fewshot", None, "Few-shot examples per question; defaults to each task's own.", 0
@@ -38,7 +41,7 @@ flags.DEFINE_string("out", None, "Write the results to this file, as JSON.")
 
 _BELONGS_TO = {
     ("text",): ("text_field", "seq_len"),
-    ("tasks",): ("include_path", "limit", "num_fewshot", "task_seed"),
+    ("tasks",): ("data", "run_programs", "include_path", "limit", "num_fewshot", "task_seed"),
     ("text", "tasks"): ("batch_size",),
 }
 
@@ -62,6 +65,7 @@ def main(arguments: list[str]) -> None:
     """
     # Late: --help loads no torch.
     from fidgpt.graph import ConfigError
+    from fidgpt.parallel import DataParallel
     from fidgpt.train.device import within_memory
 
     path = one_directory(arguments, "evaluate")
@@ -76,13 +80,16 @@ def main(arguments: list[str]) -> None:
     remedy = "Use a smaller --batch_size."
     if not (FLAGS.text or tasks):
         remedy = "The batch size is that of its run: use --text=FILE with a smaller one."
-    with within_memory(remedy=remedy):
+    # Each of several processes has the whole model, and rows and questions of its own.
+    with within_memory(remedy=remedy), DataParallel() as parallel:
         trainer, tokenizer = load_trained(path)
         results: Results = {}
         if FLAGS.text or not tasks:
-            results |= _measured(path, trainer)
+            results |= _measured(path, trainer, parallel)
         if tasks:
-            results |= _solved(path, trainer, tokenizer, tasks)
+            results |= _solved(path, trainer, tokenizer, tasks, parallel)
+        if not parallel.is_main:
+            return
     print("\n".join(_table(results)))
     if output:
         from fidgpt.files import write_whole
@@ -91,7 +98,7 @@ def main(arguments: list[str]) -> None:
             write_whole(output, json.dumps(results, indent=2) + "\n")
 
 
-def _measured(path: Path, trainer: "Trainer") -> Results:
+def _measured(path: Path, trainer: "Trainer", parallel: "DataParallel") -> Results:
     """Return the metrics of each --text, or else of the run's evaluators, in its number format."""
     from fidgpt import data, graph, train
     from fidgpt.train.evaluation import Validation
@@ -116,18 +123,23 @@ def _measured(path: Path, trainer: "Trainer") -> Results:
     model = trainer.precision.replica(trainer.model)
     try:
         return {
-            name: evaluator(model, trainer.loss, trainer.parallel)
-            for name, evaluator in evaluators.items()
+            name: evaluator(model, trainer.loss, parallel) for name, evaluator in evaluators.items()
         }
     except ValueError as error:
         raise train.RunError(f"{path} cannot be measured: {error}") from error
 
 
-def _solved(path: Path, trainer: "Trainer", tokenizer: "Tokenizer", names: list[str]) -> Results:
-    """Return the metrics of tasks of lm-evaluation-harness."""
+def _solved(
+    path: Path,
+    trainer: "Trainer",
+    tokenizer: "Tokenizer",
+    names: list[str],
+    parallel: "DataParallel",
+) -> Results:
+    """Return the metrics of tasks."""
     from fidgpt.model.generation import prepare_to_write
     from fidgpt.train import RunError
-    from fidgpt.train.harness import Tasks, harness_model
+    from fidgpt.train.harness import Tasks, answers_to
 
     prepare_to_write(trainer.model)
     tasks = Tasks(
@@ -135,13 +147,17 @@ def _solved(path: Path, trainer: "Trainer", tokenizer: "Tokenizer", names: list[
         include_path=FLAGS.include_path,
         num_fewshot=FLAGS.num_fewshot,
         limit=FLAGS.limit,
+        data=FLAGS.data,
+        runs_programs=FLAGS.run_programs,
     )
-    answers = harness_model(
+    answers = answers_to(
+        names,
         trainer.model,
         tokenizer=tokenizer,
         context=trainer.seq_len,
         batch_size=FLAGS.batch_size,
         seed=FLAGS.task_seed,
+        parallel=parallel,
     )
     try:
         return tasks.run(answers, bootstrap_iters=1000)

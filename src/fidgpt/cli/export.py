@@ -1,6 +1,10 @@
-"""The command `python -m fidgpt.export RUN DIRECTORY`: a run's model for transformers."""
+"""The command `python -m fidgpt.export RUN DIRECTORY`: a run's model for transformers.
+
+`python -m fidgpt.export RUN MODEL.gguf` writes one file, for llama.cpp.
+"""
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -15,6 +19,11 @@ flags.DEFINE_string(
     None,
     "Family of the model in transformers, such as phi3, where several compute the same.",
 )
+flags.DEFINE_enum(
+    "gguf_type", None, ["f32", "f16", "bf16", "q8_0"], "Number format of a GGUF file's matrices."
+)
+flags.DEFINE_string("push", None, "Upload the directory to this repository of the hub: OWNER/NAME.")
+flags.DEFINE_boolean("public", False, "Create the repository of --push as a public one.")
 
 
 def run() -> None:
@@ -34,22 +43,64 @@ def main(arguments: list[str]) -> None:
     from safetensors import SafetensorError
 
     from fidgpt.graph import ConfigError
-    from fidgpt.interop import save_hf
+    from fidgpt.interop import save_gguf, save_hf
+    from fidgpt.interop.hugging_face.files import is_hub_directory
 
     if len(arguments) != 2:
-        raise ConfigError("name a run and a directory: python -m fidgpt.export runs/NAME DIRECTORY")
-    path, directory = map(Path, arguments)
+        raise ConfigError(
+            "name a run and a directory, or a GGUF file: fidgpt.export runs/NAME DIRECTORY"
+        )
+    path, target = map(Path, arguments)
+    is_gguf = target.suffix == ".gguf"
+    unused = [name for name in ("push", "shard_gb") if is_gguf and FLAGS[name].present]
+    unused += ["gguf_type"] * (not is_gguf and FLAGS["gguf_type"].present)
+    unused += ["public"] * (not FLAGS.push and FLAGS.public)
+    if unused:
+        raise ConfigError(f"--{unused[0]} has no effect with {target}: remove it.")
     trainer, tokenizer = load_trained(path)
-    with writing(directory):
+    origin = getattr(trainer.weights, "keywords", {}).get("directory")
+    if is_hub_directory(path):  # whose weights have lost nothing
+        origin = path
+        for parameter in trainer.model.parameters():
+            parameter.data = parameter.data.to(trainer.precision.dtype)
+    shared: Any = {
+        "seq_len": trainer.seq_len,
+        "tokenizer": tokenizer,
+        "model_type": FLAGS.model_type,
+    }
+    with writing(target):
+        if is_gguf:
+            architecture = save_gguf(trainer.model, target, dtype=FLAGS.gguf_type, **shared)
+            print(f"{target} holds a {architecture} of llama.cpp.")
+            return
+        source = origin if origin and is_hub_directory(Path(origin)) else None
+        size = int(FLAGS.shard_gb * 1e9)
         try:
             architecture = save_hf(
-                trainer.model,
-                directory,
-                seq_len=trainer.seq_len,
-                tokenizer=tokenizer,
-                max_shard_size=int(FLAGS.shard_gb * 1e9),
-                model_type=FLAGS.model_type,
+                trainer.model, target, max_shard_size=size, source=source, **shared
             )
         except SafetensorError as error:
             raise OSError(str(error)) from error
-    print(f"{directory} holds a {architecture} of transformers.")
+    print(f"{target} holds a {architecture} of transformers.")
+    if FLAGS.push:
+        print(_push(target, FLAGS.push))
+
+
+def _push(directory: Path, name: str) -> str:
+    """Upload a directory to a repository of the hub, and return its address.
+
+    Raises:
+      DataError: huggingface_hub is not installed.
+      RunError: the hub refuses it.
+    """
+    from fidgpt.data.errors import import_extra
+    from fidgpt.train import RunError
+
+    hub = import_extra("huggingface_hub", extra="hub", purpose="--push")
+    try:
+        address = hub.create_repo(name, private=not FLAGS.public, exist_ok=True)
+        hub.upload_folder(repo_id=name, folder_path=directory)
+    except Exception as error:  # no login, no network, or a name that is none
+        reason = " ".join(str(error).split())
+        raise RunError(f"--push={name}: {directory} was not uploaded: {reason}") from error
+    return str(address)

@@ -49,15 +49,21 @@ flags.DEFINE_flag(
         alone="text",
         choices=[
             *("text", "flat", "yaml", "json", "python", "html", "svg"),
-            *("base", "defaults", "summary", "schedule", "speed", "batch", "schema"),
+            *("base", "defaults", "summary", "plan", "plan-html", "schedule", "speed"),
+            *("batch", "schema"),
         ],
         help="Print what would run without training: as text, as lines `path = value`, as yaml, "
         "json, python code, a page for a browser or a drawing, only what differs from its base or "
-        "from the defaults, what it costs, its learning rate schedule, how fast this machine is in "
+        "from the defaults, what it costs, its memory and speed on a mesh or all of them as "
+        "text or page, its learning rate schedule, how fast this machine is in "
         "each number format, the first rows of its first batch, or the JSON schema of its "
         "overrides for an editor.",
     )
 )
+flags.DEFINE_string(
+    "hardware", None, "The machine that --print, prices and fiddler:for_hardware see: h100x8."
+)
+flags.DEFINE_float("price", None, "Of a device for an hour, for plans.", lower_bound=0.0)
 define_path("run_dir", "Directory of the new run, runs/NAME-TIME by default; or of a whole sweep.")
 flags.DEFINE_flag(
     OptionalText(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from absl import flags
 
+from fidgpt.cli.colors import print_table
 from fidgpt.compose.directives import DIRECTIVES, SIGNED, is_base
 from fidgpt.compose.index import Index, base_of, index_for
 
@@ -41,9 +42,13 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
         raise _error(f"{base} has nothing at {path!r}.", path, known)
     for name in ("config", "fiddler"):
         if kind in ("all", f"{name}s"):
-            entries = index[f"{name}s"].items()
-            rows = [[f"{name}:{key}{one['arguments']}", one["doc"]] for key, one in entries]
-            print_table(f"{name.capitalize()}s", rows)
+            tables: dict[str, list[list[str]]] = {}
+            for key, one in index[f"{name}s"].items():
+                row = [f"{name}:{key}{one['arguments']}", one["doc"]]
+                group = f": {one['group'].rstrip('.')}" if name == "fiddler" else ""
+                tables.setdefault(f"{name.capitalize()}s{group}", []).append(row)
+            for title, rows in sorted(tables.items()):
+                print_table(title, rows)
     if kind in ("all", "tags"):
         rows = [_tag_row(tag, entry["doc"], index) for tag, entry in index["tags"].items()]
         print_table(f"Tags, as {base} sets them", rows)
@@ -110,7 +115,10 @@ def print_parameters(directives: Sequence[str], index: Index) -> None:
             while holder and (holder == one["path"] or holder not in nodes):
                 holder = holder[: max(holder.rfind("."), holder.rfind("["), 0)]
             groups.setdefault(holder, []).append(one)
-    print(f"{index['doc']}\n" if index["doc"] else "")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    for line in index["doc"].splitlines():
+        print(textwrap.fill(line, width, break_on_hyphens=False))
+    print()
     base = base_of(directives)
     print(f"Parameters of {_made_by(directives)}, for --config=set:PATH=VALUE:\n")
     for holder, held in groups.items():
@@ -120,19 +128,6 @@ def print_parameters(directives: Sequence[str], index: Index) -> None:
         ]
         print_table(f"{holder} ({nodes[holder]})" if holder else base, rows)
     print("  --list=knobs shows components and inherited values, too; --list=tags shared values.")
-
-
-def print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
-    """Print a table under its title, wrapped on a terminal; empty columns are left out."""
-    columns = [column for column in zip(*rows, strict=True) if any(column)]
-    widths = [max(map(len, column)) for column in columns]
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    indent = " " * min(sum(widths[:-1]) + 2 * len(widths), width // 2)
-    print(title)
-    for row in zip(*columns, strict=True):
-        line = "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
-        print(textwrap.fill(line, width, subsequent_indent=indent, break_on_hyphens=False))
-    print()
 
 
 def _tag_row(tag: str, doc: str, index: Index) -> list[str]:

@@ -48,6 +48,7 @@ def main(arguments: list[str]) -> None:
         importance_table,
         leader_tables,
         repeat_command,
+        scores_table,
     )
     from fidgpt.sweep.results import log_width, table
     from fidgpt.train import RunError
@@ -64,6 +65,8 @@ def main(arguments: list[str]) -> None:
         print(f"Repeat the two best with other seeds:\n  {repeat}\n")
     console = Console(highlight=False, width=None if sys.stdout.isatty() else log_width())
     tables = [*leader_tables(report).values()]
+    if (scores := scores_table(report)) is not None:
+        tables.append(scores)
     if report.effects:
         tables.append(effects_table(report))
     if len(report.columns) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.trained import load_trained, one_directory
+from fidgpt.cli.trained import generation_ends, load_trained, one_directory, to_write
 
 FLAGS = flags.FLAGS
 
@@ -66,14 +66,14 @@ def main(arguments: list[str]) -> None:
         trainer, tokenizer = load_trained(path)
         model, context = trainer.model, trainer.seq_len
         if not FLAGS.score:  # scores are what one compares
-            model = _to_write(trainer)
+            model = to_write(trainer, float32=FLAGS.float32)
         prepare_to_write(model)
         draft = _draft(path, tokenizer) if FLAGS.draft else None
         try:
             if FLAGS.score:
                 pieces = (_scored(model, tokenizer, text, context) for text in FLAGS.score)
             else:
-                pieces = _written(model, tokenizer, context, draft)
+                pieces = _written(model, tokenizer, context, draft, generation_ends(path))
             for piece in pieces:
                 print(piece, end="", flush=True)
         except ValueError as error:
@@ -84,18 +84,6 @@ def main(arguments: list[str]) -> None:
             f"accepted ({draft.num_accepted / draft.num_proposed:.0%}).",
             file=sys.stderr,
         )
-
-
-def _to_write(trainer: Any) -> Any:
-    """Return a trainer's model in the number format in which it generates."""
-    from fidgpt import train
-
-    precision = trainer.precision
-    if FLAGS.float32:
-        return trainer.model
-    # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
-    is_narrow = precision.dtype.itemsize < 4
-    return (train.native_precision() if is_narrow else precision).replica(trainer.model)
 
 
 def _draft(path: Any, tokenizer: Any) -> Any:
@@ -113,7 +101,7 @@ def _draft(path: Any, tokenizer: Any) -> Any:
             f"--draft={FLAGS.draft} has another tokenizer, {_named(other)}, than {path}, "
             f"{_named(tokenizer)}: name a model that was trained with the same one."
         )
-    model = _to_write(trainer)
+    model = to_write(trainer, float32=FLAGS.float32)
     prepare_to_write(model)
     return Draft(model, context=trainer.seq_len, num_tokens=FLAGS.draft_tokens)
 
@@ -122,7 +110,7 @@ def _named(tokenizer: Any) -> str:
     return f"a {type(tokenizer).__name__} of {tokenizer.vocab_size:,} tokens"
 
 
-def _written(model: Any, tokenizer: Any, context: int, draft: Any) -> Iterator[str]:
+def _written(model: Any, tokenizer: Any, context: int, draft: Any, ends: set[int]) -> Iterator[str]:
     """Yield the first text as it is written, then the others, which are written beside it."""
     from fidgpt import train
     from fidgpt.model.generation import Sampling
@@ -146,6 +134,7 @@ def _written(model: Any, tokenizer: Any, context: int, draft: Any) -> Iterator[s
         num_tokens=FLAGS.num_tokens,
         choose=choose,
         stop=FLAGS.stop,
+        ends=ends,
         draft=draft,
     ):
         yield piece
@@ -164,7 +153,8 @@ def _scored(model: Any, tokenizer: Any, text: str, context: int) -> str:
     scored = score(model, ids, context=context)
     num_bytes = len(text.encode())
     each = zip(scored.log_probabilities.tolist(), ids[1:], strict=True)
-    lines = [f"{nats:9.4f}  {tokenizer.decode([token])!r}\n" for nats, token in each]
+    values = tokenizer.token_values()
+    lines = [f"{nats:9.4f}  {values[token].decode(errors='replace')!r}\n" for nats, token in each]
     return "".join(lines) + (
         f"{len(ids) - 1} tokens, {num_bytes} bytes: perplexity {scored.perplexity:.4g}, "
         f"{scored.nats / (len(ids) - 1):.4f} nats per token, "

@@ -2,23 +2,30 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from fidgpt import graph
 from fidgpt.cli.app import print_graph
+from fidgpt.cli.colors import has_color
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.graph import ConfigError, ConfigErrors, outlines
+from fidgpt.compose.directives import split_directive
+from fidgpt.data import Conversations, Preferences
+from fidgpt.graph import ConfigError, ConfigErrors, find, outlines
 from fidgpt.graph.difference.comparison import since
+from fidgpt.graph.docs import description
 from fidgpt.graph.errors import raise_all
+from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.secrets import redacted
 from fidgpt.runs import tuning
 from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import device
 from fidgpt.train.estimates.facts import parameter_groups, summary_of
+
+_READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
 
 
 def is_asked() -> bool:
@@ -37,7 +44,7 @@ def show(composition: Composition) -> None:
         rejected = graph.rejections(composition.resolved, constraints=constraints)
     warn([f"this would not run: {message}" for message in attribution.grouped(rejected)])
     warn([*reported(composition).warnings, *without_effect(composition)])
-    print_graph("\n".join(_texts(composition)))
+    print_graph("\n".join(_texts(composition)), is_read=FLAGS.print in _READ)
 
 
 def naming_directives(composition: Composition) -> AbstractContextManager[None]:
@@ -50,10 +57,20 @@ def reported(composition: Composition) -> report.Report:
     return report.report(composition, verbose=FLAGS.verbose, allow_noop=FLAGS.allow_noop)
 
 
-def warn(lines: list[str]) -> None:
-    """Print warnings on standard error."""
-    for line in lines:
-        print(f"warning: {line}", file=sys.stderr)
+def is_main() -> bool:
+    """Return whether this is the main process of a run, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def echo(lines: Iterable[str]) -> None:
+    """Print lines on standard error; of the processes of a run, the main one does."""
+    for line in lines if is_main() else ():
+        print(line, file=sys.stderr)
+
+
+def warn(lines: Iterable[str]) -> None:
+    """Print warnings on standard error, as `echo` does."""
+    echo(f"warning: {line}" for line in lines)
 
 
 def _texts(composition: Composition) -> Iterator[str]:
@@ -89,7 +106,7 @@ def _whys(composition: Composition) -> list[str]:
 def _printed(composition: Composition, form: str) -> str:
     """Return a config in a form; what a form needs is imported only where it is asked for."""
     is_terminal = sys.stdout.isatty()
-    color = is_terminal and "NO_COLOR" not in os.environ
+    color = has_color(sys.stdout)
     match form:
         case "text":
             return graph.outline(composition.resolved, defaults=is_terminal, color=color)
@@ -144,6 +161,12 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
             groups=parameter_groups(trainer),
             num_steps=trainer.num_steps,
         )
+    if form in ("plan", "plan-html"):
+        from fidgpt.cli.plan import planned
+
+        return planned(composition, trainer, form=form, price=FLAGS.price, color=color)
+    if any(find(composition.resolved, kind) for kind in (Conversations, Preferences)):
+        trainer.stream.prepare()  # which prints the share of the tokens that count
     dtype, name = trainer.precision.dtype, os.environ.get(device.VARIABLE)
     try:
         machine = (
@@ -158,7 +181,9 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         parts = "replicas and shards on" if count < machine.world_size else "devices of"
         too_small = f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}"
         warn([f"this would not run: {too_small}: choose {count} or more."])
-    return summary_text(summary_of(trainer, machine), color=color)
+    kind, rest = split_directive(reproduction.base_of(composition))
+    function = composition.catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
+    return summary_text(summary_of(trainer, machine), recipe=description(function), color=color)
 
 
 def _difference(composition: Composition) -> str:

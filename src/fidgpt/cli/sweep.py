@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -84,6 +85,18 @@ flags.DEFINE_integer("jobs", 1, "Number of points to train in parallel.", lower_
 flags.DEFINE_integer(
     "retries", 0, "How often to retry a failed point from its newest checkpoint.", lower_bound=0
 )
+
+
+flags.DEFINE_bool(
+    "scaling", False, "Fit loss to size and tokens of the points, and draw it: a scaling law."
+)
+flags.DEFINE_string(
+    "budget",
+    None,
+    "Operations (1e20), hours on --hardware (500h) or money at --price ($2000): with --scaling, "
+    "what to train for it; else what the points may take together.",
+)
+flags.DEFINE_bool("drop", False, "Drop the points beyond --budget in place of refusing them.")
 
 
 def run() -> None:
@@ -216,15 +229,27 @@ def _sweep(console: "Console") -> int | None:
     from fidgpt.sweep.axes import MAKERS, Axis
     from fidgpt.sweep.objective import refuse_unreported
 
-    sweep = Sweep(*_items(MAKERS), **_settings())
+    if FLAGS.hardware:
+        os.environ["FIDGPT_MACHINE"] = FLAGS.hardware
+    sweep = Sweep(*_items(MAKERS), **_settings(), price=FLAGS.price)
     if not any(isinstance(item, Axis) for item in sweep.items):
         raise ConfigError("name an axis: --sweep=tag:LearningRate=1e-3,3e-3")
     runner = _runner()
+    from fidgpt.cli import scaling  # late: --help loads no torch
+
+    if FLAGS.budget and not FLAGS.scaling:
+        flops = scaling.budget(sweep)
+        for point in sweep.within(flops, drops=FLAGS.drop):
+            console.print(f"dropped, beyond the budget: {point.name}", soft_wrap=True)
     if FLAGS.print:
         _print(console, sweep)
         return None
+    if FLAGS.scaling:
+        scaling.refuse_before(sweep)
     results = sweep.run(runner=runner, console=console)
     _show(console, results, sweep.directory)
+    if FLAGS.scaling:
+        scaling.show(console, sweep, results)
     finished = [row["metrics"] for row in results if row["status"] == "finished"]
     if sweep.objective is not None and finished:
         refuse_unreported(sweep.objective, dict.fromkeys(key for row in finished for key in row))

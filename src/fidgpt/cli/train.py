@@ -17,9 +17,6 @@ define_path("resume", "Directory of a run to resume, or a copy of one to restore
 flags.DEFINE_bool(
     "auto_resume", False, "Resume the run in --run_dir if there is one, otherwise start it there."
 )
-flags.DEFINE_string(
-    "hardware", None, "Show what fiddler:for_hardware sets for this machine, such as h100x8."
-)
 flags.DEFINE_bool("verbose", False, "Show every value that a directive changed.")
 flags.DEFINE_bool("measure", False, "Measure again what this machine computes fastest with.")
 flags.DEFINE_bool("allow_noop", False, "Accept directives that change nothing.")

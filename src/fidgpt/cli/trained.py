@@ -4,17 +4,19 @@ import contextlib
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
 from fidgpt.cli.app import FLAGS
+from fidgpt.files import read_json
 
 if TYPE_CHECKING:
     from fidgpt.data import Tokenizer
     from fidgpt.model import LanguageModel
     from fidgpt.train import Trainer
 
+GENERATION = "generation_config.json"  # beside the weights of a model of the hub
 
 flags.DEFINE_integer("step", None, "Use this checkpoint rather than the newest.")
 flags.DEFINE_boolean("averaged", False, "Use the run's averaged weights, not its last weights.")
@@ -100,6 +102,29 @@ def load_trained(path: Path, *, has_flags: bool = True) -> "tuple[Trainer, Token
     restore(trainer.model, path)
     trainer.model.eval()
     return trainer, tokenizer
+
+
+def to_write(trainer: "Trainer", *, float32: bool = False) -> "LanguageModel":
+    """Return a trainer's model in the number format in which it generates.
+
+    Args:
+      trainer: with weights.
+      float32: whatever the run's precision.
+    """
+    from fidgpt.train import native_precision
+
+    if float32:
+        return trainer.model
+    # A token takes as long as reading all weights: of narrow ones, the machine's fastest.
+    is_narrow = trainer.precision.dtype.itemsize < 4
+    return (native_precision() if is_narrow else trainer.precision).replica(trainer.model)
+
+
+def generation_ends(path: Path) -> set[int]:
+    """Return the tokens that end a text by the generation_config.json of a model of the hub."""
+    given: Any = read_json(path / GENERATION).get("eos_token_id")
+    ends = given if isinstance(given, list) else [given]
+    return {end for end in ends if end is not None}
 
 
 def _restore(

@@ -2,14 +2,13 @@
 
 import os
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import fiddle as fdl
 
 from fidgpt.cli.flags import FLAGS
-from fidgpt.cli.show import naming_directives, reported, warn
+from fidgpt.cli.show import echo, is_main, naming_directives, reported, warn
 from fidgpt.compose import report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Composition
@@ -29,6 +28,7 @@ from fidgpt.train.estimates.facts import check_resumable, facts_of
 from fidgpt.train.estimates.tuning import Choice
 
 _MANY_TOKENS = 1 << 22  # at once
+_OF_A_MACHINE = ("summary", "plan", "plan-html")  # forms of --print
 
 
 def prepared() -> tuple[Catalogue, fdl.Config | None]:
@@ -56,11 +56,11 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
         trainer = build_trainer(composition.resolved, composition.catalogue)
         _require_consent(composition.resolved, is_loaded=old is not None)
     changes, warnings = reported(composition)
-    print(*changes, sep="\n", end="\n" if changes else "", file=sys.stderr)
+    echo(changes)
     warn([*warnings, *without_effect(composition), *_unreached_stop(composition.config)])
     may_tune = old is None and not FLAGS.dry_run and _may_fit(trainer)
     if may_tune and (choice := tuning.choose(composition, trainer, renew=FLAGS.measure)):
-        print(f"tuning: {choice.reason}", file=sys.stderr)
+        echo([f"tuning: {choice.reason}"])
         composition, trainer = _tuned(composition, trainer, choice)
     with naming_directives(composition):
         allowed, own = composition.catalogue.packages, allow_flags(FLAGS.allow)
@@ -91,7 +91,8 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
     from fidgpt.train.estimates.summary_text import facts_table
 
     facts = facts_of(trainer)
-    Console(highlight=False).print(facts_table(directory, facts, step=0))
+    if is_main():
+        Console(highlight=False).print(facts_table(directory, facts, step=0))
     if line := device.lack_of_memory(facts.memory.peak, facts.memory_there):
         warn([f"{line} {device.TRAIN_WITH_LESS}"])
     return None
@@ -170,15 +171,14 @@ def _require_consent(cfg: fdl.Config | Resolved, *, is_loaded: bool) -> None:
     words = [*FLAGS.config, FLAGS.resume or "", FLAGS.run_dir or ""]
     kinds = map(kind_of, FLAGS.config)
     is_loaded = is_loaded or any(one is not None and not one.portable for one in kinds)
-    for line in require_consent(cfg, words=words, is_loaded=is_loaded):
-        print(line, file=sys.stderr)
+    echo(require_consent(cfg, words=words, is_loaded=is_loaded))
 
 
 def _pretend_machine() -> None:
     """Let for_hardware see the machine of --hardware in place of the one at hand."""
     if FLAGS.hardware is None:
         return
-    if not any(map(is_by_machine, FLAGS.config)) and FLAGS.print != "summary":
+    if not any(map(is_by_machine, FLAGS.config)) and FLAGS.print not in _OF_A_MACHINE:
         raise ConfigError(
             f"--hardware={FLAGS.hardware} changes nothing, because no directive asks for the "
             "machine: add --config=fiddler:for_hardware."

@@ -15,6 +15,7 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -334,8 +335,9 @@ def require_none(name: str, returned: Any) -> None:
 def find_dotted(name: str, kind: str) -> Any:
     """Return what a module offers under a dotted name, such as `lab.ablations.narrow`.
 
-    A module offers what it lists in `__all__`, or else its own public definitions; never what it
-    has imported. Python's own modules offer nothing.
+    A module offers what it lists in `__all__`, or else its own public definitions, and a package
+    those of its modules that it imports; nothing else that it has imported. Python's own modules
+    offer nothing.
 
     Args:
       name: the dotted name.
@@ -376,13 +378,17 @@ def _as_config(decorated: Any) -> Callable[..., fdl.Config]:
 
 
 def offers(module: ModuleType) -> dict[str, Any]:
-    """Return what a module lists in `__all__`, or else its own public definitions."""
+    """Return what a module lists in `__all__`, or else its own public definitions.
+
+    Those of a package are also the ones that it imports from its modules.
+    """
     if hasattr(module, "__all__"):
         return {name: getattr(module, name) for name in module.__all__}
+    own = re.compile(rf"{re.escape(module.__name__)}({'[.].*' * hasattr(module, '__path__')})?")
     return {
         name: value
         for name, value in vars(module).items()
-        if name[0] != "_" and getattr(value, "__module__", None) == module.__name__
+        if name[0] != "_" and own.fullmatch(str(getattr(value, "__module__", None)))
     }
 
 

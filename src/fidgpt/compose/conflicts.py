@@ -101,6 +101,9 @@ def _is_relative(effect: Effect, path: str, undone: list[Edit]) -> bool:
     if effect.rerun is None:
         return effect.kind.is_relative(split_directive(effect.meant)[1])
 
+    # Blocks that a pattern got when it became longer stay: they say nothing about what they hold.
+    undone = [one for one in undone if one.before is not fdl.NO_VALUE or not one.path.endswith("]")]
+
     def take_back(root: Any) -> None:
         for edit in undone:
             value = edit.before if edit.before is fdl.NO_VALUE else clone(edit.before)

@@ -19,7 +19,7 @@ from fidgpt.compose.directives import split_directive
 from fidgpt.compose.index import INSTALLED, PACKAGE, Index, base_of, checksum
 from fidgpt.files import atomic_path
 from fidgpt.graph import Resolved, fiddle, hints, outlines, parts, title
-from fidgpt.graph.docs import doc_of, first_sentence
+from fidgpt.graph.docs import description, doc_of, first_sentence
 from fidgpt.graph.errors import is_user_error
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.fitting import builds, fitting
@@ -58,7 +58,7 @@ def build_index(directives: Sequence[str], allowed: Sequence[str] = ()) -> Index
             name: {"module": ".".join(one.__module__.split(".")[:2]), "doc": doc_of(one).summary}
             for name, one in components.items()
         },
-        "doc": doc_of(function).summary if function else "",
+        "doc": description(function),
         "parameters": list(parameters_of(root, tags)),
     }
 
@@ -140,7 +140,9 @@ def _call_entry(function: Callable[..., Any], skip: int = 0) -> Entry:
         if one.kind not in fiddle.VARIADIC
     ]
     text = f"({', '.join(arguments)})" if arguments else ""
-    return {"arguments": text, "doc": doc_of(function).summary}
+    module = sys.modules.get(function.__module__)
+    group = first_sentence((module and module.__doc__) or function.__module__)
+    return {"arguments": text, "doc": doc_of(function).summary, "group": group}
 
 
 def _roots(named: Sequence[Any], file: str) -> list[str]:

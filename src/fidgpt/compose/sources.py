@@ -100,7 +100,7 @@ def load_and_warn(text: str, *, source: str, allowed: tuple[str, ...] = ()) -> A
         places.setdefault(what or line, []).extend([path] if colon else [])
     for what, paths in places.items():
         where = f"{listed(paths, most=3)}: " if paths else ""
-        print(f"{source}: {where}{what}", file=sys.stderr)
+        _print_once(f"{source}: {where}{what}")
     return cfg
 
 
@@ -114,8 +114,14 @@ def with_history(cfg: fdl.Config, file: str) -> fdl.Config:
             restore_provenance(cfg, read_text(beside)[1], source=named)
         except ConfigError as error:
             reason = error.reason if isinstance(error, UnreadableFile) else error
-            print(f"{beside} is ignored: {reason}", file=sys.stderr)
+            _print_once(f"{beside} is ignored: {reason}")
     return cfg
+
+
+def _print_once(line: str) -> None:
+    """Print a line on standard error, on the main process of a run."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, file=sys.stderr)
 
 
 def _resumption(prefix: str) -> str:

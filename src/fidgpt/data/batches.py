@@ -115,5 +115,5 @@ def rows_by_group(
     parts = [read(group, groups == group) for group in np.unique(groups).tolist()]
     if len(parts) == 1:
         return parts[0]
-    places = np.argsort(np.argsort(groups, kind="stable"))
-    return Batch.cat(parts).map(lambda rows: torch.from_numpy(rows.numpy()[places]))
+    positions = np.argsort(np.argsort(groups, kind="stable"))
+    return Batch.cat(parts).map(lambda rows: torch.from_numpy(rows.numpy()[positions]))

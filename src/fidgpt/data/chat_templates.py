@@ -32,10 +32,6 @@ _RESERVED = str.maketrans(dict.fromkeys((_BROKEN, _BEGIN, _END), "\ufffd"))
 # depend on the day.
 _DATE = date(2024, 7, 26)
 _PROBE = [{"role": role, "content": "a"} for role in ("user", "assistant", "user", "assistant")]
-_CONTROL = re.compile(r"<\|\w+\|>")  # what most special tokens look like
-# Characters that Unicode reserves for programs: they are in no text.
-_BROKEN, _BEGIN, _END, _OTHER = "\ufdd0", "\ufdd1", "\ufdd2", "\ufdd3"
-_RESERVED = str.maketrans(dict.fromkeys((_BROKEN, _BEGIN, _END), "\ufffd"))
 
 
 class Rendered(NamedTuple):
@@ -213,6 +209,26 @@ class ChatTemplate:
             pieces.append((match.start(), match[0], self._special[match[0]]))
             begin = match.end()
         return pieces + [(begin, text[begin:], None)] * (begin < len(text))
+
+    def prompt(self, messages: Sequence[Message], tokenizer: Tokenizer, **more: Any) -> list[int]:
+        """Return the tokens of a conversation up to an answer, as they are in training.
+
+        Raises:
+          DataError: the template refuses the messages.
+        """
+        pieces = self.pieces(self.render(messages, prompts=True, **more))
+        begins = tokenizer.begin_of_text == tokenizer.end_of_text
+        tokens = [tokenizer.end_of_text] if begins else []
+        for _, text, number in pieces:
+            ids = tokenizer.encode(text.replace(_BROKEN, "")) if number is None else [number]
+            tokens += ids
+        return tokens
+
+    def ends_of_turn(self) -> set[int]:
+        """Return the special tokens that end an answer; none if it has no end of its own."""
+        begin, end = self.conversation(_PROBE).spans[0]
+        answer = self.render(_PROBE)[begin:end]
+        return {self._special[name] for name in self._specials.findall(answer)[-1:]}
 
     def free_token(self, names: Sequence[str]) -> str | None:
         """Return the first of some special tokens that is in no conversation; None if all are."""

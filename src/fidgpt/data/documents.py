@@ -95,14 +95,18 @@ def encode_marked(
     """
     tokens = tokenizer.encode_batch([text])[0]
     codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
-    utf8_sizes = 1 + sum((codes > last).astype(np.int64) for last in (0x7F, 0x7FF, 0xFFFF))
-    marked_bytes = _sums(np.repeat(is_marked, utf8_sizes))
+    utf8_sizes = np.ones(len(codes), dtype=np.int64) + sum(
+        (codes > last).astype(np.int64) for last in (0x7F, 0x7FF, 0xFFFF)
+    )
     edges = _sums(_token_sizes(tokenizer)[tokens])
-    if edges[-1] != len(marked_bytes) - 1:
+    before = int(edges[-1] - utf8_sizes.sum())  # bytes in front of the text
+    if before not in (0, len(tokenizer.prefix)):
         raise DataError(
             f"The tokenizer changes the text {text:.40}..., so that its spans cannot be found "
             "among the tokens.\nUse one that encodes any text losslessly."
         )
+    marks = np.repeat(is_marked, utf8_sizes)
+    marked_bytes = _sums(np.concatenate([np.zeros(before, dtype=np.int64), marks]))
     return tokens, np.diff(marked_bytes[edges]) > 0
 
 

@@ -4,6 +4,8 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from fidgpt.data.sentence_pieces import SPACE, parts_of
+
 _SENTENCES = (
     "The Zebra saw 12 QUICK foxes; it didn't run.",
     "  two  spaces,\ttabs\r\n\n\n    and ends \n",
@@ -20,21 +22,30 @@ def change_of(
     content: Mapping[str, Any],
     encode: Callable[[str], Sequence[int]],
     values: Sequence[bytes],
+    *,
+    prefix: str = "",
 ) -> str | None:
     """Return what a tokenizer changes in some text, and by which part; None if nothing.
 
     The composition of characters (NFC) is allowed: it changes how a text is written and not how
-    it is read.
+    it is read. So is a prefix in front of a text, or that only where the text has none.
 
     Args:
       content: the parsed tokenizer.json.
       encode: returns the tokens of a text.
       values: the bytes of each token.
+      prefix: what the tokenizer puts in front of a text.
     """
-    added = [one["content"] for one in content.get("added_tokens") or () if not one.get("special")]
+    added = [
+        one["content"]
+        for one in content.get("added_tokens") or ()
+        if not one.get("special") and SPACE not in one["content"]
+    ]
     for text in (*_SENTENCES, *(f"a {token} b" for token in added), _ALL_BYTES):
         found = b"".join(values[token] for token in encode(text))
-        if found not in (text.encode(), unicodedata.normalize("NFC", text).encode()):
+        begun = text if text.startswith(prefix) else prefix + text
+        allowed = {prefix + text, begun, unicodedata.normalize("NFC", prefix + text)}
+        if found not in {one.encode() for one in allowed}:
             part = next(_suspects(content, text, values), "it")
             if text == _ALL_BYTES:
                 return f"{part} changes some characters"
@@ -47,10 +58,10 @@ def _suspects(content: Mapping[str, Any], text: str, values: Sequence[bytes]) ->
     for token in content.get("added_tokens") or ():
         if (token.get("lstrip") or token.get("rstrip")) and token["content"] in text:
             yield f"its added token {token['content']!r}, which strips the spaces beside it,"
-    for part in _parts(content.get("normalizer"), "normalizers"):
-        if part["type"] != "NFC":
+    for part in parts_of(content.get("normalizer"), "normalizers"):
+        if part["type"] not in ("NFC", "Prepend") and part.get("content") != SPACE:
             yield f"its normalizer {part['type']}"
-    for part in _parts(content.get("pre_tokenizer"), "pretokenizers"):
+    for part in parts_of(content.get("pre_tokenizer"), "pretokenizers"):
         if part.get("add_prefix_space"):
             yield f"its pre-tokenizer {part['type']} with add_prefix_space"
         if part.get("behavior") == "Removed" or part["type"].startswith("Whitespace"):
@@ -59,13 +70,3 @@ def _suspects(content: Mapping[str, Any], text: str, values: Sequence[bytes]) ->
     if missing := sorted({byte for byte in text.encode() if bytes([byte]) not in letters}):
         listed = ", ".join(f"{byte:#04x}" for byte in missing[:4])
         yield f"its vocabulary, which has no token for {len(missing)} bytes such as {listed},"
-
-
-def _parts(component: Any, key: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the components of a tokenizer.json that one consists of."""
-    if isinstance(component, dict):
-        if isinstance(parts := component.get(key), list):
-            for part in parts:
-                yield from _parts(part, key)
-        else:
-            yield component

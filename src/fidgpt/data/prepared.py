@@ -34,7 +34,7 @@ __all__ = ["PreparedCorpus", "Split"]
 TOKENIZER = "tokenizer.json"
 SPLITS = ("train", "validation")
 _ENDS = np.dtype("<u8")
-_DECOMPOSED = "e\u0301"  # two characters that NFC makes one
+_CHANGED = "e\u0301\u2581"  # two characters that NFC makes one, and one that may be a space
 _AT_ONCE = 1 << 20  # tokens
 
 
@@ -335,14 +335,14 @@ class PreparedCorpus:
     def token_bytes(self) -> Real[Tensor, " vocab"]:
         """The number of UTF-8 bytes of each token; 0 for special tokens.
 
-        Where the tokenizer composes characters, it is that in the source of the held-out text, on
-        average.
+        Where the tokenizer composes characters or puts a space in front of texts, it is that in
+        the source of the held-out text, on average.
         """
         sizes = torch.tensor(self.tokenizer.token_bytes(), dtype=torch.int64)
         split, count = self.validation, self.validation.num_tokens
-        composes = self.tokenizer.normalize(_DECOMPOSED) != _DECOMPOSED
+        changes = self.tokenizer.normalize(_CHANGED) != _CHANGED
         is_whole = 0 < count == split.num_counted and not split.events
-        if not (composes and is_whole):
+        if not (changes and is_whole):
             return sizes
         written = sum(
             int(
@@ -355,7 +355,7 @@ class PreparedCorpus:
         if written == split.num_bytes:
             return sizes
         print(
-            f"text: the tokenizer composes characters: {split.num_bytes:,} bytes of the held-out "
+            f"text: the tokenizer changes characters: {split.num_bytes:,} bytes of the held-out "
             f"text became {written:,}; bits per byte count those of the text.",
             file=sys.stderr,
         )

@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import sysconfig
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -22,7 +23,7 @@ from fidgpt.data.errors import DataError, import_extra
 from fidgpt.files import read_json
 from fidgpt.ranges import require_size
 
-__all__ = ["HubDataset", "Source", "StandardLibrary", "TextFiles"]
+__all__ = ["HubDataset", "RemoteFiles", "Source", "StandardLibrary", "TextFiles"]
 
 
 T = TypeVar("T")
@@ -195,8 +196,8 @@ class TextFiles:
         require_size(document_chars=self.document_chars)
         if "://" in str(self.path):
             raise ValueError(
-                f"path={str(self.path)!r} is a URL, and a text is read from this machine: "
-                "download it first. A dataset of the hub is read by HubDataset(name)."
+                f"path={str(self.path)!r} is a URL, and a text is read from this machine: download "
+                "it, or read a store by RemoteFiles(url), and the hub by HubDataset(name)."
             )
 
     def documents(self) -> Iterator[Document]:
@@ -274,6 +275,73 @@ class TextFiles:
     def _wanted(self, path: Path) -> bool:
         matches = any(fnmatch.fnmatch(path.name, pattern) for pattern in self.patterns)
         return matches and path.stat().st_size > 0 and is_text(path)
+
+
+@dataclass(eq=False)
+class RemoteFiles:
+    """Files of an object store, such as `s3://bucket/folder`, read as those of `TextFiles` are.
+
+    Any file system of fsspec will do whose package is installed: `s3://` needs s3fs, `gs://` gcsfs
+    and `hf://` huggingface_hub. Files are copied to this machine one at a time, and deleted again.
+    """
+
+    url: str
+    _: KW_ONLY
+    text_field: str = "text"
+    patterns: Sequence[str] = ("*",)
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents of each file in turn."""
+        system, files = self._listed()
+        with tempfile.TemporaryDirectory() as folder:
+            for name in files:
+                copy = Path(folder, Path(name).name)
+                with self._explaining():
+                    system.get_file(name, str(copy))
+                yield from TextFiles(copy, text_field=self.text_field).documents()
+                copy.unlink()
+
+    def identity(self) -> str:
+        """Return the URL, and a hash of the names of files and of what the store knows of them."""
+        system, files = self._listed()
+        digest = hashlib.sha256()
+        with self._explaining():
+            for name in files:
+                digest.update(f"{name}\0{system.size(name)}\0{system.ukey(name)}\n".encode())
+        return f"remote {self.url} {self.text_field} {digest.hexdigest()}"
+
+    def _listed(self) -> tuple[Any, list[str]]:
+        """Return the file system, and the paths of the files in their order.
+
+        Raises:
+          DataError: there are none, or the store cannot be read.
+        """
+        import fsspec
+
+        with self._explaining():
+            system, path = fsspec.url_to_fs(self.url)
+            found = system.find(path, detail=True)
+        names = [name for name, facts in found.items() if facts["size"]]
+        wanted = [
+            name
+            for name in sorted(names)
+            if any(fnmatch.fnmatch(Path(name).name, pattern) for pattern in self.patterns)
+        ]
+        if not wanted:
+            raise DataError(
+                f"{self.url} has no file that is not empty and matches {self.patterns}."
+            )
+        return system, wanted
+
+    @contextlib.contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # stores raise exceptions of all kinds
+            raise DataError(
+                f"{self.url} cannot be read: {error}.\nCheck the address and the access to it, and "
+                "that the package of its store is installed."
+            ) from error
 
 
 @dataclass(eq=False)

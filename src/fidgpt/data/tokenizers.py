@@ -1,10 +1,11 @@
-"""Tokenizers: bytes, and trained or loaded byte-level BPE."""
+"""Tokenizers: bytes, trained byte-level BPE, and those of files."""
 
 import abc
 import codecs
 import functools
 import hashlib
 import json
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -17,6 +18,13 @@ from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers, trai
 from fidgpt.data.encoding import disable_special_tokens, encode
 from fidgpt.data.errors import DataError
 from fidgpt.data.lossless import change_of
+from fidgpt.data.sentence_pieces import (
+    has_space_letter,
+    parts_of,
+    piece_bytes,
+    spelling,
+    without_stripping,
+)
 from fidgpt.files import parse_json, read_bytes, read_json
 from fidgpt.ranges import require_size
 
@@ -33,6 +41,7 @@ __all__ = [
     "check_vocab_size",
     "end_of_text",
     "load_tokenizer",
+    "with_begin",
 ]
 
 
@@ -45,6 +54,9 @@ class Tokenizer(abc.ABC):
     Attributes:
       end_of_text: id of the end-of-text token, which follows every document.
       chat: how conversations become text; None if the tokenizer does not say.
+      prefix: what is in front of a text before it is encoded, and is no part of it.
+      puts_begin: whether a prompt begins with the token in front of documents; where it does not,
+        documents are trained that way alone.
 
     Args:
       values: the bytes of each token; none for special tokens.
@@ -52,6 +64,8 @@ class Tokenizer(abc.ABC):
 
     end_of_text: int
     chat: "ChatSettings | None" = None
+    prefix: str = ""
+    puts_begin: bool = True
 
     def __init__(self, values: list[bytes]) -> None:
         self._values = values
@@ -92,7 +106,8 @@ class Tokenizer(abc.ABC):
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of a sequence of ids; invalid UTF-8 becomes U+FFFD."""
-        return b"".join(self._values[token] for token in ids).decode(errors="replace")
+        text = b"".join(self._values[token] for token in ids).decode(errors="replace")
+        return text.removeprefix(self.prefix)
 
     @abc.abstractmethod
     def save(self, path: str | Path) -> None:
@@ -153,15 +168,26 @@ def begin_of_text(tokenizer: TokenizerSpec) -> int | None:
 
 
 class StreamDecoder:
-    """Decodes one token at a time, holding back incomplete characters."""
+    """Decodes one token at a time, holding back incomplete characters.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    Args:
+      tokenizer: has the bytes of tokens.
+      begins_text: whether the first token is that of a text, in front of which is the tokenizer's
+        prefix.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, begins_text: bool = False) -> None:
         self._values = tokenizer.token_values()
+        self._prefix = tokenizer.prefix if begins_text else ""
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token: int) -> str:
         """Return the characters that this token completes."""
-        return self._decoder.decode(self._values[token])
+        text = self._decoder.decode(self._values[token])
+        if not text or not self._prefix:
+            return text
+        prefix, self._prefix = self._prefix, ""
+        return text.removeprefix(prefix)
 
     def finish(self) -> str:
         """Return what was held back, as U+FFFD, and reset the decoder."""
@@ -200,7 +226,7 @@ def byte_letters() -> tuple[str, ...]:
 
 
 class ByteLevelTokenizer(Tokenizer):
-    """A byte-level tokenizer, built by `BPETokenizer` or `TokenizerFile`."""
+    """A tokenizer of the `tokenizers` library, built by `BPETokenizer` or `TokenizerFile`."""
 
     def __init__(
         self,
@@ -219,6 +245,15 @@ class ByteLevelTokenizer(Tokenizer):
         self.end_of_text = number
         self._end_of_text_name = end_of_text
         self._settings = dict(settings or {})
+        self._spelling = spelling(backend) if has_space_letter(backend) else None
+        if self._spelling is not None:
+            disable_special_tokens(self._spelling)
+        # One that transformers wrote does as its settings say, or its post-processor.
+        says = self._settings.get("add_bos_token", "tokenizer_class" not in self._settings)
+        self.puts_begin = bool(says) or backend.encode("").ids[:1] == [self.begin_of_text]
+        if has_space_letter(backend):
+            begin = b"".join(self._values[token] for token in self.encode("a"))
+            self.prefix = begin.decode(errors="replace").removesuffix("a")
         template = self._settings.get("chat_template")
         if isinstance(template, str):
             names = {key: _name_of(self._settings.get(key)) for key in TOKEN_KEYS}
@@ -230,15 +265,26 @@ class ByteLevelTokenizer(Tokenizer):
         name = _name_of(self._settings.get("bos_token"))
         begin = None if name is None else self._backend.token_to_id(name)
         added = self._backend.encode("").ids
+        if name is None and added and added[0] != self.end_of_text:
+            return added[0]
         if begin is None or begin == self.end_of_text:
             is_said = {"bos_token", "eos_token"} & self._settings.keys()
             return self.end_of_text if begin is not None or not is_said else None
-        return begin if self._settings.get("add_bos_token") or added[:1] == [begin] else None
+        return begin if self._settings.get("add_bos_token", added[:1] == [begin]) else None
 
     def encode_batch(self, texts: Sequence[str]) -> list[NDArray[np.uint32]]:
-        return [np.frombuffer(encode(self._backend, text), np.uint32) for text in texts]
+        return [np.frombuffer(self._encode(text), np.uint32) for text in texts]
+
+    def _encode(self, text: str) -> "array[int]":
+        ids = encode(self._backend, text)
+        if self._spelling is not None and any(not self._values[token] for token in ids):
+            return encode(self._spelling, text)
+        return ids
 
     def normalize(self, text: str) -> str:
+        if has_space_letter(self._backend):
+            values = (self._values[token] for token in self.encode(text))
+            return b"".join(values).decode(errors="replace")
         normalizer = self._backend.normalizer
         return text if normalizer is None else normalizer.normalize_str(text)
 
@@ -273,17 +319,29 @@ _from_str = functools.lru_cache(maxsize=1)(tokenizers.Tokenizer.from_str)
 
 @functools.lru_cache(maxsize=1)
 def _token_values(backend: tokenizers.Tokenizer) -> list[bytes]:
-    values_by_letter = {letter: value for value, letter in enumerate(byte_letters())}
+    has_pieces = has_space_letter(backend)
+    bytes_of = piece_bytes if has_pieces else _letter_bytes
     vocabulary = backend.get_vocab(with_added_tokens=True)
     values = [b""] * (max(vocabulary.values()) + 1)
     for token, number in vocabulary.items():
-        try:
-            values[number] = bytes(map(values_by_letter.__getitem__, token))
-        except KeyError:  # it stands for no text, or was added
-            continue
+        values[number] = bytes_of(token)
     for number, added in backend.get_added_tokens_decoder().items():
-        values[number] = b"" if added.special else added.content.encode()
+        content = piece_bytes(added.content) if has_pieces else added.content.encode()
+        values[number] = b"" if added.special else content
     return values
+
+
+def _letter_bytes(token: str) -> bytes:
+    """Return the bytes of a token of byte letters; none where it has others, or was added."""
+    try:
+        return bytes(map(_values_by_letter().__getitem__, token))
+    except KeyError:
+        return b""
+
+
+@functools.cache
+def _values_by_letter() -> dict[str, int]:
+    return {letter: value for value, letter in enumerate(byte_letters())}
 
 
 class ByteTokenizer(Tokenizer):
@@ -427,7 +485,11 @@ END_OF_TEXT_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>",
 
 
 class TokenizerFile:
-    """A byte-level `tokenizer.json`, such as GPT-2's, Llama 3's or one that fidgpt saved.
+    """A `tokenizer.json` that loses no text, such as Llama 3's, Gemma's or one that fidgpt saved.
+
+    It is byte-level, or has a letter for the space and tokens for bytes (`byte_fallback`). A space
+    that the tokenizer puts in front of a text is no part of it; some do so only where there is
+    none, and the first space of a text is lost.
 
     The end-of-text token is `end_of_text` if given, else the `eos_token` of a
     `tokenizer_config.json` beside the file, else a token with a usual name such as `</s>`.
@@ -488,23 +550,27 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
             return tokenizer.for_chat(template, end_of_text=END_OF_TEXT) if template else tokenizer
         except (KeyError, TypeError) as error:
             raise _unreadable(path, "its added tokens are damaged") from error
-    types = _decoder_types(content.get("decoder"))
-    if "ByteLevel" not in types:
-        raise DataError(
-            f"{path} has the decoder {types[0] if types else 'none'!r}, but fidgpt needs a "
-            "byte-level tokenizer (as in GPT-2, Llama 3 or Qwen), which encodes any text "
-            "losslessly.\nUse another tokenizer.json, or train one with BPETokenizer(vocab_size)."
-        )
     try:
         backend = _from_str(text)
+        if has_space_letter(backend):
+            backend = _from_str(json.dumps(without_stripping(content)))
     except Exception as error:  # the library raises plain Exception
         raise _unreadable(path, str(error)) from error
+    types = _decoder_types(content.get("decoder"))
+    if "ByteLevel" not in types and not has_space_letter(backend):
+        raise DataError(
+            f"{path} has the decoder {types[0] if types else 'none'!r}, but fidgpt needs a "
+            "byte-level tokenizer (as in GPT-2, Llama 3 or Qwen), or one with bytes for what has "
+            "no token (as in Llama 2 or Gemma), which encodes any text losslessly.\nUse another "
+            "tokenizer.json, or train one with BPETokenizer(vocab_size)."
+        )
     settings = _settings_beside(path)
     name = end_of_text or _end_beside(settings)
     for candidate in END_OF_TEXT_NAMES if name is None else (name,):
         if backend.token_to_id(candidate) is not None:
             tokenizer = ByteLevelTokenizer(backend, end_of_text=candidate, settings=settings)
-            if change := change_of(content, tokenizer.encode, tokenizer.token_values()):
+            values = tokenizer.token_values()
+            if change := change_of(content, tokenizer.encode, values, prefix=tokenizer.prefix):
                 raise DataError(
                     f"{path} loses text: {change}. Bits per byte, spans and texts that are written "
                     "would be of other texts than yours.\nUse a tokenizer that encodes any text "
@@ -521,9 +587,7 @@ def load_tokenizer(path: str | Path, *, end_of_text: str | None = None) -> Token
 
 def _decoder_types(decoder: Any) -> list[str]:
     """Return the names of the parts of a decoder in a tokenizer.json."""
-    parts = decoder.get("decoders") if isinstance(decoder, dict) else None
-    each = [decoder, *(parts if isinstance(parts, list) else [])]
-    return [str(part.get("type")) for part in each if isinstance(part, dict)]
+    return [str(part.get("type")) for part in parts_of(decoder, "decoders")]
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:
@@ -554,7 +618,20 @@ def _settings_beside(path: Path) -> dict[str, Any]:
         settings["chat_template"] = named.get("default")
     if (file := path.with_name(_TEMPLATE_FILE)).is_file():
         settings["chat_template"] = file.read_text(encoding="utf-8")
+    if isinstance(text := settings.get("chat_template"), str):
+        settings["chat_template"] = text.partition(_IN_FRONT)[2] or text
     return settings
+
+
+_IN_FRONT = "{#- in front of every document #}"
+
+
+def with_begin(template: str, token: str) -> str:
+    """Return a chat template that writes the token in front of documents, for other systems.
+
+    `load_tokenizer` removes it.
+    """
+    return f"{{{{- {json.dumps(token)} }}}}{_IN_FRONT}{template}"
 
 
 def _end_beside(settings: Mapping[str, Any]) -> str | None:

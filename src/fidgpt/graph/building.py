@@ -10,7 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import fiddle as fdl
 
@@ -90,6 +90,20 @@ def resolve_checked(root: Any) -> binding.Resolved:
     return resolved
 
 
+@overload
+def build(
+    root: fdl.Config[T],
+    *,
+    constraints: Iterable[Constraint] = (),
+    within: Mapping[str, AbstractContextManager[object]] | None = None,
+) -> T: ...
+@overload
+def build(
+    root: binding.Resolved | fdl.Partial[Any] | list[Any] | dict[str, Any],
+    *,
+    constraints: Iterable[Constraint] = (),
+    within: Mapping[str, AbstractContextManager[object]] | None = None,
+) -> Any: ...
 def build(
     root: Any,
     *,

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +14,7 @@ from fidgpt.graph.hints import cached
 
 _SENTENCE = re.compile(r".+?[.!?](?=\s+[A-Z0-9\"'(`]|\s*$)", re.DOTALL)
 _ABBREVIATION = re.compile(r"\b(al|cf|e\.g|eq|fig|i\.e|resp|vs)\.$", re.IGNORECASE)
+_SECTION = re.compile(r"(Args|Raises|Returns|Yields):\s")
 _ROLE = re.compile(r":(?:\w+:)+`~?([^`<]*?)(?: ?<[^`]*>)?`")  # Sphinx: :class:`~torch.Tensor`
 _ASIDE = re.compile(r"\n\s*\n\s*(?:\.\. |[*-] )|\n\s*\.\. ")  # a formula, a list, a note
 
@@ -42,6 +44,13 @@ def doc_of(function: Any) -> Docs:
     texts = list(_docstrings(function))
     parameters = {name: one for text in reversed(texts) for name, one in _parameters(text).items()}
     return Docs(first_sentence(texts[0]) if texts else "", parameters)
+
+
+def description(function: Any) -> str:
+    """The docstring of a function before its sections, a line for each paragraph."""
+    paragraphs = inspect.cleandoc(getattr(function, "__doc__", None) or "").split("\n\n")
+    kept = itertools.takewhile(lambda text: not _SECTION.match(text), paragraphs)
+    return "\n".join(map(_plain, kept))
 
 
 def first_sentence(text: str) -> str:

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
@@ -20,7 +20,6 @@ from fidgpt.graph.selectors import find, find_parameters
 from fidgpt.graph.walk import is_node, nodes, title
 from fidgpt.graph.walk import parts as parts_of
 
-B = TypeVar("B", bound=fdl.Buildable)
 Selector = str | type[fdl.Tag]
 Planned = tuple[ParameterRef, Any]  # a parameter and its new value; fdl.NO_VALUE to remove it
 NO_PARTS: Parts = MappingProxyType({})
@@ -195,11 +194,20 @@ def use(root: Any, selector: str, text: str, *, parts: Parts) -> list[Edit]:
     news: dict[int, fdl.Buildable] = {}
     for key, ref in olds.items():
         with at(call.name):
-            news[key] = reader.with_arguments(ref, swapped(ref.value, function), call)
+            new = swapped(ref.value, function)
+            if not hints.fits(new, ref.hint) and (kind := reader.kind_for(ref, function)):
+                new = swapped(ref.value, function, kind=kind)  # such as an object that is called
+            news[key] = reader.with_arguments(ref, new, call)
     return _carry_out_unless_equal(root, [*planned, *_replacements(root, news)])
 
 
-def swapped(part: B, function: Any, *, renamed: Mapping[str, str] | None = None) -> B:
+def swapped(
+    part: fdl.Buildable,
+    function: Any,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    kind: type[fdl.Buildable] | None = None,
+) -> Any:
     """Return a node that calls `function`, with the arguments that both take.
 
     Values and tags of a parameter are kept, so that an inherited value stays inherited; inner
@@ -209,8 +217,9 @@ def swapped(part: B, function: Any, *, renamed: Mapping[str, str] | None = None)
       part: the node to replace; it is not changed.
       function: what the new one calls.
       renamed: the names of parameters in `function`, where they differ.
+      kind: of the new node; None for that of the old one.
     """
-    new = type(part)(function)
+    new = (kind or type(part))(function)
     known, names = fiddle.set_arguments(part), renamed or {}
     for key in fiddle.all_arguments(part):
         own = names.get(key, key) if isinstance(key, str) else key

@@ -168,12 +168,6 @@ def keep_assignments(
     fiddle.argument_history(new)[key if known_as is None else known_as] = entries
 
 
-def origin_of(part: Any, key: fiddle.Key = fiddle.CALLABLE) -> history.HistoryEntry | None:
-    """Return what a node, or an argument, has in common with its copies: the first assignment."""
-    known = fiddle.argument_history(part) if isinstance(part, fdl.Buildable) else {}
-    return next(iter(known.get(key, ())), None)
-
-
 def _is_of_tags(entry: history.HistoryEntry) -> bool:
     return entry.kind is history.ChangeKind.UPDATE_TAGS
 

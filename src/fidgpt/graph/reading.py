@@ -101,12 +101,15 @@ class TextReader:
         Raises:
           ConfigError: no kind fits, or an argument does not.
         """
+        if (kind := self.kind_for(ref, function)) is None:
+            raise self._unfitting(ref, call.name, function)
+        return self.with_arguments(ref, kind(function), call)
+
+    def kind_for(self, ref: ParameterRef, function: Any) -> type[fdl.Buildable] | None:
+        """Return the first kind of node of a function that fits a parameter; None if none does."""
         is_implementer = _is_implementer(function, ref.hint)
-        for kind in sorted(_kinds(ref), key=lambda kind: is_implementer and kind is fdl.Partial):
-            part = kind(function)
-            if hints.fits(part, ref.hint):
-                return self.with_arguments(ref, part, call)
-        raise self._unfitting(ref, call.name, function)
+        kinds = sorted(_kinds(ref), key=lambda kind: is_implementer and kind is fdl.Partial)
+        return next((kind for kind in kinds if hints.fits(kind(function), ref.hint)), None)
 
     def first_part(self, ref: ParameterRef, function: Any, call: expressions.Call) -> fdl.Buildable:
         """Return a node for a parameter that holds none, or that computes the number it takes."""

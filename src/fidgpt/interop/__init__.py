@@ -6,6 +6,7 @@ from fidgpt.late import lazy_exports
 
 if TYPE_CHECKING:
     from fidgpt.interop.directives_from import directives_of
+    from fidgpt.interop.gguf import save_gguf
     from fidgpt.interop.hugging_face import from_hf, load_hf, save_hf
     from fidgpt.interop.levanter import Mapped, read_levanter
     from fidgpt.interop.targets import read_targets, write_targets
@@ -18,6 +19,7 @@ else:
         {
             "trained_models": ("chat", "use_distillation"),
             "directives_from": ("directives_of",),
+            "gguf": ("save_gguf",),
             "hugging_face": ("from_hf", "load_hf", "save_hf"),
             "levanter": ("Mapped", "read_levanter"),
             "targets": ("read_targets", "write_targets"),
@@ -36,6 +38,7 @@ __all__ = [
     "read_targets",
     "read_torchtitan",
     "read_torchtune",
+    "save_gguf",
     "save_hf",
     "use_distillation",
     "write_targets",

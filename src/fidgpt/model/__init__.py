@@ -16,6 +16,13 @@ from fidgpt.model.moe.layer import *
 from fidgpt.model.norm import *
 from fidgpt.model.positions import *
 from fidgpt.model.prediction import *
+from fidgpt.model.recurrent.convolution import *
+from fidgpt.model.recurrent.delta import *
+from fidgpt.model.recurrent.kernels import *
+from fidgpt.model.recurrent.lightning import *
+from fidgpt.model.recurrent.mamba import *
+from fidgpt.model.recurrent.recurrence import *
 from fidgpt.model.rope_scaling import *
+from fidgpt.model.skips import *
 from fidgpt.model.transformer import *
 from fidgpt.model.wrappers import *

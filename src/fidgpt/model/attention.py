@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -15,7 +16,7 @@ from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_factor, require_probability, require_size
 
-__all__ = ["Attention", "LateNormAttention", "heads_that_fit"]
+__all__ = ["Attention", "LateNormAttention", "OutputGate", "heads_that_fit"]
 
 
 Rotated = tuple[Queries, Keys]
@@ -33,6 +34,13 @@ class SinkFactory(Protocol):
     """Creates the learned sink score of each head, as `attention_sinks` does."""
 
     def __call__(self, *, num_heads: int) -> nn.Parameter: ...
+
+
+@runtime_checkable
+class GateFactory(Protocol):
+    """Creates the gate of the result of all heads, as `OutputGate` does."""
+
+    def __call__(self, *, hidden_dim: int, num_heads: int, head_dim: int) -> TokenwiseModule: ...
 
 
 def heads_that_fit(*, hidden_dim: int, head_dim: int) -> int:
@@ -89,6 +97,8 @@ class Attention(nn.Module):
       value_embedding: maps tokens [batch, seq] to a summand of the projected values.
       scores: modifications of the scores before the softmax, in order.
       sinks: creates attention sinks; None for none.
+      output_gate: creates what multiplies the result of the heads, such as `OutputGate`; None for
+        no gate.
       mask: which keys of its document a query may attend to.
       kernel: implementation of attention, such as `sdpa` or `flex`.
       linear: creates the four projections.
@@ -120,6 +130,7 @@ class Attention(nn.Module):
         value_embedding: TokenVectors | None = None,
         scores: Sequence[ScoreChange] = (),
         sinks: SinkFactory | None = None,
+        output_gate: GateFactory | None = None,
         mask: Mask = causal,
         kernel: Kernel = fastest,
         linear: LinearFactory = Linear,
@@ -159,6 +170,11 @@ class Attention(nn.Module):
         self.value = linear(hidden_dim, num_kv_heads * head_dim, bias=bias, init=init)
         self.out = linear(num_heads * head_dim, hidden_dim, bias=out_bias, init=out_init or init)
         self.sinks = None if sinks is None else sinks(num_heads=num_heads)
+        self.output_gate = None
+        if output_gate is not None:
+            self.output_gate = output_gate(
+                hidden_dim=hidden_dim, num_heads=num_heads, head_dim=head_dim
+            )
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return the output of attention; without a context every row is one document."""
@@ -177,7 +193,7 @@ class Attention(nn.Module):
             split_place=self.split_place,
         )
         mixed = self.kernel(query, key, value, scoring).transpose(1, 2).flatten(2)
-        return self.out(mixed)
+        return self.out(mixed if self.output_gate is None else mixed * self.output_gate(x))
 
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return forward operations of scores and weighted sums, without a discount for causality.
@@ -200,6 +216,7 @@ class Attention(nn.Module):
                 "query_norm": OnHeads(self.num_heads),
                 "key_norm": OnHeads(self.num_kv_heads, repeats=True),
                 "sinks": Columns(self.num_heads),
+                "output_gate.project": Columns(self.num_heads),
                 "out": Rows(self.num_heads),
             },
             returns="out",
@@ -213,7 +230,9 @@ class Attention(nn.Module):
         """Return queries, keys and values, each [batch, heads, seq, head_dim]."""
         query, key, value = self.projections(x)
         if self.value_embedding is not None:
-            value = value + self.value_embedding(tokens)
+            takes_stream = getattr(self.value_embedding, "takes_stream", False)
+            more = (x,) if takes_stream else ()
+            value = value + self.value_embedding(tokens, *more)
         query, key, value = (x.unflatten(-1, (-1, self.head_dim)) for x in (query, key, value))
         return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
 
@@ -228,6 +247,36 @@ class Attention(nn.Module):
     def _placed(self, query: Queries, key: Keys, ctx: AttentionContext) -> Rotated:
         """Return queries and keys with their positions."""
         return (query, key) if self.rope is None else self.rope(query, key, ctx)
+
+
+class OutputGate(nn.Module):
+    """`sigmoid(W x)` for each dimension of all heads (Qiu et al., 2025, arXiv:2505.06708).
+
+    Args:
+      hidden_dim: width of the residual stream.
+      num_heads: number of query heads.
+      head_dim: dimensions per head.
+      linear: creates the projection.
+      bias: adds a bias.
+      init: initializer of the projection.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        num_heads: int,
+        head_dim: int,
+        linear: LinearFactory = Linear,
+        bias: bool = False,
+        init: Init = GPT2_NORMAL,
+    ) -> None:
+        super().__init__()
+        self.project = linear(hidden_dim, num_heads * head_dim, bias=bias, init=init)
+
+    def forward(self, x: Stream) -> Float[Tensor, "batch seq values"]:
+        """Return the factors of the heads' results, between 0 and 1."""
+        return torch.sigmoid(self.project(x))
 
 
 class LateNormAttention(Attention):

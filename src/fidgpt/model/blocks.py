@@ -15,6 +15,7 @@ __all__ = [
     "BlockSharing",
     "BlockWrapper",
     "Mixer",
+    "NormalizedResidualBlock",
     "ParallelBlock",
     "PostNormBlock",
     "SandwichBlock",
@@ -124,6 +125,55 @@ class PostNormBlock(Block):
         """Return the stream after this layer."""
         x = x + self._branch(self.attention_norm(self.attention(x, ctx)))
         return x + self._branch(self.mlp_norm(self._compute(x, ctx)))
+
+
+class NormalizedResidualBlock(Block):
+    """A block whose branches are added to their normalized input, as in MiniMax-01.
+
+    `x = norm(x)`, then `x = residual * x + branch(x)`, for both branches (2025, arXiv:2501.08313,
+    section 2.2, after DeepNorm: Wang et al., 2022, arXiv:2203.00555).
+
+    Args:
+      attention_norm: normalizes the stream before attention.
+      attention: mixes tokens; called with the stream and its context.
+      mlp_norm: normalizes the stream before the MLP.
+      mlp: computes on each token alone.
+      dropout: probability of dropping an element of either branch in training.
+      branch_scale: factor of the output of either branch.
+      attention_residual: factor of what attention is added to.
+      mlp_residual: factor of what the MLP is added to.
+    """
+
+    def __init__(
+        self,
+        *,
+        attention_norm: TokenwiseModule,
+        attention: Mixer,
+        mlp_norm: TokenwiseModule,
+        mlp: TokenwiseModule,
+        dropout: float = 0.0,
+        branch_scale: float = 1.0,
+        attention_residual: float = 1.0,
+        mlp_residual: float = 1.0,
+    ) -> None:
+        require_factor(attention_residual=attention_residual, mlp_residual=mlp_residual)
+        super().__init__(
+            attention_norm=attention_norm,
+            attention=attention,
+            mlp_norm=mlp_norm,
+            mlp=mlp,
+            dropout=dropout,
+            branch_scale=branch_scale,
+        )
+        self.attention_residual = attention_residual
+        self.mlp_residual = mlp_residual
+
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
+        """Return the stream after this layer."""
+        x = self.attention_norm(x)
+        x = x * self.attention_residual + self._branch(self.attention(x, ctx))
+        x = self.mlp_norm(x)
+        return x * self.mlp_residual + self._branch(self._compute(x, ctx))
 
 
 class ParallelBlock(Block):

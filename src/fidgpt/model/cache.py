@@ -1,9 +1,10 @@
 """Caches for generation: keys and values of attentions, and states of recurrent layers."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from fidgpt.ranges import require_size
@@ -17,6 +18,32 @@ def state_key(owner: object) -> tuple[str, object]:
 def is_state_key(key: object) -> bool:
     """Return whether a key of `Cache.layer` is one of `state_key`."""
     return isinstance(key, tuple) and key[0] == "state"
+
+
+class CachedRow(NamedTuple):
+    """What a cache holds of one row, without padding.
+
+    Attributes:
+      length: number of its tokens.
+      layers: by layer and module, the cached tensors [1, ..., seq, size] in the order of tokens, or
+        a state; and the number of columns that the layer keeps, None for a state.
+    """
+
+    length: int
+    layers: dict[tuple[int, object], tuple[list[Tensor], int | None]]
+
+    def first(self, length: int) -> "CachedRow | None":
+        """Return the row after its first tokens; None if later ones have overwritten those."""
+        if length == self.length:
+            return self
+        kept = [(tensor, slots) for tensors, slots in self.layers.values() for tensor in tensors]
+        if any(slots is None or tensor.shape[-2] < self.length for tensor, slots in kept):
+            return None
+        layers = {
+            key: ([tensor.narrow(-2, 0, length) for tensor in tensors], slots)
+            for key, (tensors, slots) in self.layers.items()
+        }
+        return CachedRow(length, layers)
 
 
 class Cache:
@@ -88,6 +115,46 @@ class Cache:
             )
         self._length += count
         return before
+
+    def row(self, index: int, *, begin: int = 0) -> CachedRow | None:
+        """Return a copy of what is cached of a row, whose columns before `begin` are padding.
+
+        None if the cache is not used, or not by every layer.
+        """
+        if not self._length or not self.is_complete:
+            return None
+        layers: dict[tuple[int, object], tuple[list[Tensor], int | None]] = {}
+        for number, layer in self._layers.items():
+            for owner, kept in layer.items():
+                tensors = [tensor[index : index + 1] for tensor in kept]
+                slots = None if is_state_key(owner) else kept[0].shape[-2]
+                if slots is not None:
+                    empty = max(0, begin - max(0, self._length - slots))
+                    tensors = [_in_order(x, self._length)[..., empty:, :] for x in tensors]
+                layers[number, owner] = [tensor.clone() for tensor in tensors], slots
+        return CachedRow(self._length - begin, layers)
+
+    def fill(self, rows: Sequence[CachedRow], *, positions: Sequence[Tensor]) -> None:
+        """Fill an empty cache with rows of different lengths, padded in front.
+
+        Args:
+          rows: of caches of the same model and capacity.
+          positions: positions [rows, seq], and documents if any, of all columns; negative for
+            padding.
+        """
+        width = max(row.length for row in rows)
+        self.advance(positions[0])
+        for (number, owner), (_, slots) in rows[0].layers.items():
+            several = zip(*(row.layers[number, owner][0] for row in rows), strict=True)
+            kept = self.layer(number).setdefault(owner, [])
+            if slots is None:
+                self.keep(kept, [torch.cat(tensors) for tensors in several])
+                continue
+            padded = [torch.cat([_padded(one, width) for one in tensors]) for tensors in several]
+            self.extend(kept, padded, window=slots, before=0)
+            if not (places := self.positions_of(slots)):
+                new = [numbers.unsqueeze(-1) for numbers in positions]
+                self.extend(places, new, window=slots, before=0, empty=-1)
 
     def keep(self, kept: list[Tensor], state: Sequence[Tensor]) -> None:
         """Replace a state of fixed size.
@@ -240,6 +307,17 @@ class StaticCache(Cache):
 def _filled(kept: list[Tensor], count: int) -> list[Tensor]:
     """Return the columns that hold tokens, in the order of columns, not of time."""
     return [tensor.narrow(-2, 0, min(count, tensor.shape[-2])) for tensor in kept]
+
+
+def _in_order(kept: Tensor, count: int) -> Tensor:
+    """Return the columns of a ring buffer that hold tokens, in the order of time."""
+    num_slots = kept.shape[-2]
+    return kept.narrow(-2, 0, count) if count <= num_slots else kept.roll(-(count % num_slots), -2)
+
+
+def _padded(tensor: Tensor, width: int) -> Tensor:
+    """Return a tensor with empty columns in front."""
+    return F.pad(tensor, (0, 0, width - tensor.shape[-2], 0))
 
 
 def _write(kept: list[Tensor], new: Sequence[Tensor], before: int, num_slots: int) -> None:

@@ -153,7 +153,7 @@ class AttentionContext(TokenPositions):
         return self.real
 
     def own(self, x: Tensor) -> Tensor:
-        """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
+        """Return the columns of a tensor [batch, seq, ...] of whole rows that this process has."""
         return x
 
     @property
@@ -164,6 +164,21 @@ class AttentionContext(TokenPositions):
     def in_order(self, x: Tensor) -> Tensor:
         """Return what `update_cache` returned, [..., keys, size], in the order of a whole row."""
         return x
+
+    @property
+    def rows(self) -> "AttentionContext":
+        """The context of the tokens that `whole_rows` returns."""
+        return self
+
+    def whole_rows(self, new: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return a recurrent layer's tensors [batch, seq, size] of all tokens of a row, in order.
+
+        Other processes may compute some of them. `own` returns the results of these tokens.
+
+        Args:
+          new: tensors of these tokens.
+        """
+        return new
 
     def update_cache(
         self, owner: object, new: Sequence[Tensor], *, window: int | None = None

@@ -12,14 +12,16 @@ from torch import Tensor, nn
 from fidgpt.model import cpu
 from fidgpt.model.context import AttentionContext, Stream, Tokens, one_document
 from fidgpt.model.cpu.backward import NarrowEmbedding
-from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, with_init
+from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, Uniform, with_init
 from fidgpt.placement import Columns, Dims, Once, Split
 from fidgpt.ranges import require_factor, require_positive, require_size
 
 __all__ = [
     "BiasedUnembedding",
     "Embedding",
+    "GatedValueEmbedding",
     "NormalizedEmbedding",
+    "SmearedEmbedding",
     "Unembedding",
     "ValueEmbedding",
     "root_of_width",
@@ -28,6 +30,7 @@ __all__ = [
 
 
 HALF = Constant(0.5)
+SLIGHT = Uniform(low=0.0, high=0.02)
 
 
 def token_table(*, vocab_size: int, hidden_dim: int, init: Init = GPT2_NORMAL) -> nn.Parameter:
@@ -137,6 +140,64 @@ class NormalizedEmbedding(Embedding):
         return self.norm(super().forward(tokens, ctx))
 
 
+class SmearedEmbedding(Embedding):
+    """A token embedding to which a gated share of the embedding before it is added.
+
+    `x[t] + amount * sigmoid(gate x[t, :num_channels]) * x[t - 1]` gives the first layer pairs of
+    tokens (https://github.com/KellerJordan/modded-nanogpt, nanochat). The first token of a document
+    has none before it.
+
+    Args:
+      weight: the token table [vocab_size, hidden_dim].
+      norm: normalizes each vector before; None for no norm.
+      positions: maps positions to vectors that are added; None for none.
+      scale: factor of the token vectors.
+      num_channels: first elements of a vector that the gate reads.
+      gate_init: initializer of the gate.
+      amount_init: initializer of the amount, a scalar; by default the smear begins with nothing.
+
+    Raises:
+      ValueError: the scale is 0 or not finite, or num_channels is below 1.
+    """
+
+    def __init__(
+        self,
+        weight: nn.Parameter,
+        *,
+        norm: nn.Module | None = None,
+        positions: nn.Module | None = None,
+        scale: float = 1.0,
+        num_channels: int = 24,
+        gate_init: Init = SLIGHT,
+        amount_init: Init = ZEROS,
+    ) -> None:
+        super().__init__(weight, positions=positions, scale=scale)
+        require_size(num_channels=num_channels)
+        self.norm = nn.Identity() if norm is None else norm
+        num_channels = min(num_channels, weight.shape[1])
+        self.gate = with_init(nn.Parameter(torch.empty(1, num_channels)), gate_init)
+        self.amount = with_init(nn.Parameter(torch.empty(1)), amount_init)
+
+    def forward(self, tokens: Tokens, ctx: AttentionContext | None = None) -> Stream:
+        """Return the vectors of tokens, each with a share of the one before.
+
+        Raises:
+          ValueError: other processes compute the tokens before.
+        """
+        ctx = one_document(tokens) if ctx is None else ctx
+        if ctx.num_columns != len(ctx):
+            raise ValueError(
+                "SmearedEmbedding reads the token before each one, which another process computes: "
+                "use a size of 1 for the axis `context`."
+            )
+        x = self.norm(super().forward(tokens, ctx))
+        last = ctx.state(self)
+        before = torch.cat([last[0] if last else torch.zeros_like(x[:, :1]), x[:, :-1]], dim=1)
+        ctx.keep_state(self, [x[:, -1:]])
+        share = self.amount * torch.sigmoid(F.linear(x[..., : self.gate.shape[1]], self.gate))
+        return x + share * (ctx.positions > 0).unsqueeze(-1) * before
+
+
 class ValueEmbedding(nn.Module):
     """An embedding of the tokens times a learned gate, to be added to the values of an attention.
 
@@ -178,12 +239,70 @@ class ValueEmbedding(nn.Module):
         Raises:
           ValueError: the context has no tokens.
         """
+        return self.gate * self.look_up(tokens)
+
+    def look_up(self, tokens: Tokens | None) -> Float[Tensor, "batch seq values"]:
+        """Return the rows of the table; raise ValueError if there are no tokens."""
         if tokens is None:
             raise ValueError(
                 "a ValueEmbedding needs the tokens of this pass, but its context has none; call "
                 "the model with tokens, or the attention with AttentionContext(..., tokens=...)."
             )
-        return self.gate * _look_up(tokens, self.weight)
+        return _look_up(tokens, self.weight)
+
+
+class GatedValueEmbedding(ValueEmbedding):
+    """A value embedding that each head gates by the input of its attention (nanochat).
+
+    The gate is `most * sigmoid(gate x[:num_channels])`, one for each value head.
+
+    Args:
+      vocab_size: rows of the table.
+      num_kv_heads: number of value heads.
+      head_dim: dimensions per head.
+      num_channels: first elements of the input that the gate reads.
+      most: upper bound of the gate.
+      init: initializer of the table.
+      gate_init: initializer of the gate [num_kv_heads, num_channels].
+
+    Raises:
+      ValueError: a size is below 1.
+    """
+
+    SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {"columns": {"weight": 1, "gate": 0}}
+    takes_stream = True
+
+    def __init__(
+        self,
+        *,
+        vocab_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        num_channels: int = 12,
+        most: float = 3.0,
+        init: Init = GPT2_NORMAL,
+        gate_init: Init = SLIGHT,
+    ) -> None:
+        super().__init__(
+            vocab_size=vocab_size, num_kv_heads=num_kv_heads, head_dim=head_dim, init=init
+        )
+        require_size(num_channels=num_channels)
+        self.most = most
+        self.gate = with_init(nn.Parameter(torch.empty(num_kv_heads, num_channels)), gate_init)
+
+    def forward(
+        self, tokens: Tokens | None, x: Stream | None = None
+    ) -> Float[Tensor, "batch seq values"]:
+        """Return the summand of the values of all heads, concatenated.
+
+        Raises:
+          ValueError: the context has no tokens, or there is no input.
+        """
+        if x is None:
+            raise ValueError("a GatedValueEmbedding needs the input of its attention.")
+        gate = self.most * torch.sigmoid(F.linear(x[..., : self.gate.shape[1]], self.gate))
+        values = self.look_up(tokens).unflatten(-1, (len(self.gate), -1))
+        return (gate.unsqueeze(-1) * values).flatten(-2)
 
 
 class Unembedding(nn.Module):

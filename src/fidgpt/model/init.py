@@ -16,8 +16,11 @@ __all__ = [
     "Init",
     "MuP",
     "Normal",
+    "Ramp",
     "RandomInit",
     "TruncatedNormal",
+    "Uniform",
+    "UniformFanIn",
     "attention_scale",
     "output_scale",
 ]
@@ -112,6 +115,26 @@ class FanIn:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UniformFanIn(FanIn):
+    """A uniform distribution with the standard deviation of `FanIn`, and so without outliers."""
+
+    def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
+        end = math.sqrt(3) * self.gain / math.sqrt(_fan_in(tensor))
+        nn.init.uniform_(tensor, -end, end, generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uniform:
+    """A uniform distribution between two values, as of gates that begin a little open."""
+
+    low: float
+    high: float
+
+    def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
+        nn.init.uniform_(tensor, self.low, self.high, generator=generator)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MuP:
     """Maximal update parametrization of hidden matrices: base_std * sqrt(base_dim / hidden_dim).
 
@@ -171,6 +194,18 @@ class Constant:
 
     def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
         nn.init.constant_(tensor, self.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ramp:
+    """Values of a vector from the first one to the last, such as a weight for each layer."""
+
+    first: float
+    last: float
+
+    def __call__(self, tensor: Tensor, generator: torch.Generator | None, /) -> None:
+        with torch.no_grad():
+            tensor.copy_(torch.linspace(self.first, self.last, len(tensor), dtype=torch.float64))
 
 
 GPT2_NORMAL = Normal(std=0.02)

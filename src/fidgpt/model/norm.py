@@ -1,5 +1,6 @@
 """Norms."""
 
+from collections.abc import Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -81,7 +82,7 @@ class WeightlessRMSNorm(nn.Module):
 
     Args:
       hidden_dim: width of the input.
-      eps: added to the mean of squares.
+      eps: added to the mean of squares; None for the least of the input's format.
 
     Raises:
       ValueError: eps is negative or infinite.
@@ -89,7 +90,7 @@ class WeightlessRMSNorm(nn.Module):
 
     ELEMENTWISE: ClassVar[bool] = True  # treats each vector by itself
 
-    def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
+    def __init__(self, *, hidden_dim: int, eps: float | None = 1e-5) -> None:
         super().__init__()
         require_not_negative(eps=eps)
         self.hidden_dim = hidden_dim
@@ -130,6 +131,8 @@ class LayerNormPerHead(nn.Module):
     Raises:
       ValueError: eps is negative or infinite.
     """
+
+    MATRICES: ClassVar[Sequence[str]] = ()  # the weights of heads are vectors
 
     def __init__(self, *, num_heads: int, head_dim: int, eps: float = 1e-5) -> None:
         super().__init__()

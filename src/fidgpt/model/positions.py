@@ -14,6 +14,7 @@ from fidgpt.ranges import require_positive, require_size
 __all__ = [
     "LearnedPositions",
     "OffsetPositions",
+    "ReversedRoPE",
     "RoPE",
     "SinusoidalPositions",
     "Tempered",
@@ -173,8 +174,12 @@ class RoPE(nn.Module):
         """Compute the cosine and the signed sine for each dimension once per pass; return them."""
         return ctx.cached(("rope", self, dtype), partial(self._waves, ctx.positions, dtype))
 
+    def frequencies(self, device: torch.device) -> Frequencies:
+        """Return the angles of pairs of dimensions per position, before scaling."""
+        return _frequencies(self.theta, self.rotary_dim, device)
+
     def _waves(self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype) -> tuple[Waves, Waves]:
-        frequencies = _frequencies(self.theta, self.rotary_dim, positions.device)
+        frequencies = self.frequencies(positions.device)
         amplitude = 1.0
         if self.scaling is not None:
             scale = self.scaling
@@ -185,6 +190,19 @@ class RoPE(nn.Module):
         angles = positions[:, None, :, None].float() * frequencies
         cos, sin = ((wave * amplitude).to(dtype) for wave in (angles.cos(), angles.sin()))
         return torch.cat([cos, cos], dim=-1), torch.cat([-sin, sin], dim=-1)
+
+
+class ReversedRoPE(RoPE):
+    """A RoPE that rotates the other way, as nanochat's weights expect; see `RoPE`."""
+
+    def frequencies(self, device: torch.device) -> Frequencies:
+        """Return those of `RoPE`, rounded as nanochat does."""
+        pairs = torch.arange(0, self.rotary_dim, 2, device=device, dtype=torch.float32)
+        return 1.0 / self.theta ** (pairs / self.rotary_dim)
+
+    def _waves(self, positions: Int[Tensor, "rows seq"], dtype: torch.dtype) -> tuple[Waves, Waves]:
+        cos, sin = super()._waves(positions, dtype)
+        return cos, -sin
 
 
 def _rotated(x: Heads, cos: Waves, sin: Waves) -> Heads:

@@ -20,6 +20,7 @@ from fidgpt.model.context import (
     one_document,
 )
 from fidgpt.model.embedding import Embedding
+from fidgpt.model.skips import Skip
 from fidgpt.ranges import require_probability, require_size
 
 __all__ = ["LanguageModel", "Transformer"]
@@ -122,6 +123,7 @@ class Transformer(LanguageModel):
       first_blocks: factories of the first layers, in place of the pattern.
       layout: makes the context of a batch: `one_document` or `PackedDocuments`.
       dropout: probability of dropping an element of the embedding in training.
+      skips: connections from earlier points of the stream, such as `InputScalars`, in order.
       sharing: changes each factory of blocks, as `Shared` does; None shares nothing among layers.
       float8: multiplies in 8 bits, as `Float8` does.
       recompute: recomputes activations in the backward pass, as `Recompute` does.
@@ -152,6 +154,7 @@ class Transformer(LanguageModel):
         first_blocks: Sequence[BlockFactory] = (),
         layout: ContextFactory = one_document,
         dropout: float = 0.0,
+        skips: Sequence[Skip] = (),
         sharing: BlockSharing | None = None,
         float8: BlockWrapper | None = None,
         recompute: BlockWrapper | None = None,
@@ -178,6 +181,11 @@ class Transformer(LanguageModel):
         factories = [*first_blocks[:num_layers], *pattern]
         self._wrappers = [one for one in (float8, recompute, compile) if one is not None]
         self.blocks = nn.ModuleList(self._layer(i, make) for i, make in enumerate(factories))
+        for index, block in enumerate(self.blocks):
+            for module in block.modules():
+                if hasattr(module, "layer_place"):
+                    module.layer_place = (index, num_layers)
+        self.skips = nn.ModuleList(cast(Sequence[nn.Module], skips))
         self.norm = norm
         self.unembedding = cast(nn.Module, unembedding)
         self.layout = layout
@@ -206,10 +214,30 @@ class Transformer(LanguageModel):
         return x
 
     def layers(self, x: PartOfStream, ctx: AttentionContext, begin: int, end: int) -> PartOfStream:
-        """Return the output of the layers from `begin` to before `end`."""
+        """Return the output of the layers from `begin` to before `end`.
+
+        Raises:
+          ValueError: other processes have streams that skips read.
+        """
+        skips, depth = cast(Sequence[Skip], self.skips), len(self.blocks)
+        if skips and end - begin < depth:
+            raise ValueError(
+                "skips read the stream of earlier layers, which other processes compute: use a "
+                "size of 1 for the axis `pipeline`."
+            )
+        kept: dict[int, Stream] = {}
+        wanted = {point for skip in skips for point in skip.reads(depth)}
         for index, block in enumerate(self.blocks):
+            if index in wanted:
+                kept[index] = x
             if begin <= index < end:
+                for skip in skips:
+                    x = skip.before(x, index, kept)
                 x = block(x, ctx.at_layer(index))
+        if depth in wanted:
+            kept[depth] = x
+        for skip in skips:
+            x = skip.leave(x, depth, kept)
         return x
 
     def leave(self, x: Stream, tokens: Tokens, ctx: AttentionContext) -> Stream:

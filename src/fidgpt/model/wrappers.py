@@ -20,7 +20,7 @@ from fidgpt.files import cache_directory
 from fidgpt.model.linear import MachineError, extended
 from fidgpt.ranges import require_size
 
-__all__ = ["Compile", "Float8", "Keep", "Recompute", "keep_products"]
+__all__ = ["Compile", "Float8", "Keep", "Recompute", "keep_all", "keep_products"]
 
 
 _PRODUCTS = {
@@ -35,6 +35,7 @@ _PRODUCTS = {
     "aten._scaled_mm.default",
     "fidgpt.blockwise_attention.default",
     "fidgpt.grouped_linear.default",
+    "fidgpt.planned_attention.default",
 }
 
 
@@ -50,6 +51,11 @@ class Keep(Protocol):
 def keep_products(operation: str) -> bool:
     """Keep matrix products and attention; everything else is cheap to recompute."""
     return operation in _PRODUCTS
+
+
+def keep_all(operation: str) -> bool:
+    """Keep everything, so that nothing is recomputed."""
+    return True
 
 
 class Recompute:
@@ -87,7 +93,7 @@ class Recomputed(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         """Call the block's forward, checkpointed if gradients are enabled."""
-        if not torch.is_grad_enabled():
+        if not torch.is_grad_enabled() or self.recompute_keeps is keep_all:
             return super().forward(*args)
         if self.recompute_keeps is None:
             return checkpoint(super().forward, *args, use_reentrant=False)

@@ -3,6 +3,7 @@
 from fidgpt.optim.adafactor import *
 from fidgpt.optim.groups import *
 from fidgpt.optim.muon import *
+from fidgpt.optim.normuon import *
 from fidgpt.optim.optima import *
 from fidgpt.optim.optimizers import *
 from fidgpt.optim.schedule_free import *

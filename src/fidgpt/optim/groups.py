@@ -4,7 +4,7 @@ import math
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
@@ -164,11 +164,17 @@ Grouping = Callable[[nn.Module], list[dict[str, Any]]]
 def decay_matrices(model: nn.Module) -> list[dict[str, Any]]:
     """Return two groups: matrices with the optimizer's weight decay, and vectors without decay.
 
-    Decaying biases and the scales of norms only distorts them. Shared parameters are listed once.
+    Decaying biases and the scales of norms only distorts them, and filters of single channels are
+    vectors too. Shared parameters are listed once.
     """
+    filters = {id(m.weight) for m in model.modules() if _filters_channels(m)}
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    matrices = {"name": "matrices", "params": [p for one, p in trained if is_matrix(one, p)]}
-    vectors = {"name": "vectors", "params": [p for one, p in trained if is_vector(one, p)]}
+    decayed = [p for name, p in trained if is_matrix(name, p) and id(p) not in filters]
+    others = [p for name, p in trained if is_vector(name, p) or id(p) in filters]
+    matrices, vectors = (
+        {"name": "matrices", "params": decayed},
+        {"name": "vectors", "params": others},
+    )
     groups = [matrices, vectors | {"weight_decay": 0.0}]
     return [group for group in groups if group["params"]]
 
@@ -194,18 +200,28 @@ def hidden_matrices(model: nn.Module) -> list[str]:
     matrices with one row or column, which are vectors. Shapes alone do not tell a stack of matrices
     from the filters of a convolution, or a matrix from a stack of vectors.
     """
-    tables, names = _tables(model), []
+    tables = _tables(model)
+    return [
+        name
+        for name, parameter, is_declared in _by_declaration(model)
+        if is_declared and id(parameter) not in tables and min(whole_shape(parameter)[-2:]) > 1
+    ]
+
+
+def _by_declaration(model: nn.Module) -> Iterator[tuple[str, nn.Parameter, bool | None]]:
+    """Yield each parameter by name, and whether its module declares it as a matrix.
+
+    None where the module declares nothing.
+    """
     for path, module in model.named_modules():
-        declared = {"weight"} if isinstance(module, nn.Linear) else set[str]()
         holder: object = module
-        if isinstance(holder, HoldsMatrices):
-            declared.update(holder.MATRICES)
+        declares = isinstance(holder, HoldsMatrices)
+        matrices = {*holder.MATRICES} if isinstance(holder, HoldsMatrices) else set[str]()
+        if isinstance(module, nn.Linear):
+            declares, matrices = True, {*matrices, "weight"}
         for name, parameter in module.named_parameters(recurse=False):
-            if name not in declared or id(parameter) in tables:
-                continue
-            if min(whole_shape(parameter)[-2:]) > 1:
-                names.append(f"{path}.{name}" if path else name)
-    return names
+            is_declared = name in matrices if declares else None
+            yield f"{path}.{name}" if path else name, parameter, is_declared
 
 
 def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
@@ -222,18 +238,34 @@ def mup_groups(model: nn.Module, *, base_dim: int) -> list[dict[str, Any]]:
       base_dim: width at which the learning rate was tuned.
 
     Raises:
-      ValueError: base_dim is below 1.
+      ValueError: base_dim is below 1, or a parameter of several dimensions is in a module that does
+        not declare whether it is a matrix.
     """
     require_size(base_dim=base_dim)
     width = model.get_parameter("embedding.weight").shape[1]
     convolutions = [m for m in model.modules() if isinstance(m, _CONVOLUTIONS)]
     others = _tables(model).union(id(p) for m in convolutions for p in m.parameters())
-    named = [(name, p) for name, p in model.named_parameters() if id(p) not in others]
-    hidden = {id(p) for name, p in named if is_matrix(name, p)}
+    hidden: set[int] = set()
+    for name, parameter, is_declared in _by_declaration(model):
+        if id(parameter) in others or not is_matrix(name, parameter):
+            continue
+        if is_declared is None:
+            raise ValueError(
+                f"{name} {list(whole_shape(parameter))} may be a matrix, whose learning rate falls "
+                f"with the width, or a stack of vectors, whose does not: declare MATRICES = "
+                f'("{name.rpartition(".")[2]}",) in its class, or MATRICES = () if it is none.'
+            )
+        if is_declared:
+            hidden.add(id(parameter))
     return _split(decay_matrices(model), hidden, settings={"width_scale": base_dim / width})
 
 
 _CONVOLUTIONS = nn.Conv1d | nn.Conv2d | nn.Conv3d
+
+
+def _filters_channels(module: Any) -> bool:
+    """Return whether a module is a convolution that has a filter for each channel."""
+    return isinstance(module, _CONVOLUTIONS) and module.weight.shape[1] == 1
 
 
 def split_hidden_matrices(

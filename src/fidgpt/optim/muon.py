@@ -111,14 +111,26 @@ class Muon(Optimizer):
         ]
         updates = self.workers.map(
             [
-                Job(self._momentum(group, parameter), parameter, _orthogonalizer(group))
+                Job(self._momentum(group, parameter), parameter, self._orthogonalizer(group))
                 for group, parameter in trained
             ]
         )
         for (group, parameter), update in zip(trained, updates, strict=True):
-            weights, rate = held(parameter), group["lr"]
-            weights.mul_(1 - rate * group["weight_decay"])
-            weights.add_(update, alpha=-rate * _scale(group, whole_shape(parameter)))
+            self._move(group, parameter, update)
+
+    def _move(self, group: Group, parameter: Tensor, update: Tensor) -> None:
+        """Decay weights, and move them by an orthogonal update."""
+        weights, rate = held(parameter), group["lr"]
+        weights.mul_(1 - rate * group["weight_decay"])
+        weights.add_(update, alpha=-rate * scale_of(group, whole_shape(parameter)))
+
+    def _orthogonalizer(self, group: Group) -> Any:
+        names = {"steps": "ns_steps", "coefficients": "ns_coefficients", "eps": "eps"}
+        return partial(orthogonalized, **{name: group[key] for name, key in names.items()})
+
+    def _format(self, momentum: Tensor) -> torch.dtype:
+        """Return the format in which matrices are sent to the processes that compute them."""
+        return torch.bfloat16
 
     def _momentum(self, group: Group, parameter: Tensor) -> Tensor:
         """Update the momentum; return what is to be orthogonalized, in the format of that."""
@@ -130,7 +142,11 @@ class Muon(Optimizer):
         own, momentum = held(gradient), held(buffer)
         momentum.lerp_(own, 1 - group["momentum"])
         ahead = own.lerp(momentum, group["momentum"]) if group["nesterov"] else momentum
-        return ahead.bfloat16()
+        return ahead.to(self._format(ahead))
+
+    def orthogonal_groups(self) -> list[Group]:
+        """Return the groups of matrices."""
+        return self._groups(orthogonal=True)
 
     def _groups(self, *, orthogonal: bool) -> list[Group]:
         return [group for group in self.param_groups if group["orthogonal"] == orthogonal]
@@ -155,20 +171,26 @@ class _Alone:
 
     def map(self, jobs: Sequence[Job]) -> list[Tensor]:
         """Return this process's part of each result."""
-        return [self._done(*job) for job in jobs]
-
-    def _done(self, part: Tensor, parameter: Any, function: Any) -> Tensor:
-        like = placed_like(torch.zeros_like(parameter, dtype=part.dtype), parameter)
-        held(like).copy_(part)
-        whole = whole_of(like, parameter)
-        each = [function(one) for one in (whole.unbind() if whole.dim() == 3 else [whole])]
-        keep(like, torch.stack(each) if whole.dim() == 3 else each[0])
-        return held(like)
+        return [on_whole(job.part, job.parameter, partial(_each, job.function)) for job in jobs]
 
 
-def _orthogonalizer(group: Group) -> Any:
-    names = {"steps": "ns_steps", "coefficients": "ns_coefficients", "eps": "eps"}
-    return partial(orthogonalized, **{name: group[key] for name, key in names.items()})
+def _each(function: Any, whole: Tensor) -> Tensor:
+    """Return a function of a matrix, or of each in a stack."""
+    return torch.stack([*map(function, whole)]) if whole.dim() == 3 else function(whole)
+
+
+def on_whole(part: Tensor, parameter: Any, function: Any) -> Tensor:
+    """Return this process's part of a function of a whole, which is gathered for it.
+
+    Args:
+      part: of the whole, divided as the parameter is.
+      parameter: with the place of its shard.
+      function: returns a tensor of the shape of the whole.
+    """
+    like = placed_like(torch.zeros_like(parameter, dtype=part.dtype), parameter)
+    held(like).copy_(part)
+    keep(like, function(whole_of(like, parameter)))
+    return held(like)
 
 
 def orthogonalized(
@@ -191,7 +213,7 @@ def orthogonalized(
     """
     first, cubic, quintic = coefficients
     is_tall = matrix.shape[0] > matrix.shape[1]  # products of the smaller side are cheaper
-    x = matrix.bfloat16().to(_products_format(matrix.device))
+    x = matrix.bfloat16().to(products_format(matrix.device))
     x = x.mT if is_tall else x
     x = x / x.norm().clamp(min=eps)
     for _ in range(steps):
@@ -201,7 +223,7 @@ def orthogonalized(
     return (x.mT if is_tall else x).bfloat16()
 
 
-def _products_format(device: torch.device) -> torch.dtype:
+def products_format(device: torch.device) -> torch.dtype:
     """Return bfloat16, or float32 on a CPU where oneDNN has no products in bfloat16.
 
     There torch emulates them: a product of 512 x 512 and 512 x 2,048 elements took 65 times as long
@@ -211,7 +233,7 @@ def _products_format(device: torch.device) -> torch.dtype:
     return torch.float32 if is_emulated else torch.bfloat16
 
 
-def _scale(group: Group, shape: Sequence[int]) -> float:
+def scale_of(group: Group, shape: Sequence[int]) -> float:
     """Return the factor of the updates of matrices [..., rows, columns]."""
     rows, columns = shape[-2:]
     if group["adjust_lr_fn"] == "match_rms_adamw":

@@ -4,9 +4,16 @@ A layer of width d has 12 d^2 parameters N, and a run on 20 tokens per parameter
 C = 6 N * 20 N floating-point operations (Hoffmann et al., 2022, arXiv:2203.15556).
 """
 
-from fidgpt.ranges import require_size
+import math
 
-__all__ = ["optimal_batch_size", "optimal_learning_rate", "optimal_tokens"]
+from fidgpt.ranges import require_positive, require_size
+
+__all__ = [
+    "optimal_batch_size",
+    "optimal_learning_rate",
+    "optimal_tokens",
+    "power_lines_batch_size",
+]
 
 _TOKENS_PER_PARAMETER = 20
 _FINENESS = 8  # batches are rounded by a sixteenth at most
@@ -53,6 +60,24 @@ def optimal_learning_rate(*, num_layers: int, hidden_dim: int) -> float:
       ValueError: a size is below 1.
     """
     return float(f"{0.3118 * _operations(num_layers, hidden_dim) ** -0.1250:.2g}")
+
+
+def power_lines_batch_size(*, share: float, seq_len: int) -> int:
+    """Return sequences of a batch, whose tokens are a power of two near `2^19 * share^0.383`.
+
+    The optimum grows with the tokens of a run by this power (Bergsma et al., 2025,
+    arXiv:2505.13738); nanochat found 2^19 for its model of 12 layers.
+
+    Args:
+      share: tokens of the run relative to those of that model.
+      seq_len: tokens of a sequence.
+
+    Raises:
+      ValueError: an argument is not above 0.
+    """
+    require_positive(share=share)
+    require_size(seq_len=seq_len)
+    return max(1, 2 ** round(19 + 0.383 * math.log2(share)) // seq_len)
 
 
 def _parameters(num_layers: int, hidden_dim: int) -> int:

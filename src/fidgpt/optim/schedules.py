@@ -9,6 +9,7 @@ from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 
 from fidgpt.ranges import require_not_negative, require_positive, require_size
+from fidgpt.schedule import Schedule
 
 __all__ = [
     "Constant",
@@ -21,7 +22,9 @@ __all__ = [
     "NoDecay",
     "Phases",
     "PolynomialDecay",
+    "Rise",
     "SqrtDecay",
+    "Switched",
     "WarmupCosine",
     "WarmupStableDecay",
     "fraction",
@@ -100,6 +103,49 @@ class Constant:
 
     def __call__(self, step: int) -> float:
         return min(1.0, (step + 1) / max(1, self.warmup_steps))
+
+
+class Rise:
+    """A linear rise from a fraction of the peak to the peak, and a constant value after it.
+
+    Args:
+      num_steps: steps of the rise.
+      begin: fraction of the peak at its beginning.
+      first: 1 for the value of a step at its end; 0 for that at its beginning.
+
+    Raises:
+      ValueError: num_steps is below 1, or `begin` no fraction.
+    """
+
+    def __init__(self, *, num_steps: int, begin: float = 0.0, first: int = 1) -> None:
+        require_size(num_steps=num_steps)
+        _require_share("begin", begin)
+        self.num_steps = num_steps
+        self.begin = begin
+        self.first = first
+
+    def __call__(self, step: int) -> float:
+        risen = min(1.0, (step + self.first) / self.num_steps)
+        return self.begin + (1 - self.begin) * risen
+
+
+class Switched:
+    """One schedule before a step, counted from 0, and another one from it on.
+
+    Args:
+      step: the first step of the second one.
+      before: the first schedule.
+      after: the second one, which is called with the steps of the run.
+    """
+
+    def __init__(self, *, step: int, before: Schedule, after: Schedule) -> None:
+        require_not_negative(step=step)
+        self.step = step
+        self.before = before
+        self.after = after
+
+    def __call__(self, step: int) -> float:
+        return (self.before if step < self.step else self.after)(step)
 
 
 def in_steps(name: str, length: Length, *, of: int) -> int:

@@ -31,7 +31,7 @@ class Weights(enum.Enum):
     Attributes:
       COPIES: each has what the others have.
       SHARDS: each has a shard of every weight, which FSDP gathers before it is used.
-      PARTS: each has parts of those weights whose `shard` names the axis, or some of these weights,
+      PARTS: each has parts of those weights whose `shards` name the axis, or some of these weights,
         and computes with what it has; of the other weights it has copies.
     """
 
@@ -254,8 +254,9 @@ class AxisPart:
     def __call__(self, model: nn.Module, axis: Processes, /) -> None:
         """Change a whole model on the meta device to compute this process's part.
 
-        Parameters may be replaced by shards of them, whose attribute `shard` is a
-        `fidgpt.placement.Shard` of the axis; their names and ties stay.
+        Parameters may be replaced by shards of them, as `fidgpt.placement.Shard.parameter` makes
+        them; their names and ties stay. Hooks of modules stay; those of parameters do not, which
+        get their memory afterwards: let a hook of a module register them when it first computes.
         """
         raise NotImplementedError
 

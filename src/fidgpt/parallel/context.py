@@ -171,6 +171,15 @@ class SplitContext(AttentionContext):
         order = self.mapping.order
         return x if order is None else x.index_select(-2, order)
 
+    @property
+    def rows(self) -> AttentionContext:
+        """The context of all tokens."""
+        return self.whole
+
+    def whole_rows(self, new: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Return the tensors of all tokens, each of which this process has a part of."""
+        return [self.in_order(part) for part in SplitContext.update_cache(self, None, new)]
+
     def update_cache(
         self, owner: object, new: Sequence[Tensor], *, window: int | None = None
     ) -> Sequence[Tensor]:

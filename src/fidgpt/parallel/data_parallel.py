@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from fidgpt.parallel.axes import AxisPart, MeshSizes
+from fidgpt.parallel.axes import AxisPart, MeshSizes, Weights
 from fidgpt.parallel.mesh import Mesh
-from fidgpt.parallel.places import alone_on, places_on
+from fidgpt.parallel.places import places_on, single_process_places
 from fidgpt.parallel.sharding import shard_fully, without_reduction
 from fidgpt.parallel.tensor import drops
-from fidgpt.placement import holders_of, wholes
+from fidgpt.placement import wholes
 from fidgpt.processes import ParallelError, Processes, heartbeat
 from fidgpt.processes.fused import FusedAllReduce
 from fidgpt.processes.rendezvous import RendezvousFailure, Timeouts
@@ -90,7 +90,7 @@ class DataParallel:
         self._device = device
         self._joined: list[bool] = []
         self._group: dist.ProcessGroup | None = None  # see __exit__
-        self.places = alone_on(Mesh())
+        self.places = single_process_places(Mesh())
         self._sums_of_shapes: dict[Hashable, Sequence[Tensor]] = {}
 
     def layout(self, world_size: int) -> MeshSizes:
@@ -120,6 +120,8 @@ class DataParallel:
                     "divided, and a step that passes micro-batches from one to the next "
                     "(PipelineStep, fiddler:use_pipeline)."
                 )
+            if axis.weights is Weights.SHARDS and size != 1:
+                _require_dimensions(model, axis.name)
         for part in self._used(self.mesh).values():
             part.check(model, mesh=self.mesh, seq_len=seq_len)
 
@@ -213,7 +215,10 @@ class DataParallel:
             self.__exit__(ParallelError, None, None)
             raise ParallelError(str(error)) from error
         self.places = places_on(
-            mesh, device_type=self.device.type, timeout=self.timeouts.collective
+            mesh,
+            parts=frozenset(self._used(mesh)),
+            device_type=self.device.type,
+            timeout=self.timeouts.collective,
         )
         return self
 
@@ -254,7 +259,7 @@ class DataParallel:
             if here is not None:
                 here.leave()
         if not self._joined:
-            self.places = alone_on(Mesh())
+            self.places = single_process_places(Mesh())
             self._sums_of_shapes.clear()
         if reason:
             raise ParallelError(reason) from lost
@@ -304,7 +309,7 @@ class DataParallel:
                 stack.enter_context(implicit_replication())
             yield
 
-    def place(self, module: nn.Module) -> nn.Module:
+    def wrap(self, module: nn.Module) -> nn.Module:
         """Wrap a module so that its gradients are averaged over all processes.
 
         A sharded model reduces its own gradients, and `reduce_gradients` those of parameters that
@@ -313,9 +318,10 @@ class DataParallel:
         # Buffers need no synchronization: their updates are all-reduced.
         if self.tokens.size == 1 or self.places.fsdp is not None:
             return module
-        if all(holders_of(parameter) for parameter in module.parameters()):
+        mesh = self.places.mesh
+        if any(axis.splits_layers and mesh[axis] > 1 for axis in mesh.axes()):
             return module  # of which several passes are under way at a time
-        apart = [n for n, p in module.named_parameters() if self.places.averaged_over(p)]
+        apart = [n for n, p in module.named_parameters() if self.places.processes_to_sum_over(p)]
         vars(module)["_ddp_params_and_buffers_to_ignore"] = apart
         buffers: dict[str, Any] = {_SYNC_BUFFERS: False}
         return DistributedDataParallel(module, process_group=self.tokens.group, **buffers)
@@ -332,11 +338,11 @@ class DataParallel:
         else:
             yield
 
-    def fuse(self) -> FusedAllReduce:
+    def new_all_reduce(self) -> FusedAllReduce:
         """Return an all-reduce that numbers of a step can join."""
         places = self.places
         return FusedAllReduce(
-            self.world, tokens=self.tokens, counts=places.is_first, device=self.device
+            self.world, tokens=self.tokens, is_first_copy=places.is_first, device=self.device
         )
 
     def sums_of_shapes(self, shape: Hashable, numbers: Sequence[int]) -> Sequence[Tensor]:
@@ -388,7 +394,8 @@ class MeshParallel(DataParallel):
       timeout: seconds that processes wait for each other; see `DataParallel`.
 
     Raises:
-      ValueError: an axis that divides weights or sequences has several processes and no part.
+      ValueError: an axis that divides weights or sequences has several processes and no part, or
+        a part is for an axis that the mesh does not have.
       ParallelError: the processes do not fill the mesh; raised when they join.
     """
 
@@ -405,6 +412,11 @@ class MeshParallel(DataParallel):
     ) -> None:
         super().__init__(device=device, timeout=timeout)
         self.mesh = mesh
+        if unknown := [name for name in others or () if name not in mesh.sizes]:
+            raise ValueError(
+                f"others={unknown} are no axes of the mesh, which has {', '.join(mesh.sizes)}: "
+                "name one of these, or add a field made by axis_size to the mesh."
+            )
         parts = {"tensor": tensor, "context": context, "expert": expert, **(others or {})}
         self.parts = {name: part for name, part in parts.items() if part is not None}
         for axis in mesh.axes():
@@ -415,6 +427,15 @@ class MeshParallel(DataParallel):
                     f"mesh.{axis.name}={size} needs a part that divides the model along that axis, "
                     f"and {axis.name} is None: set one, or a size of 1."
                 )
+
+
+def _require_dimensions(model: nn.Module, axis: str) -> None:
+    """Raise ValueError if a parameter is a single number, which FSDP cannot shard."""
+    if numbers := [path for path, parameter in model.named_parameters() if not parameter.dim()]:
+        raise ValueError(
+            f"{axis} divides weights, and {', '.join(numbers)} of shape [] has no dimension to "
+            "divide: give it the shape [1], as torch.empty(1)."
+        )
 
 
 def _first_difference(main: dict[str, str], other: dict[str, str], rank: int) -> str:

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from fidgpt.model.moe import Experts, Groups, MoE
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
-from fidgpt.placement import Shard
+from fidgpt.placement import Holders, Shard
 from fidgpt.processes import Processes
-from fidgpt.processes.collectives import begin_exchange, exchanged
+from fidgpt.processes.collectives import begin_exchange, exchanged, planned_exchange
 
 __all__ = ["ExpertParallel"]
 
@@ -120,9 +120,10 @@ def _divide(experts: Experts, axis: Processes, shards: dict[int, nn.Parameter]) 
     """Replace parameters by this process's shards, which `shards` holds by that of the whole."""
     num_local = experts.num_experts // axis.size
     places = {
-        (module, name): Shard(axis, 0, len(whole), axis.size, owner=owner)
+        (module, name): Shard(axis, 0, len(whole), axis.size)
+        if number is None
+        else Holders(axis, ranks=(number // num_local,), held_shape=tuple(whole.shape))
         for module, name, whole, number in _per_expert(experts)
-        for owner in [None if number is None else number // num_local]
     }
     for module in experts.modules():
         for name, whole in module._parameters.items():
@@ -174,8 +175,10 @@ class _Exchange:
         beside, self._beside = self._beside, None
         axis, num_local = self._axis, self._num_local
         if axis.is_planned:
-            self._returns.append(Tensor.clone)
-            return rows.clone(), Groups(groups.owners % num_local, groups.ends[:num_local])
+            self._returns.append(lambda out: planned_exchange(out, axis))
+            return planned_exchange(rows, axis), Groups(
+                groups.owners % num_local, groups.ends[:num_local]
+            )
         ends, filled = groups.ends.long(), groups.filled
         sizes = ends.diff(prepend=ends.new_zeros(1))
         num_rows, slots = len(rows), None

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.parallel.places import Places
-from fidgpt.placement import held, holders_of, shards_of
+from fidgpt.placement import held, holders_of, is_absent, shards_of
 from fidgpt.processes import Processes
 from fidgpt.processes.collectives import all_sum
 
@@ -25,8 +25,10 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], places: Places) -> None
     """
     parameters = [*parameters]
     for parameter in parameters:
-        # Of what another process computes alone, which all the same takes part in every norm.
-        is_elsewhere = any(s.owner not in (None, s.axis.rank) for s in shards_of(parameter))
+        # Of what others compute, alone or too, which all the same takes part in sums and norms.
+        is_elsewhere = any(
+            not holders.is_here or len(holders.ranks) > 1 for holders in holders_of(parameter)
+        )
         if parameter.grad is None and parameter.requires_grad and is_elsewhere:
             parameter.grad = torch.zeros_like(parameter)
     parameters = [parameter for parameter in parameters if parameter.grad is not None]
@@ -35,7 +37,7 @@ def reduce_gradients(parameters: Iterable[nn.Parameter], places: Places) -> None
     divided = [(held(p.grad), p) for p in parameters if shards_of(p)]
     averaged: dict[Processes, list[_Summand]] = {}
     for gradient, parameter in divided:
-        copies = places.averaged_over(parameter)
+        copies = places.processes_to_sum_over(parameter)
         if copies is not None and copies is not places.tokens:
             gradient.div_(places.tokens.size)
             averaged.setdefault(copies, []).append((gradient, gradient.flatten().float()))
@@ -81,7 +83,7 @@ def _average_stages(parameters: Sequence[nn.Parameter], places: Places) -> None:
     """Average gradients over the processes with the same stage and different tokens."""
     buckets: list[list[Tensor]] = [[]]
     for parameter in parameters:
-        if places.averaged_over(parameter) is places.tokens and parameter.numel():
+        if places.processes_to_sum_over(parameter) is places.tokens and parameter.numel():
             assert parameter.grad is not None
             if sum(gradient.numel() for gradient in buckets[-1]) > _BUCKET:
                 buckets.append([])
@@ -98,11 +100,12 @@ def _sum_over_holders(parameters: Sequence[nn.Parameter]) -> None:
     summed: list[tuple[Tensor, list[Tensor]]] = []
     axis = None
     for parameter in parameters:
-        holders = holders_of(parameter)
-        if holders is None or len(holders.ranks) == 1:
+        tied = [holders for holders in holders_of(parameter) if len(holders.ranks) > 1]
+        if not tied:
             continue
+        (holders,) = tied  # of a pipeline
         axis, gradient = holders.axis, held(parameter.grad)
-        if not holders.is_here:
+        if is_absent(parameter):
             continue
         parts = {rank: torch.empty_like(gradient) for rank in holders.ranks}
         parts[axis.rank] = gradient
@@ -141,12 +144,6 @@ def norms_of_wholes(norms: Tensor, parameters: Sequence[object]) -> Tensor:
                 for total, norm, shards in zip(whole, each, divided, strict=True)
             ]
         )
-    holders = [holders_of(parameter) for parameter in parameters]
-    if (stages := next(filter(None, holders), None)) is not None:  # then all have some
-        zero = norms.new_zeros(())
-        owned = zip(norms.unbind(), holders, strict=True)
-        own = torch.stack([norm if one and one.is_owner else zero for norm, one in owned])
-        norms = all_sum(own.square(), stages.axis).sqrt()
     return norms
 
 

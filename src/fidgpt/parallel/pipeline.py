@@ -2,7 +2,7 @@
 
 Every stage reads the tokens of a batch itself, which are a function of the step, so that positions,
 documents, masks and embeddings of tokens in deep layers are not sent: only the stream is. A table
-that two stages use is on both of them (`fidgpt.placement.holders`), and its gradients are summed.
+that two stages use is on both of them (`fidgpt.placement.Holders`), and its gradients are summed.
 
 Outside of a schedule, as in evaluation and generation, the stages compute one after the other, and
 all processes get the features and logits of the last one.
@@ -117,7 +117,7 @@ class PipelineParallel(AxisPart):
                 for parameter in module.parameters():
                     places.setdefault(parameter, {})[rank] = None
         replaced = {
-            whole: Holders(axis, tuple(ranks), tuple(whole.shape)).parameter(whole)
+            whole: Holders(axis, ranks=(*ranks,), held_shape=(*whole.shape,)).parameter(whole)
             for whole, ranks in places.items()
         }
         for module in model.modules():

@@ -54,13 +54,13 @@ class Places:
     def data_rank(self) -> int:
         """Which rows of a batch this process reads, of `mesh.data_size` parts."""
         grid = self.mesh.grid()
-        return place_on(grid, [axis for axis in grid if axis.splits_rows], self.world.rank)
+        return index_on(grid, [axis for axis in grid if axis.splits_rows], self.world.rank)
 
     @property
     def is_first(self) -> bool:
         """Whether this process is the first of those that compute the same tokens."""
         grid = self.mesh.grid()
-        return not place_on(
+        return not index_on(
             grid, [axis for axis in grid if not axis.splits_tokens], self.world.rank
         )
 
@@ -69,7 +69,7 @@ class Places:
         """Whether this process is the first of those that compute the same layers and tokens."""
         grid = self.mesh.grid()
         copies = [axis for axis in grid if not axis.splits_tokens and not axis.splits_layers]
-        return not place_on(grid, copies, self.world.rank)
+        return not index_on(grid, copies, self.world.rank)
 
     @property
     def passes_together(self) -> bool:
@@ -83,13 +83,12 @@ class Places:
           tensor: the parameter, or what is divided as it is.
           parameter: with the place of its shard.
         """
-        shards, holders = shards_of(parameter), holders_of(parameter)
-        places = [*shards, *([] if holders is None else [holders])]
-        divided = frozenset(name for one in places if (name := self._name_of(one.axis)))
+        shards = shards_of(parameter)
+        divided = frozenset(name for shard in shards if (name := self._name_of(shard.axis)))
         is_first = is_first_of(self.mesh, divided, is_sharded(tensor), self.world.rank)
-        return is_first and all(one.is_owner for one in places)
+        return is_first and all(shard.is_owner for shard in shards)
 
-    def averaged_over(self, parameter: object) -> Processes | None:
+    def processes_to_sum_over(self, parameter: object) -> Processes | None:
         """Return who must sum a gradient that is not averaged as those of other parameters are.
 
         That is one of a parameter inside of what an axis divides whose processes compute different
@@ -100,7 +99,7 @@ class Places:
         copies = self.copies.get(self._apart(parameter))
         if self.fsdp is not None:
             return None if copies is None else Processes()
-        is_stage = holders_of(parameter) is not None and self.tokens.size > 1
+        is_stage = bool(holders_of(parameter)) and self.tokens.size > 1
         return self.tokens if copies is None and is_stage else copies
 
     def fsdp_of(self, parameter: object) -> "DeviceMesh | None":
@@ -123,10 +122,10 @@ def is_first_of(mesh: MeshSizes, divided: Collection[str], is_sharded: bool, ran
     others = [
         axis for axis in grid if axis.name not in divided and not (is_sharded and axis.may_shard)
     ]
-    return not place_on(grid, others, rank)
+    return not index_on(grid, others, rank)
 
 
-def place_on(grid: Mapping[Axis, int], axes: Collection[Axis], rank: int) -> int:
+def index_on(grid: Mapping[Axis, int], axes: Collection[Axis], rank: int) -> int:
     """Return the place of a process among those that differ on some axes of a grid only."""
     place, scale = 0, 1
     for axis, size in reversed([*grid.items()]):
@@ -136,44 +135,52 @@ def place_on(grid: Mapping[Axis, int], axes: Collection[Axis], rank: int) -> int
     return place
 
 
-def alone_on(mesh: MeshSizes) -> Places:
+def single_process_places(mesh: MeshSizes) -> Places:
     """Return the places of a process that is the only one."""
     return Places(mesh=mesh, axes={axis.name: Processes() for axis in mesh.axes()})
 
 
-def places_on(mesh: MeshSizes, *, device_type: str, timeout: timedelta) -> Places:
+def places_on(
+    mesh: MeshSizes, *, parts: frozenset[str], device_type: str, timeout: timedelta
+) -> Places:
     """Return this process's places; all processes of the run call this at the same time.
+
+    Args:
+      mesh: with all sizes.
+      parts: names of axes along which a component divides the model, with a group for each.
+      device_type: of the processes.
+      timeout: of their collectives.
 
     The groups are torch's, of a `DeviceMesh`. They are kept until there is another group of the
     run: freed before that is destroyed, they may abort the process at its end.
     """
-    key = (dist.group.WORLD, mesh, device_type)
+    key = (dist.group.WORLD, mesh, parts, device_type)
     if key not in _joined:
         for earlier in [other for other in _joined if other[0] is not key[0]]:
             del _joined[earlier]
-        _joined[key] = _join(mesh, device_type, timeout)
+        _joined[key] = _join(mesh, parts, device_type, timeout)
     return _joined[key]
 
 
 # By the group of the run, which later runs in it use again.
-_joined: dict[tuple[dist.ProcessGroup | None, MeshSizes, str], Places] = {}
+_joined: dict[tuple[dist.ProcessGroup | None, MeshSizes, frozenset[str], str], Places] = {}
 
 
-def _join(mesh: MeshSizes, device_type: str, timeout: timedelta) -> Places:
+def _join(mesh: MeshSizes, parts: frozenset[str], device_type: str, timeout: timedelta) -> Places:
     if mesh.size == 1:
-        return alone_on(mesh)
+        return single_process_places(mesh)
     rank, grid = dist.get_rank(), mesh.grid()
     make = partial(_torch_mesh, device_type, timeout)
 
     def among(axes: Collection[Axis], grid: Mapping[Axis, int]) -> Processes:
         size = math.prod(grid[axis] for axis in axes)
         group = make(grid, among=axes).get_group("among") if size > 1 else None
-        return Processes(size, place_on(grid, axes, rank), group)
+        return Processes(size, index_on(grid, axes, rank), group)
 
-    # What only splits rows needs no group of its own.
-    parts = [axis for axis in mesh.axes() if axis.needs_part]
+    # What only splits rows, as no component computes on it, needs no group of its own.
+    talking = [axis for axis in mesh.axes() if axis.needs_part or axis.name in parts]
     axes = {axis.name: Processes() for axis in mesh.axes()}
-    axes |= {axis.name: among([axis], mesh.grid(axis)) for axis in parts}
+    axes |= {axis.name: among([axis], mesh.grid(axis)) for axis in talking}
     tokens = [axis for axis in grid if axis.splits_tokens]
     sequences = [axis for axis in grid if axis.splits_sequences and grid[axis] > 1]
 

@@ -3,6 +3,11 @@
 The weights of a model that axes of the mesh divide are plain tensors; the attribute `shards` of a
 parameter is all that distinguishes them from whole ones: the place on each axis, of which every one
 divides what the one before it left. FSDP may shard a shard again, as a DTensor of torch.
+
+Some processes hold a parameter that others do not, such as that of a stage of a pipeline or of a
+single expert. Every process keeps the names, ties and kinds of all parameters of a model, so that
+its optimizer, its checkpoints and its norms list the same ones as those of the others; of a
+parameter that it does not hold it has an empty tensor.
 """
 
 import math
@@ -15,16 +20,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fidgpt.placement.holders import holders_of, is_absent, shape_of
 from fidgpt.processes.collectives import all_gather, all_sum
 from fidgpt.processes.processes import Processes
 
 __all__ = [
     "Block",
+    "Holders",
     "Shard",
     "block_of",
     "gather_uneven",
     "held",
+    "holders_of",
+    "is_absent",
     "is_divided",
     "is_sharded",
     "keep",
@@ -49,8 +56,6 @@ class Shard:
       num_shards: of the whole; if there are fewer than processes, neighbors hold the same.
       is_once: the first process holds the parameter, and the others zeros.
       is_partial: the gradient of a whole parameter is a summand.
-      owner: the process that holds all of the dimension, and the others nothing; None if each
-        holds some of it.
     """
 
     axis: Processes = field(repr=False)
@@ -59,7 +64,6 @@ class Shard:
     num_shards: int = 1
     is_once: bool = False
     is_partial: bool = False
-    owner: int | None = None
 
     @property
     def copies(self) -> int:
@@ -83,8 +87,6 @@ class Shard:
 
     def bounds(self, rank: int) -> tuple[int, int]:
         """Return where the shard of a process begins and ends; the last ones may be smaller."""
-        if self.owner is not None:
-            return 0, self.size if rank == self.owner else 0
         step = -(-self.size // self.num_shards)
         begin = min(self.size, rank // self.copies * step)
         return begin, min(self.size, begin + step)
@@ -95,6 +97,13 @@ class Shard:
         if self.dim is not None:
             begin, end = self.bounds(self.axis.rank)
             shape[self.dim] = end - begin
+        return tuple(shape)
+
+    def whole_shape(self, shard: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the whole, from that of this process's shard."""
+        shape = [*shard]
+        if self.dim is not None:
+            shape[self.dim] = self.size
         return tuple(shape)
 
     def cut(self, whole: Tensor) -> Tensor:
@@ -122,6 +131,52 @@ class Shard:
         return shard if self.dim is None else gather_uneven(shard, self, self.dim)
 
 
+@dataclass(frozen=True, eq=False)
+class Holders(Shard):
+    """Who holds a parameter, of the processes of an axis.
+
+    Attributes:
+      ranks: of those that hold it, in the order in which its gradients are summed; several if it is
+        tied.
+      held_shape: of what each of them holds.
+    """
+
+    ranks: tuple[int, ...] = ()
+    held_shape: tuple[int, ...] = ()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this process is one of them."""
+        return self.axis.rank in self.ranks
+
+    @property
+    def divides(self) -> bool:
+        """Whether processes hold different values."""
+        return True
+
+    @property
+    def is_owner(self) -> bool:
+        """Whether this process is the first of them."""
+        return self.axis.rank == self.ranks[0]
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of what this process has: all of it, or nothing."""
+        return tuple(whole) if self.is_here or not whole else (0, *whole[1:])
+
+    def whole_shape(self, shard: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of what a holder has."""
+        return self.held_shape
+
+    def cut(self, whole: Tensor) -> Tensor:
+        """Return what this process has of a tensor."""
+        return whole if self.is_here else whole.new_empty(self.shape(whole.shape))
+
+    def gather(self, shard: Tensor) -> Tensor:
+        """Return the first holder's tensor; all processes of the axis call this."""
+        x = shard if self.is_here else shard.new_empty(self.held_shape)
+        return self.axis.share(x, source=self.ranks[0])
+
+
 def gather_uneven(x: Tensor, shard: Shard, dim: int) -> Tensor:
     """Return tensors of all processes as one along `dim`, where their sizes are those of shards."""
     bounds = [shard.bounds(rank) for rank in range(0, shard.axis.size, shard.copies)]
@@ -139,10 +194,20 @@ def shards_of(parameter: object) -> tuple[Shard, ...]:
     return getattr(parameter, "shards", ())
 
 
+def holders_of(parameter: object) -> list[Holders]:
+    """Return who holds a parameter, by axis; nothing if all processes do."""
+    return [shard for shard in shards_of(parameter) if isinstance(shard, Holders)]
+
+
+def is_absent(parameter: object) -> bool:
+    """Return whether this process does not hold a parameter."""
+    return not all(holders.is_here for holders in holders_of(parameter))
+
+
 def placed_like(tensor: T, parameter: object) -> T:
-    """Return a tensor that is divided as a parameter is, with its shards and holders."""
-    places = {"shards": shards_of(parameter), "holders": holders_of(parameter)}
-    vars(tensor).update({name: place for name, place in places.items() if place})
+    """Return a tensor that is divided as a parameter is, with its shards."""
+    if shards := shards_of(parameter):
+        vars(tensor)["shards"] = shards
     return tensor
 
 
@@ -153,7 +218,7 @@ def is_sharded(tensor: object) -> bool:
 
 def is_divided(tensor: object) -> bool:
     """Return whether processes may hold parts of a tensor; the same on all of them."""
-    return is_sharded(tensor) or bool(shards_of(tensor)) or holders_of(tensor) is not None
+    return is_sharded(tensor) or bool(shards_of(tensor))
 
 
 def held(tensor: Any) -> Any:
@@ -163,11 +228,10 @@ def held(tensor: Any) -> Any:
 
 def whole_shape(tensor: Tensor) -> tuple[int, ...]:
     """Return the shape of the whole tensor of which this process may hold a part."""
-    shape = [*shape_of(tensor)]
+    shape = tuple(tensor.shape)
     for shard in reversed(shards_of(tensor)):
-        if shard.dim is not None:
-            shape[shard.dim] = shard.size
-    return tuple(shape)
+        shape = shard.whole_shape(shape)
+    return shape
 
 
 @torch.no_grad()
@@ -178,14 +242,11 @@ def whole_of(tensor: Any, parameter: object) -> Any:
       tensor: the parameter or, divided in the same way, its gradient or state.
       parameter: with the place of its shard.
     """
-    holders = holders_of(parameter)
-    if is_absent(parameter):
-        whole = held(tensor).new_empty(whole_shape(placed_like(held(tensor).detach(), parameter)))
-    else:
-        whole = tensor.full_tensor() if is_sharded(tensor) else tensor
-        for shard in reversed(shards_of(parameter)):
-            whole = shard.gather(whole)
-    return whole if holders is None else holders.share(whole)
+    gathers = is_sharded(tensor) and not is_absent(parameter)
+    whole = tensor.full_tensor() if gathers else held(tensor)
+    for shard in reversed(shards_of(parameter)):
+        whole = shard.gather(whole)
+    return whole
 
 
 @torch.no_grad()
@@ -249,7 +310,7 @@ def wholes(model: nn.Module) -> Iterator[None]:
         (module._parameters, name, parameter)
         for module in model.modules()
         for name, parameter in module._parameters.items()
-        if parameter is not None and (shards_of(parameter) or holders_of(parameter))
+        if parameter is not None and shards_of(parameter)
     ]
     whole_parameters = {
         parameter: nn.Parameter(

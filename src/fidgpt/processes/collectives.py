@@ -31,6 +31,7 @@ def all_sum(x: Tensor, axis: Processes) -> Tensor:
 def all_max(x: Tensor, axis: Processes) -> Tensor:
     """Return the elementwise maximum over an axis."""
     if axis.is_planned:
+        axis.record("reduce", x.nbytes)
         return x.clone()
     functional = _functional()
     return functional.wait_tensor(functional.all_reduce(x.contiguous(), "max", group_of(axis)))
@@ -53,6 +54,7 @@ Pending = Callable[[], Tensor]  # waits for a tensor that is being sent, and ret
 def begin_all_gather(x: Tensor, axis: Processes, dim: int) -> Pending:
     """Begin `all_gather`."""
     if axis.is_planned:
+        axis.record("gather", x.nbytes * axis.size)
         return lambda: torch.cat([x] * axis.size, dim)
     functional, part = _functional(), x.movedim(dim, 0).contiguous()
     # torch 2.13 renames it, and warns about the old name.
@@ -64,6 +66,7 @@ def begin_all_gather(x: Tensor, axis: Processes, dim: int) -> Pending:
 def begin_sum(x: Tensor, axis: Processes, dim: int | None) -> Pending:
     """Begin `sum_scatter`; without a dimension, `all_sum`."""
     if axis.is_planned:
+        axis.record("reduce" if dim is None else "scatter", x.nbytes)
         return (x if dim is None else own_part(x, axis, dim)).clone
     functional = _functional()
     if dim is None:
@@ -87,7 +90,19 @@ def exchanged(x: Tensor, axis: Processes) -> Tensor:
       x: a tensor [processes, ...].
       axis: the processes.
     """
+    if axis.is_planned:
+        return planned_exchange(x, axis)
     return _functional().all_to_all_single_autograd(x.contiguous(), None, None, group_of(axis))
+
+
+def planned_exchange(x: Tensor, axis: Processes) -> Tensor:
+    """Return a tensor in place of what other processes would send, as much as they would."""
+
+    def send(x: Tensor) -> Tensor:
+        axis.record("exchange", x.nbytes)
+        return x.clone()
+
+    return collective(x, send, send)
 
 
 def group_of(axis: Processes) -> dist.ProcessGroup:

@@ -24,15 +24,15 @@ class FusedAllReduce:
     Args:
       world: all processes of the run.
       tokens: the processes that compute different tokens.
-      counts: whether this process is the first of those that compute the same tokens.
+      is_first_copy: whether this process is the first of those that compute the same tokens.
       device: of the numbers.
     """
 
     def __init__(
-        self, world: Processes, *, tokens: Processes, counts: bool, device: torch.device
+        self, world: Processes, *, tokens: Processes, is_first_copy: bool, device: torch.device
     ) -> None:
         self._world = world
-        self._counts = counts
+        self._is_first_copy = is_first_copy
         self._device = device
         self._values: list[tuple[Tensor, bool]] = []
         self._sums: Sequence[Tensor] = ()
@@ -50,7 +50,7 @@ class FusedAllReduce:
         self._is_shared = self._is_shared or self._world.size > 1
         return self._join(value.detach(), of_all=True)
 
-    def each(self, value: int | float) -> "Handle":
+    def gather(self, value: int | float) -> "Handle":
         """Join a number, of which each process then knows those of all: [processes]."""
         own, size = self._tensor(value).reshape(1), self._world.size
         if size == 1:
@@ -64,7 +64,7 @@ class FusedAllReduce:
         if not self._is_shared or not self._values:
             return
         counted = [
-            value if self._counts or of_all else torch.zeros_like(value)
+            value if self._is_first_copy or of_all else torch.zeros_like(value)
             for value, of_all in self._values
         ]
         self._joined = torch.cat([value.flatten().double() for value in counted])

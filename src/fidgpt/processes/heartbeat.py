@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
 
 from fidgpt.processes.rendezvous import Rendezvous, RendezvousFailure, Timeouts, meet
-from fidgpt.processes.reporting import Report, has_agent
+from fidgpt.processes.reporting import ErrorPrinter, has_agent
 
 __all__ = ["Heartbeat", "advance", "begin", "has_met", "live", "report"]
 
@@ -61,7 +61,7 @@ class Heartbeat:
         self._num_gates = 0
         self.progress = 0
         host = run.hosts[run.rank]
-        self.report = Report(run.start, host=host, seconds=timeouts.reporting)
+        self.report = ErrorPrinter(run.start, host=host, seconds=timeouts.reporting)
         self._thread = threading.Thread(target=self._watch, name="heartbeat", daemon=True)
         self._thread.start()
 

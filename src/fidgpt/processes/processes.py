@@ -43,6 +43,9 @@ class Processes:
         """Whether this process does what is done once, such as writing files."""
         return self.rank == 0
 
+    def record(self, kind: str, size: int) -> None:
+        """Take note of a collective of so many bytes that a planned process would take part in."""
+
     def all_reduce(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Return the sums of tensors of one type, by one all-reduce."""
         if self.size == 1 or not values:

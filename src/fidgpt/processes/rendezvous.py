@@ -23,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from fidgpt.processes.reporting import Report, has_agent
+from fidgpt.processes.reporting import ErrorPrinter, has_agent
 
 __all__ = [
     "Rendezvous",
@@ -49,7 +49,7 @@ class RendezvousFailure(RuntimeError):
       report: of the error.
     """
 
-    def __init__(self, message: str, report: Report | None = None) -> None:
+    def __init__(self, message: str, report: ErrorPrinter | None = None) -> None:
         super().__init__(message)
         self.report = report
 
@@ -167,7 +167,7 @@ def introduce(store: Store, facts: Facts, *, rank: int, timeouts: Timeouts) -> R
     )
     own = PrefixStore(name, store)
     if isinstance(verdict, str):
-        report = Report(name, host=facts["host"], seconds=timeouts.reporting)
+        report = ErrorPrinter(name, host=facts["host"], seconds=timeouts.reporting)
         report.claim()
         raise RendezvousFailure(verdict, report)
     return Rendezvous(own, rank, verdict, name)

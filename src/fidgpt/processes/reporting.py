@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["Report", "has_agent", "node_of"]
+__all__ = ["ErrorPrinter", "has_agent", "node_of"]
 
 _PAUSE = 0.05  # seconds between looks at the file
 _PRINTED = "printed"
@@ -23,7 +23,7 @@ def node_of(host: str) -> str:
     return os.environ.get("GROUP_RANK") or host
 
 
-class Report:
+class ErrorPrinter:
     """What the processes of a machine print once of a run that has failed.
 
     The first that claims it prints it, by a file, since the store may be gone with the failure.

@@ -1,5 +1,6 @@
 """Configs built, and their models and optimizers tried without memory."""
 
+import inspect
 import math
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from fidgpt.cost import one_block_of_each_kind, with_zeros, without_memory
 from fidgpt.declarations import NeedsPresent
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.building import Constraint, shown, shown_last
+from fidgpt.graph.fiddle import set_arguments
 from fidgpt.graph.walk import parts
 from fidgpt.model.materialization import check_inits
 from fidgpt.train import Trainer
@@ -68,14 +70,18 @@ def build_trainer(
 
 
 def require_present(cfg: Resolved, trainer: Trainer) -> None:
-    """Look for the files and packages without which a run would end once it prepares its texts.
+    """Look for the files and packages without which a run would end before its first step.
 
     Raises:
-      DataError, RunError: the first that is not on this machine.
+      DataError, RunError, CheckpointError: the first that is not on this machine.
     """
     require_packages(trainer.trackers)
     for node in parts(cfg.bound):
-        if hasattr(fdl.get_callable(node.value), "require_present"):
+        function = fdl.get_callable(node.value)
+        if inspect.isfunction(function) and "require_present" in vars(function):
+            arguments = {str(key): one for key, one in set_arguments(node.value).items()}
+            vars(function)["require_present"](**arguments)
+        elif hasattr(function, "require_present"):
             part: NeedsPresent = fdl.build(node.value)
             part.require_present()
 

@@ -53,11 +53,12 @@ def new_run(
         **({"changes.patch": changes} if changes else {}),
     }
     named = f"{name_of_base(directives)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory, number = Path(path) if path else Path("runs") / named, 1
-    while not path and directory.exists():
-        number += 1
-        directory = directory.with_name(f"{named}-{number}")
-    return RunDirectory(directory, texts=texts, identity=_identity(resolved))
+    return RunDirectory(
+        Path(path) if path else Path("runs") / named,
+        texts=texts,
+        identity=_identity(resolved),
+        may_move=path is None,
+    )
 
 
 def is_as_begun(path: Path, cfg: fdl.Config) -> bool:

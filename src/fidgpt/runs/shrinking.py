@@ -98,6 +98,8 @@ def shrink(
 def _simplify(cfg: Any, mesh: MeshSizes) -> None:
     """Leave out what a single step does not need, and what is not the same on every mesh."""
     cfg.precision = fdl.Config(Float32)
+    # Not more of them for smaller batches.
+    cfg.num_steps = fdl.build(graph.bind(cfg).num_steps)
     cfg.evaluators, cfg.trackers, cfg.observers = {}, [], []
     for name in (
         *("samples", "weights", "average", "meters", "guard", "divergence", "replay"),
@@ -110,8 +112,8 @@ def _simplify(cfg: Any, mesh: MeshSizes) -> None:
         cfg.checkpoints.memory = None
     for name in {"compile", "float8"} & set_arguments(cfg.model).keys():
         setattr(cfg.model, name, None)
-    if "stages" in set_arguments(cfg.step):
-        cfg.step.stages = None
+    for name in {"stages", "weights"} & set_arguments(cfg.step).keys():
+        setattr(cfg.step, name, None)
     for part, key, quantity, value in _numbers(cfg):
         if quantity == "dropout" and value:
             assign(part, key, 0.0)

@@ -25,6 +25,7 @@ from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
 
+_COUNTED = re.compile(r"\s*(-?\d+)\.\.(-?\d+)\s*")
 _CALL = re.compile(r"\s*(lin|log|range)\((.*)\)\s*", re.DOTALL)
 _FORMS = {
     "lin": "lin(first, last, count)",
@@ -77,13 +78,19 @@ def split_value(directive: str) -> tuple[str, str]:
 def expanded(text: str) -> list[str]:
     """Return the values that a text stands for: many for `lin`, `log` and `range`, else itself.
 
-    `lin(0, 1, 5)` and `log(1e-4, 1e-2, 9)` include both ends; `range(0, 10, 2)` excludes its
-    second number, as Python's does, and its step defaults to 1. Values of `log` are rounded to four
-    digits and those of `lin` to six, except whole numbers.
+    `1..5` are the whole numbers from 1 to 5. `lin(0, 1, 5)` and `log(1e-4, 1e-2, 9)` include both
+    ends; `range(0, 10, 2)` excludes its second number, as Python's does, and steps by 1 without
+    a third.
+    Values of `log` are rounded to four digits and those of `lin` to six, except whole numbers.
 
     Raises:
       ConfigError: the numbers make no such values.
     """
+    if counted := _COUNTED.fullmatch(text):
+        first, last = map(int, counted.groups())
+        if not 0 <= last - first < _MOST:
+            raise ConfigError(f"{text.strip()} must count up, to at most {_MOST:,} values.")
+        return [str(number) for number in range(first, last + 1)]
     match = _CALL.fullmatch(text)
     if match is None:
         return [text.strip()]

@@ -45,12 +45,14 @@ class Cost:
       flops: of the whole run, forward and backward.
       num_steps: optimizer steps.
       num_processes: the least that its mesh takes.
+      tokens: of the whole run.
     """
 
     parameters: int
     flops: int
     num_steps: int
     num_processes: int = 1
+    tokens: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,9 +110,10 @@ class DryRuns:
             forward = flops_per_token(trainer.model, seq_len=seq_len) + sum(undeclared.values())
             parameters = count_parameters(trainer.model).total
             known = self._models[key] = (trainer.model, parameters, TRAINING_PASSES * forward)
-        flops = known[2] * trainer.num_steps * trainer.batch_size * seq_len
+        tokens = trainer.num_steps * trainer.batch_size * seq_len
         size = trainer.parallel.planned_size
-        return identity, Cost(known[1], flops, trainer.num_steps, size), bound
+        cost = Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens)
+        return identity, cost, bound
 
 
 def _with_model(model: Any, bound: fdl.Config) -> Trainer | None:

@@ -31,7 +31,7 @@ from fidgpt.train.estimates.summary_text import counted, duration, magnitude
 Result = dict[str, Any]
 TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
 SEED = re.compile(r"(?i)\bseed(_\d+)?$")  # the name of an axis that only repeats runs
-_REPLACED = (SHEET, "objective.json")
+_REPLACED = (TABLE, SHEET, "objective.json")
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
 _WIDTH = 1000  # of a log that no terminal shows, so that a row stays in one line
@@ -48,11 +48,11 @@ def read_table(directory: Path) -> list[Result]:
     """Return the rows of a sweep's results; none before anything was run.
 
     Raises:
-      ConfigError: the table is damaged.
+      ConfigError: the table is damaged, or of something else.
     """
     path = directory / TABLE
     try:
-        return [parse_json(line) for line in read_bytes(path).decode().split("\n") if line]
+        rows = [parse_json(line) for line in read_bytes(path).decode().split("\n") if line]
     except FileNotFoundError:
         return []
     except ValueError as error:
@@ -60,6 +60,9 @@ def read_table(directory: Path) -> list[Result]:
             f"{path} is damaged: {error}. Remove it, and give the command of the sweep again: "
             "finished points are not run again."
         ) from error
+    if not all(isinstance(row, dict) and "fingerprint" in row for row in rows):
+        raise ConfigError(f"{path} is not the table of a sweep: name another --run_dir.")
+    return rows
 
 
 def claim(directory: Path) -> None:
@@ -69,7 +72,7 @@ def claim(directory: Path) -> None:
       ConfigError: it holds no sweep, but files that a sweep would replace.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    if not any((directory / name).exists() for name in (LOCK, TABLE)):
+    if not (directory / LOCK).exists() and not read_table(directory):
         if others := [name for name in _REPLACED if os.path.lexists(directory / name)]:
             raise ConfigError(
                 f"{directory} holds no sweep, and one would replace {listed(others, most=3)} in "
@@ -262,17 +265,24 @@ def table(
     return columns
 
 
-def points_table(plan: Plan, *, flops_per_second: float) -> Table:
-    """Return the points of a sweep with their size, FLOPs and approximate time."""
+def points_table(plan: Plan, *, flops_per_second: float, price: float | None = None) -> Table:
+    """Return the points of a sweep with their size, FLOPs, days, and price if it is known.
+
+    Args:
+      plan: the points.
+      flops_per_second: the speed of the machine.
+      price: of a second; None if it is not known.
+    """
     rows = [
         (
             *(point.name, point.short, f"{point.cost.parameters:,}"),
             magnitude(point.cost.flops, _FLOPS),
             duration(point.cost.flops / flops_per_second),
+            *([f"{price * point.cost.flops / flops_per_second:,.2f}"] if price else []),
         )
         for point in plan.points
     ]
-    numbers = ("parameters", "FLOPs", "about")
+    numbers = ("parameters", "FLOPs", "about", *(["price"] if price else []))
     return table(("point", "fingerprint", *numbers), rows, numbers=numbers)
 
 

@@ -1,7 +1,9 @@
 """A sweep: many configs as one set, composed, shown, run and read back."""
 
 import hashlib
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, dump, fingerprint
+from fidgpt.plan import cluster_named
 from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import results
 from fidgpt.sweep.axes import Axis, Item, with_files_read
@@ -22,7 +25,7 @@ from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
-from fidgpt.train.device import peak_flops
+from fidgpt.train.device import VARIABLE, machine_named, peak_flops
 from fidgpt.train.estimates.summary_text import UTILISATION
 
 
@@ -39,6 +42,7 @@ class Sweep:
       objective: what points are compared by, such as `loss`, or `max:tasks/arc_easy/acc` if larger
         is better; defaults to the held-out loss.
       allowed: packages of the user's own whose callables a config may name.
+      price: of a device for an hour; None if it is not known.
 
     Raises:
       ConfigError: a graph is not the first item, the objective lacks a direction, or a file of
@@ -51,8 +55,10 @@ class Sweep:
         directory: str | Path | None = None,
         objective: str | None = None,
         allowed: Sequence[str] = (),
+        price: float | None = None,
     ) -> None:
         self.allowed = tuple(allowed)
+        self.price = price
         self.objective = None if objective is None else objective_of(objective)
         graphs = [item for item in items if isinstance(item, fdl.Config)]
         rest = [*with_files_read(item for item in items if not isinstance(item, fdl.Config))]
@@ -141,7 +147,40 @@ class Sweep:
             *results.summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done),
             f"in {self.directory}",
         ]
-        return Group(results.points_table(self.plan, flops_per_second=speed), *map(Text, lines))
+        name = os.environ.get(VARIABLE)
+        size = cluster_named(name).size if name and not name.startswith("cpu") else 1
+        price = self.price and self.price * size / 3600
+        table = results.points_table(self.plan, flops_per_second=speed, price=price)
+        return Group(table, *map(Text, lines))
+
+    def within(self, flops: float, *, drops: bool) -> list[Point]:
+        """Return the points beyond a budget of the whole sweep, the most costly first; drop them.
+
+        Args:
+          flops: the budget.
+          drops: whether to drop them; otherwise they are refused.
+
+        Raises:
+          ConfigError: they are refused.
+        """
+        beyond: list[Point] = []
+        left = sorted(self.points, key=lambda point: point.cost.flops)
+        while left and sum(point.cost.flops for point in left) > flops:
+            beyond.append(left.pop())
+        names = ", ".join(point.name for point in beyond)
+        if beyond and not drops:
+            whole = sum(point.cost.flops for point in self.points)
+            raise ConfigError(
+                f"the points take {whole:.3g} FLOPs, and the budget is {flops:.3g}: without "
+                f"{names} it would do; --drop leaves them out."
+            )
+        if beyond:
+            self.plan = replace(self.plan, points=left)
+        return beyond
+
+    def speed(self) -> float:
+        """Return the operations per second that points are expected to reach."""
+        return self._speed()[0]
 
     def _speed(self) -> tuple[float, str]:
         """Return FLOPs per second of the points that ran here, or of this machine."""
@@ -152,6 +191,10 @@ class Sweep:
             total = sum(seconds[point.fingerprint] for point in timed)
             flops = sum(point.cost.flops for point in timed)
             return flops / total, f"as the {len(timed)} that ran so far"
+        if name := os.environ.get(VARIABLE):
+            machine = machine_named(name, torch.float32)
+            said = f"at {UTILISATION:.0%} of {name}, {machine.peak_flops / 1e12:,.4g} TFLOP/s"
+            return UTILISATION * machine.peak_flops, said
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         basis = f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"

@@ -21,6 +21,7 @@ import torch
 from fidgpt import __version__
 from fidgpt.files import cache_directory, only_one, read_json, write_whole
 from fidgpt.parallel import DataParallel
+from fidgpt.plan.hardware import CPU, Device, cluster_named, find_device
 from fidgpt.train.run_directory import RunError
 
 __all__ = ["derive_seed", "machine_name"]
@@ -120,44 +121,10 @@ def _processor() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(names)))
 
 
-# Dense bfloat16 operations per second with float32 accumulation, and GB of memory (of the largest
-# variant), by a part of the name that drivers report. Variants of a model precede the model itself.
-_GPUS = {
-    "GB200": (2500e12, 186),
-    "B300": (2250e12, 288),
-    "B200": (2250e12, 180),
-    "GH200": (989e12, 96),
-    "H200 NVL": (835e12, 141),
-    "H200": (989e12, 141),
-    "H100 PCIe": (756e12, 80),
-    "H100 NVL": (835e12, 94),
-    "H100": (989e12, 80),
-    "H800": (989e12, 80),
-    "H20": (148e12, 96),
-    "A100": (312e12, 80),
-    "A800": (312e12, 80),
-    "A40": (150e12, 48),
-    "A30": (165e12, 24),
-    "A10": (125e12, 24),
-    "L40S": (362e12, 48),
-    "L40": (181e12, 48),
-    "L20": (119.5e12, 48),
-    "L4": (121e12, 24),
-    "RTX A6000": (155e12, 48),
-    "RTX 5090": (209e12, 32),
-    "RTX 4090": (165e12, 24),
-    "RTX 3090": (71e12, 24),
-    "MI325X": (1307e12, 256),
-    "MI300X": (1307e12, 192),
-    "MI250X": (191.5e12, 64),  # one of its two halves, each of which is a device
-}
-_BY_SHORT_NAME = {short_name(model): known for model, known in _GPUS.items()}
-
-
 def bfloat16_flops(device: str) -> float | None:
     """Return the peak of a device by its full name, as `NVIDIA H100 80GB HBM3`; None if unknown."""
-    found = (flops for model, (flops, _) in _GPUS.items() if re.search(rf"\b{model}\b", device))
-    return next(found, None)
+    found = find_device(device)
+    return None if found is None else found.peak("bfloat16")
 
 
 # Matrices to measure with: a GPU is not filled by a small one, and a CPU takes seconds for a large
@@ -240,23 +207,27 @@ def machine_named(name: str, dtype: torch.dtype) -> Machine:
     Raises:
       ValueError: the device is unknown.
     """
-    kind, _, count = name.rpartition("x")
-    if name in _BY_SHORT_NAME or not count.isdecimal():
-        kind, count = name, "1"  # as of mi300x
-    world_size, memory = int(count), None
-    if kind == "cpu":
-        each, device = peak_flops(torch.device("cpu"), dtype), torch.device("cpu")
-    elif kind in _BY_SHORT_NAME:
-        (each, size), device = _BY_SHORT_NAME[kind], torch.device("cuda")
-        memory = size * 10**9
-    else:
-        known = ", ".join(["cpu", *sorted(_BY_SHORT_NAME)])
-        raise ValueError(
-            f"the speed of {kind!r} of {name!r} is unknown: name one of {known} and a number of "
-            "devices, such as h100x8."
-        )
+    cluster = cluster_named(name, cpu=cpu_at_hand(dtype) if name.startswith("cpu") else None)
+    device, dtype_name = cluster.device, str(dtype).removeprefix("torch.")
+    each = device.peak("bfloat16" if device.kind == "cuda" else dtype_name)
     return Machine(
-        device=device, world_size=world_size, peak_flops=world_size * each, memory=memory
+        device=torch.device(device.kind),
+        world_size=cluster.size,
+        peak_flops=cluster.size * each,
+        memory=None if device.kind == "cpu" else int(device.memory),
+    )
+
+
+def cpu_at_hand(dtype: torch.dtype) -> Device:
+    """Return this machine's processor, of which products are measured in a tenth of a second."""
+    peak = peak_flops(torch.device("cpu"), dtype)
+    return Device(
+        name="cpu",
+        title="this machine's CPU",
+        flops={str(dtype).removeprefix("torch."): peak, "bfloat16": peak},
+        memory=main_memory(),
+        source="measured as it is named",
+        **CPU,
     )
 
 

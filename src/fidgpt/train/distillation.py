@@ -78,6 +78,12 @@ class DistillationStep(TrainStep):
         self.ratio = ratio
         self.options: dict[str, Any] = {"temperature": temperature, "top_k": top_k}
 
+    def others(self) -> Sequence[LanguageModel]:
+        return [self._blueprint]
+
+    def rehearse(self, others: Sequence[LanguageModel]) -> None:
+        self._teacher = [*others]
+
     def begin(self, run: StepSettings) -> None:
         self._teacher = [
             frozen(

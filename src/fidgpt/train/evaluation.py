@@ -1,10 +1,10 @@
 """Evaluators, validation by the loss on held-out text, and texts that a model writes."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64
@@ -25,9 +25,11 @@ __all__ = [
     "DomainValidation",
     "Evaluator",
     "Samples",
+    "StreamedText",
     "Validation",
     "continuations",
     "document_begin",
+    "prompt_tokens",
 ]
 
 
@@ -129,7 +131,28 @@ def left_unchanged(model: nn.Module, evaluator: Evaluator, name: str) -> Iterato
         )
 
 
+_PROMPT_TOKENS = 16  # of held-out text
 _MOST_NATS = 700.0  # e to more than 709 overflows
+_MEANS = ("loss", "perplexity", "bits_per_byte")
+
+
+def require_measured(metric: str, evaluators: Mapping[str, object], *, is_averaged: bool) -> None:
+    """Raise ValueError for a metric of an evaluator that is known to measure others only.
+
+    Args:
+      metric: with the name of its evaluator, such as `validation/loss`.
+      evaluators: of a run, by name.
+      is_averaged: whether a run evaluates averaged weights too.
+    """
+    name, _, measured = metric.partition("/")
+    evaluator = evaluators.get(name)
+    if is_averaged:
+        measured = measured.removeprefix("averaged/")
+    if isinstance(evaluator, Validation | DomainValidation) and measured not in evaluator.measured:
+        raise ValueError(
+            f"checkpoints.best.metric={metric!r} is not measured: {name} measures "
+            f"{', '.join(evaluator.measured)}."
+        )
 
 
 @dataclass(eq=False)
@@ -146,6 +169,7 @@ class Validation(Periodic):
     """
 
     data: EvaluationStream
+    measured: ClassVar[Sequence[str]] = _MEANS
 
     def prepare(self, *, show_progress: bool = True) -> None:
         self.data.prepare(show_progress=show_progress)
@@ -180,6 +204,8 @@ class DomainValidation(Periodic):
         if not self.domains:
             raise ValueError("domains={} must hold at least one stream.")
         self.domains = dict(sorted(self.domains.items()))  # saved configs may sort them
+        of_domains = [f"{domain}/{mean}" for domain in self.domains for mean in _MEANS]
+        self.measured = [*_MEANS, *of_domains, "macro_loss", "macro_bits_per_byte"]
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Prepare every stream; DataError names the domain whose text is too short."""
@@ -264,7 +290,8 @@ class Samples:
     """A continuation of each prompt, written at the end of training, and during it on request.
 
     Args:
-      prompts: beginnings; an empty one is the beginning of a document.
+      prompts: beginnings; an empty one is the beginning of a document. None for two pieces of the
+        text that is held out for the first evaluator that has any, or one empty prompt.
       num_tokens: length of each continuation.
       temperature: as in `Sampling`.
       top_k: as in `Sampling`.
@@ -274,7 +301,7 @@ class Samples:
       ValueError: a count is below 1, or the temperature below 0.
     """
 
-    prompts: Sequence[str]
+    prompts: Sequence[str] | None = None
     num_tokens: int = 120
     temperature: float = 0.6
     top_k: int | None = 50
@@ -289,11 +316,31 @@ class Samples:
         """Return whether to write after a step, besides the texts at the end of the run."""
         return self.every is not None and step < num_steps and step % self.every == 0
 
+    def beginnings(
+        self, evaluators: Mapping[str, Evaluator], tokenizer: Tokenizer
+    ) -> Sequence[str]:
+        """Return the prompts; if there are none, words of held-out text of prepared evaluators."""
+        if self.prompts is not None:
+            return self.prompts
+        streams = (one.data for one in evaluators.values() if isinstance(one, Validation))
+        if (stream := next(streams, None)) is None:
+            return [""]
+        rows = stream.batch(0).tokens
+        rows = rows[:: max(1, len(rows) // 2)][:2, :_PROMPT_TOKENS]
+        special = {*tokenizer.special_ids().values()}
+        return [tokenizer.decode([i for i in row if i not in special]) for row in rows.tolist()]
+
     def write(
-        self, model: LanguageModel, tokenizer: Tokenizer, *, context: int, seed: int
+        self,
+        model: LanguageModel,
+        tokenizer: Tokenizer,
+        *,
+        prompts: Sequence[str] | None = None,
+        context: int,
+        seed: int,
     ) -> Iterator[str]:
-        """Yield one text for each prompt, the prompt included; `model` is in eval mode."""
-        for index, prompt in enumerate(self.prompts):
+        """Yield a text for each prompt, its own by default; `model` is in eval mode."""
+        for index, prompt in enumerate(prompts or self.prompts or [""]):
             choose = Sampling(
                 seeds=[derive_seed(seed, "samples", index)],
                 temperature=self.temperature,
@@ -320,6 +367,7 @@ def continuations(
     num_tokens: int,
     choose: Choice,
     stop: Sequence[str] = (),
+    ends: Iterable[int] = (),
     draft: Draft | None = None,
 ) -> Iterator[list[str]]:
     """Yield the texts that follow prompts, piece by piece, one piece of each at a time.
@@ -332,13 +380,14 @@ def continuations(
       num_tokens: the most tokens to write after each prompt.
       choose: chooses the next tokens.
       stop: each of these strings ends a text and is not shown, as the end of the document does.
+      ends: tokens that end a text besides the end of text.
       draft: a smaller model that proposes tokens.
 
     Raises:
       ValueError: as in `write`; or a string in `stop` is empty.
     """
-    texts = [_Text(tokenizer, stop) for _ in prompts]
-    begins = [document_begin(tokenizer, p) if isinstance(p, str) else p for p in prompts]
+    texts = [StreamedText(tokenizer, stop, ends=ends, begins_text=not prompt) for prompt in prompts]
+    begins = [prompt_tokens(tokenizer, p) if isinstance(p, str) else p for p in prompts]
     steps = write(
         model,
         begins,
@@ -354,23 +403,49 @@ def continuations(
 
 
 def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a document that begins with `text`, after the end of another one."""
+    """Return the tokens of a document that begins with `text`, behind one that tells that it does.
+
+    That is the end of another document where the tokenizer puts nothing in front of texts.
+    """
     begin = tokenizer.begin_of_text
     return [tokenizer.end_of_text if begin is None else begin, *tokenizer.encode(text)]
 
 
-class _Text:
-    """The tokens of one row as text, up to the end of the document or a string."""
+def prompt_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Return the tokens of a prompt, with nothing in front where the tokenizer puts nothing.
 
-    def __init__(self, tokenizer: Tokenizer, stop: Sequence[str]) -> None:
-        self._end_of_text = tokenizer.end_of_text
-        self._decoder = StreamDecoder(tokenizer)
+    An empty prompt is the beginning of a document.
+    """
+    begins = (tokenizer.begin_of_text is not None and tokenizer.puts_begin) or not text
+    return document_begin(tokenizer, text) if begins else tokenizer.encode(text)
+
+
+class StreamedText:
+    """The tokens of one row as text, up to the end of the document or a string.
+
+    Args:
+      tokenizer: of the tokens.
+      stop: strings that end the text and are not shown.
+      ends: tokens that end it besides the end of text.
+      begins_text: whether nothing is in front of it.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        *,
+        ends: Iterable[int] = (),
+        begins_text: bool = False,
+    ) -> None:
+        self._ends = {tokenizer.end_of_text, *ends}
+        self._decoder = StreamDecoder(tokenizer, begins_text=begins_text)
         self._until = UntilString(stop)
         self._ready = ""
 
     def __call__(self, token: int) -> bool:
         """Add a token; return whether it ends the text."""
-        if token == self._end_of_text:
+        if token in self._ends:
             return True
         self._ready += self._until.push(self._decoder.push(token))
         return self._until.found

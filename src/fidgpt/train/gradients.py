@@ -50,18 +50,18 @@ class ClipByValue:
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> None:
         chosen = [p for p in parameters if p.grad is not None]
-        for (some,) in by_mesh(chosen):
-            nn.utils.clip_grad_value_(some, self.max_grad_value)
+        for (group,) in by_mesh(chosen):
+            nn.utils.clip_grad_value_(group, self.max_grad_value)
 
 
 class GradientNorms:
     """Euclidean norms of gradients over all processes, of each parameter and of all together.
 
     Args:
-      parameters: those without a gradient are ignored.
-      fused: by which processes that hold parts of parameters sum their squares, and which is
-        started before a norm is used; None if each communicates by itself, or has all of them.
-      places: of this process on the mesh, needed with `fused`.
+      parameters: parameters of the model; parameters without a gradient are ignored.
+      fused: sums the squares of processes that hold parts of parameters, and is started before a
+        norm is read; None if each process holds whole parameters or communicates by itself.
+      places: places of this process on the mesh, needed with `fused`.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class GradientNorms:
     ) -> None:
         self._parameters = [p for p in parameters if p.grad is not None]
         gradients = [p.grad for p in self._parameters if p.grad is not None]
-        self._own = self._squares = None
+        self._whole_norms = self._squares = None
         if fused is None or places is None or not gradients:
-            self._own = norms_of(gradients, self._parameters)
+            self._whole_norms = norms_of(gradients, self._parameters)
         else:
             squares = own_squares(gradients, self._parameters, places)
             self._squares = fused.sum_everywhere(squares)
@@ -82,21 +82,21 @@ class GradientNorms:
     @functools.cached_property
     def _norms(self) -> Float[Tensor, " parameters"]:
         if self._squares is None:
-            assert self._own is not None
-            return self._own
+            assert self._whole_norms is not None
+            return self._whole_norms
         return self._squares.value.sqrt().float()
 
     @functools.cached_property
     def total(self) -> Float[Tensor, ""]:
-        """The norm of all of them as one vector; a tensor, to avoid waiting for it."""
+        """The norm of all gradients as one vector; a tensor, so that nothing waits for it."""
         return torch.linalg.vector_norm(self._norms)
 
     def clip(self, max_norm: float | None) -> None:
         """Scale the gradients down, so that their total norm is at most `max_norm`."""
         if max_norm is None or self._is_within(max_norm):
             return
-        for (some,) in by_mesh(self._parameters):
-            nn.utils.clip_grads_with_norm_(some, max_norm, self.total)
+        for (group,) in by_mesh(self._parameters):
+            nn.utils.clip_grads_with_norm_(group, max_norm, self.total)
 
     def _is_within(self, max_norm: float) -> bool:
         """Whether torch would multiply by 1, a needless pass over memory.
@@ -105,12 +105,14 @@ class GradientNorms:
         """
         return self.total.device.type == "cpu" and bool(self.total + _EPS_OF_TORCH < max_norm)
 
-    def over(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
+    def norm_of(self, parameters: Iterable[nn.Parameter]) -> Float[Tensor, ""]:
         """Return the norm over some of the parameters, as it was before clipping."""
         chosen = {id(parameter) for parameter in parameters}
         norms = zip(self._parameters, self._norms.unbind(), strict=True)
-        own = [norm for parameter, norm in norms if id(parameter) in chosen]
-        return torch.linalg.vector_norm(torch.stack(own)) if own else self._norms.new_zeros(())
+        selected = [norm for parameter, norm in norms if id(parameter) in chosen]
+        if not selected:
+            return self._norms.new_zeros(())
+        return torch.linalg.vector_norm(torch.stack(selected))
 
     def not_finite(self) -> list[nn.Parameter]:
         """Return the parameters whose gradients hold NaN or inf, in the model's order."""
@@ -122,18 +124,18 @@ class GradientNorms:
 def norms_of(
     tensors: Sequence[Tensor], parameters: Sequence[nn.Parameter] | None = None
 ) -> Float[Tensor, " tensors"]:
-    """Return the Euclidean norm of each whole tensor, of which this process may hold a part.
+    """Return the Euclidean norm of each whole tensor, whose part this process may hold.
 
     Args:
-      tensors: of the parameters, as gradients, or the parameters themselves.
-      parameters: to which they belong; defaults to the tensors.
+      tensors: gradients, or parameters themselves.
+      parameters: the parameter of each tensor; defaults to the tensors.
     """
     if not tensors:
         return torch.zeros(0)
     norms: list[Any] = [None] * len(tensors)
-    for some, indices in by_mesh(tensors, range(len(tensors))):
+    for group, indices in by_mesh(tensors, range(len(tensors))):
         # One launch for all of them, as in torch's own clipping.
-        each: Any = torch._foreach_norm(some)  # pyright: ignore[reportPrivateImportUsage]
+        each: Any = torch._foreach_norm(group)  # pyright: ignore[reportPrivateImportUsage]
         if is_sharded(each[0]):  # stacked first, for one all-reduce
             joined: Any = torch.stack(each)
             each = joined.full_tensor().unbind()
@@ -143,14 +145,14 @@ def norms_of(
 
 
 def by_mesh(tensors: Sequence[Tensor], *others: Sequence[Any]) -> Iterator[list[list[Any]]]:
-    """Yield tensors on the same processes, which one operation may take together.
+    """Yield groups of tensors that the same processes hold, for one operation on each group.
 
     Args:
-      tensors: on any processes.
-      *others: lists of the same length, of which the corresponding items are yielded as well.
+      tensors: tensors on any processes.
+      *others: lists of the same length, whose corresponding items are yielded as well.
     """
     # By attribute: torch takes more than a second to import the class of sharded tensors.
     meshes = [getattr(tensor, "device_mesh", None) for tensor in tensors]
     for mesh in dict.fromkeys(meshes):
-        chosen = [own == mesh for own in meshes]
-        yield [[*itertools.compress(one, chosen)] for one in (tensors, *others)]
+        is_here = [other == mesh for other in meshes]
+        yield [[*itertools.compress(items, is_here)] for items in (tensors, *others)]

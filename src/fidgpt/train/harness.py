@@ -19,8 +19,16 @@ from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import DataParallel
 from fidgpt.ranges import require_not_negative, require_size
 from fidgpt.train.device import derive_seed
-from fidgpt.train.evaluation import Periodic, continuations, document_begin, evaluating
+from fidgpt.train.evaluation import (
+    Periodic,
+    continuations,
+    document_begin,
+    evaluating,
+    prompt_tokens,
+)
 from fidgpt.train.loss import CrossEntropy
+from fidgpt.train.scores.answering import Exam, Examinee, gathered
+from fidgpt.train.scores.suites import CORE, Scores, is_own, own_exams, scores_of, with_core
 
 __all__ = ["TaskEvaluation"]
 
@@ -46,6 +54,7 @@ def likelihoods(
     *,
     context: int,
     batch_size: int,
+    parallel: DataParallel | None = None,
 ) -> list[Likelihood]:
     """Return the likelihood of each text's second tokens after its first ones.
 
@@ -58,6 +67,7 @@ def likelihoods(
       texts: tokens to be read, at least one, and tokens to be scored, maybe none.
       context: the model sees at most this many tokens.
       batch_size: texts that are read at once.
+      parallel: the processes that share the texts; all of them call this.
 
     Raises:
       ValueError: nothing precedes the tokens of a text.
@@ -73,14 +83,21 @@ def likelihoods(
             part = list(scored[first : first + context])
             seen = [*seen, *part][-context - 1 :]
             windows.append(_Window(owner, seen, len(part)))
-    windows.sort(key=lambda window: -len(window.tokens))  # similar lengths need little padding
-    found: list[Likelihood] = [(0.0, True)] * len(texts)
+    order = sorted(range(len(windows)), key=lambda i: -len(windows[i].tokens))  # little padding
+    parallel = DataParallel() if parallel is None else parallel
+    rank, size = parallel.data_rank, parallel.data_size
+    # All have as many, as others may need the shard of a process without windows of its own.
+    own = [order[min(i + rank, len(order) - 1)] for i in range(0, len(order), size)]
+    scores: dict[int, Likelihood] = {}
     with evaluating(model):
-        for first in range(0, len(windows), batch_size):
-            batch = windows[first : first + batch_size]
-            for window, (nats, is_greedy) in zip(batch, _scores(model, batch), strict=True):
-                total, was_greedy = found[window.owner]
-                found[window.owner] = total + nats, was_greedy and is_greedy
+        for first in range(0, len(own), batch_size):
+            numbers = own[first : first + batch_size]
+            batch = [windows[number] for number in numbers]
+            scores |= zip(numbers, _scores(model, batch), strict=True)
+    found: list[Likelihood] = [(0.0, True)] * len(texts)
+    for window, (nats, is_greedy) in zip(windows, gathered(scores, parallel), strict=True):
+        total, was_greedy = found[window.owner]
+        found[window.owner] = total + nats, was_greedy and is_greedy
     return found
 
 
@@ -129,6 +146,7 @@ class Answers:
       context: the model sees at most this many of them.
       batch_size: requests that are answered at once.
       seed: of texts that are sampled.
+      parallel: the processes that share the requests; all of them ask for the same ones.
 
     Raises:
       ValueError: a size is below 1.
@@ -142,6 +160,7 @@ class Answers:
         context: int,
         batch_size: int = 16,
         seed: int = 0,
+        parallel: DataParallel | None = None,
     ) -> None:
         super().__init__()  # of the harness's class, see `harness_model`
         require_size(context=context, batch_size=batch_size)
@@ -150,6 +169,7 @@ class Answers:
         self.context = context
         self.batch_size = batch_size
         self.seed = seed
+        self.parallel = DataParallel() if parallel is None else parallel
 
     def loglikelihood(self, requests: Sequence[Any]) -> list[Likelihood]:
         """Return nats and greediness of the continuation of each (context, continuation)."""
@@ -166,21 +186,29 @@ class Answers:
 
         A long context is cut on the left to leave room for the text, up to a half of the model's.
         """
-        begins = [document_begin(self.reader, request.args[0]) for request in requests]
+        begins = [prompt_tokens(self.reader, request.args[0]) for request in requests]
         settings = [_generation(request.args[1]) for request in requests]
-        texts = [""] * len(requests)
+        rank, size = self.parallel.data_rank, self.parallel.data_size
+        if self.parallel.places.passes_together:  # of which the number is not known before
+            rank, size = 0, 1
+        texts: dict[int, str] = {}
         for one in dict.fromkeys(settings):
             numbers = [number for number, own in enumerate(settings) if own == one]
-            numbers.sort(key=lambda number: -len(begins[number]))
+            numbers = sorted(numbers, key=lambda number: -len(begins[number]))[rank::size]
             for first in range(0, len(numbers), self.batch_size):
                 batch = numbers[first : first + self.batch_size]
                 written = self._written([begins[n] for n in batch], one, numbers=batch)
-                for number, text in zip(batch, written, strict=True):
-                    texts[number] = text
-        return texts
+                texts |= zip(batch, written, strict=True)
+        return gathered(texts, self.parallel)
 
     def _likelihoods(self, texts: Sequence[tuple[list[int], list[int]]]) -> list[Likelihood]:
-        return likelihoods(self.model, texts, context=self.context, batch_size=self.batch_size)
+        return likelihoods(
+            self.model,
+            texts,
+            context=self.context,
+            batch_size=self.batch_size,
+            parallel=self.parallel,
+        )
 
     def _split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Return the tokens of a context and those after it, encoded as one text.
@@ -190,8 +218,10 @@ class Answers:
         """
         kept = context.rstrip()
         continuation = context[len(kept) :] + continuation
-        before = document_begin(self.reader, kept)
-        whole = document_begin(self.reader, kept + continuation)
+        if not kept:
+            return document_begin(self.reader, ""), self.reader.encode(continuation)
+        before = prompt_tokens(self.reader, kept)
+        whole = prompt_tokens(self.reader, kept + continuation)
         if len(whole) <= len(before):  # the tokenizer joined all that follows to the context
             return before, self.reader.encode(continuation)
         return whole[: len(before)], whole[len(before) :]
@@ -249,22 +279,33 @@ def harness_model(model: LanguageModel, **settings: Any) -> Any:
     from lm_eval.api.model import LM  # pyright: ignore[reportMissingImports]
 
     class FidgptLM(Answers, LM):
-        """A fidgpt model that answers all requests on this process."""
+        """A fidgpt model, whose processes share the requests behind the harness's back."""
 
     return FidgptLM(model, **settings)
 
 
+def answers_to(names: Sequence[str], model: LanguageModel, **settings: Any) -> Any:
+    """Return what answers tasks of these names, as `harness_model` if one is the harness's."""
+    return (Answers if all(map(is_own, names)) else harness_model)(model, **settings)
+
+
 class Tasks:
-    """Tasks of the harness by name, with their data; loaded once, run as often as needed.
+    """Tasks by name, with their data; loaded once, run as often as needed.
+
+    `core`, `core/LABEL` and the tasks of `fidgpt.train.scores.chats` are fidgpt's own, all others
+    the harness's, and `lm_eval/NAME` one of the harness's that has the name of an own one.
 
     Args:
-      names: of tasks, groups or tags, or paths of task files.
-      include_path: a folder with custom task files.
-      num_fewshot: solved examples before each question; None for the task's default.
+      names: of tasks, or groups or tags of the harness, or paths of its task files.
+      include_path: a folder with custom task files of the harness.
+      num_fewshot: solved examples before each question of the harness; None for the task's default.
       limit: the most documents of each task; None for all of them.
+      data: a folder or zip file with the rows of own tasks; None for the published ones.
+      runs_programs: whether own tasks may run programs that the model writes.
 
     Raises:
-      DataError: the harness is not installed, has no such task, or cannot load its data.
+      DataError: the harness is not installed, has no such task, or the data of a task cannot be
+        loaded.
       ValueError: there is no name, or a count is too small.
     """
 
@@ -275,28 +316,47 @@ class Tasks:
         include_path: str | Path | None = None,
         num_fewshot: int | None = None,
         limit: int | None = None,
+        data: str | Path | None = None,
+        runs_programs: bool = False,
     ) -> None:
         _require_tasks(names, num_fewshot, limit)
         self.names = names
         self._limit = limit
-        with _silent():
-            self._loaded = _load(names, include_path)
-        for task in self._loaded["tasks"].values():
-            fixed = task.get_config("num_fewshot")
-            if fixed is None or (num_fewshot is not None and fixed != 0):  # 0 cannot be changed
-                task.set_config(key="num_fewshot", value=num_fewshot or 0)
-            task.set_fewshot_seed(seed=_FEWSHOT_SEED)
+        self._own = [name for name in names if is_own(name)]
+        self._settings = {"data": data, "limit": limit, "runs_programs": runs_programs}
+        self._exams: dict[str, Exam] | None = None
+        self._loaded: Any = None
+        if others := [name.removeprefix("lm_eval/") for name in names if not is_own(name)]:
+            with _silent():
+                self._loaded = _load(others, include_path)
+            for task in self._loaded["tasks"].values():
+                fixed = task.get_config("num_fewshot")
+                if fixed is None or (num_fewshot is not None and fixed != 0):  # 0 cannot be changed
+                    task.set_config(key="num_fewshot", value=num_fewshot or 0)
+                task.set_fewshot_seed(seed=_FEWSHOT_SEED)
 
-    def run(self, model: Any, *, bootstrap_iters: int = 0) -> dict[str, dict[str, float]]:
+    def prepare(self, tokenizer: Tokenizer) -> dict[str, Exam]:
+        """Return the own tasks, loaded once; raise DataError as `own_exams` does."""
+        if self._exams is None:
+            self._exams = own_exams(self._own, tokenizer, **self._settings) if self._own else {}
+        return self._exams
+
+    def run(self, model: Any, *, bootstrap_iters: int = 0) -> Scores:
         """Return metrics of each task and group, such as `acc` and, with bootstrap, `acc_stderr`.
 
-        Metrics of another filter than `none` are named `METRIC/FILTER`; those that are not finite
-        numbers are left out.
+        Metrics of another filter of the harness than `none` are named `METRIC/FILTER`; those that
+        are not finite numbers are left out.
 
         Args:
-          model: as `harness_model` returned it.
-          bootstrap_iters: resamplings for standard errors.
+          model: as `answers_to` returned it.
+          bootstrap_iters: resamplings for standard errors of the harness.
         """
+        examinee = Examinee(model.model, model.reader, model.context, model.parallel)
+        scores = scores_of(self.prepare(model.reader), examinee)
+        scores = with_core(scores) if CORE in self._own else scores
+        return scores if self._loaded is None else scores | self._run_loaded(model, bootstrap_iters)
+
+    def _run_loaded(self, model: Any, bootstrap_iters: int) -> Scores:
         from lm_eval.evaluator import evaluate  # pyright: ignore[reportMissingImports]
 
         with _silent():
@@ -308,7 +368,7 @@ class Tasks:
                 log_samples=False,
             )
         assert results is not None  # the adapter is the first process
-        found: dict[str, dict[str, float]] = {}
+        found: Scores = {}
         for task, row in {**results["results"], **results.get("groups", {})}.items():
             for key, value in row.items():
                 metric, separator, how = key.partition(",")
@@ -379,19 +439,21 @@ def _silent() -> Iterator[None]:
 
 @dataclass(eq=False)
 class TaskEvaluation(Periodic):
-    """Tasks of lm-evaluation-harness (the extra `lm-eval`), such as the accuracy of LAMBADA.
+    """Scores of tasks, such as CORE, or of lm-evaluation-harness (the extra `lm-eval`).
 
-    Every process answers all requests, so that those of a sharded model stay in step; the numbers
-    are the first one's.
+    Processes with different rows share the questions; if weights are sharded, all of them write the
+    texts of tasks that need some.
 
     Args:
-      tasks: names of tasks, groups or tags, or paths of task files.
+      tasks: names of tasks, as in `Tasks`.
       corpus: the text whose tokenizer the model has.
-      seq_len: the model sees at most this many tokens.
-      include_path: a folder with custom task files.
-      num_fewshot: solved examples before each question; None for the task's default.
+      seq_len: the model sees at most this many tokens, except in CORE.
+      include_path: a folder with custom task files of the harness.
+      num_fewshot: solved examples before each question of the harness; None for the task's default.
       limit: the most documents of each task; None for all of them.
-      batch_size: requests that are answered at once.
+      batch_size: requests of the harness that are answered at once.
+      data: a folder or zip file with the rows of own tasks; None for the published ones.
+      runs_programs: whether own tasks may run programs that the model writes.
       every: steps between two evaluations; the last step is always evaluated.
 
     Raises:
@@ -408,6 +470,8 @@ class TaskEvaluation(Periodic):
     num_fewshot: int | None = None
     limit: int | None = None
     batch_size: int = 16
+    data: str | Path | None = None
+    runs_programs: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -416,8 +480,9 @@ class TaskEvaluation(Periodic):
         self._prepared: tuple[Tasks, Tokenizer] | None = None
 
     def require_present(self) -> None:
-        """Raise DataError if the harness is not installed."""
-        _require_harness()
+        """Raise DataError if the harness is needed and not installed."""
+        if not all(map(is_own, self.tasks)):
+            _require_harness()
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Load the tasks and their data, once.
@@ -432,7 +497,10 @@ class TaskEvaluation(Periodic):
                 include_path=self.include_path,
                 num_fewshot=self.num_fewshot,
                 limit=self.limit,
+                data=self.data,
+                runs_programs=self.runs_programs,
             )
+            tasks.prepare(tokenizer)
             self._prepared = tasks, tokenizer
 
     def __call__(
@@ -442,10 +510,14 @@ class TaskEvaluation(Periodic):
         self.prepare(show_progress=False)
         assert self._prepared is not None
         tasks, tokenizer = self._prepared
-        found = tasks.run(
-            harness_model(
-                model, tokenizer=tokenizer, context=self.seq_len, batch_size=self.batch_size
-            )
+        answers = answers_to(
+            self.tasks,
+            model,
+            tokenizer=tokenizer,
+            context=self.seq_len,
+            batch_size=self.batch_size,
+            parallel=parallel,
         )
+        found = tasks.run(answers)
         row = {f"{task}/{name}": value for task, m in found.items() for name, value in m.items()}
         return parallel.world.broadcast(row)

@@ -6,6 +6,7 @@ each parameter's gradient is gathered whole and compared.
 """
 
 import contextlib
+import importlib
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -160,6 +161,9 @@ def check_mesh(alone: "Trainer", shared: "Trainer", *, num_processes: int) -> Co
     Raises:
       RanksError: a process fails, or the processes wait for each other.
     """
+    # What every process would import, in place of this one.
+    for name in ("device_mesh", "fsdp", "tensor.experimental"):
+        importlib.import_module(f"torch.distributed.{name}")
 
     def compared() -> Comparison | None:
         one = take_step(alone, joins=False) if dist.get_rank() == 0 else None
@@ -256,7 +260,7 @@ def _spread(tensor: Tensor, generator: torch.Generator | None) -> None:
 
 def _batch(trainer: "Trainer") -> Batch:
     """Return rows of a few documents, of which unequal numbers of tokens count in the loss."""
-    rows, columns = trainer.batch_size, trainer.seq_len + 1
+    rows, columns = trainer.batch_size * trainer.step.sequences_per_row, trainer.seq_len + 1
     generator = torch.Generator().manual_seed(trainer.seed)
     tokens = torch.randint(0, trainer.vocab_size, (rows, columns), generator=generator)
     counted = torch.ones_like(tokens, dtype=torch.bool)
@@ -266,7 +270,7 @@ def _batch(trainer: "Trainer") -> Batch:
             tokens[row, [(3 + 5 * row) % columns, (15 + 7 * row) % columns]] = separator
         begin = columns - 1 - (columns // 2 + 5 * row) % (columns - 4)
         counted[row, begin + 2 :] = False
-    return Batch(tokens, counted)
+    return Batch(tokens, counted).map(lambda x: x.reshape(trainer.batch_size, -1))
 
 
 def compare(one: Step, other: Step) -> tuple[Difference, ...]:

@@ -36,7 +36,7 @@ class MicroBatch(NamedTuple):
     is_idle: bool = False
 
 
-def micro_batches(
+def split_batch(
     batch: Batch,
     *,
     size: int | None,
@@ -57,7 +57,7 @@ def micro_batches(
       columns: numbers of columns, as `LanguageModel.computed_columns` returns.
     """
     size = size or max(1, len(batch.tokens))
-    parts = []
+    micro_batches = []
     for here, there in zip(batch.split(size), batch.to(device).split(size), strict=True):
         all_count = here.counted is None or here.counted.all()
         all_real = here.real_inputs is None or here.real_inputs.all()
@@ -65,8 +65,8 @@ def micro_batches(
             there.tokens, None if all_count else there.counted, None if all_real else there.real
         )
         num_real = {n: _num_real(here, division, n, ahead) for n, ahead in columns.items()}
-        parts.append(MicroBatch(there, _num_targets(here, division), num_real))
-    return parts
+        micro_batches.append(MicroBatch(there, _num_targets(here, division), num_real))
+    return micro_batches
 
 
 def _num_targets(batch: Batch, division: Division | None) -> int:
@@ -87,13 +87,13 @@ def _num_real(batch: Batch, division: Division | None, num_columns: int, ahead: 
     return int((batch.real_inputs[:, own] & batch.real_inputs[:, own + ahead]).sum())
 
 
-def pad_with_idle(parts: Sequence[MicroBatch], number: int) -> list[MicroBatch]:
+def pad_with_idle(micro_batches: Sequence[MicroBatch], number: int) -> list[MicroBatch]:
     """Pad with idle micro-batches so that all ranks run the same number of all-gathers."""
-    last = parts[-1]
+    last = micro_batches[-1]
     row = last.batch.map(lambda rows: rows[-1:])
     nothing = dict.fromkeys(last.num_real, 0)
     idle = last._replace(batch=row, num_targets=0, num_real=nothing, is_idle=True)
-    return [*parts, *[idle] * (number - len(parts))]
+    return [*micro_batches, *[idle] * (number - len(micro_batches))]
 
 
 class BatchShares:
@@ -103,7 +103,7 @@ class BatchShares:
     weigh the same whichever micro-batch it is in.
 
     Args:
-      parts: micro-batches of this process.
+      micro_batches: micro-batches of this process.
       fused: by which processes count their tokens.
       parallel: the processes of the step.
       accumulates: whether any process has several micro-batches.
@@ -111,19 +111,20 @@ class BatchShares:
 
     def __init__(
         self,
-        parts: Sequence[MicroBatch],
+        micro_batches: Sequence[MicroBatch],
         fused: FusedAllReduce,
         parallel: DataParallel,
         *,
         accumulates: bool,
     ) -> None:
-        self.parts = parts
+        self.micro_batches = micro_batches
         self.parallel = parallel
         self.accumulates = accumulates
-        self.num_rows = sum(len(part.batch.tokens) for part in parts if not part.is_idle)
-        self._num_targets = sum(part.num_targets for part in parts)
+        self.num_rows = sum(len(each.batch.tokens) for each in micro_batches if not each.is_idle)
+        self._num_targets = sum(each.num_targets for each in micro_batches)
         self._num_real = {
-            columns: sum(part.num_real[columns] for part in parts) for columns in parts[0].num_real
+            columns: sum(each.num_real[columns] for each in micro_batches)
+            for columns in micro_batches[0].num_real
         }
         self._counts = None
         self._real_counts: Mapping[int, Handle] = {}
@@ -156,9 +157,9 @@ class BatchShares:
         """The number of rows over all processes."""
         return self.num_rows if self._counts is None else self._counts[1].value.long()
 
-    def of(self, part: MicroBatch) -> "PassShare | None":
+    def share_of(self, micro_batch: MicroBatch) -> "PassShare | None":
         """Return the share of a micro-batch; None if it is the whole batch."""
-        return PassShare(self, part) if self.is_shared else None
+        return PassShare(self, micro_batch) if self.is_shared else None
 
     @property
     def is_shared(self) -> bool:
@@ -187,11 +188,11 @@ class BatchShares:
         device = self.parallel.device
         sums: Counts = []
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
-            for part in self.parts:
+            for micro_batch in self.micro_batches:
                 with collecting() as reports:
-                    batch = part.batch
+                    batch = micro_batch.batch
                     objective.count(batch.tokens, batch.counted, batch.real)
-                if not part.is_idle:
+                if not micro_batch.is_idle:
                     own = reports.counted
                     sums = [a + b for a, b in zip(sums, own, strict=True)] if sums else own
         return sums
@@ -211,7 +212,7 @@ class BatchShares:
             totals: Sequence[int | Tensor] = [n * self.rows_of_all // many for n in fixed]
             if (sharing := self.parallel.places.rows).size > 1:
                 # Parts of sequences may be of unequal lengths, which all steps share.
-                window = self.parts[0].batch.tokens.shape[1]
+                window = self.micro_batches[0].batch.tokens.shape[1]
                 key, each = (window, len(fixed)), [n // many for n in fixed]
                 of_row = self.parallel.sums_of_shapes(key, each)
                 totals = [n * self.rows_of_all // sharing.size for n in of_row]
@@ -222,10 +223,10 @@ class BatchShares:
 class PassShare:
     """The `Share` of a micro-batch."""
 
-    def __init__(self, batch: BatchShares, part: MicroBatch) -> None:
+    def __init__(self, batch: BatchShares, micro_batch: MicroBatch) -> None:
         self.num_processes = batch.parallel.tokens.size
         self._batch = batch
-        self._part = part
+        self._micro_batch = micro_batch
         self._of_sequences: Counts | None = None
         self._of_targets: float | Tensor | None = None
 
@@ -233,7 +234,7 @@ class PassShare:
     def of_targets(self) -> float | Float[Tensor, ""]:
         """The fraction of the tokens that count in the loss, times the number of processes."""
         if self._of_targets is None:
-            self._of_targets = self._part.num_targets / self._batch.targets_per_process
+            self._of_targets = self._micro_batch.num_targets / self._batch.targets_per_process
         return self._of_targets
 
     @property
@@ -243,7 +244,7 @@ class PassShare:
 
     def of_real(self, columns: int) -> float | Float[Tensor, ""]:
         """Return the fraction of the tokens that are no padding, times the number of processes."""
-        count, total = self._part.num_real[columns], self._batch.real_of_all(columns)
+        count, total = self._micro_batch.num_real[columns], self._batch.real_of_all(columns)
         total = total.clamp_min(1) if isinstance(total, Tensor) else max(1, total)
         return count * self.num_processes / total
 
@@ -251,5 +252,5 @@ class PassShare:
         """Return the sums of these counts over the step, or the processes that share sequences."""
         if self._of_sequences is None:
             self._of_sequences = self._batch.parallel.places.rows.all_reduce(by_sequence)
-        num_rows = len(self._part.batch.tokens)
+        num_rows = len(self._micro_batch.batch.tokens)
         return *self._batch.totals(fixed, counted, num_rows=num_rows), self._of_sequences

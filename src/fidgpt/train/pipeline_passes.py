@@ -66,7 +66,7 @@ class StagePasses:
         self._seed = torch.initial_seed()
         self._shares = self._shares_of_stages()
         self._trains = self._trained_before()
-        self._left = Counter(dict.fromkeys(self._shares, len(batch.parts)))
+        self._left = Counter(dict.fromkeys(self._shares, len(batch.micro_batches)))
         self._kept: dict[tuple[int, int], _Pass] = {}
         self._products: dict[tuple[int, int], Products] = {}
         # By F or B, the stage that gets it or that has made it, and the micro-batch.
@@ -112,17 +112,17 @@ class StagePasses:
             work.wait()
 
     def _forward(self, stage: int, number: int) -> None:
-        part, state = self._batch.parts[number], self._state
+        micro_batch, state = self._batch.micro_batches[number], self._state
         is_last = stage == len(self._pipeline.stages) - 1
-        share, x = self._shares[stage].of(part), self._input(stage, number)
+        share, x = self._shares[stage].share_of(micro_batch), self._input(stage, number)
         seed_pass(self._seed, stage, number, device=self._run.parallel.device)
         output = loss = None
         with state.clock.phase("forward"):
             with self._pipeline.computing(stage, x), collecting() as reports:
                 if is_last:
-                    loss = self._step.loss_of(state, part, share)
+                    loss = self._step.loss_of(state, micro_batch, share)
                 else:
-                    batch = part.batch
+                    batch = micro_batch.batch
                     ctx = self._model.context_of(
                         batch.inputs, counted=batch.counted_targets, real=batch.real_inputs
                     )
@@ -130,7 +130,7 @@ class StagePasses:
             if not is_last and (losses := reports.losses_of(share)):
                 loss = torch.stack([*losses.values()]).sum()
                 loss = loss if share is None else loss * share.is_counted
-        if not part.is_idle:
+        if not micro_batch.is_idle:
             self._reports.add_stage(reports, share, stage)
         elif loss is not None:
             loss = loss * 0
@@ -228,7 +228,7 @@ class StagePasses:
 
     def _empty(self, stage: int, number: int) -> Tensor:
         """Return a new tensor for the input of a stage, or for its gradient."""
-        tokens = self._batch.parts[number].batch.inputs
+        tokens = self._batch.micro_batches[number].batch.inputs
         division = self._model.division
         own = tokens if division is None else division.own(tokens)
         return self._model.empty_stream(own, stage)

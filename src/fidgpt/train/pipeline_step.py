@@ -9,10 +9,7 @@ import torch
 from fidgpt.parallel import PIPELINE, Action, AxisPart, PipelineParallel, fitting
 from fidgpt.parallel.pipeline import PipelinedModel
 from fidgpt.parallel.pipeline_schedule import Actions
-from fidgpt.placement import holders_of
 from fidgpt.processes import Processes
-from fidgpt.processes.fused import FusedAllReduce
-from fidgpt.train.gradients import GradientNorms
 from fidgpt.train.micro_batches import BatchShares, MicroBatch, pad_with_idle
 from fidgpt.train.pipeline_passes import StagePasses, seed_pass
 from fidgpt.train.pipeline_reports import Layout, StageReports
@@ -41,12 +38,15 @@ class PipelineStep(PipelineParallel, TrainStep):
         return {PIPELINE.name: self}
 
     def padded(
-        self, run: StepSettings, parts: Sequence[MicroBatch], number: int
+        self, run: StepSettings, micro_batches: Sequence[MicroBatch], number: int
     ) -> Sequence[MicroBatch]:
         """Return micro-batches with the idle ones that the schedule needs."""
-        parts, size = super().padded(run, parts, number), run.parallel.places.mesh[PIPELINE]
+        padded = super().padded(run, micro_batches, number)
+        size = run.parallel.places.mesh[PIPELINE]
         return (
-            parts if size == 1 else pad_with_idle(parts, fitting(self.schedule, size, len(parts)))
+            padded
+            if size == 1
+            else pad_with_idle(padded, fitting(self.schedule, size, len(padded)))
         )
 
     def count(self, run: StepSettings, state: TrainState, batch: BatchShares) -> None:
@@ -70,27 +70,14 @@ class PipelineStep(PipelineParallel, TrainStep):
             return super().backward(run, state, batch)
         axis = run.parallel.places.axes[PIPELINE.name]
         self.count(run, state, batch)
-        key = id(state.model), batch.parts[0].batch.tokens.shape[1]
+        key = id(state.model), batch.micro_batches[0].batch.tokens.shape[1]
         reports = StageReports(axis, state.replica, self._layouts.setdefault(key, []))
         passes = StagePasses(self, run, state, batch, state.replica, reports)
         with run.parallel.accumulating(state.module):
-            for action in self._own_actions(axis, len(batch.parts)):
+            for action in self._own_actions(axis, len(batch.micro_batches)):
                 passes.take(*action)
             passes.finish()
         return reports
-
-    def collect_gradients(
-        self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None
-    ) -> GradientNorms:
-        """Make the gradients those of the step; parameters of other stages have empty ones."""
-        run.precision.pull_gradients(state.model, state.replica)
-        for parameter in state.model.parameters():
-            holders = holders_of(parameter)
-            if holders is None or not parameter.requires_grad or parameter.grad is not None:
-                continue
-            if not holders.is_here or len(holders.ranks) > 1:  # else it is not used
-                parameter.grad = torch.zeros_like(parameter)
-        return super().collect_gradients(run, state, fused)
 
     @functools.cached_property
     def _timelines(self) -> dict[tuple[int, int], Actions]:

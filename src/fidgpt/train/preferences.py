@@ -174,6 +174,8 @@ class PreferenceStep(TrainStep):
       ValueError: the likelihood is negative.
     """
 
+    sequences_per_row = 2
+
     def __init__(
         self,
         *,
@@ -187,6 +189,12 @@ class PreferenceStep(TrainStep):
         needs_copy = preference.needs_reference and not has_adapters(model)
         self._blueprint = blueprint_of(model) if needs_copy else None
         self._reference: list[LanguageModel] = []
+
+    def others(self) -> Sequence[LanguageModel]:
+        return [] if self._blueprint is None else [self._blueprint]
+
+    def rehearse(self, others: Sequence[LanguageModel]) -> None:
+        self._reference = [*others]
 
     def begin(self, run: StepSettings) -> None:
         if self._blueprint is not None:
@@ -233,10 +241,11 @@ class PairLoss(NextToken):
         if self.model.division is not None:
             raise ValueError("Preferences need whole sequences: use a mesh with context=1.")
         with collecting() as reports:
+            # Before the pass with gradients, after which sharded weights have to stay gathered.
+            needs_reference = self.preference.needs_reference
+            given = self._of_reference(batch) if needs_reference else None
             features, policy = self._answers(self.model, batch)
-            reference = policy
-            if self.preference.needs_reference:
-                reference = self._of_reference(batch)
+            reference = policy if given is None else given
             report_loss("loss", self.preference(policy, reference).mean(), count=num_pairs)
             self._report_rewards(policy, reference, num_pairs)
             if self.likelihood:

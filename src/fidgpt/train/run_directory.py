@@ -97,6 +97,8 @@ class RunDirectory:
       texts: contents of files by name, such as the config and the command.
       changes: if the run is resumed with another config, a row of plain values for each difference.
       identity: texts by name that must be the same on every process of the run.
+      may_move: whether `create` takes another name if this one is taken, as by a run that was
+        started in the same second.
     """
 
     path: Path
@@ -104,6 +106,7 @@ class RunDirectory:
     texts: Mapping[str, str]
     changes: Sequence[Mapping[str, str]] = ()
     identity: Mapping[str, str] = field(default_factory=dict)
+    may_move: bool = False
 
     @property
     def has_changed(self) -> bool:
@@ -112,7 +115,7 @@ class RunDirectory:
 
     def require_free(self) -> None:
         """Raise RunError early if the folder could not be created."""
-        if os.path.lexists(self.path):
+        if os.path.lexists(self.path) and not self.may_move:
             raise self._exists()
         parent = next(one for one in self.path.absolute().parents if os.path.exists(one))
         if not parent.is_dir():
@@ -140,8 +143,17 @@ class RunDirectory:
         Raises:
           RunError: something is there already, or it cannot be written.
         """
+        name, number = self.path.name, 1
+        while not self._is_created(fill):
+            if not self.may_move:
+                raise self._exists()
+            number += 1
+            self.path = self.path.with_name(f"{name}-{number}")
+
+    def _is_created(self, fill: Callable[[Path], object] | None) -> bool:
+        """Create the folder; return False if something is there already."""
         if os.path.lexists(self.path):
-            raise self._exists()
+            return False
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with atomic_path(self.path) as draft:
@@ -155,8 +167,9 @@ class RunDirectory:
             sync(self.path.parent)
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise self._exists() from None
+                return False
             raise self._not_created(getattr(error, "strerror", None) or str(error)) from error
+        return True
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -94,7 +94,7 @@ class TrainState:
             for group in self.optimizer.param_groups
         ]
         self.clock = Stopwatch(self.model.device)
-        self.ahead: BatchShares | None = None
+        self.next_batch: BatchShares | None = None
         self.seconds: Sequence[float] = ()
         if self.average is not None:
             self.average.begin(self.model)

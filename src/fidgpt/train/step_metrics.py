@@ -54,7 +54,7 @@ class StepMeters:
             with torch.no_grad():
                 steps = [p - o for p, o in zip(parameters, old, strict=True)]
                 moved = norms_of(steps, parameters)
-            measured[f"grad_norm/{name}"] = norms.over(parameters)
+            measured[f"grad_norm/{name}"] = norms.norm_of(parameters)
             # Weights that are all zero have no norm to compare with.
             update, dtype = torch.linalg.vector_norm(moved), widest_dtype(weights.device)
             ratio = update.to(dtype) / weights.to(dtype)

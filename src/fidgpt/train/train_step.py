@@ -1,8 +1,8 @@
-"""The optimizer step as a component: rows, gradients, judgement and update, in this order."""
+"""The optimizer step as a component: it loads rows, computes gradients and updates the weights."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -21,8 +21,8 @@ from fidgpt.train.micro_batches import (
     BatchShares,
     MicroBatch,
     PassShare,
-    micro_batches,
     pad_with_idle,
+    split_batch,
 )
 from fidgpt.train.optimizer_groups import step_optimizer
 from fidgpt.train.precision import Precision
@@ -55,10 +55,22 @@ class TrainStep:
     A step with another objective, such as two losses, overrides `objective`; one with other
     gradients, such as a pipeline, overrides `backward`. `index` is the number of the step from 0,
     which chooses its rows and its learning rate.
+
+    Attributes:
+      sequences_per_row: sequences of `seq_len` + 1 tokens in a row of a batch.
     """
 
+    sequences_per_row: ClassVar[int] = 1
+
     def begin(self, run: StepSettings) -> None:
-        """Prepare what else `objective` needs of a run, such as other models."""
+        """Prepare what else `objective` needs of a run, such as the models of `others`."""
+
+    def others(self) -> Sequence[LanguageModel]:
+        """Return the other models that `objective` computes with, without memory."""
+        return ()
+
+    def rehearse(self, others: Sequence[LanguageModel]) -> None:
+        """Take models for those that `begin` makes, to measure a step before a run begins."""
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the loss of a micro-batch.
@@ -88,10 +100,10 @@ class TrainStep:
 
         Args:
           run: settings of the run.
-          state: of the run.
-          index: of the step.
-          rows: of this process; None for those of the run's stream.
-          fused: of the step before, which is not started yet; None for one of its own.
+          state: state of the run.
+          index: number of the step.
+          rows: rows of this process; None to read the rows of the run's stream.
+          fused: all-reduce of the step before, if it is not started yet; None to start another one.
         """
         parallel = run.parallel
         with state.clock.phase("data"):
@@ -99,40 +111,43 @@ class TrainStep:
                 rows = run.stream.batch(
                     index + state.shift, rank=parallel.data_rank, world_size=parallel.data_size
                 )
-            parts = micro_batches(
+            micro_batches = split_batch(
                 rows,
                 size=run.micro_batch_size,
                 device=parallel.device,
                 division=state.replica.division,
                 columns=state.replica.computed_columns(rows.tokens.shape[1] - 1),
             )
-        number = self._most_micro_batches(run, index + state.shift, len(parts))
-        parts = self.padded(run, parts, number)
-        own = parallel.fuse()
-        batch = BatchShares(parts, fused or own, parallel, accumulates=max(number, len(parts)) > 1)
+        number = self._most_micro_batches(run, index + state.shift, len(micro_batches))
+        micro_batches = self.padded(run, micro_batches, number)
+        separate = parallel.new_all_reduce()
+        accumulates = max(number, len(micro_batches)) > 1
+        batch = BatchShares(micro_batches, fused or separate, parallel, accumulates=accumulates)
         if batch.is_shared and not state.replica.counts_computed:
-            batch.count(state.objective, fused or own)
-        own.start()
+            batch.count(state.objective, fused or separate)
+        separate.start()
         return batch
 
     def padded(
-        self, run: StepSettings, parts: Sequence[MicroBatch], number: int
+        self, run: StepSettings, micro_batches: Sequence[MicroBatch], number: int
     ) -> Sequence[MicroBatch]:
-        """Return micro-batches with the idle ones that processes compute together.
+        """Pad with idle micro-batches where all processes must compute the same number.
 
         Args:
           run: settings of the run.
-          parts: of this process.
-          number: the most that a process has.
+          micro_batches: micro-batches of this process.
+          number: the largest number of micro-batches that a process has.
         """
-        return pad_with_idle(parts, number) if run.parallel.places.passes_together else parts
+        if run.parallel.places.passes_together:
+            return pad_with_idle(micro_batches, number)
+        return micro_batches
 
-    def _most_micro_batches(self, run: StepSettings, batch_index: int, own: int) -> int:
-        """Return the largest number of micro-batches that a process has of a batch."""
+    def _most_micro_batches(self, run: StepSettings, batch_index: int, number_here: int) -> int:
+        """Return the largest number of micro-batches that any process has."""
         if run.micro_batch_size is None or run.parallel.tokens.size == 1:
-            return own
+            return number_here
         batches = run.stream.full_batches(batch_index + 1) - run.stream.full_batches(batch_index)
-        # Of equal shares, of which some have a row more.
+        # Some processes have a row more than others.
         rows = -(-round(batches * run.batch_size) // run.parallel.data_size)
         return max(1, -(-rows // run.micro_batch_size))
 
@@ -148,33 +163,33 @@ class TrainStep:
     ) -> LaunchedStep:
         """Queue the work of a step.
 
-        The device is not waited for, except where a component may skip the step. Processes
-        exchange all numbers of the step by one all-reduce beside the optimizer's work.
+        Python waits for the device only where a component may skip the step. Processes exchange
+        all numbers of the step by one all-reduce beside the optimizer's work.
 
         Args:
           run: settings of the run.
-          state: of the run before the step; afterwards it is that after the step.
-          index: of the step.
-          batch: its rows.
-          status: returns what all processes are to know of this one; None if that is nothing.
-          loads_next: whether to load the batch of the next step while this one is computed.
+          state: state of the run before the step, which this changes to the state after it.
+          index: number of the step.
+          batch: rows of the step.
+          status: returns the status that this process sends to the others; None to send nothing.
+          loads_next: whether to load the batch of the next step while this step is computed.
 
         Raises:
           Diverged: loss or gradients are not finite, and a component had to know before the update.
         """
         parallel = run.parallel
-        state.step, state.ahead = index + 1, None
-        reports, fused = self.backward(run, state, batch), parallel.fuse()
-        is_divided = parallel.places.mesh.num_parts > 1
+        state.step, state.next_batch = index + 1, None
+        reports, fused = self.backward(run, state, batch), parallel.new_all_reduce()
+        norms_need_sum = parallel.places.mesh.num_parts > 1
         reports.join(fused, parallel)
         statuses = _exchange(status, fused, parallel)
         if loads_next and (parallel.tokens.size > 1 or parallel.device.type != "cpu"):
-            state.ahead = self.load(run, state, index + 1, fused=fused)
-        if not is_divided:
+            state.next_batch = self.load(run, state, index + 1, fused=fused)
+        if not norms_need_sum:
             fused.start()
         with state.clock.phase("optimizer"):
-            norms = self.collect_gradients(run, state, fused if is_divided else None)
-            if is_divided:
+            norms = self.collect_gradients(run, state, fused if norms_need_sum else None)
+            if norms_need_sum:
                 fused.start()
             state.schedules.apply(index)
             rate = float(state.optimizer.param_groups[0]["lr"])
@@ -203,56 +218,56 @@ class TrainStep:
         )
 
     def backward(self, run: StepSettings, state: TrainState, batch: BatchShares) -> StepReports:
-        """Add up the gradients of micro-batches, in float32; return what modules reported."""
+        """Add up the gradients of micro-batches in float32; return the reports of modules."""
         reports_of_step, parallel = StepReports(), run.parallel
         self.count(run, state, batch)
-        for number, part in enumerate(batch.parts, start=1):
-            is_last, share = number == len(batch.parts), batch.of(part)
+        for number, micro_batch in enumerate(batch.micro_batches, start=1):
+            is_last, share = number == len(batch.micro_batches), batch.share_of(micro_batch)
             # The wrapper of data parallelism all-reduces the gradients that the replica has.
             if is_last and parallel.tokens.size > 1:
                 run.precision.return_gradients(state.model, state.replica)
             with contextlib.nullcontext() if is_last else parallel.accumulating(state.module):
                 with state.clock.phase("forward"), collecting() as reports:
-                    loss = self.loss_of(state, part, share)
-                    loss = loss * 0 if part.is_idle else loss
+                    loss = self.loss_of(state, micro_batch, share)
+                    loss = loss * 0 if micro_batch.is_idle else loss
                 with state.clock.phase("backward"):
                     (loss if state.scaling is None else state.scaling.scaled(loss)).backward()
-            if not part.is_idle:
+            if not micro_batch.is_idle:
                 reports_of_step.add(reports, share)
             if not is_last:
                 run.precision.pull_gradients(state.model, state.replica)
         return reports_of_step
 
     def count(self, run: StepSettings, state: TrainState, batch: BatchShares) -> None:
-        """Count what losses must know of all micro-batches, if the model has to compute it."""
+        """Count over all micro-batches what losses need, if the model must compute the counts."""
         if batch.accumulates and state.replica.counts_computed:
             with state.clock.phase("forward"):
-                counting = run.parallel.fuse()
+                counting = run.parallel.new_all_reduce()
                 batch.count(state.objective, counting)
                 counting.start()
 
     def loss_of(
-        self, state: TrainState, part: MicroBatch, share: PassShare | None
+        self, state: TrainState, micro_batch: MicroBatch, share: PassShare | None
     ) -> Float[Tensor, ""]:
         """Return the loss of a micro-batch, whose metric `loss` its modules report.
 
         Args:
-          state: of the run.
-          part: the micro-batch.
-          share: by which losses are scaled; None if the micro-batch is the whole batch.
+          state: state of the run.
+          micro_batch: the micro-batch.
+          share: scales the losses; None if the micro-batch is the whole batch.
         """
-        batch = part.batch
+        batch = micro_batch.batch
         real = () if batch.real is None else (batch.real,)
         return state.module(batch.tokens, batch.counted, share, *real)
 
     def collect_gradients(
         self, run: StepSettings, state: TrainState, fused: FusedAllReduce | None
     ) -> GradientNorms:
-        """Make the model's gradients those of the step; return their norms.
+        """Reduce the gradients over processes and transform them; return their norms.
 
         Args:
           run: settings of the run.
-          state: of the run, after the backward passes.
+          state: state of the run after the backward passes.
           fused: as in `GradientNorms`.
         """
         run.precision.pull_gradients(state.model, state.replica)
@@ -268,9 +283,9 @@ class TrainStep:
 
         Args:
           run: settings of the run.
-          state: of the run, whose optimizer has the settings of the step.
-          index: of the step.
-          norms: of the gradients.
+          state: state of the run, whose optimizer has the settings of the step.
+          index: number of the step.
+          norms: norms of the gradients.
         """
         measuring = contextlib.nullcontext(dict[str, float | Tensor]())
         if run.meters is not None and run.meters.due(index + 1):
@@ -285,7 +300,7 @@ class TrainStep:
         return measured
 
     def judge(self, state: TrainState, launched: LaunchedStep) -> None:
-        """Read whether loss and gradients of a launched step were finite.
+        """Raise an error unless loss and gradients of a launched step were finite.
 
         Raises:
           Diverged: they were not.
@@ -312,7 +327,7 @@ class TrainStep:
     ) -> LaunchedStep:
         """Take a step twice and compare all bits, as `replay` does; see `launch`."""
         row = replay(lambda: self.take(run, state, index, batch), state, run.parallel)
-        fused = run.parallel.fuse()
+        fused = run.parallel.new_all_reduce()
         statuses = _exchange(status, fused, run.parallel)
         fused.start()
         row |= {"statuses": [status.value for status in statuses], "is_counted": batch.is_counted}
@@ -323,7 +338,7 @@ class TrainStep:
 def _exchange(
     status: Callable[[], StepStatus] | None, fused: FusedAllReduce, parallel: DataParallel
 ) -> list[Handle]:
-    """Let processes learn the status of each of them; nothing is exchanged by a single one."""
+    """Send the status of this process to all others; return those of all processes."""
     if status is None or parallel.world_size == 1:
         return []
-    return [fused.each(number) for number in status().numbers()]
+    return [fused.gather(number) for number in status().numbers()]

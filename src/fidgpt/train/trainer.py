@@ -32,7 +32,15 @@ from fidgpt.train.delayed_metrics import (
 )
 from fidgpt.train.divergence import Decision, Diverged, Divergence, Guard, RollBack, advice
 from fidgpt.train.estimates.facts import Facts, facts_of
-from fidgpt.train.evaluation import Evaluator, Samples, evaluating, left_unchanged, numbers_of
+from fidgpt.train.estimates.planning import PlannedRun
+from fidgpt.train.evaluation import (
+    Evaluator,
+    Samples,
+    evaluating,
+    left_unchanged,
+    numbers_of,
+    require_measured,
+)
 from fidgpt.train.expert_loads import ExpertLoads
 from fidgpt.train.goodput import Goodput, phase_seconds
 from fidgpt.train.gradients import GradientTransform, require_bound
@@ -50,7 +58,8 @@ from fidgpt.train.train_step import TrainStep
 __all__ = ["Trainer"]
 
 _STEP = "step"  # the phase around all others of a step
-_TAKEN = {"seconds", "goodput", "slowest"}  # what names of metrics begin with, beside evaluators'
+# What names of metrics begin with, beside the names of evaluators.
+_RESERVED_NAMES = {"seconds", "goodput", "slowest"}
 
 
 @dataclass(eq=False, kw_only=True)
@@ -169,11 +178,14 @@ class Trainer:
         require_bound(self.max_grad_norm)
         require_size(vocab_size=self.vocab_size, seq_len=self.seq_len, batch_size=self.batch_size)
         require_size(num_steps=self.num_steps, micro_batch_size=self.micro_batch_size)
-        if taken := sorted(_TAKEN & {name.partition("/")[0] for name in self.evaluators}):
+        if taken := sorted(_RESERVED_NAMES & {name.partition("/")[0] for name in self.evaluators}):
             raise ValueError(
                 f"evaluators have the name {taken[0]!r}, under which rows of metrics hold what the "
                 "run measures itself: choose another."
             )
+        if self.checkpoints.best is not None:
+            metric, is_averaged = self.checkpoints.best.metric, self.average is not None
+            require_measured(metric, self.evaluators, is_averaged=is_averaged)
         self.parallel.parts |= self.step.axis_parts()
         self.parallel.check(self.model, seq_len=self.seq_len)
 
@@ -205,9 +217,9 @@ class Trainer:
             lock = partial(locks.enter_context, run.locked())
             self.parallel.world.on_main(lock if resume else run.require_free)
             self.prepare()
-            facts = facts_of(self)  # before the model is sharded
+            facts, planned = facts_of(self), PlannedRun(self)  # before `setup` shards the model
             device.require_memory(facts.memory.peak, facts.memory_there)
-            if not resume:  # then copies of the run are there
+            if not resume:  # a resumed run has its copies in memory already
                 self.checkpoints.require_room(facts.copies)
             state = self.setup(run, resume=resume, resume_step=resume_step)
             self.parallel.require_same({"begins after step": str(state.step)})
@@ -215,11 +227,12 @@ class Trainer:
                 rewind = partial(self._rewind, run, step=state.step, until_step=until_step)
                 self.parallel.world.on_main(rewind)
             else:
-                self.parallel.world.on_main(partial(self._create, run, lock=lock))
+                run.path = self.parallel.world.on_main(partial(self._create, run, lock=lock))
             self._start_copies(run, facts)
             metrics = run.path / "metrics.jsonl" if resume and self.parallel.is_main else None
             goodput = Goodput(metrics, started=started)
-            outcome = self._loop(run, state, facts, until_step or self.num_steps, goodput)
+            end = until_step or self.num_steps
+            outcome = self._loop(run, state, facts, end, goodput, planned)
             if isinstance(state.optimizer, EvaluationWeights):
                 state.optimizer.swap_weights()  # leave the evaluation weights in the model
             return outcome
@@ -231,28 +244,33 @@ class Trainer:
         facts: Facts,
         until_step: int,
         goodput: Goodput,
+        planned: PlannedRun,
     ) -> Outcome:
-        """Take the remaining steps, with evaluation, tracking and checkpoints between them."""
-        listed = self.trackers if self.parallel.is_main else []
+        """Take the remaining steps; evaluate, track and save between them."""
+        trackers_here = self.trackers if self.parallel.is_main else []
         end = min(until_step, self.num_steps)
-        with StopSignals() as signals, Trackers(listed) as trackers, ExitStack() as observing:
+        with (
+            StopSignals() as signals,
+            Trackers(trackers_here) as trackers,
+            ExitStack() as observing,
+        ):
             trackers.start(run, facts, step=state.step)
             observing.enter_context(self.checkpoints.finishing())
             for observer in self.observers:
                 observing.enter_context(observer.observing(run, self.parallel))
             goodput.spent("restoring")
             loads = ExpertLoads(state.model)
-            log = partial(self._log, state, facts, trackers, goodput, loads)
+            log = partial(self._log, state, facts, trackers, goodput, loads, planned)
             rows = observing.enter_context(DelayedMetrics(log, self.parallel.device))
             while state.step < end:
                 try:
                     finished = self._step(state, rows, signals, end=end)
-                    known = [one.signal for one in finished]
+                    received_signals = [step.signal for step in finished]
                     if self.parallel.world_size == 1:
-                        known = [float(signals.received or 0)]
-                    received = signals.agreed([*known, 0.0])
+                        received_signals = [float(signals.received or 0)]
+                    received = signals.agreed([*received_signals, 0.0])
                     stopping = received is not None or state.step == until_step < self.num_steps
-                    self._save(state, run, rows, finished, is_due=stopping)
+                    self._save(state, run, rows, finished, is_stopping=stopping)
                     goodput.spent("saving")
                 except Diverged as diverged:
                     step = rows.oldest or state.step
@@ -276,7 +294,8 @@ class Trainer:
             if state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
-                trackers.print("\n".join(["", goodput.summary(), *loads.summary()]))
+                said = planned.finish(run.path) if self.parallel.is_main else []
+                trackers.print("\n".join(["", goodput.summary(), *loads.summary(), *said]))
                 words = run_directory.shell_words(run.path, str(run.path))
                 trackers.print(f"Done. Sample with: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=state.step, stopped_by=None)
@@ -284,7 +303,7 @@ class Trainer:
     def _step(
         self, state: TrainState, rows: DelayedMetrics, signals: StopSignals, *, end: int
     ) -> Sequence[Finished]:
-        """Take one step and evaluate; return the steps that are finished, mostly earlier ones.
+        """Take one step and evaluate; return the steps that this finished, mostly earlier steps.
 
         Raises:
           Diverged: some of their metrics are not finite.
@@ -301,7 +320,7 @@ class Trainer:
                 device.derive_seed(self.seed, "step", index + 1, self.parallel.tokens.rank),
                 device=self.parallel.device,
             )
-            batch = state.ahead or self.step.load(self, state, index)
+            batch = state.next_batch or self.step.load(self, state, index)
             launch = partial(self.step.launch, loads_next=index + 1 < end)
             if self.replay is not None and self.replay.due(index + 1):
                 launch = partial(self.step.launch_twice, self.replay)
@@ -311,22 +330,22 @@ class Trainer:
                 rows.finish()
                 raise
         launched.memory = device.peak_memory(self.parallel.device)
-        finished, is_read = [], launched.step == end or self._reads(launched.step)
-        if is_read:
+        finished, needs_row_now = [], launched.step == end or self._needs_row_now(launched.step)
+        if needs_row_now:
             finished += rows.finish()
             self.step.judge(state, launched)
         with state.clock.phase("evaluation"):
             launched.measured = self._evaluate(state)
-        launched.timing = state.clock.take()  # with the time of saving the step before
+        launched.timing = state.clock.take()  # includes the time of saving the step before
         rows.add(launched)
-        return [*finished, *rows.finish(0 if is_read else rows.lag)]
+        return [*finished, *rows.finish(0 if needs_row_now else rows.lag)]
 
-    def _reads(self, step: int) -> bool:
+    def _needs_row_now(self, step: int) -> bool:
         """Whether the row of a step is needed before the next one: to evaluate or save."""
         best, num_steps = self.checkpoints.best, self.num_steps
         measures = [*self.evaluators.values(), *([] if self.samples is None else [self.samples])]
         return (
-            any(one.due(step, num_steps=num_steps) for one in measures)
+            any(measure.due(step, num_steps=num_steps) for measure in measures)
             or bool(self.checkpoints.planned(step, num_steps=num_steps))
             or (best is not None and best.metric.partition("/")[0] not in self.evaluators)
         )
@@ -338,9 +357,10 @@ class Trainer:
         trackers: Trackers,
         goodput: Goodput,
         loads: ExpertLoads,
+        planned: PlannedRun,
         launched: LaunchedStep,
     ) -> Finished:
-        """Log the row of a step, once it is computed.
+        """Log the row of a step once the device has computed it.
 
         Raises:
           Diverged: some of its metrics are not finite.
@@ -360,6 +380,7 @@ class Trainer:
         if any(any(status.seconds) for status in statuses):
             row |= goodput.slowest([status.seconds for status in statuses])
         trackers.log(row)
+        planned.add(row)
         for warning in loads.add(row):
             trackers.print(warning)
         return Finished(row, statuses)
@@ -379,7 +400,7 @@ class Trainer:
         return self.step.take(self, state, index, self.step.load(self, state, index, rows=batch))
 
     def prepare(self) -> None:
-        """Prepare the texts, and check early what would end the run later, or spoil it.
+        """Prepare the texts, and check early for errors that would end or spoil the run later.
 
         Raises:
           ComponentError: a custom component does not keep what its interface promises.
@@ -426,7 +447,7 @@ class Trainer:
         return state
 
     def init_state(self) -> TrainState:
-        """Return the state at step 0 for the model as it is, which has memory."""
+        """Return the state at step 0 of a model that has memory."""
         replica = self.parallel.replica(self.model, self.precision)
         self.step.begin(self)
         objective = self.step.objective(replica, self.loss)
@@ -439,7 +460,7 @@ class Trainer:
             ),
             replica=replica,
             objective=objective,
-            module=self.parallel.place(objective),
+            module=self.parallel.wrap(objective),
             precision=self.precision,
             guard=self.guard,
             divergence=self.divergence,
@@ -447,8 +468,8 @@ class Trainer:
             train_step=self.step,
         )
 
-    def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> None:
-        """Make the directory of a new run, and lock it against other processes."""
+    def _create(self, run: RunDirectory, *, lock: Callable[[], object]) -> Path:
+        """Make the directory of a new run, and lock it against other processes; return its path."""
 
         def fill(folder: Path) -> None:
             self.stream.tokenizer.save(folder / "tokenizer.json")
@@ -456,9 +477,10 @@ class Trainer:
 
         run.create(fill=fill)
         lock()
+        return run.path
 
     def _rewind(self, run: RunDirectory, *, step: int, until_step: int | None) -> None:
-        """Make the directory of a run read as if nothing had happened after `step`."""
+        """Remove from the directory of a run what it wrote after `step`."""
         if until_step is not None and until_step <= step:
             print(f"{run.path} has done {step} steps already: nothing is left until {until_step}.")
         self.checkpoints.abandon_after(run.path, step=step)
@@ -491,9 +513,9 @@ class Trainer:
             run_directory.print_stderr(f"warning: {line}")
 
     def _evaluate(self, state: TrainState) -> Row:
-        """Run the evaluators that are due: `<name>/...`, and `<name>/averaged/...` if averaged.
+        """Run the evaluators that are due; return `<name>/...` and `<name>/averaged/...`.
 
-        Under `samples` are texts that the model writes, if they are due.
+        If samples are due, `samples` holds the texts that the model writes.
         """
         step, num_steps = state.step, self.num_steps
         due = {k: e for k, e in self.evaluators.items() if e.due(step, num_steps=num_steps)}
@@ -517,9 +539,9 @@ class Trainer:
         return row
 
     def _sample(self, state: TrainState) -> Iterator[str]:
-        """Yield a text for each prompt, by averaged weights if there are any.
+        """Yield a text for each prompt, written with averaged weights if there are any.
 
-        Every process of the run calls this, since each may hold a shard of the model.
+        Every process of the run calls this, because each may hold a shard of the model.
 
         Raises:
           RunError: the model's logits are not finite.
@@ -530,7 +552,11 @@ class Trainer:
             tokenizer = self.stream.tokenizer
             try:
                 yield from self.samples.write(
-                    state.replica, tokenizer, context=self.seq_len, seed=self.seed
+                    state.replica,
+                    tokenizer,
+                    prompts=self.samples.beginnings(self.evaluators, tokenizer),
+                    context=self.seq_len,
+                    seed=self.seed,
                 )
             except ValueError as error:
                 raise RunError(f"no sample can be written: {error}") from error
@@ -542,9 +568,9 @@ class Trainer:
         rows: DelayedMetrics,
         finished: Sequence[Finished],
         *,
-        is_due: bool,
+        is_stopping: bool,
     ) -> None:
-        """Save a checkpoint if it `is_due` or the policies want one.
+        """Save a checkpoint if the run `is_stopping` or the policies want one.
 
         Raises:
           Diverged: the weights are not finite.
@@ -558,14 +584,16 @@ class Trainer:
             directory=run.path,
             row=row,
             agree=self.parallel.world.broadcast,
-            is_time=None if self.parallel.world_size == 1 else any(one.is_time for one in finished),
+            is_time=None
+            if self.parallel.world_size == 1
+            else any(step.is_time for step in finished),
         )
-        if not (is_due or reasons):
+        if not (is_stopping or reasons):
             return
         rows.finish()
-        in_memory = not is_due and reasons == [manifest.IN_MEMORY]
+        in_memory = not is_stopping and reasons == [manifest.IN_MEMORY]
         if not in_memory:
-            reasons = [one for one in reasons if one != manifest.IN_MEMORY]
+            reasons = [reason for reason in reasons if reason != manifest.IN_MEMORY]
         with state.clock.phase("saving"):
             state.check_weights()
             if not in_memory:
@@ -583,7 +611,7 @@ class Trainer:
                 )
 
     def _start_copies(self, run: RunDirectory, facts: Facts) -> None:
-        """Begin to save copies in memory of the steps that follow."""
+        """Begin to save copies of the following steps in memory."""
         num_parts = self.parallel.places.mesh.num_parts
         self.checkpoints.start(run.path, part=facts.memory.saved, num_parts=num_parts)
 
@@ -598,13 +626,13 @@ class Trainer:
         policy = state.divergence
         if diverged.decision is not Decision.ROLL_BACK or not isinstance(policy, RollBack):
             raise RunError(f"step {step} diverged: {diverged} {_remedy(run)} {advice(policy)}")
-        memory = policy.state_dict()
+        policy_state = policy.state_dict()
         self.checkpoints.wait()
         good = None
         if self.parallel.is_main:
             good = self.checkpoints.good_before(step, run.path, num_steps=self.num_steps)
-        state.reset()  # a checkpoint may be older than some components
-        state.ahead = None
+        state.reset()  # the checkpoint may lack the state of some components
+        state.next_batch = None
         for candidate in self.parallel.world.broadcast(good):
             self._restore(run, state, candidate)
             if not state.bad_weights():
@@ -614,7 +642,7 @@ class Trainer:
                 f"step {step} diverged: {diverged} There is no good checkpoint to roll back to. "
                 f"{_remedy(run)} {advice(policy)}"
             )
-        policy.load_state_dict(memory)  # what was skipped since is not in the checkpoint
+        policy.load_state_dict(policy_state)  # the checkpoint lacks the steps skipped since
         policy.rolled_back(step=step, to=state.step)
         self.parallel.world.on_main(
             partial(self.checkpoints.abandon_after, run.path, step=state.step)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float, Shaped, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -128,6 +128,7 @@ class TensorFiles:
         for name, weight in self._coded.items():
             for part in (weight.codes, weight.scales):
                 del self.formats[part], self.shapes[part]
+            self.shapes.pop(f"{name.removesuffix('weight')}{_INPUT_SCALE}", None)
             self.formats[name], self.shapes[name] = "F32", weight.shape
             self._files[name] = self._files[weight.codes]
 
@@ -318,21 +319,32 @@ def _merged(model: nn.Module, path: str, tensor: Tensor) -> Tensor:
 
 
 def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
-    """Yield the pieces of one parameter, by the longest known part of its path."""
+    """Yield the pieces of one parameter, by the longest known part of its path.
+
+    A path of a single layer, where layers of a kind differ, comes before that of all layers.
+    """
     layer = next(iter(re.findall(r"(?<=\.)\d+(?=\.)", path)), "")
-    holder, rest = re.sub(r"\.\d+\.", ".*.", path, count=1), ""
-    while holder and holder not in tensors:
-        holder, _, last = holder.rpartition(".")
-        rest = f".{last}{rest}"
-    if not holder:
+    holder, rest, found = path, "", None
+    while holder and found is None:
+        found = tensors.get(holder) or tensors.get(re.sub(r"\.\d+\.", ".*.", holder, count=1))
+        if found is None:
+            holder, _, last = holder.rpartition(".")
+            rest = f".{last}{rest}"
+    if found is None:
         return
-    found = tensors[holder]
     form: Form = Same(found) if isinstance(found, str) else found
     for piece in form.pieces(tensor.detach()):
         yield piece._replace(name=f"{piece.name.replace('*', layer)}{rest}")
 
 
 _BLOCK = 128
+_EIGHT_BITS = ("F8_E4M3", "I8")
+_INPUT_SCALE = "input_scale"  # of activations, which are not quantized here
+# Methods with a scale for each matrix or row, by quant_method and format.
+_SCALED = (
+    *(("fp8", None), ("fbgemm_fp8", None)),
+    *(("compressed-tensors", "float-quantized"), ("compressed-tensors", "int-quantized")),
+)
 _CODES = "_blocks"  # suffix of the names of four-bit codes
 _GROUP = 32  # numbers per scale; a byte holds two, the first in its lower half
 # The magnitudes of FP4 E2M1: a sign, two bits of exponent and one of mantissa.
@@ -362,6 +374,9 @@ def coded_weights(formats: Mapping[str, str], shapes: Mapping[str, Shape]) -> di
     found: dict[str, Coded] = {}
     for name, shape in shapes.items():
         whole = name.removesuffix(_CODES)
+        if formats[name] in _EIGHT_BITS and (scales := _scales_of(name, shapes)):
+            found[name] = Coded(name, scales, shape, from_scaled_rows)
+            continue
         if formats[name] == "F8_E4M3":
             blocks = tuple(-(-size // _BLOCK) for size in shape)
             weight = Coded(name, f"{name}_scale_inv", shape, from_eight_bits)
@@ -374,6 +389,25 @@ def coded_weights(formats: Mapping[str, str], shapes: Mapping[str, Shape]) -> di
         if shapes.get(weight.scales) == blocks:
             found[whole] = weight
     return found
+
+
+def _scales_of(name: str, shapes: Mapping[str, Shape]) -> str | None:
+    """Return the name of the scale of a whole matrix, or of those of its rows."""
+    rows = shapes[name][0] if len(shapes[name]) == 2 else 0
+    one, each = ((), (1,), (1, 1)), ((rows, 1), (rows,))
+    if shapes.get(f"{name}_scale") in (*one, *each):
+        return f"{name}_scale"
+    return f"{name}_scale_inv" if rows and shapes.get(f"{name}_scale_inv") in one else None
+
+
+def from_scaled_rows(
+    codes: Shaped[Tensor, "rows columns"], scales: Float[Tensor, "..."]
+) -> Float[Tensor, "rows columns"]:
+    """Dequantize eight bits: multiply each number by the scale of its row or matrix, in float32.
+
+    (The formats float-quantized and int-quantized of compressed-tensors, and FP8 without blocks.)
+    """
+    return codes.float().mul_(scales.float().reshape(-1, 1))
 
 
 def from_eight_bits(
@@ -411,11 +445,14 @@ def unknown_codes(found: Mapping[str, Any]) -> Iterator[str]:
     how = found.get("quantization_config")
     known = how if isinstance(how, dict) else {}
     kind = (known.get("quant_method"), known.get("weight_block_size"))
-    if how is not None and kind not in (("mxfp4", None), ("fp8", [_BLOCK, _BLOCK])):
+    is_scaled = kind[1] is None and (kind[0], known.get("format")) in _SCALED
+    is_known = is_scaled or kind in (("mxfp4", None), ("fp8", [_BLOCK, _BLOCK]))
+    if how is not None and not is_known:
         yield (
             f"quantization_config is {how!r:.60}, but fidgpt reads only unquantized weights, "
-            f"mxfp4, and fp8 with scales for blocks of {_BLOCK} by {_BLOCK}; load the model with "
-            "transformers and dequantize=True in its quantization config, and save it again"
+            f"mxfp4, fp8 with scales for blocks of {_BLOCK} by {_BLOCK}, and eight bits with "
+            "scales for rows or matrices; load the model with transformers and dequantize=True in "
+            "its quantization config, and save it again"
         )
 
 

@@ -1,8 +1,8 @@
 """Models of the Hugging Face hub, read and written."""
 
+import contextlib
 import fnmatch
 import functools
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from fidgpt import model as library
 from fidgpt.configs.hub import Family
-from fidgpt.data import Tokenizer, TokenizerFile
+from fidgpt.data import ChatTemplate, Tokenizer, TokenizerFile
 from fidgpt.graph import ConfigError, bind, build
 from fidgpt.interop.hugging_face import files
 from fidgpt.interop.hugging_face.files import CONFIG, Layout, TensorFiles, layout_of, tensors_of
@@ -34,6 +34,13 @@ from fidgpt.interop.hugging_face.settings import (
     read_settings,
     settings_of,
 )
+from fidgpt.interop.hugging_face.tokenizer_files import (
+    FILES,
+    GENERATION,
+    TOKENIZER,
+    copies_files,
+    write_tokenizer,
+)
 from fidgpt.model import LanguageModel
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe import SelectionBias
@@ -43,14 +50,7 @@ from fidgpt.train.run_directory import print_stderr
 _MAX_LISTED = 12  # lines in a message
 _MAX_ALLOWED = 4  # paths that a message suggests for may_differ
 _MAX_DIFFERENCES = 6  # from the nearest family
-# What AutoTokenizer splits by, whatever tokenizer.json says, for these families.
-_OWN_SPLIT = {
-    "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-}
 _FORMATS = ("BF16", "F16", "F32", "F64")
-_TOKENIZER, _TOKENIZER_SETTINGS = "tokenizer.json", "tokenizer_config.json"
-_GENERATION = "generation_config.json"
 _BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models without a head
 _TEXT_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))  # with images
 
@@ -131,8 +131,8 @@ def from_hf(directory: str) -> fdl.Config[Trainer]:
     path = path.resolve()
     is_trained = files.has_weights(path)
     # Weights fit the numbers of one tokenizer: where it is missing, a run has to set another.
-    if is_trained or (path / _TOKENIZER).exists():
-        cfg.data.corpus.tokenizer = fdl.Config(TokenizerFile, path=str(path / _TOKENIZER))
+    if is_trained or (path / TOKENIZER).exists():
+        cfg.data.corpus.tokenizer = fdl.Config(TokenizerFile, path=str(path / TOKENIZER))
     if is_trained:
         cfg.weights = fdl.Partial(load_hf, directory=str(path))
     return cfg
@@ -173,6 +173,15 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
     for theirs, tensor in tensors.each(theirs_of.values()):
         for piece in layout.pieces.get(ours_of[theirs], ()):
             piece.ours.copy_(piece.theirs(tensor))
+
+
+def _require_present(directory: str | Path, **others: object) -> None:
+    """Raise ConfigError if the weights of a directory cannot be read."""
+    del others
+    TensorFiles(Path(directory).expanduser())
+
+
+vars(load_hf)["require_present"] = _require_present
 
 
 def _require_memory(model: LanguageModel) -> None:
@@ -253,6 +262,7 @@ def save_hf(
     tokenizer: Tokenizer | None = None,
     max_shard_size: int = 5_000_000_000,
     model_type: str | None = None,
+    source: str | Path | None = None,
 ) -> str:
     """Write config.json, the weights and the tokenizer as transformers would.
 
@@ -268,7 +278,9 @@ def save_hf(
         for beyond its tokens is not drawn by `generate`.
       max_shard_size: bytes; of one shard there is one file, of more an index too.
       model_type: of the family, where several compute the same, such as llama and phi3; defaults
-        to the first one.
+        to that of `source` if it is one of them, or to the first one.
+      source: directory of the hub from which the model came. Its longest sequence, and if the
+        tokenizer is the same, the files of that and of generation stay as they are.
 
     Raises:
       ConfigError: the model is on the meta device, or no known family of the hub computes what it
@@ -277,29 +289,47 @@ def save_hf(
     """
     _require_memory(model)
     directory = Path(directory).expanduser()
-    member, found = fitting_member(model, seq_len=seq_len, model_type=model_type)
+    source = None if source is None else Path(source).expanduser()
+    origin: HubConfig = {} if source is None else read_config(source)
+    seq_len = max(seq_len, origin.get("max_position_embeddings") or 0)
+    member, found = _fitting(model, seq_len, model_type, origin.get("model_type"))
     family = member.family
     layout = layout_of(family, model, member.settings, merge=True)
     directory.mkdir(parents=True, exist_ok=True)
-    beside = [] if tokenizer is None else [_TOKENIZER, _TOKENIZER_SETTINGS, _GENERATION]
-    others = [CONFIG, *beside]
+    others = [CONFIG, *(() if tokenizer is None else FILES)]
     files.write_weights(layout, directory, max_shard_size=max_shard_size, others=others)
-    if tokenizer is not None:
-        _write_tokenizer(tokenizer, directory, seq_len=seq_len, family=family)
+    tokens = {key: origin.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    is_copied = (
+        tokenizer is not None and source is not None and copies_files(tokenizer, source, directory)
+    )
+    if tokenizer is not None and not is_copied:
+        tokens = write_tokenizer(tokenizer, directory, seq_len=seq_len, family=family)
         # Rows of the table without a token are trained to be unlikely, but not to be impossible.
         unused = range(tokenizer.vocab_size, member.settings["vocab_size"])
-        generation = {"eos_token_id": tokenizer.end_of_text, "suppress_tokens": [*unused] or None}
-        files.write_json(directory / _GENERATION, generation)
+        generation: dict[str, Any] = tokens | {"suppress_tokens": [*unused] or None}
+        if tokenizer.chat is not None:
+            others = {*ChatTemplate(tokenizer).ends_of_turn()} - {tokenizer.end_of_text}
+            if others:
+                generation["eos_token_id"] = [tokenizer.end_of_text, *others]
+        files.write_json(directory / GENERATION, generation)
     about = {
         "architectures": [family.architecture],
         "model_type": family.model_type,
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
-        "bos_token_id": None,
-        "eos_token_id": None if tokenizer is None else tokenizer.end_of_text,
-        "pad_token_id": None,
+        **tokens,
     }
     files.write_json(directory / CONFIG, about | published_keys(family, found))
     return family.architecture
+
+
+def _fitting(
+    model: LanguageModel, seq_len: int, model_type: str | None, first: str | None
+) -> tuple[Member, HubConfig]:
+    """Return the member of `model_type`; without that, of the family to try first, or of any."""
+    if model_type is None and first is not None:
+        with contextlib.suppress(ConfigError):
+            return fitting_member(model, seq_len=seq_len, model_type=first)
+    return fitting_member(model, seq_len=seq_len, model_type=model_type)
 
 
 def fitting_member(
@@ -348,43 +378,6 @@ def fitting_member(
     raise AssertionError("a misfit has differences")
 
 
-def _write_tokenizer(
-    tokenizer: Tokenizer, directory: Path, *, seq_len: int, family: Family
-) -> None:
-    """Write tokenizer.json and tokenizer_config.json, from which AutoTokenizer makes one.
-
-    Warns where it makes one that splits texts in another way.
-    """
-    path = directory / _TOKENIZER
-    tokenizer.save(path)
-    content: Any = json.loads(path.read_text(encoding="utf-8"))
-    texts = {number: text for text, number in content["model"].get("vocab", {}).items()}
-    texts |= {one["id"]: one["content"] for one in content.get("added_tokens", ())}
-    settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": seq_len,
-        "eos_token": texts.get(tokenizer.end_of_text),
-        "clean_up_tokenization_spaces": False,
-    }
-    files.write_json(directory / _TOKENIZER_SETTINGS, settings)
-    pattern = _OWN_SPLIT.get(family.model_type)
-    if pattern is not None and pattern not in _strings(content.get("pre_tokenizer")):
-        print_stderr(
-            f"warning: AutoTokenizer splits texts for {family.model_type} in a way of its own, and "
-            f"gives other tokens than {path}. Load it by transformers' PreTrainedTokenizerFast."
-            f"from_pretrained({str(directory)!r}), which gives those the model was trained on."
-        )
-
-
-def _strings(content: Any) -> Iterator[str]:
-    """Yield the strings in a JSON object."""
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, dict | list):
-        for part in content.values() if isinstance(content, dict) else content:
-            yield from _strings(part)
-
-
 # What every module has, and what changes no number that a model computes outside of training.
 _IGNORED = {*vars(nn.Module()), "dropout", "init", "kernel", "layout", "balancing"}
 _IGNORED |= {"_pattern", "stream_dtype"}  # how a graph writes equal blocks; what processes send
@@ -422,9 +415,9 @@ def differences(ours: nn.Module, theirs: nn.Module) -> list[Difference]:
         holders = path.split(".")
         is_known = any(".".join(holders[:i]) in replaced for i in range(len(holders)))
         if here != there and not is_known:
-            shown = [_shown(side[path]) if path in side else "absent" for side in sides]
+            shown = (_shown(side[path]) if path in side else "absent" for side in sides)
             replaces = isinstance(here, type) or isinstance(there, type)
-            found.append(Difference(path, shown[0], shown[1], replaces))
+            found.append(Difference(path, *shown, replaces=replaces))
             replaced |= {path} if replaces else set()
     layers = len(getattr(ours, "blocks", ()))
     counts = Counter(_starred(one) for one in found)

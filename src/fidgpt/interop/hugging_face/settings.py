@@ -39,6 +39,7 @@ _MODULES = (
     *("deepseek2", "deepseek3", "olmo2", "smollm", "gpt_oss", "gpt2"),
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
     *("near_llama", "mixtures", "older"),
+    *("qwen3_next", "mamba", "granite4", "lfm2", "kimi_linear", "minimax"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     family
@@ -59,7 +60,7 @@ _SCALINGS = {  # by the rope_type
 _KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
-_PER_LAYER = ("layer_types", "roped")
+_PER_LAYER = ("layer_types", "roped", "mixers")
 _PARTIAL = "partial_rotary_factor"
 _WHOLE_ROPE = ("cwm", "mellum", "ministral3")  # read no rope_theta beside their own defaults
 _LOCAL = "rope_local_base_freq"
@@ -73,24 +74,19 @@ _ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embedding
 
 # Components that families need which no component of fidgpt is, by a part of the model_type.
 _MISSING = {
-    "qwen3_next": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
-    "qwen3_5": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
-    "qwen4": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
-    "olmo_hybrid": "gated delta net (Yang et al., 2024, arXiv:2412.06464)",
-    "kimi_linear": "delta attention of Kimi (2025, arXiv:2510.26692)",
-    "bailing_hybrid": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
-    "minimax": "lightning attention (Qin et al., 2024, arXiv:2401.04658)",
+    "qwen3_5": "table of the tensors of Qwen 3.5, whose gated delta nets it has",
+    "qwen4": "table of the tensors of Qwen 4",
+    "olmo_hybrid": "gated delta net with a gate of its own (OLMo hybrid)",
+    "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
-    "bamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
-    "zamba": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
-    "nemotron_h": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
-    "falcon_h1": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
-    "granitemoehybrid": "state space layer (Dao and Gu, 2024, arXiv:2405.21060)",
+    "zamba": "attention that layers share at some depths (Zamba)",
+    "nemotron_h": "block of a single branch (Nemotron-H)",
+    "falcon_h1": "attention and Mamba 2 side by side (Falcon-H1)",
     "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
     "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
     "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
-    "lfm": "short convolution between gates (LFM 2)",
+    "lfm2_moe": "table of tensors of the mixtures of LFM 2",
     "zaya": "attention with convolutions (Zaya)",
     "deepseek_v32": "sparse attention with an indexer (DeepSeek V3.2)",
     "deepseek_v4": "sparse attention with an indexer (DeepSeek V3.2)",
@@ -458,7 +454,8 @@ def read_settings(family: Family, model: LanguageModel, *, seq_len: int | None) 
             pass  # no layer has it, so that any value would do
         except (AttributeError, IndexError, TypeError) as error:
             raise ConfigError(f"the model has no {name}: {error}") from error
-    if "layer_types" in family.settings and found.get("window") is None:
+    is_free = "layer_types" in family.settings and "window" not in family.readings
+    if is_free and found.get("window") is None:
         found.pop("window", None)
     return found
 

@@ -1,5 +1,6 @@
 """Generation and scoring of text."""
 
+from fidgpt.model.generation.batching import *
 from fidgpt.model.generation.decoding import *
 from fidgpt.model.generation.reading import *
 from fidgpt.model.generation.scoring import *

@@ -116,10 +116,12 @@ class Reader:
 
     Args:
       model: in eval mode.
-      cache: empty; its capacity is that of the rows, or the context if that is smaller.
+      cache: of the capacity of the rows, or the context if that is smaller; None to compute all
+        columns for every token.
       context: maximum number of latest columns that the model sees; with more, all of them are
         recomputed for every token, from position 0.
       step: computes the next logits from a single token: `next_logits` or its compiled form.
+      cached: number of columns of the rows that the cache holds.
 
     Attributes:
       context: the argument.
@@ -129,13 +131,19 @@ class Reader:
     num_logits = 0
 
     def __init__(
-        self, model: LanguageModel, cache: Cache, *, context: int, step: Step = next_logits
+        self,
+        model: LanguageModel,
+        cache: Cache | None,
+        *,
+        context: int,
+        step: Step = next_logits,
+        cached: int = 0,
     ) -> None:
         self._model = model
-        self._cache: Cache | None = cache
+        self._cache = cache
         self.context = context
         self._step = step
-        self._cached = 0
+        self._cached = cached
 
     def logits(self, rows: Rows, count: int = 1) -> Float[Tensor, "batch count vocab"]:
         """Read the columns that are not in the cache.

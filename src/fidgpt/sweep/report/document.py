@@ -85,6 +85,28 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
     return tables
 
 
+def scores_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
+    """Return mean and deviation of every score of repeated runs; None if none was repeated.
+
+    A score is what an evaluator measured at the end of a finished run.
+    """
+    repeated = [group for group in report.ranking if len(group.finals) > 1]
+    rows = []
+    for group in repeated:
+        done = [record for record in group.records if record.final is not None]
+        for name in [key for key in done[0].row["metrics"] if "/" in key]:
+            finals = [series[-1][0] for record in done if (series := record.series(name))]
+            if len(finals) > 1:
+                mean, sigma = statistics.fmean(finals), statistics.stdev(finals)
+                rows.append([group.name, name, number(mean), f"{sigma:.2g}", str(len(finals))])
+    if not rows:
+        return None
+    head = ["point", "score", "mean", "sigma", "runs"]
+    if len(repeated) > 1:
+        return head, rows
+    return head[1:], [row[1:] for row in rows]
+
+
 def _mean(group: Group) -> str:
     spread = f" ± {group.spread:.2g}" if group.spread is not None else ""
     return f"{number(group.mean)}{spread} ({len(group.finals)})"

@@ -18,7 +18,9 @@ from typing import IO, Any, ClassVar, Literal, Protocol
 
 import torch
 
+from fidgpt import forking
 from fidgpt.files import lock, read_json, write_whole
+from fidgpt.forking import Forked, Forks
 from fidgpt.sweep.objective import reported_by
 from fidgpt.sweep.points import Point
 from fidgpt.sweep.runners.remote import Tail, failure_reason
@@ -29,6 +31,7 @@ _DIVERGED = re.compile(r"step \d+ diverged")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _END = object()
 _THREADS, _VISIBLE = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
+_PRELOADED = ("fidgpt.cli.show", "fidgpt.cli.training")  # by points that are forked
 _MAX_LOSSES = 5  # of machines in a row without progress: then the job may be what ends them
 
 
@@ -481,12 +484,18 @@ class LocalRunner(Runner):
     """
 
     _shares: list[dict[str, str]] = field(default_factory=list, init=False, repr=False)
+    _forks: Forks | None = field(default=None, init=False, repr=False)
 
     def run(self, jobs: Iterable[Job | None], events: Events) -> bool:
         """Run all jobs; see Runner."""
         num_cores = len(os.sched_getaffinity(0))
         self._shares = shares(self.jobs, devices=visible_devices(), num_cores=num_cores)
-        return super().run(jobs, events)
+        try:
+            return super().run(jobs, events)
+        finally:
+            if self._forks is not None:
+                self._forks.close()
+                self._forks = None
 
     def launch(self, job: Job, log: IO[bytes], slot: int) -> "_Process":
         """Start a process; see Runner."""
@@ -494,7 +503,20 @@ class LocalRunner(Runner):
         if len(devices) > 1 and (size := job.point.cost.num_processes) > 1:
             own = [devices[(slot * size + i) % len(devices)] for i in range(size)]
             share = {**share, _VISIBLE: ",".join(dict.fromkeys(own))}
-        return _Process(job, log, share)
+        start = log.seek(0, os.SEEK_END)
+        if job.point.cost.num_processes == 1 and forking.is_safe():
+            self._forks = self._forks or Forks(_PRELOADED)
+            process = self._forks.start(job.command[1:], output=log, env=job.environment(share))
+        else:
+            process = Popen(
+                job.local_command,
+                stdin=DEVNULL,
+                stdout=log,
+                stderr=STDOUT,
+                env=job.environment(share),
+                start_new_session=True,  # the scheduler forwards Ctrl-C, and the terminal must not
+            )
+        return _Process(job, log, start, process)
 
 
 class _Process:
@@ -504,16 +526,10 @@ class _Process:
     the job again.
     """
 
-    def __init__(self, job: Job, log: IO[bytes], share: Mapping[str, str]) -> None:
-        self._job, self._log_start = job, log.seek(0, os.SEEK_END)
-        self._process = Popen(
-            job.local_command,
-            stdin=DEVNULL,
-            stdout=log,
-            stderr=STDOUT,
-            env=job.environment(share),
-            start_new_session=True,  # the scheduler forwards Ctrl-C, and the terminal must not
-        )
+    def __init__(
+        self, job: Job, log: IO[bytes], start: int, process: Popen[bytes] | Forked
+    ) -> None:
+        self._job, self._log_start, self._process = job, start, process
         self._locked = os.dup(log.fileno())
 
     def poll(self) -> State:

@@ -76,6 +76,15 @@ def initial_weights(
         print_stderr(f"{_counted(spare)} not used: {_some(spare)}.")
 
 
+def _require_present(path: str | Path, *, step: int | None = None, **others: object) -> None:
+    """Raise CheckpointError if there are no weights; see `initial_weights` for the arguments."""
+    del others
+    _stored(Path(path).expanduser(), step)
+
+
+vars(initial_weights)["require_present"] = _require_present
+
+
 def _check_words(
     own: Mapping[str, Tensor], only: Sequence[str], renamed: Mapping[str, str]
 ) -> None:

@@ -278,7 +278,7 @@ class ModuleTrial:
 
 @dataclass(frozen=True, eq=False)
 class SharedKeysContext(AttentionContext):
-    """A context whose `update_cache` returns to all rows what the first row passes to it.
+    """A context whose `update_cache` and `whole_rows` return to all rows those of the first one.
 
     So a changed token changes no other one's output, unless the module looks at other tokens
     elsewhere, which processes that share rows do not have.
@@ -287,6 +287,10 @@ class SharedKeysContext(AttentionContext):
     def update_cache(
         self, owner: object, new: Sequence[Tensor], *, window: int | None = None
     ) -> Sequence[Tensor]:
+        """Return the tensors of the first row."""
+        return self.whole_rows(new)
+
+    def whole_rows(self, new: Sequence[Tensor]) -> Sequence[Tensor]:
         """Return the tensors of the first row."""
         return [tensor[:1].expand_as(tensor) for tensor in new]
 
@@ -297,8 +301,8 @@ _REMEDIES = {
     "padding": "Leave out keys that ctx.visible() excludes, or declare READS = ('padding',).",
     "other documents": "Leave out keys that ctx.visible() excludes, or declare READS = "
     "('documents',).",
-    "tokens of other processes": "Pass what it reads of other tokens to ctx.update_cache, or use a "
-    "mesh with context=1.",
+    "tokens of other processes": "Pass what it reads of other tokens to ctx.update_cache, or in a "
+    "recurrent layer to ctx.whole_rows, or use a mesh with context=1.",
     "other tokens": "Let the attention of a block mix tokens, or declare READS = ('past',).",
 }
 

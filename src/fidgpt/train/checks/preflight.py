@@ -4,6 +4,7 @@ Components of fidgpt and of torch are tested by their own suites and cost nothin
 tried on copies, so that no number of the run changes.
 """
 
+import copy
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,10 +12,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from fidgpt import cost
 from fidgpt.data import Batch, TrainingStream
 from fidgpt.data.streams import rows_of_rank
 from fidgpt.train.checks.module_trials import model_errors
-from fidgpt.train.custom import custom_class, custom_part, describe
+from fidgpt.train.custom import custom_class, custom_part, describe, failure
 from fidgpt.train.estimates.facts import Recipe, trainable_copy
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.observers import Observer
@@ -47,7 +49,7 @@ def check_components(run: Components) -> None:
     """
     errors = [*_interface_errors(run), *_group_errors(run)]
     with torch.random.fork_rng(devices=[]):
-        errors += model_errors(run)
+        errors += [*model_errors(run), *_step_errors(run)]
     _raise_all(errors)
 
 
@@ -109,6 +111,31 @@ def _group_errors(run: Components) -> Iterator[str]:
             f"{where}: {len(wrong)} trained parameters must be listed exactly once; {wrong[0]} is "
             f"listed {count} times. Freeze what should not be trained."
         )
+
+
+def _step_errors(run: Components) -> Iterator[str]:
+    """Yield what is wrong with the loss of a custom step, tried without memory or on zeros."""
+    if (custom := custom_class(type(run.step))) is None:
+        return
+    where, step = describe("step", run.step, custom), copy.copy(run.step)
+    width = step.sequences_per_row * (run.seq_len + 1)
+    models = cost.rehearsed(
+        [run.model, *step.others()], num_tokens=width, device=torch.device("cpu")
+    )
+    model, *others = map(run.precision.replica, models)
+    tokens = torch.zeros(1, width, dtype=torch.int64, device=next(model.parameters()).device)
+    try:
+        step.rehearse(others)
+        loss: Any = step.objective(model, run.loss).train()(tokens)
+    except Exception as error:  # whatever goes wrong in a user's step
+        if not (tokens.is_meta and "meta" in str(error)):  # else it needs the values of tensors
+            yield f"{where} cannot compute a loss of tokens {list(tokens.shape)}: {failure(error)}"
+        return
+    if not isinstance(loss, torch.Tensor) or loss.dim() or not loss.requires_grad:
+        what = (
+            f"numbers {list(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
+        )
+        yield f"{where}: its objective returns {what}, and a loss is one number with a gradient."
 
 
 def _stream_errors(run: Components, stream: TrainingStream) -> Iterator[str]:

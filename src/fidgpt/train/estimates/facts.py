@@ -27,11 +27,12 @@ from fidgpt.train.device import Machine, machine_at_hand
 from fidgpt.train.divergence import Divergence
 from fidgpt.train.estimates.stages import PipelineFacts, StageFacts, pipeline_facts
 from fidgpt.train.evaluation import Evaluator
-from fidgpt.train.loss import CrossEntropy, NextToken
+from fidgpt.train.loss import CrossEntropy
 from fidgpt.train.optimizer_groups import decay_at_any_width, peak_rate
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.state import check_progress
+from fidgpt.train.train_step import TrainStep
 
 __all__ = ["Facts"]
 
@@ -60,6 +61,7 @@ class Footprint:
       average: of the weights; 0 if there is none, None if it needs the values of tensors.
       activations: of a micro-batch; None if the model needs the values of tensors.
       num_sequences: sequences of a micro-batch.
+      others: other models that the step computes with.
       is_split: whether a step has several micro-batches, so that gradients are kept between them.
     """
 
@@ -72,6 +74,7 @@ class Footprint:
     activations: cost.ActivationBytes | None
     num_sequences: int
     is_split: bool
+    others: int = 0
 
     def sharded(self, num_shards: int, *, part: float = 1.0) -> "Footprint":
         """Return the footprint of a model sharded over devices, without what they gather.
@@ -121,6 +124,7 @@ class Footprint:
     def peak(self) -> int:
         """The most at any time, without temporaries of backward passes and optimizers."""
         lasting = self.weights + self.copy + (self.optimizer or 0) + (self.average or 0)
+        lasting += self.others
         waiting = self.full_gradients if self.is_split else 0
         # The last micro-batch has gradients in both formats, if there is a replica.
         both = waiting + (self.gradients if self.copy else 0)
@@ -268,6 +272,7 @@ class Recipe(Protocol):
     seq_len: int
     batch_size: int
     num_steps: int
+    step: TrainStep
     micro_batch_size: int | None
     batch_growth: StreamWrapper | None
     seq_len_growth: StreamWrapper | None
@@ -488,8 +493,14 @@ def footprint(
     model, precision, seq_len = recipe.model, recipe.precision, seq_len or recipe.seq_len
     at_once = min(recipe.micro_batch_size or num_sequences, num_sequences)
     measured = min(at_once, max(1, _MOST_TOKENS // seq_len))  # more take as much for each sequence
-    zeros = cost.with_zeros(model, num_tokens=measured * seq_len, device=device)
-    twin = zeros or cost.without_memory(model)
+    step = copy.copy(recipe.step)
+    twin, *others = cost.rehearsed(
+        [model, *step.others()],
+        num_tokens=measured * step.sequences_per_row * seq_len,
+        device=device,
+    )
+    others = [precision.replica(other) for other in others]
+    step.rehearse(others)
     train_only(twin, recipe.trainable)
     replica = precision.replica(twin)
     computing = replica
@@ -501,10 +512,11 @@ def footprint(
     activations = _known(
         lambda: cost.activation_bytes(
             computing,
-            NextToken(computing, loss),
+            step.objective(computing, loss),
             num_sequences=measured,
             seq_len=seq_len,
             device=device,
+            per_row=step.sequences_per_row,
         )
     )
     if activations is not None and measured < at_once:
@@ -540,6 +552,7 @@ def footprint(
         activations=activations,
         num_sequences=at_once,
         is_split=at_once < num_sequences,
+        others=cost.bytes_of(one for other in others for one in other.parameters()),
     )
 
 

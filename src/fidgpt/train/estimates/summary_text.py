@@ -27,27 +27,29 @@ _FLOPS = ["", "k", "M", "G", "T", "P"]
 Rows = list[tuple[str, str]]
 
 
-def summary_text(summary: Summary, *, color: bool) -> str:
+def summary_text(summary: Summary, *, recipe: str = "", color: bool) -> str:
     """Format a summary as wide as the terminal.
 
     Args:
       summary: what is known.
+      recipe: what the named config says of itself.
       color: whether to use terminal styles.
     """
     width = max(80, min(shutil.get_terminal_size().columns, 120))
-    shown: list[RenderableType] = [_table_of(_model(summary)), "", _place_table(summary.places)]
+    shown: list[RenderableType] = [table_of(_model(summary)), "", _place_table(summary.places)]
     shown += [Text(note, style="dim") for note in _notes(summary)]
     for rows in (
         _groups(summary),
         *([_pipeline(one)] if (one := summary.facts.pipeline) else []),
         _memory(summary.facts),
-        _run(summary.facts),
+        [*_run(summary.facts), *([("recipe", recipe)] if recipe else [])],
     ):
-        shown += ["", _table_of(rows)]
-    return _rendered(shown, width=width, color=color)
+        shown += ["", table_of(rows)]
+    return rendered(shown, width=width, color=color)
 
 
-def _rendered(shown: Sequence[RenderableType], *, width: int, color: bool) -> str:
+def rendered(shown: Sequence[RenderableType], *, width: int, color: bool) -> str:
+    """Format tables and lines."""
     console = Console(
         file=io.StringIO(), width=width, force_terminal=color, no_color=not color, highlight=False
     )
@@ -72,7 +74,7 @@ def speed_text(choice: Choice | None, *, color: bool) -> str:
     tables = [_speeds(kind, one) for kind, one in choice.measured.items()]
     note = Text("Without the optimizer's part of a step.", style="dim")
     parts = [part for table in tables for part in (table, "")] + [note] * bool(tables)
-    return _rendered([*parts, f"Chosen: {choice.reason}."], width=100, color=color)
+    return rendered([*parts, f"Chosen: {choice.reason}."], width=100, color=color)
 
 
 def _speeds(kind: str, speeds: Speeds) -> Table:
@@ -86,7 +88,8 @@ def _speeds(kind: str, speeds: Speeds) -> Table:
     return table
 
 
-def _table_of(rows: Rows) -> Table:
+def table_of(rows: Rows) -> Table:
+    """Return a table of names and values."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in rows:
         table.add_row(Text(name), Text(value, overflow="fold"))
@@ -240,7 +243,7 @@ def facts_table(run: RunDirectory, facts: Facts, *, step: int) -> Table:
         rows.append(("resumes after", f"step {step:,}"))
     elif facts.weights:
         rows.append(("starts from", facts.weights))
-    return _table_of(rows)
+    return table_of(rows)
 
 
 def _copies(facts: Facts) -> Rows:

@@ -83,7 +83,9 @@ class Console:
     def print(self, text: str) -> None:
         assert self._rich is not None
         # Paths stay whole, and brackets are not markup.
-        self._rich.print(text, soft_wrap=True, markup=False, emoji=False)
+        self._rich.print(
+            text, soft_wrap=True, markup=False, emoji=False, highlight=text.startswith("step")
+        )
 
     def finish(self) -> None:
         if self._progress is not None:

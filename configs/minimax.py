@@ -1,0 +1,105 @@
+"""MiniMax-01 (2025, arXiv:2501.08313): seven layers of lightning attention per attention."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import fiddle as fdl
+
+from fidgpt.configs import mixtral
+from fidgpt.configs.hub import ROTARY, TENSORS, Family, Form, joined
+from fidgpt.configs.hybrids import LINEAR, READINGS, by_layer, use_mixers
+from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import FULL
+from fidgpt.graph import swap_all
+from fidgpt.model import Attention, Block, LightningAttention, NormalizedResidualBlock, RMSNorm
+from fidgpt.train import Trainer
+
+_SEVEN_TO_ONE = (*[LINEAR] * 7, FULL)
+
+
+@variant_of(mixtral.mixtral, num_kv_heads=8)
+def minimax(
+    cfg: fdl.Config[Trainer],
+    *,
+    mixers: Sequence[str] = _SEVEN_TO_ONE,
+    full_residual: float = 1.0,
+    linear_residual: float = 1.0,
+    mlp_residual: float = 1.0,
+) -> None:
+    """A mixture whose residual stream is what norms return, with attention in some layers.
+
+    What is added to each branch is multiplied with a factor.
+    """
+    swap_all(cfg.model, Block, by=NormalizedResidualBlock)
+    norm = fdl.Partial(RMSNorm, eps=1e-6)
+    use_mixers(cfg, mixers, LightningAttention, norm=norm)
+    for block in cfg.model.blocks:
+        is_linear = fdl.get_callable(block.attention) is LightningAttention
+        block.attention_residual = linear_residual if is_linear else full_residual
+        block.mlp_residual = mlp_residual
+
+
+_LAYER = "model.layers.*.self_attn"
+
+
+def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+    heads = settings["num_heads"]
+    linear = {
+        **joined(("query", "key", "value"), f"{_LAYER}.qkv_proj", of=3, groups=heads),
+        "gate": f"{_LAYER}.output_gate",
+        "norm.norm": f"{_LAYER}.norm",
+        "out": f"{_LAYER}.out_proj",
+    }
+    kinds = {LINEAR: linear, FULL: {}}
+    mixers = by_layer(settings["mixers"], settings["num_layers"], kinds)
+    tensors: Any = mixtral.HUB.tensors
+    return {**TENSORS, **tensors, **mixers}
+
+
+def _residual(kind: type) -> Any:
+    """Return a reading of the factor of the residual of attention, in layers of a kind."""
+
+    def read(model: Any) -> float:
+        return next(b.attention_residual for b in model.blocks if isinstance(b.attention, kind))
+
+    return read
+
+
+_BETAS = ("full_attn_beta_factor", "linear_attn_beta_factor", "mlp_beta_factor")
+HUB = Family(
+    model_type="minimax",
+    architecture="MiniMaxForCausalLM",
+    config=minimax,
+    settings={
+        **mixtral.HUB.settings,
+        **ROTARY,
+        "mixers": "layer_types",
+        "full_residual": "full_attn_alpha_factor",
+        "linear_residual": "linear_attn_alpha_factor",
+        "mlp_residual": "mlp_alpha_factor",
+    },
+    tensors=_tensors,
+    fixed={"hidden_act": ("silu",), **dict.fromkeys(_BETAS, (1,))},
+    defaults={
+        "layer_types": lambda found: [
+            (FULL, LINEAR)[i % 2] for i in range(found["num_hidden_layers"])
+        ]
+    },
+    readings={
+        **READINGS,
+        "full_residual": _residual(Attention),
+        "linear_residual": _residual(LightningAttention),
+        "mlp_residual": lambda model: model.blocks[0].mlp_residual,
+    },
+    known=("block_size", "router_aux_loss_coef", "router_jitter_noise"),
+    ignored=tuple(f"*.self_attn.{one}" for one in ("slope_rate", "*_decay")),
+)
+
+
+def minimax_01() -> fdl.Config[Trainer]:
+    """456 billion parameters, 48 billion per token."""
+    sizes = {"hidden_dim": 6144, "num_layers": 80, "num_heads": 64, "head_dim": 128}
+    alpha = 3.5565588200778455
+    factors = {"full_residual": alpha, "linear_residual": alpha, "mlp_residual": alpha}
+    others = {"ffn_dim": 9216, "vocab_size": 200_064, "seq_len": 10_240_000, "num_experts": 32}
+    return minimax(**sizes, **others, **factors, theta=1e7, rotary_share=0.5)

@@ -1,0 +1,167 @@
+"""The command `python -m fidgpt.chat RUN`: a conversation with a trained model, or a server of it.
+
+In the terminal, `/help` lists what can be said to the program rather than to the model.
+"""
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING, Any
+
+from absl import flags
+
+from fidgpt.cli import app
+from fidgpt.cli.trained import one_directory
+
+if TYPE_CHECKING:
+    from fidgpt.cli.answers import Assistant
+
+FLAGS = flags.FLAGS
+
+flags.DEFINE_string("system", None, "What the model is told before the conversation.")
+flags.DEFINE_float("temperature", None, "0 is greedy; defaults to the model's setting, or 0.6.", 0)
+flags.DEFINE_integer("top_k", None, "Sample from this many of the likeliest tokens.", 1)
+flags.DEFINE_float("top_p", None, "Sample from the smallest set this likely together.", 0.0, 1.0)
+flags.DEFINE_integer("num_tokens", None, "The most tokens of an answer.", 1)
+flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
+flags.DEFINE_boolean("float32", False, "Generate in float32 whatever the run's precision.")
+flags.DEFINE_boolean("serve", False, "Serve a page and OpenAI's interface instead.")
+flags.DEFINE_string("host", "127.0.0.1", "Address of --serve; others than this machine's need it.")
+flags.DEFINE_integer("port", 8000, "Port of --serve; 0 for a free one.", 0)
+flags.DEFINE_string("token", None, "Secret that callers of --serve have to name.")
+flags.DEFINE_integer("batch_size", 16, "Answers that --serve writes at once.", 1)
+
+_OF_SERVER = ("host", "port", "token", "batch_size")
+_HELP = """\
+/system TEXT      tell the model TEXT before the conversation, which begins anew; /system to clear
+/temperature X    0 is greedy; without X it is shown
+/reset            begin a new conversation
+/history          show this one
+/quit             end, as Ctrl-D does; Ctrl-C ends an answer"""
+
+
+def run() -> None:
+    """Entry point of the command."""
+    app.run(main)
+
+
+def main(arguments: list[str]) -> None:
+    """Talk, or serve until interrupted.
+
+    Raises:
+      ConfigError: not one directory was named, or a flag has no effect.
+      DataError: the tokenizer has no chat template, or the server's packages are missing.
+      RunError: there is no run, or there is not enough memory.
+    """
+    # Late: --help loads no torch.
+    from fidgpt.graph import ConfigError
+    from fidgpt.train.device import within_memory
+
+    path = one_directory(arguments, "chat")
+    unused = [name for name in _OF_SERVER if FLAGS[name].present and not FLAGS.serve]
+    if unused:
+        raise ConfigError(f"--{unused[0]} has no effect without --serve.")
+    if FLAGS.serve and FLAGS.system:
+        raise ConfigError("--system has no effect with --serve: callers send what they say.")
+    from fidgpt.cli.answers import Assistant
+
+    names = ("temperature", "top_k", "top_p")
+    settings = {name: FLAGS[name].value for name in names}
+    with within_memory(remedy="Let answers have fewer tokens: --num_tokens=200."):
+        assistant = Assistant(path, float32=FLAGS.float32, settings=settings)
+        if FLAGS.serve:
+            from fidgpt.cli.serve import serve
+
+            address = {"host": FLAGS.host, "port": FLAGS.port, "token": FLAGS.token}
+            serve(assistant, name=path.name, batch_size=FLAGS.batch_size, **address)
+            return
+        _Conversation(assistant).talk()
+
+
+class _Conversation:
+    """A conversation in the terminal."""
+
+    def __init__(self, assistant: "Assistant") -> None:
+        self._assistant = assistant
+        self._messages: list[Any] = []
+        self._settings: dict[str, Any] = {}
+        self._num_answers = 0
+        self._reset(FLAGS.system)
+        assistant.conversation([_said("user", "Hello")])  # an error of the template comes first
+
+    def talk(self) -> None:
+        """Read lines and answer them, until the input ends."""
+        is_shown = sys.stdin.isatty()
+        if is_shown:
+            with contextlib.suppress(ImportError):  # lines can be edited, and called again
+                import readline  # noqa: F401
+            print("/help lists commands; Ctrl-D ends.")
+        while True:
+            try:
+                line = input("> " if is_shown else "")
+            except EOFError:
+                return
+            command, _, rest = line.strip().partition(" ")
+            if command == "/quit":
+                return
+            if command.startswith("/"):
+                print(self._command(command, rest.strip()))
+            elif line.strip():
+                self._answer(line)
+
+    def _command(self, command: str, rest: str) -> str:
+        """Carry out a command, and return what to print."""
+        match command:
+            case "/system":
+                self._reset(rest)
+                return "A new conversation."
+            case "/reset":
+                self._reset(None if not self._system else self._system)
+                return "A new conversation."
+            case "/temperature":
+                return self._temperature(rest)
+            case "/history":
+                return "\n".join(f"{one['role']}: {one['content']}" for one in self._messages)
+            case "/help":
+                return _HELP
+        return f"There is no {command}.\n{_HELP}"
+
+    def _temperature(self, text: str) -> str:
+        with contextlib.suppress(ValueError):
+            if text and (value := float(text)) >= 0:
+                self._settings["temperature"] = value
+            elif text:
+                raise ValueError
+            chosen = {**self._assistant.settings, **self._settings}
+            return f"temperature={chosen['temperature']}"
+        return f"temperature={text} must be a number from 0 on."
+
+    def _reset(self, system: str | None) -> None:
+        self._system = system
+        self._messages = [_said("system", system)] if system else []
+
+    def _answer(self, line: str) -> None:
+        from fidgpt.data import DataError
+
+        asked, pieces = [*self._messages, _said("user", line)], []
+        self._num_answers += 1
+        try:
+            answer = self._assistant.answer(
+                self._assistant.conversation(asked),
+                num_tokens=FLAGS.num_tokens,
+                seed=FLAGS.seed + self._num_answers,
+                **self._settings,
+            )
+            for piece in self._assistant.write(answer):
+                pieces.append(piece)
+                print(piece, end="", flush=True)
+        except DataError as error:
+            print(f"{error}\n/reset begins a new conversation.")
+            return
+        except KeyboardInterrupt:
+            pass
+        print()
+        self._messages = [*asked, _said("assistant", "".join(pieces))]
+
+
+def _said(role: str, content: str) -> Any:
+    return {"role": role, "content": content}

@@ -1,0 +1,59 @@
+"""`--print=plan`: what a run takes on its mesh, or on every mesh of the hardware."""
+
+import os
+
+from fidgpt.compose.composition import Composition
+from fidgpt.graph import ConfigError
+from fidgpt.plan import Cluster, Plan, Planner, cluster_named
+from fidgpt.train import Trainer, device
+from fidgpt.train.estimates.plan_page import page
+from fidgpt.train.estimates.plan_text import page_data, plan_text, plans_text
+from fidgpt.train.estimates.planning import cluster_at_hand, planner_of
+
+
+def planned(
+    composition: Composition, trainer: Trainer, *, form: str, price: float | None, color: bool
+) -> str:
+    """Return the plan of a config that is built, as text or as a page.
+
+    Raises:
+      ConfigError: the hardware is unknown, or nothing divides or fits.
+    """
+    try:
+        planner = planner_of(trainer, _cluster(trainer))
+        plans = _plans(planner, trainer)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    directives = composition.directives
+    if form == "plan-html":
+        return page(page_data(plans, planner, directives))
+    settings = {"directives": directives, "price": price, "color": color}
+    if _has_mesh(trainer, planner):
+        return plan_text(planner, plans[0], **settings)
+    return plans_text(plans, planner, **settings)
+
+
+def _cluster(trainer: Trainer) -> Cluster:
+    if name := os.environ.get(device.VARIABLE):
+        cpu = device.cpu_at_hand(trainer.precision.dtype) if name.startswith("cpu") else None
+        return cluster_named(name, cpu=cpu)
+    return cluster_at_hand(trainer.parallel, trainer.precision.dtype)
+
+
+def _has_mesh(trainer: Trainer, planner: Planner) -> bool:
+    """Whether the config has a mesh of its own, or there is no choice of one."""
+    return bool(trainer.parallel.mesh.size > 1 or _names(trainer) or planner.cluster.size == 1)
+
+
+def _names(trainer: Trainer) -> list[str]:
+    """Return the axes besides that of rows whose size the config leaves to the devices."""
+    sizes = trainer.parallel.mesh.sizes
+    return [name for name, size in sizes.items() if size == -1 and name != "replicate"]
+
+
+def _plans(planner: Planner, trainer: Trainer) -> list[Plan]:
+    if not _has_mesh(trainer, planner):
+        return planner.search()
+    mesh = trainer.parallel.layout(planner.cluster.size)
+    planner.check(mesh)
+    return [planner.plan(planner.setting(mesh))]

@@ -1,0 +1,224 @@
+"""Python programs in forked processes, which have imported what a run needs.
+
+Importing torch and fidgpt takes longer than a short run. `Forks` starts one process that imports
+them, `python -m fidgpt.forking`, and forks another one from it for every program.
+"""
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import torch
+
+# What a run imports until its first step. None of these defines flags, or uses a device.
+PRELOADED = (
+    "fidgpt.compose.report",
+    "fidgpt.compose.reproduction",
+    "fidgpt.configs",
+    "fidgpt.fiddlers",
+    "fidgpt.graph.codegen",
+    "fidgpt.graph.docs",
+    "fidgpt.interop.hugging_face",
+    "fidgpt.interop.trained_models",
+    "fidgpt.runs.consent",
+    "fidgpt.runs.directories",
+    "fidgpt.runs.tuning",
+    "fidgpt.train.estimates.summary_text",
+    "fidgpt.train.mesh_check",
+    "rich.console",
+    "rich.table",
+    "torch._dynamo",
+    "torch.distributed.checkpoint.default_planner",
+    "torch.distributed.fsdp",
+)
+_THREADS = "OMP_NUM_THREADS"
+_LARGEST = 1 << 22  # bytes of a message
+
+
+def preload(modules: Sequence[str] = ()) -> None:
+    """Import what a run needs, and these modules."""
+    for name in (*PRELOADED, *modules):
+        importlib.import_module(name)
+
+
+def is_safe() -> bool:
+    """Return whether runs may be forked: accelerators do not work in a process that was."""
+    return sys.platform == "linux" and not torch.accelerator.is_available()
+
+
+def run_program(program: str, arguments: Sequence[str], *, is_module: bool) -> None:
+    """Run a program in a forked process, as `python PROGRAM` or `python -m PROGRAM` would.
+
+    Args:
+      program: the path of a script, or the name of a module.
+      arguments: the program's arguments.
+      is_module: whether `program` is the name of a module.
+    """
+    # Torch reads the variable when it is imported, which was before the process was forked.
+    torch.set_num_threads(int(os.environ.get(_THREADS, torch.get_num_threads())))
+    sys.argv = [program, *arguments]
+    if is_module:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    else:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(program)))
+        runpy.run_path(program, run_name="__main__")
+
+
+class Forked:
+    """A program in a forked process, with the methods of `subprocess.Popen` that a runner uses.
+
+    Attributes:
+      pid: the number of the process.
+    """
+
+    def __init__(self, forks: "Forks", pid: int) -> None:
+        self._forks, self.pid = forks, pid
+
+    def poll(self) -> int | None:
+        """Return the exit status, or minus the signal that ended it; None while it runs."""
+        return self._forks.status(self.pid)
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+
+class Forks:
+    """A process that has imported what a run needs, and forks others.
+
+    Processes that it has forked continue after its end.
+
+    Args:
+      modules: names of what it imports, too.
+    """
+
+    def __init__(self, modules: Sequence[str] = ()) -> None:
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._statuses: dict[int, int] = {}
+        with theirs:
+            self._server = subprocess.Popen(
+                [sys.executable, "-m", "fidgpt.forking", *modules],
+                stdin=theirs,
+                start_new_session=True,
+            )
+
+    def start(
+        self, arguments: Sequence[str], *, output: IO[bytes], env: Mapping[str, str]
+    ) -> Forked:
+        """Start `python ARGUMENTS` in a session of its own.
+
+        Args:
+          arguments: a script, or `-m` and a module, and the program's arguments.
+          output: receives what the program prints, and its errors.
+          env: all its variables.
+
+        Raises:
+          OSError: the process that forks has ended.
+        """
+        message = json.dumps([[*arguments], {**env}]).encode()
+        socket.send_fds(self._connection, [message], [output.fileno()])
+        while True:
+            event = self._received()
+            if event is None:
+                raise OSError("the process that forks points has ended.")
+            if event.status is None:
+                return Forked(self, event.pid)
+
+    def status(self, pid: int) -> int | None:
+        """Return the exit status of a forked process; None while it runs."""
+        while pid not in self._statuses and wait([self._connection], timeout=0):
+            if self._received() is None:  # nobody knows the status any more
+                return None if Path(f"/proc/{pid}").exists() else -signal.SIGKILL
+        return self._statuses.get(pid)
+
+    def close(self) -> None:
+        """Start no more processes; those that run continue."""
+        self._connection.close()
+        self._server.wait()
+
+    def _received(self) -> "_Event | None":
+        """Return the next event, and remember the status that it brings; None after the last."""
+        data = self._connection.recv(_LARGEST)
+        if not data:
+            return None
+        event = _Event(*json.loads(data))
+        if event.status is not None:
+            self._statuses[event.pid] = event.status
+        return event
+
+
+class _Event(NamedTuple):
+    """The start of a process, which has no status yet, or its end."""
+
+    pid: int
+    status: int | None = None
+
+    def send(self, connection: socket.socket) -> None:
+        connection.send(json.dumps(self).encode())
+
+
+def main() -> None:
+    """Fork a process for each message on standard input; in such a process, run its program."""
+    preload(sys.argv[1:])
+    gc.collect()
+    gc.freeze()  # or each process looks through all of torch for garbage
+    connection = socket.socket(fileno=os.dup(0))
+    message = _forked(connection)
+    if message is None:
+        return
+    (option, *arguments), env, output = message
+    os.setsid()
+    for descriptor, stream in ((os.open(os.devnull, os.O_RDONLY), 0), (output, 1), (output, 2)):
+        os.dup2(descriptor, stream)
+        os.set_inheritable(stream, True)
+    os.environ.clear()
+    os.environ.update(env)
+    is_module = option == "-m"
+    program, *rest = arguments if is_module else [option, *arguments]
+    run_program(program, rest, is_module=is_module)
+
+
+def _forked(connection: socket.socket) -> tuple[list[str], dict[str, str], int] | None:
+    """Fork a process for each message, until the other end closes.
+
+    Returns:
+      In a forked process its arguments, variables and the descriptor for its output; None in this
+      one.
+    """
+    running: dict[int, int] = {}  # processes, by descriptors that are ready at their end
+    with connection, contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while True:
+            for ready in wait([connection, *running]):
+                if isinstance(ready, int):
+                    pid, status = os.waitpid(running.pop(ready), 0)
+                    os.close(ready)
+                    _Event(pid, os.waitstatus_to_exitcode(status)).send(connection)
+                    continue
+                data, (*outputs,), _, _ = socket.recv_fds(connection, _LARGEST, 1)
+                if not data:
+                    return None
+                if (pid := os.fork()) == 0:
+                    for descriptor in running:
+                        os.close(descriptor)
+                    arguments, env = json.loads(data)
+                    return arguments, env, outputs[0]
+                os.close(outputs[0])
+                running[os.pidfd_open(pid)] = pid
+                _Event(pid).send(connection)
+    return None
+
+
+if __name__ == "__main__":
+    main()

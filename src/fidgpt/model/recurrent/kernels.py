@@ -1,0 +1,77 @@
+"""Which implementation computes a recurrence: chunks of torch's products, or kernels of a GPU."""
+
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from torch import Tensor
+
+from fidgpt.model.recurrent.recurrence import (
+    LogDecay,
+    Queries,
+    Rates,
+    State,
+    Values,
+    by_chunks,
+    by_tokens,
+)
+from fidgpt.model.recurrent.segments import Segments
+
+__all__ = ["fastest_recurrence", "flash_linear"]
+
+
+def fastest_recurrence(
+    query: Queries,
+    key: Queries,
+    value: Values,
+    log_decay: LogDecay,
+    *,
+    beta: Rates | None = None,
+    state: State | None = None,
+    segments: Segments | None = None,
+) -> tuple[Values, State]:
+    """Call `by_tokens` for one token; for more `flash_linear` on GPUs, and else `by_chunks`."""
+    compute = by_chunks if value.shape[1] > 1 else by_tokens
+    if value.is_cuda and segments is None and _has_flash_linear():
+        compute = flash_linear
+    return compute(query, key, value, log_decay, beta=beta, state=state, segments=segments)
+
+
+@cache
+def _has_flash_linear() -> bool:
+    return find_spec("fla") is not None and find_spec("triton") is not None
+
+
+def flash_linear(
+    query: Queries,
+    key: Queries,
+    value: Values,
+    log_decay: LogDecay,
+    *,
+    beta: Rates | None = None,
+    state: State | None = None,
+    segments: Segments | None = None,
+) -> tuple[Values, State]:
+    """Call the kernels of flash-linear-attention, which need a GPU; documents go to `by_chunks`.
+
+    Raises:
+      ImportError: flash-linear-attention is not installed.
+    """
+    if segments is not None:
+        return by_chunks(query, key, value, log_decay, beta=beta, state=state, segments=segments)
+    is_scalar = log_decay.shape[-1] == 1
+    if beta is None:
+        name = "simple_gla" if is_scalar else "gla"
+    else:
+        name = "gated_delta_rule" if is_scalar else "kda"
+    kernel: Any = getattr(import_module(f"fla.ops.{name}"), f"chunk_{name}")
+    groups = value.shape[2] // key.shape[2]
+    query, key, value = (x.bfloat16() for x in (query, key, value))
+    query, key = (x.repeat_interleave(groups, 2) for x in (query, key))
+    rates: dict[str, Tensor] = {} if beta is None else {"beta": beta}
+    decay = log_decay.squeeze(-1) if is_scalar else log_decay
+    out, last = kernel(
+        query, key, value, g=decay, **rates, scale=1.0, initial_state=state, output_final_state=True
+    )
+    return out.float(), last

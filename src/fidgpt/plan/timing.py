@@ -1,0 +1,214 @@
+"""Seconds of an optimizer step, by what takes them, from the work of its parts."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fidgpt.parallel.axes import MeshSizes
+from fidgpt.parallel.pipeline_schedule import Actions
+from fidgpt.plan.hardware import Cluster, Device
+from fidgpt.plan.recording import Product, Work
+
+__all__ = ["Seconds", "Simulation", "simulate"]
+
+# What a compiled block still moves and launches of that of an eager one: chains of small operations
+# become one kernel. Fitted to torchtitan's pairs of runs with and without compilation.
+COMPILED_MOVES, COMPILED_LAUNCHES = 0.3, 0.3
+# Of the shorter of a computation and a collective beside it, the time by which they delay each
+# other: both use the device's memory, and some of its processors.
+INTERFERENCE = 0.12
+_STREAMED = 0.9  # of the backward pass that is still to come when the first gradients are there
+
+
+@dataclass
+class Seconds:
+    """Seconds by kind.
+
+    Attributes:
+      products: matrix products.
+      attention: scores and weighted values.
+      moving: all other operations, which memory bounds, or the time to launch them.
+      sent: collectives that are waited for, by name, such as `tensor gather`.
+      hidden: collectives beside which is computed.
+    """
+
+    products: float = 0.0
+    attention: float = 0.0
+    moving: float = 0.0
+    sent: dict[str, float] = field(default_factory=dict)
+    hidden: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def computing(self) -> float:
+        """Time of everything but collectives."""
+        return self.products + self.attention + self.moving
+
+    @property
+    def total(self) -> float:
+        """Time that passes."""
+        return self.computing + sum(self.sent.values())
+
+    def times(self, factor: float) -> "Seconds":
+        """Return the seconds of so many such parts."""
+        return Seconds(
+            self.products * factor,
+            self.attention * factor,
+            self.moving * factor,
+            {name: seconds * factor for name, seconds in self.sent.items()},
+            {name: seconds * factor for name, seconds in self.hidden.items()},
+        )
+
+    def __add__(self, other: "Seconds") -> "Seconds":
+        return Seconds(
+            self.products + other.products,
+            self.attention + other.attention,
+            self.moving + other.moving,
+            _added(self.sent, other.sent),
+            _added(self.hidden, other.hidden),
+        )
+
+
+def _added(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
+    return {name: left.get(name, 0.0) + right.get(name, 0.0) for name in {**left, **right}}
+
+
+def product_seconds(device: Device, product: Product, dtype: str) -> float:
+    """Return the time of a product; small ones do not fill a device, thin ones read more."""
+    filled = 1.0
+    for size in (product.m * product.batch**0.5, product.k, product.n * product.batch**0.5):
+        filled *= size / (size + device.half_size)
+    computing = product.flops / (device.peak(dtype) * device.products * filled)
+    return max(computing, product.bytes / (device.bandwidth * device.moving))
+
+
+def stride_of(mesh: MeshSizes, axis_name: str) -> tuple[int, int]:
+    """Return the size of an axis, and the stride between the ranks of neighbors on it."""
+    axis = next(axis for axis in mesh.axes() if axis.name == axis_name)
+    grid = mesh.grid(axis)
+    stride = 1
+    for other, size in reversed([*grid.items()]):
+        if other is axis:
+            return size, stride
+        stride *= size
+    return 1, 1
+
+
+def compute_seconds(work: Work, device: Device, dtype: str, *, is_compiled: bool) -> Seconds:
+    """Return the time of what a device computes by itself, without collectives."""
+    products = sum(
+        product_seconds(device, product, dtype if product.itemsize < 4 else "float32") * count
+        for product, count in work.products.items()
+    )
+    attention = 0.0
+    for head_dim, flops in work.attention.items():
+        share = device.attention * min(1.0, (head_dim / 128) ** 0.35)
+        attention += flops / (device.peak(dtype) * share)
+    moves, launches = work.moved, work.launches
+    if is_compiled:
+        moves, launches = moves * COMPILED_MOVES, launches * COMPILED_LAUNCHES
+    moving = moves / (device.bandwidth * device.moving)
+    # A program that launches operations one by one is late if they are shorter than that takes.
+    late = launches * device.launch - (products + attention + moving)
+    return Seconds(products, attention, moving + max(0.0, late))
+
+
+def sent_seconds(work: Work, cluster: Cluster, mesh: MeshSizes) -> dict[str, float]:
+    """Return the time of collectives of a part, by axis and kind."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for sent, count in work.sent.items():
+        size, stride = stride_of(mesh, sent.axis)
+        name = f"{sent.axis} {sent.kind}"
+        seconds[name] += count * cluster.seconds(sent.kind, sent.bytes, size, stride)
+    return dict(seconds)
+
+
+def beside(own: Seconds, collectives: Mapping[str, float]) -> Seconds:
+    """Return the time of a part beside which collectives run, that the next part waits for."""
+    sending = sum(collectives.values())
+    if not sending:
+        return own
+    exposed = max(0.0, sending - own.total) + INTERFERENCE * min(sending, own.total)
+    share = exposed / sending
+    return own + Seconds(
+        sent={name: seconds * share for name, seconds in collectives.items()},
+        hidden={name: seconds * max(0.0, 1 - share) for name, seconds in collectives.items()},
+    )
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What happens on the processes of a pipeline in a step.
+
+    Attributes:
+      seconds: until the last one is done.
+      busy: of each process.
+      bars: of each process: what it does from when to when, as (begin, end, action).
+    """
+
+    seconds: float
+    busy: tuple[float, ...]
+    bars: tuple[tuple[tuple[float, float, str], ...], ...]
+
+
+def simulate(
+    actions: Actions,
+    forward: Sequence[float],
+    backward: Sequence[float],
+    *,
+    sending: float,
+    keeps_bars: bool = False,
+) -> Simulation:
+    """Let each process take its actions in order, as soon as what they need is there.
+
+    Args:
+      actions: of each process.
+      forward: seconds of each stage.
+      backward: the same; a half each for those actions that are one part of it.
+      sending: seconds until what a stage computed is at the next process.
+      keeps_bars: whether to return the bars.
+    """
+    where = {action.stage: rank for rank, own in enumerate(actions) for action in own}
+    ends: dict[tuple[int, str, int], float] = {}
+    clocks, busy = [0.0] * len(actions), [0.0] * len(actions)
+    nexts = [0] * len(actions)
+    bars: list[list[tuple[float, float, str]]] = [[] for _ in actions]
+    last = len(forward) - 1
+
+    def ready(rank: int) -> float | None:
+        stage, kind, number = actions[rank][nexts[rank]]
+        begin = clocks[rank]
+        needed: list[tuple[int, str, int]] = []
+        if kind == "F" and stage:
+            needed = [(stage - 1, "F", number)]
+        elif kind in "BI":
+            needed = [(stage, "F", number)]
+            if stage < last:
+                needed.append((stage + 1, "B", number))
+        elif kind == "W":
+            needed = [(stage, "B", number)]
+        for key in needed:
+            if key not in ends:
+                return None
+            begin = max(begin, ends[key] + (sending if where[key[0]] != rank else 0.0))
+        return begin
+
+    todo = [*range(len(actions))]
+    while todo:
+        rank = todo.pop()
+        while nexts[rank] < len(actions[rank]):
+            begin = ready(rank)
+            if begin is None:
+                break
+            stage, kind, number = actions[rank][nexts[rank]]
+            taken = {"F": forward[stage], "B": backward[stage]}.get(kind, backward[stage] / 2)
+            clocks[rank] = begin + taken
+            busy[rank] += taken
+            nexts[rank] += 1
+            if keeps_bars:
+                bars[rank].append((begin, clocks[rank], f"{stage}{kind}{number}"))
+            if kind != "W":
+                ends[stage, "F" if kind == "F" else "B", number] = clocks[rank]
+                other = where.get(stage + 1 if kind == "F" else stage - 1)
+                if other is not None and other != rank:
+                    todo.append(other)
+    return Simulation(max(clocks), tuple(busy), tuple(map(tuple, bars)))

@@ -1,0 +1,320 @@
+"""One micro-batch of a process's share of a model, executed without memory: work and activations.
+
+One block of each kind stands for all of its kind. The model is divided over the axes of a mesh as
+in a run, by the same components, whose collectives are recorded in place of being sent.
+"""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental import _config
+
+from fidgpt import cost
+from fidgpt.model.transformer import LanguageModel
+from fidgpt.model.wrappers import Compiled, InFloat8
+from fidgpt.placement import shards_of
+from fidgpt.plan.recording import Recorder, Work, fused_operations, mark, plan_kernels
+from fidgpt.processes import Processes
+
+__all__ = ["Part", "Trace", "trace"]
+
+BEGIN, END, LOSS = "begin", "end", "loss"
+_BACKWARD = "backward of "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A kind of blocks, or what is before, after or in the loss of all blocks.
+
+    Attributes:
+      name: `begin`, `end` with the loss, or the first layer of a kind.
+      layers: the indices of its layers; empty for those that are no block.
+      forward: work of the forward pass of one of them.
+      backward: work of the backward pass, with what it recomputes.
+      kept: bytes that one keeps from its forward to its backward pass.
+      parameters: elements of its weights, by the name of the axis that divides them; "" for none.
+      trained: those that are trained.
+      is_compiled: whether it is compiled.
+      is_float8: whether it multiplies in 8 bits.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    forward: Work
+    backward: Work
+    kept: int
+    parameters: Mapping[str, int]
+    trained: Mapping[str, int]
+    is_compiled: bool = False
+    is_float8: bool = False
+
+    @property
+    def size(self) -> int:
+        """Elements of its weights."""
+        return sum(self.parameters.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """A pass of a process.
+
+    Attributes:
+      parts: begin, kinds of blocks, end.
+      kept: bytes from the forward to the backward pass, of the whole model.
+      passing: the peak of what else exists in the pass.
+      passing_in_blocks: the same in blocks alone.
+      stream: bytes of what one layer gives the next.
+      buffers: bytes that are no parameters, such as tables of positions.
+    """
+
+    parts: tuple[Part, ...]
+    kept: int
+    passing: int
+    passing_in_blocks: int
+    stream: int
+    buffers: int = 0
+
+    @property
+    def blocks(self) -> tuple[Part, ...]:
+        """The kinds of blocks."""
+        return self.parts[1:-1]
+
+
+def repeated(one: Trace, two: Trace, number: int) -> Trace:
+    """Return the trace of `number` sequences at once from those of one and of two."""
+
+    def linear(first: int, second: int) -> int:
+        return first + (number - 1) * (second - first)
+
+    def work(part: Work) -> Work:
+        return replace(part.times(number / 2), launches=part.launches)
+
+    parts = tuple(
+        replace(b, forward=work(b.forward), backward=work(b.backward), kept=linear(a.kept, b.kept))
+        for a, b in zip(one.parts, two.parts, strict=True)
+    )
+    return replace(
+        two,
+        parts=parts,
+        kept=linear(one.kept, two.kept),
+        passing=linear(one.passing, two.passing),
+        passing_in_blocks=linear(one.passing_in_blocks, two.passing_in_blocks),
+        stream=linear(one.stream, two.stream),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedProcesses(Processes):
+    """Processes of an axis that are not there; what would be sent is recorded.
+
+    Attributes:
+      name: of the axis.
+      tell: called with name, kind and bytes of a collective.
+    """
+
+    name: str = ""
+    tell: Callable[[str, str, int], object] = lambda *_: None
+
+    def record(self, kind: str, size: int) -> None:
+        """Record a collective of a whole tensor of so many bytes."""
+        self.tell(self.name, kind, size)
+
+
+class Divider(Protocol):
+    """Divides a model over axes, given the processes of each by its name."""
+
+    def __call__(self, model: nn.Module, processes: Callable[[str, int], Processes], /) -> None: ...
+
+
+def trace(
+    model: LanguageModel,
+    objective: Callable[[LanguageModel], nn.Module],
+    divide: Divider,
+    *,
+    replica: Callable[[Any], Any],
+    num_rows: int,
+    sequences_per_row: int,
+    seq_len: int,
+    chunk_size: int,
+    kinds: Mapping[str, Sequence[int]],
+) -> Trace:
+    """Return what a micro-batch takes of a process.
+
+    Args:
+      model: without memory, with one block of each kind; it is divided, and of no use afterwards.
+      objective: gives the module whose forward pass is the loss of tokens
+        [rows, sequences_per_row * (seq_len + 1)].
+      divide: over a mesh.
+      replica: makes the model that computes, in its number format.
+      num_rows: of the micro-batch.
+      sequences_per_row: of each row.
+      seq_len: tokens of each sequence, on all processes together.
+      chunk_size: rows whose logits exist at once.
+      kinds: by the name of a block, the layers of its kind.
+    """
+    told: list[Callable[[str, str, int], object]] = []
+
+    def processes(name: str, size: int) -> Processes:
+        return RecordedProcesses(size, is_planned=True, name=name, tell=partial(_tell, told))
+
+    divide(model, processes)
+    axes = {name: _axis_of(parameter) for name, parameter in model.named_parameters()}
+    computing = replica(model)
+    plan_kernels(computing)
+    blocks = {name: computing.get_submodule(f"blocks.{name}") for name in kinds}
+    width = sequences_per_row * (seq_len + 1)
+    batch = torch.zeros(num_rows, width, dtype=torch.int64, device="meta")
+    module = objective(computing)
+    recorder = Recorder([*module.parameters(), *module.buffers(), batch])
+    told.append(recorder.send)
+    kept: dict[str, int] = {}
+    stream: list[int] = [0]
+    counts = {name: len(layers) for name, layers in kinds.items()}
+
+    def enter(name: str, block: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        def finished() -> None:
+            recorder.elsewhere -= (counts[name] - 1) * kept[name]
+            recorder.enter(_BACKWARD + BEGIN)
+
+        x = mark(args[0], partial(recorder.enter, name), finished)
+        stream[0] = x.nbytes
+        for module in block.modules():  # what layers share is made by the first of them
+            if hasattr(type(module), "prepare_pass"):
+                cast(Any, module).prepare_pass(args[1], x.dtype)
+        kept[name] = recorder.now
+        return x, *args[1:]
+
+    def leave(name: str, block: nn.Module, args: object, out: Tensor) -> Tensor:
+        kept[name] = recorder.now - kept[name]
+        recorder.elsewhere += (counts[name] - 1) * kept[name]
+        return mark(out, partial(recorder.enter, END), partial(recorder.enter, _BACKWARD + name))
+
+    with ExitStack() as stack:
+        for name, block in blocks.items():
+            stack.enter_context(block.register_forward_pre_hook(partial(enter, name)))
+            stack.enter_context(block.register_forward_hook(partial(leave, name)))
+        for parameter in module.parameters():
+            if parameter.requires_grad:
+                handle = parameter.register_post_accumulate_grad_hook(_drop)
+                stack.enter_context(handle)
+        module.loss = _Marked.of(module.loss, partial(recorder.enter, LOSS))
+        stack.enter_context(fused_operations())
+        # What depends on how many tokens count is planned as if all did.
+        stack.enter_context(_config.patch(meta_nonzero_assume_all_nonzero=True))
+        stack.enter_context(recorder)
+        loss = module.train()(batch)
+        most = recorder.now + recorder.elsewhere
+        recorder.enter(_BACKWARD + END)
+        if loss.requires_grad:
+            loss.backward()
+    targets = num_rows * sequences_per_row * seq_len
+    return _trace_of(
+        computing, axes, recorder, kinds, kept, most, stream[0], max(1.0, targets / chunk_size)
+    )
+
+
+def _tell(listeners: Sequence[Callable[[str, str, int], object]], *sent: Any) -> None:
+    listeners[-1](*sent)
+
+
+def _drop(parameter: Tensor) -> None:
+    parameter.grad = None  # which are counted with the weights
+
+
+class _Marked:
+    """Makes a loss that tells when it begins."""
+
+    @classmethod
+    def of(cls, loss: Any, begins: Callable[[], object]) -> Any:
+        """Return a copy of a loss, of which `begins` is called first."""
+        twin = copy.copy(loss)
+        kind = type(loss)
+
+        def call(self: Any, features: Tensor, *args: Any) -> Any:
+            begins()
+            return kind.__call__(self, features, *args)
+
+        twin.__class__ = type(kind.__name__, (kind,), {"__call__": call})
+        return twin
+
+
+def _trace_of(
+    model: nn.Module,
+    axes: Mapping[str, str],
+    recorder: Recorder,
+    kinds: Mapping[str, Sequence[int]],
+    kept: Mapping[str, int],
+    most: int,
+    stream: int,
+    num_chunks: float,
+) -> Trace:
+    sections = recorder.sections
+    apart = {parameter: axes[name] for name, parameter in model.named_parameters()}
+    held: set[nn.Parameter] = set()
+
+    def parameters(modules: Sequence[nn.Module]) -> tuple[dict[str, int], dict[str, int]]:
+        every, trained = dict[str, int](), dict[str, int]()
+        for parameter in (p for module in modules for p in module.parameters()):
+            if parameter not in held:
+                held.add(parameter)
+                axis, number = apart[parameter], parameter.numel()
+                every[axis] = every.get(axis, 0) + number
+                trained[axis] = trained.get(axis, 0) + number * parameter.requires_grad
+        return every, trained
+
+    def work(name: str) -> Work:
+        return sections.get(name, Work())
+
+    embedding = getattr(model, "embedding", None)
+    first = [embedding] if isinstance(embedding, nn.Module) else []
+    parts = [_part(BEGIN, work, *parameters(first))]
+    for name, layers in kinds.items():
+        block = model.get_submodule(f"blocks.{name}")
+        part = _part(name, work, *parameters([block]), layers=tuple(layers), kept=kept[name])
+        is_float8 = any(isinstance(module, InFloat8) for module in block.modules())
+        is_compiled = isinstance(block, Compiled)
+        parts.append(replace(part, is_compiled=is_compiled, is_float8=is_float8))
+    end = _part(END, work, *parameters([model]))
+    # On the meta device, two chunks of logits stand for all.
+    loss = work(LOSS).times(max(1.0, num_chunks / 2))
+    inside = [recorder.peaks.get(f"{way}{name}", 0) for name in kinds for way in ("", _BACKWARD)]
+    return Trace(
+        parts=(*parts, replace(end, forward=end.forward + loss)),
+        kept=most,
+        passing=max(recorder.peaks.values()) - most,
+        passing_in_blocks=max(0, max([0, *inside]) - most),
+        stream=stream,
+        buffers=cost.bytes_of(model.buffers()),
+    )
+
+
+def _part(
+    name: str,
+    work: Callable[[str], Work],
+    parameters: Mapping[str, int],
+    trained: Mapping[str, int],
+    *,
+    layers: tuple[int, ...] = (),
+    kept: int = 0,
+) -> Part:
+    return Part(
+        name=name,
+        layers=layers,
+        forward=work(name),
+        backward=work(_BACKWARD + name),
+        kept=kept,
+        parameters=parameters,
+        trained=trained,
+    )
+
+
+def _axis_of(parameter: nn.Parameter) -> str:
+    """Return the name of the axis that divides a parameter; "" if there is none."""
+    axes = [shard.axis for shard in shards_of(parameter) if shard.dim is not None]
+    return next((axis.name for axis in axes if isinstance(axis, RecordedProcesses)), "")

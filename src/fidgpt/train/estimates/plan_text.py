@@ -1,0 +1,225 @@
+"""A plan as text: what a run takes on a mesh, what to change, or which meshes there are."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fidgpt.plan import Memory, Plan, Planner, Setting, Variant, recompute_words
+from fidgpt.train.estimates.summary_text import (
+    bytes_text,
+    counted,
+    duration,
+    rendered,
+    table_of,
+)
+
+_SHOWN, _COMMANDS, _VARIANTS = 12, 3, 8
+_DIRECTIVES = {
+    "none": "set:model.recompute=None",
+    "selective": "fiddler:use_selective_recompute",
+    "full": "fiddler:use_recompute",
+}
+
+
+def plan_text(
+    planner: Planner, plan: Plan, *, directives: Sequence[str], price: float | None, color: bool
+) -> str:
+    """Format the plan of a run on its mesh.
+
+    Args:
+      planner: that made it.
+      plan: of the run.
+      directives: that make the config.
+      price: of a device for an hour; None if it is not known.
+      color: whether to use terminal styles.
+    """
+    setting, cluster = plan.setting, plan.cluster
+    memory, device = plan.memory[plan.worst], plan.cluster.device
+    verdict = "fits" if plan.fits else "does not fit"
+    of = f" on process {plan.worst} of the pipeline, the worst" if len(plan.memory) > 1 else ""
+    waits = {name: seconds for name, seconds in plan.seconds.hidden.items() if seconds > 0}
+    rows = [
+        ("devices", f"{cluster.size} x {device.title}, {_basis(planner)}"),
+        ("mesh", str(setting.mesh)),
+        (
+            "micro-batches",
+            f"{setting.num_micro_batches} of {counted(setting.micro_batch, 'sequence')}",
+        ),
+        ("memory", f"{bytes_text(int(plan.peak))}{of}: {verdict} {bytes_text(int(device.memory))}"),
+        *_memory_rows(memory),
+        ("seconds a step", f"{plan.step:.4g}, bound by {plan.bound}"),
+        *((f"  {name}", _share(seconds, plan.step)) for name, seconds in plan.kinds().items()),
+        *((f"  {name}, hidden", f"{s:.3g}") for name, s in waits.items()),
+        *_result(plan, price),
+    ]
+    shown: list[RenderableType] = [table_of(rows)]
+    if variants := planner.variants(plan)[:_VARIANTS]:
+        shown += ["", _variants(plan, variants, planner)]
+    return rendered(shown, width=110, color=color)
+
+
+def plans_text(
+    plans: Sequence[Plan],
+    planner: Planner,
+    *,
+    directives: Sequence[str],
+    price: float | None,
+    color: bool,
+) -> str:
+    """Format the plans of all meshes, the fastest of those that fit first.
+
+    Args:
+      plans: as `Planner.search` returns them.
+      planner: that made them.
+      directives: that make the config.
+      price: of a device for an hour; None if it is not known.
+      color: whether to use terminal styles.
+    """
+    cluster, fitting = plans[0].cluster, [plan for plan in plans if plan.fits]
+    meshes = len({str(plan.setting.mesh) for plan in plans})
+    head = (
+        f"{cluster.size} x {cluster.device.title}, {_basis(planner)}: "
+        f"{meshes} {'mesh' if meshes == 1 else 'meshes'}, {counted(len(plans), 'setting')}, of "
+        f"which {len(fitting)} fit."
+    )
+    shown: list[RenderableType] = [Text(head)]
+    if not fitting:
+        shown += [Text(nothing_fits(plans))]
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    names = ["", "mesh", "micro-batch", "recompute", "memory", "s/step", "tokens/s/device"]
+    names += ["MFU", "bound by", "days", *(["price"] if price else [])]
+    for name in names:
+        table.add_column(name, justify="left" if name in ("mesh", "bound by") else "right")
+    listed = (fitting or list(plans))[:_SHOWN]
+    for number, plan in enumerate(listed, start=1):
+        table.add_row(str(number), *_cells(plan, planner, price))
+    tabled = rendered([*shown, "", table], width=200, color=color)
+    commands = [  # in one line each, however wide, so that they can be copied
+        f"{number}: {command(plan.setting, planner, directives)}"
+        for number, plan in enumerate(listed[: _COMMANDS if fitting else 1], start=1)
+    ]
+    return "\n".join([tabled, *commands, ""])
+
+
+def nothing_fits(plans: Sequence[Plan]) -> str:
+    """Return the line that says that no plan fits, and what would."""
+    least = min(plans, key=lambda plan: plan.peak)
+    device, lasting = least.cluster.device, least.memory[least.worst]
+    factor = least.peak / device.memory
+    divisible = lasting.weights + lasting.gradients + lasting.optimizer + lasting.activations
+    needed = divisible / max(1.0, device.memory - (least.peak - divisible))
+    more = 2 ** max(1, int(needed - 1e-9).bit_length()) if needed > 0 else 2
+    return (
+        f"Nothing fits: the least is {bytes_text(int(least.peak))} per device, {factor:.1f} times "
+        f"what it has, with {least.setting.mesh}. About {least.cluster.size * more} such devices "
+        f"would do: --hardware={device.name}x{least.cluster.size * more}; or lower seq_len, "
+        "batch_size or the size of the model."
+    )
+
+
+def command(setting: Setting, planner: Planner, directives: Sequence[str]) -> str:
+    """Return the command that runs a setting."""
+    sizes = [f"{n}={s}" for n, s in setting.mesh.sizes.items() if s != 1]
+    changes = [f"'fiddler:use_mesh({', '.join(sizes)})'"] if sizes else []
+    if setting.mesh.sizes.get("tensor", 1) > 1 and not planner.has_part("tensor"):
+        changes.append("fiddler:use_sequence_parallel")
+    if setting.micro_batch != planner.recipe.micro_batch_size:
+        changes.append(f"'fiddler:set_micro_batch_size(size={setting.micro_batch})'")
+    if setting.recompute and setting.recompute != planner.recompute:
+        changes.append(_DIRECTIVES[setting.recompute])
+    flags = " ".join(f"--config={one}" for one in [*map(shlex.quote, directives), *changes])
+    size, each = planner.cluster.size, planner.cluster.device.per_machine
+    if size == 1:
+        return f"python train.py {flags}"
+    nodes = f"--nnodes={-(-size // each)} " if size > each else ""
+    return f"torchrun {nodes}--nproc-per-node={min(size, each)} train.py {flags}"
+
+
+def _basis(planner: Planner) -> str:
+    cluster, dtype = planner.cluster, planner.training.dtype
+    peak = cluster.device.peak(dtype) / 1e12
+    source = f"measured: {cluster.measured}" if cluster.measured else "from its data sheet"
+    return f"{dtype}, {peak:,.4g} TFLOP/s each, {source}"
+
+
+def _memory_rows(memory: Memory) -> list[tuple[str, str]]:
+    sizes = {kind.name: getattr(memory, kind.name) for kind in fields(memory)}
+    return [(f"  {name}", bytes_text(int(size))) for name, size in sizes.items() if size]
+
+
+def _share(seconds: float, step: float) -> str:
+    return f"{seconds:.3g} ({seconds / step:.1%})"
+
+
+def _result(plan: Plan, price: float | None) -> list[tuple[str, str]]:
+    rows = [
+        ("tokens a second", f"{plan.tokens_per_second:,.4g} on each device"),
+        ("MFU", f"{plan.utilisation:.1%}"),
+        ("time", duration(plan.days * 86400)),
+    ]
+    if price:
+        rows.append(("price", f"{plan.hours * price:,.2f} for {plan.hours:,.4g} device-hours"))
+    return rows
+
+
+def _variants(plan: Plan, variants: Sequence[Variant], planner: Planner) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for name in ("change", "seconds a step", "", "memory", ""):
+        table.add_column(name, justify="right" if table.columns else "left", no_wrap=True)
+    for variant in variants:
+        other = variant.plan
+        table.add_row(
+            variant.change,
+            f"{other.step:.4g}",
+            f"{other.step / plan.step - 1:+.0%}",
+            bytes_text(int(other.peak)),
+            "fits" if other.fits else "does not fit",
+        )
+    return table
+
+
+def _cells(plan: Plan, planner: Planner, price: float | None) -> list[str]:
+    setting = plan.setting
+    cells = [
+        str(setting.mesh),
+        f"{setting.num_micro_batches} x {setting.micro_batch}",
+        setting.recompute or planner.recompute or "as it is",
+        bytes_text(int(plan.peak)),
+        f"{plan.step:.4g}",
+        f"{plan.tokens_per_second:,.4g}",
+        f"{plan.utilisation:.1%}",
+        plan.bound,
+        f"{plan.days:,.3g}",
+    ]
+    return [*cells, f"{plan.hours * price:,.2f}"] if price else cells
+
+
+def page_data(
+    plans: Sequence[Plan], planner: Planner, directives: Sequence[str]
+) -> Mapping[str, object]:
+    """Return what the page of plans draws."""
+    return {
+        "title": f"{planner.cluster.size} x {planner.cluster.device.title}",
+        "memory": planner.cluster.device.memory,
+        "plans": [
+            {
+                "mesh": str(plan.setting.mesh),
+                "setting": f"{plan.setting.num_micro_batches} x {plan.setting.micro_batch}, "
+                f"{recompute_words(plan.setting.recompute or planner.recompute)}",
+                "bytes": plan.peak,
+                "speed": plan.tokens_per_second,
+                "fits": plan.fits,
+                "command": command(plan.setting, planner, directives),
+                "kinds": plan.kinds(),
+                "bars": [
+                    [(round(begin, 6), round(end, 6), what) for begin, end, what in rank]
+                    for rank in plan.simulation.bars
+                ],
+            }
+            for plan in plans[:200]
+        ],
+    }

@@ -1,0 +1,1 @@
+"""Scores of tasks: CORE, and questions that are asked in conversations."""

@@ -1,0 +1,33 @@
+"""`--print=plan`: what it says of a run, and of what cannot be planned."""
+
+import json
+
+import pytest
+
+from fidgpt.cli import train
+
+from .conftest import Command
+
+SMALL = ("--config=config:debug", "--config=set:batch_size=16")
+
+
+@pytest.mark.slow
+def test_the_command_prints_plans(command: Command) -> None:
+    done = command(train.main, *SMALL, "--hardware=h100x8", "--print=plan", "--price=2")
+    assert done.status == 0 and "tokens/s/device" in done.out and "price" in done.out
+    assert "train.py --config=config:debug --config=set:batch_size=16" in done.out
+    mesh = "--config=fiddler:use_mesh(shard=4, tensor=2)"
+    done = command(train.main, *SMALL, mesh, "--hardware=h100x8", "--print=plan")
+    assert "bound by" in done.out and "tensor reduce, waited for" in done.out
+    page = command(train.main, *SMALL, "--hardware=h100x8", "--print=plan-html").out
+    data = page.partition('type="application/json">')[2].partition("</script>")[0]
+    assert json.loads(data)["plans"][0]["command"].startswith("torchrun")
+
+
+@pytest.mark.slow
+def test_what_cannot_be_planned_is_one_line(command: Command) -> None:
+    done = command(train.main, *SMALL, "--hardware=h100x7", "--print=plan")
+    assert done.status == 2 and "--hardware=h100x6 does" in done.err
+    large = ("--config=config:llama3_70b", "--config=set:batch_size=8")
+    done = command(train.main, *large, "--hardware=l4x8", "--print=plan")
+    assert "Nothing fits: the least is" in done.out and "--hardware=l4x" in done.out

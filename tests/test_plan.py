@@ -1,0 +1,201 @@
+"""Plans: what is recorded of a pass, what it takes, which meshes there are, and what to train."""
+
+import math
+import random
+from dataclasses import replace
+
+import fiddle as fdl
+import pytest
+
+from fidgpt import configs
+from fidgpt.graph import ConfigError
+from fidgpt.parallel import Mesh
+from fidgpt.parallel.pipeline_schedule import TorchSchedule
+from fidgpt.plan import CHIPS, Cluster, Planner, UnknownHardware, cluster_named
+from fidgpt.plan.timing import simulate
+from fidgpt.plan.trace import Trace
+from fidgpt.runs.building import build_trainer
+from fidgpt.sweep.scaling import Run, fit, parabolas
+from fidgpt.sweep.scaling.advice import budget_flops
+from fidgpt.train import BFloat16
+from fidgpt.train.estimates.planning import planner_of
+
+HIDDEN, FFN, LAYERS, HEAD, VOCAB, SEQ, BATCH = 128, 512, 4, 32, 512, 256, 32
+
+
+def small() -> fdl.Config:
+    """A model of a few layers, with grouped queries, in bfloat16."""
+    cfg = configs.debug()
+    cfg.precision = fdl.Config(BFloat16)
+    cfg.model.hidden_dim, cfg.model.num_layers, cfg.vocab_size = HIDDEN, LAYERS, VOCAB
+    cfg.model.blocks[0].mlp.ffn_dim = FFN
+    cfg.model.blocks[0].attention.head_dim = HEAD
+    cfg.seq_len, cfg.batch_size = SEQ, BATCH
+    return cfg
+
+
+def planner(cfg: fdl.Config | None = None, hardware: str = "h100x8") -> Planner:
+    return planner_of(build_trainer(cfg or small()), cluster_named(hardware))
+
+
+def traced(plans: Planner, mesh: Mesh, recompute: str = "none", micro_batch: int = 1) -> Trace:
+    setting = replace(plans.setting(mesh), recompute=recompute, micro_batch=micro_batch)
+    return plans._trace(setting)
+
+
+def test_operations_are_those_of_a_count_by_hand() -> None:
+    """Each weight multiplies each token once; a causal kernel computes half of the pairs."""
+    plans = planner()
+    (block,) = traced(plans, Mesh(shard=8)).blocks
+    weights = sum(p.numel() for p in plans._block("0").parameters() if p.dim() == 2)
+    products = sum(product.flops * n for product, n in block.forward.products.items())
+    assert products == 2 * weights * SEQ
+    pairs = SEQ * (SEQ + 1) / 2
+    assert sum(block.forward.attention.values()) == pytest.approx(4 * pairs * HIDDEN, rel=1e-6)
+    # Two products for each of the forward pass; a fused kernel has five products for two.
+    assert sum(block.backward.attention.values()) == pytest.approx(10 * pairs * HIDDEN, rel=1e-6)
+    backward = sum(product.flops * n for product, n in block.backward.products.items())
+    assert backward == 2 * products
+    assert len(block.layers) == LAYERS
+
+
+def test_a_divided_model_computes_a_part_and_sends_the_stream() -> None:
+    """Megatron's sequence parallelism sends the stream four times in a layer, twice each way."""
+    plans = planner()
+    (whole,) = traced(plans, Mesh(shard=8)).blocks
+    (half,) = traced(plans, Mesh(shard=4, tensor=2)).blocks
+    assert half.forward.flops == pytest.approx(whole.forward.flops / 2)
+    assert half.size == pytest.approx(whole.size / 2, rel=0.01)
+    stream = SEQ * HIDDEN * 2
+    kinds = {(sent.axis, sent.kind): sent.bytes for sent in half.forward.sent}
+    assert kinds == {("tensor", "gather"): stream, ("tensor", "scatter"): stream}
+    (context,) = traced(plans, Mesh(shard=4, context=2)).blocks
+    assert context.forward.flops == pytest.approx(whole.forward.flops / 2, rel=0.01)
+    assert {sent.axis for sent in context.forward.sent} == {"context"}
+
+
+def test_recomputation_trades_memory_for_operations() -> None:
+    plans = planner()
+    none, selective, full = (
+        traced(plans, Mesh(shard=8), name) for name in ("none", "selective", "full")
+    )
+    assert none.kept > selective.kept > full.kept
+    assert full.blocks[0].kept == SEQ * HIDDEN * 2  # its input alone
+    # Torch stops where nothing more is needed: the last product is not computed again.
+    again = full.blocks[0].backward.flops - none.blocks[0].backward.flops
+    assert again == none.blocks[0].forward.flops - 2 * SEQ * FFN * HIDDEN
+    assert selective.blocks[0].backward.flops == none.blocks[0].backward.flops
+
+
+def test_more_sequences_are_linear() -> None:
+    plans = planner()
+    four = traced(plans, Mesh(shard=8), "none", 4)
+    executed = plans._execute(
+        replace(plans.setting(Mesh(shard=8)), recompute="none", micro_batch=4), {}
+    )
+    assert four.kept == pytest.approx(executed.kept, rel=0.01)
+    assert four.blocks[0].forward.flops == executed.blocks[0].forward.flops
+
+
+def test_a_pipeline_waits_as_long_as_its_formula_says() -> None:
+    """Narayanan et al., 2021, arXiv:2104.04473, section 2.2: (p - 1) / m of the ideal time."""
+    ranks, number = 4, 16
+    actions = TorchSchedule("1f1b")(ranks, number)
+    done = simulate(actions, [1.0] * ranks, [2.0] * ranks, sending=0.0)
+    assert done.seconds == pytest.approx(3.0 * (number + ranks - 1))
+    assert set(done.busy) == {3.0 * number}
+
+
+def test_collectives_take_what_a_ring_takes() -> None:
+    device = replace(
+        CHIPS[0], link=1e9, network=1e8, sending=1.0, latency=(0.0, 0.0), per_machine=8
+    )
+    cluster = Cluster(device=device, size=16)
+    assert cluster.seconds("gather", 8e9, 8, 1) == pytest.approx(7.0)
+    assert cluster.seconds("reduce", 8e9, 8, 1) == pytest.approx(14.0)
+    # Eight ports of a machine carry a ring over two; one carries that of every eighth process.
+    assert cluster.seconds("gather", 8e8, 16, 1) == pytest.approx(8e8 * 15 / 16 / 8e8)
+    assert cluster.seconds("gather", 2e8, 2, 8) == pytest.approx(1.0)
+
+
+def test_memory_follows_the_mesh() -> None:
+    plans = planner()
+    eight = plans.plan(plans.setting(Mesh(shard=8))).memory[0]
+    copies = plans.plan(plans.setting(Mesh(replicate=8))).memory[0]
+    number = sum(p.numel() for p in plans.recipe.model.parameters())
+    assert copies.weights == pytest.approx(4 * number, rel=0.01)
+    assert copies.copy == pytest.approx(2 * number, rel=0.01)
+    assert copies.optimizer == pytest.approx(8 * number, rel=0.01)  # of AdamW
+    assert eight.weights == pytest.approx(copies.weights / 8, rel=0.01) and eight.copy == 0
+    setting = replace(plans.setting(Mesh(pipeline=4, replicate=2)), micro_batch=2)
+    stages = plans.plan(replace(setting, num_micro_batches=8))
+    assert len(stages.memory) == 4 and stages.peak == max(one.total for one in stages.memory)
+    assert stages.bubble > 0
+
+
+def test_every_setting_that_divides_is_ranked() -> None:
+    cfg = small()
+    cfg.batch_size = 8
+    plans = planner(cfg, "h100x4").search()
+    meshes = {str(plan.setting.mesh) for plan in plans}
+    assert {"shard=4", "shard=2, tensor=2", "pipeline=2, shard=2"} <= meshes
+    fitting = [plan.step for plan in plans if plan.fits]
+    assert fitting == sorted(fitting) and len(plans) > 20
+
+
+@pytest.mark.parametrize(
+    ("text", "flops"), [("1e20", 1e20), ("2h", 7200e15), ("$16", 3600e15), ("1days", 86400e15)]
+)
+def test_a_budget_is_operations_time_or_money(text: str, flops: float) -> None:
+    found = budget_flops(text, flops_per_second=1e15, size=8, price=2.0)
+    assert found == pytest.approx(flops)
+
+
+@pytest.mark.parametrize("text", ["much", "-3", "0", "5h", "$7", "3 weeks"])
+def test_a_wrong_budget_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="--budget="):
+        budget_flops(text, flops_per_second=None)
+
+
+CHINCHILLA = 1.8172, 482.01, 2085.43, 0.3478, 0.3658  # Besiroglu et al., 2024, arXiv:2404.10102
+
+
+def runs(noise: float) -> list[Run]:
+    """Runs of four budgets, of five sizes each, of a known law."""
+    e, a, b, alpha, beta = CHINCHILLA
+    generator, found = random.Random(0), []
+    for flops in (1e18, 1e19, 1e20, 1e21):
+        for ratio in (0.3, 0.6, 1.0, 1.7, 3.0):
+            size = math.sqrt(flops / 120) * ratio
+            tokens = flops / 6 / size
+            loss = e + a / size**alpha + b / tokens**beta
+            found.append(Run(size, tokens, flops, loss * math.exp(generator.gauss(0, noise))))
+    return found
+
+
+def test_a_known_law_is_found_within_its_intervals() -> None:
+    exact = fit(runs(0.0), draws=2)
+    assert exact.constants == pytest.approx(CHINCHILLA, rel=0.02)
+    law = fit(runs(0.003))
+    inside = [low <= value <= high for value, (low, high) in
+              zip(CHINCHILLA, map(law.interval, range(5)), strict=True)]  # fmt: skip
+    assert sum(inside) >= 4
+    # Chinchilla itself: 70e9 parameters and 1.4e12 tokens, by the reconstructed law.
+    parameters, tokens = law.best(5.76e23)
+    assert 40e9 < parameters < 110e9 and parameters * tokens == pytest.approx(5.76e23 / 6)
+    for curve in parabolas(runs(0.0)):
+        assert curve.best == pytest.approx(exact.best(curve.flops)[0], rel=0.15)
+    assert any("the largest run" in line for line in law.unknowns(1e25))
+
+
+def test_few_runs_give_no_law() -> None:
+    with pytest.raises(ConfigError, match="5 finished runs with 5 sizes"):
+        fit(runs(0.0)[:5])
+
+
+def test_unknown_hardware_names_what_is_known() -> None:
+    with pytest.raises(UnknownHardware, match="h100.*mi300x"):
+        cluster_named("abacusx4")
+    assert cluster_named("mi300x").size == 1
+    assert cluster_named("h100_96gbx16").device.title == "H100 96GB"
+    assert all(device.source for device in CHIPS)

@@ -1,0 +1,66 @@
+"""The largest configs on thousands of processes that are not there: what each of them holds."""
+
+import resource
+import time
+
+import fiddle as fdl
+import pytest
+import torch
+
+from fidgpt import configs, fiddlers
+from fidgpt.placement import held
+from fidgpt.processes.ranks import fake_processes
+from fidgpt.runs.building import build_trainer
+from fidgpt.train.device import machine_named
+from fidgpt.train.estimates.facts import facts_of
+
+GIB = 2**30
+
+
+def recipe(name: str, number: int, **sizes: int) -> fdl.Config:
+    cfg = getattr(configs, name)()
+    fiddlers.for_hardware(cfg, f"h100x{1024 if name == 'llama3_1_405b' else 2048}")
+    fiddlers.use_mesh(cfg, **sizes)
+    return cfg
+
+
+@pytest.mark.slow(15)
+@pytest.mark.parametrize(
+    ("name", "number", "sizes", "weights", "bubble"),
+    [
+        # 406e9 parameters of 4 bytes over 16 x 8 processes: 11.8 GiB.
+        ("llama3_1_405b", 1024, {}, 11.8, 0.024),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [
+                ("deepseek_v3", 2048, {}, 1.2, 0.047),
+                ("llama3_1_405b", 16_384, {"replicate": 2, "shard": 64}, 0.18, 0.185),
+                ("deepseek_v3", 16_384, {"context": 8}, 0.17, 0.047),
+            ]
+        ),
+    ],
+)
+def test_processes_hold_what_the_summary_shows(
+    name: str, number: int, sizes: dict[str, int], weights: float, bubble: float
+) -> None:
+    began, cfg = time.process_time(), recipe(name, number, **sizes)
+    trainer = build_trainer(cfg)
+    facts = facts_of(trainer, machine_named(f"h100x{number}", torch.bfloat16))
+    pipeline = facts.pipeline
+    assert pipeline is not None
+    assert pipeline.bubble == pytest.approx(bubble, rel=0.1)
+    assert facts.memory.peak < 80e9
+    most = max(process.weights for process in pipeline.processes)
+    of_most = facts.memory.weights / next(
+        process.weights for process in pipeline.processes if process.memory == facts.memory.peak
+    )
+    for rank in (0, number // 2, number - 1):
+        whole = trainer if rank == 0 else build_trainer(cfg)
+        with fake_processes(number, rank=rank), whole.parallel as parallel:
+            parallel.shard(whole.model, whole.precision)
+            stages = pipeline.processes[parallel.places.axes["pipeline"].rank]
+            own = sum(held(parameter).nbytes for parameter in whole.model.parameters())
+        assert own == pytest.approx(of_most * stages.weights, rel=0.02)  # uneven shards
+    assert of_most * most / GIB == pytest.approx(weights, rel=0.15)
+    assert time.process_time() - began < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 2 * GIB
