@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import fiddle as fdl
 
@@ -66,7 +66,7 @@ _MLP = "model.layers.*.shared_mlp"
 
 
 def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
-    tensors: dict[str, Any] = dict(GRANITEMOESHARED.tensors)  # pyright: ignore[reportArgumentType]
+    tensors: dict[str, str | Form] = {**cast(Mapping[str, str | Form], GRANITEMOESHARED.tensors)}
     if not settings["num_experts"]:
         dense = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
         tensors |= joined(dense, f"{_MLP}.input_linear", of=2)

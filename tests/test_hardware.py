@@ -127,4 +127,4 @@ def test_meshes_of_large_models_come_before_the_rules_of_all(
     recipe, rule = capsys.readouterr().err.splitlines()
     assert recipe == "for_hardware: h100x1024 matches [bh][12]00x1024: share_llama3_1_405b"
     assert rule.endswith("set_micro_batch_size(size=32)")
-    assert (dense.parallel.mesh.pipeline, dense.micro_batch_size) == (16, 1)
+    assert (dense.parallel["mesh"].pipeline, dense.micro_batch_size) == (16, 1)

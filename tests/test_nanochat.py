@@ -1,6 +1,7 @@
 """`config:nanochat` beside nanochat: sizes, and losses of its own code on the same weights."""
 
 import math
+from typing import Any, cast
 
 import fiddle as fdl
 import pytest
@@ -81,7 +82,7 @@ def test_the_depth_decides_on_all_sizes() -> None:
     assert sizes == (2520, 524_288)
     assert sum(p.numel() for p in trainer.model.parameters()) == 286_261_730
     assert isinstance(trainer.model, Transformer)
-    windows = [block.attention.window for block in trainer.model.blocks]
+    windows = [cast(Any, block).attention.window for block in trainer.model.blocks]
     assert windows == [513, 513, 513, None] * 3  # 512 keys before the query
     cfg = configs.nanochat(depth=12)
     cfg.batch_size = 512  # twice as large: rates and decay grow by the root

@@ -110,7 +110,7 @@ class Forks:
         with theirs:
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "fidgpt.forking", *modules],
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 start_new_session=True,
             )
 

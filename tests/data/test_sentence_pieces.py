@@ -141,5 +141,6 @@ def test_spans_begin_behind_the_space_in_front(merged, likely, tmp_path: Path):
     made("llama2", merged, likely).save(str(tmp_path / "tokenizer.json"))
     tokenizer = data.load_tokenizer(tmp_path / "tokenizer.json")
     found = documents.MarkedText("def f(x): return 7", [[10, 18]]).encode(tokenizer)
+    assert found.counted is not None
     counted = [token for token, counts in zip(found.tokens, found.counted, strict=True) if counts]
     assert "return 7".endswith(tokenizer.decode(map(int, counted)).lstrip(" :"))

@@ -94,6 +94,7 @@ def test_the_index_of_a_step_chooses_its_rows_and_rate(
     trainer = build(cfg)
     outcome = trainer.train(train.RunDirectory(tmp_path / "run", texts={}))
     assert outcome.step == 3
+    assert isinstance(trainer.step, Indexed)
     assert trainer.step.indices == [
         event for n in range(3) for event in (("load", n), ("launch", n), ("done", n + 1))
     ]
@@ -126,6 +127,7 @@ def test_the_state_of_a_step_is_saved(cfg: fdl.Config[train.Trainer], tmp_path: 
     build(cfg).train(run, until_step=2)
     resumed = build(cfg)
     resumed.train(run, resume=True)
+    assert isinstance(resumed.step, Counted)
     assert resumed.step.taken == 3
 
 

@@ -12,8 +12,8 @@ from fidgpt.cli.flags import FLAGS
 from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.directives import split_directive
-from fidgpt.data import Conversations, Preferences
-from fidgpt.graph import ConfigError, ConfigErrors, find, outlines
+from fidgpt.data import Conversations
+from fidgpt.graph import ConfigError, ConfigErrors, holds, outlines
 from fidgpt.graph.difference.comparison import since
 from fidgpt.graph.docs import description
 from fidgpt.graph.errors import raise_all
@@ -165,7 +165,7 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         from fidgpt.cli.plan import planned
 
         return planned(composition, trainer, form=form, price=FLAGS.price, color=color)
-    if any(find(composition.resolved, kind) for kind in (Conversations, Preferences)):
+    if holds(composition.resolved.root, Conversations):
         trainer.stream.prepare()  # which prints the share of the tokens that count
     dtype, name = trainer.precision.dtype, os.environ.get(device.VARIABLE)
     try:

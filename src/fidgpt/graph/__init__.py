@@ -34,7 +34,7 @@ from fidgpt.graph.provenance import (
     why_text,
 )
 from fidgpt.graph.reproduce import Repro, repro
-from fidgpt.graph.selectors import find, find_parameters, set_tag, tagged
+from fidgpt.graph.selectors import find, find_parameters, holds, set_tag, tagged
 from fidgpt.graph.values import read_value
 from fidgpt.graph.walk import Node, nodes, parts, title
 

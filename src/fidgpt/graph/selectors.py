@@ -258,6 +258,11 @@ def find(root: Any, *functions: Any) -> list[fdl.Buildable]:
     return found
 
 
+def holds(root: Any, *functions: Any) -> bool:
+    """Return whether a node under `root` calls one of `functions` or a subclass of one."""
+    return any(_calls(node.value, functions) for node in parts(root))
+
+
 def _calls(part: fdl.Buildable, functions: tuple[Any, ...]) -> bool:
     called = fdl.get_callable(part)
     classes = tuple(function for function in functions if isinstance(function, type))

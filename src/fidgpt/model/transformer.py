@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -184,7 +184,7 @@ class Transformer(LanguageModel):
         for index, block in enumerate(self.blocks):
             for module in block.modules():
                 if hasattr(module, "layer_place"):
-                    module.layer_place = (index, num_layers)
+                    cast(Any, module).layer_place = (index, num_layers)
         self.skips = nn.ModuleList(cast(Sequence[nn.Module], skips))
         self.norm = norm
         self.unembedding = cast(nn.Module, unembedding)

@@ -206,7 +206,8 @@ def trace(
         module.loss = _Marked.of(module.loss, partial(recorder.enter, LOSS))
         stack.enter_context(fused_operations())
         # What depends on how many tokens count is planned as if all did.
-        stack.enter_context(_config.patch(meta_nonzero_assume_all_nonzero=True))
+        patch = cast(Any, _config).patch  # installed at run time
+        stack.enter_context(patch(meta_nonzero_assume_all_nonzero=True))
         stack.enter_context(recorder)
         loss = module.train()(batch)
         most = recorder.now + recorder.elsewhere
