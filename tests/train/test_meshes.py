@@ -120,11 +120,13 @@ def differences(case: str, one: Mapping[str, Any], ranks: Sequence[Mapping[str, 
     for rank in ranks:
         if rank["rows"] != ranks[0]["rows"]:
             wrong.append(f"{case}: ranks measure different metrics")
-        for own, row in zip(one["rows"], rank["rows"], strict=True):
+        for index, (own, row) in enumerate(zip(one["rows"], rank["rows"], strict=True)):
+            # AdamW's first update is the sign of a gradient, also of one as small as rounding.
+            near = bound if index == 0 else 5 * bound
             # In bfloat16, rounding decides between experts with about the same score.
             known = own if "narrow" not in family else {n: v for n, v in own.items() if _is_sum(v)}
             for name, value in known.items():
-                if row[name] != (pytest.approx(value, rel=bound) if _is_sum(value) else value):
+                if row[name] != (pytest.approx(value, rel=near) if _is_sum(value) else value):
                     wrong.append(f"{case}: {name} is {row[name]} instead of {value}")
         if rank["start"].keys() != one["start"].keys():
             wrong.append(f"{case}: other weights are tied")
