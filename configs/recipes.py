@@ -218,6 +218,15 @@ _falcon = partial(
 _gpt_oss = partial(
     Recipe, "no source: nothing is published of numbers", seq_len=4096, limit=131_072
 )
+_granite4 = partial(
+    Recipe,
+    "tokens: IBM's announcement of Granite 4.0, 2025",
+    seq_len=4096,
+    tokens=22e12,
+    limit=131_072,
+    note="the tokens are those of the corpus, of which each published model took a sample",
+)
+_lfm2 = partial(Recipe, "tokens: arXiv:2511.23404", seq_len=4096, tokens=10e12, limit=128_000)
 
 RECIPES = {
     "gpt2_124m": _gpt2(size=124e6, learning_rate=6e-4),
@@ -367,6 +376,39 @@ RECIPES = {
     "pythia_12b": _pythia(size=12e9, learning_rate=1.2e-4, hardware="256 A100"),
     "granite3_2b": _granite(size=2.5e9),
     "granite3_8b": _granite(size=8.2e9),
+    "granite4_h_micro": _granite4(size=3.2e9),
+    "granite4_h_tiny": _granite4(size=1.5e9),
+    "granite4_h_small": _granite4(size=9e9),
+    "lfm2_350m": _lfm2(size=354e6),
+    "lfm2_700m": _lfm2(size=742e6),
+    "lfm2_1_2b": _lfm2(size=1.2e9),
+    "qwen3_next_80b_a3b": Recipe(
+        "tokens: Qwen Team, Qwen3-Next, 2025",
+        seq_len=4096,
+        size=3.9e9,
+        tokens=15e12,
+        limit=262_144,
+    ),
+    "kimi_linear_48b_a3b": Recipe(
+        "tokens: arXiv:2510.26692, section 5",
+        seq_len=4096,
+        size=3.5e9,
+        tokens=5.7e12,
+        limit=1_048_576,
+        note="the published optimizer is MuonClip",
+    ),
+    "minimax_01": Recipe(
+        "arXiv:2501.08313, section 4",
+        seq_len=8192,
+        size=48e9,
+        tokens=11.4e12,
+        learning_rate=2e-4,
+        batch_size=16_384,
+        warmup=500,
+        decay=0.088,
+        min_lr_ratio=0.15,
+        note="the published batches grow from 2,048 rows, and the rate is 1.3e-4 from 7.2 T on",
+    ),
     "command_r": _command_r(size=35e9),
     "command_r_08_2024": _command_r(size=32e9),
     "falcon_7b": _falcon(

@@ -96,13 +96,13 @@ def test_every_broken_constraint_of_a_run_is_named_at_once(monkeypatch: pytest.M
     cfg = configs.gpt2_124m()
     cfg.model.hidden_dim = 1000
     cfg.model.embedding.positions.seq_len = 16
-    cfg.schedule.warmup_steps = 10**7
+    cfg.schedule.warmup_steps = 10**9
     cfg.batch_size = 2
     with pytest.raises(ConfigError) as caught:
         build_trainer(cfg)
     message = str(caught.value)
     assert "model.blocks[0].attention (Attention): hidden_dim=1000 must be a multiple of" in message
-    assert "schedule (WarmupCosine): warmup_steps=10000000 does not fit into" in message
+    assert "schedule (WarmupCosine): warmup_steps=1000000000 does not fit into" in message
     assert "batch_size=2 sequences are too few for world_size=3 processes" in message
     assert "is longer than the 16 positions of model.embedding.positions" in message
 

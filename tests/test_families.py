@@ -483,7 +483,8 @@ def test_a_config_has_exactly_the_published_parameters(name: str, count: int) ->
 
 @pytest.mark.slow
 def test_the_size_of_every_published_config_is_known() -> None:
-    assert {*PUBLISHED, "base", "debug"} == set(configs.__all__)
+    own = {"base", "debug", "nanochat"}  # test_nanochat.py has the sizes of the last one
+    assert {*PUBLISHED, *own} == set(configs.__all__)
     families = {name.partition("_")[0] for name in PUBLISHED} - {"llama3", "smollm2"}
     assert families <= {name.partition("_")[0] for name in TRANSFORMERS}
 

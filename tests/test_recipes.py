@@ -10,7 +10,7 @@ from fidgpt.runs.building import build_trainer
 
 
 def test_every_named_model_has_a_recipe_with_its_longest_sequence() -> None:
-    assert {*RECIPES, "base", "debug"} == {*configs.__all__}
+    assert {*RECIPES, "base", "debug", "nanochat"} == {*configs.__all__}
     for name, recipe in RECIPES.items():
         size_only = inspect.unwrap(getattr(configs, name))()
         assert (recipe.limit or recipe.seq_len) == size_only.seq_len, name
@@ -30,8 +30,8 @@ PUBLISHED = {
     "olmo2_7b": (929_833, 8_388_608_000 // 2000, 3e-4, {2000: 1.0}),
     # SmolLM3: 2.36 M tokens a batch, constant until a linear decay to 0 over the last tenth.
     "smollm3_3b": (4_747_179, 2_359_296, 2e-4, {2000: 1.0, 4_272_000: 1.0, 4_747_179: 0.0}),
-    # DeepSeek-V3, section 4.2: constant for 10 of 14.8 T tokens, then a tenth.
-    "deepseek_v3": (235_241, 62_914_560, 2.2e-4, {2000: 1.0, 158_900: 1.0, 235_241: 0.1}),
+    # DeepSeek-V3, section 4.2: 14.8 T tokens, the rate constant for 10 T, then a tenth.
+    "deepseek_v3": (235_240, 62_914_560, 2.2e-4, {2000: 1.0, 158_900: 1.0, 235_240: 0.1}),
 }
 
 

@@ -90,7 +90,9 @@ def test_which_components_fit() -> None:
     def fits(path: str) -> set[str]:
         return {*fitting(find_parameter(root, path).hint, parts)}
 
-    assert fits("optimizer") == {"Adafactor", "Lion", "Muon", "ScheduleFreeAdamW", "adamw"}
+    assert fits("optimizer") == {
+        *("Adafactor", "Lion", "Muon", "NorMuon", "ScheduleFreeAdamW", "adamw")
+    }
     assert fits("precision") == {"BFloat16", "Float16", "Float32", "native_precision"}
     assert "RMSNorm" in fits("model.norm") and not {"adamw", "Attention"} & fits("model.norm")
     assert not fits("model.blocks[0].attention.bias") and not fits("samples.prompts[0]")

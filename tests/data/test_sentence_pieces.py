@@ -95,8 +95,9 @@ NAMES = ("llama2", "phi3", "gemma", "mistral", "unigram")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_ids_and_text_are_those_of_the_library(name, merged, likely, text, tmp_path: Path):
-    backend = made(name, merged, likely)
-    backend.save(str(tmp_path / "tokenizer.json"))
+    made(name, merged, likely).save(str(tmp_path / "tokenizer.json"))
+    # Reading a file rounds the scores of a Unigram, which decides between equal ones.
+    backend = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     tokenizer = data.load_tokenizer(tmp_path / "tokenizer.json")
     backend.encode_special_tokens = True
     sizes, front = np.array(tokenizer.token_bytes()), "" if name == "gemma" else " "

@@ -83,6 +83,8 @@ class Assistant:
         kept |= {"temperature": 0.0} if kept and given.get("do_sample") is False else {}
         chosen = {name: value for name, value in settings.items() if value is not None}
         self.settings = (kept or _DEFAULTS) | chosen
+        if self.settings.get("top_k") == 0:  # all tokens
+            del self.settings["top_k"]
         self._ends = generation_ends(path)
         self._template = None if self._tokenizer.chat is None else ChatTemplate(self._tokenizer)
         if self._template is not None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import flags
 
-from fidgpt.cli import app
+from fidgpt.cli import app, sampling
 from fidgpt.cli.trained import one_directory
 
 if TYPE_CHECKING:
@@ -18,19 +18,13 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 
 flags.DEFINE_string("system", None, "What the model is told before the conversation.")
-flags.DEFINE_float("temperature", None, "0 is greedy; defaults to the model's setting, or 0.6.", 0)
-flags.DEFINE_integer("top_k", None, "Sample from this many of the likeliest tokens.", 1)
-flags.DEFINE_float("top_p", None, "Sample from the smallest set this likely together.", 0.0, 1.0)
-flags.DEFINE_integer("num_tokens", None, "The most tokens of an answer.", 1)
-flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
-flags.DEFINE_boolean("float32", False, "Generate in float32 whatever the run's precision.")
 flags.DEFINE_boolean("serve", False, "Serve a page and OpenAI's interface instead.")
 flags.DEFINE_string("host", "127.0.0.1", "Address of --serve; others than this machine's need it.")
 flags.DEFINE_integer("port", 8000, "Port of --serve; 0 for a free one.", 0)
 flags.DEFINE_string("token", None, "Secret that callers of --serve have to name.")
-flags.DEFINE_integer("batch_size", 16, "Answers that --serve writes at once.", 1)
+flags.DEFINE_integer("answers", 16, "Number of answers that --serve writes at once.", 1)
 
-_OF_SERVER = ("host", "port", "token", "batch_size")
+_OF_SERVER = ("host", "port", "token", "answers")
 _HELP = """\
 /system TEXT      tell the model TEXT before the conversation, which begins anew; /system to clear
 /temperature X    0 is greedy; without X it is shown
@@ -64,15 +58,14 @@ def main(arguments: list[str]) -> None:
         raise ConfigError("--system has no effect with --serve: callers send what they say.")
     from fidgpt.cli.answers import Assistant
 
-    names = ("temperature", "top_k", "top_p")
-    settings = {name: FLAGS[name].value for name in names}
+    settings = sampling.chosen(temperature=None, top_k=None, top_p=None)
     with within_memory(remedy="Let answers have fewer tokens: --num_tokens=200."):
         assistant = Assistant(path, float32=FLAGS.float32, settings=settings)
         if FLAGS.serve:
             from fidgpt.cli.serve import serve
 
             address = {"host": FLAGS.host, "port": FLAGS.port, "token": FLAGS.token}
-            serve(assistant, name=path.name, batch_size=FLAGS.batch_size, **address)
+            serve(assistant, name=path.name, batch_size=FLAGS.answers, **address)
             return
         _Conversation(assistant).talk()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from absl import flags
 
-from fidgpt.cli import app
+from fidgpt.cli import app, sampling
 from fidgpt.cli.trained import generation_ends, load_trained, one_directory, to_write
 
 FLAGS = flags.FLAGS
@@ -17,17 +17,12 @@ flags.DEFINE_multi_string(
     [""],
     "The prompt; empty for the start of a document. Repeatable: texts are generated in one batch.",
 )
-flags.DEFINE_integer("num_tokens", 200, "Number of tokens to generate.", lower_bound=1)
-flags.DEFINE_float("temperature", 0.6, "0 is greedy; 1 is the model's distribution.", 0.0)
-flags.DEFINE_integer("top_k", 50, "Sample from this many of the likeliest tokens; 0 for all.", 0)
-flags.DEFINE_float("top_p", 1.0, "Sample from the smallest set this likely together.", 0.0, 1.0)
 flags.DEFINE_float("min_p", 0.0, "Minimum probability relative to the likeliest.", 0.0, 1.0)
 flags.DEFINE_float("repetition_penalty", 1.0, "Above 1, penalizes tokens already in the text.", 0.0)
 flags.DEFINE_multi_string("stop", [], "Stop string; ends the text, not shown. Repeatable.")
 flags.DEFINE_multi_string(
     "score", [], "Print the likelihood of this text and generate nothing. Repeatable."
 )
-flags.DEFINE_integer("seed", 0, "Seed of the sampling.")
 flags.DEFINE_string(
     "draft",
     None,
@@ -35,7 +30,6 @@ flags.DEFINE_string(
     "checks in one pass (speculative decoding): texts have the same distribution, sooner.",
 )
 flags.DEFINE_integer("draft_tokens", 4, "Number of tokens that --draft proposes at once.", 1)
-flags.DEFINE_boolean("float32", False, "Generate in float32 whatever the run's precision.")
 
 
 def run() -> None:
@@ -116,11 +110,12 @@ def _written(model: Any, tokenizer: Any, context: int, draft: Any, ends: set[int
     from fidgpt.model.generation import Sampling
 
     first, *others = prompts = FLAGS.prompt
+    chosen = sampling.chosen(num_tokens=200, temperature=0.6, top_k=50, top_p=1.0)
     choose = Sampling(
         seeds=[train.derive_seed(FLAGS.seed, "sample", row) for row in range(len(prompts))],
-        temperature=FLAGS.temperature,
-        top_k=FLAGS.top_k or None,
-        top_p=None if FLAGS.top_p == 1.0 else FLAGS.top_p,
+        temperature=chosen["temperature"],
+        top_k=chosen["top_k"] or None,
+        top_p=None if chosen["top_p"] == 1.0 else chosen["top_p"],
         min_p=FLAGS.min_p or None,
         repetition_penalty=None if FLAGS.repetition_penalty == 1.0 else FLAGS.repetition_penalty,
         vocab_size=tokenizer.vocab_size,
@@ -131,7 +126,7 @@ def _written(model: Any, tokenizer: Any, context: int, draft: Any, ends: set[int
         tokenizer,
         prompts,
         context=context,
-        num_tokens=FLAGS.num_tokens,
+        num_tokens=chosen["num_tokens"],
         choose=choose,
         stop=FLAGS.stop,
         ends=ends,

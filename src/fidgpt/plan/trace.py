@@ -13,7 +13,6 @@ from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from torch.fx.experimental import _config
 
 from fidgpt import cost
 from fidgpt.model.transformer import LanguageModel
@@ -206,7 +205,7 @@ def trace(
         module.loss = _Marked.of(module.loss, partial(recorder.enter, LOSS))
         stack.enter_context(fused_operations())
         # What depends on how many tokens count is planned as if all did.
-        patch = cast(Any, _config).patch  # installed at run time
+        patch = cast(Any, torch.fx.experimental)._config.patch  # installed at run time
         stack.enter_context(patch(meta_nonzero_assume_all_nonzero=True))
         stack.enter_context(recorder)
         loss = module.train()(batch)
