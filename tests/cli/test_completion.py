@@ -54,7 +54,7 @@ def test_which_lines_run_a_command(tmp_path: Path) -> None:
 MLP = "set:model.blocks[0].mlp"
 COMPLETED = {
     "--dry": ["--dry_run"],
-    "--pri": ["--print", "--print="],
+    "--pri": ["--price=", "--print", "--print="],
     "--completion=z": ["--completion=zsh"],
     "--resume_step=": [],
     "--config=": [f"--config={kind}:" for kind in DIRECTIVES],
