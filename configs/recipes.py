@@ -302,7 +302,14 @@ RECIPES = {
         note="the published batches grow from 3,072 rows over 469 B tokens, and the last 500 B of "
         "the decay have two constant rates",
     ),
-    "olmo2_1b": _olmo2(size=1.5e9, tokens=4e12, learning_rate=4e-4, batch_size=512),
+    "olmo2_1b": _olmo2(
+        size=1.5e9,
+        tokens=4e12,
+        learning_rate=4e-4,
+        batch_size=512,
+        warmup=4000,
+        note="warm-up: github.com/allenai/OLMo, OLMo2-1B-stage1.yaml",
+    ),
     "olmo2_7b": _olmo2(size=7.3e9, tokens=3.9e12, learning_rate=3e-4, batch_size=1024),
     "olmo2_13b": _olmo2(size=13.7e9, tokens=5e12, learning_rate=9e-4, batch_size=2048),
     "olmo2_32b": _olmo2(size=32.2e9, tokens=6.06e12, learning_rate=6e-4, batch_size=2048),

@@ -26,6 +26,8 @@ PUBLISHED = {
     "gpt_neox_20b": (150_000, 3_145_728, 0.97e-4, {1500: 1.0, 150_000: 0.1}),
     # Llama 2, section 2.2: batches of 4 M tokens, 2,000 steps of warm-up, 10% at the end.
     "llama2_70b": (476_838, 4_194_304, 1.5e-4, {1000: 0.5, 2000: 1.0, 476_838: 0.1}),
+    # OLMo2-1B-stage1.yaml: the same tokens in batches half as large.
+    "olmo2_1b": (1_907_349, 2_097_152, 4e-4, {2000: 0.5, 4000: 1.0}),
     # OLMo2-7B-stage1.yaml: t_warmup of 8,388,608,000 tokens are 2,000 batches.
     "olmo2_7b": (929_833, 8_388_608_000 // 2000, 3e-4, {2000: 1.0}),
     # SmolLM3: 2.36 M tokens a batch, constant until a linear decay to 0 over the last tenth.

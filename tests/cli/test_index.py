@@ -90,16 +90,17 @@ def test_which_components_fit() -> None:
     def fits(path: str) -> set[str]:
         return {*fitting(find_parameter(root, path).hint, parts)}
 
-    assert fits("optimizer") == {
-        *("Adafactor", "Lion", "Muon", "NorMuon", "ScheduleFreeAdamW", "adamw")
-    }
+    ours = {"Adafactor", "Lion", "Muon", "NorMuon", "ScheduleFreeAdamW", "adamw"}
+    assert fits("optimizer") == ours
     assert fits("precision") == {"BFloat16", "Float16", "Float32", "native_precision"}
     assert "RMSNorm" in fits("model.norm") and not {"adamw", "Attention"} & fits("model.norm")
     assert not fits("model.blocks[0].attention.bias") and not fits("samples.prompts[0]")
     # A protocol asks for its methods.
-    assert fits("schedule") == {"Phases", "WarmupCosine", "WarmupStableDecay", "optim.Constant"}
-    starts = {"DepthScaled", "FanIn", "MuP", "Normal", "TruncatedNormal", "model.Constant"}
-    assert fits("model.embedding.weight.init") == starts
+    schedules = {"Phases", "Rise", "WarmupCosine", "WarmupStableDecay", "optim.Constant"}
+    assert fits("schedule") == schedules
+    normal = {"DepthScaled", "FanIn", "MuP", "Normal", "TruncatedNormal"}
+    others = {"Ramp", "Uniform", "UniformFanIn", "model.Constant"}
+    assert fits("model.embedding.weight.init") == normal | others
     mixers = fits("model.blocks[0].attention")
     assert {"Attention", "LatentAttention"} <= mixers
     assert not {"Linear", "Embedding", "Transformer", "MoE", "RMSNorm"} & mixers

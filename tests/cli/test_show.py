@@ -10,6 +10,7 @@ import pytest
 
 from fidgpt import configs
 from fidgpt.cli import train
+from fidgpt.cli.colors import GRAPHS, colored
 from fidgpt.graph import dump, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.outlines import flat, set_lines
@@ -31,7 +32,8 @@ def test_forms(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
         assert command(train.main, DEBUG, f"--print={form}") == (0, text(cfg), "")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert command(train.main, DEBUG, "--print").out == outline(cfg, defaults=True, color=True)
+    written = colored(outline(cfg, defaults=True, color=True), GRAPHS)
+    assert command(train.main, DEBUG, "--print").out == written
     monkeypatch.setenv("NO_COLOR", "1")
     assert "\x1b" not in command(train.main, DEBUG, "--print").out
 
