@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import fiddle as fdl
 import pytest
@@ -128,7 +129,8 @@ def test_meshes_of_large_models_come_before_the_rules_of_all(
     recipe, rule = capsys.readouterr().err.splitlines()
     assert recipe == "for_hardware: h100x1024 matches [bh][12]00x1024: share_llama3_1_405b"
     assert rule.endswith("set_micro_batch_size(size=32)")
-    assert (dense.parallel["mesh"].pipeline, dense.micro_batch_size) == (16, 1)
+    parallel: Any = dense.parallel
+    assert (parallel.mesh.pipeline, dense.micro_batch_size) == (16, 1)
 
 
 def test_sizes_of_the_model_may_be_computed(capsys: pytest.CaptureFixture[str]) -> None:
