@@ -6,11 +6,10 @@ from typing import Any, cast
 
 import fiddle as fdl
 
-from fidgpt.configs import granite
+from fidgpt.configs import granite, mixtures
 from fidgpt.configs.hub import Family, Form, joined
 from fidgpt.configs.hybrids import LINEAR, of_attention
 from fidgpt.configs.mamba import KNOWN, MAMBA, MAMBA_READINGS, mamba_tensors, use_mamba_layers
-from fidgpt.configs.mixtures import GRANITEMOESHARED
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL
 from fidgpt.fiddlers import use_moe, use_no_positions, use_shared_expert
@@ -66,7 +65,8 @@ _MLP = "model.layers.*.shared_mlp"
 
 
 def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
-    tensors: dict[str, str | Form] = {**cast(Mapping[str, str | Form], GRANITEMOESHARED.tensors)}
+    shared = cast(Mapping[str, str | Form], mixtures.GRANITEMOESHARED.tensors)
+    tensors: dict[str, str | Form] = {**shared}
     if not settings["num_experts"]:
         dense = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
         tensors |= joined(dense, f"{_MLP}.input_linear", of=2)
@@ -88,7 +88,7 @@ HUB = Family(
     architecture="GraniteMoeHybridForCausalLM",
     config=granite4,
     settings={
-        **GRANITEMOESHARED.settings,
+        **mixtures.GRANITEMOESHARED.settings,
         **MAMBA,
         "mixers": "layer_types",
         "positions": "position_embedding_type",

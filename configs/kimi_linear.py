@@ -1,6 +1,6 @@
 """Kimi Linear (Kimi Team, 2025, arXiv:2510.26692): three delta nets per latent attention."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from fidgpt.model import KimiDeltaNet, LatentAttention, RMSNorm
 from fidgpt.train import Trainer
 
 
-@variant_of(deepseek.latent, query_rank=None, eps=1e-5)
+@variant_of(deepseek.latent, query_rank=None, seq_len=1_048_576, eps=1e-5)
 def kimi_linear(
     cfg: fdl.Config[Trainer],
     *,
@@ -114,6 +114,26 @@ def _of_latent(name: str) -> Any:
     return of_mixer(LatentAttention, lambda mixer: getattr(mixer, name))
 
 
+_LISTED = "linear_attn_config"  # of published files: kinds and sizes of layers, counted from 1
+_FIRST_DENSE = "first_k_dense_replace"
+
+
+def _kinds(found: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of layers of a config.json, which are transformers' where it is silent."""
+    layers = range(found["num_hidden_layers"])
+    full = (found.get(_LISTED) or {}).get("full_attn_layers", [i + 1 for i in layers[4::4]])
+    return [FULL if i + 1 in full else LINEAR for i in layers]
+
+
+def _mlp_kinds(found: Mapping[str, Any]) -> list[str]:
+    first, layers = found.get(_FIRST_DENSE, 1), found["num_hidden_layers"]
+    return [deepseek.DENSE if i < first else deepseek.SPARSE for i in range(layers)]
+
+
+def _listed(key: str, default: int) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda found: (found.get(_LISTED) or {}).get(key, default)
+
+
 _WITHOUT = ("theta", "scaling", "first_dense")
 HUB = Family(
     model_type="kimi_linear",
@@ -134,7 +154,18 @@ HUB = Family(
         "filter_size": "linear_conv_kernel_dim",
     },
     tensors=_tensors,
-    fixed={"hidden_act": ("silu",)},
+    fixed={
+        **deepseek.FIXED,
+        "mla_use_nope": (True,),
+        "moe_router_activation_func": ("sigmoid",),
+    },
+    defaults={
+        "layer_types": _kinds,
+        "mlp_layer_types": _mlp_kinds,
+        "linear_num_heads": _listed("num_heads", 32),
+        "linear_head_dim": _listed("head_dim", 128),
+        "linear_conv_kernel_dim": _listed("short_conv_kernel_size", 4),
+    },
     readings={
         **{name: _of_latent(name) for name in ("num_heads", "head_dim", "kv_rank")},
         **{name: _of_latent(name) for name in ("rope_head_dim", "value_head_dim")},
@@ -149,11 +180,14 @@ HUB = Family(
         "delta_head_dim": _of_delta("head_dim"),
         "filter_size": of_mixer(KimiDeltaNet, lambda mixer: mixer.key_filter.kernel_size[0]),
     },
-    known=(*deepseek.KNOWN, "linear_attn_config", "mla_use_nope", "moe_layer_freq"),
+    known=(
+        *(*deepseek.KNOWN, _LISTED, _FIRST_DENSE),
+        *("rope_theta", "use_grouped_topk", "num_nextn_predict_layers"),
+    ),
 )
 
 
 def kimi_linear_48b_a3b() -> fdl.Config[Trainer]:
     """49 billion parameters, 3.5 billion per token."""
     sizes = {"hidden_dim": 2304, "num_layers": 27, "num_heads": 32, "ffn_dim": 9216}
-    return kimi_linear(**sizes, vocab_size=163_840, seq_len=1_048_576)
+    return kimi_linear(**sizes, vocab_size=163_840)

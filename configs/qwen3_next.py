@@ -6,7 +6,7 @@ from typing import Any
 
 import fiddle as fdl
 
-from fidgpt.configs import qwen3_moe
+from fidgpt.configs import mixtures, qwen3_moe
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
     EXPERTS,
@@ -27,7 +27,6 @@ from fidgpt.configs.hybrids import (
     periodic_kinds,
     use_mixers,
 )
-from fidgpt.configs.mixtures import GATED_SHARED, QWEN2_MOE, share_gated
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL
 from fidgpt.fiddlers import use_offset_norm
@@ -81,7 +80,7 @@ def qwen3_next(
     if num_experts:
         sizes = (expert_ffn_dim, num_experts, top_k, normalize)
         qwen3_moe.mix_layers(cfg, num_layers, every, dense_layers, *sizes)
-        share_gated(cfg, shared_ffn_dim)
+        mixtures.share_gated(cfg, shared_ffn_dim)
 
 
 _LAYER = "model.layers.*"
@@ -108,7 +107,7 @@ def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
     gated = ("query", "output_gate.project")
     full = joined(gated, f"{_LAYER}.self_attn.q_proj", of=2, groups=heads)
     mixers = by_layer(settings["mixers"], settings["num_layers"], {LINEAR: linear, FULL: full})
-    return {**TENSORS, **QK_NORMS, **EXPERTS, **GATED_SHARED, **mixers}
+    return {**TENSORS, **QK_NORMS, **EXPERTS, **mixtures.GATED_SHARED, **mixers}
 
 
 def _of_delta(name: str) -> Any:
@@ -141,7 +140,7 @@ HUB = Family(
     },
     readings={
         **READINGS,
-        **QWEN2_MOE.readings,
+        **mixtures.QWEN2_MOE.readings,
         "delta_heads": _of_delta("num_heads"),
         "delta_key_heads": _of_delta("num_key_heads"),
         "delta_head_dim": _of_delta("head_dim"),

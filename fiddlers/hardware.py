@@ -4,10 +4,12 @@ import fnmatch
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import fiddle as fdl
 
 from fidgpt.fiddlers.large_meshes import LARGE_MESHES
+from fidgpt.graph.binding import numbers_in
 from fidgpt.train import Trainer, machine_name
 
 Rules = Sequence[tuple[str, Sequence[Callable[[fdl.Config], None] | fdl.Partial[None]]]]
@@ -35,9 +37,12 @@ def for_hardware(cfg: fdl.Config[Trainer], machine: str | None = None) -> None:
       machine: a name such as `h100x8` (eight processes with an H100 each) or `cpux1`; defaults to
         --hardware, or else to the current machine.
     """
-    sizes = getattr(cfg.model, "hidden_dim", None), getattr(cfg.model, "num_layers", None)
-    rules = [*LARGE_MESHES.get(sizes, ()), *RULES]
-    apply_rules(cfg, rules, machine=machine_name() if machine is None else machine)
+    sizes: tuple[Any, ...] = ()
+    if isinstance(cfg.model, fdl.Buildable):
+        number = numbers_in(cfg)
+        sizes = number(cfg.model, "hidden_dim"), number(cfg.model, "num_layers")
+    large = [rule for key, rules in LARGE_MESHES.items() if key == sizes for rule in rules]
+    apply_rules(cfg, [*large, *RULES], machine=machine_name() if machine is None else machine)
 
 
 def apply_rules(cfg: fdl.Config[Trainer], rules: Rules, *, machine: str) -> None:

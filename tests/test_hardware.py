@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import fiddle as fdl
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 from fidgpt import configs, fiddlers, train
 from fidgpt.fiddlers.hardware import apply_rules
+from fidgpt.graph.formulas import make_formula
 from fidgpt.train import device
 from fidgpt.train.device import bfloat16_flops, machine_named, short_name
 
@@ -127,4 +129,15 @@ def test_meshes_of_large_models_come_before_the_rules_of_all(
     recipe, rule = capsys.readouterr().err.splitlines()
     assert recipe == "for_hardware: h100x1024 matches [bh][12]00x1024: share_llama3_1_405b"
     assert rule.endswith("set_micro_batch_size(size=32)")
-    assert (dense.parallel["mesh"].pipeline, dense.micro_batch_size) == (16, 1)
+    parallel: Any = dense.parallel
+    assert (parallel.mesh.pipeline, dense.micro_batch_size) == (16, 1)
+
+
+def test_sizes_of_the_model_may_be_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    small, large = configs.nanochat(), configs.llama3_1_405b()
+    large.model.hidden_dim = make_formula(large, "130 * {model.num_layers} + 4")
+    fiddlers.for_hardware(small, "h100x8")
+    fiddlers.for_hardware(large, "h100x1024")
+    rule, recipe = capsys.readouterr().err.splitlines()
+    assert rule.endswith("set_micro_batch_size(size=32)")
+    assert recipe.endswith("share_llama3_1_405b")

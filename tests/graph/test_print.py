@@ -145,14 +145,16 @@ class TestPython:
     @pytest.mark.slow
     def test_every_config_is_made_again_by_clean_code(self, tmp_path: Path) -> None:
         made = {name: getattr(configs, name)() for name in configs.__all__}
-        for name, cfg in {**made, "whole": whole_graph()}.items():
+        text = "a long text's {words},\n" * 9 + '"more" ' * 20 + "\\ -" * 50 + "-" * 100
+        long = fdl.Config(pair, text, {"key": [text, "-" * 100], "two": "a word" + "-" * 100})
+        for name, cfg in {**made, "whole": whole_graph(), "long": long}.items():
             code = python(cfg)
             (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
             made_again = run(code)
             assert fingerprint(made_again) == fingerprint(cfg)
             assert outline(made_again) == outline(cfg)
         config = f"--config={ROOT / 'pyproject.toml'}"
-        for command in (["check", "--quiet", "--exclude=whole.py"], ["format", "--check"]):
+        for command in (["check", "--quiet", "--exclude=whole.py,long.py"], ["format", "--check"]):
             ruff = [sys.executable, "-m", "ruff", *command, config, str(tmp_path)]
             done = subprocess.run(ruff, capture_output=True, text=True, cwd=ROOT, check=False)
             assert not done.returncode, done.stdout + done.stderr

@@ -1,6 +1,7 @@
 """The graph as a Python program."""
 
 import builtins
+import itertools
 import keyword
 import re
 import sys
@@ -19,11 +20,15 @@ _DEEPEST = 12  # brackets inside of brackets; what lies deeper is a variable
 
 
 class _Code(NamedTuple):
-    """An expression: plain text, or items between two brackets, each with the text before it."""
+    """An expression: plain text, or items between two brackets, each with the text before it.
+
+    Of the literal of a text, `quotes` is that text.
+    """
 
     head: str
     items: Sequence[tuple[str, "_Code"]] = ()
     tail: str = ""
+    quotes: str = ""
 
     @property
     def text(self) -> str:
@@ -33,21 +38,46 @@ class _Code(NamedTuple):
         return f"{self.head}{inside}{comma}{self.tail}"
 
     def lines(self, *, before: str, after: str = "", indent: int = 1) -> Iterator[str]:
-        """Yield the expression on one line if it fits, else with a line for each item."""
+        """Yield the expression on one line if it fits, else with a line for each item.
+
+        A long literal is divided between words.
+        """
         margin = "    " * indent
-        if not self.items or len(margin + before + self.text + after) <= _WIDTH:
-            yield margin + before + self.text + after
+        whole = margin + before + self.text + after
+        inside = self._inside(indent + 1) if len(whole) > _WIDTH else []
+        if not inside:
+            yield whole
             return
-        yield margin + before + self.head
-        for name, item in self.items:
-            yield from item.lines(before=name, after=",", indent=indent + 1)
-        yield margin + self.tail + after
+        yield margin + before + (self.head if self.items else "(")
+        yield from inside
+        yield margin + (self.tail or ")") + after
+
+    def _inside(self, indent: int) -> list[str]:
+        """Return lines of items, or those of a literal if it has several."""
+        if self.items:
+            lines = (item.lines(before=n, after=",", indent=indent) for n, item in self.items)
+            return [*itertools.chain.from_iterable(lines)]
+        margin = "    " * indent
+        pieces = [margin + piece for piece in _pieces(self.quotes, _WIDTH - len(margin))]
+        return pieces if len(pieces) > 1 else []
 
 
 def _quoted(text: str) -> _Code:
-    """Return a text as a literal, in double quotes unless it holds some."""
-    literal = repr(text)
-    return _Code(f'"{literal[1:-1]}"' if '"' not in text and literal[0] == "'" else literal)
+    """Return a text as a literal, in double quotes unless it holds more of these than of single."""
+    quote, other = ("'", '"') if text.count('"') > text.count("'") else ('"', "'")
+    inside = f"\\{quote}".join(repr(other + part)[2:-1] for part in text.split(quote))
+    return _Code(f"{quote}{inside}{quote}", quotes=text)
+
+
+def _pieces(text: str, width: int) -> Iterator[str]:
+    """Yield literals that together are a text, each of as many words as fit."""
+    line = ""
+    for word in re.split("(?<= )", text):
+        if line and len(_quoted(line + word).text) > width:
+            yield _quoted(line).text
+            line = ""
+        line += word
+    yield _quoted(line).text
 
 
 class _Imports:

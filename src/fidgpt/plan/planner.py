@@ -5,6 +5,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -97,15 +98,17 @@ class Planner:
         self.cluster = cluster
         self._objective = objective
         self._sequences_per_row, self._other_bytes = sequences_per_row, other_bytes
+        self._flops_per_token = flops_per_token
         self._traces: dict[object, Trace] = {}
         self._parts = dict(recipe.parallel.parts)
         with cost.one_block_of_each_kind(recipe.model) as kinds:
             self._small = cost.without_memory(recipe.model)
             self._kinds = {name: [*layers] for name, layers in kinds.items()}
         train_only(self._small, recipe.trainable)
-        self.training = self._training(flops_per_token)
 
-    def _training(self, flops_per_token: int) -> Training:
+    @cached_property
+    def training(self) -> Training:
+        """What a step computes on any mesh, once asked for: its state loads torch._dynamo."""
         recipe, pipeline = self.recipe, self._parts.get(PIPELINE.name)
         dtype = recipe.precision.dtype
         flops = {name: _flops(self._block(name), recipe.seq_len) for name in self._kinds}
@@ -119,7 +122,7 @@ class Planner:
             dtype=str(dtype).removeprefix("torch."),
             itemsize=dtype.itemsize,
             state=self._state(),
-            flops_per_token=flops_per_token,
+            flops_per_token=self._flops_per_token,
             layer_flops=[layers[i] for i in sorted(layers)],
             other_flops=(first, last),
             tokens_per_step=recipe.batch_size * self._sequences_per_row * recipe.seq_len,
