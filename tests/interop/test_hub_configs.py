@@ -5,7 +5,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
 import pytest
 import torch
 from torch import Tensor
@@ -167,11 +166,6 @@ def waves(rope: RoPE) -> tuple[Tensor, float]:
     return rope.scaling(frequencies, theta=rope.theta), rope.scaling.amplitude
 
 
-def differences(*cfgs: fdl.Config) -> list[Any]:
-    """How two models differ, with what they inherit; a named one has a run of its own."""
-    return diff(*(bind(cfg).model for cfg in cfgs))
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -180,10 +174,6 @@ def differences(*cfgs: fdl.Config) -> list[Any]:
     ],
 )
 def test_published_files_give_the_named_config(name: str, published, hub):
-<<<<<<< HEAD
-    found, named = from_hf(str(hub(**published[name]))), getattr(configs, name)()
-    assert not differences(found, named), diff_text(differences(found, named))
-=======
     different = diff(from_hf(str(hub(**published[name]))), without_recipe(name))
     assert not different, diff_text(different)
 
@@ -191,7 +181,6 @@ def test_published_files_give_the_named_config(name: str, published, hub):
 def without_recipe(name: str) -> Any:
     """Return a named config with the longest sequence of the model, and the rest of `base`."""
     return inspect.unwrap(getattr(configs, name))()
->>>>>>> interop
 
 
 def test_a_text_config_is_read(hub):
@@ -202,11 +191,7 @@ def test_a_text_config_is_read(hub):
         **{"rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
     }
     found = from_hf(str(hub(model_type="gemma3", text_config=text, vision_config={})))
-<<<<<<< HEAD
-    assert not differences(found, configs.gemma3_12b())
-=======
     assert not diff(found, without_recipe("gemma3_12b"))
->>>>>>> interop
 
 
 @pytest.mark.parametrize(
@@ -219,11 +204,7 @@ def test_a_text_config_is_read(hub):
     ids=["hub", "transformers 5", "both"],
 )
 def test_rope_is_read_in_its_old_and_its_new_form(rope: dict[str, Any], hub):
-<<<<<<< HEAD
-    assert not differences(from_hf(str(hub(**LLAMA, **rope))), configs.llama3_1_8b())
-=======
     assert not diff(from_hf(str(hub(**LLAMA, **rope))), without_recipe("llama3_1_8b"))
->>>>>>> interop
 
 
 GPT_OSS = {"model_type": "gpt_oss", "num_experts": 4}
