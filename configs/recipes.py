@@ -414,6 +414,7 @@ RECIPES = {
         warmup=500,
         decay=0.088,
         min_lr_ratio=0.15,
+        limit=10_240_000,
         note="the published batches grow from 2,048 rows, and the rate is 1.3e-4 from 7.2 T on",
     ),
     "command_r": _command_r(size=35e9),

@@ -33,11 +33,14 @@ def use_chat_template(cfg: fdl.Config[Trainer], template: str | None = None) -> 
 
     Args:
       cfg: the graph to change.
-      template: `chatml`, `llama3`, `nanochat`, or a file of Jinja; defaults to the tokenizer's own.
+      template: `chatml`, `llama3`, `nanochat`, or a file of Jinja; defaults to the tokenizer's own,
+        or to `chatml` where a tokenizer is trained.
     """
     corpus = own_corpus(cfg)
     if fdl.get_callable(corpus.tokenizer) is not ChatTokenizer:
         corpus.tokenizer = fdl.Config(ChatTokenizer, corpus.tokenizer)
+    if template is None and "path" not in fdl.ordered_arguments(corpus.tokenizer.tokenizer):
+        template = "chatml"
     corpus.tokenizer.template = template
     add_special_tokens(cfg, template_tokens(template))
     if find(cfg.model, fdl.get_callable(cfg.model)) and "layout" in fdl.ordered_arguments(
@@ -64,8 +67,7 @@ def use_conversations(
       path: the file or folder.
       train_on: what counts: `assistant`, `last` for its last answer, or `all`.
       too_long: what becomes of those longer than a sequence: `shorten`, `drop` or `refuse`.
-      template: as in `use_chat_template`; defaults to the tokenizer's own, or to `chatml` where a
-        tokenizer is trained.
+      template: as in `use_chat_template`.
       share: of the tokens, beside the config's own text; defaults to conversations alone.
     """
     source = fdl.Config(TextFiles, path)
@@ -138,7 +140,6 @@ def _use(
 
 def write_chats(cfg: fdl.Config[Trainer], template: str | None) -> None:
     """Let the tokenizer write conversations, by its own template if it is a file."""
-    tokenizer = own_corpus(cfg).tokenizer
-    if fdl.get_callable(tokenizer) is not ChatTokenizer or template is not None:
-        is_file = "path" in fdl.ordered_arguments(tokenizer)
-        use_chat_template(cfg, template or (None if is_file else "chatml"))
+    is_ready = fdl.get_callable(own_corpus(cfg).tokenizer) is ChatTokenizer
+    if not is_ready or template is not None:
+        use_chat_template(cfg, template)

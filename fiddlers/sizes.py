@@ -48,7 +48,8 @@ def make_xl(cfg: fdl.Config[Trainer]) -> None:
 def make_tiny(cfg: fdl.Config[Trainer], num_steps: int = 20) -> None:
     """Make a model of this structure that trains in seconds on a laptop, on bytes.
 
-    Its width is 64, and it has one round of its pattern of blocks, and the begin of the next.
+    Its width is 64, and it has one round of its pattern of blocks, and the begin of the next. It
+    comes last: a pattern that becomes longer behind it does not make the model deeper.
 
     Args:
       cfg: the graph to change.
@@ -56,6 +57,7 @@ def make_tiny(cfg: fdl.Config[Trainer], num_steps: int = 20) -> None:
     """
     use_bytes(cfg)
     smoke_test(cfg, num_steps)
+    cfg.micro_batch_size = None  # a recipe's is for rows of thousands of tokens
     cfg.optimizer.lr = 1e-3
     for model in find(cfg, Transformer):
         model.hidden_dim = 64

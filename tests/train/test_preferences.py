@@ -159,7 +159,7 @@ def test_a_step_is_the_formula_over_any_micro_batches(path: Path, loss: str) -> 
     assert losses == pytest.approx([expected.item()] * 3, rel=1e-5)
     for ours in gradients:
         for one, other in zip(ours, wanted, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=5e-6)
     assert any(isinstance(one, LoRALinear) for one in trainer.model.modules()) == bool(changes)
 
 

@@ -132,8 +132,7 @@ def outdated(composition: Composition) -> Iterator[str]:
     for number, effect in enumerate(composition.effects):
         if effect.rerun is None:
             continue
-        # A component in place of another may keep what that one held.
-        own = [edit.path for edit in effect.edits if not is_node(edit.before)]
+        own = [edit.path for edit in effect.edits]
         later: dict[str, tuple[Effect, Edit]] = {}
         for one in composition.effects[number + 1 :]:
             later |= {edit.path: (one, edit) for edit in one.edits}
