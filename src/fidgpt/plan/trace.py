@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib import import_module
 from typing import Any, Protocol, cast
 
 import torch
@@ -205,9 +204,6 @@ def trace(
                 stack.enter_context(handle)
         module.loss = _Marked.of(module.loss, partial(recorder.enter, LOSS))
         stack.enter_context(fused_operations())
-        # What depends on how many tokens count is planned as if all did.
-        settings = import_module("torch.fx.experimental._config")
-        stack.enter_context(settings.patch(meta_nonzero_assume_all_nonzero=True))
         stack.enter_context(recorder)
         loss = module.train()(batch)
         most = recorder.now + recorder.elsewhere
