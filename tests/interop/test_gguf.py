@@ -13,14 +13,17 @@ from small_models import shrunk, started
 from fidgpt import graph
 from fidgpt.data import (
     CHAT_TEMPLATES,
+    BPETokenizer,
     ByteTokenizer,
     ChatTemplate,
+    Tokenizer,
     load_tokenizer,
     template_tokens,
 )
 from fidgpt.graph import ConfigError
 from fidgpt.interop import save_gguf, save_hf
 from fidgpt.model.generation import generate
+from fidgpt.train.evaluation import prompt_tokens
 
 FAMILIES = {
     "llama3_1_8b": "llama",
@@ -88,34 +91,74 @@ def test_greedy_text_is_that_of_llama_cpp(name: str, tmp_path: Path) -> None:
     assert LlamaCpp(path).ask("completion", prompt=PROMPT, **options)["tokens"] == list(ours)
 
 
-@pytest.mark.slow(5)
-@pytest.mark.parametrize("template", ["chatml", "llama3"])
-def test_a_conversation_is_the_same_tokens_elsewhere(template: str, tmp_path: Path) -> None:
-    pytest.importorskip("gguf")
+# Settings of tokenizers of the hub: their token in front of texts, and whether they put it there.
+HUB = {
+    "begins": {"bos_token": "<|begin|>", "add_bos_token": True},  # as in Llama 3
+    "is named": {"bos_token": "<|begin|>"},
+    "is the end": {"bos_token": "<|endoftext|>"},  # as in OLMo 2
+    "begins with the end": {"bos_token": "<|endoftext|>", "add_bos_token": True},
+    "has none": {"bos_token": None},  # as in Qwen
+}
+
+
+def tokenizer_of(kind: str, template: str, directory: Path) -> Tokenizer:
     special = template_tokens(template)
-    tokenizer = ByteTokenizer(special_tokens=special).for_chat(
-        CHAT_TEMPLATES[template], end_of_text="<|endoftext|>"
-    )
+    text, end = CHAT_TEMPLATES[template], "<|endoftext|>"
+    if kind == "bytes":
+        return ByteTokenizer(special_tokens=special).for_chat(text, end_of_text=end)
+    trained = BPETokenizer(vocab_size=270, special_tokens=[*special, "<|begin|>"]).build(["a b c"])
+    if kind == "trained":
+        return trained.for_chat(text, end_of_text=end)
+    directory.mkdir()
+    trained.save(directory / "tokenizer.json")
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": end, **HUB[kind]}
+    settings_file = directory / "tokenizer_config.json"
+    settings_file.write_text(json.dumps({**settings, "chat_template": text}))
+    return load_tokenizer(directory / "tokenizer.json")
+
+
+@pytest.mark.slow(5)
+@pytest.mark.parametrize(
+    ("template", "kind"),
+    [
+        *((template, kind) for template in ("chatml", "llama3") for kind in ("bytes", "trained")),
+        *(("chatml", kind) for kind in HUB if kind != "begins"),  # which llama.cpp adds to it
+        *(("llama3", kind) for kind in HUB),
+    ],
+)
+def test_texts_and_conversations_are_the_same_tokens_elsewhere(
+    template: str, kind: str, tmp_path: Path
+) -> None:
+    """With one token in front at most, in another run, in transformers and in llama.cpp."""
+    pytest.importorskip("gguf")
+    tokenizer = tokenizer_of(kind, template, tmp_path / "theirs")
     model, path = model_of("qwen2_5_0_5b", vocab_size=272), tmp_path / "model.gguf"
     messages = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
     messages.append({"role": "user", "content": "No."})
     ours = ChatTemplate(tokenizer).prompt(messages, tokenizer)
+    plain = prompt_tokens(tokenizer, "Hi")
     ends = ChatTemplate(tokenizer).ends_of_turn()
+    assert ours[:2] != [ours[0]] * 2
 
     save_hf(model, tmp_path / "hub", seq_len=64, tokenizer=tokenizer)
     theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path / "hub")
     encoded = theirs.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)
     assert encoded["input_ids"] == ours
+    assert theirs("Hi")["input_ids"] == plain
     settings = transformers.GenerationConfig.from_pretrained(tmp_path / "hub")
     assert settings.eos_token_id == [tokenizer.end_of_text, *ends]
-    again = load_tokenizer(tmp_path / "hub" / "tokenizer.json")
-    assert ChatTemplate(again).prompt(messages, again) == ours
+    tokenizer.save(tmp_path / "tokenizer.json")
+    for directory in (tmp_path, tmp_path / "hub"):
+        again = load_tokenizer(directory / "tokenizer.json")
+        assert ChatTemplate(again).prompt(messages, again) == ours
+        assert prompt_tokens(again, "Hi") == plain
 
     save_gguf(model, path, seq_len=64, tokenizer=tokenizer)
     server = LlamaCpp(path)
     text = server.ask("apply-template", messages=messages)["prompt"]
     options = {"add_special": True, "parse_special": True}
     assert server.ask("tokenize", content=text, **options)["tokens"] == ours
+    assert server.ask("tokenize", content="Hi", **options)["tokens"] == plain
 
 
 @pytest.mark.parametrize(

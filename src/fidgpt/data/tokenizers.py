@@ -257,6 +257,8 @@ class ByteLevelTokenizer(Tokenizer):
         template = self._settings.get("chat_template")
         if isinstance(template, str):
             names = {key: _name_of(self._settings.get(key)) for key in TOKEN_KEYS}
+            if names["bos_token"] == end_of_text:  # which is in front of conversations already
+                del names["bos_token"]
             self.chat = ChatSettings(template, {key: name for key, name in names.items() if name})
 
     @functools.cached_property
@@ -296,11 +298,13 @@ class ByteLevelTokenizer(Tokenizer):
         """Write a tokenizer.json, and a tokenizer_config.json if it is unusual."""
         path = Path(path)
         path.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
-        is_usual = self._end_of_text_name == END_OF_TEXT and self.begin_of_text == self.end_of_text
+        begins = self.begin_of_text == self.end_of_text
+        is_usual = self._end_of_text_name == END_OF_TEXT and begins and self.puts_begin
         if self.chat is not None or not is_usual:
             kept = {key: self._settings[key] for key in _KEPT if key in self._settings}
-            begins = self.begin_of_text == self.end_of_text
-            own = {"bos_token": self._end_of_text_name if begins else None}
+            own: dict[str, Any] = {"bos_token": self._end_of_text_name if begins else None}
+            if not self.puts_begin:
+                own["add_bos_token"] = False
             _write_settings(path, {"eos_token": self._end_of_text_name, **own, **kept})
 
     def for_chat(self, template: str, *, end_of_text: str) -> "ByteLevelTokenizer":
@@ -626,12 +630,19 @@ def _settings_beside(path: Path) -> dict[str, Any]:
 _IN_FRONT = "{#- in front of every document #}"
 
 
-def with_begin(template: str, token: str) -> str:
-    """Return a chat template that writes the token in front of documents, for other systems.
+def with_begin(chat: ChatSettings, token: str) -> str:
+    """Return a chat template for other systems, which writes a token in front of documents.
 
-    `load_tokenizer` removes it.
+    There `bos_token` is empty where it is here. `load_tokenizer` removes what is added.
+
+    Args:
+      chat: has the template.
+      token: name of what no one else puts in front; empty for nothing.
     """
-    return f"{{{{- {json.dumps(token)} }}}}{_IN_FRONT}{template}"
+    if "bos_token" in chat.tokens or not (token or "bos_token" in chat.template):
+        return chat.template
+    front = f"{{{{- {json.dumps(token)} }}}}" if token else ""
+    return f'{front}{{%- set bos_token = "" %}}{_IN_FRONT}{chat.template}'
 
 
 def _end_beside(settings: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fidgpt.data import ChatTemplate, Tokenizer
+from fidgpt.data import ChatTemplate, Tokenizer, with_begin
 from fidgpt.data.errors import import_extra
 from fidgpt.files import atomic_path
 from fidgpt.graph import ConfigError
@@ -274,11 +274,15 @@ def _write_tokenizer(writer: Any, tokenizer: Tokenizer, *, vocab_size: int) -> N
     # An empty list would not be written, and llama.cpp wants one: of letters that are no byte's.
     writer.add_token_merges(merges or ["\u0500 \u0500"])
     begin, end = tokenizer.begin_of_text, tokenizer.end_of_text
-    writer.add_bos_token_id(end if begin is None else begin)
-    writer.add_add_bos_token(begin is not None)
+    is_added = begin is not None and tokenizer.puts_begin  # to what a template writes, too
+    tokens = {} if tokenizer.chat is None else tokenizer.chat.tokens
+    named = tokenizer.special_ids().get(tokens.get("bos_token", ""), end)
+    writer.add_bos_token_id(named if begin is None else begin)
+    writer.add_add_bos_token(is_added)
     writer.add_eos_token_id(end)
     if tokenizer.chat is not None:
-        writer.add_chat_template(tokenizer.chat.template)
+        front = "" if begin != end or is_added else texts[end]
+        writer.add_chat_template(with_begin(tokenizer.chat, front))
         for number in ChatTemplate(tokenizer).ends_of_turn():
             writer.add_eot_token_id(number)
 

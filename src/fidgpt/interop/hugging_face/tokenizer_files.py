@@ -76,12 +76,13 @@ def write_tokenizer(
         "clean_up_tokenization_spaces": False,
         "eos_token": names[tokenizer.end_of_text],
         **kept,
-        "bos_token": None if begin is None else names[begin],
+        "bos_token": kept.get("bos_token") or names.get(tokenizer.begin_of_text),
         "add_bos_token": begin is not None,
     }
-    if tokenizer.chat is not None and tokenizer.begin_of_text == tokenizer.end_of_text:
-        template = with_begin(tokenizer.chat.template, names[tokenizer.end_of_text])
-        settings["chat_template"] = template
+    if tokenizer.chat is not None:  # transformers adds nothing to what a template writes
+        begins = tokenizer.begin_of_text == tokenizer.end_of_text
+        front = names[tokenizer.end_of_text] if begins else ""
+        settings["chat_template"] = with_begin(tokenizer.chat, front)
     write_json(directory / SETTINGS, settings)
     pattern = _OWN_SPLIT.get(family.model_type)
     if pattern is not None and pattern not in _strings(content.get("pre_tokenizer")):
