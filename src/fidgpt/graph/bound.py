@@ -1,5 +1,6 @@
 """A graph with the values that its unset parameters inherit, without a copy of it."""
 
+import copy
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -97,6 +98,39 @@ class BoundGraph(HashedGraph):
     def inherited_by(self, part: Any) -> Mapping[fiddle.Key, Binding]:
         """Return the bindings that the unset parameters of a part inherit."""
         return self._resolved.inherited_by(part) if self._resolved else {}
+
+    def with_values(
+        self, values: Mapping[int, Mapping[fiddle.Key, Any]]
+    ) -> "tuple[BoundGraph, list[int]]":
+        """Return the graph with other plain values, and the identities of the nodes that changed.
+
+        A changed node follows those inside of it. All others keep their hashes.
+
+        Args:
+          values: the new values of some nodes, by the identity of the node and the key; lists,
+            tuples and dicts of plain values are among them.
+        """
+        new, hashes, known = copy.copy(self), dict(self.content), dict(self._arguments)
+        todo, changed = [*values], set[int]()
+        vars(new).update(content=hashes, _arguments=known)
+        vars(new).pop("digest", None)
+        for me, arguments in values.items():
+            for key, value in arguments.items():
+                if IS_NODE[type(value)]:
+                    hashes[id(value)] = hashes[id(known[me][key])] = new.content_of(value, hashes)
+            known[me] = {**known[me], **arguments}
+        while todo:
+            if (me := todo.pop()) not in changed:
+                changed.add(me)
+                todo += (id(parent.value) for parent, _ in self.node_of[me].parents)
+        order = sorted(changed, key=self._position.__getitem__)
+        for me in order:
+            hashes[me] = new.content_of(self.node_of[me].value, hashes)
+        return new, order
+
+    @cached_property
+    def _position(self) -> dict[int, int]:
+        return {id(node.value): i for i, node in enumerate(self.nodes)}
 
     def path(self, value: Any) -> str:
         """Return the first path of a node."""

@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 import fiddle as fdl
@@ -167,6 +168,11 @@ def _bound(
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 
+def lends(bound: Any) -> bool:
+    """Whether `fdl.build` would pass on containers of a bound graph themselves."""
+    return any(_lent(node.value) for node in nodes(bound))
+
+
 def _plain(bound: Any) -> Any:
     """A bound graph that `fdl.build` builds as it is, with secrets and with its own containers.
 
@@ -174,7 +180,7 @@ def _plain(bound: Any) -> Any:
     change: those of the config, and of all later calls.
     """
     root = with_secrets_revealed(bound)
-    if any(_lent(node.value) for node in nodes(root)):
+    if lends(root):
         root, copies = clone(root) if root is bound else root, dict[int, Any]()
         for node in nodes(root):
             items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
@@ -280,6 +286,30 @@ def constructor_errors(found: list[Node], known: Iterable[ConfigError] = ()) -> 
 
 def _made(value: Any, made: Mapping[int, Any]) -> Any:
     """Return what a node becomes; of an `ArgFactory` and a class, what it creates."""
+    if isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value)):
+        try:
+            made_of(value, made, directly=True)
+        except Exception as error:  # such as of an argument that its caller passes
+            if isinstance(error, ValueError):
+                raise
+    return made_of(value, made, directly=isinstance(value, fdl.ArgFactory))
+
+
+def made_of(
+    value: Any,
+    made: Mapping[int, Any],
+    *,
+    others: Mapping[fiddle.Key, Any] = MappingProxyType({}),
+    directly: bool = False,
+) -> Any:
+    """Return what a node of a bound graph becomes, as `fdl.build` makes it.
+
+    Args:
+      value: the node.
+      made: what the nodes inside became, by identity.
+      others: arguments that replace those of the node.
+      directly: as of `fiddle.call`.
+    """
 
     def built(item: Any) -> Any:
         return made[id(item)] if id(item) in made else revealed(item)
@@ -289,14 +319,9 @@ def _made(value: Any, made: Mapping[int, Any]) -> Any:
     if not IS_PART[type(value)]:
         items = [built(item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
-    arguments = {key: built(item) for key, item in fiddle.raw_arguments(value).items()}
-    if isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value)):
-        try:
-            fiddle.call(value, arguments, directly=True)
-        except Exception as error:  # such as of an argument that its caller passes
-            if isinstance(error, ValueError):
-                raise
-    return fiddle.call(value, arguments, directly=isinstance(value, fdl.ArgFactory))
+    arguments = {**fiddle.raw_arguments(value), **others}
+    built_arguments = {key: built(item) for key, item in arguments.items()}
+    return fiddle.call(value, built_arguments, directly=directly)
 
 
 @contextlib.contextmanager

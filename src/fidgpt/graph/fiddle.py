@@ -1,11 +1,13 @@
 """The one adapter to Fiddle: every use of its dunders and private names is here."""
 
+import contextlib
 import dataclasses
+import functools
 import inspect
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -214,6 +216,63 @@ def freeze(part: fdl.Buildable, refuse: Callable[[Key], Exception]) -> None:
     frozen = _FrozenArguments(part.__arguments__)
     frozen.refuse = refuse
     vars(part)["__arguments__"] = frozen  # bypasses Fiddle's own __setattr__
+
+
+class _RecordedArguments(_FrozenArguments):
+    """Arguments of a bound node that report the keys whose values are read."""
+
+    report: Callable[[Key], None]
+
+    def __getitem__(self, key: Key) -> Any:
+        self.report(key)
+        return super().__getitem__(key)
+
+    def get(self, key: Key, default: Any = None) -> Any:
+        self.report(key)
+        return super().get(key, default)
+
+    def __iter__(self) -> Iterator[Key]:  # so that `dict` and `**` use `__getitem__`
+        return super().__iter__()
+
+    def values(self) -> Any:
+        return [self[key] for key in self]
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def copy(self) -> dict[Key, Any]:
+        return dict(self.items())
+
+    def __eq__(self, other: object) -> bool:
+        return self.copy() == other
+
+    def __or__(self, other: Any) -> Any:
+        return self.copy() | other
+
+    def __ror__(self, other: Any) -> Any:
+        return other | self.copy()
+
+
+@contextlib.contextmanager
+def recording_reads(parts: Iterable[fdl.Buildable], reads: set[tuple[int, Key]]) -> Iterator[None]:
+    """Add the arguments of bound nodes whose values are read inside, by identity and key.
+
+    A walk to the nodes inside others reads only arguments that hold nodes.
+    """
+    before = [(part, part.__arguments__) for part in parts]
+    for part, arguments in before:
+        recorded = _RecordedArguments(arguments)
+        recorded.report = functools.partial(_add, reads, id(part))
+        vars(part)["__arguments__"] = recorded
+    try:
+        yield
+    finally:
+        for part, arguments in before:
+            vars(part)["__arguments__"] = arguments
+
+
+def _add(reads: set[tuple[int, Key]], part: int, key: Key) -> None:
+    reads.add((part, key))
 
 
 def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:

@@ -112,17 +112,21 @@ class HashedGraph:
         by_form: dict[tuple[Any, ...], str] = {}
         for node in self.nodes:
             value, call = node.value, ()
+            held = value
             if IS_PART[type(value)]:
                 call = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
-                held, make = self.arguments(value), self._part_form
-            else:
-                held, make = value, self._container_form
+                held = self.arguments(value)
             items = (*held, *held.values()) if isinstance(held, dict) else held
             form = fiddle.kind_of(value), *call, *(hashes.get(id(i)) or id(i) for i in items)
             if form not in by_form:
-                by_form[form] = _hash_text(_to_json(make(value, hashes)))
+                by_form[form] = self.content_of(value, hashes)
             hashes[id(value)] = by_form[form]
         return hashes
+
+    def content_of(self, value: Any, hashes: Mapping[int, str]) -> str:
+        """Return the content hash of a node, given those of the nodes inside by identity."""
+        form = self._part_form if IS_PART[type(value)] else self._container_form
+        return _hash_text(_to_json(form(value, hashes)))
 
     @cached_property
     def written(self) -> dict[int, Hashable]:
@@ -147,15 +151,25 @@ class HashedGraph:
         return keys
 
     @cached_property
+    def _around_shared(self) -> list[tuple[int, list[int]]]:
+        """Shared nodes and those around them, each with what it holds if that has one of them."""
+        found: dict[int, list[int]] = {}
+        for node in self.nodes:
+            held = [id(child) for _, child in self.held(node.value)]
+            is_around = not found.keys().isdisjoint(held)
+            if is_around or id(node.value) in self.shared:
+                found[id(node.value)] = held if is_around else []
+        return [*found.items()]
+
+    @cached_property
     def digest(self) -> dict[int, str]:
         """The digest of every node, by identity; the content hash where nothing is shared."""
         if not self.shared:
             return self.content
         digests: dict[int, str] = {}
         ranks: dict[tuple[int, str], int] = {}
-        for node in self.nodes:
-            me, held = id(node.value), [id(child) for _, child in self.held(node.value)]
-            if not digests.keys().isdisjoint(held):
+        for me, held in self._around_shared:
+            if held:
                 inside = '","'.join(digests.get(child) or self.content[child] for child in held)
                 digests[me] = _hash_text(f'["{self.content[me]}",["{inside}"],null,0]')
             if me in self.shared:
