@@ -57,7 +57,11 @@ class CheckedGraph:
         self.fingerprint = self.hashed.fingerprint()
         self.values: Mapping[int, Mapping[fiddle.Key, Any]] = {}
         self._fix(resolved, fixed)
-        self._inner = {id(node.value) for node in resolved.nodes if not _is_plain(node.value)}
+        inner = [node.value for node in resolved.nodes if not _is_plain(node.value)]
+        self._inner = {  # with the nodes that each holds, twice
+            id(value): [(one, one) for one in _items(value).values() if IS_NODE[type(one)]]
+            for value in inner
+        }
         self._places: dict[_Place, list[tuple[Any, fiddle.Key]]] = {}
         for one in resolved.inherited:
             source = id(one.binding.node.value), one.binding.key
@@ -168,8 +172,11 @@ class CheckedGraph:
                 return None  # not the same places share it
             if is_known or me not in self._inner:
                 continue
+            if old is new:
+                todo += self._inner[me]
+                continue
             olds, news = _items(old), _items(new)
-            if old is not new and not _is_alike(old, new, olds, news):
+            if not _is_alike(old, new, olds, news):
                 return None
             for key, one in olds.items():
                 value = news[key]
@@ -177,7 +184,9 @@ class CheckedGraph:
                     todo.append((one, value))
                     if id(one) in self._inner:
                         continue
-                if one is value or is_same(one, value):
+                elif one is value:
+                    continue
+                if is_same(one, value):
                     continue
                 is_plain = _is_plain(one) and _is_plain(value) and IS_PART[type(old)]
                 if not is_plain or IS_NODE[type(one)] != IS_NODE[type(value)]:

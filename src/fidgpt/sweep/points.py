@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import fiddle as fdl
@@ -15,11 +15,11 @@ from fidgpt.collection import gc_paused
 from fidgpt.compose import conflicts, report
 from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
-from fidgpt.compose.directives import is_base, takes_numbers
+from fidgpt.compose.directives import is_base, tag_named, takes_numbers
 from fidgpt.compose.messages import Written
 from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
 from fidgpt.graph import ConfigError, find_parameters, resolve
-from fidgpt.graph.edits import Edit
+from fidgpt.graph.edits import Edit, KeptGraph
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.variants import CheckedGraph
 from fidgpt.graph.walk import is_node
@@ -110,7 +110,9 @@ class DryRuns:
             parameters = count_parameters(trainer.model).total
             known = self._models[key] = (trainer.model, parameters, TRAINING_PASSES * forward)
             self._built(checked, model=trainer.model)
-        return checked, _cost(trainer, known[1], known[2])
+        tokens = trainer.num_steps * trainer.batch_size * trainer.seq_len
+        size = trainer.parallel.planned_size
+        return checked, Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens)
 
     def like(
         self, known: tuple[CheckedGraph, Cost], cfg: fdl.Config
@@ -120,8 +122,9 @@ class DryRuns:
         trainer = variant and self._built(variant)
         if variant is None or trainer is None:
             return None
-        cost = known[1]
-        return variant, _cost(trainer, cost.parameters, cost.flops // cost.tokens)
+        tokens = trainer.num_steps * trainer.batch_size * trainer.seq_len
+        flops = known[1].flops // known[1].tokens * tokens
+        return variant, replace(known[1], flops=flops, num_steps=trainer.num_steps, tokens=tokens)
 
     def _built(self, graph: CheckedGraph, **model: Any) -> Trainer | None:
         """Build the rest of a trainer around a model, of a variant around that of its original.
@@ -140,12 +143,6 @@ class DryRuns:
 
 
 _FIXED = ("model", "parallel", "seq_len", "step")  # what `build_trainer` and trainers look into
-
-
-def _cost(trainer: Trainer, parameters: int, per_token: int) -> Cost:
-    tokens = trainer.num_steps * trainer.batch_size * trainer.seq_len
-    size = trainer.parallel.planned_size
-    return Cost(parameters, per_token * tokens, trainer.num_steps, size, tokens)
 
 
 class Maker:
@@ -168,6 +165,12 @@ class Maker:
         self._names = Names(self.axes)
         self._catalogue = catalogue
         self._compose = functools.lru_cache(64)(self._composed)
+        self._kept = functools.lru_cache(64)(
+            lambda directives: KeptGraph(self._compose(directives), catalogue.parts)
+        )
+        self._tag = functools.lru_cache(64)(
+            lambda directives, name: tag_named(self._compose(directives), name, catalogue)
+        )
         self._dry_runs = DryRuns(catalogue)
         self._known: dict[tuple[Choice | None, ...], Any] = {}
         self._is_plain = [True] * len(self.axes)  # whether an axis changes plain values alone
@@ -177,6 +180,12 @@ class Maker:
         if not directives or (not others and is_base(last)):
             return compose(directives, self._catalogue).config
         base = self._compose(tuple(others))
+        if (pieces := parsed(last)).kind in ("set", "tag") and "$" not in last:
+            with contextlib.suppress(ConfigError):  # composed at length, it names what is wrong
+                graph, selector = self._kept(tuple(others)), pieces.name
+                if pieces.kind == "tag":
+                    selector = self._tag(tuple(others), selector)
+                return graph.changed(selector, pieces.sign, pieces.value)
         return compose([last], self._catalogue, base=base, first=len(directives)).config
 
     def graph(self, chosen: Sequence[Choice]) -> fdl.Config:
