@@ -263,6 +263,8 @@ def recording_reads(parts: Iterable[fdl.Buildable], reads: set[tuple[int, Key]])
     for part, arguments in before:
         recorded = _RecordedArguments(arguments)
         recorded.report = functools.partial(_add, reads, id(part))
+        if isinstance(arguments, _FrozenArguments):
+            recorded.refuse = arguments.refuse
         vars(part)["__arguments__"] = recorded
     try:
         yield

@@ -217,7 +217,8 @@ class Maker:
             if found := self._dry_runs.like(known, graph):
                 return found
             for i, (one, other) in enumerate(zip(first, chosen, strict=True)):
-                self._is_plain[i] &= one is other
+                self._is_plain[i] &= one == other
+            self._known = {self._kind(one[0]): one for one in self._known.values()}
         found = self._dry_runs.of(graph)
         if len(self._known) >= _MOST_KNOWN:
             self._known.pop(next(iter(self._known)))
