@@ -40,7 +40,7 @@ def measure(name: str, count: int) -> str:
 
 def main() -> None:
     """Print a table: a row for each sweep, a column for each number of points."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser()
     parser.add_argument("--points", default="500,2000,10000", help="numbers of points")
     parser.add_argument("--sweep", action="append", choices=SWEEPS, help="all unless given")
     parser.add_argument("--one", help="NAME:COUNT, measured in this process")

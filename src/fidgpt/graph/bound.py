@@ -101,7 +101,7 @@ class BoundGraph(HashedGraph):
 
     def with_values(
         self, values: Mapping[int, Mapping[fiddle.Key, Any]]
-    ) -> "tuple[BoundGraph, list[int]]":
+    ) -> "tuple[BoundGraph, Mapping[int, None]]":
         """Return the graph with other plain values, and the identities of the nodes that changed.
 
         A changed node follows those inside of it. All others keep their hashes.
@@ -111,7 +111,7 @@ class BoundGraph(HashedGraph):
             tuples and dicts of plain values are among them.
         """
         new, hashes, known = copy.copy(self), dict(self.content), dict(self._arguments)
-        todo, changed = [*values], set[int]()
+        changed: dict[int, None] = {}
         vars(new).update(content=hashes, _arguments=known)
         vars(new).pop("digest", None)
         for me, arguments in values.items():
@@ -119,18 +119,12 @@ class BoundGraph(HashedGraph):
                 if IS_NODE[type(value)]:
                     hashes[id(value)] = hashes[id(known[me][key])] = new.content_of(value, hashes)
             known[me] = {**known[me], **arguments}
-        while todo:
-            if (me := todo.pop()) not in changed:
-                changed.add(me)
-                todo += (id(parent.value) for parent, _ in self.node_of[me].parents)
-        order = sorted(changed, key=self._position.__getitem__)
-        for me in order:
-            hashes[me] = new.content_of(self.node_of[me].value, hashes)
-        return new, order
-
-    @cached_property
-    def _position(self) -> dict[int, int]:
-        return {id(node.value): i for i, node in enumerate(self.nodes)}
+        for node in self.nodes:
+            me, held = id(node.value), self.held(node.value)
+            if me in values or (held and any(id(child) in changed for _, child in held)):
+                changed[me] = None
+                hashes[me] = new.content_of(node.value, hashes)
+        return new, changed
 
     def path(self, value: Any) -> str:
         """Return the first path of a node."""

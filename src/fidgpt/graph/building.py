@@ -10,7 +10,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from types import MappingProxyType
 from typing import Any, TypeVar, overload
 
 import fiddle as fdl
@@ -24,6 +23,7 @@ from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, ste
 
 T = TypeVar("T")
 Constraint = Callable[[Any], None]
+_Values = Mapping[Any, Any]
 _CONTAINERS = (list, dict, set, bytearray, collections.deque)
 _MAX_LINES = 5  # of a message of a constructor
 
@@ -168,11 +168,6 @@ def _bound(
     return bound, copies, [*errors, *constraint_errors(bound, constraints)]
 
 
-def lends(bound: Any) -> bool:
-    """Whether `fdl.build` would pass on containers of a bound graph themselves."""
-    return any(_lent(node.value) for node in nodes(bound))
-
-
 def _plain(bound: Any) -> Any:
     """A bound graph that `fdl.build` builds as it is, with secrets and with its own containers.
 
@@ -180,7 +175,7 @@ def _plain(bound: Any) -> Any:
     change: those of the config, and of all later calls.
     """
     root = with_secrets_revealed(bound)
-    if lends(root):
+    if any(_lent(node.value) for node in nodes(root)):
         root, copies = clone(root) if root is bound else root, dict[int, Any]()
         for node in nodes(root):
             items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
@@ -288,20 +283,14 @@ def _made(value: Any, made: Mapping[int, Any]) -> Any:
     """Return what a node becomes; of an `ArgFactory` and a class, what it creates."""
     if isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value)):
         try:
-            made_of(value, made, directly=True)
+            made_of(value, made, {}, directly=True)
         except Exception as error:  # such as of an argument that its caller passes
             if isinstance(error, ValueError):
                 raise
-    return made_of(value, made, directly=isinstance(value, fdl.ArgFactory))
+    return made_of(value, made, {}, directly=isinstance(value, fdl.ArgFactory))
 
 
-def made_of(
-    value: Any,
-    made: Mapping[int, Any],
-    *,
-    others: Mapping[fiddle.Key, Any] = MappingProxyType({}),
-    directly: bool = False,
-) -> Any:
+def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = False) -> Any:
     """Return what a node of a bound graph becomes, as `fdl.build` makes it.
 
     Args:
@@ -312,7 +301,9 @@ def made_of(
     """
 
     def built(item: Any) -> Any:
-        return made[id(item)] if id(item) in made else revealed(item)
+        if id(item) in made:
+            return made[id(item)]
+        return copy.copy(item) if _is_passed_on(item) else revealed(item)
 
     if isinstance(value, dict):
         return {key: built(item) for key, item in value.items()}

@@ -44,14 +44,17 @@ class KeptGraph:
     """A graph that stays as it is, and others that share all that is not around a change.
 
     Args:
-      root: the graph.
+      root: the graph; an attribute too.
       parts: constructors that a text may name.
     """
 
     def __init__(self, root: Any, parts: Parts) -> None:
-        self._root = root
+        self.root = root
         self._reader = TextReader(root, parts)
-        self._found: dict[tuple[Selector, bool], list[ParameterRef]] = {}
+        self._find = functools.cache(functools.partial(find_parameters, root))
+        self._find_leading = functools.cache(
+            lambda selector: _leading(root, self._find(selector)) or self._find(selector)
+        )
 
     def planned(self, selector: Selector, sign: str, text: str) -> list[Planned]:
         """Return what `set_text` would set; with a sign, what `change_by` would.
@@ -59,14 +62,9 @@ class KeptGraph:
         Raises:
           ConfigError: as they do.
         """
-        is_relative = bool(sign)
-        if (selector, is_relative) not in self._found:
-            found = find_parameters(self._root, selector)
-            found = (_leading(self._root, found) or found) if is_relative else found
-            self._found[selector, is_relative] = found
-        found = self._found[selector, is_relative]
-        if not is_relative:
-            return [(ref, self._reader.read(ref, text)) for ref in found]
+        if not sign:
+            return [(ref, self._reader.read(ref, text)) for ref in self._find(selector)]
+        found = self._find_leading(selector)
         return [(ref, self._reader.changed(ref, sign, text.strip())) for ref in found]
 
     def changed(self, selector: Selector, sign: str, text: str) -> Any:
@@ -86,11 +84,11 @@ class KeptGraph:
         copies = cloning.copies_of(self._nodes, kept=kept)
         for ref, value in planned:
             ParameterRef(copies[id(ref.container)], ref.key).write(value)
-        return copies[id(self._root)]
+        return copies[id(self.root)]
 
     @functools.cached_property
     def _nodes(self) -> list[Node]:
-        return nodes(self._root)
+        return nodes(self.root)
 
 
 def set_text(root: Any, selector: Selector, text: str, *, parts: Parts = NO_PARTS) -> list[Edit]:

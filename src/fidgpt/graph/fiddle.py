@@ -7,7 +7,7 @@ import inspect
 import sys
 import traceback
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -218,63 +218,50 @@ def freeze(part: fdl.Buildable, refuse: Callable[[Key], Exception]) -> None:
     vars(part)["__arguments__"] = frozen  # bypasses Fiddle's own __setattr__
 
 
-class _RecordedArguments(_FrozenArguments):
-    """Arguments of a bound node that report the keys whose values are read."""
+class RecordedArguments(Mapping[Key, Any]):
+    """Arguments of a bound node that report the keys whose values are read.
 
-    report: Callable[[Key], None]
+    Args:
+      arguments: those of the node, which refuse changes.
+      report: is called with each key.
+    """
+
+    def __init__(self, arguments: dict[Key, Any], report: Callable[[Key], None]) -> None:
+        self.arguments = arguments
+        self._report = report
 
     def __getitem__(self, key: Key) -> Any:
-        self.report(key)
-        return super().__getitem__(key)
+        self._report(key)
+        return self.arguments[key]
 
-    def get(self, key: Key, default: Any = None) -> Any:
-        self.report(key)
-        return super().get(key, default)
+    def __setitem__(self, key: Key, value: Any) -> None:
+        self.arguments[key] = value
 
-    def __iter__(self) -> Iterator[Key]:  # so that `dict` and `**` use `__getitem__`
-        return super().__iter__()
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self.arguments)
 
-    def values(self) -> Any:
-        return [self[key] for key in self]
+    def __len__(self) -> int:
+        return len(self.arguments)
 
-    def items(self) -> Any:
-        return [(key, self[key]) for key in self]
-
-    def copy(self) -> dict[Key, Any]:
-        return dict(self.items())
-
-    def __eq__(self, other: object) -> bool:
-        return self.copy() == other
-
-    def __or__(self, other: Any) -> Any:
-        return self.copy() | other
-
-    def __ror__(self, other: Any) -> Any:
-        return other | self.copy()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (dict(self),)
 
 
 @contextlib.contextmanager
-def recording_reads(parts: Iterable[fdl.Buildable], reads: set[tuple[int, Key]]) -> Iterator[None]:
+def recording_reads(parts: list[Any], reads: set[tuple[int, Key]]) -> Iterator[None]:
     """Add the arguments of bound nodes whose values are read inside, by identity and key.
 
     A walk to the nodes inside others reads only arguments that hold nodes.
     """
-    before = [(part, part.__arguments__) for part in parts]
-    for part, arguments in before:
-        recorded = _RecordedArguments(arguments)
-        recorded.report = functools.partial(_add, reads, id(part))
-        if isinstance(arguments, _FrozenArguments):
-            recorded.refuse = arguments.refuse
-        vars(part)["__arguments__"] = recorded
+    before = [part.__arguments__ for part in parts]
+    for part, arguments in zip(parts, before, strict=True):
+        add = functools.partial(lambda part, key: reads.add((part, key)), id(part))
+        vars(part)["__arguments__"] = RecordedArguments(arguments, add)
     try:
         yield
     finally:
-        for part, arguments in before:
+        for part, arguments in zip(parts, before, strict=True):
             vars(part)["__arguments__"] = arguments
-
-
-def _add(reads: set[tuple[int, Key]], part: int, key: Key) -> None:
-    reads.add((part, key))
 
 
 def set_arguments(part: fdl.Buildable) -> dict[Key, Any]:

@@ -151,25 +151,15 @@ class HashedGraph:
         return keys
 
     @cached_property
-    def _around_shared(self) -> list[tuple[int, list[int]]]:
-        """Shared nodes and those around them, each with what it holds if that has one of them."""
-        found: dict[int, list[int]] = {}
-        for node in self.nodes:
-            held = [id(child) for _, child in self.held(node.value)]
-            is_around = not found.keys().isdisjoint(held)
-            if is_around or id(node.value) in self.shared:
-                found[id(node.value)] = held if is_around else []
-        return [*found.items()]
-
-    @cached_property
     def digest(self) -> dict[int, str]:
         """The digest of every node, by identity; the content hash where nothing is shared."""
         if not self.shared:
             return self.content
         digests: dict[int, str] = {}
         ranks: dict[tuple[int, str], int] = {}
-        for me, held in self._around_shared:
-            if held:
+        for node in self.nodes:
+            me, held = id(node.value), [id(child) for _, child in self.held(node.value)]
+            if not digests.keys().isdisjoint(held):
                 inside = '","'.join(digests.get(child) or self.content[child] for child in held)
                 digests[me] = _hash_text(f'["{self.content[me]}",["{inside}"],null,0]')
             if me in self.shared:

@@ -92,14 +92,6 @@ def _held(ref: ParameterRef) -> list[ParameterRef]:
     return [ParameterRef(ref.value, key, ref) for key in keys]
 
 
-def _node_keys(value: Any) -> list[fiddle.Key]:
-    """Return the keys under which a node holds others."""
-    if IS_PART[type(value)]:
-        value = fiddle.set_arguments(value)
-    items = value.items() if isinstance(value, dict) else enumerate(value)
-    return [key for key, one in items if is_node(one)]
-
-
 def _below(refs: Iterable[ParameterRef]) -> Iterator[ParameterRef]:
     """Yield a reference to every node at or below some references once, in reading order."""
     met: set[int] = set()
@@ -110,7 +102,7 @@ def _below(refs: Iterable[ParameterRef]) -> Iterator[ParameterRef]:
         if is_node(value) and id(value) not in met:
             met.add(id(value))
             yield ref
-            left += [ParameterRef(value, key, ref) for key in _node_keys(value)][::-1]
+            left += _held(ref)[::-1]
 
 
 def _parts(refs: Iterable[ParameterRef]) -> list[ParameterRef]:

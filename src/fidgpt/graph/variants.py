@@ -1,22 +1,21 @@
 """Graphs that differ in plain values alone: what was found out about one holds for the others."""
 
+import contextlib
 import copy
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
 
 from fidgpt.graph import fiddle, formulas
-from fidgpt.graph.binding import Resolved
 from fidgpt.graph.bound import BoundGraph
-from fidgpt.graph.building import Constraint, check_and_bind, lends, made_of, resolve_checked
+from fidgpt.graph.building import Constraint, check_and_bind, made_of, resolve_checked
 from fidgpt.graph.checking import is_wrong
 from fidgpt.graph.errors import ConfigError
 from fidgpt.graph.hints import computed, is_quantity
 from fidgpt.graph.identity import is_same
-from fidgpt.graph.paths import find_parameter
 from fidgpt.graph.selectors import find_parameters
 from fidgpt.graph.walk import IS_NODE, IS_PART, LEAVES, nodes
 
@@ -34,9 +33,7 @@ class CheckedGraph:
       values: for a variant, its values by the identity of the bound node and the key.
     """
 
-    def __init__(
-        self, root: Any, constraints: Iterable[Constraint], *, fixed: Iterable[str]
-    ) -> None:
+    def __init__(self, root: Any, constraints: Iterable[Constraint], fixed: Iterable[str]) -> None:
         """Check and bind a graph; see `check_and_bind`.
 
         Args:
@@ -56,45 +53,32 @@ class CheckedGraph:
         self.hashed = BoundGraph(bound)
         self.fingerprint = self.hashed.fingerprint()
         self.values: Mapping[int, Mapping[fiddle.Key, Any]] = {}
-        self._fix(resolved, fixed)
-        inner = [node.value for node in resolved.nodes if not _is_plain(node.value)]
-        self._inner = {  # with the nodes that each holds, twice
-            id(value): [(one, one) for one in _items(value).values() if IS_NODE[type(one)]]
-            for value in inner
-        }
-        self._places: dict[_Place, list[tuple[Any, fiddle.Key]]] = {}
-        for one in resolved.inherited:
-            source = id(one.binding.node.value), one.binding.key
-            self._places.setdefault(source, []).append((self._copies[id(one.part)], one.key))
-        self._changed: Sequence[int] = ()
-        self._made: dict[int, Any] = {}
-        self._given: Mapping[str, Any] = {}
         self._refs = functools.cache(functools.partial(find_parameters, bound))
-
-    def _noted(self, constraint: Constraint, bound: Any) -> None:
-        copies = [one for one in self._copies.values() if IS_PART[type(one)]]
-        with fiddle.recording_reads(copies, self._fixed):
-            constraint(bound)
-
-    def _fix(self, resolved: Resolved, names: Iterable[str]) -> None:
-        """Keep what decides who inherits what, what formulas compute from, and some arguments."""
-        bound, arguments = resolved.bound, fiddle.raw_arguments(resolved.bound)
-        inside = {name: arguments[name] for name in names if name in arguments}
-        whole = [node.value for node in nodes(inside)[1:]]
-        self._fixed |= {(id(bound), name) for name in names}
+        arguments = fiddle.raw_arguments(bound)
+        self._fixed |= {(id(bound), name) for name in fixed}
+        whole = [one.value for one in nodes([arguments.get(name) for name in fixed])[1:]]
         for node in resolved.nodes:
             part = self._copies[id(node.value)]
             self._fixed |= {(id(part), key) for key in node.compared}
             if formulas.is_formula(part):
                 whole.append(part)
                 for name in formulas.names_in(part.text):
-                    try:
-                        ref = find_parameter(bound, name)
-                    except ConfigError:  # a tag, whose parameter is fixed by its kind
-                        continue
-                    self._fixed.add((id(ref.container), ref.key))
-        for part in whole:
-            self._fixed |= {(id(part), key) for key in _items(part)}
+                    with contextlib.suppress(ConfigError):  # a tag, which variants leave as it is
+                        ref = self._refs(name)[0]
+                        self._fixed.add((id(ref.container), ref.key))
+        self._fixed |= {(id(part), key) for part in whole for key in _items(part)}
+        self._inner = {id(node.value) for node in resolved.nodes if not _is_plain(node.value)}
+        self._places: dict[_Place, list[tuple[Any, fiddle.Key]]] = {}
+        for one in resolved.inherited:
+            source = id(one.binding.node.value), one.binding.key
+            self._places.setdefault(source, []).append((self._copies[id(one.part)], one.key))
+        self._changed: Mapping[int, None] = {}
+        self._made: dict[int, Any] = {}
+
+    def _noted(self, constraint: Constraint, bound: Any) -> None:
+        copies = [one for one in self._copies.values() if IS_PART[type(one)]]
+        with fiddle.recording_reads(copies, self._fixed):
+            constraint(bound)
 
     def variant(self, root: Any) -> "CheckedGraph | None":
         """Return what is known of another graph; None if it differs in more, or may be wrong."""
@@ -123,27 +107,22 @@ class CheckedGraph:
         """Build the graph; of a variant, what differs.
 
         Args:
-          given: arguments of the root that were built; a variant has those of its original.
+          given: nodes that the root holds, built; a variant has those of its original.
 
         Raises:
-          ConfigError: constructors would get containers of the graph itself.
           Exception: what a constructor raises.
         """
-        bound = self.hashed.root
-        if not self.values and lends(bound):
-            raise ConfigError("constructors would get containers of the graph itself.")
-        if not self.values:
-            self._given = given
-            rest = {k: v for k, v in fiddle.raw_arguments(bound).items() if k not in given}
-            inside = {id(node.value): node.value for node in reversed(nodes(rest)[1:])}
+        bound, made = self.hashed.root, dict(self._made)
+        if not made:
+            arguments = fiddle.raw_arguments(bound)
+            made = {id(arguments[name]): value for name, value in given.items()}
+            rest = {key: one for key, one in arguments.items() if key not in given}
+            inside = [node.value for node in nodes(rest)[:0:-1] if id(node.value) not in made]
         else:
-            node_of = self.hashed.node_of
-            inside = {me: node_of[me].value for me in self._changed if me in self._made}
-        made = dict(self._made)
-        for me, value in inside.items():
-            made[me] = made_of(value, made, others=self.values.get(me, {}))
-        others = {**self.values.get(id(bound), {}), **self._given}
-        built = made_of(bound, made, others=others)
+            inside = [self.hashed.node_of[me].value for me in self._changed if me in made]
+        for value in inside:
+            made[id(value)] = made_of(value, made, self.values.get(id(value), {}))
+        built = made_of(bound, made, self.values.get(id(bound), {}))
         self._made = made
         return built
 
@@ -172,21 +151,15 @@ class CheckedGraph:
                 return None  # not the same places share it
             if is_known or me not in self._inner:
                 continue
-            if old is new:
-                todo += self._inner[me]
-                continue
             olds, news = _items(old), _items(new)
-            if not _is_alike(old, new, olds, news):
+            if old is not new and _shape(old, olds) != _shape(new, news):
                 return None
             for key, one in olds.items():
                 value = news[key]
-                if IS_NODE[type(one)] and IS_NODE[type(value)]:
+                are_nodes = IS_NODE[type(one)] and IS_NODE[type(value)]
+                if are_nodes:
                     todo.append((one, value))
-                    if id(one) in self._inner:
-                        continue
-                elif one is value:
-                    continue
-                if is_same(one, value):
+                if one is value or (are_nodes and id(one) in self._inner) or is_same(one, value):
                     continue
                 is_plain = _is_plain(one) and _is_plain(value) and IS_PART[type(old)]
                 if not is_plain or IS_NODE[type(one)] != IS_NODE[type(value)]:
@@ -201,21 +174,15 @@ def _items(value: Any) -> Mapping[Any, Any]:
     return value if isinstance(value, dict) else dict(enumerate(value))
 
 
-def _is_alike(old: Any, new: Any, olds: Mapping[Any, Any], news: Mapping[Any, Any]) -> bool:
-    """Whether two nodes call the same, with the same tags, and hold something under like keys."""
-    if type(old) is not type(new):
-        return False
-    if not IS_PART[type(old)]:
-        return list(olds) == list(news)
-    return (
-        fdl.get_callable(old) is fdl.get_callable(new)
-        and olds.keys() == news.keys()
-        and fiddle.argument_tags(old) == fiddle.argument_tags(new)
-    )
+def _shape(value: Any, items: Mapping[Any, Any]) -> tuple[Any, ...]:
+    """Return what two nodes share that differ in the values of their items alone."""
+    if not IS_PART[type(value)]:
+        return type(value), list(items)
+    called = fdl.get_callable(value)
+    return type(value), id(called), items.keys(), fiddle.argument_tags(value)
 
 
 def _is_plain(value: Any) -> bool:
     """Whether a value is a number, text or the like, or a container of these."""
-    if type(value) in (list, tuple, dict):
-        return all(type(one) in LEAVES for one in _items(value).values())
-    return type(value) in LEAVES
+    items = _items(value).values() if type(value) in (list, tuple, dict) else [value]
+    return all(type(one) in LEAVES for one in items)

@@ -219,10 +219,11 @@ def held_nodes(value: Any) -> list[tuple[str, Any]]:
     """The nodes that a node holds, each with the step that leads to it."""
     if not IS_PART[type(value)]:
         return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]
-    known = raw_arguments(value)  # of which no other values are read: see `recording_reads`
-    if LEAVES.issuperset(map(type, dict.values(known))):
+    known = raw_arguments(value)
+    plain = getattr(known, "arguments", known)  # without recording that they are read
+    if LEAVES.issuperset(map(type, plain.values())):
         return []
-    inner = {key for key, child in dict.items(known) if IS_NODE[type(child)]}
+    inner = {key for key, child in plain.items() if IS_NODE[type(child)]}
     keys = inner and (named_defaults(value) or set_arguments(value))
     return [(step_to(key), known[key]) for key in keys if key in inner]
 

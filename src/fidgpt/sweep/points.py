@@ -6,7 +6,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import fiddle as fdl
@@ -91,17 +91,19 @@ class DryRuns:
         self._models: dict[Any, tuple[Any, int, int]] = {}
         self._optimizers: set[tuple[Any, ...]] = set()  # those that were tried
 
-    def of(self, cfg: fdl.Config) -> tuple[CheckedGraph, Cost]:
-        """Return a point that can be trained, and its cost.
+    def of(self, cfg: fdl.Config, like: CheckedGraph | None = None) -> tuple[CheckedGraph, Cost]:
+        """Return a point that can be trained, if it can as a variant of another, and its cost.
 
         Raises:
           ConfigError, InitError: it cannot be trained.
         """
-        constraints = constraints_of(self._catalogue)
-        checked = CheckedGraph(cfg, constraints, fixed=_FIXED)
+        checked = like and like.variant(cfg)
+        trainer = checked and self._built(checked)
+        if checked is None or trainer is None:
+            checked = CheckedGraph(cfg, constraints_of(self._catalogue), fixed=_FIXED)
         key = checked.key("model", "seq_len")
         known = self._models.get(key)
-        trainer = known and self._built(checked, model=known[0])
+        trainer = trainer or (known and self._built(checked, model=known[0]))
         trainer = trainer or build_trainer(cfg, self._catalogue)
         if known is None:
             seq_len = trainer.seq_len
@@ -113,18 +115,6 @@ class DryRuns:
         tokens = trainer.num_steps * trainer.batch_size * trainer.seq_len
         size = trainer.parallel.planned_size
         return checked, Cost(known[1], known[2] * tokens, trainer.num_steps, size, tokens)
-
-    def like(
-        self, known: tuple[CheckedGraph, Cost], cfg: fdl.Config
-    ) -> tuple[CheckedGraph, Cost] | None:
-        """Return the same for a point that differs in plain values; None where `of` must tell."""
-        variant = known[0].variant(cfg)
-        trainer = variant and self._built(variant)
-        if variant is None or trainer is None:
-            return None
-        tokens = trainer.num_steps * trainer.batch_size * trainer.seq_len
-        flops = known[1].flops // known[1].tokens * tokens
-        return variant, replace(known[1], flops=flops, num_steps=trainer.num_steps, tokens=tokens)
 
     def _built(self, graph: CheckedGraph, **model: Any) -> Trainer | None:
         """Build the rest of a trainer around a model, of a variant around that of its original.
@@ -165,28 +155,27 @@ class Maker:
         self._names = Names(self.axes)
         self._catalogue = catalogue
         self._compose = functools.lru_cache(64)(self._composed)
-        self._kept = functools.lru_cache(64)(
-            lambda directives: KeptGraph(self._compose(directives), catalogue.parts)
-        )
         self._tag = functools.lru_cache(64)(
-            lambda directives, name: tag_named(self._compose(directives), name, catalogue)
+            lambda directives, name: tag_named(self._compose(directives).root, name, catalogue)
         )
         self._dry_runs = DryRuns(catalogue)
-        self._known: dict[tuple[Choice | None, ...], Any] = {}
+        self._known: dict[Any, tuple[Sequence[Choice], CheckedGraph]] = {}
         self._is_plain = [True] * len(self.axes)  # whether an axis changes plain values alone
 
-    def _composed(self, directives: tuple[str, ...]) -> fdl.Config:
+    def _composed(self, directives: tuple[str, ...]) -> KeptGraph:
+        return KeptGraph(self._graph(directives), self._catalogue.parts)
+
+    def _graph(self, directives: tuple[str, ...]) -> fdl.Config:
         *others, last = directives or ("",)
         if not directives or (not others and is_base(last)):
             return compose(directives, self._catalogue).config
         base = self._compose(tuple(others))
         if (pieces := parsed(last)).kind in ("set", "tag") and "$" not in last:
             with contextlib.suppress(ConfigError):  # composed at length, it names what is wrong
-                graph, selector = self._kept(tuple(others)), pieces.name
-                if pieces.kind == "tag":
-                    selector = self._tag(tuple(others), selector)
-                return graph.changed(selector, pieces.sign, pieces.value)
-        return compose([last], self._catalogue, base=base, first=len(directives)).config
+                is_tag, name = pieces.kind == "tag", pieces.name
+                selector = self._tag(tuple(others), name) if is_tag else name
+                return base.changed(selector, pieces.sign, pieces.value)
+        return compose([last], self._catalogue, base=base.root, first=len(directives)).config
 
     def graph(self, chosen: Sequence[Choice]) -> fdl.Config:
         """Return the graph of a choice of each axis, which must not be changed.
@@ -196,7 +185,7 @@ class Maker:
         """
         directives = self._directives(chosen)
         try:
-            return self._compose(directives)
+            return self._compose(directives).root
         except ConfigError:
             return compose(directives, self._catalogue).config
 
@@ -212,22 +201,18 @@ class Maker:
         return Point(self._directives(chosen), checked.fingerprint, name, cost, values)
 
     def _checked(self, chosen: Sequence[Choice], graph: fdl.Config) -> tuple[CheckedGraph, Cost]:
-        if like := self._known.get(self._kind(chosen)):
-            first, known = like
-            if found := self._dry_runs.like(known, graph):
-                return found
+        first, like = self._known.get(self._kind(chosen), (chosen, None))
+        found = self._dry_runs.of(graph, like)
+        if like is None or found[0].hashed.root is not like.hashed.root:
             for i, (one, other) in enumerate(zip(first, chosen, strict=True)):
                 self._is_plain[i] &= one == other
-            self._known = {self._kind(one[0]): one for one in self._known.values()}
-        found = self._dry_runs.of(graph)
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.pop(next(iter(self._known)))
-        self._known[self._kind(chosen)] = chosen, found
+            recent = [*self._known.values()][-_MOST_KNOWN:]
+            self._known = {self._kind(one[0]): one for one in [*recent, (chosen, found[0])]}
         return found
 
-    def _kind(self, chosen: Sequence[Choice]) -> tuple[Choice | None, ...]:
+    def _kind(self, chosen: Sequence[Choice]) -> tuple[Choice, ...]:
         pairs = zip(chosen, self._is_plain, strict=True)
-        return tuple(None if is_plain else one for one, is_plain in pairs)
+        return tuple(one for one, is_plain in pairs if not is_plain)
 
     def _directives(self, chosen: Sequence[Choice]) -> tuple[str, ...]:
         choices = iter(chosen)
