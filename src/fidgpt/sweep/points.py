@@ -31,7 +31,7 @@ from fidgpt.train.estimates.facts import measured_flops
 from fidgpt.train.estimates.summary_text import counted
 
 _MOST_SHOWN = 2  # mistakes
-MOST_POINTS = 10_000  # which take minutes to check; more are a typing error
+MOST_POINTS = 10_000  # which take seconds to check; more are a typing error
 _MOST_KNOWN = 256  # points that others are compared with
 MOST_WRONG = 200  # after which the others are not checked
 
