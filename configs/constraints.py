@@ -10,6 +10,7 @@ from torch import nn
 
 from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
+from fidgpt.graph.fiddle import raw_arguments
 from fidgpt.model import LearnedPositions
 from fidgpt.optim import Adafactor, Muon, mup_groups
 from fidgpt.parallel import PIPELINE, DataParallel, Mesh, MeshSizes, fitting
@@ -109,7 +110,7 @@ def vocabulary_covers_bytes(cfg: fdl.Config) -> None:
 def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
     """Raise ConfigError if the eps of a torch norm is negative or not finite."""
     for node in parts(cfg):
-        called, eps = fdl.get_callable(node.value), getattr(node.value, "eps", None)
+        called, eps = fdl.get_callable(node.value), raw_arguments(node.value).get("eps")
         is_module = isinstance(called, type) and issubclass(called, nn.Module)
         if not is_module or called.__module__.startswith("fidgpt."):  # these validate it
             continue

@@ -206,12 +206,20 @@ def _set(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
 
 
 def _tag(root: Any, text: str, catalogue: "Catalogue") -> "list[Edit]":
+    name, sign, value = split_assignment(text, "tag:LearningRate=3e-4")
+    return _assign(root, tag_named(root, name, catalogue), sign, value, catalogue)
+
+
+def tag_named(root: Any, name: str, catalogue: "Catalogue") -> Any:
+    """Return the tag that a name means for a graph.
+
+    Raises:
+      ConfigError: there is none, or several.
+    """
     from fidgpt.graph.selectors import tags_of
 
-    name, sign, value = split_assignment(text, "tag:LearningRate=3e-4")
     carried = [tag for tag in tags_of(root) if tag.__name__ == name]
-    tag = carried[0] if len(carried) == 1 else catalogue.find("tag", name)
-    return _assign(root, tag, sign, value, catalogue)
+    return carried[0] if len(carried) == 1 else catalogue.find("tag", name)
 
 
 def _assign(

@@ -23,6 +23,7 @@ from fidgpt.graph.walk import IS_NODE, IS_PART, Node, children, join, nodes, ste
 
 T = TypeVar("T")
 Constraint = Callable[[Any], None]
+_Values = Mapping[Any, Any]
 _CONTAINERS = (list, dict, set, bytearray, collections.deque)
 _MAX_LINES = 5  # of a message of a constructor
 
@@ -280,23 +281,38 @@ def constructor_errors(found: list[Node], known: Iterable[ConfigError] = ()) -> 
 
 def _made(value: Any, made: Mapping[int, Any]) -> Any:
     """Return what a node becomes; of an `ArgFactory` and a class, what it creates."""
+    if isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value)):
+        try:
+            made_of(value, made, {}, directly=True)
+        except Exception as error:  # such as of an argument that its caller passes
+            if isinstance(error, ValueError):
+                raise
+    return made_of(value, made, {}, directly=isinstance(value, fdl.ArgFactory))
+
+
+def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = False) -> Any:
+    """Return what a node of a bound graph becomes, as `fdl.build` makes it.
+
+    Args:
+      value: the node.
+      made: what the nodes inside became, by identity.
+      others: arguments that replace those of the node.
+      directly: as of `fiddle.call`.
+    """
 
     def built(item: Any) -> Any:
-        return made[id(item)] if id(item) in made else revealed(item)
+        if id(item) in made:
+            return made[id(item)]
+        return copy.copy(item) if _is_passed_on(item) else revealed(item)
 
     if isinstance(value, dict):
         return {key: built(item) for key, item in value.items()}
     if not IS_PART[type(value)]:
         items = [built(item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
-    arguments = {key: built(item) for key, item in fiddle.raw_arguments(value).items()}
-    if isinstance(value, fdl.Partial) and inspect.isclass(fdl.get_callable(value)):
-        try:
-            fiddle.call(value, arguments, directly=True)
-        except Exception as error:  # such as of an argument that its caller passes
-            if isinstance(error, ValueError):
-                raise
-    return fiddle.call(value, arguments, directly=isinstance(value, fdl.ArgFactory))
+    arguments = {**fiddle.raw_arguments(value), **others}
+    built_arguments = {key: built(item) for key, item in arguments.items()}
+    return fiddle.call(value, built_arguments, directly=directly)
 
 
 @contextlib.contextmanager

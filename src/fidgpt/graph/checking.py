@@ -46,7 +46,7 @@ def inherited_errors(found: list[Node], resolved: Resolved) -> list[ConfigError]
     if resolved.adds_nodes:
         return node_errors(found)
     inherited = resolved.inherited
-    paths = {one.node.path for one in inherited if _is_wrong(one.part, one.key, one.binding.value)}
+    paths = {one.node.path for one in inherited if is_wrong(one.part, one.key, one.binding.value)}
     return [one for node in found if paths and node.path in paths for one in _type_errors(node)]
 
 
@@ -135,7 +135,7 @@ def _missing_in_call(part: fdl.Buildable, hint: Any) -> list[str]:
     ]
 
 
-def _is_wrong(part: fdl.Buildable, key: fiddle.Key, value: Any) -> bool:
+def is_wrong(part: fdl.Buildable, key: fiddle.Key, value: Any) -> bool:
     """Whether a value does not fit; a parameter's own default does, whatever its annotation."""
     return not hints.fits(value, hints.hint_of(part, key)) and value is not fiddle.default_of(
         part, key
@@ -145,7 +145,7 @@ def _is_wrong(part: fdl.Buildable, key: fiddle.Key, value: Any) -> bool:
 def _type_errors(node: Node) -> Iterator[ConfigError]:
     part = node.value
     for key, value in fiddle.set_arguments(part).items():
-        if not _is_wrong(part, key, value):
+        if not is_wrong(part, key, value):
             continue
         path = join(node.path, step_to(key))
         inner, item, hint = path, value, hints.hint_of(part, key)

@@ -64,7 +64,7 @@ def copies_of(found: Iterable[Node], *, kept: Iterable[Any] = ()) -> dict[int, A
 def _with_children(value: Any, take: Callable[[Any], Any]) -> Any:
     kind = type(value)
     if IS_PART[kind]:
-        arguments = raw_arguments(value).copy()
+        arguments = dict(raw_arguments(value))
         if not LEAVES.issuperset(map(type, arguments.values())):
             arguments = {
                 key: one if type(one) in LEAVES else take(one) for key, one in arguments.items()

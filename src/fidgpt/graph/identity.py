@@ -112,17 +112,21 @@ class HashedGraph:
         by_form: dict[tuple[Any, ...], str] = {}
         for node in self.nodes:
             value, call = node.value, ()
+            held = value
             if IS_PART[type(value)]:
                 call = id(fdl.get_callable(value)), *fiddle.nonempty_tags(value).items()
-                held, make = self.arguments(value), self._part_form
-            else:
-                held, make = value, self._container_form
+                held = self.arguments(value)
             items = (*held, *held.values()) if isinstance(held, dict) else held
             form = fiddle.kind_of(value), *call, *(hashes.get(id(i)) or id(i) for i in items)
             if form not in by_form:
-                by_form[form] = _hash_text(_to_json(make(value, hashes)))
+                by_form[form] = self.content_of(value, hashes)
             hashes[id(value)] = by_form[form]
         return hashes
+
+    def content_of(self, value: Any, hashes: Mapping[int, str]) -> str:
+        """Return the content hash of a node, given those of the nodes inside by identity."""
+        form = self._part_form if IS_PART[type(value)] else self._container_form
+        return _hash_text(_to_json(form(value, hashes)))
 
     @cached_property
     def written(self) -> dict[int, Hashable]:

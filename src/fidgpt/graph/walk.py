@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.graph.errors import ConfigError
-from fidgpt.graph.fiddle import Key, kind_of, raw_arguments, set_arguments
+from fidgpt.graph.fiddle import Key, kind_of, named_defaults, raw_arguments, set_arguments
 
 NODE_TYPES = (fdl.Buildable, list, tuple, dict)
 
@@ -37,10 +37,12 @@ class Node:
       value: the object itself.
       parents: every node that holds the value, each with the step that leads from it; the
         first is the one that a reader meets first.
+      compared: the arguments whose values were compared to decide what others inherit.
     """
 
     value: Any
     parents: list[tuple["Node", str]] = field(default_factory=list)
+    compared: set[Key] = field(default_factory=set)
 
     @property
     def path(self) -> str:
@@ -215,9 +217,15 @@ def step_from(holder: Any, key: Any) -> str:
 
 def held_nodes(value: Any) -> list[tuple[str, Any]]:
     """The nodes that a node holds, each with the step that leads to it."""
-    if IS_PART[type(value)] and LEAVES.issuperset(map(type, raw_arguments(value).values())):
+    if not IS_PART[type(value)]:
+        return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]
+    known = raw_arguments(value)
+    plain = getattr(known, "arguments", known)  # without recording that they are read
+    if LEAVES.issuperset(map(type, plain.values())):
         return []
-    return [(step, child) for step, child in children(value) if IS_NODE[type(child)]]
+    inner = {key for key, child in plain.items() if IS_NODE[type(child)]}
+    keys = inner and (named_defaults(value) or set_arguments(value))
+    return [(step_to(key), known[key]) for key in keys if key in inner]
 
 
 def part_around(node: Node | None) -> Node | None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-import fiddle as fdl
 import numpy as np
 
 from fidgpt.compose.directives import (
@@ -20,7 +19,7 @@ from fidgpt.compose.directives import (
     with_environment,
 )
 from fidgpt.compose.messages import Written, directive_error
-from fidgpt.graph import ConfigError, computed, find_parameters
+from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.expressions import compute, split_at_commas
 from fidgpt.graph.outlines import leaf_text
@@ -352,12 +351,19 @@ class Names:
         varies = [len(axis.choices) > 1 for axis in axes]
         self._varies = varies if any(varies) else [True] * len(axes)
 
-    def values(self, choices: Sequence[Choice], bound: Any) -> dict[str, str]:
-        """Return the value of a point on each axis, by its label; `bound` is its graph."""
+    def values(self, choices: Sequence[Choice], value_of: Callable[[str], Any]) -> dict[str, str]:
+        """Return the value of a point on each axis, by its label.
+
+        Args:
+          choices: of each axis.
+          value_of: returns the value that a selector matches in the point's bound graph.
+        """
         found: dict[str, str] = {}
         for labels, choice in zip(self.labels, choices, strict=True):
             label = choice.label
-            texts = [_value(one, bound) for one in choice.directives] if label is None else [label]
+            texts = (
+                [_value(one, value_of) for one in choice.directives] if label is None else [label]
+            )
             found |= dict(zip(labels, texts, strict=True))
         return found
 
@@ -376,14 +382,12 @@ def _last(name: str) -> str:
     return match[1] if match else name
 
 
-def _value(directive: str, bound: Any) -> str:
+def _value(directive: str, value_of: Callable[[str], Any]) -> str:
     """Return the value of a directive; of a relative one, what it results in."""
     kind, name, sign, value = parsed(directive)
     if not sign:
         return value.strip()
     try:
-        found = find_parameters(bound, f"@{name}" if kind == "tag" else name)[0].value
-        number = computed(found)
-        return leaf_text(found if number is fdl.NO_VALUE else number)
+        return leaf_text(value_of(f"@{name}" if kind == "tag" else name))
     except ConfigError:
         return f"{sign}{value.strip()}"
