@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fidgpt.compose.directives import DIRECTIVES
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.sweep import results
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective
@@ -31,6 +32,8 @@ _ONCE = (
 _BEYOND = "That is more than repeated runs explain (t-test of the two, 95 %)."
 _WITHIN = "Repeated runs differ as much (t-test of the two, 95 %): consider them equal."
 _ALL = "all"
+_CALLS = re.compile(rf"({'|'.join(DIRECTIVES)})(_\d+)?")  # axes that are called by a directive
+_MOST_NAMED = 3
 _ABLATION = re.compile(r"ablate(_\d+)?")
 _FAR = 5.0  # ratio of two numbers from which an axis of these two is logarithmic
 _MOST_BINS = 8
@@ -103,6 +106,18 @@ class Column:
     numbers: Sequence[float] | None
     is_log: bool
     is_repeat: bool
+
+    @property
+    def title(self) -> str:
+        """What a reader calls it; an axis of fiddlers or configs is called by its values."""
+        if not _CALLS.fullmatch(self.label):
+            return self.label
+        names = [*dict.fromkeys(text.partition("(")[0] for text in self.texts)]
+        return " / ".join(names[:_MOST_NAMED] + ["…"] * (len(names) > _MOST_NAMED))
+
+    def named(self, text: str) -> str:
+        """Return a value with the name of the axis, if it has another one than its values."""
+        return f"{self.label}={text}" if self.title == self.label else text
 
 
 def columns_of(records: Sequence[Record], *, repeats: Sequence[str] = ()) -> list[Column]:
@@ -263,7 +278,7 @@ class Importance:
 
     @property
     def label(self) -> str:
-        return " × ".join(column.label for column in self.columns)
+        return " × ".join(column.title for column in self.columns)
 
     @property
     def is_repeat(self) -> bool:
@@ -306,6 +321,11 @@ class Report:
         for rank, group in enumerate(self.ranking, start=1):
             group.rank = rank
         self.best = next(one for one in self.ranking[0].records if one.final is not None)
+
+    def _repr_html_(self) -> str:
+        from fidgpt.sweep.report.document import framed_page  # late: reads this file
+
+        return framed_page(self)
 
     @property
     def order(self) -> list[Record]:
