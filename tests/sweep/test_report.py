@@ -316,6 +316,24 @@ def test_an_axis_whose_best_value_is_at_its_end_is_extended(tmp_path: Path) -> N
     assert not extensions(read_report(write_sweep(tmp_path / "b", axes, by_rate)))
 
 
+def test_the_range_of_a_search_is_extended_near_its_end(tmp_path: Path) -> None:
+    axes = {"LearningRate": ["0.00031", "0.0093", "0.004"], "WeightDecay": ["0.11", "0.19", "0.1"]}
+    sweep = write_sweep(
+        tmp_path / "sweep", axes, lambda v: -float(v["LearningRate"]) + float(v["WeightDecay"])
+    )
+    spaces = ["tag:LearningRate=log(1e-4,1e-2)", "tag:WeightDecay=lin(0,0.2)"]
+    (sweep / "study.journal").write_text(json.dumps({"user_attr": {"spaces": spaces}}) + "\n")
+    ((sentence, command),) = extensions(read_report(sweep))
+    assert sentence == "The best LearningRate, 0.0093, is near the upper end of its range: extend it:"
+    step = 100 ** (1 / 8)
+    assert f"LearningRate={0.01 * step:.4g},{0.01 * step**2:.4g};" in command
+    spaces = ["tag:LearningRate=log(1e-4,1)"]
+    (sweep / "study.journal").write_text(json.dumps({"user_attr": {"spaces": spaces}}) + "\n")
+    assert [one for one, _ in extensions(read_report(sweep))] == [
+        "The best WeightDecay, 0.1, is the first of its axis: extend it:"
+    ]
+
+
 @pytest.mark.parametrize(
     ("texts", "best", "further"),
     [

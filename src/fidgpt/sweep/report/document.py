@@ -3,6 +3,7 @@
 import html
 import importlib.util
 import math
+import re
 import shlex
 import statistics
 from collections import Counter
@@ -20,7 +21,6 @@ from fidgpt.runs.directories import load_run
 from fidgpt.sweep.axes import split_value, written
 from fidgpt.sweep.report.statistics import (
     METHOD,
-    Column,
     Effect,
     Group,
     Record,
@@ -37,7 +37,8 @@ _NUMBERS = 40_000  # in all curves of a metric together, which a browser draws a
 _FEWEST, _MOST = 60, 600  # in one of them
 _MOST_LEADERS = 12  # an axis with more values is a search
 _FEWEST_ENDS = 3  # values of an axis that is worth extending
-_MOST_STEPS = 8  # in which the values of a search are extended
+_STEPS = 8  # in which the range of a search is extended
+_RANGE = re.compile(r'"([^"\s]+=)\s*(lin|log)\(([-+.\de]+),\s*([-+.\de]+)\)"')  # in its journal
 _SCRIPTS = (  # each uses those before it
     *("data", "dom", "chosen", "plots", "curves", "history", "axes", "importance", "map"),
     *("parallel", "points", "difference", "main"),
@@ -158,37 +159,59 @@ def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str
 
     It runs the best point with two further values, in steps as those before. A value at the end of
     one or two says nothing, and none follows where a number would leave its sign or become a
-    fraction.
+    fraction. What a search chose from a range is at its end if it is within a sixteenth of it.
     """
     found, every, group = [], _directives(report), report.ranking[0]
     best = every[report.records.index(group.records[0])]
     repeat = [f"--repeat=seed:{len(group.records)}"] * (len(group.records) > 1)
+    ranges = _ranges(report.directory)
     for column in report.columns:
-        text, label = group.values.get(column.label), column.label
-        ends = {column.texts[0]: "first", column.texts[-1]: "last"}
-        if len(column.numbers or ()) < _FEWEST_ENDS or text not in ends:
-            continue
+        text, label = group.values.get(column.label, ""), column.label
         values = [record.values.get(label) for record in report.records]
         rows = zip(*every, strict=True) if len({*map(len, every)}) == 1 else ()
         at = next((i for i, row in enumerate(rows) if [one for _, one in row] == values), -1)
-        further = _further(column, from_end=ends[text] == "last") if at >= 0 else []
-        points = [[*best[:at], (best[at][0], one), *best[at + 1 :]] for one in further]
+        prefix = best[at][0]
+        numbers, is_log = ranges.get(prefix, (column.numbers or (), column.is_log))
+        if at < 0 or column.is_repeat or column.numbers is None or len(numbers) < _FEWEST_ENDS:
+            continue
+        raised = [math.log(one) if is_log else one for one in (*numbers, float(text))]
+        nearest = min(range(len(numbers)), key=lambda i: abs(raised[i] - raised[-1]))
+        end = {0: "first", len(numbers) - 1: "last"}.get(nearest)
+        further = _further(numbers if nearest else numbers[::-1], is_log=is_log) if end else []
+        points = [[*best[:at], (prefix, one), *best[at + 1 :]] for one in further]
         command = points and _command(report, every, points, *repeat, allowed=allowed)
         if command:
-            sentence = f"The best {label}, {text}, is the {ends[text]} of its axis: extend it:"
-            found.append((sentence, command))
+            where = f"the {end} of its axis"
+            if prefix in ranges:
+                where = f"near the {'upper' if nearest else 'lower'} end of its range"
+            found.append((f"The best {label}, {text}, is {where}: extend it:", command))
     return found
 
 
-def _further(column: Column, *, from_end: bool) -> list[str]:
-    """Return two values that follow the numbers of an axis as these follow each other."""
-    numbers = [*(column.numbers or ())][:: 1 if from_end else -1]
-    first, last, steps = numbers[0], numbers[-1], min(len(numbers) - 1, _MOST_STEPS)
+def _ranges(directory: Path) -> dict[str, tuple[Sequence[float], bool]]:
+    """Return numbers from end to end of each range of a search, and whether it is logarithmic.
+
+    By the directive before its value; none if there was no search.
+    """
+    journal, found = directory / SEARCH, {}
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    for space in [one for line in lines for one in _RANGE.findall(line)]:
+        prefix, kind, low, high = space[0], space[1], float(space[2]), float(space[3])
+        shares = [i / _STEPS for i in range(_STEPS + 1)]
+        is_log = kind == "log"
+        numbers = [low * (high / low) ** x if is_log else low + x * (high - low) for x in shares]
+        found[prefix] = numbers, is_log
+    return found
+
+
+def _further(numbers: Sequence[float], *, is_log: bool) -> list[str]:
+    """Return two values that follow numbers as these follow each other."""
+    first, last, steps = numbers[0], numbers[-1], len(numbers) - 1
     is_whole = all(float(one).is_integer() for one in numbers)
     found = []
     for count in (1, 2):
         share = count / steps
-        value = last * (last / first) ** share if column.is_log else last + share * (last - first)
+        value = last * (last / first) ** share if is_log else last + share * (last - first)
         if value * last > 0 and (not is_whole or abs(value - round(value)) < 1e-9 * abs(value)):
             found.append(written(value, 4))
     return found

@@ -6,13 +6,13 @@ const mapLook = { x: choices[0]?.label, y: choices[1]?.label, of: "mean" };
 // The cells of an axis: a name for each, and in which one a point is.
 const cellsOf = (axis) => {
   const texts = axis.texts.map((text) => short(text));
-  if (!axis.numbers || axis.numbers.length <= MANY) return { texts, at: (point) => axis.texts.indexOf(point.values[axis.label]), isBinned: false };
+  if (!axis.numbers || axis.numbers.length <= MANY) return { texts, at: (point) => axis.texts.indexOf(point.values[axis.label]) };
   const [raise, lower] = axis.is_log ? [Math.log, Math.exp] : [Number, Number];
   const count = Math.max(3, Math.min(8, Math.round(Math.sqrt(finished.length / 3))));
   const low = raise(axis.numbers[0]), wide = (raise(axis.numbers[axis.numbers.length - 1]) - low) / count;
   const end = (nth) => String(Number(lower(low + nth * wide).toPrecision(2)));
   const binOf = (value) => value === null ? -1 : Math.min(count - 1, Math.floor((raise(value) - low) / wide));
-  return { texts: Array.from({ length: count }, (_, nth) => `${end(nth)} to<br>${end(nth + 1)}`), at: (point) => binOf(place(axis, point)), isBinned: true };
+  return { texts: Array.from({ length: count }, (_, nth) => `${end(nth)} to<br>${end(nth + 1)}`), at: (point) => binOf(place(axis, point)) };
 };
 
 const pointTraces = (across, up) => {
