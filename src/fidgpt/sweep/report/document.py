@@ -8,7 +8,7 @@ import shlex
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -341,7 +341,16 @@ def _curves(report: Report) -> dict[str, Any]:
 
 
 def page(document: dict[str, Any]) -> str:
-    """Return a report, as `document` makes it, as an HTML page that needs no other file."""
+    """Return a report, as `document` makes it, as an HTML page that needs no other file.
+
+    Raises:
+      ConfigError: Plotly is missing.
+    """
+    if importlib.util.find_spec("plotly") is None:
+        raise ConfigError(
+            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or print the '
+            "tables alone, with --nopage"
+        )
     from plotly.offline import get_plotlyjs  # late: an extra
 
     return assembled(
@@ -357,10 +366,21 @@ def page(document: dict[str, Any]) -> str:
     )
 
 
-def framed_page(report: Report) -> str:
-    """Return the page of a report inside of a frame, for a notebook."""
-    text = html.escape(page(document(report)))
-    return f'<iframe srcdoc="{text}" style="width: 100%; height: 900px; border: 0"></iframe>'
+@dataclass(frozen=True)
+class InlinePage:
+    """The page of a report, which a notebook shows in a frame.
+
+    Attributes:
+      report: the report.
+      allowed: packages of the user's own that configs may name.
+    """
+
+    report: Report
+    allowed: Sequence[str] = ()
+
+    def _repr_html_(self) -> str:
+        text = html.escape(page(document(self.report, allowed=self.allowed)))
+        return f'<iframe srcdoc="{text}" style="width: 100%; height: 900px; border: 0"></iframe>'
 
 
 def best_command(report: Report, *, allowed: Sequence[str] = ()) -> str:
@@ -382,12 +402,8 @@ def write_page(
       ConfigError: Plotly is missing.
       OSError: the file cannot be written.
     """
-    if importlib.util.find_spec("plotly") is None:
-        raise ConfigError(
-            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or print the '
-            "tables alone, with --nopage"
-        )
     path = report.directory / "report.html" if out is None else Path(out)
+    text = page(document(report, allowed=allowed))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page(document(report, allowed=allowed)))
+    write_whole(path, text)
     return path

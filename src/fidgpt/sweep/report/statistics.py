@@ -325,11 +325,6 @@ class Report:
             group.rank = rank
         self.best = next(one for one in self.ranking[0].records if one.final is not None)
 
-    def _repr_html_(self) -> str:
-        from fidgpt.sweep.report.document import framed_page  # late: reads this file
-
-        return framed_page(self)
-
     @property
     def order(self) -> list[Record]:
         """The points, the best group first; then those that are not finished."""
