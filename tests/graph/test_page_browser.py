@@ -180,7 +180,14 @@ def test_equal_blocks_are_one_with_their_count(drive: Drive) -> None:
           one.querySelector(".name").title)).map(seen);
         choose(graphs.new.rows.find((row) => graphs.new.path(row) === "model.blocks[1].mlp"));
         const lit = $(".box[aria-current]").title, panel = seen($("#panel"));
-        return { boxes, rows, lit, path: $("[aria-selected] .name").title, panel };
+        const path = $("[aria-selected] .name").title;
+        $("#show-tree").click();
+        $("#unfold").click(); // all of them, while the drawing still has each once
+        const all = $$(".row").filter((one) => /blocks.[0-9].$/.test(
+          one.querySelector(".name").title)).length;
+        $("#show-graph").click();
+        drawing.draw();
+        return { boxes, rows, lit, path, panel, all, drawn: seen(box("model.blocks[0]")) };
         """)
     block = 4 * 256**2 + 3 * 256 * 704 + 2 * 256  # attention, SwiGLU, norms
     assert [text.split(" ·")[0] for text in found["boxes"]] == [
@@ -191,6 +198,7 @@ def test_equal_blocks_are_one_with_their_count(drive: Drive) -> None:
         "[0–2] Block × 3",
         "[3] Block",
     ]
+    assert (found["all"], found["drawn"]) == (4, found["boxes"][0])
     assert found["lit"] == "model.blocks[0].mlp"  # which stands for the second one
     assert found["path"] == "model.blocks[1].mlp"
     assert f"parameters {3 * 256 * 704:,}" in found["panel"]

@@ -140,8 +140,10 @@ class Drawing {
     for (const node of inside) {
       for (const child of this.unfolded.has(node) ? partsBelow(node) : []) inside.add(child);
     }
-    const boxes = [...this.elements].filter(([node]) => inside.has(node.of ?? node)).map(([, one]) => one);
-    const [left, top] = ["offsetLeft", "offsetTop"].map((side) => Math.min(...boxes.map((one) => one[side])) - 24);
+    const nodes = [...this.elements.keys()].filter((node) => inside.has(node.of ?? node));
+    const boxes = nodes.map((node) => this.elements.get(node));
+    const left = Math.min(...boxes.map((one) => one.offsetLeft)) - 24;
+    const top = Math.min(...boxes.map((one) => one.offsetTop)) - 24;
     const width = Math.max(...boxes.map((one) => one.offsetLeft + one.offsetWidth)) + 24 - left;
     const height = Math.max(...boxes.map((one) => one.offsetTop + one.offsetHeight)) + 24 - top;
     const { clientWidth, clientHeight } = this.sheet;

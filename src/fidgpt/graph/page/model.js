@@ -73,7 +73,8 @@ function findTwins(graph) {
     const held = node.rows.map((row) => {
       const child = nodeUnder(row);
       const isOwn = child && child.parents.length === 1;
-      return [row.step, row.state, isOwn ? child.alike : row.text, isOwn || row.from ? null : row.node];
+      const same = isOwn || row.from ? null : row.node;
+      return [row.step, row.state, isOwn ? child.alike : row.text, same];
     });
     const text = JSON.stringify([node.kind, node.call, held]);
     if (!kinds.has(text)) kinds.set(text, kinds.size);
@@ -113,25 +114,27 @@ function standIn(row) {
   return now;
 }
 
-/** What a node becomes, with the equal ones that it stands for: objects, parameters, bytes. */
-function sizeOf(node) {
-  const nodes = [node, ...((joinsTwins && node.twins) || [])].filter((one) => one.size);
+/** What a node becomes, with equal ones that it stands for: objects, parameters, bytes. */
+function sizeOf(node, isJoined = joinsTwins) {
+  const nodes = [node, ...((isJoined && node.twins) || [])].filter((one) => one.size);
   if (nodes.length === 0) return null;
   return nodes.map((one) => one.size).reduce((sum, one) => sum.map((x, i) => x + one[i]));
 }
 
 /** How often a node is made for each object of the part that holds it. */
-function timesOf(node) {
-  if (!joinsTwins) return 1;
+function timesOf(node, isJoined = joinsTwins) {
+  if (!isJoined) return 1;
   const around = node.parents.length > 0 ? partAround(graphs.new.holder(node)) : null;
-  const [whole, own] = [around && sizeOf(around), sizeOf(node)];
+  const [whole, own] = [around && sizeOf(around, true), sizeOf(node, true)];
   return whole && own ? own[0] / whole[0] : (node.stands ?? 1);
 }
 
 /** A number with three digits, in the largest unit that it reaches. */
 function short(number, units) {
-  const power = Math.min(Math.max(0, Math.floor(Math.log10(number || 1) / 3)), units.length - 1);
-  return `${Number((number / 1000 ** power).toPrecision(3))} ${units[power]}`.trim();
+  const [unit, ...larger] = units;
+  const digits = Number(number.toPrecision(3));
+  const isLast = digits < 1000 || larger.length === 0;
+  return isLast ? `${digits} ${unit}`.trim() : short(number / 1000, larger);
 }
 
 const data = JSON.parse(document.getElementById("data").textContent);
@@ -147,7 +150,8 @@ function nodeUnder(row) {
 }
 
 /** The part on which the page opens; undefined without one, and where graphs are compared. */
-const focus = graphs.old === null ? graphs.new.nodes[0].rows.filter((row) => row.step === `.${data.focus}`).map(nodeOf)[0] : undefined;
+const isFocus = (row) => graphs.old === null && row.step === `.${data.focus}`;
+const focus = graphs.new.nodes[0].rows.filter(isFocus).map(nodeOf)[0];
 if (graphs.old === null) findTwins(graphs.new);
 let joinsTwins = graphs.old === null; // so that equal items of a list are one line
 
@@ -158,9 +162,9 @@ const parameterOf = (row) => (row.owner && callOf(row.owner)?.parameters[row.ste
 const tagsOf = (row) => (row.tags ?? []).map((number) => data.tags[number]);
 
 /** A step as one reads it: `name`, `[0]`, or the key of a dict; `[0–3]` of equal items. */
-function nameOf(row) {
+function nameOf(row, isJoined = joinsTwins) {
   if (row.owner === null) return "config";
-  const items = joinsTwins ? nodeUnder(row)?.stands : 1;
+  const items = isJoined ? nodeUnder(row)?.stands : 1;
   if (items > 1) return `[${row.index}–${row.index + items - 1}]`;
   return row.step.replace(/^\./, "").replace(/^\['([^'\\]*)'\]$/, "$1");
 }

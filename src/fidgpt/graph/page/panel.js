@@ -34,8 +34,9 @@ function overview() {
   const counts = `${parts.length} parts, ${shared.length} of them shared, ${data.tags.length} tags.`;
   const intro = el("section", "", el("h2", "", "This config"), el("p", "", counts));
   const whole = focus && sizeOf(focus);
-  const facts = [...(whole ? [["parameters", whole[1].toLocaleString("en")]] : []), ...data.facts];
-  intro.append(factList(facts), el("p", "note", "Choose a line to see what set its value."));
+  const count = whole ? [["parameters", whole[1].toLocaleString("en")]] : [];
+  const note = el("p", "note", "Choose a line to see what set its value.");
+  intro.append(factList([...count, ...data.facts]), note);
   return [
     intro,
     ...(data.changes ? [differences()] : []),
@@ -154,7 +155,8 @@ function partOf(row, node) {
   }
   if (sizeOf(node)) {
     const [count, parameters, bytes] = sizeOf(node);
-    const share = focus && sizeOf(focus) ? `, ${((100 * parameters) / sizeOf(focus)[1]).toPrecision(3)}% of all` : "";
+    const whole = focus && sizeOf(focus);
+    const share = whole ? `, ${((100 * parameters) / whole[1]).toPrecision(3)}% of all` : "";
     section.append(
       factList([
         ["objects", count.toLocaleString("en")],

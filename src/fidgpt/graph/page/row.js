@@ -64,8 +64,8 @@ function valueCell(row) {
 }
 
 /** Parameters, and the memory of these. */
-function sizeElement(kind, node) {
-  const [, parameters, bytes] = sizeOf(node);
+function sizeElement(kind, node, isJoined = joinsTwins) {
+  const [, parameters, bytes] = sizeOf(node, isJoined);
   const count = short(parameters, ["", "k", "M", "B", "T"]);
   return el(kind, "size", count, el("span", "unit", " parameters"), ` · ${short(bytes, BYTES)}`);
 }
