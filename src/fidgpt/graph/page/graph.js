@@ -22,12 +22,15 @@ class Drawing {
 
   /** Unfolds as much of the part on which the page opens as can be read at once. */
   open() {
+    const part = focus ?? this.root;
     for (let most = FULL; most > 0; most = Math.floor(most / 1.5)) {
-      this.unfolded = nearest(focus ?? this.root, most).add(this.root);
+      this.unfolded = nearest(part, most).add(this.root).add(part);
       this.draw();
-      this.fit(focus);
+      this.fit(part);
       if (this.zoom >= READABLE) return;
     }
+    this.scale(READABLE);
+    this.elements.get(part).scrollIntoView({ block: "center", inline: "center" });
   }
 
   /** Draws what is unfolded; a part that stood somewhere stays there on the screen. */
