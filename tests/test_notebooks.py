@@ -13,6 +13,8 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from fidgpt.sweep import read_results
+
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(path.name for path in FOLDER.glob("*.ipynb"))
 LIMIT = 240  # seconds a cell may take on a machine that is busy
@@ -90,6 +92,14 @@ def assert_shows_what_it_promises(shown: dict[str, list[Any]], *, is_drawn: bool
     assert re.fullmatch(r"~ optimizer.lr: \S+ -> 0.002\s*", printed(shown["learning-rate"]))
     assert ": Block like model.blocks[0]" in printed(shown["one-layer"])
     assert "~ model.blocks[2].mlp: SwiGLU -> GELU" in printed(shown["one-layer"])
+    assert "~ model.blocks[0].mlp: SwiGLU -> MoE" in printed(shown["use-moe"])
+    if is_drawn:
+        boxes = texts(picture(shown["use-moe"])[SVG])
+        assert {"MoE", "SoftmaxRouter", "GatedExperts"} <= set(boxes)
+    families = printed(shown["llama-and-qwen"]).splitlines()
+    assert "~ model.num_layers: 32 -> 36, inherited by 1 parameter" in families
+    assert any(line.startswith("+ model.blocks[0].attention.query_norm") for line in families)
+    assert len(families) < 20
     assert "tied: True" in printed(shown["build-it"])
 
 
@@ -117,19 +127,24 @@ def test_the_config_graph_without_graphviz(kernel: str, tmp_path: Path) -> None:
 
 
 def test_the_learning_rate_sweep_is_run_and_drawn(kernel: str, tmp_path: Path) -> None:
-    parameters = (
-        f'widths, rates, num_steps = [64], "1e-3,1e-2", 2\ndirectory = "{tmp_path / "toy"}"'
-    )
+    toy = 'widths, target, rates, num_steps, warmup_steps = [32], 64, "1e-3,1e-2", 2, 1'
+    parameters = f'{toy}\ndirectory = "{tmp_path / "toy"}"'
     name, path = "learning_rate_sweep.ipynb", os.environ["PATH"]
     shown = outputs(name, kernel, tmp_path, path, parameters=parameters)
-    table = picture(shown["sweep"])["text/html"]
-    assert "0 of 4 done" in table and table.count("waiting") == 4
-    output = printed(shown["run"])
-    assert "[4/4] muP LearningRate=1e-2: finished, step 2/2" in output
+    assert printed(shown["sweep"]) == "6 points\n"
+    (table,) = [output["data"]["text/markdown"] for output in shown["run"]]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+    assert [row[0] for row in cells[2:]] == ["muP 32", "muP 64", "standard 32", "standard 64"]
+    assert cells[3][1:3] == cells[5][1:3]  # at the width of the target, both are the same model
+    results = {
+        (row["values"]["model"], row["values"]["LearningRate"]): row["metrics"]["validation/loss"]
+        for row in read_results(tmp_path / "toy")
+    }
+    losses = {rate: results["standard 32", rate] for rate in ("1e-3", "1e-2")}
+    best = min(losses, key=lambda rate: losses[rate])
+    assert (float(cells[4][1]), cells[4][2]) == (float(best), f"{losses[best]:.3f}")
+    assert cells[5][3] == f"{results['standard 64', best]:.3f}"
     (drawn,) = [output for output in shown["curves"] if output.output_type == "display_data"]
     assert "image/png" in drawn["data"]
-    lines = printed(shown["best-rates"]).splitlines()
-    assert [line.split()[0] for line in lines] == ["standard", "muP"]
-    assert all(re.search(r"width 64: 0.0\d+ ", line) for line in lines)
-    assert "won, with validation/loss" in printed(shown["report"])
-    assert (tmp_path / "toy" / "report.html").exists()
+    page = picture(shown["report"])["text/html"]
+    assert page.startswith("<iframe srcdoc=") and "won, with validation/loss" in page

@@ -1,5 +1,6 @@
 """`--print=summary` and `--print=schedule`: what a run costs, and how its values change."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -244,3 +245,22 @@ def test_the_format_is_that_of_the_named_hardware(
     monkeypatch.setattr(precision, "_remembered_gain", lambda num_threads: gain)
     out = command(train.main, BASE, SUMMARY, "--hardware=h100x8").out
     assert "8 x cuda, bfloat16, " in out
+
+
+def test_a_page_has_the_name_sizes_and_memory_of_a_config(command: Command) -> None:
+    done = command(train.main, DEBUG, "--config=set:model.num_layers=3", "--print=html")
+    assert done.status == 0
+    assert "<title>debug model.num_layers=3</title>" in done.out
+    text = re.search(r'<script type="application/json" id="data">(.*?)</script>', done.out)
+    data = json.loads(text[1] if text else "")
+    head, kept = data["new"][0], command(train.main, DEBUG, SUMMARY).out
+    model = next(row["node"] for row in head["rows"] if row["step"] == ".model")
+    # Of 41,152 parameters with two layers, those of a layer come once more.
+    objects, parameters, weights = data["new"][model]["size"]
+    layer = (41_152 - 257 * 32 - 32) // 2
+    assert (objects, parameters, weights) == (1, 41_152 + layer, 4 * (41_152 + layer))
+    assert [name.strip() for name, _ in data["facts"]][:2] == ["memory per device", "weights"]
+    assert "memory per device" in kept
+    # One that would not run is shown without them.
+    done = command(train.main, DEBUG, "--config=set:seq_len=-1", "--print=html")
+    assert (done.status, '"facts":[]' in done.out) == (0, True) and "seq_len=-1" in done.err

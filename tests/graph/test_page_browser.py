@@ -8,9 +8,10 @@ from typing import Any
 import fiddle as fdl
 import pytest
 
-from fidgpt import configs, fiddlers
+from fidgpt import configs, fiddlers, graph
 from fidgpt.graph.page import page
 from fidgpt.graph.provenance import attributed_to
+from fidgpt.runs.part_sizes import part_sizes
 
 from .browser import driven, opened
 from .parts import Part
@@ -90,6 +91,7 @@ def test_a_search_asks_paths_tags_types_and_docs(drive: Drive) -> None:
 
 def test_the_keys_are_enough(drive: Drive) -> None:
     found = drive(configs.base())("""
+        press("g");
         press("/");
         const isSearching = document.activeElement.id === "query";
         type("model.norm.eps");
@@ -137,10 +139,85 @@ def test_the_graph_draws_each_part_once_and_folds(drive: Drive) -> None:
           isLit: box("optimizer").hasAttribute("aria-current") };
         """)
     assert found["titles"].count("token_table") == 1
-    assert len(found["titles"]) == 30
+    assert len(found["titles"]) == 26  # those of the trainer's other parts are folded
     assert found["overlaps"] == 0
-    assert found["folded"] == 30 - 12
+    assert found["folded"] == 26 - 12
     assert (found["chosen"], found["isLit"]) == ("optimizer", True)
+
+
+def test_a_page_opens_on_the_model_and_the_rest_is_folded(drive: Drive) -> None:
+    script = """
+        const sheet = $(".sheet").getBoundingClientRect();
+        const isInside = (path) => {
+          const { left, right, top, bottom } = box(path).getBoundingClientRect();
+          return left >= sheet.left && right <= sheet.right && top >= sheet.top &&
+            bottom <= sheet.bottom;
+        };
+        return { isDrawn: !$("#graph-view").hidden, zoom: drawing.zoom,
+          model: ["model", "model.embedding", "model.unembedding"].map(isInside),
+          isFolded: !box("data.corpus"),
+          rows: ["model.norm.eps", "data", "data.corpus"].map((path) => Boolean(line(path))) };
+        """
+    for cfg in (configs.base(), configs.deepseek_v3()):
+        found = drive(cfg)(script)
+        assert found.pop("zoom") >= 0.65  # where 11 pixels can be read
+        assert found == {
+            "isDrawn": True,
+            "model": [True, True, True],
+            "isFolded": True,
+            "rows": [True, True, False],
+        }
+
+
+def test_equal_blocks_are_one_with_their_count(drive: Drive) -> None:
+    cfg = configs.base()
+    fiddlers.unroll(cfg)
+    cfg.model.blocks[3].mlp.ffn_dim = 512
+    model = graph.build(cfg).model
+    found = drive(cfg, sizes=part_sizes(graph.bind(cfg).model, model, path="model"))("""
+        const boxes = $$(".box").filter((one) => one.title.match(/blocks.[0-9].$/)).map(seen);
+        const rows = $$(".row").filter((one) => /blocks.[0-9].$/.test(
+          one.querySelector(".name").title)).map(seen);
+        choose(graphs.new.rows.find((row) => graphs.new.path(row) === "model.blocks[1].mlp"));
+        const lit = $(".box[aria-current]").title, panel = seen($("#panel"));
+        const path = $("[aria-selected] .name").title;
+        $("#show-tree").click();
+        $("#unfold").click(); // all of them, while the drawing still has each once
+        const all = $$(".row").filter((one) => /blocks.[0-9].$/.test(
+          one.querySelector(".name").title)).length;
+        $("#show-graph").click();
+        drawing.draw();
+        return { boxes, rows, lit, path, panel, all, drawn: seen(box("model.blocks[0]")) };
+        """)
+    block = 4 * 256**2 + 3 * 256 * 704 + 2 * 256  # attention, SwiGLU, norms
+    assert [text.split(" ·")[0] for text in found["boxes"]] == [
+        f"blocks[0–2] Block × 3 − {3 * block / 1e6:.3g} M parameters",
+        f"blocks[3] Block +4 {(block - 3 * 256 * (704 - 512)) / 1e3:.3g} k parameters",
+    ]
+    assert [text.split(" factory")[0] for text in found["rows"]] == [
+        "[0–2] Block × 3",
+        "[3] Block",
+    ]
+    assert (found["all"], found["drawn"]) == (4, found["boxes"][0])
+    assert found["lit"] == "model.blocks[0].mlp"  # which stands for the second one
+    assert found["path"] == "model.blocks[1].mlp"
+    assert f"parameters {3 * 256 * 704:,}" in found["panel"]
+
+
+def test_a_narrow_page_is_one_column(tmp_path: Path) -> None:
+    found = driven(
+        page(configs.base()),
+        """
+        const views = ["header", "#tree-view", "#panel"].map($);
+        return { isTree: $("#graph-view").hidden, wide: views.map((one) => one.scrollWidth),
+          lefts: views.map((one) => one.getBoundingClientRect().left),
+          tags: getComputedStyle($(".row .tags")).display };
+        """,
+        tmp_path,
+        width=400,
+    )
+    assert max(found.pop("wide")) <= 400
+    assert found == {"isTree": True, "lefts": [0, 0, 0], "tags": "none"}
 
 
 def test_two_configs_stand_side_by_side(drive: Drive) -> None:

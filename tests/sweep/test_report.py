@@ -16,8 +16,10 @@ from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Sweep, ablation, pairs, plan, read_results, repeat
 from fidgpt.sweep.report import read_report, write_page
 from fidgpt.sweep.report.document import (
+    commands,
     differing,
     effects_table,
+    extensions,
     importance_table,
     leader_tables,
     repeat_command,
@@ -284,6 +286,86 @@ def test_the_two_best_can_be_repeated_beside_the_others(tmp_path: Path) -> None:
     assert known < {point.fingerprint for point in made.points}
     seeds = {"LearningRate": RATES, "seed": ["0", "1"]}
     assert repeat_command(read_report(write_sweep(tmp_path / "seeds", seeds, by_rate))) is None
+
+
+def test_an_axis_whose_best_value_is_at_its_end_is_extended(tmp_path: Path) -> None:
+    axes = {"LearningRate": RATES, "WeightDecay": ["0", "0.1", "0.2"], "seed": ["0", "1"]}
+    sweep = write_sweep(
+        tmp_path / "sweep",
+        axes,
+        lambda v: float(v["WeightDecay"]) - float(v["LearningRate"]) + 0.01 * int(v["seed"]),
+    )
+    report = read_report(sweep)
+    ((sentence, command),) = extensions(report)  # no decay follows 0
+    assert sentence == "The best LearningRate, 0.01, is the last of its axis: extend it:"
+    words = shlex.split(command)
+    assert words[2:] == [
+        "--config=config:debug",
+        "--zip=tag:LearningRate=0.1,1;tag:WeightDecay=0,0",
+        "--repeat=seed:2",
+        f"--run_dir={sweep}",
+    ]
+    made = plan(["config:debug", pairs(words[3].removeprefix("--zip=")), repeat("seed:2")])
+    assert [point.values for point in made.points][:2] == [
+        {"LearningRate": "0.1", "WeightDecay": "0", "seed": seed} for seed in "01"
+    ]
+    assert commands(report)[1] == (sentence, command)
+    # In the middle of an axis nothing is extended, nor on an axis of two values.
+    assert not extensions(read_report(write_sweep(tmp_path / "a", axes, by_rate)))
+    axes["LearningRate"] = RATES[:2]
+    assert not extensions(read_report(write_sweep(tmp_path / "b", axes, by_rate)))
+
+
+def test_the_range_of_a_search_is_extended_near_its_end(tmp_path: Path) -> None:
+    axes = {"LearningRate": ["0.00031", "0.0093", "0.004"], "WeightDecay": ["0.11", "0.19", "0.1"]}
+    sweep = write_sweep(
+        tmp_path / "sweep", axes, lambda v: -float(v["LearningRate"]) + float(v["WeightDecay"])
+    )
+    spaces = ["tag:LearningRate=log(1e-4,1e-2)", "tag:WeightDecay=lin(0,0.2)"]
+    (sweep / "study.journal").write_text(json.dumps({"user_attr": {"spaces": spaces}}) + "\n")
+    ((sentence, command),) = extensions(read_report(sweep))
+    assert sentence.startswith("The best LearningRate, 0.0093, is near the upper end of its range")
+    step = 100 ** (1 / 8)
+    assert f"LearningRate={0.01 * step:.4g},{0.01 * step**2:.4g};" in command
+    spaces = ["tag:LearningRate=log(1e-4,1)"]
+    (sweep / "study.journal").write_text(json.dumps({"user_attr": {"spaces": spaces}}) + "\n")
+    assert [one for one, _ in extensions(read_report(sweep))] == [
+        "The best WeightDecay, 0.1, is the first of its axis: extend it:"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("texts", "best", "further"),
+    [
+        (["32", "64", "128"], "128", "256,512"), (["2", "3", "4"], "4", "5,6"),
+        (["0.001", "0.002", "0.004"], "0.001", "0.0005,0.00025"), (["1", "2", "4"], "1", None),
+    ],
+)  # fmt: skip
+def test_further_values_follow_as_those_before(
+    tmp_path: Path, texts: list[str], best: str, further: str | None
+) -> None:
+    axes = {"model.hidden_dim" if float(best) >= 1 else "LearningRate": texts}
+    if best in "14":
+        axes = {"model.num_layers": texts}
+    (label,) = axes
+    sweep = write_sweep(tmp_path / "sweep", axes, lambda v: abs(float(v[label]) - float(best)))
+    found = extensions(read_report(sweep))
+    assert [f"={further} " in command for _, command in found] == [True] * (further is not None)
+
+
+def test_an_axis_of_fiddlers_is_called_by_its_values(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "a", {"LearningRate": RATES, "WeightDecay": ["0", "1"]}, by_rate)
+    rows = rows_of(sweep)
+    for row in rows:
+        is_gelu = row["values"].pop("WeightDecay") == "1"
+        row["values"]["fiddler"] = "use_gelu" if is_gelu else "use_moe(num_experts=4)"
+    write_rows(sweep / "table.jsonl", rows)
+    report = read_report(sweep)
+    assert [column.title for column in report.columns] == ["LearningRate", "use_moe / use_gelu"]
+    assert importance_table(report)[1][1][0] == "use_moe / use_gelu"
+    tables = leader_tables(report)
+    assert tables["fiddler"][0][0] == "use_moe / use_gelu"
+    assert tables["LearningRate"][1][0][1] == "use_moe(num_experts=4)"
 
 
 def test_the_best_at_each_size_is_shown(tmp_path: Path) -> None:

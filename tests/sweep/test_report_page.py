@@ -16,6 +16,9 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("plotly", reason="the page needs the extra `report`")
 
 
+HISTORY = {"y": [3.4, 3.0, 3.2], "best": [3.4, 3.0, 3.0]}  # of BY_RATE
+
+
 def loss(values: Values) -> float:
     decay = 0.1 if values.get("WeightDecay") == "0.1" else 0.0
     return BY_RATE[values["LearningRate"]] + decay + 0.01 * int(values.get("seed", "0"))
@@ -159,9 +162,47 @@ def test_hundreds_of_points_make_a_page_that_still_opens(tmp_path: Path) -> None
     shown = driven(
         page,
         """
-        const [curves, map] = ["curves", "map"].map((id) => document.getElementById(id).data);
-        return { curves: curves.length, map: map[0].type };
+        const data = (id) => document.getElementById(id).data;
+        const curves = data("curves").length, map = data("map")[0];
+        const control = [...document.querySelectorAll("#map-controls select")].pop();
+        control.value = "points";
+        control.onchange();
+        return { curves, map: map.type, cells: map.z.map((row) => row.length),
+          points: data("map")[0].x.length };
         """,
         tmp_path,
     )
-    assert shown == {"curves": 202, "map": "heatmap"}  # and one that holds the scale of colors
+    assert shown["curves"] == 202  # and one that holds the scale of colors
+    # 67 decays from 0 to 0.66 in eight bins, for each of three rates.
+    assert (shown["map"], {len(shown["cells"]), *shown["cells"]}) == ("heatmap", {3, 8})
+    assert shown["points"] == 201
+
+
+def test_a_search_shows_its_history(tmp_path: Path) -> None:
+    sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES}, loss)
+    script = """
+        const [all, best] = document.getElementById("history").data ?? [];
+        return { hidden: document.getElementById("history-section").hidden,
+          x: all?.x, y: all?.y, best: best?.y };
+        """
+    assert driven(page_of(sweep), script, tmp_path) == {"hidden": True}
+    (sweep / "study.journal").touch()
+    shown = driven(page_of(sweep), script, tmp_path)
+    losses = {name: pytest.approx(values) for name, values in HISTORY.items()}
+    assert shown == {"hidden": False, "x": [1, 2, 3], **losses}
+
+
+def test_a_narrow_page_does_not_overflow(grid: str, tmp_path: Path) -> None:
+    shown = driven(
+        grid,
+        """
+        const { legend } = document.getElementById("curves")._fullLayout;
+        const cards = [...document.querySelectorAll("main > .card, header, aside")];
+        return { page: document.documentElement.scrollWidth, legend: legend.title.text,
+          cards: Math.max(...cards.map((one) => one.getBoundingClientRect().right)) };
+        """,
+        tmp_path,
+        width=400,
+    )
+    assert shown["page"] <= 400 and shown["cards"] <= 400
+    assert shown["legend"] == "The numbers are final validation/loss, means of runs"

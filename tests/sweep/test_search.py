@@ -20,8 +20,8 @@ from rich.console import Console
 from fidgpt import forking
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, LocalRunner, read_results
+from fidgpt.sweep.results import SEARCH
 from fidgpt.sweep.search import (
-    FILE,
     Distribution,
     Found,
     Search,
@@ -248,7 +248,7 @@ def test_a_damaged_journal_is_rebuilt_from_the_points(
     toys: Toys, search: Make, tmp_path: Path, damage: bytes
 ) -> None:
     before = names(run(search(sampler="tpe:3"))[0])
-    with (tmp_path / FILE).open("ab") as file:
+    with (tmp_path / SEARCH).open("ab") as file:
         file.write(damage)
     toys.started.clear()
     found, _ = run(search(sampler="tpe:4"))
@@ -268,7 +268,7 @@ def test_a_search_replaces_no_files_of_others(search: Make, tmp_path: Path) -> N
 
 def test_a_lock_does_not_outlive_its_process(search: Make, tmp_path: Path) -> None:
     """Optuna's own is a link, which stays, and which its next process waits for without end."""
-    tmp_path.joinpath(f"{FILE}.lock").symlink_to("runs/search/study.journal")
+    tmp_path.joinpath(f"{SEARCH}.lock").symlink_to("runs/search/study.journal")
     begin = time.monotonic()
     search(sampler="random:6").study().ask()
     assert time.monotonic() - begin < 20

@@ -43,11 +43,10 @@ def main(arguments: list[str]) -> None:
 
     from fidgpt.sweep.report import read_report, write_page
     from fidgpt.sweep.report.document import (
-        best_command,
+        commands,
         effects_table,
         importance_table,
         leader_tables,
-        repeat_command,
         scores_table,
     )
     from fidgpt.sweep.results import log_width, table
@@ -60,9 +59,9 @@ def main(arguments: list[str]) -> None:
         where = FLAGS.out or report.directory
         raise RunError(f"the report cannot be written to {where}: {error.strerror}.") from error
     print("\n".join(report.verdict))
-    print(f"\nRerun the best point:\n  {best_command(report, allowed=FLAGS.allow)}\n")
-    if (repeat := repeat_command(report, allowed=FLAGS.allow)) is not None:
-        print(f"Repeat the two best with other seeds:\n  {repeat}\n")
+    for sentence, command in commands(report, allowed=FLAGS.allow):
+        print(f"\n{sentence}\n  {command}")
+    print()
     console = Console(highlight=False, width=None if sys.stdout.isatty() else log_width())
     tables = [*leader_tables(report).values()]
     if (scores := scores_table(report)) is not None:

@@ -1,5 +1,6 @@
 """The forms of --print, --why, --diff and --repro."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,8 +22,9 @@ from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.secrets import redacted
 from fidgpt.runs import tuning
 from fidgpt.runs.building import build_trainer, constraints_of
+from fidgpt.runs.directories import name_of_base
 from fidgpt.runs.ineffective import without_effect
-from fidgpt.train import device
+from fidgpt.train import Trainer, device
 from fidgpt.train.estimates.facts import parameter_groups, summary_of
 
 _READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
@@ -115,9 +117,7 @@ def _printed(composition: Composition, form: str) -> str:
         case "svg":
             return graph.draw(composition.config).svg()
         case "html":
-            from fidgpt.graph.page import page
-
-            return page(composition.config)
+            return _page(composition)
         case "python":
             from fidgpt.graph.codegen import python
 
@@ -134,6 +134,26 @@ def _printed(composition: Composition, form: str) -> str:
             return (outlines.flat if form == "flat" else outlines.set_lines)(composition.resolved)
         case _:
             return redacted(_of_trainer(composition, form, color))  # which was built with secrets
+
+
+def _title(composition: Composition) -> str:
+    """Return the name of a config, and what was changed of it."""
+    first, *others = composition.directives
+    return " ".join([name_of_base([first]), *(split_directive(one)[1] for one in others)])
+
+
+def _page(composition: Composition) -> str:
+    """Return a config as a page; one that would not run, without sizes and memory."""
+    from fidgpt.graph.page import page
+    from fidgpt.runs.part_sizes import part_sizes
+    from fidgpt.train.estimates.summary_text import memory_rows
+
+    sizes, facts, resolved = {}, [], composition.resolved
+    with contextlib.suppress(ConfigError):
+        trainer = build_trainer(resolved, composition.catalogue, will_run=False)
+        sizes = part_sizes(resolved.bound.model, trainer.model, path="model")
+        facts = memory_rows(summary_of(trainer, _machine(trainer)[0]).facts)
+    return page(composition.config, title=_title(composition), sizes=sizes, facts=facts)
 
 
 def _of_trainer(composition: Composition, form: str, color: bool) -> str:
@@ -167,16 +187,8 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         return planned(composition, trainer, form=form, price=FLAGS.price, color=color)
     if holds(composition.resolved.root, Conversations):
         trainer.stream.prepare()  # which prints the share of the tokens that count
-    dtype, name = trainer.precision.dtype, os.environ.get(device.VARIABLE)
-    try:
-        machine = (
-            device.machine_named(name, dtype)
-            if name
-            else device.machine_at_hand(trainer.parallel, dtype)
-        )
-        count = trainer.parallel.layout(machine.world_size).data_size
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    machine, count = _machine(trainer)
+    name = os.environ.get(device.VARIABLE)
     if name and trainer.batch_size < count:
         parts = "replicas and shards on" if count < machine.world_size else "devices of"
         too_small = f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}"
@@ -184,6 +196,24 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     kind, rest = split_directive(reproduction.base_of(composition))
     function = composition.catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
     return summary_text(summary_of(trainer, machine), recipe=description(function), color=color)
+
+
+def _machine(trainer: Trainer) -> tuple[device.Machine, int]:
+    """Return the machine that is named or at hand, and over how many devices it splits a batch.
+
+    Raises:
+      ConfigError: there is no such machine, or the mesh does not fit on it.
+    """
+    dtype, name = trainer.precision.dtype, os.environ.get(device.VARIABLE)
+    try:
+        machine = (
+            device.machine_named(name, dtype)
+            if name
+            else device.machine_at_hand(trainer.parallel, dtype)
+        )
+        return machine, trainer.parallel.layout(machine.world_size).data_size
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _difference(composition: Composition) -> str:
@@ -198,7 +228,8 @@ def _difference(composition: Composition) -> str:
         case "html":
             from fidgpt.graph.page import page
 
-            return page(composition.config, other=other, other_title=FLAGS.diff)
+            title = _title(composition)
+            return page(composition.config, other=other, title=title, other_title=FLAGS.diff)
         case "patch":
             return graph.dump_patch((other, composition.config))
         case _:

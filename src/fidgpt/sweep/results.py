@@ -30,6 +30,7 @@ from fidgpt.train.estimates.summary_text import counted, duration, magnitude
 
 Result = dict[str, Any]
 TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
+SEARCH = "study.journal"  # in the directory of a search
 SEED = re.compile(r"(?i)\bseed(_\d+)?$")  # the name of an axis that only repeats runs
 _REPLACED = (TABLE, SHEET, "objective.json")
 _FIRST = ("name", "status", "fingerprint")

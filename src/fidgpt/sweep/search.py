@@ -38,12 +38,11 @@ from fidgpt.sweep.axes import Axis, Choice, axis_values, split_value, with_files
 from fidgpt.sweep.objective import Objective
 from fidgpt.sweep.points import Maker
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Result, Results, ResultsTable, claim, results_table
+from fidgpt.sweep.results import SEARCH, Result, Results, ResultsTable, claim, results_table
 from fidgpt.sweep.runners.jobs import Ending, Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import derive_seed
 from fidgpt.train.run_directory import print_stderr
 
-FILE = "study.journal"
 _LOCK, _PRESENCE = ".journal", ".search.lock"
 _RANGE = re.compile(r"\s*(lin|log|range)\(([^()]*)\)\s*")
 _DIGITS = 5  # significant digits of a float, so that a directive stays readable
@@ -593,7 +592,7 @@ def _open_journal(directory: Path) -> JournalStorage:
 
     The search then makes its choices again, and takes over what its points have reported.
     """
-    path, lock = directory / FILE, JournalFileOpenLock(str(directory / _LOCK))
+    path, lock = directory / SEARCH, JournalFileOpenLock(str(directory / _LOCK))
     try:
         lock.acquire()
         text = path.read_bytes() if path.exists() else b""

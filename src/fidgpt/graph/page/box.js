@@ -7,8 +7,11 @@ function boxElement(node, twist) {
   const row = graphs.new.holder(node);
   const places = isShared(node) ? ` · ${node.parents.length} places` : "";
   const step = el("div", "step", stepsTo(row) + places);
-  const head = el("div", "head", el("b", "", titleOf(node)), twist);
-  const element = el("div", boxClasses(node, row), step, head, ...valuesOf(node).map(lineOf));
+  const count = timesOf(node, true);
+  const times = count > 1 ? el("span", "times", `× ${count}`) : null;
+  const head = el("div", "head", el("b", "", titleOf(node)), times, twist);
+  const size = sizeOf(node, true) ? sizeElement("div", node, true) : null;
+  const element = el("div", boxClasses(node, row), step, head, size, ...valuesOf(node).map(lineOf));
   if (node.result !== undefined) {
     element.append(el("div", "line", el("span", "", "="), el("span", "plain", node.result)));
   }
@@ -54,7 +57,7 @@ function lineOf(row) {
 
 /** The steps from the nearest part above: `blocks[0]`. */
 function stepsTo(row) {
-  const steps = [row.step];
+  const steps = [nodeUnder(row)?.stands > 1 ? nameOf(row, true) : row.step];
   while (row.owner && row.owner.call === undefined) {
     row = row.graph.holder(row.owner);
     steps.push(row.step);

@@ -2,11 +2,12 @@
 
 const LEAST_ZOOM = 0.2;
 const MOST_ZOOM = 2;
+const READABLE = 0.65;
 
 class Drawing {
   constructor(element) {
     this.root = graphs.new.nodes[0];
-    this.unfolded = nearest(this.root, FULL);
+    this.unfolded = new Set([this.root]);
     this.wide = new Set();
     this.zoom = 1;
     this.chosen = null;
@@ -17,6 +18,19 @@ class Drawing {
     this.sheet.addEventListener("wheel", (event) => this.wheel(event), { passive: false });
     this.sheet.addEventListener("keydown", (event) => this.key(event));
     this.sheet.addEventListener("pointerdown", (event) => this.drag(event));
+  }
+
+  /** Unfolds as much of the part on which the page opens as can be read at once. */
+  open() {
+    const part = focus ?? this.root;
+    for (let most = FULL; most > 0; most = Math.floor(most / 1.5)) {
+      this.unfolded = nearest(part, most).add(this.root).add(part);
+      this.draw();
+      this.fit(part);
+      if (this.zoom >= READABLE) return;
+    }
+    this.scale(READABLE);
+    this.elements.get(part).scrollIntoView({ block: "center", inline: "center" });
   }
 
   /** Draws what is unfolded; a part that stood somewhere stays there on the screen. */
@@ -95,6 +109,7 @@ class Drawing {
   /** The part that a row holds, or in which it stands. */
   partAt(row) {
     if (row.graph !== graphs.new) return undefined;
+    row = standIn(row);
     const held = row.from ? undefined : nodeOf(row);
     if (held?.call !== undefined) return held;
     return partAround(row) ?? this.root;
@@ -122,9 +137,25 @@ class Drawing {
     this.paper.style.height = `${this.size.height * this.zoom}px`;
   }
 
-  fit() {
+  /** Shows all that is drawn of a part and below it, as large as there is room. */
+  fit(part = this.root) {
+    const inside = new Set([part]);
+    for (const node of inside) {
+      for (const child of this.unfolded.has(node) ? partsBelow(node) : []) inside.add(child);
+    }
+    const nodes = [...this.elements.keys()].filter((node) => inside.has(node.of ?? node));
+    const boxes = nodes.map((node) => this.elements.get(node));
+    const left = Math.min(...boxes.map((one) => one.offsetLeft)) - 24;
+    const top = Math.min(...boxes.map((one) => one.offsetTop)) - 24;
+    const width = Math.max(...boxes.map((one) => one.offsetLeft + one.offsetWidth)) + 24 - left;
+    const height = Math.max(...boxes.map((one) => one.offsetTop + one.offsetHeight)) + 24 - top;
     const { clientWidth, clientHeight } = this.sheet;
-    this.scale(Math.min(1, clientWidth / this.size.width, clientHeight / this.size.height));
+    this.scale(Math.min(1.25, clientWidth / width, clientHeight / height));
+    const { offsetLeft, offsetTop } = this.paper;
+    this.sheet.scrollTo(
+      offsetLeft + (left + width / 2) * this.zoom - clientWidth / 2,
+      offsetTop + (top + height / 2) * this.zoom - clientHeight / 2,
+    );
   }
 
   buttons() {
@@ -132,6 +163,7 @@ class Drawing {
       ["+", "Nearer", () => this.scale(this.zoom * 1.25)],
       ["−", "Farther", () => this.scale(this.zoom / 1.25)],
       ["fit", "All of it", () => this.fit()],
+      ...(focus ? [[data.focus, `The ${data.focus}`, () => this.fit(focus)]] : []),
     ];
     const made = zooms.map(([text, title, act]) => Object.assign(button("", text, act), { title }));
     return el("div", "zoom", ...made);

@@ -14,6 +14,7 @@ function partsBelow(node) {
     const row = left.pop();
     const child = row.from ? undefined : nodeOf(row);
     if (!child) continue;
+    if (child.twin) continue;
     if (child.call === undefined) {
       if (nodeUnder(row)) left.push(...[...child.rows].reverse());
     } else if (!found.has(child)) found.set(child, row);

@@ -23,7 +23,7 @@ function showInTree(row) {
   tree.reveal(row);
   if (tree.find(row)) return;
   tree.showsDefaults = true;
-  tree.onlyChanges = false;
+  tree.onlyChanges = joinsTwins = false;
   document.body.classList.remove("only-changes");
   byId("defaults").setAttribute("aria-pressed", "true");
   byId("only-changes").setAttribute("aria-pressed", "false");
@@ -42,10 +42,10 @@ function show(next) {
   if (!isGraph) return tree.chosen && tree.reveal(tree.chosen);
   if (drawing === null) {
     drawing = new Drawing(byId("graph-view"));
-    drawing.draw();
+    drawing.open();
   }
   drawing.mark(tree.chosen);
-  return drawing.reveal(tree.chosen ?? graphs.new.root, "center");
+  return tree.chosen && drawing.reveal(tree.chosen, "center");
 }
 
 function search(query) {
@@ -132,6 +132,7 @@ function start() {
   );
   const asked = askedPath();
   choose(graphs.new.rows.find((row) => asked && graphs.new.path(row) === asked) ?? null);
+  if (focus && !asked && matchMedia("(min-width: 900px)").matches) show("graph");
 }
 
 start();

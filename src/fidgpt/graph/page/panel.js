@@ -33,7 +33,10 @@ function overview() {
   const shared = parts.filter(isShared);
   const counts = `${parts.length} parts, ${shared.length} of them shared, ${data.tags.length} tags.`;
   const intro = el("section", "", el("h2", "", "This config"), el("p", "", counts));
-  intro.append(el("p", "note", "Choose a line to see what set its value."));
+  const whole = focus && sizeOf(focus);
+  const count = whole ? [["parameters", whole[1].toLocaleString("en")]] : [];
+  const note = el("p", "note", "Choose a line to see what set its value.");
+  intro.append(factList([...count, ...data.facts]), note);
   return [
     intro,
     ...(data.changes ? [differences()] : []),
@@ -91,12 +94,12 @@ function parameter(row) {
     ["default", standard],
   ].filter(([, text]) => text);
   if (facts.length === 0 && !doc) return null;
-  const list = el(
-    "dl",
-    "",
-    ...facts.flatMap(([name, text]) => [el("dt", "", name), el("dd", "plain", text)]),
-  );
-  return el("section", "", doc ? el("p", "doc", doc) : null, list);
+  return el("section", "", doc ? el("p", "doc", doc) : null, factList(facts));
+}
+
+function factList(facts) {
+  const items = facts.flatMap(([name, text]) => [el("dt", "", name), el("dd", "plain", text)]);
+  return el("dl", "", ...items);
 }
 
 /** The chain that ends in a value: what it is inherited from, and its assignments, newest first. */
@@ -149,6 +152,18 @@ function partOf(row, node) {
     );
     section.append(el("p", "note", `${call.module} · ${KIND_NOTES[node.kind] ?? ""}`));
     if (call.doc) section.append(el("p", "doc", call.doc));
+  }
+  if (sizeOf(node)) {
+    const [count, parameters, bytes] = sizeOf(node);
+    const whole = focus && sizeOf(focus);
+    const share = whole ? `, ${((100 * parameters) / whole[1]).toPrecision(3)}% of all` : "";
+    section.append(
+      factList([
+        ["objects", count.toLocaleString("en")],
+        ["parameters", parameters.toLocaleString("en") + share],
+        ["weights", short(bytes, BYTES)],
+      ]),
+    );
   }
   const places = row.graph.places(node);
   if (places.length > 1) {

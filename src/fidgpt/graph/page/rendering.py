@@ -8,7 +8,7 @@ import json
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any
+from typing import Any, NamedTuple
 
 import fiddle as fdl
 from fiddle.tagging import TaggedValueCls
@@ -32,7 +32,30 @@ _Table = dict[Hashable, tuple[int, Any]]  # entries and their numbers, by what m
 _Place = tuple[int, int]  # the numbers of a node and of its row
 
 
-def page(root: Any, *, other: Any = None, title: str = "config", other_title: str = "other") -> str:
+class Size(NamedTuple):
+    """What a part of a graph becomes.
+
+    Attributes:
+      objects: how many there are, such as one for each layer.
+      parameters: of all of them.
+      bytes: of these parameters.
+    """
+
+    objects: int
+    parameters: int
+    bytes: int
+
+
+def page(
+    root: Any,
+    *,
+    other: Any = None,
+    title: str = "config",
+    other_title: str = "other",
+    focus: str = "model",
+    sizes: Mapping[str, Size] | None = None,
+    facts: Sequence[tuple[str, str]] = (),
+) -> str:
     """Return a graph as an HTML page that needs no other file, to be opened from disk.
 
     It has a tree and a drawn graph that unfold, a search by path, tag, type and doc, and shows
@@ -43,18 +66,21 @@ def page(root: Any, *, other: Any = None, title: str = "config", other_title: st
       other: an earlier graph to compare it with, side by side.
       title: what the page is called.
       other_title: what the other graph is called.
+      focus: the path of the part on which the page opens; without it, on the root.
+      sizes: of parts, by path.
+      facts: names and values, shown beside the whole graph.
 
     Raises:
       ConfigErrors: a graph cannot be bound.
     """
+    titles, shown = {"new": title, "old": other_title}, document(root, other=other, sizes=sizes)
     folder = resources.files("fidgpt.graph.page")
     layout = folder.joinpath("dagre.min.js").read_text(encoding="utf-8")
-    titles = {"new": title, "old": other_title}
     return assembled(
         folder,
         _JS,
         title=title,
-        data={"titles": titles, **document(root, other=other)},
+        data={"titles": titles, "focus": focus, "facts": [*facts], **shown},
         library=layout.partition("//# sourceMappingURL")[0],
         policy="style-src {style}; script-src {scripts}",
     )
@@ -103,10 +129,17 @@ def assembled(
     return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
 
 
-def document(root: Any, *, other: Any = None) -> dict[str, Any]:
+def document(
+    root: Any, *, other: Any = None, sizes: Mapping[str, Size] | None = None
+) -> dict[str, Any]:
     """Return all that a page knows of a graph, and of another to compare it with, as plain data.
 
     Takes time and space linear in the size of the graphs.
+
+    Args:
+      root: the graph.
+      other: another one.
+      sizes: of parts of the graph, by path.
 
     Raises:
       ConfigErrors: a graph cannot be bound.
@@ -114,9 +147,13 @@ def document(root: Any, *, other: Any = None) -> dict[str, Any]:
     tables: dict[str, _Table] = {"calls": {}, "tags": {}, "places": {}}
     graph = _Graph(root, tables)
     described: dict[str, Any] = {"new": graph.nodes}
+    rows = graph.places() if sizes or other is not None else {}
+    for path, size in (sizes or {}).items():
+        node, row = rows[path]
+        graph.nodes[graph.nodes[node]["rows"][row]["node"]]["size"] = size
     if other is not None:
         old = _Graph(other, tables)
-        places = old.places(), graph.places()
+        places = old.places(), rows
         changes = [_change(change, *places) for change in comparison.diff(other, root)]
         described |= {"old": old.nodes, "changes": changes}
     entries = {name: [entry for _, entry in table.values()] for name, table in tables.items()}

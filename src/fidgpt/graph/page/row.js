@@ -1,5 +1,6 @@
 // One line of the tree: a name, its value (in each graph), and its tags.
 
+const BYTES = ["B", "kB", "MB", "GB", "TB"];
 const KINDS = { Partial: "factory", ArgFactory: "new on each call" };
 
 function rowElement(item) {
@@ -45,7 +46,9 @@ function valueCell(row) {
   const element = el("span", "value");
   if (node?.call !== undefined && !row.from) {
     element.append(el("span", isShared(node) ? "part shared" : "part", titleOf(node)));
+    if (timesOf(node) > 1) element.append(el("span", "times", `× ${timesOf(node)}`));
     if (KINDS[node.kind]) element.append(el("span", "kind", KINDS[node.kind]));
+    if (sizeOf(node)) element.append(sizeElement("span", node));
     if (node.result !== undefined) element.append(el("span", "plain outcome", `= ${node.result}`));
     if (isShared(node)) element.append(sharing(row, node));
   } else {
@@ -58,6 +61,13 @@ function valueCell(row) {
     element.append(el("span", "from", "← ", link(source)));
   }
   return element;
+}
+
+/** Parameters, and the memory of these. */
+function sizeElement(kind, node, isJoined = joinsTwins) {
+  const [, parameters, bytes] = sizeOf(node, isJoined);
+  const count = short(parameters, ["", "k", "M", "B", "T"]);
+  return el(kind, "size", count, el("span", "unit", " parameters"), ` · ${short(bytes, BYTES)}`);
 }
 
 function sharing(row, node) {

@@ -5,14 +5,14 @@ const FEW = 60; // lines, of which about a screen is full
 
 /** The nodes to unfold, level by level, so that there are about so many lines. */
 function nearestToRoot(most) {
-  const unfolded = new Set();
-  let level = [graphs.new.nodes[0]];
+  const unfolded = new Set([graphs.new.nodes[0]]);
+  let level = [focus ?? graphs.new.nodes[0]];
   for (let lines = 0; level.length > 0;) {
     lines += level.reduce((sum, node) => sum + node.rows.length, 0);
-    if (lines > most && unfolded.size > 0) break;
+    if (lines > most && unfolded.size > 1) break;
     level.forEach((node) => unfolded.add(node));
     const below = level.flatMap((node) => node.rows.map(nodeUnder));
-    level = below.filter((node) => node && node.rows.length <= most / 2);
+    level = below.filter((node) => node && !node.twin && node.rows.length <= most / 2);
   }
   return unfolded;
 }
@@ -24,6 +24,8 @@ class Tree {
     this.onlyChanges = false;
     this.folded = new Map(); // by the key of a pair: what a reader chose
     this.startsUnfolded = graphs.new.nodes.length <= MANY;
+    this.groups = new Set(focus ? graphs.new.nodes[0].rows.map(nodeUnder) : []);
+    this.groups.delete(focus); // the others start folded
     this.unfoldedAtFirst = nearestToRoot(FEW);
     this.chosen = null;
     this.lines = new Map(); // by row; folded away where not connected
@@ -62,6 +64,7 @@ class Tree {
 
   unfoldsAtFirst(item) {
     if (graphs.old !== null && holdsChange(item)) return true;
+    if (this.groups.has(item.nodes[0])) return false;
     return this.startsUnfolded || this.unfoldedAtFirst.has(item.nodes[0]);
   }
 
@@ -74,6 +77,7 @@ class Tree {
 
   shows(pair, isLone) {
     const rows = [pair.now, pair.was].filter((row) => row);
+    if (joinsTwins && rows.some((row) => nodeUnder(row)?.twin)) return false;
     if (!this.showsDefaults && rows.every((row) => row.state !== undefined)) return false;
     return !this.onlyChanges || isLone || changeOf(pair) !== undefined || holdsChange(pair);
   }
@@ -96,6 +100,8 @@ class Tree {
     this.folded.clear();
     this.startsUnfolded = isUnfolded;
     this.unfoldedAtFirst = new Set();
+    this.groups.clear();
+    joinsTwins = graphs.old === null && !isUnfolded;
     if (!isUnfolded) for (const row of holdsChanges) this.folded.set(row.id, false);
     this.folded.set(graphs.new.root.id, true);
     this.draw();

@@ -21,7 +21,7 @@ const otherOf = (axis) => {
 const linesOf = (axis, other) => other.texts.map((text, nth) => {
   const levels = byValue(axis, (at) => points[at].values[other.label] === text);
   return {
-    x: levels.map((one) => one.x), y: levels.map((one) => mean(one.finals)), name: short(`${other.label}=${text}`), showlegend: true,
+    x: levels.map((one) => one.x), y: levels.map((one) => mean(one.finals)), name: short(named(other, text)), showlegend: true,
     mode: "lines", hoverinfo: "skip", line: { color: PALETTE[nth], width: 2.5, dash: DASHES[nth] },
     error_y: { type: "data", array: levels.map((one) => spread(one.finals)), visible: levels.some((one) => one.finals.length > 1), color: PALETTE[nth] },
   };
@@ -67,8 +67,8 @@ const drawAxes = () => {
     plot($("axes").children[at], () => ({
       traces: axisTraces(axis),
       look: {
-        showlegend: otherOf(axis) !== null, legend: { orientation: "h", y: -0.4, yanchor: "top" }, // for the lines
-        xaxis: { title: { text: axis.label + (axis.is_log ? " (log)" : "") }, ...ticks(axis) }, yaxis: { title: { text: data.objective } },
+        showlegend: otherOf(axis) !== null, legend: legend(""), // for the lines
+        xaxis: { title: { text: axis.title + (axis.is_log ? " (log)" : "") }, ...ticks(axis) }, yaxis: { title: { text: data.objective } },
       },
     }));
   }

@@ -1,13 +1,13 @@
 // Curves of all points: few distinguished by color and dash, many colored by a value of theirs.
 
 const FEW = 8;
-const LONG = 70; // letters of a name in the legend
+const long = () => isNarrow() ? 28 : 70; // letters of a name in the legend
 // The objective, unless it was measured once or twice only and makes no curves.
 const metrics = Object.keys(data.curves);
 const firstMetric = metrics.find((one) => data.curves[one].some(([steps]) => steps.length > 2)) ?? metrics[0];
 const curveLook = { metric: firstMetric, by: "final", logX: false, logY: false };
 
-const legendName = (at) => `${number(points[at].final ?? points[at].last)}  ${short(points[at].name, LONG)}${points[at].final === null ? ` (${points[at].status})` : ""}`;
+const legendName = (at) => `${number(points[at].final ?? points[at].last)}  ${short(points[at].name, long())}${points[at].final === null ? ` (${points[at].status})` : ""}`;
 
 const curve = (at, line, parts = {}) => {
   const [x, y] = data.curves[curveLook.metric][at];
@@ -23,7 +23,7 @@ const fewCurves = () => data.order.map((at) => {
   const letter = "AB"[chosen.pair.indexOf(at)];
   return curve(at, { color: PALETTE[group], dash: DASHES[group], width: letter ? 4 : group ? 2 : 3 }, {
     showlegend: isFirst, legendgroup: String(group),
-    name: groups[group].count > 1 ? `${number(groups[group].mean)}  ${short(groups[group].name, LONG)} (${groups[group].members.length} runs)` : legendName(at),
+    name: groups[group].count > 1 ? `${number(groups[group].mean)}  ${short(groups[group].name, long())} (${groups[group].members.length} runs)` : legendName(at),
   });
 });
 
@@ -43,7 +43,7 @@ const manyCurves = () => {
   const bar = {
     x: [null], y: [null], mode: "markers", hoverinfo: "skip", showlegend: false,
     marker: { color: [low, high], cmin: low, cmax: high, colorscale: SCALE, reversescale: isReversed(), showscale: true, colorbar: {
-      ...colorbar(axis ? axis.label : `final ${data.objective}`),
+      ...colorbar(axis ? axis.title : `final ${data.objective}`),
       ...(tick ? { tickvals: (axis.numbers ?? axis.texts.map((_, i) => i)).map(raised), ticktext: axis.texts.map((text) => short(text)) } : {}),
     } },
   };
@@ -67,14 +67,14 @@ const drawCurves = () => {
   const redraw = plot($("curves"), () => ({
     traces: few ? fewCurves() : manyCurves(),
     look: {
-      showlegend: true, legend: { orientation: "h", y: -0.2, x: 0, yanchor: "top", traceorder: "normal" }, margin: { l: 56, r: 16, t: 30, b: 90 },
+      showlegend: true, legend: legend(`The numbers are final ${data.objective}${hasRepeats ? ", means of runs" : ""}`), margin: { l: 56, r: 16, t: 30, b: 90 },
       xaxis: { title: { text: "step" }, ...scaleOf(curveLook.logX) }, yaxis: { title: { text: curveLook.metric }, ...scaleOf(curveLook.logY) },
     },
   }));
   const change = (name) => (value) => { curveLook[name] = value; redraw(); };
   $("curves-controls").append(
     select("Metric", metrics.map((one) => [one, one]), curveLook.metric, change("metric")),
-    ...(few ? [] : [select("Color", [["final", `final ${data.objective}`], ...axes.map(({ label }) => [label, label])], "final", change("by"))]),
+    ...(few ? [] : [select("Color", [["final", `final ${data.objective}`], ...axes.map(({ label, title }) => [label, title])], "final", change("by"))]),
     toggle("Log steps", change("logX")), toggle("Log values", change("logY")),
   );
 };

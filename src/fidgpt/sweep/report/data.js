@@ -16,6 +16,7 @@ data.order.forEach((at, place) => { rankOf[at] = place; });
 const mean = (numbers) => numbers.reduce((sum, one) => sum + one, 0) / numbers.length;
 const best = (numbers) => data.larger ? Math.max(...numbers) : Math.min(...numbers);
 const number = (value) => value === null || value === undefined ? "–" : value.toPrecision(5);
+const named = (axis, text) => axis.title === axis.label ? `${axis.label}=${text}` : text;
 const whole = (value) => value.toLocaleString("en");
 
 // Where a point lies on an axis: a number, or the place of its text among the values; null: nowhere.

@@ -1,12 +1,14 @@
 """The report of a sweep as an HTML page, with the commands that it suggests."""
 
+import html
 import importlib.util
 import math
+import re
 import shlex
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
 from fidgpt.runs.directories import load_run
-from fidgpt.sweep.axes import split_value
+from fidgpt.sweep.axes import split_value, written
 from fidgpt.sweep.report.statistics import (
     METHOD,
     Effect,
@@ -27,14 +29,18 @@ from fidgpt.sweep.report.statistics import (
     lead,
     number,
 )
+from fidgpt.sweep.results import SEARCH
 from fidgpt.train import RunError
 
 _CURVES = ("loss", "learning_rate", "grad_norm", "tokens_per_second")
 _NUMBERS = 40_000  # in all curves of a metric together, which a browser draws at once
 _FEWEST, _MOST = 60, 600  # in one of them
 _MOST_LEADERS = 12  # an axis with more values is a search
+_FEWEST_ENDS = 3  # values of an axis that is worth extending
+_STEPS = 8  # in which the range of a search is extended
+_RANGE = re.compile(r'"([^"\s]+=)\s*(lin|log)\(([-+.\de]+),\s*([-+.\de]+)\)"')  # in its journal
 _SCRIPTS = (  # each uses those before it
-    *("data", "dom", "chosen", "plots", "curves", "axes", "importance", "map"),
+    *("data", "dom", "chosen", "plots", "curves", "history", "axes", "importance", "map"),
     *("parallel", "points", "difference", "main"),
 )
 
@@ -74,13 +80,15 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
             group, second = found[0], found[1] if found[1:] else None
             num_compared += second is not None
             labels = [one.label for one in choices if one.label in {*group.values} - {column.label}]
-            others = " ".join(f"{label}={group.values[label]}" for label in labels)
+            others = " ".join(
+                one.named(group.values[one.label]) for one in choices if one.label in labels
+            )
             mean = _mean(group) if report.repeats else number(group.mean)
             rows.append([text, others, mean, lead(group, second) if second else "-"])
             is_beyond = is_beyond_noise(group, second) if second else None
             rows[-1] += [{True: "yes", False: "no", None: "unknown"}[is_beyond]] * len(noise)
         if 1 < len(rows) <= _MOST_LEADERS and 2 * num_compared > len(rows):
-            head = [column.label, "best", report.objective.name, "ahead of the next by", *noise]
+            head = [column.title, "best", report.objective.name, "ahead of the next by", *noise]
             tables[column.label] = head, rows
     return tables
 
@@ -124,6 +132,15 @@ def _change(effect: Effect) -> str:
     return f"{effect.difference:+.4g}{spread}"
 
 
+def commands(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return what to run next, each a sentence and a command."""
+    found = [("Rerun the best point:", best_command(report, allowed=allowed))]
+    found += extensions(report, allowed=allowed)
+    if (repeat := repeat_command(report, allowed=allowed)) is not None:
+        found.append(("Repeat the two best with other seeds:", repeat))
+    return found
+
+
 def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None:
     """Return a command that runs the two best points with other seeds, into the same directory.
 
@@ -132,21 +149,100 @@ def repeat_command(report: Report, *, allowed: Sequence[str] = ()) -> str | None
     two = report.ranking[:2]
     if len(two) < 2 or all(len(group.finals) > 1 for group in two):
         return None
-    seeds = tuple(f"{label}+=" for label in report.repeats)
+    every = _directives(report)
+    points = [every[report.records.index(group.records[0])] for group in two]
+    return _command(report, every, points, "--repeat=seed:3", allowed=allowed)
+
+
+def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """Return each axis of numbers at whose end the best point is, with a command that goes on.
+
+    It runs the best point with two further values, in steps as those before. A value at the end of
+    one or two says nothing, and none follows where a number would leave its sign or become a
+    fraction. What a search chose from a range is at its end if it is within a sixteenth of it.
+    """
+    found, every, group = [], _directives(report), report.ranking[0]
+    best = every[report.records.index(group.records[0])]
+    repeat = [f"--repeat=seed:{len(group.records)}"] * (len(group.records) > 1)
+    ranges = _ranges(report.directory)
+    for column in report.columns:
+        text, label = group.values.get(column.label, ""), column.label
+        values = [record.values.get(label) for record in report.records]
+        rows = zip(*every, strict=True) if len({*map(len, every)}) == 1 else ()
+        at = next((i for i, row in enumerate(rows) if [one for _, one in row] == values), -1)
+        prefix = best[at][0]
+        numbers, is_log = ranges.get(prefix, (column.numbers or (), column.is_log))
+        if at < 0 or column.is_repeat or column.numbers is None or len(numbers) < _FEWEST_ENDS:
+            continue
+        raised = [math.log(one) if is_log else one for one in (*numbers, float(text))]
+        nearest = min(range(len(numbers)), key=lambda i: abs(raised[i] - raised[-1]))
+        end = {0: "first", len(numbers) - 1: "last"}.get(nearest)
+        further = _further(numbers if nearest else numbers[::-1], is_log=is_log) if end else []
+        points = [[*best[:at], (prefix, one), *best[at + 1 :]] for one in further]
+        command = points and _command(report, every, points, *repeat, allowed=allowed)
+        if command:
+            where = f"the {end} of its axis"
+            if prefix in ranges:
+                where = f"near the {'upper' if nearest else 'lower'} end of its range"
+            found.append((f"The best {label}, {text}, is {where}: extend it:", command))
+    return found
+
+
+def _ranges(directory: Path) -> dict[str, tuple[Sequence[float], bool]]:
+    """Return numbers from end to end of each range of a search, and whether it is logarithmic.
+
+    By the directive before its value; none if there was no search.
+    """
+    journal, found = directory / SEARCH, {}
+    lines = journal.read_text().splitlines() if journal.exists() else []
+    for space in [one for line in lines for one in _RANGE.findall(line)]:
+        prefix, kind, low, high = space[0], space[1], float(space[2]), float(space[3])
+        shares = [i / _STEPS for i in range(_STEPS + 1)]
+        is_log = kind == "log"
+        numbers = [low * (high / low) ** x if is_log else low + x * (high - low) for x in shares]
+        found[prefix] = numbers, is_log
+    return found
+
+
+def _further(numbers: Sequence[float], *, is_log: bool) -> list[str]:
+    """Return two values that follow numbers as these follow each other."""
+    first, last, steps = numbers[0], numbers[-1], len(numbers) - 1
+    is_whole = all(float(one).is_integer() for one in numbers)
+    found = []
+    for count in (1, 2):
+        share = count / steps
+        value = last * (last / first) ** share if is_log else last + share * (last - first)
+        if value * last > 0 and (not is_whole or abs(value - round(value)) < 1e-9 * abs(value)):
+            found.append(written(value, 4))
+    return found
+
+
+def _directives(report: Report) -> list[list[tuple[str, str]]]:
+    """Return the directives of each point but those that repeat it, split before their values."""
+    seeds = tuple(f"{label}{sign}" for label in report.repeats for sign in ("=", "+="))
     every = [[split_value(one) for one in record.row["directives"]] for record in report.records]
-    every = [[one for one in given if not (seeds and one[0].endswith(seeds))] for given in every]
+    return [[one for one in given if not (seeds and one[0].endswith(seeds))] for given in every]
+
+
+def _command(
+    report: Report,
+    every: Sequence[Sequence[tuple[str, str]]],
+    points: Sequence[Sequence[tuple[str, str]]],
+    *flags: str,
+    allowed: Sequence[str],
+) -> str | None:
+    """Return a command that adds points to a sweep; None if they do not differ in values alone."""
     if len({*map(len, every)}) > 1:
         return None
-    first, second = (every[report.records.index(group.records[0])] for group in two)
-    # All that varies between any of the points varies here, so that the two keep their names.
+    # All that varies between any of the points varies here, so that these keep their names.
     varying = [i for i, column in enumerate(zip(*every, strict=True)) if len({*column}) > 1]
     begin, end = varying[0], varying[-1] + 1
-    if end - begin > len(varying) or any(first[i][0] != second[i][0] for i in varying):
+    if end - begin > len(varying) or any(len({one[i][0] for one in points}) > 1 for i in varying):
         return None
-    axes = [f"{first[i][0]}{first[i][1]},{second[i][1]}" for i in varying]
+    axes = [points[0][i][0] + ",".join(one[i][1] for one in points) for i in varying]
     axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
-    flags = [f"--config={prefix}{value}" for prefix, value in first]
-    words = [*allow_flags(allowed), *flags[:begin], axis, *flags[end:], "--repeat=seed:3"]
+    given = [f"--config={prefix}{value}" for prefix, value in points[0]]
+    words = [*allow_flags(allowed), *given[:begin], axis, *given[end:], *flags]
     return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
 
 
@@ -192,8 +288,8 @@ def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
         "objective": report.objective.name,
         "larger": report.objective.is_larger_better,
         "verdict": report.verdict,
-        "command": best_command(report, allowed=allowed),
-        "repeat": repeat_command(report, allowed=allowed),
+        "commands": commands(report, allowed=allowed),
+        "is_search": (report.directory / SEARCH).exists(),
         "leaders": leader_tables(report),
         "method": METHOD,
         "best": numbers[report.best],
@@ -203,7 +299,11 @@ def document(report: Report, *, allowed: Sequence[str] = ()) -> dict[str, Any]:
             for record, config in zip(report.records, configs, strict=True)
         ],
         "order": [numbers[record] for record in report.order],
-        "axes": [asdict(one.columns[0]) for one in report.importances if len(one.columns) == 1],
+        "axes": [
+            asdict(one.columns[0]) | {"title": one.columns[0].title}
+            for one in report.importances
+            if len(one.columns) == 1
+        ],
         "importances": [
             {"label": label, "share": one.share, "text": text, "is_repeat": one.is_repeat}
             for one, (label, text) in zip(
@@ -241,7 +341,16 @@ def _curves(report: Report) -> dict[str, Any]:
 
 
 def page(document: dict[str, Any]) -> str:
-    """Return a report, as `document` makes it, as an HTML page that needs no other file."""
+    """Return a report, as `document` makes it, as an HTML page that needs no other file.
+
+    Raises:
+      ConfigError: Plotly is missing.
+    """
+    if importlib.util.find_spec("plotly") is None:
+        raise ConfigError(
+            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or print the '
+            "tables alone, with --nopage"
+        )
     from plotly.offline import get_plotlyjs  # late: an extra
 
     return assembled(
@@ -255,6 +364,23 @@ def page(document: dict[str, Any]) -> str:
         policy="form-action 'none'; base-uri 'none'; style-src 'unsafe-inline'; img-src data: "
         "blob:; script-src 'unsafe-eval' {scripts}",
     )
+
+
+@dataclass(frozen=True)
+class InlinePage:
+    """The page of a report, which a notebook shows in a frame.
+
+    Attributes:
+      report: the report.
+      allowed: packages of the user's own that configs may name.
+    """
+
+    report: Report
+    allowed: Sequence[str] = ()
+
+    def _repr_html_(self) -> str:
+        text = html.escape(page(document(self.report, allowed=self.allowed)))
+        return f'<iframe srcdoc="{text}" style="width: 100%; height: 900px; border: 0"></iframe>'
 
 
 def best_command(report: Report, *, allowed: Sequence[str] = ()) -> str:
@@ -276,12 +402,8 @@ def write_page(
       ConfigError: Plotly is missing.
       OSError: the file cannot be written.
     """
-    if importlib.util.find_spec("plotly") is None:
-        raise ConfigError(
-            'the page needs Plotly. Install it with: pip install "fidgpt[report]" or print the '
-            "tables alone, with --nopage"
-        )
     path = report.directory / "report.html" if out is None else Path(out)
+    text = page(document(report, allowed=allowed))
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page(document(report, allowed=allowed)))
+    write_whole(path, text)
     return path

@@ -12,6 +12,6 @@ const drawImportance = () => {
       text: shares.map(({ text }) => text), textposition: "outside", cliponaxis: false, hoverinfo: "none",
       marker: { color: shares.map(({ is_repeat }) => color(is_repeat ? "faint" : "accent")) },
     }],
-    look: { margin: { l: 56, r: 110, t: 28, b: 32 }, xaxis: { range: [0, 1], tickformat: ".0%" }, yaxis: { autorange: "reversed", type: "category", ticksuffix: " " } },
+    look: { margin: { l: 56, r: isNarrow() ? 56 : 110, t: 28, b: 32 }, xaxis: { range: [0, 1], tickformat: ".0%" }, yaxis: { autorange: "reversed", type: "category", ticksuffix: " " } },
   }), { follows: false });
 };

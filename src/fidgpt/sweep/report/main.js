@@ -6,9 +6,10 @@ $("states").textContent = `${points.length} points: ${Object.entries(counts).map
 
 const [won, ...more] = data.verdict;
 $("verdict").append(element("strong", { textContent: won }), ` ${more.join(" ")}`);
-$("command").textContent = data.command;
-$("repeat").textContent = data.repeat ?? "";
-$("repeat-part").hidden = data.repeat === null;
+$("commands").append(...data.commands.flatMap(([sentence, command]) => [
+  element("p", { className: "note", textContent: sentence }),
+  element("div", { className: "command" }, element("pre", { textContent: command }), element("button", { textContent: "Copy" })),
+]));
 document.querySelectorAll(".command button").forEach((button) => {
   const text = button.previousElementSibling;
   button.onclick = async () => {
@@ -21,11 +22,12 @@ document.querySelectorAll(".command button").forEach((button) => {
   };
 });
 const line = (kind, cells) => element("tr", {}, ...cells.map((textContent) => element(kind, { textContent })));
-$("leaders").append(...Object.values(data.leaders).map(([head, rows]) => element("table", {}, line("th", head), ...rows.map((row) => line("td", row)))));
+$("leaders").append(...Object.values(data.leaders).map(([head, rows]) => element("div", { className: "scroll" }, element("table", {}, line("th", head), ...rows.map((row) => line("td", row))))));
 
 const runnerUp = data.order.find((at) => points[at].final !== null && groupOf[at] !== groupOf[data.best]);
 chooseBoth(data.best, runnerUp);
 drawCurves();
+drawHistory();
 drawAxes();
 drawEffects();
 drawImportance();

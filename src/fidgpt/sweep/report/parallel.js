@@ -16,7 +16,7 @@ const dimension = (axis) => {
   const values = finished.map((at) => place(axis, points[at]))
     .map((one, nth) => raised(one ?? all[0]) + apart * (nth / finished.length - 0.5));
   const shown = few ? all.map((one, at) => [raised(one), short(axis.texts[at])]) : axis.is_log ? decades(all) : null;
-  return { label: axis.label, values, ...(shown ? { tickvals: shown.map(([one]) => one), ticktext: shown.map(([, text]) => text) } : {}) };
+  return { label: short(axis.title, isNarrow() ? 12 : 28), values, ...(shown ? { tickvals: shown.map(([one]) => one), ticktext: shown.map(([, text]) => text) } : {}) };
 };
 
 const decades = (numbers) => {
@@ -43,11 +43,11 @@ const drawParallel = () => {
   const dimensions = [...choices.map(dimension), { label: data.objective, values: finals, tickformat: ".4~g" }];
   plot(target, () => ({
     traces: [{
-      type: "parcoords", dimensions, labelfont: { size: 13 }, tickfont: { size: 11 }, rangefont: { size: 1, color: "rgba(0,0,0,0)" },
+      type: "parcoords", dimensions, labelfont: { size: isNarrow() ? 11 : 13 }, labelangle: isNarrow() ? -20 : 0, tickfont: { size: 11 }, rangefont: { size: 1, color: "rgba(0,0,0,0)" },
       line: { color: finals, colorscale: SCALE, reversescale: isReversed() },
       unselected: { line: { color: color("faint"), opacity: 0.15 } },
     }],
-    look: { margin: { l: 80, r: 60, t: 60, b: 16 } },
+    look: { margin: isNarrow() ? { l: 44, r: 44, t: 76, b: 16 } : { l: 80, r: 60, t: 60, b: 16 } },
   }), { follows: false, buttons: [["toImage"]] });
   target.on("plotly_restyle", () => {
     const { dimensions: now } = target.data[0];

@@ -19,6 +19,11 @@ const isReversed = () => data.larger !== matchMedia("(prefers-color-scheme: dark
 
 const scaleOf = (log) => ({ type: log ? "log" : "linear" });
 
+const isNarrow = () => innerWidth < 600;
+
+// A legend below the plot.
+const legend = (title) => ({ orientation: "h", x: 0, yref: "container", y: 0, yanchor: "bottom", traceorder: "normal", title: { text: title, side: "top", font: { size: 12 } } });
+
 // Ticks at the values of an axis, where they are few; of words, always.
 const ticks = (axis) => {
   if (!axis.numbers) return { tickvals: axis.texts.map((_, at) => at), ticktext: axis.texts.map((text) => short(text)), automargin: true };

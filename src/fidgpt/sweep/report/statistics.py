@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fidgpt.compose.directives import DIRECTIVES
 from fidgpt.graph import ConfigError, suggest
 from fidgpt.sweep import results
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective
@@ -31,6 +32,8 @@ _ONCE = (
 _BEYOND = "That is more than repeated runs explain (t-test of the two, 95 %)."
 _WITHIN = "Repeated runs differ as much (t-test of the two, 95 %): consider them equal."
 _ALL = "all"
+_CALLS = re.compile(rf"({'|'.join(DIRECTIVES)})(_\d+)?")  # axes that are called by a directive
+_MOST_NAMED = 3
 _ABLATION = re.compile(r"ablate(_\d+)?")
 _FAR = 5.0  # ratio of two numbers from which an axis of these two is logarithmic
 _MOST_BINS = 8
@@ -103,6 +106,18 @@ class Column:
     numbers: Sequence[float] | None
     is_log: bool
     is_repeat: bool
+
+    @property
+    def title(self) -> str:
+        """What a reader calls it; an axis of fiddlers or configs is called by its values."""
+        if not _CALLS.fullmatch(self.label):
+            return self.label
+        names = [*dict.fromkeys(text.partition("(")[0] for text in self.texts)]
+        return " / ".join(names[:_MOST_NAMED] + ["…"] * (len(names) > _MOST_NAMED))
+
+    def named(self, text: str) -> str:
+        """Return a value with the name of the axis, if it has another one than its values."""
+        return f"{self.label}={text}" if self.title == self.label else text
 
 
 def columns_of(records: Sequence[Record], *, repeats: Sequence[str] = ()) -> list[Column]:
@@ -252,6 +267,9 @@ def _has_one_more(whole: Record, record: Record) -> bool:
 class Importance:
     """How much an axis matters, or two of them together.
 
+    Optuna's evaluators are not used: PED-ANOVA gave 53 % to an axis that only repeated runs, and
+    fANOVA takes scikit-learn.
+
     Attributes:
       columns: the axis, or both.
       share: of the variance, from 0 to 1; of two axes, beyond what each of them explains. None for
@@ -263,7 +281,7 @@ class Importance:
 
     @property
     def label(self) -> str:
-        return " × ".join(column.label for column in self.columns)
+        return " × ".join(column.title for column in self.columns)
 
     @property
     def is_repeat(self) -> bool:

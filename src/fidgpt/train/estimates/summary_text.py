@@ -41,7 +41,7 @@ def summary_text(summary: Summary, *, recipe: str = "", color: bool) -> str:
     for rows in (
         _groups(summary),
         *([_pipeline(one)] if (one := summary.facts.pipeline) else []),
-        _memory(summary.facts),
+        memory_rows(summary.facts),
         [*_run(summary.facts), *([("recipe", recipe)] if recipe else [])],
     ):
         shown += ["", table_of(rows)]
@@ -185,7 +185,7 @@ def _pipeline(pipeline: PipelineFacts) -> Rows:
     return rows
 
 
-def _memory(facts: Facts) -> Rows:
+def memory_rows(facts: Facts) -> Rows:
     """Return what one device needs."""
     memory = facts.memory
     gradients, activations = bytes_text(memory.gradients), [("activations", _UNKNOWN)]
