@@ -1,6 +1,7 @@
 """Families of before Llama, and later ones that are like them."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import fiddle as fdl
@@ -16,6 +17,7 @@ from fidgpt.configs.hub import (
     SETTINGS,
     TENSORS,
     Family,
+    Stacked,
     Tensors,
     in_layers,
     joined,
@@ -27,7 +29,9 @@ from fidgpt.fiddlers import (
     use_alibi,
     use_layer_norm,
     use_learned_positions,
+    use_norm_per_head,
     use_parallel_block,
+    use_sinusoidal_positions,
     use_squared_relu,
 )
 from fidgpt.graph import find, swap_all
@@ -39,6 +43,7 @@ from fidgpt.model import (
     NormalizedEmbedding,
     OffsetLayerNorm,
     OffsetPositions,
+    ParallelBlock,
     Unembedding,
     root_of_width,
 )
@@ -46,6 +51,7 @@ from fidgpt.tags import HeadDim, HiddenDim, NumKVHeads
 from fidgpt.train import Trainer
 
 _LAYER = "model.layers.*"
+_QKV = ("query", "key", "value")
 # Settings of families without RoPE.
 _UNROTATED: Mapping[str, str] = {
     name: key for name, key in MULTI_HEAD.items() if name not in ("theta", "scaling")
@@ -335,28 +341,27 @@ def gptj(cfg: fdl.Config[Trainer], *, rotary_dim: int | None = 64) -> None:
         attention.rope.rotary_dim = rotary_dim
 
 
+GPTJ_TENSORS: Tensors = {
+    **{path: name for path, name in _GPT2_ENDS.items() if path != "embedding.positions"},
+    **in_layers(
+        "transformer.h.*",
+        {
+            "attention.query": "attn.q_proj",
+            "attention.key": "attn.k_proj",
+            "attention.value": "attn.v_proj",
+            "attention.out": "attn.out_proj",
+            "attention_norm": "ln_1",
+            "mlp.up": "mlp.fc_in",
+            "mlp.down": "mlp.fc_out",
+        },
+    ),
+}
 GPTJ = Family(
     model_type="gptj",
     architecture="GPTJForCausalLM",
     config=gptj,
     settings={**_UNROTATED, **_SIZES, "rotary_dim": "rotary_dim"},
-    tensors=with_adjacent_pairs(
-        {
-            **{path: name for path, name in _GPT2_ENDS.items() if path != "embedding.positions"},
-            **in_layers(
-                "transformer.h.*",
-                {
-                    "attention.query": "attn.q_proj",
-                    "attention.key": "attn.k_proj",
-                    "attention.value": "attn.v_proj",
-                    "attention.out": "attn.out_proj",
-                    "attention_norm": "ln_1",
-                    "mlp.up": "mlp.fc_in",
-                    "mlp.down": "mlp.fc_out",
-                },
-            ),
-        }
-    ),
+    tensors=with_adjacent_pairs(GPTJ_TENSORS),
     defaults=_WIDE,
     aliases=_OTHER_SIZES,
     readings={"rotary_dim": lambda model: model.blocks[0].attention.rope.rotary_dim},
@@ -421,4 +426,176 @@ PERSIMMON = Family(
     tensors=_persimmon_tensors,
     fixed={"hidden_act": ("relu2",)},
     readings={"qk_norm": lambda model: model.blocks[0].attention.query_norm is not None},
+)
+
+
+@variant_of(decoder, rotary_share=0.25, attention_out_bias=False)
+def stablelm(
+    cfg: fdl.Config[Trainer], *, eps: float, parallel: bool = False, qk_norm: bool = False
+) -> None:
+    """A decoder with LayerNorm, one for both branches of a parallel block if `parallel`.
+
+    With `qk_norm`, queries and keys have a norm for each head.
+    """
+    use_layer_norm(cfg, eps=eps)
+    if parallel:
+        use_parallel_block(cfg)
+        for block in cfg.model.blocks:
+            block.mlp_norm = None
+    if qk_norm:
+        use_norm_per_head(cfg, eps=eps)
+
+
+_HEAD_NORMS = {
+    f"blocks.*.attention.{path}_norm.weight": Stacked(
+        f"{_LAYER}.self_attn.{path[0]}_layernorm.norms.{{expert}}.weight"
+    )
+    for path in ("query", "key")
+}
+STABLELM = Family(
+    model_type="stablelm",
+    architecture="StableLmForCausalLM",
+    config=stablelm,
+    settings={
+        **{name: key for name, key in SETTINGS.items() if name != "head_dim"},
+        **ROTARY,
+        "eps": "layer_norm_eps",
+        "attention_bias": "use_qkv_bias",
+        "parallel": "use_parallel_residual",
+        "qk_norm": "qk_layernorm",
+    },
+    tensors={**TENSORS, **_HEAD_NORMS},
+    fixed={"hidden_act": ("silu",)},
+    readings={
+        "parallel": lambda model: isinstance(model.blocks[0], ParallelBlock),
+        "qk_norm": lambda model: model.blocks[0].attention.query_norm is not None,
+    },
+    whole_heads=True,
+)
+
+
+@variant_of(normal, tied=True, attention_bias=True, mlp_bias=True, activation="relu", eps=1e-6)
+def ctrl(cfg: fdl.Config[Trainer]) -> None:
+    """A decoder with sinusoidal positions, scaled embedding and a bias of the logits."""
+    use_sinusoidal_positions(cfg)
+    cfg.model.embedding.scale = fdl.Config(root_of_width, hidden_dim=HiddenDim.new())
+    swap_all(cfg.model, Unembedding, by=BiasedUnembedding)
+
+
+CTRL = Family(
+    model_type="ctrl",
+    architecture="CTRLLMHeadModel",
+    config=ctrl,
+    settings={
+        **{name: key for name, key in _UNROTATED.items() if name != "eps"},
+        **{
+            name: key
+            for name, key in _SIZES.items()
+            if name not in ("ffn_dim", "eps", "activation")
+        },
+        "ffn_dim": "dff",
+    },
+    tensors={
+        "embedding": "transformer.w",
+        "norm": "transformer.layernorm",
+        "unembedding": "lm_head",
+        **in_layers(
+            "transformer.h.*",
+            {
+                **{f"attention.{one}": f"multi_head_attention.W{one[0]}" for one in _QKV},
+                "attention.out": "multi_head_attention.dense",
+                "attention_norm": "layernorm1",
+                "mlp_norm": "layernorm2",
+                "mlp.up": "ffn.0",
+                "mlp.down": "ffn.2",
+            },
+        ),
+    },
+    fixed={"layer_norm_epsilon": (1e-6,)},
+    defaults={"tie_word_embeddings": True, "dff": 8192},
+    aliases=_OTHER_SIZES,
+    ignored=("*.pos_encoding",),
+)
+
+
+@variant_of(normal, tied=True, ffn_dim=0, activation="gelu")
+def mpt(
+    cfg: fdl.Config[Trainer], *, hidden_dim: int, attention: Mapping[str, Any] | None = None
+) -> None:
+    """A decoder with ALiBi, LayerNorm without biases, and MLPs four times as wide as the stream.
+
+    Raises:
+      ValueError: attention is of another kind.
+    """
+    computed = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention"}
+    computed |= dict.fromkeys(("clip_qkv", "softmax_scale"))
+    computed |= dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False)
+    given = {"alibi": False} | dict(attention or {})
+    for key in computed.keys() & given.keys():
+        if given[key] != computed[key]:
+            raise ValueError(f"attn_config has {key}={given[key]!r}, not {computed[key]!r}.")
+    use_alibi(cfg)
+    for norm in find(cfg.model, nn.LayerNorm):
+        norm.bias = False
+    for block in cfg.model.blocks:
+        block.mlp.ffn_dim = 4 * hidden_dim
+
+
+MPT = Family(
+    model_type="mpt",
+    architecture="MptForCausalLM",
+    config=mpt,
+    settings={
+        **{name: key for name, key in _UNROTATED.items() if name != "ffn_dim"},
+        "hidden_dim": "d_model",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "seq_len": "max_seq_len",
+        "eps": "layer_norm_epsilon",
+        "attention": "attn_config",
+    },
+    tensors={
+        "embedding": "transformer.wte",
+        "norm": "transformer.norm_f",
+        "unembedding": "lm_head",
+        **joined(QKV, "transformer.blocks.*.attn.Wqkv", of=3),
+        **in_layers(
+            "transformer.blocks.*",
+            {
+                "attention.out": "attn.out_proj",
+                "attention_norm": "norm_1",
+                "mlp_norm": "norm_2",
+                "mlp.up": "ffn.up_proj",
+                "mlp.down": "ffn.down_proj",
+            },
+        ),
+    },
+    fixed={"no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)},
+    defaults={"tie_word_embeddings": True},
+    readings={"attention": lambda _: {"alibi": True}},
+    aliases={
+        "hidden_size": "d_model",
+        "num_attention_heads": "n_heads",
+        "num_hidden_layers": "n_layers",
+        "max_position_embeddings": "max_seq_len",
+    },
+    known=(
+        *("embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type"),
+        "verbose",
+    ),
+)
+
+_CODEGEN_ORDER = (QKV[0], QKV[2], QKV[1])
+CODEGEN = replace(
+    GPTJ,
+    model_type="codegen",
+    architecture="CodeGenForCausalLM",
+    tensors=with_adjacent_pairs(
+        {
+            **GPTJ_TENSORS,
+            "blocks.*.attention.out": "transformer.h.*.attn.out_proj",
+            **joined(_CODEGEN_ORDER, "transformer.h.*.attn.qkv_proj", of=3, groups=4),
+        }
+    ),
+    ignored=("*.attn.causal_mask",),
 )

@@ -53,6 +53,22 @@ def rotate_in_windows_by(cfg: fdl.Config[Trainer], theta: float) -> None:
             block.attention.rope = local
 
 
+def rotate_by_layer(cfg: fdl.Config[Trainer], thetas: Sequence[float]) -> None:
+    """Use a RoPE of another base in each layer of a pattern that repeats; none where that is 0."""
+    thetas = shortest_period(thetas)
+    rope = cfg.model.blocks[0].attention.rope
+    ropes = {theta: fdl.copy_with(rope, theta=float(theta)) for theta in thetas if theta}
+    cfg.model.blocks = repeated(cfg.model.blocks, len(thetas))
+    for i, block in enumerate(cfg.model.blocks):
+        block.attention.rope = ropes.get(thetas[i % len(thetas)])
+
+
+def thetas_of(model: Any) -> list[float]:
+    """Return the base of the RoPE of each layer; 0 where there is none."""
+    ropes = [block.attention.rope for block in model.blocks]
+    return [0 if rope is None else rope.theta for rope in ropes]
+
+
 def theta_in_windows(model: Any) -> float:
     """Return the base of the RoPE of a model's layers with a window."""
     attentions = (block.attention for block in model.blocks)

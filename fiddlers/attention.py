@@ -14,6 +14,7 @@ from fidgpt.model import (
     ALiBi,
     Attention,
     LatentAttention,
+    LayerNormPerHead,
     RMSNorm,
     Softcap,
     Transformer,
@@ -40,6 +41,18 @@ def use_qk_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
     for attention in find(cfg.model, Attention):
         attention.query_norm = fdl.ArgFactory(RMSNorm, hidden_dim=HeadDim.new(), eps=eps)
         attention.key_norm = fdl.ArgFactory(RMSNorm, hidden_dim=HeadDim.new(), eps=eps)
+
+
+def use_norm_per_head(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
+    """Normalize queries and keys by a LayerNorm for each head (Command R+, StableLM 2 12B)."""
+    for attention in find(cfg.model, Attention):
+        sizes = {"hidden_dim": HiddenDim.new(), "head_dim": HeadDim.new()}
+        heads = attention.num_heads or fdl.Config(heads_that_fit, **sizes)
+        if attention.num_kv_heads is None:
+            attention.num_kv_heads = NumKVHeads.new(heads)
+        for name, number in (("query_norm", heads), ("key_norm", NumKVHeads.new())):
+            sizes = {"num_heads": number, "head_dim": HeadDim.new()}
+            setattr(attention, name, fdl.ArgFactory(LayerNormPerHead, **sizes, eps=eps))
 
 
 def use_softcap(

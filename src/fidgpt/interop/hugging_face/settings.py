@@ -40,6 +40,7 @@ _MODULES = (
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
     *("near_llama", "mixtures", "older"),
     *("qwen3_next", "mamba", "granite4", "lfm2", "kimi_linear", "minimax"),
+    *("routed", "recent"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     family
@@ -60,21 +61,22 @@ _SCALINGS = {  # by the rope_type
 _KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
-_PER_LAYER = ("layer_types", "roped", "mixers")
+_PER_LAYER = ("layer_types", "roped", "mixers", "thetas")
 _PARTIAL = "partial_rotary_factor"
 _WHOLE_ROPE = ("cwm", "mellum", "ministral3")  # read no rope_theta beside their own defaults
 _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
+_ALPHA = "alpha"  # of NTK-aware scaling in Hunyuan
 _IN_ROPE = {"rope_theta", _PARTIAL, _STRENGTH}
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
 _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
 _ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embeddings"}
+_ROPE_KEYS |= {_ALPHA, "mrope_section", "mrope_interleaved"}  # of images: text has one position
 
 
 # Components that families need which no component of fidgpt is, by a part of the model_type.
 _MISSING = {
-    "qwen3_5": "table of the tensors of Qwen 3.5, whose gated delta nets it has",
     "qwen4": "table of the tensors of Qwen 4",
     "olmo_hybrid": "gated delta net with a gate of its own (OLMo hybrid)",
     "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
@@ -86,24 +88,18 @@ _MISSING = {
     "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
     "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
     "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
-    "lfm2_moe": "table of tensors of the mixtures of LFM 2",
     "zaya": "attention with convolutions (Zaya)",
     "deepseek_v32": "sparse attention with an indexer (DeepSeek V3.2)",
     "deepseek_v4": "sparse attention with an indexer (DeepSeek V3.2)",
     "glm_moe_dsa": "sparse attention with an indexer (DeepSeek V3.2)",
-    "llama4": "experts whose inputs are scaled by the router (Llama 4)",
     "gemma3n": "embedding of each layer (Gemma 3n)",
     "gemma4": "embedding of each layer (Gemma 3n)",
     "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
     "doge": "dynamic mask of attention (Doge)",
     "phimoe": "router of SparseMixer (Liu et al., 2023, arXiv:2310.00811)",
-    "apertus": "xIELU activation (Huang and Schlag, 2024, arXiv:2411.13010)",
     "bitnet": "MLP with a norm inside (BitNet)",
-    "afmoe": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
     "laguna": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
-    "nanochat": "norm of the stream between embedding and first layer without weights",
     "longcat": "layer with two attentions (LongCat)",
-    "codegen": "form of tensors that joins heads in four shards (CodeGen)",
     "openai-gpt": "model without a final norm (GPT-1)",
     "xglm": "sinusoidal position with an offset (XGLM)",
     "jetmoe": "mixture of attentions (JetMoE)",
@@ -261,6 +257,12 @@ def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
     """Return one setting by its name; nothing where the family's default holds."""
     if name == "scaling":
         rope = found.get("rope_scaling") or family.defaults.get("rope_scaling")
+        for key, scaling in family.scalings.items():
+            if rope and rope["rope_type"] == "dynamic" and rope.get(key):
+                factor = _checked(f"rope_scaling.{key}", rope[key], float)
+                return {name: fdl.Config(scaling, factor=factor)}
+        if rope and rope.get(_ALPHA):
+            raise ConfigError(f"rope_scaling has {_ALPHA}, which {family.model_type} does not read")
         return {name: _scaling(rope, seq_len=found.get("max_position_embeddings"))}
     value = default = family.defaults.get(key, inspect.Parameter.empty)
     is_computed = callable(default) and default is not inspect.Parameter.empty
@@ -408,6 +410,9 @@ def published_keys(family: Family, found: HubConfig) -> HubConfig:
 def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any] | None:
     if scaling is None:  # null means a default scaling if the family has one
         return {"rope_type": "default"} if "rope_scaling" in family.defaults else None
+    for key, function in family.scalings.items():
+        if type(scaling) is function:
+            return {"rope_type": "dynamic", "factor": 1.0, key: vars(scaling)["factor"]}
     for kind, function in _SCALINGS.items():
         if type(scaling) is function:
             found = {_KEYS.get(name, name): getattr(scaling, name) for name in _names(function)}
@@ -468,9 +473,8 @@ def _each(model: Any, name: str) -> list[Any]:
 def _rope_of(model: Any) -> Any:
     """Return the RoPE of the first layer without a window, or of the first that has one."""
     ropes = zip(_each(model, "window"), _each(model, "rope"), strict=True)
-    found = [(window is not None, rope) for window, rope in ropes if rope is not None]
-    rope = next(rope for _, rope in sorted(found, key=itemgetter(0)))
-    return getattr(rope, "rotation", rope)
+    found = [(window is not None, getattr(rope, "rotation", rope)) for window, rope in ropes]
+    return next(rope for _, rope in sorted(found, key=itemgetter(0)) if rope is not None)
 
 
 def _mixtures(model: Any) -> dict[int, Any]:

@@ -23,6 +23,7 @@ __all__ = [
     "GatedShared",
     "GroupLimit",
     "LoadBalancingLoss",
+    "LogitBiasRouter",
     "MicroBatchBalancingLoss",
     "MoE",
     "Router",
@@ -233,12 +234,16 @@ class Router(nn.Module):
         """Return the scores, which are positive."""
         raise NotImplementedError
 
+    def preferred(self, logits: Scores, scores: Scores) -> Scores:
+        """Return by what experts are chosen, to which the selection bias is added."""
+        return scores
+
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Routing:
         wide = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.bias is None else self.bias.to(wide)
         logits = F.linear(x.to(wide), self.weight.to(wide), bias)
         scores = self.scored(logits)
-        preferences = scores.detach()
+        preferences = self.preferred(logits, scores).detach()
         for change in (self.selection_bias, self.groups):
             preferences = preferences if change is None else change(preferences)
         experts = preferences.topk(self.top_k, dim=-1).indices
@@ -269,6 +274,14 @@ class SigmoidRouter(Router):
 
     def scored(self, logits: Scores) -> Scores:
         return logits.sigmoid()
+
+
+class LogitBiasRouter(SigmoidRouter):
+    """A sigmoid router whose selection bias is added to logits, not to scores (Kolibri 1)."""
+
+    def preferred(self, logits: Scores, scores: Scores) -> Scores:
+        """Return the logits."""
+        return logits
 
 
 @runtime_checkable
