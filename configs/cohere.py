@@ -7,7 +7,15 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import QK_NORMS, SETTINGS, TENSORS, WINDOWS, Family, with_adjacent_pairs
+from fidgpt.configs.hub import (
+    QK_NORMS,
+    SETTINGS,
+    TENSORS,
+    WINDOWS,
+    Family,
+    with_adjacent_pairs,
+    without,
+)
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, PERIODS, SLIDING, periodic_layers, rotate_in_windows_only
 from fidgpt.fiddlers import use_layer_norm, use_norm_per_head, use_parallel_block
@@ -58,7 +66,7 @@ COHERE2 = replace(
     model_type="cohere2",
     architecture="Cohere2ForCausalLM",
     config=cohere2,
-    settings={name: key for name, key in {**HUB.settings, **WINDOWS}.items() if name != "qk_norm"},
+    settings=without({**HUB.settings, **WINDOWS}, "qk_norm"),
     fixed={"hidden_act": ("silu",)},
     readings={},
     defaults={"layer_types": partial(periodic_layers, period=4)},

@@ -45,6 +45,7 @@ __all__ = [
     "in_layers",
     "joined",
     "with_adjacent_pairs",
+    "without",
 ]
 
 Tensors = Mapping[str, str | Form]
@@ -157,6 +158,11 @@ QK_NORMS: Mapping[str, str] = {
 
 QKV = tuple(f"blocks.*.attention.{name}" for name in ("query", "key", "value"))
 GATED = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
+
+
+def without(names: Mapping[str, str], *left_out: str) -> dict[str, str]:
+    """Return the names, without those of some settings."""
+    return {name: key for name, key in names.items() if name not in left_out}
 
 
 def in_layers(layer: str, names: Mapping[str, str]) -> dict[str, str]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import fiddle as fdl
 from torch import nn
 
+from fidgpt.configs import gpt2
 from fidgpt.configs.activations import activate
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
@@ -22,6 +23,7 @@ from fidgpt.configs.hub import (
     in_layers,
     joined,
     with_adjacent_pairs,
+    without,
 )
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING, look_back
@@ -34,16 +36,20 @@ from fidgpt.fiddlers import (
     use_sinusoidal_positions,
     use_squared_relu,
 )
-from fidgpt.graph import find, swap_all
+from fidgpt.graph import clone_part, find, swap_all
 from fidgpt.model import (
     Attention,
     BiasedUnembedding,
+    Block,
     Embedding,
     LearnedPositions,
     NormalizedEmbedding,
+    NormalizedResidualBlock,
     OffsetLayerNorm,
     OffsetPositions,
+    OffsetSinusoidalPositions,
     ParallelBlock,
+    SinusoidalPositions,
     Unembedding,
     root_of_width,
 )
@@ -53,9 +59,7 @@ from fidgpt.train import Trainer
 _LAYER = "model.layers.*"
 _QKV = ("query", "key", "value")
 # Settings of families without RoPE.
-_UNROTATED: Mapping[str, str] = {
-    name: key for name, key in MULTI_HEAD.items() if name not in ("theta", "scaling")
-}
+_UNROTATED: Mapping[str, str] = without(MULTI_HEAD, "theta", "scaling")
 # Keys of families that name their sizes as GPT-2 does.
 _SIZES: Mapping[str, str] = {
     "hidden_dim": "n_embd",
@@ -134,7 +138,7 @@ OPT = Family(
     model_type="opt",
     architecture="OPTForCausalLM",
     config=opt,
-    settings={**{name: key for name, key in _UNROTATED.items() if name != "eps"}}
+    settings={**without(_UNROTATED, "eps")}
     | {"ffn_dim": "ffn_dim", "activation": "activation_function"}
     | {"projected_dim": "word_embed_proj_dim"},
     tensors=_opt_tensors("model.decoder", "final_layer_norm"),
@@ -151,8 +155,7 @@ BIOGPT = Family(
     model_type="biogpt",
     architecture="BioGptForCausalLM",
     config=opt,
-    settings={name: key for name, key in _UNROTATED.items() if name != "eps"}
-    | {"activation": "hidden_act", "scaled": "scale_embedding"},
+    settings=without(_UNROTATED, "eps") | {"activation": "hidden_act", "scaled": "scale_embedding"},
     tensors={**_opt_tensors("biogpt", "layer_norm"), "unembedding": "output_projection"},
     defaults={"hidden_act": "gelu", "scale_embedding": True},
     readings={"scaled": lambda model: model.embedding.scale != 1.0},
@@ -456,14 +459,9 @@ STABLELM = Family(
     model_type="stablelm",
     architecture="StableLmForCausalLM",
     config=stablelm,
-    settings={
-        **{name: key for name, key in SETTINGS.items() if name != "head_dim"},
-        **ROTARY,
-        "eps": "layer_norm_eps",
-        "attention_bias": "use_qkv_bias",
-        "parallel": "use_parallel_residual",
-        "qk_norm": "qk_layernorm",
-    },
+    settings={**without(SETTINGS, "head_dim"), **ROTARY, "eps": "layer_norm_eps"}
+    | {"attention_bias": "use_qkv_bias", "parallel": "use_parallel_residual"}
+    | {"qk_norm": "qk_layernorm"},
     tensors={**TENSORS, **_HEAD_NORMS},
     fixed={"hidden_act": ("silu",)},
     readings={
@@ -486,15 +484,8 @@ CTRL = Family(
     model_type="ctrl",
     architecture="CTRLLMHeadModel",
     config=ctrl,
-    settings={
-        **{name: key for name, key in _UNROTATED.items() if name != "eps"},
-        **{
-            name: key
-            for name, key in _SIZES.items()
-            if name not in ("ffn_dim", "eps", "activation")
-        },
-        "ffn_dim": "dff",
-    },
+    settings={**without(_UNROTATED, "eps"), **without(_SIZES, "ffn_dim", "eps", "activation")}
+    | {"ffn_dim": "dff"},
     tensors={
         "embedding": "transformer.w",
         "norm": "transformer.layernorm",
@@ -545,40 +536,23 @@ MPT = Family(
     model_type="mpt",
     architecture="MptForCausalLM",
     config=mpt,
-    settings={
-        **{name: key for name, key in _UNROTATED.items() if name != "ffn_dim"},
-        "hidden_dim": "d_model",
-        "num_layers": "n_layers",
-        "num_heads": "n_heads",
-        "seq_len": "max_seq_len",
-        "eps": "layer_norm_epsilon",
-        "attention": "attn_config",
-    },
-    tensors={
-        "embedding": "transformer.wte",
-        "norm": "transformer.norm_f",
-        "unembedding": "lm_head",
-        **joined(QKV, "transformer.blocks.*.attn.Wqkv", of=3),
+    settings={**without(_UNROTATED, "ffn_dim"), "hidden_dim": "d_model", "num_layers": "n_layers"}
+    | {"num_heads": "n_heads", "seq_len": "max_seq_len", "eps": "layer_norm_epsilon"}
+    | {"attention": "attn_config"},
+    tensors={"embedding": "transformer.wte", "norm": "transformer.norm_f"}
+    | {"unembedding": "lm_head", **joined(QKV, "transformer.blocks.*.attn.Wqkv", of=3)}
+    | {
         **in_layers(
             "transformer.blocks.*",
-            {
-                "attention.out": "attn.out_proj",
-                "attention_norm": "norm_1",
-                "mlp_norm": "norm_2",
-                "mlp.up": "ffn.up_proj",
-                "mlp.down": "ffn.down_proj",
-            },
-        ),
+            {"attention.out": "attn.out_proj", "attention_norm": "norm_1", "mlp_norm": "norm_2"}
+            | {"mlp.up": "ffn.up_proj", "mlp.down": "ffn.down_proj"},
+        )
     },
     fixed={"no_bias": (True,), "expansion_ratio": (4,), "logit_scale": (None,)},
     defaults={"tie_word_embeddings": True},
     readings={"attention": lambda _: {"alibi": True}},
-    aliases={
-        "hidden_size": "d_model",
-        "num_attention_heads": "n_heads",
-        "num_hidden_layers": "n_layers",
-        "max_position_embeddings": "max_seq_len",
-    },
+    aliases={"hidden_size": "d_model", "num_attention_heads": "n_heads"}
+    | {"num_hidden_layers": "n_layers", "max_position_embeddings": "max_seq_len"},
     known=(
         *("embedding_fraction", "init_config", "init_device", "learned_pos_emb", "norm_type"),
         "verbose",
@@ -591,11 +565,72 @@ CODEGEN = replace(
     model_type="codegen",
     architecture="CodeGenForCausalLM",
     tensors=with_adjacent_pairs(
-        {
-            **GPTJ_TENSORS,
-            "blocks.*.attention.out": "transformer.h.*.attn.out_proj",
-            **joined(_CODEGEN_ORDER, "transformer.h.*.attn.qkv_proj", of=3, groups=4),
-        }
+        {**GPTJ_TENSORS, "blocks.*.attention.out": "transformer.h.*.attn.out_proj"}
+        | {**joined(_CODEGEN_ORDER, "transformer.h.*.attn.qkv_proj", of=3, groups=4)}
     ),
     ignored=("*.attn.causal_mask",),
+)
+
+
+@variant_of(normal, tied=True, attention_bias=True, mlp_bias=True, activation="gelu")
+def xglm(cfg: fdl.Config[Trainer], *, scaled: bool = True) -> None:
+    """A decoder with sinusoidal positions from 2 on; if `scaled`, with scaled embedding."""
+    use_sinusoidal_positions(cfg)
+    swap_all(cfg.model, SinusoidalPositions, by=OffsetSinusoidalPositions)
+    if scaled:
+        cfg.model.embedding.scale = fdl.Config(root_of_width, hidden_dim=HiddenDim.new())
+
+
+XGLM = replace(
+    BIOGPT,
+    model_type="xglm",
+    architecture="XGLMForCausalLM",
+    config=xglm,
+    settings={**BIOGPT.settings, "hidden_dim": "d_model", "num_layers": "num_layers"}
+    | {"num_heads": "attention_heads", "ffn_dim": "ffn_dim", "activation": "activation_function"},
+    tensors=_opt_tensors("model", "layer_norm"),
+    defaults={"tie_word_embeddings": True, "activation_function": "gelu", "scale_embedding": True},
+    aliases={"hidden_size": "d_model", "num_hidden_layers": "num_layers"}
+    | {"num_attention_heads": "attention_heads"},
+    known=("init_std", "layerdrop"),
+    ignored=("model.embed_positions.*",),
+)
+
+
+@variant_of(positioned, ffn_dim=0)
+def gpt1(cfg: fdl.Config[Trainer], *, hidden_dim: int) -> None:
+    """A decoder with norms of the stream behind each branch, and MLPs four times as wide as it.
+
+    The norm behind a layer is that before the next one, of which the branch is added to its result.
+    """
+    (block,) = swap_all(cfg.model, Block, by=NormalizedResidualBlock)
+    block.mlp.ffn_dim = 4 * hidden_dim
+    first = clone_part(block)
+    first.attention_norm = fdl.ArgFactory(nn.Identity)
+    cfg.model.first_blocks = [first]
+
+
+def _gpt1_tensors(settings: Mapping[str, Any]) -> Tensors:
+    """Return the tensors, where a layer has the norm behind it, and fidgpt that before it."""
+    layer, last = "transformer.h.*", settings["num_layers"] - 1
+    norms = {f"blocks.{i + 1}.attention_norm": f"transformer.h.{i}.ln_2" for i in range(last)}
+    return (
+        {**cast(Tensors, gpt2.HUB.tensors), **norms, "embedding": "transformer.tokens_embed"}
+        | {"embedding.positions": "transformer.positions_embed"}
+        | {"blocks.*.mlp_norm": f"{layer}.ln_1"}
+        | {"norm": f"transformer.h.{last}.ln_2"}
+    )
+
+
+GPT1 = Family(
+    model_type="openai-gpt",
+    architecture="OpenAIGPTLMHeadModel",
+    config=gpt1,
+    settings=without({**_UNROTATED, **_SIZES}, "ffn_dim", "activation"),
+    tensors=_gpt1_tensors,
+    fixed={"afn": ("gelu",)},
+    defaults={"tie_word_embeddings": True},
+    aliases=_OTHER_SIZES,
+    known=("predict_special_tokens", "attention_probs_dropout_prob", "hidden_dropout_prob"),
+    ignored=("*.attn.bias",),
 )

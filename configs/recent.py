@@ -4,10 +4,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import fiddle as fdl
+from torch import nn
 
-from fidgpt.configs import deepseek, granite, mixtures, qwen3_next
+from fidgpt.configs import deepseek, granite, mixtures, olmo2, qwen3_next
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
+    BIASES,
+    GATED,
+    MULTI_HEAD,
     QK_NORMS,
     SETTINGS,
     TENSORS,
@@ -18,21 +22,58 @@ from fidgpt.configs.hub import (
     Paired,
     in_layers,
     joined,
+    without,
 )
-from fidgpt.configs.hybrids import LINEAR, by_layer
+from fidgpt.configs.hybrids import (
+    LINEAR,
+    READINGS,
+    THREE_TO_ONE,
+    by_layer,
+    of_attention,
+    of_mixer,
+    use_mixers,
+)
+from fidgpt.configs.qwen3_next import DELTA, DELTA_READINGS
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL, SLIDING, rotate_by_layer, thetas_of
+from fidgpt.configs.windows import (
+    FULL,
+    SLIDING,
+    look_back,
+    rotate_by_layer,
+    rotate_in_windows_by,
+    theta_in_windows,
+    thetas_of,
+)
 from fidgpt.fiddlers import (
     use_embedding_norm,
+    use_layer_norm,
+    use_no_positions,
     use_qk_norm,
     use_sinks,
     use_squared_relu,
     use_weightless_norm,
     use_xielu,
 )
-from fidgpt.graph import find, swap_all
-from fidgpt.model import Attention, Block, LateNormAttention, ReversedRoPE, RoPE, WeightlessRMSNorm
-from fidgpt.tags import HeadDim, LogitCap
+from fidgpt.graph import clone_part, find, swap_all, swapped
+from fidgpt.model import (
+    Attention,
+    BiasedUnembedding,
+    Block,
+    Embedding,
+    GatedDeltaNet,
+    GatedMLP,
+    LateNormAttention,
+    NormalizedEmbedding,
+    PredictionHead,
+    ReversedRoPE,
+    RMSNorm,
+    RoPE,
+    SwiGLU,
+    Unembedding,
+    WeightlessRMSNorm,
+    gelu,
+)
+from fidgpt.tags import HeadDim, HiddenDim, LogitCap
 from fidgpt.train import Trainer
 
 _LAYER = "model.layers.*"
@@ -51,24 +92,15 @@ APERTUS = Family(
     architecture="ApertusForCausalLM",
     config=apertus,
     settings={**SETTINGS, "attention_bias": "attention_bias"},
-    tensors={
-        **TENSORS,
-        **QK_NORMS,
-        "blocks.*.attention_norm": f"{_LAYER}.attention_layernorm",
-        "blocks.*.mlp_norm": f"{_LAYER}.feedforward_layernorm",
-        "blocks.*.mlp.activation": f"{_LAYER}.mlp.act_fn",
-    },
+    tensors={**TENSORS, **QK_NORMS, "blocks.*.attention_norm": f"{_LAYER}.attention_layernorm"}
+    | {"blocks.*.mlp_norm": f"{_LAYER}.feedforward_layernorm"}
+    | {"blocks.*.mlp.activation": f"{_LAYER}.mlp.act_fn"},
     fixed={"hidden_act": ("xielu",), "mlp_bias": (False,), "post_norm": (False,)}
     | {"qk_norm": (True,)},
-    defaults={
-        "rope_theta": 12e6,
-        "rope_scaling": {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
+    defaults={"rope_theta": 12e6}
+    | {
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+        | {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     },
     whole_heads=True,
 )
@@ -248,9 +280,7 @@ QWEN3_5 = Family(
     model_type="qwen3_5_text",
     architecture="Qwen3_5ForCausalLM",
     config=qwen3_5,
-    settings={
-        name: key for name, key in _NEXT.settings.items() if name not in (*_MIXED, "shared_ffn_dim")
-    },
+    settings=without(_NEXT.settings, *_MIXED, "shared_ffn_dim"),
     tensors=_separate,
     fixed=_NEXT.fixed,
     defaults={**_NEXT.defaults, "num_key_value_heads": 4, "head_dim": 256},
@@ -262,11 +292,7 @@ QWEN3_5_MOE = Family(
     model_type="qwen3_5_moe_text",
     architecture="Qwen3_5MoeForCausalLM",
     config=qwen3_5_moe,
-    settings={
-        name: key
-        for name, key in _NEXT.settings.items()
-        if name not in ("normalize", "every", "dense_layers")
-    },
+    settings=without(_NEXT.settings, "normalize", "every", "dense_layers"),
     tensors=_separate,
     fixed={**_NEXT.fixed, "norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
     defaults={
@@ -278,4 +304,188 @@ QWEN3_5_MOE = Family(
     readings=_NEXT.readings,
     known=_QWEN3_5_KNOWN,
     ignored=(*_NEXT.ignored, "model.visual.*"),  # images
+)
+
+
+@variant_of(
+    decoder,
+    tied=True,
+    window=64,
+    layer_types=(FULL, SLIDING, SLIDING),
+    theta=160_000.0,
+)
+def modernbert_decoder(
+    cfg: fdl.Config[Trainer],
+    *,
+    eps: float,
+    layer_types: Sequence[str],
+    reach: int = 128,
+    local_theta: float = 10_000.0,
+) -> None:
+    """A decoder with LayerNorm without biases, of the embedding too, GeGLU and a prediction head.
+
+    Windows are half of `reach`; layers with one have another RoPE. The first layer has no norm
+    before its attention.
+    """
+    look_back(cfg, reach // 2, layer_types)
+    rotate_in_windows_by(cfg, local_theta)
+    use_layer_norm(cfg, eps=eps)
+    for norm in find(cfg.model, nn.LayerNorm):
+        norm.bias = False
+    (embedding,) = swap_all(cfg.model, Embedding, by=NormalizedEmbedding)
+    embedding.norm = fdl.Config(nn.LayerNorm, HiddenDim.new(), eps=eps, bias=False)
+    norm = fdl.Partial(nn.LayerNorm, eps=eps, bias=False)
+    cfg.model.norm = fdl.Config(PredictionHead, hidden_dim=HiddenDim.new(), norm=norm)
+    swap_all(cfg.model, Unembedding, by=BiasedUnembedding)
+    for mlp in swap_all(cfg.model, SwiGLU, by=GatedMLP):
+        mlp.activation = gelu
+    first = clone_part(cfg.model.blocks[0])
+    first.attention_norm = fdl.ArgFactory(nn.Identity)
+    cfg.model.first_blocks = [first]
+
+
+def _reach(model: Any) -> int:
+    return 2 * next(block.attention.window for block in model.blocks if block.attention.window)
+
+
+MODERNBERT_DECODER = Family(
+    model_type="modernbert-decoder",
+    architecture="ModernBertDecoderForCausalLM",
+    config=modernbert_decoder,
+    settings={**MULTI_HEAD, **BIASES, "eps": "norm_eps", "layer_types": "layer_types"}
+    | {"reach": "local_attention", "local_theta": "rope_local_base_freq"},
+    tensors={
+        "embedding": "model.embeddings.tok_embeddings",
+        "embedding.norm": "model.embeddings.norm",
+        "norm.first": "model.final_norm",
+        "norm.dense": "lm_head.dense",
+        "norm.norm": "lm_head.norm",
+        "unembedding": "decoder",
+        **in_layers(
+            _LAYER,
+            {f"attention.{name}": f"attn.{name[0]}_proj" for name in ("query", "key", "value")}
+            | {"attention.out": "attn.Wo", "attention_norm": "attn_norm", "mlp_norm": "mlp_norm"}
+            | {"mlp.down": "mlp.Wo"},
+        ),
+        **joined(GATED, f"{_LAYER}.mlp.Wi", of=2),
+    },
+    fixed={"hidden_activation": ("gelu",), "classifier_activation": ("gelu",)}
+    | {"norm_bias": (False,), "classifier_bias": (False,), "decoder_bias": (True,)},
+    defaults={
+        "tie_word_embeddings": True,
+        "rope_theta": 160_000.0,
+        "rope_local_base_freq": 10_000.0,
+        "layer_types": lambda found: [
+            SLIDING if i % found.get("global_attn_every_n_layers", 3) else FULL
+            for i in range(found["num_hidden_layers"])
+        ],
+    },
+    readings={
+        "eps": lambda model: model.norm.norm.eps,
+        "reach": _reach,
+        "local_theta": theta_in_windows,
+    },
+    aliases={"global_rope_theta": "rope_theta", "local_rope_theta": "rope_local_base_freq"},
+    constants={"bos_token_id": 0, "pad_token_id": 0},  # which its class requires
+    known=(
+        *("global_attn_every_n_layers", "sliding_window", "initializer_cutoff_factor"),
+        *("cls_token_id", "sep_token_id", "reference_compile", "repad_logits_with_grad"),
+    ),
+)
+
+
+@variant_of(olmo2.olmo2, eps=1e-6)
+def olmo_hybrid(
+    cfg: fdl.Config[Trainer],
+    *,
+    mixers: Sequence[str] = THREE_TO_ONE,
+    delta_heads: int = 30,
+    delta_key_heads: int = 30,
+    delta_head_dim: int = 96,
+    delta_value_dim: int = 192,
+    filter_size: int = 4,
+    negative: bool = True,
+    base: float | None = 10_000.0,
+) -> None:
+    """OLMo 2 with three pre-norm delta nets per attention, without positions if `base` is None.
+
+    Rates of the delta nets reach 2 if `negative`.
+    """
+    if base is None:
+        use_no_positions(cfg)
+    for rope in find(cfg.model, RoPE) if base is not None else ():
+        rope.theta = base
+    use_mixers(
+        cfg,
+        mixers,
+        GatedDeltaNet,
+        num_heads=delta_heads,
+        num_key_heads=delta_key_heads,
+        head_dim=delta_head_dim,
+        value_head_dim=delta_value_dim,
+        filter_size=filter_size,
+        max_rate=2.0 if negative else 1.0,
+        norm=fdl.Partial(RMSNorm, eps=1e-5),
+    )
+    cfg.model.blocks = [
+        swapped(block, Block) if fdl.get_callable(block.attention) is GatedDeltaNet else block
+        for block in cfg.model.blocks
+    ]
+
+
+def _olmo_hybrid_tensors(settings: Mapping[str, Any]) -> dict[str, Any]:
+    delta = f"{_LAYER}.linear_attn"
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
+    names |= {"gate": "g_proj", "beta": "b_proj", "timestep": "a_proj", "norm": "o_norm"}
+    names |= {f"{name}_filter": f"{name[0]}_conv1d" for name in ("query", "key", "value")}
+    names |= {"decay.log_rate": "A_log", "decay.bias": "dt_bias"}
+    linear = {path: f"{delta}.{name}" for path, name in names.items()}
+    kinds, layers = settings["mixers"], range(settings["num_layers"])
+    norms = {"attention_norm": "attention_layer_norm", "mlp_norm": "feedforward_layer_norm"}
+    return {
+        **cast(Any, olmo2.HUB.tensors),
+        **by_layer(kinds, len(layers), {LINEAR: linear, FULL: {}}),
+        **{
+            f"blocks.{i}.{path}": f"model.layers.{i}.{name}"
+            for i in layers
+            for path, name in norms.items()
+            if kinds[i % len(kinds)] == LINEAR
+        },
+    }
+
+
+def _key_dim(found: Mapping[str, Any]) -> int:
+    heads = found.get("linear_num_key_heads") or found["num_attention_heads"]
+    return found.get("linear_key_head_dim") or int(0.75 * found["hidden_size"] / heads)
+
+
+OLMO_HYBRID = Family(
+    model_type="olmo_hybrid",
+    architecture="OlmoHybridForCausalLM",
+    config=olmo_hybrid,
+    settings={**without(olmo2.HUB.settings, "head_dim", "theta"), **DELTA, "base": "rope_theta"}
+    | {"mixers": "layer_types", "negative": "linear_allow_neg_eigval"},
+    tensors=_olmo_hybrid_tensors,
+    fixed=_SILU,
+    defaults={
+        "rms_norm_eps": 1e-6,
+        "linear_num_key_heads": lambda found: found["num_attention_heads"],
+        "linear_num_value_heads": lambda found: found["num_attention_heads"],
+        "linear_key_head_dim": _key_dim,
+        "linear_value_head_dim": lambda found: 2 * _key_dim(found),
+        "layer_types": lambda found: [
+            LINEAR if i % 4 != 3 else FULL for i in range(found["num_hidden_layers"])
+        ],
+    },
+    readings={
+        **READINGS,
+        **DELTA_READINGS,
+        "base": of_attention(lambda attention: attention.rope and attention.rope.theta),
+        "scaling": of_attention(lambda attention: attention.rope and attention.rope.scaling),
+        "negative": of_mixer(GatedDeltaNet, lambda mixer: mixer.max_rate != 1.0),
+    },
+    known=(
+        *("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max"),
+        *("linear_dt_init_floor", "head_dim", "linear_use_gate"),
+    ),
 )

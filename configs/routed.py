@@ -6,7 +6,7 @@ from typing import Any, cast
 import fiddle as fdl
 from torch import nn
 
-from fidgpt.configs import deepseek, deepseek3, lfm2, qwen3_moe
+from fidgpt.configs import deepseek, deepseek3, lfm2, mixtral, qwen3_moe
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.deepseek import mix, mlp_types_of, use_sigmoids
 from fidgpt.configs.hub import (
@@ -25,6 +25,7 @@ from fidgpt.configs.hub import (
     Transposed,
     in_layers,
     with_adjacent_pairs,
+    without,
 )
 from fidgpt.configs.mixtures import sigmoid_mixture
 from fidgpt.configs.near_llama import HUNYUAN, hunyuan
@@ -37,6 +38,7 @@ from fidgpt.configs.windows import (
     window_of_rotated,
 )
 from fidgpt.fiddlers import (
+    use_layer_norm,
     use_loss_free_balancing,
     use_moe,
     use_qk_norm,
@@ -50,6 +52,7 @@ from fidgpt.graph import find, swap_all, swapped
 from fidgpt.model import (
     And,
     Attention,
+    BiasedUnembedding,
     Chunk,
     LateNormAttention,
     LogitBiasRouter,
@@ -58,7 +61,10 @@ from fidgpt.model import (
     RoPE,
     SandwichBlock,
     SigmoidRouter,
+    SoftmaxRouter,
+    SparseMixerRouter,
     Tempered,
+    Unembedding,
     WeightlessRMSNorm,
     causal,
     root_of_width,
@@ -125,23 +131,13 @@ ERNIE_MOE = Family(
     model_type="ernie4_5_moe",
     architecture="Ernie4_5_MoeForCausalLM",
     config=ernie4_5_moe,
-    settings={
-        **{name: key for name, key in SETTINGS.items() if name != "head_dim"},
-        "expert_ffn_dim": "moe_intermediate_size",
-        "num_experts": "moe_num_experts",
-        "num_shared": "moe_num_shared_experts",
-        "top_k": "moe_k",
-        "every": "moe_layer_interval",
-        "first": "moe_layer_start_index",
-        "last": "moe_layer_end_index",
-    },
+    settings={**without(SETTINGS, "head_dim"), "expert_ffn_dim": "moe_intermediate_size"}
+    | {"num_experts": "moe_num_experts", "num_shared": "moe_num_shared_experts", "top_k": "moe_k"}
+    | {"every": "moe_layer_interval", "first": "moe_layer_start_index"}
+    | {"last": "moe_layer_end_index"},
     tensors=with_adjacent_pairs(
-        {
-            **TENSORS,
-            **EXPERTS,
-            **deepseek.SHARED,
-            _BIAS: AsRow(f"{_LAYER}.mlp.moe_statics.e_score_correction_bias"),
-        }
+        {**TENSORS, **EXPERTS, **deepseek.SHARED}
+        | {_BIAS: AsRow(f"{_LAYER}.mlp.moe_statics.e_score_correction_bias")}
     ),
     fixed={**_SILU, "use_bias": (False,)},
     defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "num_key_value_heads": 4},
@@ -177,12 +173,8 @@ HUNYUAN_MOE = Family(
     architecture="HunYuanMoEV1ForCausalLM",
     config=hunyuan_moe,
     settings={**HUNYUAN.settings, "num_experts": "num_experts", "top_k": "moe_topk"},
-    tensors={
-        **cast(Tensors, HUNYUAN.tensors),
-        **EXPERTS,
-        **_shared_as("mlp.shared_mlp"),
-        "blocks.*.mlp.router": f"{_LAYER}.mlp.gate.wg",
-    },
+    tensors={**cast(Tensors, HUNYUAN.tensors), **EXPERTS, **_shared_as("mlp.shared_mlp")}
+    | {"blocks.*.mlp.router": f"{_LAYER}.mlp.gate.wg"},
     fixed={**HUNYUAN.fixed, "use_mixed_mlp_moe": (True,)},
     aliases={"num_experts_per_tok": "moe_topk"},
     scalings=HUNYUAN.scalings,
@@ -201,14 +193,8 @@ HY3 = Family(
     config=hy3,
     settings={**SETTINGS, **_SHARED_SIZES, "attention_bias": "attention_bias"}
     | {"mlp_types": "mlp_layer_types", "route_scale": "router_scaling_factor"},
-    tensors={
-        **TENSORS,
-        **QK_NORMS,
-        **EXPERTS,
-        **_shared_as("mlp.shared_mlp"),
-        "blocks.*.mlp.router": f"{_LAYER}.mlp.router.gate",
-        _BIAS: f"{_LAYER}.mlp.expert_bias",
-    },
+    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **_shared_as("mlp.shared_mlp")}
+    | {"blocks.*.mlp.router": f"{_LAYER}.mlp.router.gate", _BIAS: f"{_LAYER}.mlp.expert_bias"},
     fixed={**_SILU, "mlp_bias": (False,), "qk_norm": (True,)},
     defaults={
         "rope_theta": 11_158_840.0,
@@ -258,21 +244,12 @@ KOLIBRI = Family(
     model_type="kolibri1",
     architecture="Kolibri1ForCausalLM",
     config=kolibri1,
-    settings={
-        **SETTINGS,
-        **WINDOWS,
-        **{name: key for name, key in MIXTURE.items() if name not in ("every", "dense_layers")},
-        "shared_ffn_dim": "shared_expert_intermediate_size",
-    },
-    tensors={
-        **TENSORS,
-        **QK_NORMS,
-        **EXPERTS,
-        **deepseek.SHARED,
-        _BIAS: f"{_LAYER}.moe.router.expert_bias",
-        "blocks.*.attention_out_norm": f"{_LAYER}.post_attn_norm",
-        "blocks.*.mlp_out_norm": f"{_LAYER}.post_ffn_norm",
-    },
+    settings={**SETTINGS, **WINDOWS, **without(MIXTURE, "every", "dense_layers")}
+    | {"shared_ffn_dim": "shared_expert_intermediate_size"},
+    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **deepseek.SHARED}
+    | {_BIAS: f"{_LAYER}.moe.router.expert_bias"}
+    | {"blocks.*.attention_out_norm": f"{_LAYER}.post_attn_norm"}
+    | {"blocks.*.mlp_out_norm": f"{_LAYER}.post_ffn_norm"},
     fixed=_SILU,
     defaults={
         "rms_norm_eps": 1e-6,
@@ -308,25 +285,16 @@ def afmoe(cfg: fdl.Config[Trainer], *, window: int | None, scaled: bool = False)
 _SANDWICH = {
     "attention_norm": "input_layernorm",
     "attention_out_norm": "post_attention_layernorm",
-    "mlp_norm": "pre_mlp_layernorm",
-    "mlp_out_norm": "post_mlp_layernorm",
-}
+} | {"mlp_norm": "pre_mlp_layernorm", "mlp_out_norm": "post_mlp_layernorm"}
 AFMOE = Family(
     model_type="afmoe",
     architecture="AfmoeForCausalLM",
     config=afmoe,
     settings={**SETTINGS, **WINDOWS, **_SHARED_SIZES, "attention_bias": "attention_bias"}
     | {"first_dense": "num_dense_layers", "route_scale": "route_scale", "scaled": "mup_enabled"},
-    tensors={
-        **TENSORS,
-        **QK_NORMS,
-        **EXPERTS,
-        **deepseek.SHARED,
-        **in_layers(_LAYER, _SANDWICH),
-        "blocks.*.attention.output_gate.project": f"{_LAYER}.self_attn.gate_proj",
-        "blocks.*.mlp.router": f"{_LAYER}.mlp.router.gate",
-        _BIAS: f"{_LAYER}.mlp.expert_bias",
-    },
+    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **deepseek.SHARED, **in_layers(_LAYER, _SANDWICH)}
+    | {"blocks.*.attention.output_gate.project": f"{_LAYER}.self_attn.gate_proj"}
+    | {"blocks.*.mlp.router": f"{_LAYER}.mlp.router.gate", _BIAS: f"{_LAYER}.mlp.expert_bias"},
     fixed={**_SILU, "score_func": ("sigmoid",), "route_norm": (True,), "n_group": (1, None)},
     defaults={
         "head_dim": 128,
@@ -395,20 +363,11 @@ LFM2_MOE = Family(
     model_type="lfm2_moe",
     architecture="Lfm2MoeForCausalLM",
     config=lfm2_moe,
-    settings={
-        **{
-            name: key
-            for name, key in lfm2.HUB.settings.items()
-            if name not in ("adjusts", "multiplier", "multiple_of")
-        },
-        "expert_ffn_dim": "moe_intermediate_size",
-        "num_experts": "num_experts",
-        "top_k": "num_experts_per_tok",
-        "first_dense": "num_dense_layers",
-        "normalize": "norm_topk_prob",
-        "route_scale": "routed_scaling_factor",
-        "biased": "use_expert_bias",
-    },
+    settings={**without(lfm2.HUB.settings, "adjusts", "multiplier", "multiple_of")}
+    | {"expert_ffn_dim": "moe_intermediate_size", "num_experts": "num_experts"}
+    | {"top_k": "num_experts_per_tok", "first_dense": "num_dense_layers"}
+    | {"normalize": "norm_topk_prob", "route_scale": "routed_scaling_factor"}
+    | {"biased": "use_expert_bias"},
     tensors=_lfm2_tensors,
     defaults=lfm2.HUB.defaults,
     readings={
@@ -445,14 +404,10 @@ ARIA = Family(
     config=aria,
     settings={**SETTINGS, "attention_bias": "attention_bias", "num_experts": "moe_num_experts"}
     | {"top_k": "moe_topk", "num_shared": "moe_num_shared_experts"},
-    tensors={
-        **TENSORS,
-        **deepseek.SHARED,
-        "blocks.*.mlp.router": f"{_LAYER}.mlp.router",
-        "blocks.*.mlp.experts.gate": Transposed(Joined(_FIRST, 0, 2)),
-        "blocks.*.mlp.experts.up": Transposed(Joined(_FIRST, 1, 2)),
-        "blocks.*.mlp.experts.down": Transposed(f"{_LAYER}.mlp.experts.fc2.weight"),
-    },
+    tensors={**TENSORS, **deepseek.SHARED, "blocks.*.mlp.router": f"{_LAYER}.mlp.router"}
+    | {"blocks.*.mlp.experts.gate": Transposed(Joined(_FIRST, 0, 2))}
+    | {"blocks.*.mlp.experts.up": Transposed(Joined(_FIRST, 1, 2))}
+    | {"blocks.*.mlp.experts.down": Transposed(f"{_LAYER}.mlp.experts.fc2.weight")},
     fixed={**_SILU, "mlp_bias": (False,)},
     defaults={"rms_norm_eps": 1e-6},
     aliases={"num_experts_per_tok": "moe_topk"},
@@ -496,21 +451,11 @@ FLINT = Family(
     config=flint,
     settings={**SETTINGS, **WINDOWS, **MIXTURE, "attention_bias": "attention_bias"}
     | {"shared_ffn_dim": "shared_expert_intermediate_size"},
-    tensors={
-        **TENSORS,
-        **QK_NORMS,
-        **EXPERTS,
-        **_shared_as("mlp.shared_expert"),
-        "blocks.*.attention.sinks": f"{_LAYER}.self_attn.softmax_offset",
-    },
+    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **_shared_as("mlp.shared_expert")}
+    | {"blocks.*.attention.sinks": f"{_LAYER}.self_attn.softmax_offset"},
     fixed=_SILU,
-    defaults={
-        "rms_norm_eps": 1e-6,
-        "head_dim": 128,
-        "num_key_value_heads": 4,
-        "sliding_window": 513,
-        "layer_types": _flint_layers,
-    },
+    defaults={"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 4}
+    | {"sliding_window": 513, "layer_types": _flint_layers},
     readings={
         **qwen3_moe.HUB.readings,
         "window": window_of_rotated,
@@ -538,11 +483,8 @@ AXK1 = Family(
     model_type="axk1",
     architecture="AXK1ForCausalLM",
     config=axk1,
-    settings={
-        **{name: key for name, key in deepseek.SETTINGS.items() if name != "first_dense"},
-        "mlp_types": "mlp_layer_types",
-        "normalize": "norm_topk_prob",
-    },
+    settings={**without(deepseek.SETTINGS, "first_dense"), "mlp_types": "mlp_layer_types"}
+    | {"normalize": "norm_topk_prob"},
     tensors=_axk1_tensors,
     fixed={**_SILU, "rope_interleave": (True,), "moe_layer_freq": (1,)},
     defaults={
@@ -654,23 +596,12 @@ LLAMA4 = Family(
     model_type="llama4_text",
     architecture="Llama4ForCausalLM",
     config=llama4,
-    settings={
-        **SETTINGS,
-        "attention_bias": "attention_bias",
-        "ffn_dim": "intermediate_size_mlp",
-        "expert_ffn_dim": "intermediate_size",
-        "num_experts": "num_local_experts",
-        "top_k": "num_experts_per_tok",
-        "mixed_layers": "moe_layers",
-        "kinds": "layer_types",
-        "rotated": "no_rope_layers",
-        "bare": "no_rope_layer_interval",
-        "chunk": "attention_chunk_size",
-        "qk_norm": "use_qk_norm",
-        "sharpens": "attn_temperature_tuning",
-        "strength": "attn_scale",
-        "span": "floor_scale",
-    },
+    settings={**SETTINGS, "attention_bias": "attention_bias", "ffn_dim": "intermediate_size_mlp"}
+    | {"expert_ffn_dim": "intermediate_size", "num_experts": "num_local_experts"}
+    | {"top_k": "num_experts_per_tok", "mixed_layers": "moe_layers", "kinds": "layer_types"}
+    | {"rotated": "no_rope_layers", "bare": "no_rope_layer_interval"}
+    | {"chunk": "attention_chunk_size", "qk_norm": "use_qk_norm"}
+    | {"sharpens": "attn_temperature_tuning", "strength": "attn_scale", "span": "floor_scale"},
     tensors=with_adjacent_pairs(
         {
             **TENSORS,
@@ -712,3 +643,32 @@ LLAMA4 = Family(
 
 def _every(found: Mapping[str, Any], step: int) -> list[int]:
     return [*range(step - 1, found["num_hidden_layers"], step)]
+
+
+@variant_of(mixtral.mixtral, theta=1e6)
+def phimoe(
+    cfg: fdl.Config[Trainer], *, eps: float, jitter: float = 0.01, logit_bias: bool = False
+) -> None:
+    """Mixtral with LayerNorm and the routers of SparseMixer; `logit_bias` adds one to logits."""
+    use_layer_norm(cfg, eps=eps)
+    for router in swap_all(cfg.model, SoftmaxRouter, by=SparseMixerRouter):
+        router.tolerance = 2 * jitter
+    if logit_bias:
+        swap_all(cfg.model, Unembedding, by=BiasedUnembedding)
+
+
+PHIMOE = Family(
+    model_type="phimoe",
+    architecture="PhimoeForCausalLM",
+    config=phimoe,
+    settings={**mixtral.HUB.settings, "attention_bias": "attention_bias"}
+    | {"jitter": "router_jitter_noise", "logit_bias": "lm_head_bias"},
+    tensors=mixtral.HUB.tensors,
+    fixed=_SILU,
+    defaults={"rope_theta": 1e6, "num_local_experts": 16, "num_key_value_heads": 8},
+    readings={
+        "jitter": lambda model: model.blocks[0].mlp.router.tolerance / 2,
+        "logit_bias": lambda model: isinstance(model.unembedding, BiasedUnembedding),
+    },
+    known=("input_jitter_noise",),
+)

@@ -219,5 +219,24 @@ _RECIPES += [
            "dff: 100, resid_pdrop: 0.0, embd_pdrop: 0.0")),
     Recipe("mpt", settings(f"{_ENDS}, d_model: 64, n_layers: 3, n_heads: 4, max_seq_len: 64")),
     Recipe("codegen", _GPT),
+    Recipe("xglm", settings(f"{_ENDS}, d_model: 64, num_layers: 3, attention_heads: 4, "
+           "ffn_dim: 100, max_position_embeddings: 64, dropout: 0.0, attention_dropout: 0.0")),
+    Recipe("openai-gpt", settings(f"{_ENDS}, n_embd: 64, n_layer: 3, n_head: 4, n_positions: 64, "
+           "resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0")),
+    like_llama(
+        "modernbert-decoder",
+        "local_attention: 10, norm_eps: 0.001, tie_word_embeddings: true",
+        layer_types=[_FULL, _SLIDING, _SLIDING],
+        rope_parameters={_FULL: rope(1e5), _SLIDING: rope(1e4)},
+    ),
+    like_llama(
+        "olmo_hybrid",
+        "linear_num_key_heads: 2, linear_num_value_heads: 2, linear_key_head_dim: 20, "
+        "linear_value_head_dim: 20",
+        **_HYBRID,
+        rope_parameters=rope(1e4) | {"rope_theta": None},
+    ),
+    like_llama("phimoe", f"{_LOCAL}, attention_bias: true, lm_head_bias: true, "
+               "router_jitter_noise: 0.2, input_jitter_noise: 0.0"),
 ]  # fmt: skip
 MORE_RECIPES = {recipe.family: recipe for recipe in _RECIPES}

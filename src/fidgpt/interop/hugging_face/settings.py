@@ -78,7 +78,6 @@ _ROPE_KEYS |= {_ALPHA, "mrope_section", "mrope_interleaved"}  # of images: text 
 # Components that families need which no component of fidgpt is, by a part of the model_type.
 _MISSING = {
     "qwen4": "table of the tensors of Qwen 4",
-    "olmo_hybrid": "gated delta net with a gate of its own (OLMo hybrid)",
     "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
@@ -96,12 +95,9 @@ _MISSING = {
     "gemma4": "embedding of each layer (Gemma 3n)",
     "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
     "doge": "dynamic mask of attention (Doge)",
-    "phimoe": "router of SparseMixer (Liu et al., 2023, arXiv:2310.00811)",
     "bitnet": "MLP with a norm inside (BitNet)",
     "laguna": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
     "longcat": "layer with two attentions (LongCat)",
-    "openai-gpt": "model without a final norm (GPT-1)",
-    "xglm": "sinusoidal position with an offset (XGLM)",
     "jetmoe": "mixture of attentions (JetMoE)",
     "hrm": "recurrence over depth (HRM)",
 }
@@ -395,6 +391,8 @@ def published_keys(family: Family, found: HubConfig) -> HubConfig:
 
     Of Gemma 3 transformers reads the base of the second RoPE from a key of its own.
     """
+    if "rope_theta" in found and found["rope_theta"] is None:  # no RoPE at all
+        return found | {"rope_parameters": {"rope_type": "default", "rope_theta": None}}
     if family.settings.get("local_theta") is None or family.model_type == _GEMMA3:
         return found
     flat = ("rope_theta", "rope_scaling", _LOCAL)
