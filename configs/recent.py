@@ -286,7 +286,7 @@ QWEN3_5 = Family(
     defaults={**_NEXT.defaults, "num_key_value_heads": 4, "head_dim": 256},
     readings=_NEXT.readings,
     known=_QWEN3_5_KNOWN,
-    ignored=(*_NEXT.ignored, "model.visual.*"),  # images
+    ignored=_NEXT.ignored,
 )
 QWEN3_5_MOE = Family(
     model_type="qwen3_5_moe_text",
@@ -303,7 +303,7 @@ QWEN3_5_MOE = Family(
     },
     readings=_NEXT.readings,
     known=_QWEN3_5_KNOWN,
-    ignored=(*_NEXT.ignored, "model.visual.*"),  # images
+    ignored=_NEXT.ignored,
 )
 
 

@@ -637,7 +637,6 @@ LLAMA4 = Family(
         "span": _tempered("span"),
     },
     known=("interleave_moe_layer_step", "for_llm_compressor"),
-    ignored=("vision_model.*", "multi_modal_projector.*"),  # of the multimodal sizes
 )
 
 

@@ -63,6 +63,7 @@ _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped", "mixers", "thetas")
 _PARTIAL = "partial_rotary_factor"
+_TEXT_OF = {"phi4_multimodal": "phi3"}  # the family of the text of a model without a text_config
 _WHOLE_ROPE = ("cwm", "mellum", "ministral3")  # read no rope_theta beside their own defaults
 _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
@@ -178,6 +179,7 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
         found |= text
     if not isinstance(found.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
+    found["model_type"] = _TEXT_OF.get(found["model_type"], found["model_type"])
     if found["model_type"] == "mistral" and "layer_types" in found:
         found["model_type"] = "ministral"  # as transformers reads it
     family = families().get(found["model_type"]) if family is None else family
