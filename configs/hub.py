@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import fiddle as fdl
 
@@ -48,6 +48,7 @@ __all__ = [
     "without",
 ]
 
+T = TypeVar("T")
 Tensors = Mapping[str, str | Form]
 
 
@@ -160,7 +161,7 @@ QKV = tuple(f"blocks.*.attention.{name}" for name in ("query", "key", "value"))
 GATED = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
 
 
-def without(names: Mapping[str, str], *left_out: str) -> dict[str, str]:
+def without(names: Mapping[str, T], *left_out: str) -> dict[str, T]:
     """Return the names, without those of some settings."""
     return {name: key for name, key in names.items() if name not in left_out}
 

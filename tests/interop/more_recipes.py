@@ -238,5 +238,21 @@ _RECIPES += [
     ),
     like_llama("phimoe", f"{_LOCAL}, attention_bias: true, lm_head_bias: true, "
                "router_jitter_noise: 0.2, input_jitter_noise: 0.0"),
+    Recipe(
+        "mamba2",
+        settings(
+            f"{_ENDS}, hidden_size: 64, num_hidden_layers: 3, num_heads: 8, head_dim: 16, "
+            "state_size: 12, n_groups: 2, expand: 2"
+        ),
+    ),
+    _without_rope(
+        like_llama(
+            "nemotron_h",
+            "num_hidden_layers: 4, mamba_num_heads: 8, mamba_head_dim: 16, ssm_state_size: 12, "
+            "n_groups: 2, n_routed_experts: 6, num_experts_per_tok: 2, moe_intermediate_size: 40, "
+            "moe_shared_expert_intermediate_size: 56, head_dim: 24, routed_scaling_factor: 1.7",
+            layers_block_type=[_LINEAR, _FULL, "moe", "mlp"],
+        )
+    ),
 ]  # fmt: skip
 MORE_RECIPES = {recipe.family: recipe for recipe in _RECIPES}

@@ -40,7 +40,7 @@ _MODULES = (
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
     *("near_llama", "mixtures", "older"),
     *("qwen3_next", "mamba", "granite4", "lfm2", "kimi_linear", "minimax"),
-    *("routed", "recent"),
+    *("routed", "recent", "single_branch"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     family
@@ -61,7 +61,7 @@ _SCALINGS = {  # by the rope_type
 _KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
-_PER_LAYER = ("layer_types", "roped", "mixers", "thetas")
+_PER_LAYER = ("layer_types", "roped", "mixers", "thetas", "kinds")
 _PARTIAL = "partial_rotary_factor"
 _TEXT_OF = {"phi4_multimodal": "phi3"}  # the family of the text of a model without a text_config
 _WHOLE_ROPE = ("cwm", "mellum", "ministral3")  # read no rope_theta beside their own defaults
@@ -83,7 +83,6 @@ _MISSING = {
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "zamba": "attention that layers share at some depths (Zamba)",
-    "nemotron_h": "block of a single branch (Nemotron-H)",
     "falcon_h1": "attention and Mamba 2 side by side (Falcon-H1)",
     "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
     "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
