@@ -36,6 +36,7 @@ from fidgpt.fiddlers import (
     use_sinusoidal_positions,
     use_squared_relu,
 )
+from fidgpt.fiddlers.patterns import repeated
 from fidgpt.graph import clone_part, find, swap_all
 from fidgpt.model import (
     Attention,
@@ -633,4 +634,51 @@ GPT1 = Family(
     aliases=_OTHER_SIZES,
     known=("predict_special_tokens", "attention_probs_dropout_prob", "hidden_dropout_prob"),
     ignored=("*.attn.bias",),
+)
+
+
+@variant_of(normal, tied=True, ffn_dim=0, activation="gelu")
+def gpt_neox_japanese(
+    cfg: fdl.Config[Trainer], *, hidden_dim: int, num_layers: int, multiple: int = 4
+) -> None:
+    """A decoder with RoPE, LayerNorm and no biases but that of the last layer's attention."""
+    cfg.model.blocks = repeated(cfg.model.blocks, num_layers)
+    for block in cfg.model.blocks:
+        block.mlp.ffn_dim = multiple * hidden_dim
+    cfg.model.blocks[-1].attention.out_bias = True
+
+
+def _neox_japanese_tensors(settings: Mapping[str, Any]) -> Tensors:
+    model, last = "gpt_neox_japanese", settings["num_layers"] - 1
+    layer = f"{model}.layers.*"
+    return {
+        "embedding": f"{model}.embed_in",
+        "norm": f"{model}.final_layer_norm",
+        "unembedding": "embed_out",
+        **joined(QKV, f"{layer}.attention.query_key_value", of=3, groups=settings["num_heads"]),
+        **in_layers(
+            layer,
+            {"attention.out": "attention.dense", "attention_norm": "input_layernorm"}
+            | {"mlp_norm": "post_attention_layernorm", "mlp.up": "mlp.dense_h_to_4h"}
+            | {"mlp.down": "mlp.dense_4h_to_h"},
+        ),
+        f"blocks.{last}.attention.out.bias": f"{model}.layers.{last}.attention.dense_bias",
+    }
+
+
+GPT_NEOX_JAPANESE = Family(
+    model_type="gpt_neox_japanese",
+    architecture="GPTNeoXJapaneseForCausalLM",
+    config=gpt_neox_japanese,
+    settings={**without(MULTI_HEAD, "ffn_dim"), **ROTARY, "eps": "layer_norm_eps"}
+    | {"activation": "hidden_act", "multiple": "intermediate_multiple_size"}
+    | {"theta": "rotary_emb_base", "rotary_share": "rotary_pct"},
+    tensors=_neox_japanese_tensors,
+    defaults={"tie_word_embeddings": True},
+    aliases={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"},
+    readings={
+        "multiple": lambda model: (
+            model.blocks[0].mlp.up.out_features // model.blocks[0].mlp.up.in_features
+        ),
+    },
 )

@@ -1,18 +1,22 @@
 """Further families with mixtures of experts, by what their routers and attention add."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import fiddle as fdl
 from torch import nn
+from torch.nn import functional as F
 
 from fidgpt.configs import deepseek, deepseek3, lfm2, mixtral, qwen3_moe
+from fidgpt.configs.cohere import COHERE2, cohere2
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.deepseek import mix, mlp_types_of, use_sigmoids
+from fidgpt.configs.deepseek import first_dense_of, mix, mlp_types_of, use_sigmoids
 from fidgpt.configs.hub import (
     EXPERTS,
     MIXTURE,
     QK_NORMS,
+    ROTARY,
     SETTINGS,
     TENSORS,
     WINDOWS,
@@ -33,8 +37,10 @@ from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import (
     FULL,
     SLIDING,
+    rotate_in_windows_by,
     rotate_in_windows_only,
     shortest_period,
+    theta_in_windows,
     window_of_rotated,
 )
 from fidgpt.fiddlers import (
@@ -59,6 +65,7 @@ from fidgpt.model import (
     MoE,
     OutputGate,
     RoPE,
+    Router,
     SandwichBlock,
     SigmoidRouter,
     SoftmaxRouter,
@@ -670,4 +677,121 @@ PHIMOE = Family(
         "logit_bias": lambda model: isinstance(model.unembedding, BiasedUnembedding),
     },
     known=("input_jitter_noise",),
+)
+
+
+@variant_of(sigmoid_mixture, qk_norm=True, rotary_share=0.5, theta=500_000.0, window=512)
+def laguna(
+    cfg: fdl.Config[Trainer],
+    *,
+    num_heads: int,
+    shared_ffn_dim: int = 512,
+    gating: bool | str = True,
+    heads: Sequence[int] = (),
+    local_theta: float = 10_000.0,
+) -> None:
+    """A decoder with QK-norm, gates of heads by softplus, and V3's mixtures.
+
+    Layers with a window have another RoPE, of whole heads.
+
+    Raises:
+      ValueError: layers have different numbers of heads.
+    """
+    if {*heads} - {num_heads}:
+        raise ValueError(f"{heads=} must all be {num_heads=}.")
+    use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
+    per_head = gating is True or gating == "per-head"
+    for attention in find(cfg.model, Attention):
+        if gating:
+            attention.output_gate = fdl.Partial(OutputGate, activation=F.softplus)
+            attention.output_gate.per_head = per_head
+    rotate_in_windows_by(cfg, local_theta)
+
+
+def _gating(model: Any) -> bool | str:
+    gate = model.blocks[0].attention.output_gate
+    return gate is not None and (True if gate.repeats > 1 else "per-element")
+
+
+LAGUNA = Family(
+    model_type="laguna",
+    architecture="LagunaForCausalLM",
+    config=laguna,
+    settings={**SETTINGS, **WINDOWS, **ROTARY, **without(_SHARED_SIZES, "num_shared")}
+    | {"attention_bias": "attention_bias", "mlp_types": "mlp_layer_types", "gating": "gating"}
+    | {"shared_ffn_dim": "shared_expert_intermediate_size", "local_theta": "rope_local_base_freq"}
+    | {"route_scale": "moe_routed_scaling_factor", "heads": "num_attention_heads_per_layer"}
+    | {"num_shared": "num_shared_experts"},
+    tensors={**TENSORS, **QK_NORMS, **EXPERTS, **_shared_as("mlp.shared_expert")}
+    | {"blocks.*.attention.output_gate.project": f"{_LAYER}.self_attn.g_proj"}
+    | {_BIAS: f"{_LAYER}.mlp.experts.e_score_correction_bias"},
+    fixed={
+        **_SILU,
+        "moe_apply_router_weight_on_input": (False,),
+        "moe_router_logit_softcapping": (0.0,),
+    },
+    defaults={"num_key_value_heads": 8, "head_dim": 128, "sliding_window": 512}
+    | {"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
+    | {"num_shared_experts": 1, "rms_norm_eps": 1e-6, "layer_types": [FULL]}
+    | {
+        "mlp_layer_types": lambda found: [
+            deepseek.DENSE if i == 0 else deepseek.SPARSE for i in range(found["num_hidden_layers"])
+        ]
+    },
+    readings={
+        "mlp_types": mlp_types_of,
+        "local_theta": theta_in_windows,
+        "shared_ffn_dim": lambda model: _shared(model).ffn_dim,
+        "num_shared": lambda _: 1,
+        "gating": _gating,
+        "heads": lambda model: [block.attention.num_heads for block in model.blocks],
+    },
+)
+
+
+@variant_of(cohere2, eps=1e-5)
+def cohere2_moe(
+    cfg: fdl.Config[Trainer],
+    *,
+    num_experts: int = 8,
+    top_k: int = 2,
+    mlp_types: Sequence[str] | None = None,
+    sigmoid: str = "softmax",
+    normalize: bool = True,
+) -> None:
+    """Command R with windows and mixtures of experts.
+
+    Raises:
+      ValueError: the scores of experts are of another kind, or a layer is dense.
+    """
+    if sigmoid not in ("softmax", "sigmoid") or first_dense_of(mlp_types or ()):
+        raise ValueError(f"{sigmoid=} must be softmax or sigmoid, and {mlp_types=} sparse.")
+    use_moe(cfg, num_experts=num_experts, top_k=top_k)
+    if sigmoid == "sigmoid":
+        use_sigmoid_router(cfg)
+    for router in find(cfg.model, Router):
+        router.normalize = normalize or sigmoid == "softmax"
+
+
+COHERE2_MOE = replace(
+    COHERE2,
+    model_type="cohere2_moe",
+    architecture="Cohere2MoeForCausalLM",
+    config=cohere2_moe,
+    settings={**COHERE2.settings, "num_experts": "num_experts", "top_k": "num_experts_per_tok"}
+    | {"mlp_types": "mlp_layer_types", "sigmoid": "expert_selection_fn"}
+    | {"normalize": "norm_topk_prob"},
+    tensors=with_adjacent_pairs({**TENSORS, **EXPERTS}),
+    fixed={**_SILU, "num_shared_experts": (0,), "rms_norm_eps": (None,)},
+    defaults={**COHERE2.defaults, "head_dim": 128, "rope_theta": 10_000.0},
+    readings={
+        "mlp_types": mlp_types_of,
+        "sigmoid": lambda model: (
+            "sigmoid" if isinstance(model.blocks[0].mlp.router, SigmoidRouter) else "softmax"
+        ),
+    },
+    known=(
+        *(*COHERE2.known, "shared_expert_combination_strategy", "prefix_dense_intermediate_size"),
+        *("prefix_dense_sliding_window_pattern", "first_k_dense_replace"),
+    ),
 )

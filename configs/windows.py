@@ -48,7 +48,7 @@ def window_of_rotated(model: Any) -> int | None:
 def rotate_in_windows_by(cfg: fdl.Config[Trainer], theta: float) -> None:
     """Use an unscaled RoPE with another base in layers with a window."""
     local = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=theta)
-    for block in cfg.model.blocks:
+    for block in [*getattr(cfg.model, "first_blocks", ()), *cfg.model.blocks]:
         if block.attention.window is not None:
             block.attention.rope = local
 

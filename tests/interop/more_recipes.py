@@ -254,5 +254,31 @@ _RECIPES += [
             layers_block_type=[_LINEAR, _FULL, "moe", "mlp"],
         )
     ),
+    like_llama("gpt_neox_japanese", "intermediate_multiple_size: 3, attention_dropout: 0.0")
+    .changed(rope_parameters=rope(1e4) | {"partial_rotary_factor": 0.5}),
+    like_llama(
+        "laguna",
+        f"{_ANY}, head_dim: 24, shared_expert_intermediate_size: 56, sliding_window: 5, "
+        "moe_routed_scaling_factor: 1.7",
+        **_KINDS,
+        rope_parameters={
+            _FULL: rope(1e5, "linear", "factor: 4.0") | {"partial_rotary_factor": 0.5},
+            _SLIDING: rope(1e4),
+        },
+    ),
+    like_llama(
+        "cohere2_moe",
+        "num_experts: 6, num_experts_per_tok: 2, intermediate_size: 40, head_dim: 24, "
+        "sliding_window: 5, tie_word_embeddings: true, expert_selection_fn: sigmoid, "
+        "rms_norm_eps: null",
+        **_KINDS,
+    ),
+    like_llama("lfm3", "head_dim: 24, norm_eps: 0.001, sliding_window: 5").changed(
+        layer_types=["conv", _FULL, _SLIDING],
+        rope_parameters={
+            _FULL: rope(1e5, "proportional") | {"partial_rotary_factor": 0.5},
+            _SLIDING: rope(1e4),
+        },
+    ),
 ]  # fmt: skip
 MORE_RECIPES = {recipe.family: recipe for recipe in _RECIPES}

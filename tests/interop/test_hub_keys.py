@@ -81,7 +81,7 @@ def test_a_mixture_keeps_the_kinds_of_its_layers(hub: Hub):
 
 @pytest.mark.parametrize(
     ("model_type", "expected"),
-    [("jetmoe", "no mixture of attentions"), ("laguna", "no attention with output gates")],
+    [("jetmoe", "no mixture of attentions"), ("diffllama", "no differential attention")],
 )
 def test_a_missing_component_is_named(model_type: str, expected: str):
     with pytest.raises(ConfigError, match=expected) as error:

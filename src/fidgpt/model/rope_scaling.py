@@ -18,6 +18,7 @@ __all__ = [
     "Llama3Scaling",
     "LongRoPE",
     "NTKScaling",
+    "PartialRotation",
     "RoPEScaling",
     "YaRN",
 ]
@@ -52,6 +53,26 @@ class LinearScaling:
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         return frequencies / self.factor
+
+
+class PartialRotation:
+    """Stops all but the first pairs of a whole head, with the frequencies that these have there.
+
+    Unlike RoPE over a part of a head, of which the pairs lie closer (Gemma 4, LFM3).
+
+    Args:
+      share: of the pairs that rotate.
+    """
+
+    amplitude = 1.0
+
+    def __init__(self, *, share: float) -> None:
+        require_positive(share=share)
+        self.share = share
+
+    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
+        turning = int(self.share * len(frequencies))
+        return torch.cat([frequencies[:turning], torch.zeros_like(frequencies[turning:])])
 
 
 class NTKScaling:

@@ -26,6 +26,7 @@ from fidgpt.model import (
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
+    PartialRotation,
     RoPEScaling,
     YaRN,
 )
@@ -57,8 +58,12 @@ _SCALINGS = {  # by the rope_type
     "yarn": YaRN,
     "longrope": LongRoPE,
     "dynamic": DynamicNTKScaling,
+    "proportional": PartialRotation,
 }
-_KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
+_KEYS = {
+    "original_seq_len": _LENGTH,
+    "share": "partial_rotary_factor",
+}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped", "mixers", "thetas", "kinds")
@@ -96,7 +101,6 @@ _MISSING = {
     "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
     "doge": "dynamic mask of attention (Doge)",
     "bitnet": "MLP with a norm inside (BitNet)",
-    "laguna": "attention with output gates (Qiu et al., 2025, arXiv:2505.06708)",
     "longcat": "layer with two attentions (LongCat)",
     "jetmoe": "mixture of attentions (JetMoE)",
     "hrm": "recurrence over depth (HRM)",
@@ -174,8 +178,9 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     path = directory / CONFIG
     found = read_json(path)
     text = found.pop("text_config", None)
-    if isinstance(text, dict):
-        found |= text
+    if isinstance(text, dict):  # of which the whole model says whether tables are tied
+        tie = {key: found[key] for key in ("tie_word_embeddings",) if key in found}
+        found |= text | tie
     if not isinstance(found.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
     found["model_type"] = _TEXT_OF.get(found["model_type"], found["model_type"])
@@ -215,7 +220,9 @@ def _rope(found: HubConfig) -> HubConfig:
             f"its RoPE of type {_rope_type(rope)!r} has {', '.join(unknown)}, which fidgpt does "
             "not know."
         )
-    result |= {key: rope[key] for key in _IN_ROPE if key in rope}
+    is_whole = _rope_type(rope) == "proportional"  # a head, of which a part does not rotate
+    beside = _IN_ROPE - {_PARTIAL} if is_whole else _IN_ROPE
+    result |= {key: rope[key] for key in beside if key in rope}
     if rope or found.get("rope_parameters") == {}:
         rest = {key: value for key, value in rope.items() if key not in {"type", *result}}
         length = {_LENGTH: found[_LENGTH]} if _LENGTH in found else {}
@@ -403,6 +410,8 @@ def published_keys(family: Family, found: HubConfig) -> HubConfig:
         SLIDING: {"rope_type": "default", "rope_theta": theta if local is None else local},
     }
     rest = {key: value for key, value in found.items() if key not in flat}
+    if _PARTIAL in found:  # of layers without a window
+        ropes[FULL][_PARTIAL] = rest.pop(_PARTIAL)
     return rest | {"rope_parameters": ropes}
 
 
