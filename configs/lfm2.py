@@ -55,24 +55,18 @@ _MLP = {"gate": "w1", "up": "w3", "down": "w2"}
 
 def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
     inputs = ("in_gate", "out_gate", "value")
-    short = {
-        **joined(inputs, f"{_LAYER}.conv.in_proj", of=3),
-        "filter": f"{_LAYER}.conv.conv",
-        "out": f"{_LAYER}.conv.out_proj",
+    short = {**joined(inputs, f"{_LAYER}.conv.in_proj", of=3), "filter": f"{_LAYER}.conv.conv"} | {
+        "out": f"{_LAYER}.conv.out_proj"
     }
     full = {
         "out": f"{_LAYER}.self_attn.out_proj",
         "query_norm": f"{_LAYER}.self_attn.q_layernorm",
-        "key_norm": f"{_LAYER}.self_attn.k_layernorm",
-    }
+    } | {"key_norm": f"{_LAYER}.self_attn.k_layernorm"}
     mlp = {f"mlp.{path}": f"feed_forward.{name}" for path, name in _MLP.items()}
     norms = {"attention_norm": "operator_norm", "mlp_norm": "ffn_norm"}
     kinds = {CONVOLUTION: short, FULL: full}
-    return {
-        **TENSORS,
-        **in_layers(_LAYER, mlp | norms),
-        "norm": "model.embedding_norm",
-        **by_layer(settings["mixers"], settings["num_layers"], kinds),
+    return {**TENSORS, **in_layers(_LAYER, mlp | norms), "norm": "model.embedding_norm"} | {
+        **by_layer(settings["mixers"], settings["num_layers"], kinds)
     }
 
 
@@ -87,22 +81,12 @@ HUB = Family(
     architecture="Lfm2ForCausalLM",
     config=lfm2,
     settings={name: key for name, key in SETTINGS.items() if name != "head_dim"}
-    | {
-        "eps": "norm_eps",
-        "mixers": "layer_types",
-        "filter_size": "conv_L_cache",
-        "filter_bias": "conv_bias",
-        "adjusts": "block_auto_adjust_ff_dim",
-        "multiplier": "block_ffn_dim_multiplier",
-        "multiple_of": "block_multiple_of",
-    },
+    | {"eps": "norm_eps", "mixers": "layer_types", "filter_size": "conv_L_cache"}
+    | {"filter_bias": "conv_bias", "adjusts": "block_auto_adjust_ff_dim"}
+    | {"multiplier": "block_ffn_dim_multiplier", "multiple_of": "block_multiple_of"},
     tensors=_tensors,
-    defaults={
-        "num_key_value_heads": 8,
-        "rope_theta": 1e6,
-        "tie_word_embeddings": True,
-        "layer_types": _kinds,
-    },
+    defaults={"num_key_value_heads": 8, "rope_theta": 1e6, "tie_word_embeddings": True}
+    | {"layer_types": _kinds},
     readings={
         **READINGS,
         "mixers": lambda model: kinds_of(model, CONVOLUTION),

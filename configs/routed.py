@@ -725,11 +725,8 @@ LAGUNA = Family(
     tensors={**TENSORS, **QK_NORMS, **EXPERTS, **_shared_as("mlp.shared_expert")}
     | {"blocks.*.attention.output_gate.project": f"{_LAYER}.self_attn.g_proj"}
     | {_BIAS: f"{_LAYER}.mlp.experts.e_score_correction_bias"},
-    fixed={
-        **_SILU,
-        "moe_apply_router_weight_on_input": (False,),
-        "moe_router_logit_softcapping": (0.0,),
-    },
+    fixed={**_SILU, "moe_apply_router_weight_on_input": (False,)}
+    | {"moe_router_logit_softcapping": (0.0,)},
     defaults={"num_key_value_heads": 8, "head_dim": 128, "sliding_window": 512}
     | {"num_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 512}
     | {"num_shared_experts": 1, "rms_norm_eps": 1e-6, "layer_types": [FULL]}

@@ -28,8 +28,7 @@ _ENDS = {
     "embedding": "backbone.embeddings",
     "norm": "backbone.norm_f",
     "unembedding": "lm_head",
-    "blocks.*.attention_norm": f"{_LAYER}.norm",
-}
+} | {"blocks.*.attention_norm": f"{_LAYER}.norm"}
 
 
 def _mix_alone(block: Any) -> None:
@@ -65,9 +64,7 @@ def _mamba2_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
 
 
 # Settings of Mamba 2 that both families have.
-_STATES: Mapping[str, str] = {
-    "mamba_groups": "n_groups",
-    "filter_size": "conv_kernel",
+_STATES: Mapping[str, str] = {"mamba_groups": "n_groups", "filter_size": "conv_kernel"} | {
     "mamba_bias": "use_bias",
     "filter_bias": "use_conv_bias",
     "eps": "layer_norm_epsilon",
@@ -78,12 +75,8 @@ MAMBA2 = Family(
     model_type="mamba2",
     architecture="Mamba2ForCausalLM",
     config=mamba2,
-    settings={
-        **without(SETTINGS, "num_kv_heads", "ffn_dim", "theta", "scaling"),
-        **_STATES,
-        "num_heads": "num_heads",
-        "state_dim": "state_size",
-    },
+    settings={**without(SETTINGS, "num_kv_heads", "ffn_dim", "theta", "scaling"), **_STATES}
+    | {"num_heads": "num_heads", "state_dim": "state_size"},
     tensors=_mamba2_tensors,
     fixed={"hidden_act": ("silu",)},
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8, "max_position_embeddings": 2048},
@@ -185,33 +178,18 @@ NEMOTRON_H = Family(
     model_type="nemotron_h",
     architecture="NemotronHForCausalLM",
     config=nemotron_h,
-    settings={
-        **without(SETTINGS, "theta", "scaling"),
-        **_STATES,
-        "attention_bias": "attention_bias",
-        "mlp_bias": "mlp_bias",
-        "kinds": "layers_block_type",
-        "mamba_heads": "mamba_num_heads",
-        "mamba_head_dim": "mamba_head_dim",
-        "state_dim": "ssm_state_size",
-        "min_timestep": "time_step_min",
-        "expert_ffn_dim": "moe_intermediate_size",
-        "shared_ffn_dim": "moe_shared_expert_intermediate_size",
-        "num_experts": "n_routed_experts",
-        "top_k": "num_experts_per_tok",
-        "normalize": "norm_topk_prob",
-        "route_scale": "routed_scaling_factor",
-        "num_groups": "n_group",
-        "top_groups": "topk_group",
-    },
+    settings={**without(SETTINGS, "theta", "scaling"), **_STATES}
+    | {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias", "kinds": "layers_block_type"}
+    | {"mamba_heads": "mamba_num_heads", "mamba_head_dim": "mamba_head_dim"}
+    | {"state_dim": "ssm_state_size", "min_timestep": "time_step_min"}
+    | {"expert_ffn_dim": "moe_intermediate_size"}
+    | {"shared_ffn_dim": "moe_shared_expert_intermediate_size", "num_experts": "n_routed_experts"}
+    | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"}
+    | {"route_scale": "routed_scaling_factor", "num_groups": "n_group"}
+    | {"top_groups": "topk_group"},
     tensors=_nemotron_tensors,
-    fixed={
-        "mlp_hidden_act": ("relu2",),
-        "mamba_hidden_act": ("silu",),
-        "moe_latent_size": (None,),
-        "sliding_window": (None,),
-        "partial_rotary_factor": (None, 1.0),
-    },
+    fixed={"mlp_hidden_act": ("relu2",), "mamba_hidden_act": ("silu",), "moe_latent_size": (None,)}
+    | {"sliding_window": (None,), "partial_rotary_factor": (None, 1.0)},
     defaults={
         "num_hidden_layers": lambda found: len(found.get("layers_block_type") or _kinds(found)),
         "layers_block_type": _kinds,
@@ -236,14 +214,9 @@ NEMOTRON_H = Family(
             block.mlp.shared.ffn_dim for block in model.blocks if hasattr(block.mlp, "experts")
         ),
     },
-    aliases={
-        "mamba_n_groups": "n_groups",
-        "mamba_d_conv": "conv_kernel",
-        "mamba_dt_min": "time_step_min",
-        "mamba_conv_bias": "use_conv_bias",
-        "num_local_experts": "n_routed_experts",
-        "rms_norm_eps": "layer_norm_epsilon",
-    },
+    aliases={"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
+    | {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}
+    | {"num_local_experts": "n_routed_experts", "rms_norm_eps": "layer_norm_epsilon"},
     known=(
         *(*_KNOWN, "hybrid_override_pattern", "mamba_proj_bias", "mamba_ssm_cache_dtype"),
         *("moe_shared_expert_overlap", "mtp_layers_block_type", "n_shared_experts"),

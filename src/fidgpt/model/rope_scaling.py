@@ -61,18 +61,21 @@ class PartialRotation:
     Unlike RoPE over a part of a head, of which the pairs lie closer (Gemma 4, LFM3).
 
     Args:
-      share: of the pairs that rotate.
+      share: of the pairs that rotate, rounded down.
+      factor: divides their frequencies.
     """
 
     amplitude = 1.0
 
-    def __init__(self, *, share: float) -> None:
-        require_positive(share=share)
+    def __init__(self, *, share: float, factor: float = 1.0) -> None:
+        require_positive(share=share, factor=factor)
         self.share = share
+        self.factor = factor
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         turning = int(self.share * len(frequencies))
-        return torch.cat([frequencies[:turning], torch.zeros_like(frequencies[turning:])])
+        rest = torch.zeros_like(frequencies[turning:])
+        return torch.cat([frequencies[:turning] / self.factor, rest])
 
 
 class NTKScaling:

@@ -69,7 +69,7 @@ _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped", "mixers", "thetas", "kinds")
 _PARTIAL = "partial_rotary_factor"
 _TEXT_OF = {"phi4_multimodal": "phi3"}  # the family of the text of a model without a text_config
-_WHOLE_ROPE = ("cwm", "mellum", "ministral3")  # read no rope_theta beside their own defaults
+_WHOLE_ROPE = ("apertus", "cwm", "mellum", "ministral3")  # read no rope_theta beside defaults
 _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
 _ALPHA = "alpha"  # of NTK-aware scaling in Hunyuan
@@ -183,7 +183,7 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
         found |= text | tie
     if not isinstance(found.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
-    found["model_type"] = _TEXT_OF.get(found["model_type"], found["model_type"])
+    found["model_type"] = _TEXT_OF.get(found["model_type"]) or found["model_type"]
     if found["model_type"] == "mistral" and "layer_types" in found:
         found["model_type"] = "ministral"  # as transformers reads it
     family = families().get(found["model_type"]) if family is None else family
@@ -331,6 +331,8 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
         raise ConfigError(
             f"rope_scaling is of type {kind!r}, and fidgpt knows {', '.join(_SCALINGS)}"
         )
+    if kind == "proportional":
+        rope = {"factor": 1.0, _PARTIAL: 1.0} | dict(rope)
     if kind == "dynamic":  # which transformers counts from here, whatever the mapping says
         rope = {key: value for key, value in rope.items() if key != _LENGTH}
     rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
