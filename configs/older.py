@@ -465,10 +465,8 @@ STABLELM = Family(
     | {"qk_norm": "qk_layernorm"},
     tensors={**TENSORS, **_HEAD_NORMS},
     fixed={"hidden_act": ("silu",)},
-    readings={
-        "parallel": lambda model: isinstance(model.blocks[0], ParallelBlock),
-        "qk_norm": lambda model: model.blocks[0].attention.query_norm is not None,
-    },
+    readings={"parallel": lambda model: isinstance(model.blocks[0], ParallelBlock)}
+    | {"qk_norm": lambda model: model.blocks[0].attention.query_norm is not None},
     whole_heads=True,
 )
 

@@ -6,6 +6,8 @@ from typing import Any, cast
 import fiddle as fdl
 from torch import nn
 
+from fidgpt import fiddlers
+from fidgpt import model as lm
 from fidgpt.configs import deepseek, granite, mixtures, olmo2, qwen3_next
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
@@ -38,41 +40,12 @@ from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import (
     FULL,
     SLIDING,
-    look_back,
     rotate_by_layer,
     rotate_in_windows_by,
     theta_in_windows,
     thetas_of,
 )
-from fidgpt.fiddlers import (
-    use_embedding_norm,
-    use_layer_norm,
-    use_no_positions,
-    use_qk_norm,
-    use_sinks,
-    use_squared_relu,
-    use_weightless_norm,
-    use_xielu,
-)
 from fidgpt.graph import clone_part, find, swap_all, swapped
-from fidgpt.model import (
-    Attention,
-    BiasedUnembedding,
-    Block,
-    Embedding,
-    GatedDeltaNet,
-    GatedMLP,
-    LateNormAttention,
-    NormalizedEmbedding,
-    PredictionHead,
-    ReversedRoPE,
-    RMSNorm,
-    RoPE,
-    SwiGLU,
-    Unembedding,
-    WeightlessRMSNorm,
-    gelu,
-)
 from fidgpt.tags import HeadDim, HiddenDim, LogitCap
 from fidgpt.train import Trainer
 
@@ -83,8 +56,8 @@ _SILU = {"hidden_act": ("silu",)}
 @variant_of(decoder)
 def apertus(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     """A decoder with QK-norm per head, and plain MLPs of xIELU."""
-    use_qk_norm(cfg, eps=eps)
-    use_xielu(cfg)
+    fiddlers.use_qk_norm(cfg, eps=eps)
+    fiddlers.use_xielu(cfg)
 
 
 APERTUS = Family(
@@ -114,13 +87,13 @@ def nanochat_of_2025(
 
     Queries and keys are normalized after a rotation to the other side.
     """
-    use_squared_relu(cfg)
-    use_weightless_norm(cfg, eps=eps)
-    use_embedding_norm(cfg, eps=eps)
-    swap_all(cfg.model, RoPE, by=ReversedRoPE)
-    for attention in swap_all(cfg.model, Attention, by=LateNormAttention):
+    fiddlers.use_squared_relu(cfg)
+    fiddlers.use_weightless_norm(cfg, eps=eps)
+    fiddlers.use_embedding_norm(cfg, eps=eps)
+    swap_all(cfg.model, lm.RoPE, by=lm.ReversedRoPE)
+    for attention in swap_all(cfg.model, lm.Attention, by=lm.LateNormAttention):
         for name in ("query_norm", "key_norm"):
-            norm = fdl.ArgFactory(WeightlessRMSNorm, hidden_dim=HeadDim.new(), eps=eps)
+            norm = fdl.ArgFactory(lm.WeightlessRMSNorm, hidden_dim=HeadDim.new(), eps=eps)
             setattr(attention, name, norm)
     cfg.model.unembedding.softcap = None if logit_cap is None else LogitCap.new(logit_cap)
 
@@ -148,7 +121,7 @@ _ONE_OF_FOUR = (FULL, *[SLIDING] * 3)
 @variant_of(granite.granite, layer_types=_ONE_OF_FOUR, window=128)
 def granite_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = None) -> None:
     """Granite with attention sinks, a window in most layers, and a base of RoPE for each layer."""
-    use_sinks(cfg)
+    fiddlers.use_sinks(cfg)
     if thetas is not None:
         rotate_by_layer(cfg, thetas)
 
@@ -170,7 +143,7 @@ GRANITE_SWA = Family(
 @variant_of(mixtures.granitemoe, layer_types=_ONE_OF_FOUR, window=128)
 def granitemoe_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = None) -> None:
     """Granite MoE with attention sinks, windows, and a base of RoPE for each layer."""
-    use_sinks(cfg)
+    fiddlers.use_sinks(cfg)
     if thetas is not None:
         rotate_by_layer(cfg, thetas)
 
@@ -212,7 +185,7 @@ def minicpm3(
     """
     cfg.model.embedding.scale = embedding_scale
     cfg.model.unembedding.scale = base_dim / hidden_dim
-    for block in find(cfg.model, Block):
+    for block in find(cfg.model, lm.Block):
         block.branch_scale = depth_scale / num_layers**0.5
 
 
@@ -295,12 +268,8 @@ QWEN3_5_MOE = Family(
     settings=without(_NEXT.settings, "normalize", "every", "dense_layers"),
     tensors=_separate,
     fixed={**_NEXT.fixed, "norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
-    defaults={
-        **_NEXT.defaults,
-        "num_key_value_heads": 2,
-        "head_dim": 256,
-        "intermediate_size": lambda found: found["moe_intermediate_size"],
-    },
+    defaults={**_NEXT.defaults, "num_key_value_heads": 2, "head_dim": 256}
+    | {"intermediate_size": lambda found: found["moe_intermediate_size"]},
     readings=_NEXT.readings,
     known=_QWEN3_5_KNOWN,
     ignored=_NEXT.ignored,
@@ -318,42 +287,34 @@ def modernbert_decoder(
     cfg: fdl.Config[Trainer],
     *,
     eps: float,
-    layer_types: Sequence[str],
-    reach: int = 128,
     local_theta: float = 10_000.0,
 ) -> None:
     """A decoder with LayerNorm without biases, of the embedding too, GeGLU and a prediction head.
 
-    Windows are half of `reach`; layers with one have another RoPE. The first layer has no norm
-    before its attention.
+    Layers with a window have another RoPE. The first layer has no norm before its attention.
     """
-    look_back(cfg, reach // 2, layer_types)
     rotate_in_windows_by(cfg, local_theta)
-    use_layer_norm(cfg, eps=eps)
+    fiddlers.use_layer_norm(cfg, eps=eps)
     for norm in find(cfg.model, nn.LayerNorm):
         norm.bias = False
-    (embedding,) = swap_all(cfg.model, Embedding, by=NormalizedEmbedding)
+    (embedding,) = swap_all(cfg.model, lm.Embedding, by=lm.NormalizedEmbedding)
     embedding.norm = fdl.Config(nn.LayerNorm, HiddenDim.new(), eps=eps, bias=False)
     norm = fdl.Partial(nn.LayerNorm, eps=eps, bias=False)
-    cfg.model.norm = fdl.Config(PredictionHead, hidden_dim=HiddenDim.new(), norm=norm)
-    swap_all(cfg.model, Unembedding, by=BiasedUnembedding)
-    for mlp in swap_all(cfg.model, SwiGLU, by=GatedMLP):
-        mlp.activation = gelu
+    cfg.model.norm = fdl.Config(lm.PredictionHead, hidden_dim=HiddenDim.new(), norm=norm)
+    swap_all(cfg.model, lm.Unembedding, by=lm.BiasedUnembedding)
+    for mlp in swap_all(cfg.model, lm.SwiGLU, by=lm.GatedMLP):
+        mlp.activation = lm.gelu
     first = clone_part(cfg.model.blocks[0])
     first.attention_norm = fdl.ArgFactory(nn.Identity)
     cfg.model.first_blocks = [first]
-
-
-def _reach(model: Any) -> int:
-    return 2 * next(block.attention.window for block in model.blocks if block.attention.window)
 
 
 MODERNBERT_DECODER = Family(
     model_type="modernbert-decoder",
     architecture="ModernBertDecoderForCausalLM",
     config=modernbert_decoder,
-    settings={**MULTI_HEAD, **BIASES, "eps": "norm_eps", "layer_types": "layer_types"}
-    | {"reach": "local_attention", "local_theta": "rope_local_base_freq"},
+    settings={**MULTI_HEAD, **BIASES, **WINDOWS, "eps": "norm_eps"}
+    | {"local_theta": "rope_local_base_freq"},
     tensors={
         "embedding": "model.embeddings.tok_embeddings",
         "embedding.norm": "model.embeddings.norm",
@@ -373,23 +334,26 @@ MODERNBERT_DECODER = Family(
     | {"norm_bias": (False,), "classifier_bias": (False,), "decoder_bias": (True,)},
     defaults={
         "tie_word_embeddings": True,
-        "rope_theta": 160_000.0,
-        "rope_local_base_freq": 10_000.0,
+        "rope_theta": lambda found: found.get("global_rope_theta", 160_000.0),
+        "rope_local_base_freq": lambda found: found.get("local_rope_theta", 10_000.0),
+        "sliding_window": lambda found: (found.get("local_attention") or 128) // 2,
         "layer_types": lambda found: [
             SLIDING if i % found.get("global_attn_every_n_layers", 3) else FULL
             for i in range(found["num_hidden_layers"])
         ],
     },
-    readings={
-        "eps": lambda model: model.norm.norm.eps,
-        "reach": _reach,
-        "local_theta": theta_in_windows,
-    },
-    aliases={"global_rope_theta": "rope_theta", "local_rope_theta": "rope_local_base_freq"},
+    readings={"eps": lambda model: model.norm.norm.eps, "local_theta": theta_in_windows},
     constants={"bos_token_id": 0, "pad_token_id": 0},  # which its class requires
     known=(
-        *("global_attn_every_n_layers", "sliding_window", "initializer_cutoff_factor"),
-        *("cls_token_id", "sep_token_id", "reference_compile", "repad_logits_with_grad"),
+        *("global_attn_every_n_layers", "local_attention", "initializer_cutoff_factor"),
+        *(
+            "global_rope_theta",
+            "local_rope_theta",
+            "cls_token_id",
+            "sep_token_id",
+            "reference_compile",
+            "repad_logits_with_grad",
+        ),
     ),
 )
 
@@ -412,23 +376,23 @@ def olmo_hybrid(
     Rates of the delta nets reach 2 if `negative`.
     """
     if base is None:
-        use_no_positions(cfg)
-    for rope in find(cfg.model, RoPE) if base is not None else ():
+        fiddlers.use_no_positions(cfg)
+    for rope in find(cfg.model, lm.RoPE) if base is not None else ():
         rope.theta = base
     use_mixers(
         cfg,
         mixers,
-        GatedDeltaNet,
+        lm.GatedDeltaNet,
         num_heads=delta_heads,
         num_key_heads=delta_key_heads,
         head_dim=delta_head_dim,
         value_head_dim=delta_value_dim,
         filter_size=filter_size,
         max_rate=2.0 if negative else 1.0,
-        norm=fdl.Partial(RMSNorm, eps=1e-5),
+        norm=fdl.Partial(lm.RMSNorm, eps=1e-5),
     )
     cfg.model.blocks = [
-        swapped(block, Block) if fdl.get_callable(block.attention) is GatedDeltaNet else block
+        swapped(block, lm.Block) if fdl.get_callable(block.attention) is lm.GatedDeltaNet else block
         for block in cfg.model.blocks
     ]
 
@@ -482,7 +446,7 @@ OLMO_HYBRID = Family(
         **DELTA_READINGS,
         "base": of_attention(lambda attention: attention.rope and attention.rope.theta),
         "scaling": of_attention(lambda attention: attention.rope and attention.rope.scaling),
-        "negative": of_mixer(GatedDeltaNet, lambda mixer: mixer.max_rate != 1.0),
+        "negative": of_mixer(lm.GatedDeltaNet, lambda mixer: mixer.max_rate != 1.0),
     },
     known=(
         *("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max"),

@@ -8,6 +8,8 @@ import fiddle as fdl
 from torch import nn
 from torch.nn import functional as F
 
+from fidgpt import fiddlers
+from fidgpt import model as lm
 from fidgpt.configs import deepseek, deepseek3, lfm2, mixtral, qwen3_moe
 from fidgpt.configs.cohere import COHERE2, cohere2
 from fidgpt.configs.decoder import decoder
@@ -43,40 +45,8 @@ from fidgpt.configs.windows import (
     theta_in_windows,
     window_of_rotated,
 )
-from fidgpt.fiddlers import (
-    use_layer_norm,
-    use_loss_free_balancing,
-    use_moe,
-    use_qk_norm,
-    use_sandwich_norm,
-    use_shared_expert,
-    use_sigmoid_router,
-    use_sinks,
-)
 from fidgpt.fiddlers.patterns import repeated
 from fidgpt.graph import find, swap_all, swapped
-from fidgpt.model import (
-    And,
-    Attention,
-    BiasedUnembedding,
-    Chunk,
-    LateNormAttention,
-    LogitBiasRouter,
-    MoE,
-    OutputGate,
-    RoPE,
-    Router,
-    SandwichBlock,
-    SigmoidRouter,
-    SoftmaxRouter,
-    SparseMixerRouter,
-    Tempered,
-    Unembedding,
-    WeightlessRMSNorm,
-    causal,
-    root_of_width,
-    weighted_inputs,
-)
 from fidgpt.tags import HeadDim, HiddenDim
 from fidgpt.train import Trainer
 
@@ -120,9 +90,9 @@ def ernie4_5_moe(
     dense = [i for i in layers if not first <= i <= last]
     sizes = (expert_ffn_dim, num_experts, top_k, True)
     qwen3_moe.mix_layers(cfg, num_layers, every, dense, *sizes)
-    use_loss_free_balancing(cfg)
+    fiddlers.use_loss_free_balancing(cfg)
     if num_shared:
-        use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
+        fiddlers.use_shared_expert(cfg, ffn_dim=num_shared * expert_ffn_dim)
 
 
 def _mixed_layers(model: Any) -> list[int]:
@@ -149,11 +119,8 @@ ERNIE_MOE = Family(
     fixed={**_SILU, "use_bias": (False,)},
     defaults={"tie_word_embeddings": True, "rope_theta": 500_000.0, "num_key_value_heads": 4},
     aliases={"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"},
-    readings={
-        "every": _distance,
-        "first": lambda model: next(iter(_mixed_layers(model)), 1),
-        "last": lambda model: _mixed_layers(model)[-1],
-    },
+    readings={"every": _distance, "first": lambda model: next(iter(_mixed_layers(model)), 1)}
+    | {"last": lambda model: _mixed_layers(model)[-1]},
     known=("moe_norm_min", "head_dim"),
     ignored=("model.mtp_*",),
 )
@@ -171,8 +138,8 @@ def hunyuan_moe(
     values = {top_k} if isinstance(top_k, int) else {*top_k}
     if len(values) > 1:
         raise ValueError(f"{top_k=} must be the same in all layers.")
-    use_moe(cfg, num_experts=num_experts, top_k=values.pop())
-    use_shared_expert(cfg)
+    fiddlers.use_moe(cfg, num_experts=num_experts, top_k=values.pop())
+    fiddlers.use_shared_expert(cfg)
 
 
 HUNYUAN_MOE = Family(
@@ -238,12 +205,12 @@ def kolibri1(
 
     Layers with a window alone have RoPE.
     """
-    use_qk_norm(cfg, eps=eps)
+    fiddlers.use_qk_norm(cfg, eps=eps)
     mix(cfg, num_experts, top_k, 0, expert_ffn_dim, 1, normalize, 1.0)
-    use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
+    fiddlers.use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
     use_sigmoids(cfg)
-    swap_all(cfg.model, SigmoidRouter, by=LogitBiasRouter)
-    use_sandwich_norm(cfg)
+    swap_all(cfg.model, lm.SigmoidRouter, by=lm.LogitBiasRouter)
+    fiddlers.use_sandwich_norm(cfg)
     rotate_in_windows_only(cfg, window)
 
 
@@ -258,15 +225,10 @@ KOLIBRI = Family(
     | {"blocks.*.attention_out_norm": f"{_LAYER}.post_attn_norm"}
     | {"blocks.*.mlp_out_norm": f"{_LAYER}.post_ffn_norm"},
     fixed=_SILU,
-    defaults={
-        "rms_norm_eps": 1e-6,
-        "head_dim": 128,
-        "num_key_value_heads": 4,
-        "sliding_window": 513,
-        "norm_topk_prob": False,
-        "intermediate_size": lambda found: found["moe_intermediate_size"],
-        "layer_types": [*[SLIDING] * 4, FULL],
-    },
+    defaults={"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 4}
+    | {"sliding_window": 513, "norm_topk_prob": False}
+    | {"intermediate_size": lambda found: found["moe_intermediate_size"]}
+    | {"layer_types": [*[SLIDING] * 4, FULL]},
     readings={"window": window_of_rotated, "shared_ffn_dim": lambda model: _shared(model).ffn_dim},
 )
 
@@ -281,12 +243,12 @@ def afmoe(cfg: fdl.Config[Trainer], *, window: int | None, scaled: bool = False)
 
     Layers with a window alone have RoPE; if `scaled`, embeddings are times the root of the width.
     """
-    for attention in find(cfg.model, Attention):
-        attention.output_gate = fdl.Partial(OutputGate)
-    use_sandwich_norm(cfg)
+    for attention in find(cfg.model, lm.Attention):
+        attention.output_gate = fdl.Partial(lm.OutputGate)
+    fiddlers.use_sandwich_norm(cfg)
     rotate_in_windows_only(cfg, window)
     if scaled:
-        cfg.model.embedding.scale = fdl.Config(root_of_width, hidden_dim=HiddenDim.new())
+        cfg.model.embedding.scale = fdl.Config(lm.root_of_width, hidden_dim=HiddenDim.new())
 
 
 _SANDWICH = {
@@ -315,10 +277,7 @@ AFMOE = Family(
             for i in range(found["num_hidden_layers"])
         ],
     },
-    readings={
-        "window": window_of_rotated,
-        "scaled": lambda model: model.embedding.scale != 1.0,
-    },
+    readings={"window": window_of_rotated, "scaled": lambda model: model.embedding.scale != 1.0},
     known=(
         *("global_attn_every_n_layers", "topk_group", "num_expert_groups", "num_limited_groups"),
         *("load_balance_coeff", "use_grouped_mm"),
@@ -343,9 +302,9 @@ def lfm2_moe(
     Sigmoids score experts; if `biased`, with a bias in the choice that balances their load.
     """
     mix(cfg, num_experts, top_k, first_dense, expert_ffn_dim, 0, normalize, route_scale)
-    use_sigmoid_router(cfg)
+    fiddlers.use_sigmoid_router(cfg)
     if biased:
-        use_loss_free_balancing(cfg)
+        fiddlers.use_loss_free_balancing(cfg)
 
 
 _FEED_FORWARD = f"{_LAYER}.feed_forward"
@@ -400,8 +359,8 @@ def aria(
     num_shared: int = 2,
 ) -> None:
     """A decoder with mixtures of experts, and as wide as `num_shared` of them for all tokens."""
-    use_moe(cfg, num_experts=num_experts, top_k=top_k)
-    use_shared_expert(cfg, ffn_dim=num_shared * ffn_dim)
+    fiddlers.use_moe(cfg, num_experts=num_experts, top_k=top_k)
+    fiddlers.use_shared_expert(cfg, ffn_dim=num_shared * ffn_dim)
 
 
 _FIRST = f"{_LAYER}.mlp.experts.fc1.weight"
@@ -438,13 +397,13 @@ def flint(
     dense_layers: Sequence[int] = (0, 1),
 ) -> None:
     """A decoder with QK-norm, sinks and sigmoid routers; layers with a window alone have RoPE."""
-    use_qk_norm(cfg, eps=eps)
-    use_sinks(cfg)
+    fiddlers.use_qk_norm(cfg, eps=eps)
+    fiddlers.use_sinks(cfg)
     rotate_in_windows_only(cfg, window)
     sizes = (expert_ffn_dim, num_experts, top_k, normalize)
     qwen3_moe.mix_layers(cfg, num_layers, every, dense_layers, *sizes)
-    use_sigmoid_router(cfg)
-    use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
+    fiddlers.use_sigmoid_router(cfg)
+    fiddlers.use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
 
 
 def _flint_layers(found: Mapping[str, Any]) -> list[str]:
@@ -463,19 +422,16 @@ FLINT = Family(
     fixed=_SILU,
     defaults={"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 4}
     | {"sliding_window": 513, "layer_types": _flint_layers},
-    readings={
-        **qwen3_moe.HUB.readings,
-        "window": window_of_rotated,
-        "shared_ffn_dim": lambda model: _shared(model).ffn_dim,
-    },
+    readings={**qwen3_moe.HUB.readings, "window": window_of_rotated}
+    | {"shared_ffn_dim": lambda model: _shared(model).ffn_dim},
 )
 
 
 @variant_of(deepseek3.v3, first_dense=1)
 def axk1(cfg: fdl.Config[Trainer]) -> None:
     """DeepSeek V3 with a norm after each mixture."""
-    use_sandwich_norm(cfg)
-    for block in find(cfg.model, SandwichBlock):
+    fiddlers.use_sandwich_norm(cfg)
+    for block in find(cfg.model, lm.SandwichBlock):
         block.attention_out_norm = fdl.ArgFactory(nn.Identity)
     for block in getattr(cfg.model, "first_blocks", ()):
         block.mlp_out_norm = fdl.ArgFactory(nn.Identity)
@@ -561,25 +517,25 @@ def llama4(
     for block, (is_rotated, kind) in zip(cfg.model.blocks, pattern, strict=True):
         attention = block.attention
         if kind == CHUNKED:
-            attention.mask = fdl.Config(And, (causal, fdl.Config(Chunk, chunk)))
+            attention.mask = fdl.Config(lm.And, (lm.causal, fdl.Config(lm.Chunk, chunk)))
         if is_rotated and qk_norm:
-            attention = block.attention = swapped(attention, LateNormAttention)
+            attention = block.attention = swapped(attention, lm.LateNormAttention)
             for name in ("query_norm", "key_norm"):
-                norm = fdl.ArgFactory(WeightlessRMSNorm, hidden_dim=HeadDim.new(), eps=eps)
+                norm = fdl.ArgFactory(lm.WeightlessRMSNorm, hidden_dim=HeadDim.new(), eps=eps)
                 setattr(attention, name, norm)
         if not is_rotated:
             attention.rope = None
         if not is_rotated and sharpens:
             attention.rope = fdl.Config(
-                Tempered, rotation=None, strength=strength, span=span, offset=1
+                lm.Tempered, rotation=None, strength=strength, span=span, offset=1
             )
     dense = () if mixed_layers is None else {*range(num_layers)} - {*mixed_layers}
     sizes = (expert_ffn_dim, num_experts, top_k, False)
     qwen3_moe.mix_layers(cfg, num_layers, 1, sorted(dense), *sizes)
-    use_sigmoid_router(cfg)
-    use_shared_expert(cfg)
-    for moe in find(cfg.model, MoE):
-        moe.dispatch = weighted_inputs
+    fiddlers.use_sigmoid_router(cfg)
+    fiddlers.use_shared_expert(cfg)
+    for moe in find(cfg.model, lm.MoE):
+        moe.dispatch = lm.weighted_inputs
 
 
 def _ropes(model: Any) -> list[Any]:
@@ -588,13 +544,13 @@ def _ropes(model: Any) -> list[Any]:
 
 def _chunk(model: Any) -> int:
     masks: list[Any] = [block.attention.mask for block in model.blocks]
-    chunks: list[Any] = [one.masks[1] for one in masks if isinstance(one, And)]
+    chunks: list[Any] = [one.masks[1] for one in masks if isinstance(one, lm.And)]
     return next(iter(chunks)).size
 
 
 def _tempered(name: str) -> Callable[[Any], Any]:
     return lambda model: next(
-        getattr(one, name) for one in _ropes(model) if isinstance(one, Tempered)
+        getattr(one, name) for one in _ropes(model) if isinstance(one, lm.Tempered)
     )
 
 
@@ -624,22 +580,18 @@ LLAMA4 = Family(
         }
     ),
     fixed=_SILU,
-    defaults={
-        "rope_theta": 500_000.0,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "moe_layers": lambda found: _every(found, found.get("interleave_moe_layer_step", 1)),
-    },
+    defaults={"rope_theta": 500_000.0, "num_key_value_heads": 8, "head_dim": 128}
+    | {"moe_layers": lambda found: _every(found, found.get("interleave_moe_layer_step", 1))},
     readings={
         "mixed_layers": _mixed_layers,
         "kinds": lambda model: [
-            CHUNKED if isinstance(block.attention.mask, And) else FULL for block in model.blocks
+            CHUNKED if isinstance(block.attention.mask, lm.And) else FULL for block in model.blocks
         ],
-        "rotated": lambda model: [int(isinstance(one, RoPE)) for one in _ropes(model)],
+        "rotated": lambda model: [int(isinstance(one, lm.RoPE)) for one in _ropes(model)],
         "bare": lambda _: 4,
         "chunk": _chunk,
         "qk_norm": lambda model: any(block.attention.query_norm for block in model.blocks),
-        "sharpens": lambda model: any(isinstance(one, Tempered) for one in _ropes(model)),
+        "sharpens": lambda model: any(isinstance(one, lm.Tempered) for one in _ropes(model)),
         "strength": _tempered("strength"),
         "span": _tempered("span"),
     },
@@ -656,11 +608,11 @@ def phimoe(
     cfg: fdl.Config[Trainer], *, eps: float, jitter: float = 0.01, logit_bias: bool = False
 ) -> None:
     """Mixtral with LayerNorm and the routers of SparseMixer; `logit_bias` adds one to logits."""
-    use_layer_norm(cfg, eps=eps)
-    for router in swap_all(cfg.model, SoftmaxRouter, by=SparseMixerRouter):
+    fiddlers.use_layer_norm(cfg, eps=eps)
+    for router in swap_all(cfg.model, lm.SoftmaxRouter, by=lm.SparseMixerRouter):
         router.tolerance = 2 * jitter
     if logit_bias:
-        swap_all(cfg.model, Unembedding, by=BiasedUnembedding)
+        swap_all(cfg.model, lm.Unembedding, by=lm.BiasedUnembedding)
 
 
 PHIMOE = Family(
@@ -672,10 +624,8 @@ PHIMOE = Family(
     tensors=mixtral.HUB.tensors,
     fixed=_SILU,
     defaults={"rope_theta": 1e6, "num_local_experts": 16, "num_key_value_heads": 8},
-    readings={
-        "jitter": lambda model: model.blocks[0].mlp.router.tolerance / 2,
-        "logit_bias": lambda model: isinstance(model.unembedding, BiasedUnembedding),
-    },
+    readings={"jitter": lambda model: model.blocks[0].mlp.router.tolerance / 2}
+    | {"logit_bias": lambda model: isinstance(model.unembedding, lm.BiasedUnembedding)},
     known=("input_jitter_noise",),
 )
 
@@ -699,11 +649,11 @@ def laguna(
     """
     if {*heads} - {num_heads}:
         raise ValueError(f"{heads=} must all be {num_heads=}.")
-    use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
+    fiddlers.use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
     per_head = gating is True or gating == "per-head"
-    for attention in find(cfg.model, Attention):
+    for attention in find(cfg.model, lm.Attention):
         if gating:
-            attention.output_gate = fdl.Partial(OutputGate, activation=F.softplus)
+            attention.output_gate = fdl.Partial(lm.OutputGate, activation=F.softplus)
             attention.output_gate.per_head = per_head
     rotate_in_windows_by(cfg, local_theta)
 
@@ -735,14 +685,10 @@ LAGUNA = Family(
             deepseek.DENSE if i == 0 else deepseek.SPARSE for i in range(found["num_hidden_layers"])
         ]
     },
-    readings={
-        "mlp_types": mlp_types_of,
-        "local_theta": theta_in_windows,
-        "shared_ffn_dim": lambda model: _shared(model).ffn_dim,
-        "num_shared": lambda _: 1,
-        "gating": _gating,
-        "heads": lambda model: [block.attention.num_heads for block in model.blocks],
-    },
+    readings={"mlp_types": mlp_types_of, "local_theta": theta_in_windows}
+    | {"shared_ffn_dim": lambda model: _shared(model).ffn_dim, "num_shared": lambda _: 1}
+    | {"gating": _gating}
+    | {"heads": lambda model: [block.attention.num_heads for block in model.blocks]},
 )
 
 
@@ -763,10 +709,10 @@ def cohere2_moe(
     """
     if sigmoid not in ("softmax", "sigmoid") or first_dense_of(mlp_types or ()):
         raise ValueError(f"{sigmoid=} must be softmax or sigmoid, and {mlp_types=} sparse.")
-    use_moe(cfg, num_experts=num_experts, top_k=top_k)
+    fiddlers.use_moe(cfg, num_experts=num_experts, top_k=top_k)
     if sigmoid == "sigmoid":
-        use_sigmoid_router(cfg)
-    for router in find(cfg.model, Router):
+        fiddlers.use_sigmoid_router(cfg)
+    for router in find(cfg.model, lm.Router):
         router.normalize = normalize or sigmoid == "softmax"
 
 
@@ -784,7 +730,7 @@ COHERE2_MOE = replace(
     readings={
         "mlp_types": mlp_types_of,
         "sigmoid": lambda model: (
-            "sigmoid" if isinstance(model.blocks[0].mlp.router, SigmoidRouter) else "softmax"
+            "sigmoid" if isinstance(model.blocks[0].mlp.router, lm.SigmoidRouter) else "softmax"
         ),
     },
     known=(

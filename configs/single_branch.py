@@ -64,13 +64,15 @@ def _mamba2_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
 
 
 # Settings of Mamba 2 that both families have.
-_STATES: Mapping[str, str] = {"mamba_groups": "n_groups", "filter_size": "conv_kernel"} | {
-    "mamba_bias": "use_bias",
-    "filter_bias": "use_conv_bias",
-    "eps": "layer_norm_epsilon",
-}
-_KNOWN = ("chunk_size", "expand", "time_step_floor", "time_step_limit", "time_step_max")
+_STATES: Mapping[str, str] = (
+    {"mamba_groups": "n_groups", "filter_size": "conv_kernel"}
+    | {"mamba_bias": "use_bias"}
+    | {"filter_bias": "use_conv_bias", "eps": "layer_norm_epsilon"}
+)
+_KNOWN = ("chunk_size", "expand", "time_step_floor", "time_step_max")
 _KNOWN += ("rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "norm_before_gate")
+# Two ways to write the same in JSON.
+_NO_LIMIT = ([0.0, {"__float__": "Infinity"}], [0.0, float("inf")])
 MAMBA2 = Family(
     model_type="mamba2",
     architecture="Mamba2ForCausalLM",
@@ -78,7 +80,7 @@ MAMBA2 = Family(
     settings={**without(SETTINGS, "num_kv_heads", "ffn_dim", "theta", "scaling"), **_STATES}
     | {"num_heads": "num_heads", "state_dim": "state_size"},
     tensors=_mamba2_tensors,
-    fixed={"hidden_act": ("silu",)},
+    fixed={"hidden_act": ("silu",), "time_step_limit": (*_NO_LIMIT, None)},
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8, "max_position_embeddings": 2048},
     readings=without(MAMBA_READINGS, "num_heads", "head_dim"),
     known=(*_KNOWN, "time_step_min", "time_step_rank"),
@@ -191,14 +193,10 @@ NEMOTRON_H = Family(
     fixed={"mlp_hidden_act": ("relu2",), "mamba_hidden_act": ("silu",), "moe_latent_size": (None,)}
     | {"sliding_window": (None,), "partial_rotary_factor": (None, 1.0)},
     defaults={
-        "num_hidden_layers": lambda found: len(found.get("layers_block_type") or _kinds(found)),
-        "layers_block_type": _kinds,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 21_504,
-        "max_position_embeddings": 4096,
-    },
+        "num_hidden_layers": lambda found: len(found.get("layers_block_type") or _kinds(found))
+    }
+    | {"layers_block_type": _kinds, "num_attention_heads": 32, "num_key_value_heads": 8}
+    | {"head_dim": 128, "intermediate_size": 21_504, "max_position_embeddings": 4096},
     readings={
         **READINGS,
         **MAMBA_READINGS,
@@ -216,9 +214,15 @@ NEMOTRON_H = Family(
     },
     aliases={"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
     | {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}
-    | {"num_local_experts": "n_routed_experts", "rms_norm_eps": "layer_norm_epsilon"},
+    | {"num_local_experts": "n_routed_experts"},
     known=(
-        *(*_KNOWN, "hybrid_override_pattern", "mamba_proj_bias", "mamba_ssm_cache_dtype"),
+        *(
+            *_KNOWN,
+            "time_step_limit",
+            "hybrid_override_pattern",
+            "mamba_proj_bias",
+            "mamba_ssm_cache_dtype",
+        ),
         *("moe_shared_expert_overlap", "mtp_layers_block_type", "n_shared_experts"),
         *("num_logits_to_keep", "num_nextn_predict_layers", "use_mamba_kernels"),
         *("mtp_hybrid_override_pattern", "attention_head_dim"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ from torch import Tensor
 from fidgpt.interop import from_hf, save_hf
 from fidgpt.model import LanguageModel, generation
 
-from .more_recipes import MORE_RECIPES
+from .more_recipes import MORE_RECIPES, like_llama
+from .recipes import settings
 from .test_families import Pair, random_model, random_tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("transformers")]
@@ -26,6 +28,7 @@ _WRITTEN_AS = {  # of which transformers has a class of another name, or fidgpt 
 _TRAINED = (
     *("vaultgemma", "exaone_moe", "glm4_moe_lite", "minimax_m2", "qwen2_moe", "bloom"),
     *("qwen3_next", "lfm2", "granitemoehybrid", "kimi_linear", "minimax"),
+    *("llama4_text", "apertus", "phimoe", "nemotron_h", "openai-gpt", "modernbert-decoder"),
 )
 
 
@@ -106,3 +109,38 @@ def _trained(model: torch.nn.Module, tokens: Tensor) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+_VISION = "hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16"
+_WITH_IMAGES = {  # the text of each, and the other halves
+    "gemma3": ("head_dim: 16, sliding_window: 5", {"vision_config": _VISION}),
+    "fuyu": ("num_key_value_heads: 4", {}),
+    "got_ocr2": ("model_type: qwen2", {"vision_config": f"{_VISION}, output_channels: 16"}),
+    "phi4_multimodal": (
+        "",
+        {
+            "vision_config": f"{_VISION}, num_hidden_layers: 2, image_token_id: 90",
+            "audio_config": "hidden_size: 16, num_blocks: 1, num_attention_heads: 2, "
+            "intermediate_size: 16, audio_token_id: 91",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", _WITH_IMAGES)
+@torch.no_grad()
+def test_the_text_of_a_model_of_images_is_that_of_transformers(
+    kind: str, tmp_path: Path, load: Callable[[Path], LanguageModel]
+):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    more, others = _WITH_IMAGES[kind]
+    text = like_llama("llama").settings | settings(more)
+    config: dict[str, Any] = text if kind == "phi4_multimodal" else {"text_config": text}
+    config |= {name: settings(one) for name, one in others.items()}
+    torch.manual_seed(0)
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config)).eval()
+    theirs.save_pretrained(tmp_path)
+    tokens = random_tokens()
+    expected = theirs(input_ids=tokens, use_cache=False).logits
+    assert (load(tmp_path)(tokens) - expected).abs().max() < 5e-5

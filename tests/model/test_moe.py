@@ -456,10 +456,11 @@ def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
 
 
 def test_llama4_weights_the_inputs_of_experts():
-    from transformers.models.llama4.modeling_llama4 import Llama4TextConfig, Llama4TextMoe
+    from transformers import Llama4TextConfig
+    from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 
-    sizes = {"hidden_size": HIDDEN, "num_local_experts": EXPERTS, "intermediate_size": FFN}
-    config = Llama4TextConfig(num_experts_per_tok=TOP_K, **sizes)
+    sizes: dict[str, Any] = {"hidden_size": HIDDEN, "intermediate_size": FFN}
+    config = Llama4TextConfig(num_experts_per_tok=TOP_K, num_local_experts=EXPERTS, **sizes)
     reference = filled(Llama4TextMoe(config).eval(), std=0.3, seed=1)
     ours = mixture(
         lm.SigmoidRouter(top_k=TOP_K, normalize=False, **SIZES),
@@ -469,7 +470,7 @@ def test_llama4_weights_the_inputs_of_experts():
     same(reference, ours, _llama4, call=lambda x: reference(x)[0].view_as(x))
 
 
-def _llama4(state: dict[str, Any]) -> dict[str, Any]:
+def _llama4(state: Named) -> Named:
     gate, up = state["experts.gate_up_proj"].mT.chunk(2, dim=1)
     names = {"gate": gate, "up": up, "down": state["experts.down_proj"].mT}
     shared = {f"shared.{name}.weight": state[f"shared_expert.{name}_proj.weight"] for name in names}

@@ -69,7 +69,9 @@ _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
 _PER_LAYER = ("layer_types", "roped", "mixers", "thetas", "kinds")
 _PARTIAL = "partial_rotary_factor"
 _TEXT_OF = {"phi4_multimodal": "phi3"}  # the family of the text of a model without a text_config
-_WHOLE_ROPE = ("apertus", "cwm", "mellum", "ministral3")  # read no rope_theta beside defaults
+# Families that read no rope_theta beside defaults of their own.
+_WHOLE_ROPE = ("apertus", "cwm", "laguna", "lfm3", "mellum", "ministral3")
+_WHOLE_ROPE += ("modernbert-decoder",)
 _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
 _ALPHA = "alpha"  # of NTK-aware scaling in Hunyuan
@@ -265,6 +267,8 @@ def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
             if rope and rope["rope_type"] == "dynamic" and rope.get(key):
                 factor = _checked(f"rope_scaling.{key}", rope[key], float)
                 return {name: fdl.Config(scaling, factor=factor)}
+        if rope and rope["rope_type"] == "proportional" and "rotary_share" in family.settings:
+            raise ConfigError("rope_scaling is of type 'proportional', beside a part of each head")
         if rope and rope.get(_ALPHA):
             raise ConfigError(f"rope_scaling has {_ALPHA}, which {family.model_type} does not read")
         return {name: _scaling(rope, seq_len=found.get("max_position_embeddings"))}
