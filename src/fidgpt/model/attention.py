@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -269,7 +269,7 @@ class OutputGate(nn.Module):
         hidden_dim: int,
         num_heads: int,
         head_dim: int,
-        activation: Callable[[Tensor], Tensor] = torch.sigmoid,
+        activation: Callable[[Tensor], Tensor] = F.sigmoid,
         per_head: bool = False,
         linear: LinearFactory = Linear,
         bias: bool = False,

@@ -16,6 +16,7 @@ from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear, declared_flops
 from fidgpt.model.norm import NormFactory, RMSNorm
 from fidgpt.model.reports import report_loss, report_metric
+from fidgpt.model.skips import Skip
 from fidgpt.model.transformer import Transformer
 from fidgpt.ranges import require_not_negative
 
@@ -112,6 +113,7 @@ class MultiTokenTransformer(Transformer):
       weight: weight of the mean of their losses; 0.3 at first and 0.1 later in DeepSeek-V3.
       layout: makes the context of a batch.
       dropout: probability of dropping an element of the embedding in training.
+      skips: connections from earlier points of the stream to later layers, in order.
       sharing: changes each factory of blocks, as `Shared` does.
       float8: multiplies in 8 bits, as `Float8` does.
       recompute: recomputes activations in the backward pass, as `Recompute` does.
@@ -138,6 +140,7 @@ class MultiTokenTransformer(Transformer):
         weight: float = 0.3,
         layout: ContextFactory = one_document,
         dropout: float = 0.0,
+        skips: Sequence[Skip] = (),
         sharing: BlockSharing | None = None,
         float8: BlockWrapper | None = None,
         recompute: BlockWrapper | None = None,
@@ -159,6 +162,7 @@ class MultiTokenTransformer(Transformer):
             first_blocks=first_blocks,
             layout=layout,
             dropout=dropout,
+            skips=skips,
             float8=float8,
             recompute=recompute,
             compile=compile,
