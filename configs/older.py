@@ -467,7 +467,6 @@ STABLELM = Family(
     fixed={"hidden_act": ("silu",)},
     readings={"parallel": lambda model: isinstance(model.blocks[0], ParallelBlock)}
     | {"qk_norm": lambda model: model.blocks[0].attention.query_norm is not None},
-    whole_heads=True,
 )
 
 
@@ -520,7 +519,7 @@ def mpt(
     computed = {"alibi": True, "alibi_bias_max": 8, "attn_type": "multihead_attention"}
     computed |= dict.fromkeys(("clip_qkv", "softmax_scale"))
     computed |= dict.fromkeys(("qk_ln", "prefix_lm", "attn_uses_sequence_id"), False)
-    given = {"alibi": False} | dict(attention or {})
+    given = dict(attention or {})
     for key in computed.keys() & given.keys():
         if given[key] != computed[key]:
             raise ValueError(f"attn_config has {key}={given[key]!r}, not {computed[key]!r}.")

@@ -75,7 +75,6 @@ APERTUS = Family(
         "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
         | {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
     },
-    whole_heads=True,
 )
 
 
@@ -107,7 +106,6 @@ NANOCHAT = Family(
     tensors={**TENSORS, **in_layers(f"{_LAYER}.mlp", {"mlp.up": "fc1", "mlp.down": "fc2"})},
     fixed={"hidden_act": ("relu2",)},
     defaults={"rms_norm_eps": 1e-6},
-    whole_heads=True,
 )
 
 
@@ -135,7 +133,12 @@ GRANITE_SWA = Family(
     settings=_sharing(granite.HUB.settings),
     tensors={**TENSORS, **_SINKS},
     fixed=_SILU,
-    defaults={**_SWA_DEFAULTS, "tie_word_embeddings": True, "num_key_value_heads": 4},
+    defaults={
+        **_SWA_DEFAULTS,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 4,
+    },
     readings={**granite.HUB.readings, "thetas": thetas_of},
 )
 
@@ -168,7 +171,9 @@ GRANITEMOE_SWA = Family(
 )
 
 
-@variant_of(deepseek.latent, eps=1e-5, tied=True, kv_rank=256, query_rank=768, rope_head_dim=32)
+@variant_of(
+    deepseek.latent, eps=1e-5, tied=True, head_dim=64, kv_rank=256, query_rank=768, rope_head_dim=32
+)
 def minicpm3(
     cfg: fdl.Config[Trainer],
     *,
@@ -205,6 +210,7 @@ MINICPM3 = Family(
     fixed={**_SILU, "mlp_bias": (False,)},
     defaults={
         "tie_word_embeddings": True,
+        "max_position_embeddings": 32_768,
         "num_key_value_heads": 40,
         "v_head_dim": lambda found: found["hidden_size"] // found["num_attention_heads"],
         "scale_depth": lambda found: (
@@ -219,6 +225,7 @@ MINICPM3 = Family(
         "base_dim": lambda model: round(model.unembedding.scale * model.embedding.weight.shape[1]),
     },
     known=deepseek.KNOWN,
+    whole_heads=True,
 )
 
 

@@ -84,6 +84,7 @@ MAMBA2 = Family(
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8, "max_position_embeddings": 2048},
     readings=without(MAMBA_READINGS, "num_heads", "head_dim"),
     known=(*_KNOWN, "time_step_min", "time_step_rank"),
+    whole_heads=True,
 )
 
 
