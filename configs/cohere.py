@@ -7,17 +7,30 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, WINDOWS, Family, with_adjacent_pairs
+from fidgpt.configs.hub import (
+    QK_NORMS,
+    SETTINGS,
+    TENSORS,
+    WINDOWS,
+    Family,
+    with_adjacent_pairs,
+    without,
+)
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, PERIODS, SLIDING, periodic_layers, rotate_in_windows_only
-from fidgpt.fiddlers import use_layer_norm, use_parallel_block
+from fidgpt.fiddlers import use_layer_norm, use_norm_per_head, use_parallel_block
 from fidgpt.graph import find
 from fidgpt.train import Trainer
 
 
 @variant_of(decoder, tied=True, vocab_size=256_000, seq_len=8192)
-def cohere(cfg: fdl.Config[Trainer], *, eps: float, logit_scale: float = 0.0625) -> None:
-    """A decoder with LayerNorm without biases, one for both branches of a parallel block."""
+def cohere(
+    cfg: fdl.Config[Trainer], *, eps: float, logit_scale: float = 0.0625, qk_norm: bool = False
+) -> None:
+    """A decoder with LayerNorm without biases, one for both branches of a parallel block.
+
+    With `qk_norm`, as in Command R+, queries and keys have a norm for each head.
+    """
     use_layer_norm(cfg, eps=eps)
     use_parallel_block(cfg)
     for norm in find(cfg.model, nn.LayerNorm):
@@ -25,6 +38,8 @@ def cohere(cfg: fdl.Config[Trainer], *, eps: float, logit_scale: float = 0.0625)
     for block in cfg.model.blocks:
         block.mlp_norm = None
     cfg.model.unembedding.scale = logit_scale
+    if qk_norm:
+        use_norm_per_head(cfg, eps=eps)
 
 
 HUB = Family(
@@ -32,10 +47,11 @@ HUB = Family(
     architecture="CohereForCausalLM",
     config=cohere,
     settings={**SETTINGS, "attention_bias": "attention_bias"}
-    | {"eps": "layer_norm_eps", "logit_scale": "logit_scale"},
-    tensors=with_adjacent_pairs(TENSORS),
-    fixed={"hidden_act": ("silu",), "use_qk_norm": (False,)},
+    | {"eps": "layer_norm_eps", "logit_scale": "logit_scale", "qk_norm": "use_qk_norm"},
+    tensors=with_adjacent_pairs({**TENSORS, **QK_NORMS}),
+    fixed={"hidden_act": ("silu",)},
     defaults={"rope_theta": 500_000.0},
+    readings={"qk_norm": lambda model: model.blocks[0].attention.query_norm is not None},
 )
 
 
@@ -50,8 +66,9 @@ COHERE2 = replace(
     model_type="cohere2",
     architecture="Cohere2ForCausalLM",
     config=cohere2,
-    settings={**HUB.settings, **WINDOWS},
+    settings=without({**HUB.settings, **WINDOWS}, "qk_norm"),
     fixed={"hidden_act": ("silu",)},
+    readings={},
     defaults={"layer_types": partial(periodic_layers, period=4)},
     known=(
         *PERIODS,

@@ -52,7 +52,6 @@ HUB = Family(
     readings={**gemma.READINGS, "local_theta": theta_in_windows},
     defaults={"layer_types": partial(periodic_layers, period=6)},
     known=PERIODS,
-    ignored=("*vision_tower.*", "*multi_modal_projector.*"),  # of the multimodal sizes
     whole_heads=True,
 )
 

@@ -24,9 +24,9 @@ def granite(
     logit_divisor: float = 1.0,
 ) -> None:
     """A decoder with scaled embedding, scores and branches, and logits that are divided."""
-    (block,) = cfg.model.blocks
     cfg.model.embedding.scale = embedding_scale
-    block.attention.scale, block.branch_scale = score_scale, branch_scale
+    for block in cfg.model.blocks:
+        block.attention.scale, block.branch_scale = score_scale, branch_scale
     cfg.model.unembedding.scale = 1.0 / logit_divisor
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import fiddle as fdl
 
 from fidgpt.configs.tensor_forms import (
+    AsRow,
     Form,
     Interleaved,
     Joined,
@@ -30,6 +31,7 @@ __all__ = [
     "SETTINGS",
     "TENSORS",
     "WINDOWS",
+    "AsRow",
     "Family",
     "Form",
     "Interleaved",
@@ -43,8 +45,10 @@ __all__ = [
     "in_layers",
     "joined",
     "with_adjacent_pairs",
+    "without",
 ]
 
+T = TypeVar("T")
 Tensors = Mapping[str, str | Form]
 
 
@@ -74,6 +78,7 @@ class Family:
       known: other keys of files, which `defaults` read, or which have no effect.
       ignored: patterns of names of other tensors in files, which are not read.
       whole_heads: whether num_heads must divide hidden_dim.
+      scalings: of a dynamic RoPE, by the name of the key that has their factor.
     """
 
     model_type: str
@@ -90,6 +95,7 @@ class Family:
     known: Sequence[str] = ()
     ignored: Sequence[str] = ()
     whole_heads: bool = False
+    scalings: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
 # The settings of Llama, with the keys of config.json that most families share.
@@ -155,6 +161,11 @@ QKV = tuple(f"blocks.*.attention.{name}" for name in ("query", "key", "value"))
 GATED = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
 
 
+def without(names: Mapping[str, T], *left_out: str) -> dict[str, T]:
+    """Return the names, without those of some settings."""
+    return {name: key for name, key in names.items() if name not in left_out}
+
+
 def in_layers(layer: str, names: Mapping[str, str]) -> dict[str, str]:
     """Return the names of a layer's tensors by the paths of parameters, from those inside of it."""
     return {f"blocks.*.{path}": f"{layer}.{name}" for path, name in names.items()}
@@ -173,14 +184,13 @@ def with_adjacent_pairs(tensors: Tensors) -> Callable[[Mapping[str, Any]], Tenso
     def paired(settings: Mapping[str, Any]) -> Tensors:
         head_dim = settings.get("head_dim") or settings["hidden_dim"] // settings["num_heads"]
         turning = settings.get("rotary_dim") or int(head_dim * settings.get("rotary_share", 1.0))
-        rows = {path: tensors[path] for path in QKV[:2]}
-        return {
-            **tensors,
-            **{
-                path: Paired(str(name), 0, turning, head_dim - turning)
-                for path, name in rows.items()
-            },
+        rows = {**dict.fromkeys(QKV[:2], 0), **dict.fromkeys(QK_NORMS, -1)}
+        pairs = {
+            path: Paired(tensors[path], 0, turning, head_dim - turning, dim)
+            for path, dim in rows.items()
+            if path in tensors
         }
+        return {**tensors, **pairs}
 
     return paired
 

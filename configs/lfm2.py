@@ -7,12 +7,16 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, Family, Form, in_layers, joined
-from fidgpt.configs.hybrids import READINGS, by_layer, kinds_of, of_mixer, use_mixers
+from fidgpt.configs.hub import QK_NORMS, SETTINGS, TENSORS, Family, Form, in_layers, joined
+from fidgpt.configs.hybrids import READINGS, by_layer, kinds_of, of_attention, of_mixer, use_mixers
 from fidgpt.configs.variant import variant_of
-from fidgpt.configs.windows import FULL
-from fidgpt.fiddlers import use_qk_norm
-from fidgpt.model import ShortConvolution
+from fidgpt.configs.windows import FULL, SLIDING, rotate_in_windows_by, shortest_period
+from fidgpt.fiddlers import use_qk_norm, use_sandwich_norm
+from fidgpt.fiddlers.patterns import repeated
+from fidgpt.fiddlers.recurrent import put_mixer
+from fidgpt.graph import find
+from fidgpt.model import Attention, OutputGate, SandwichBlock, ShortConvolution
+from fidgpt.tags import Window
 from fidgpt.train import Trainer
 
 CONVOLUTION = "conv"
@@ -51,24 +55,18 @@ _MLP = {"gate": "w1", "up": "w3", "down": "w2"}
 
 def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
     inputs = ("in_gate", "out_gate", "value")
-    short = {
-        **joined(inputs, f"{_LAYER}.conv.in_proj", of=3),
-        "filter": f"{_LAYER}.conv.conv",
-        "out": f"{_LAYER}.conv.out_proj",
+    short = {**joined(inputs, f"{_LAYER}.conv.in_proj", of=3), "filter": f"{_LAYER}.conv.conv"} | {
+        "out": f"{_LAYER}.conv.out_proj"
     }
     full = {
         "out": f"{_LAYER}.self_attn.out_proj",
         "query_norm": f"{_LAYER}.self_attn.q_layernorm",
-        "key_norm": f"{_LAYER}.self_attn.k_layernorm",
-    }
+    } | {"key_norm": f"{_LAYER}.self_attn.k_layernorm"}
     mlp = {f"mlp.{path}": f"feed_forward.{name}" for path, name in _MLP.items()}
     norms = {"attention_norm": "operator_norm", "mlp_norm": "ffn_norm"}
     kinds = {CONVOLUTION: short, FULL: full}
-    return {
-        **TENSORS,
-        **in_layers(_LAYER, mlp | norms),
-        "norm": "model.embedding_norm",
-        **by_layer(settings["mixers"], settings["num_layers"], kinds),
+    return {**TENSORS, **in_layers(_LAYER, mlp | norms), "norm": "model.embedding_norm"} | {
+        **by_layer(settings["mixers"], settings["num_layers"], kinds)
     }
 
 
@@ -83,22 +81,12 @@ HUB = Family(
     architecture="Lfm2ForCausalLM",
     config=lfm2,
     settings={name: key for name, key in SETTINGS.items() if name != "head_dim"}
-    | {
-        "eps": "norm_eps",
-        "mixers": "layer_types",
-        "filter_size": "conv_L_cache",
-        "filter_bias": "conv_bias",
-        "adjusts": "block_auto_adjust_ff_dim",
-        "multiplier": "block_ffn_dim_multiplier",
-        "multiple_of": "block_multiple_of",
-    },
+    | {"eps": "norm_eps", "mixers": "layer_types", "filter_size": "conv_L_cache"}
+    | {"filter_bias": "conv_bias", "adjusts": "block_auto_adjust_ff_dim"}
+    | {"multiplier": "block_ffn_dim_multiplier", "multiple_of": "block_multiple_of"},
     tensors=_tensors,
-    defaults={
-        "num_key_value_heads": 8,
-        "rope_theta": 1e6,
-        "tie_word_embeddings": True,
-        "layer_types": _kinds,
-    },
+    defaults={"num_key_value_heads": 8, "rope_theta": 1e6, "tie_word_embeddings": True}
+    | {"layer_types": _kinds},
     readings={
         **READINGS,
         "mixers": lambda model: kinds_of(model, CONVOLUTION),
@@ -113,6 +101,99 @@ HUB = Family(
         *("full_attn_idxs", "rms_norm_eps", "block_norm_eps", "block_dim", "num_heads", "conv_dim"),
         *("block_use_swiglu", "block_use_xavier_init", "conv_dim_out", "conv_use_xavier_init"),
     ),
+)
+
+
+@variant_of(decoder, tied=True, theta=1e6, window=256)
+def lfm3(
+    cfg: fdl.Config[Trainer],
+    *,
+    eps: float,
+    window: int | None,
+    mixers: Sequence[str],
+    local_theta: float = 10_000.0,
+    filter_size: int = 7,
+    filter_bias: bool = False,
+    gated: bool = True,
+    sandwich: bool = True,
+) -> None:
+    """Short convolutions, attention, and attention with a window and another RoPE.
+
+    Attention has QK-norm, and a gate of each head if `gated`; norms are around each branch if
+    `sandwich`.
+    """
+    use_qk_norm(cfg, eps=eps)
+    if sandwich:
+        use_sandwich_norm(cfg)
+    for attention in find(cfg.model, Attention) if gated else ():
+        attention.output_gate = fdl.Partial(OutputGate, per_head=True)
+    kinds = shortest_period(mixers)
+    cfg.model.blocks = repeated(cfg.model.blocks, len(kinds))
+    for block, kind in zip(cfg.model.blocks, kinds, strict=True):
+        block.attention.window = Window.new(window) if kind == SLIDING else None
+    rotate_in_windows_by(cfg, local_theta)
+    for block, kind in zip(cfg.model.blocks, kinds, strict=True):
+        if kind == CONVOLUTION:
+            put_mixer(block, ShortConvolution, filter_size=filter_size, bias=filter_bias or None)
+
+
+def _lfm3_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+    kinds = [CONVOLUTION if kind == CONVOLUTION else FULL for kind in settings["mixers"]]
+    after = {"attention_out_norm": "post_operator_norm", "mlp_out_norm": "post_ffn_norm"}
+    gate = {"attention.output_gate.project": "self_attn.gate_proj"}
+    attention = {path: name for path, name in {**TENSORS, **QK_NORMS}.items() if "_norm" in path}
+    names = ("query", "key", "value", "out")
+    full: dict[str, str | Form] = {name: f"{_LAYER}.self_attn.{name[0]}_proj" for name in names}
+    full |= {name: attention[f"blocks.*.attention.{name}"] for name in ("query_norm", "key_norm")}
+    return {
+        **_tensors({**settings, "mixers": kinds}),
+        **in_layers(_LAYER, after | gate),
+        **{
+            f"blocks.{i}.attention.{path}": form
+            for i in range(settings["num_layers"])
+            for path, form in full.items()
+            if kinds[i % len(kinds)] == FULL
+        },
+    }
+
+
+LFM3 = Family(
+    model_type="lfm3",
+    architecture="Lfm3ForCausalLM",
+    config=lfm3,
+    settings={**SETTINGS, "eps": "norm_eps", "mixers": "layer_types", "window": "sliding_window"}
+    | {"local_theta": "rope_local_base_freq", "filter_size": "conv_L_cache"}
+    | {"filter_bias": "conv_bias", "gated": "use_attention_gate", "sandwich": "use_sandwich_norm"},
+    tensors=_lfm3_tensors,
+    fixed={"attention_bias": (False,)},
+    defaults={"num_key_value_heads": 4, "head_dim": 128, "rope_theta": 1e6}
+    | {"tie_word_embeddings": True, "sliding_window": 256}
+    | {"rope_scaling": {"rope_type": "proportional", "partial_rotary_factor": 0.5}}
+    | {
+        "layer_types": lambda found: [
+            FULL if i % 4 == 2 else SLIDING if i % 4 == 0 and i else CONVOLUTION
+            for i in range(found["num_hidden_layers"])
+        ]
+    },
+    readings={
+        **HUB.readings,
+        "mixers": lambda model: [
+            CONVOLUTION
+            if isinstance(block.attention, ShortConvolution)
+            else FULL
+            if block.attention.window is None
+            else SLIDING
+            for block in model.blocks
+        ],
+        "local_theta": lambda model: next(
+            block.attention.rope.theta
+            for block in model.blocks
+            if getattr(block.attention, "window", None)
+        ),
+        "gated": of_attention(lambda attention: attention.output_gate is not None),
+        "sandwich": lambda model: isinstance(model.blocks[0], SandwichBlock),
+    },
+    aliases={"rms_norm_eps": "norm_eps"},
 )
 
 _FULL_AT = (2, 5, 8, 10, 12, 14)

@@ -79,7 +79,10 @@ MAMBA_READINGS: Mapping[str, Any] = {
 
 
 def mamba_tensors(
-    settings: Mapping[str, Any], kinds: Sequence[str], name: str = "mamba"
+    settings: Mapping[str, Any],
+    kinds: Sequence[str],
+    name: str = "mamba",
+    layers: str = "model.layers",
 ) -> dict[str, str | Form]:
     """Return the forms of the tensors of mixers, with the names of the hub for Mamba 2."""
     values = settings["mamba_heads"] * settings["mamba_head_dim"]
@@ -87,7 +90,7 @@ def mamba_tensors(
     sizes = (values, values, keys, keys, settings["mamba_heads"])
     inputs = ("gate", "value", "key", "query", "timestep")
     filters = ("value_filter", "key_filter", "query_filter")
-    layer = f"model.layers.*.{name}"
+    layer = f"{layers}.*.{name}"
     linear = {
         **joined(inputs, f"{layer}.in_proj", of=sizes),
         **joined(filters, f"{layer}.conv1d", of=sizes[1:4]),

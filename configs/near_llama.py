@@ -38,7 +38,7 @@ from fidgpt.fiddlers import (
     use_squared_relu,
 )
 from fidgpt.graph import find, swap_all
-from fidgpt.model import Attention, LateNormAttention, Tempered, YaRN
+from fidgpt.model import Attention, LateNormAttention, NTKScaling, Tempered, YaRN
 from fidgpt.train import Trainer
 
 _LAYER = "model.layers.*"
@@ -266,6 +266,7 @@ HUNYUAN = Family(
         "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.key_layernorm",
     },
     fixed={**_SILU, "use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)},
+    scalings={"alpha": NTKScaling},
 )
 
 

@@ -114,6 +114,20 @@ def _of_delta(name: str) -> Any:
     return of_mixer(GatedDeltaNet, lambda mixer: getattr(mixer, name))
 
 
+DELTA: Mapping[str, str] = {
+    "delta_heads": "linear_num_value_heads",
+    "delta_key_heads": "linear_num_key_heads",
+    "delta_head_dim": "linear_key_head_dim",
+    "delta_value_dim": "linear_value_head_dim",
+    "filter_size": "linear_conv_kernel_dim",
+}
+DELTA_READINGS: Mapping[str, Any] = {
+    "delta_heads": _of_delta("num_heads"),
+    "delta_key_heads": _of_delta("num_key_heads"),
+    "delta_head_dim": _of_delta("head_dim"),
+    "delta_value_dim": _of_delta("value_head_dim"),
+    "filter_size": of_mixer(GatedDeltaNet, lambda mixer: mixer.key_filter.kernel_size[0]),
+}
 HUB = Family(
     model_type="qwen3_next",
     architecture="Qwen3NextForCausalLM",
@@ -125,11 +139,7 @@ HUB = Family(
         "attention_bias": "attention_bias",
         "shared_ffn_dim": "shared_expert_intermediate_size",
         "mixers": "layer_types",
-        "delta_heads": "linear_num_value_heads",
-        "delta_key_heads": "linear_num_key_heads",
-        "delta_head_dim": "linear_key_head_dim",
-        "delta_value_dim": "linear_value_head_dim",
-        "filter_size": "linear_conv_kernel_dim",
+        **DELTA,
     },
     tensors=_tensors,
     fixed={"hidden_act": ("silu",)},
@@ -141,11 +151,7 @@ HUB = Family(
     readings={
         **READINGS,
         **mixtures.QWEN2_MOE.readings,
-        "delta_heads": _of_delta("num_heads"),
-        "delta_key_heads": _of_delta("num_key_heads"),
-        "delta_head_dim": _of_delta("head_dim"),
-        "delta_value_dim": _of_delta("value_head_dim"),
-        "filter_size": of_mixer(GatedDeltaNet, lambda mixer: mixer.key_filter.kernel_size[0]),
+        **DELTA_READINGS,
     },
     known=("full_attention_interval",),
     ignored=("mtp.*",),

@@ -129,37 +129,66 @@ class Interleaved:
 
 
 @dataclass(frozen=True)
+class AsRow:
+    """A vector that the file has as a matrix of one row."""
+
+    name: str
+
+    def pieces(self, ours: Tensor) -> Iterator[Piece]:
+        """Yield the whole parameter as one piece."""
+        yield Piece(self.name, (1, *ours.shape), ours.unsqueeze(0), lambda theirs: theirs)
+
+
+@dataclass(frozen=True)
 class Paired:
     """Rotary rows: the file pairs adjacent rows, and fidgpt pairs the two halves.
 
     There is a group of rows per head: `still` rows without rotation, then `turning` rows, then
     `after` further rows without rotation.
+
+    Attributes:
+      form: of the whole parameter, apart from the pairs; a name stands for `Same`.
+      still: rows before those that rotate.
+      turning: rows that rotate.
+      after: rows behind them.
+      dim: the dimension of rows in the parameter.
     """
 
-    name: str
+    form: str | Form
     still: int
     turning: int
     after: int = 0
+    dim: int = 0
 
     def pieces(self, ours: Tensor) -> Iterator[Piece]:
         """Yield the rows without rotation, if any, and the rotary ones."""
-        shape = tuple(ours.shape)
-        for begin, end in ((0, self.still), (self.still + self.turning, self._per_head)):
-            if begin < end:
-                rows = partial(self._rows, begin=begin, end=end)
-                yield Piece(self.name, shape, rows(ours), rows)
-        halves = self._turning(ours).unflatten(1, (2, -1))
-        yield Piece(self.name, shape, halves, self._halves_of_pairs)
+        form = Same(self.form) if isinstance(self.form, str) else self.form
+        for piece in form.pieces(ours):
+            dim = self.dim % ours.dim() + piece.ours.dim() - ours.dim()  # a form may group rows
+            for begin, end in ((0, self.still), (self.still + self.turning, self._per_head)):
+                if begin < end:
+                    yield _changed(piece, partial(self._rows, dim=dim, begin=begin, end=end))
+            halves = self._turning(piece.ours, dim).unflatten(dim + 1, (2, -1))
+            theirs = partial(self._halves_of_pairs, dim=dim, whole=piece.theirs)
+            yield piece._replace(ours=halves, theirs=theirs)
 
     @property
     def _per_head(self) -> int:
         return self.still + self.turning + self.after
 
-    def _rows(self, rows: Tensor, *, begin: int, end: int) -> Tensor:
-        return rows.unflatten(0, (-1, self._per_head))[:, begin:end]
+    def _rows(self, rows: Tensor, *, dim: int, begin: int, end: int) -> Tensor:
+        return rows.unflatten(dim, (-1, self._per_head)).narrow(dim + 1, begin, end - begin)
 
-    def _turning(self, rows: Tensor) -> Tensor:
-        return self._rows(rows, begin=self.still, end=self.still + self.turning)
+    def _turning(self, rows: Tensor, dim: int) -> Tensor:
+        return self._rows(rows, dim=dim, begin=self.still, end=self.still + self.turning)
 
-    def _halves_of_pairs(self, theirs: Tensor) -> Tensor:
-        return self._turning(theirs).unflatten(1, (-1, 2)).transpose(1, 2)
+    def _halves_of_pairs(
+        self, theirs: Tensor, *, dim: int, whole: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        pairs = self._turning(whole(theirs), dim).unflatten(dim + 1, (-1, 2))
+        return pairs.transpose(dim + 1, dim + 2)
+
+
+def _changed(piece: Piece, view: Callable[[Tensor], Tensor]) -> Piece:
+    """Return a piece of which both sides are seen in another way."""
+    return piece._replace(ours=view(piece.ours), theirs=lambda theirs: view(piece.theirs(theirs)))

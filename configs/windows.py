@@ -48,9 +48,25 @@ def window_of_rotated(model: Any) -> int | None:
 def rotate_in_windows_by(cfg: fdl.Config[Trainer], theta: float) -> None:
     """Use an unscaled RoPE with another base in layers with a window."""
     local = fdl.Config(RoPE, head_dim=HeadDim.new(), theta=theta)
-    for block in cfg.model.blocks:
+    for block in [*getattr(cfg.model, "first_blocks", ()), *cfg.model.blocks]:
         if block.attention.window is not None:
             block.attention.rope = local
+
+
+def rotate_by_layer(cfg: fdl.Config[Trainer], thetas: Sequence[float]) -> None:
+    """Use a RoPE of another base in each layer of a pattern that repeats; none where that is 0."""
+    thetas = shortest_period(thetas)
+    rope = cfg.model.blocks[0].attention.rope
+    ropes = {theta: fdl.copy_with(rope, theta=float(theta)) for theta in thetas if theta}
+    cfg.model.blocks = repeated(cfg.model.blocks, len(thetas))
+    for i, block in enumerate(cfg.model.blocks):
+        block.attention.rope = ropes.get(thetas[i % len(thetas)])
+
+
+def thetas_of(model: Any) -> list[float]:
+    """Return the base of the RoPE of each layer; 0 where there is none."""
+    ropes = [block.attention.rope for block in model.blocks]
+    return [0 if rope is None else rope.theta for rope in ropes]
 
 
 def theta_in_windows(model: Any) -> float:

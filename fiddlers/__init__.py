@@ -4,6 +4,7 @@ from fidgpt.fiddlers.adapters import freeze, use_lora
 from fidgpt.fiddlers.attention import (
     use_document_mask,
     use_gqa,
+    use_norm_per_head,
     use_qk_norm,
     use_sinks,
     use_sliding_window,
@@ -24,6 +25,7 @@ from fidgpt.fiddlers.blocks import (
     use_squared_relu,
     use_swiglu,
     use_weightless_norm,
+    use_xielu,
 )
 from fidgpt.fiddlers.checkpoints import (
     initialize_from,
@@ -247,6 +249,7 @@ __all__ = [
     "use_muon",
     "use_mup",
     "use_no_positions",
+    "use_norm_per_head",
     "use_normuon",
     "use_offset_norm",
     "use_packing",
@@ -297,5 +300,6 @@ __all__ = [
     "use_weightless_norm",
     "use_wsd",
     "use_wsd_s",
+    "use_xielu",
     "use_z_loss",
 ]

@@ -14,6 +14,7 @@ from fidgpt.model import (
     ALiBi,
     Attention,
     LatentAttention,
+    LayerNormPerHead,
     RMSNorm,
     Softcap,
     Transformer,
@@ -40,6 +41,22 @@ def use_qk_norm(cfg: fdl.Config[Trainer], eps: float = 1e-6) -> None:
     for attention in find(cfg.model, Attention):
         attention.query_norm = fdl.ArgFactory(RMSNorm, hidden_dim=HeadDim.new(), eps=eps)
         attention.key_norm = fdl.ArgFactory(RMSNorm, hidden_dim=HeadDim.new(), eps=eps)
+
+
+def use_norm_per_head(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:
+    """Normalize queries and keys by a LayerNorm for each head (Command R+, StableLM 2 12B)."""
+    for attention in find(cfg.model, Attention):
+        heads = [attention.num_heads or _all_heads() for _ in range(2)]
+        if attention.num_kv_heads is None:
+            attention.num_kv_heads = NumKVHeads.new(heads.pop())
+        for name, number in (("query_norm", heads.pop()), ("key_norm", NumKVHeads.new())):
+            sizes = {"num_heads": number, "head_dim": HeadDim.new()}
+            setattr(attention, name, fdl.ArgFactory(LayerNormPerHead, **sizes, eps=eps))
+
+
+def _all_heads() -> fdl.Config[int]:
+    """Return the number of heads that fill the width."""
+    return fdl.Config(heads_that_fit, hidden_dim=HiddenDim.new(), head_dim=HeadDim.new())
 
 
 def use_softcap(

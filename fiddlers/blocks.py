@@ -7,14 +7,17 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.fiddlers.experts import with_mlp
-from fidgpt.graph import clone_part, find, swap_all
+from fidgpt.graph import clone_part, find, swap_all, swapped
 from fidgpt.graph.fiddle import parameter_names
 from fidgpt.model import (
     GELU,
+    MLP,
+    XIELU,
     Block,
     GeGLU,
     OffsetRMSNorm,
     ParallelBlock,
+    PlainExperts,
     PostNormBlock,
     RMSNorm,
     SandwichBlock,
@@ -52,6 +55,15 @@ def use_squared_relu(cfg: fdl.Config[Trainer]) -> None:
     """Use plain MLPs with a squared ReLU."""
     for block in find(cfg.model, Block):
         block.mlp = with_mlp(block.mlp, SquaredReLU)
+
+
+def use_xielu(cfg: fdl.Config[Trainer]) -> None:
+    """Use plain MLPs of xIELU, with learned curvatures (Apertus)."""
+    for block in find(cfg.model, Block):
+        mlp = with_mlp(block.mlp, GELU)
+        block.mlp = swapped(mlp, MLP) if fdl.get_callable(mlp) is GELU else mlp
+    for part in find(cfg.model, MLP, PlainExperts):
+        part.activation = fdl.ArgFactory(XIELU)
 
 
 def use_rms_norm(cfg: fdl.Config[Trainer], eps: float = 1e-5) -> None:

@@ -78,6 +78,7 @@ MIXTURES = ["mixtral_8x7b", "qwen3_30b_a3b", "deepseek_v2_lite", "deepseek_v3", 
 DEEPSEEK = {"deepseek_v2_lite", "deepseek_v3"}
 UNFIT: dict[str, Collection[str]] = {
     "use_gqa": DEEPSEEK,
+    "use_norm_per_head": DEEPSEEK,
     "use_qk_norm": DEEPSEEK,
     "use_value_embeddings": DEEPSEEK,
     "use_gated_value_embeddings": DEEPSEEK,

@@ -144,4 +144,141 @@ _RECIPES += [
         **_HYBRID,
     ),
 ]
+_ANY = "moe_intermediate_size: 40, num_experts: 6, num_experts_per_tok: 2"
+_DELTA = "linear_num_key_heads: 2, linear_num_value_heads: 4, linear_key_head_dim: 12, "
+_DELTA += "linear_value_head_dim: 20, head_dim: 24"
+_ENDS = "vocab_size: 97, initializer_range: 0.1, pad_token_id: 0, bos_token_id: 1, eos_token_id: 2"
+_RECIPES += [
+    like_llama("stablelm", "qk_layernorm: true, use_qkv_bias: true").changed(
+        rope_parameters=rope(1e4) | {"partial_rotary_factor": 0.25}
+    ),
+    like_llama("apertus", "attention_bias: true"),
+    like_llama("nanochat", "attention_bias: true, final_logit_softcapping: 3.0"),
+    like_llama(
+        "granite_swa",
+        "sliding_window: 5, layer_rope_theta: [0, 10000.0, 500.0], embedding_multiplier: 3.0, "
+        "attention_multiplier: 0.4, residual_multiplier: 0.3, logits_scaling: 5.0",
+        **_KINDS,
+    ),
+    like_llama(
+        "granitemoe_swa",
+        f"{_LOCAL}, sliding_window: 5, attention_multiplier: 0.4, shared_intermediate_size: 56",
+        **_KINDS,
+    ),
+    like_llama(
+        "minicpm3",
+        f"{_LATENT}, scale_emb: 3, scale_depth: 0.9, dim_model_base: 40, tie_word_embeddings: true",
+    ),
+    like_llama("qwen3_5_text", _DELTA, **_HYBRID).changed(
+        rope_parameters=rope(1e4) | {"partial_rotary_factor": 0.5}
+    ),
+    like_llama(
+        "qwen3_5_moe_text", f"{_DELTA}, {_ANY}, shared_expert_intermediate_size: 56", **_HYBRID
+    ).changed(rope_parameters=rope(1e4) | {"partial_rotary_factor": 0.5}),
+    like_llama(
+        "ernie4_5_moe",
+        "moe_intermediate_size: 40, moe_num_experts: 6, moe_k: 2, moe_num_shared_experts: 2, "
+        "moe_layer_start_index: 1, moe_layer_end_index: 2",
+    ),
+    like_llama("hunyuan_v1_moe", "num_experts: 6, moe_topk: 2, head_dim: 24").changed(
+        rope_parameters=rope(1e4, "dynamic", "factor: 1.0, alpha: 1000.0")
+    ),
+    like_llama("hy_v3", f"{_ANY}, head_dim: 24, router_scaling_factor: 1.7"),
+    like_llama(
+        "kolibri1",
+        f"{_ANY}, head_dim: 24, shared_expert_intermediate_size: 56, sliding_window: 5, "
+        "norm_topk_prob: true",
+        **_KINDS,
+    ),
+    like_llama(
+        "afmoe",
+        f"{_ANY}, head_dim: 24, num_dense_layers: 1, sliding_window: 5, mup_enabled: true, "
+        "route_scale: 1.7",
+        **_KINDS,
+    ),
+    like_llama(
+        "lfm2_moe", f"{_ANY}, num_dense_layers: 1, norm_eps: 0.001, routed_scaling_factor: 1.7"
+    ).changed(layer_types=["conv", _FULL, "conv"]),
+    like_llama("aria_text", "moe_num_experts: 6, moe_topk: 2, intermediate_size: 40"),
+    like_llama(
+        "flint",
+        f"{_ANY}, head_dim: 24, shared_expert_intermediate_size: 56, sliding_window: 5, "
+        "mlp_only_layers: [0]",
+        **_KINDS,
+    ),
+    like_llama("axk1", f"{_EXPERTS}, {_LATENT}").changed(
+        mlp_layer_types=["dense", "sparse", "sparse"]
+    ),
+    like_llama(
+        "llama4_text",
+        "num_hidden_layers: 4, num_local_experts: 6, num_experts_per_tok: 2, head_dim: 24, "
+        "intermediate_size: 40, intermediate_size_mlp: 100, moe_layers: [1, 3], "
+        "no_rope_layers: [1, 1, 0, 1], attention_chunk_size: 8, floor_scale: 5, attn_scale: 0.7",
+    ),
+    Recipe("ctrl", settings(f"{_ENDS}, n_embd: 64, n_layer: 3, n_head: 4, n_positions: 64, "
+           "dff: 100, resid_pdrop: 0.0, embd_pdrop: 0.0")),
+    Recipe("mpt", settings(f"{_ENDS}, d_model: 64, n_layers: 3, n_heads: 4, max_seq_len: 64")),
+    Recipe("codegen", _GPT),
+    Recipe("xglm", settings(f"{_ENDS}, d_model: 64, num_layers: 3, attention_heads: 4, "
+           "ffn_dim: 100, max_position_embeddings: 64, dropout: 0.0, attention_dropout: 0.0")),
+    Recipe("openai-gpt", settings(f"{_ENDS}, n_embd: 64, n_layer: 3, n_head: 4, n_positions: 64, "
+           "resid_pdrop: 0.0, embd_pdrop: 0.0, attn_pdrop: 0.0")),
+    like_llama(
+        "modernbert-decoder",
+        "local_attention: 10, norm_eps: 0.001, tie_word_embeddings: true",
+        layer_types=[_FULL, _SLIDING, _SLIDING],
+        rope_parameters={_FULL: rope(1e5), _SLIDING: rope(1e4)},
+    ),
+    like_llama(
+        "olmo_hybrid",
+        "linear_num_key_heads: 2, linear_num_value_heads: 2, linear_key_head_dim: 20, "
+        "linear_value_head_dim: 20",
+        **_HYBRID,
+        rope_parameters=rope(1e4) | {"rope_theta": None},
+    ),
+    like_llama("phimoe", f"{_LOCAL}, attention_bias: true, lm_head_bias: true, "
+               "router_jitter_noise: 0.2, input_jitter_noise: 0.0"),
+    Recipe(
+        "mamba2",
+        settings(
+            f"{_ENDS}, hidden_size: 64, num_hidden_layers: 3, num_heads: 8, head_dim: 16, "
+            "state_size: 12, n_groups: 2, expand: 2"
+        ),
+    ),
+    _without_rope(
+        like_llama(
+            "nemotron_h",
+            "num_hidden_layers: 4, mamba_num_heads: 8, mamba_head_dim: 16, ssm_state_size: 12, "
+            "n_groups: 2, n_routed_experts: 6, num_experts_per_tok: 2, moe_intermediate_size: 40, "
+            "moe_shared_expert_intermediate_size: 56, head_dim: 24, routed_scaling_factor: 1.7",
+            layers_block_type=[_LINEAR, _FULL, "moe", "mlp"],
+        )
+    ),
+    like_llama("gpt_neox_japanese", "intermediate_multiple_size: 3, attention_dropout: 0.0")
+    .changed(rope_parameters=rope(1e4) | {"partial_rotary_factor": 0.5}),
+    like_llama(
+        "laguna",
+        f"{_ANY}, head_dim: 24, shared_expert_intermediate_size: 56, sliding_window: 5, "
+        "moe_routed_scaling_factor: 1.7",
+        **_KINDS,
+        rope_parameters={
+            _FULL: rope(1e5, "linear", "factor: 4.0") | {"partial_rotary_factor": 0.5},
+            _SLIDING: rope(1e4),
+        },
+    ),
+    like_llama(
+        "cohere2_moe",
+        "num_experts: 6, num_experts_per_tok: 2, intermediate_size: 40, head_dim: 24, "
+        "sliding_window: 5, tie_word_embeddings: true, expert_selection_fn: sigmoid, "
+        "rms_norm_eps: null",
+        **_KINDS,
+    ),
+    like_llama("lfm3", "head_dim: 24, norm_eps: 0.001, sliding_window: 5").changed(
+        layer_types=["conv", _FULL, _SLIDING],
+        rope_parameters={
+            _FULL: rope(1e5, "proportional") | {"partial_rotary_factor": 0.5},
+            _SLIDING: rope(1e4),
+        },
+    ),
+]  # fmt: skip
 MORE_RECIPES = {recipe.family: recipe for recipe in _RECIPES}

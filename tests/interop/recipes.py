@@ -236,6 +236,7 @@ _VARIANTS = {
         f"{_BIASES}, mlp_bias: true, tie_word_embeddings: false", rope_parameters=_LLAMA3
     ),
     "olmoe_normalized": _TINY["olmoe"].changed(f"norm_topk_prob: true, {_BIASES}"),
+    "command_r_plus": _TINY["cohere"].changed("use_qk_norm: true"),
     "cohere_biases": _TINY["cohere"].changed(f"{_BIASES}, tie_word_embeddings: true"),
     "falcon_grouped": _TINY["falcon"].changed(
         "new_decoder_architecture: true, num_kv_heads: 2, bias: true, ffn_hidden_size: 100"

@@ -81,7 +81,7 @@ def test_a_mixture_keeps_the_kinds_of_its_layers(hub: Hub):
 
 @pytest.mark.parametrize(
     ("model_type", "expected"),
-    [("rwkv", "no recurrence of RWKV"), ("qwen3_5_text", "no table of the tensors of Qwen 3.5")],
+    [("rwkv", "no recurrence of RWKV"), ("jetmoe", "no mixture of attentions")],
 )
 def test_a_missing_component_is_named(model_type: str, expected: str):
     with pytest.raises(ConfigError, match=expected) as error:

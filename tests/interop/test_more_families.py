@@ -2,16 +2,21 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fidgpt import model as lm
+from fidgpt.graph import ConfigError
 from fidgpt.interop import from_hf, save_hf
+from fidgpt.interop.hugging_face.hub import member_in
 from fidgpt.model import LanguageModel, generation
 
-from .more_recipes import MORE_RECIPES
+from .more_recipes import MORE_RECIPES, like_llama
+from .recipes import settings
 from .test_families import Pair, random_model, random_tokens
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("transformers")]
@@ -26,6 +31,7 @@ _WRITTEN_AS = {  # of which transformers has a class of another name, or fidgpt 
 _TRAINED = (
     *("vaultgemma", "exaone_moe", "glm4_moe_lite", "minimax_m2", "qwen2_moe", "bloom"),
     *("qwen3_next", "lfm2", "granitemoehybrid", "kimi_linear", "minimax"),
+    *("llama4_text", "apertus", "phimoe", "nemotron_h", "openai-gpt", "modernbert-decoder"),
 )
 
 
@@ -106,3 +112,93 @@ def _trained(model: torch.nn.Module, tokens: Tensor) -> list[float]:
         optimizer.step()
         losses.append(loss.item())
     return losses
+
+
+_VISION = "hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16"
+_WITH_IMAGES = {  # the text of each, and the other halves
+    "gemma3": ("head_dim: 16, sliding_window: 5", {"vision_config": _VISION}),
+    "fuyu": ("num_key_value_heads: 4", {}),
+    "got_ocr2": ("model_type: qwen2", {"vision_config": f"{_VISION}, output_channels: 16"}),
+    "phi4_multimodal": (
+        "",
+        {
+            "vision_config": f"{_VISION}, num_hidden_layers: 2, image_token_id: 90",
+            "audio_config": "hidden_size: 16, num_blocks: 1, num_attention_heads: 2, "
+            "intermediate_size: 16, audio_token_id: 91",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", _WITH_IMAGES)
+@torch.no_grad()
+def test_the_text_of_a_model_of_images_is_that_of_transformers(
+    kind: str, tmp_path: Path, load: Callable[[Path], LanguageModel]
+):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    more, others = _WITH_IMAGES[kind]
+    text = like_llama("llama").settings | settings(more)
+    config: dict[str, Any] = text if kind == "phi4_multimodal" else {"text_config": text}
+    config |= {name: settings(one) for name, one in others.items()}
+    torch.manual_seed(0)
+    theirs = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **config)).eval()
+    theirs.save_pretrained(tmp_path)
+    tokens = random_tokens()
+    expected = theirs(input_ids=tokens, use_cache=False).logits
+    assert (load(tmp_path)(tokens) - expected).abs().max() < 5e-5
+
+
+_SIZES = {"hidden_size": 64, "vocab_size": 97, "num_attention_heads": 4, "num_key_value_heads": 2}
+_SIZES |= {"intermediate_size": 100, "max_position_embeddings": 64}
+_STATES = {"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 12, "n_groups": 2}
+_ALPHA = {"alpha": 1000.0, "beta_fast": 32, "beta_slow": 1, "factor": 1.0, "mscale": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "read", "expected"),
+    [
+        (
+            {"model_type": "nemotron_h", "hybrid_override_pattern": "M-*", **_STATES},
+            lambda block: [type(block.attention), type(block.mlp)],
+            [[lm.Mamba2, lm.NoMLP], [lm.NoMixer, lm.SquaredReLU], [lm.Attention, lm.NoMLP]],
+        ),
+        (
+            {
+                **{"model_type": "llama4_text", "no_rope_layers": [], "num_hidden_layers": 4},
+                **{"interleave_moe_layer_step": 2, "intermediate_size_mlp": 120, "head_dim": 16},
+            },
+            lambda block: [type(block.attention.rope), type(block.mlp)],
+            [[lm.RoPE, lm.SwiGLU], [lm.RoPE, lm.MoE], [lm.RoPE, lm.SwiGLU], [lm.Tempered, lm.MoE]],
+        ),
+        (
+            {
+                **{"model_type": "hunyuan_v1_moe", "num_hidden_layers": 1, "moe_topk": [2]},
+                **{"num_experts": 4, "rope_scaling": {"type": "dynamic", **_ALPHA}},
+            },
+            lambda block: [type(block.attention.rope.scaling), block.mlp.router.top_k],
+            [[lm.NTKScaling, 2]],
+        ),
+        (
+            {
+                **{"model_type": "modernbert-decoder", "num_hidden_layers": 2},
+                **{"global_rope_theta": 9e4, "local_rope_theta": 5e3, "local_attention": 16},
+            },
+            lambda block: [block.attention.window, block.attention.rope.theta],
+            [[None, 9e4], [8, 5e3]],
+        ),
+    ],
+    ids=["nemotron_h", "llama4", "hunyuan", "modernbert"],
+)
+def test_files_of_the_hub_are_read_in_their_own_forms(
+    hub: Callable[..., Path], keys: dict[str, Any], read: Callable[[Any], Any], expected: list[Any]
+):
+    blocks = member_in(hub(**_SIZES, **keys)).built()
+    assert [read(block) for block in getattr(blocks, "blocks")] == expected  # noqa: B009
+
+
+def test_a_part_of_a_head_and_a_proportional_rope_are_not_mixed(hub: Callable[..., Path]):
+    rope = {"rope_type": "proportional", "rope_theta": 1e4, "partial_rotary_factor": 0.5}
+    keys = {"model_type": "glm", "num_hidden_layers": 1, "rope_parameters": rope}
+    with pytest.raises(ConfigError, match="beside a part of each head"):
+        member_in(hub(**_SIZES, **keys))

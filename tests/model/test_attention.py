@@ -304,3 +304,11 @@ def test_positions_of_documents_and_of_padded_rows():
     assert packed.documents[1].tolist() == [0] * 9 + [1] * 3
     assert late.positions[0].tolist() == [-1] * 4 + list(range(8))
     assert not late.contiguous
+
+
+def test_a_gate_of_heads_has_one_factor_for_all_dimensions_of_each():
+    softplus = torch.nn.functional.softplus
+    gate = lm.OutputGate(hidden_dim=32, num_heads=4, head_dim=8, activation=softplus, per_head=True)
+    x = torch.randn(2, 3, 32)
+    factors = torch.nn.functional.softplus(gate.project(x))
+    assert torch.equal(gate(x).unflatten(-1, (4, 8)), factors.unsqueeze(-1).expand(2, 3, 4, 8))

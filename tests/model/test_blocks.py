@@ -74,6 +74,15 @@ def test_a_block_computes_its_formula_and_drops_branches_in_training(kind, formu
     assert torch.equal(block.train()(X), X)
 
 
+def test_a_layer_may_have_one_branch_alone():
+    made = parts()
+    mixing = lm.Block(**made | {"mlp_norm": nn.Identity(), "mlp": lm.NoMLP()})
+    mixed = X + made["attention"](made["attention_norm"](X), None)
+    torch.testing.assert_close(mixing(X), mixed)
+    computing = lm.Block(**made | {"attention_norm": nn.Identity(), "attention": lm.NoMixer()})
+    torch.testing.assert_close(computing(X), X + made["mlp"](made["mlp_norm"](X)))
+
+
 def test_shared_gives_every_layer_one_block():
     made = []
     factory = lm.Shared(block=lambda: made.append(nn.Identity()) or made[-1])

@@ -87,6 +87,26 @@ def test_activations_are_those_of_transformers(ours, theirs):
 
 
 @TRANSFORMERS
+def test_xielu_is_that_of_transformers_with_its_curvatures():
+    from transformers.activations import XIELUActivation
+
+    theirs, ours = XIELUActivation(dtype=torch.float32), lm.XIELU()
+    ours.reset_parameters()
+    assert {*ours.state_dict()} == {*theirs.state_dict()}
+    ours.load_state_dict(theirs.state_dict())
+    x = torch.linspace(-6, 6, 1001)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-6, atol=1e-6)
+    grads = [torch.autograd.grad(one(x).sin().sum(), [*one.parameters()]) for one in (ours, theirs)]
+    assert all(torch.allclose(*pair) for pair in zip(*grads, strict=True))
+
+
+def test_a_prediction_head_is_a_norm_around_a_projection():
+    head = filled(lm.PredictionHead(hidden_dim=24)).double()
+    expected = head.norm(exact_form(head.dense(head.first(X))))
+    torch.testing.assert_close(head(X), expected)
+
+
+@TRANSFORMERS
 def test_geglu_is_the_mlp_of_gemma():
     from transformers import Gemma2Config
     from transformers.models.gemma2.modeling_gemma2 import Gemma2MLP

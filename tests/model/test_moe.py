@@ -1,6 +1,7 @@
 """Mixtures of experts against plain loops, closed forms and transformers' modules."""
 
 import importlib
+import math
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -452,3 +453,55 @@ def _run(call: Any, module: nn.Module) -> tuple[Tensor, Tensor, Named]:
 def _close(ours: Tensor, theirs: Tensor, tolerance: float) -> None:
     assert theirs.abs().max() > 0
     assert (ours - theirs).abs().max() <= tolerance * theirs.abs().max()
+
+
+def test_llama4_weights_the_inputs_of_experts():
+    from transformers import Llama4TextConfig
+    from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
+
+    sizes: dict[str, Any] = {"hidden_size": HIDDEN, "intermediate_size": FFN}
+    config = Llama4TextConfig(num_experts_per_tok=TOP_K, num_local_experts=EXPERTS, **sizes)
+    reference = filled(Llama4TextMoe(config).eval(), std=0.3, seed=1)
+    ours = mixture(
+        lm.SigmoidRouter(top_k=TOP_K, normalize=False, **SIZES),
+        shared=SwiGLU(hidden_dim=HIDDEN, ffn_dim=FFN),
+    )
+    ours.dispatch = lm.weighted_inputs
+    same(reference, ours, _llama4, call=lambda x: reference(x)[0].view_as(x))
+
+
+def _llama4(state: Named) -> Named:
+    gate, up = state["experts.gate_up_proj"].mT.chunk(2, dim=1)
+    names = {"gate": gate, "up": up, "down": state["experts.down_proj"].mT}
+    shared = {f"shared.{name}.weight": state[f"shared_expert.{name}_proj.weight"] for name in names}
+    experts = {f"experts.{name}": one for name, one in names.items()}
+    return {**experts, **shared, "router.weight": state["router.weight"]}
+
+
+def test_sparse_mixer_weights_experts_by_those_close_to_the_best_one():
+    router = lm.SparseMixerRouter(top_k=2, tolerance=0.2, hidden_dim=4, num_experts=4)
+    with torch.no_grad():
+        router.weight.copy_(torch.eye(4))
+    routing = router(torch.tensor([2.0, 1.9, 1.0, -3.0]))
+    assert routing.experts.tolist() == [0, 1]
+    # 2.0 and 1.9 are within 20 % of the best one; once that is gone, 1.9 is alone.
+    expected = [1 / (1 + math.exp(-0.1)), 1.0]
+    torch.testing.assert_close(routing.weights, torch.tensor(expected))
+
+
+def test_a_bias_on_logits_changes_the_choice_but_not_the_weights():
+    router = lm.LogitBiasRouter(
+        top_k=1,
+        hidden_dim=2,
+        num_experts=2,
+        normalize=False,
+        selection_bias=lm.SelectionBias(num_experts=2),
+    )
+    with torch.no_grad():
+        router.weight.copy_(torch.eye(2))
+    assert router.selection_bias is not None
+    router.selection_bias.bias.copy_(torch.tensor([0.0, 2.0]))
+    # Of scores, 0.98 and 0.73 would differ by less than the bias; of logits, 4 and 1 by more.
+    routing = router(torch.tensor([4.0, 1.0]))
+    assert routing.experts.tolist() == [0]
+    torch.testing.assert_close(routing.weights, torch.tensor([4.0]).sigmoid())

@@ -64,6 +64,24 @@ def test_sines_distinguish_positions():
     assert products.argmax(1).tolist() == list(range(40))
 
 
+def test_sines_from_two_on_have_a_wave_of_exactly_two_pi_theta():
+    """The first and the last pair turn by 1 and by 1 / theta per position, as in XGLM."""
+    table = lm.OffsetSinusoidalPositions(hidden_dim=8, theta=100.0)(torch.arange(5).unsqueeze(0))[0]
+    places = torch.arange(2.0, 7.0)
+    torch.testing.assert_close(table[:, [0, 3]], torch.stack([places, places / 100]).sin().T)
+    torch.testing.assert_close(table[:, [4, 7]], torch.stack([places, places / 100]).cos().T)
+
+
+def test_a_partial_rotation_leaves_the_other_pairs_of_a_whole_head():
+    """The pairs of a rotation of half a head, in contrast, are twice as far apart."""
+    query = heads(8)
+    whole, _ = lm.RoPE(head_dim=8, theta=100.0)(query, query)
+    scaling = lm.PartialRotation(share=0.5)
+    ours, _ = lm.RoPE(head_dim=8, theta=100.0, scaling=scaling)(query, query)
+    assert torch.equal(ours[..., [0, 1, 4, 5]], whole[..., [0, 1, 4, 5]])
+    assert torch.equal(ours[..., [2, 3, 6, 7]], query[..., [2, 3, 6, 7]])
+
+
 def test_a_value_embedding_adds_a_row_of_its_own_to_the_values():
     own = ValueEmbedding(vocab_size=7, num_kv_heads=2, head_dim=8)
     plain = lm.Attention(hidden_dim=32, head_dim=8, num_kv_heads=2)

@@ -1,9 +1,9 @@
 """Multi-head and grouped-query self-attention."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
-import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -250,12 +250,14 @@ class Attention(nn.Module):
 
 
 class OutputGate(nn.Module):
-    """`sigmoid(W x)` for each dimension of all heads (Qiu et al., 2025, arXiv:2505.06708).
+    """`activation(W x)` for each dimension of all heads (Qiu et al., 2025, arXiv:2505.06708).
 
     Args:
       hidden_dim: width of the residual stream.
       num_heads: number of query heads.
       head_dim: dimensions per head.
+      activation: of the projection; a sigmoid in the paper, softplus in Laguna.
+      per_head: whether all dimensions of a head have one factor.
       linear: creates the projection.
       bias: adds a bias.
       init: initializer of the projection.
@@ -267,16 +269,22 @@ class OutputGate(nn.Module):
         hidden_dim: int,
         num_heads: int,
         head_dim: int,
+        activation: Callable[[Tensor], Tensor] = F.sigmoid,
+        per_head: bool = False,
         linear: LinearFactory = Linear,
         bias: bool = False,
         init: Init = GPT2_NORMAL,
     ) -> None:
         super().__init__()
-        self.project = linear(hidden_dim, num_heads * head_dim, bias=bias, init=init)
+        self.activation = activation
+        self.repeats = head_dim if per_head else 1
+        width = num_heads * head_dim // self.repeats
+        self.project = linear(hidden_dim, width, bias=bias, init=init)
 
     def forward(self, x: Stream) -> Float[Tensor, "batch seq values"]:
-        """Return the factors of the heads' results, between 0 and 1."""
-        return torch.sigmoid(self.project(x))
+        """Return the factors of the heads' results."""
+        factors = self.activation(self.project(x))
+        return factors if self.repeats == 1 else factors.repeat_interleave(self.repeats, dim=-1)
 
 
 class LateNormAttention(Attention):

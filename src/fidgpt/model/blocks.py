@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,6 +16,8 @@ __all__ = [
     "BlockSharing",
     "BlockWrapper",
     "Mixer",
+    "NoMLP",
+    "NoMixer",
     "NormalizedResidualBlock",
     "ParallelBlock",
     "PostNormBlock",
@@ -61,6 +64,22 @@ class TokenwiseModule(Protocol):
     def __call__(self, x: Float[Tensor, "*batch inner"], /) -> Float[Tensor, "*batch outer"]:
         """Call `forward`, with torch's hooks."""
         ...
+
+
+class NoMLP(nn.Module):
+    """An MLP that adds nothing, in layers of a mixer alone (Mamba 2)."""
+
+    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+        """Return zeros."""
+        return torch.zeros_like(x)
+
+
+class NoMixer(nn.Module):
+    """A mixer that adds nothing, in layers of an MLP alone (Nemotron-H)."""
+
+    def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
+        """Return zeros."""
+        return torch.zeros_like(x)
 
 
 class Block(nn.Module):

@@ -1,13 +1,15 @@
 """Feed-forward networks."""
 
+import math
 from collections.abc import Callable
 from typing import ClassVar
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.init import GPT2_NORMAL, Init
+from fidgpt.model.init import GPT2_NORMAL, Constant, Init, with_init
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.placement import Columns, Rows, Split
 from fidgpt.ranges import require_size
@@ -15,6 +17,7 @@ from fidgpt.ranges import require_size
 __all__ = [
     "GELU",
     "MLP",
+    "XIELU",
     "Activation",
     "GatedMLP",
     "GeGLU",
@@ -44,6 +47,41 @@ def gelu_tanh(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
 def squared_relu(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     """`max(x, 0)^2` (Primer, So et al., 2021, arXiv:2109.08668)."""
     return F.relu(x).square()
+
+
+class XIELU(nn.Module):
+    """xIELU with learned curvatures (Huang and Schlag, 2024, arXiv:2411.13010), as in Apertus.
+
+    `a x^2 + beta x` for x > 0 and `b (exp(min(x, eps)) - 1 - x) + beta x` below, where a is
+    softplus(alpha_p) and b is beta + softplus(alpha_n). Both begin at 0.8.
+
+    Args:
+      beta: slope at 0.
+      eps: just below 0, where the exponent is cut.
+    """
+
+    beta: Float[Tensor, ""]
+    eps: Float[Tensor, ""]
+
+    def __init__(self, *, beta: float = 0.5, eps: float = -1e-6) -> None:
+        super().__init__()
+        self._constants = {"beta": beta, "eps": eps}
+        begins = {"alpha_p": 0.8, "alpha_n": 0.8 - beta}
+        for name, begin in begins.items():
+            init = Constant(math.log(math.expm1(begin)))
+            self.register_parameter(name, with_init(nn.Parameter(torch.empty(1)), init))
+        for name in self._constants:
+            self.register_buffer(name, torch.empty(()))
+
+    def reset_parameters(self) -> None:
+        """Set the constants, which files have as tensors."""
+        for name, value in self._constants.items():
+            self.get_buffer(name).fill_(value)
+
+    def forward(self, x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+        up, down = (F.softplus(self.get_parameter(name)) for name in ("alpha_p", "alpha_n"))
+        below = (self.beta + down) * (torch.expm1(torch.minimum(x, self.eps)) - x)
+        return torch.where(x > 0, up * x * x, below) + self.beta * x
 
 
 def multiple_of(*, multiple: int, value: int | float) -> int:

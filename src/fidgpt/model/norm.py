@@ -1,6 +1,6 @@
 """Norms."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from fidgpt.model import cpu
 from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.cpu.backward import RMSNormFunction, rms_norm
-from fidgpt.model.init import ZEROS, Constant, with_init
+from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, with_init
+from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.ranges import require_not_negative
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "NormFactory",
     "OffsetLayerNorm",
     "OffsetRMSNorm",
+    "PredictionHead",
     "RMSNorm",
     "WeightlessRMSNorm",
     "width_of_heads",
@@ -161,6 +163,35 @@ class AcrossHeads(nn.Module):
         self, x: Float[Tensor, "*batch heads head_dim"]
     ) -> Float[Tensor, "*batch heads head_dim"]:
         return self.norm(x.flatten(-2)).view_as(x)
+
+
+class PredictionHead(nn.Module):
+    """`norm(gelu(dense(first(x))))`, in place of the last norm, as in decoders like BERT.
+
+    The first norm is that of the stream; see Warner et al., 2024, ModernBERT, arXiv:2412.13663.
+
+    Args:
+      hidden_dim: width of the residual stream.
+      norm: makes both norms.
+      linear: makes the projection.
+      init: of the projection.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        norm: Callable[[int], nn.Module] = nn.LayerNorm,
+        linear: LinearFactory = Linear,
+        init: Init = GPT2_NORMAL,
+    ) -> None:
+        super().__init__()
+        self.first = norm(hidden_dim)
+        self.dense = linear(hidden_dim, hidden_dim, bias=False, init=init)
+        self.norm = norm(hidden_dim)
+
+    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+        return self.norm(F.gelu(self.dense(self.first(x))))
 
 
 def width_of_heads(*, hidden_dim: int, head_dim: int, num_heads: int | None = None) -> int:

@@ -1,5 +1,6 @@
 """Position embeddings: rotary and absolute."""
 
+import math
 from functools import partial
 
 import torch
@@ -14,6 +15,7 @@ from fidgpt.ranges import require_positive, require_size
 __all__ = [
     "LearnedPositions",
     "OffsetPositions",
+    "OffsetSinusoidalPositions",
     "ReversedRoPE",
     "RoPE",
     "SinusoidalPositions",
@@ -84,6 +86,8 @@ class SinusoidalPositions(nn.Module):
       ValueError: hidden_dim is odd, or theta is not above 0.
     """
 
+    offset = 0  # added to positions
+
     def __init__(self, *, hidden_dim: int, theta: float = 10_000.0) -> None:
         super().__init__()
         require_positive(theta=theta)
@@ -94,9 +98,29 @@ class SinusoidalPositions(nn.Module):
 
     def forward(self, positions: Int[Tensor, "rows seq"]) -> Float[Tensor, "rows seq hidden"]:
         """Return the vectors of positions, in float32."""
-        rates = _frequencies(self.theta, self.hidden_dim, positions.device)
-        angles = positions.unsqueeze(-1) * rates
+        angles = (positions.unsqueeze(-1) + self.offset) * self.rates(positions.device)
         return torch.cat([angles.sin(), angles.cos()], dim=-1)
+
+    def rates(self, device: torch.device) -> Frequencies:
+        """Return the angles of pairs of dimensions per position."""
+        return _frequencies(self.theta, self.hidden_dim, device)
+
+
+class OffsetSinusoidalPositions(SinusoidalPositions):
+    """Sinusoidal positions that count from 2, of which the longest wave is 2 pi theta (XGLM).
+
+    Args:
+      hidden_dim: width of the residual stream; even, and at least 4.
+      theta: base of the wavelengths.
+    """
+
+    offset = 2
+
+    def rates(self, device: torch.device) -> Frequencies:
+        """Return theta^(-i / (hidden_dim / 2 - 1)) for pair i."""
+        pairs = self.hidden_dim // 2
+        places = torch.arange(pairs, device=device, dtype=torch.float32)
+        return torch.exp(places * (-math.log(self.theta) / (pairs - 1)))
 
 
 def _frequencies(theta: float, dim: int, device: torch.device) -> Frequencies:

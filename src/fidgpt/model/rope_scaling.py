@@ -18,6 +18,7 @@ __all__ = [
     "Llama3Scaling",
     "LongRoPE",
     "NTKScaling",
+    "PartialRotation",
     "RoPEScaling",
     "YaRN",
 ]
@@ -52,6 +53,29 @@ class LinearScaling:
 
     def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
         return frequencies / self.factor
+
+
+class PartialRotation:
+    """Stops all but the first pairs of a whole head, with the frequencies that these have there.
+
+    Unlike RoPE over a part of a head, of which the pairs lie closer (Gemma 4, LFM3).
+
+    Args:
+      share: of the pairs that rotate, rounded down.
+      factor: divides their frequencies.
+    """
+
+    amplitude = 1.0
+
+    def __init__(self, *, share: float, factor: float = 1.0) -> None:
+        require_positive(share=share, factor=factor)
+        self.share = share
+        self.factor = factor
+
+    def __call__(self, frequencies: Frequencies, *, theta: float) -> Frequencies:
+        turning = int(self.share * len(frequencies))
+        rest = torch.zeros_like(frequencies[turning:])
+        return torch.cat([frequencies[:turning] / self.factor, rest])
 
 
 class NTKScaling:

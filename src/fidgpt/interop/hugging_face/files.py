@@ -216,6 +216,9 @@ def _unreadable(path: Path, error: Exception) -> ConfigError:
 
 # Buffers in old files that config.json determines.
 _IGNORED = ("*.rotary_emb.inv_freq",)
+# Of models that read images and sounds too.
+_IGNORED += ("*vision_tower.*", "*vision_model.*", "*multi_modal_projector.*", "model.visual.*")
+_IGNORED += ("vision_embed_tokens.*", "model.embed_tokens_extend.*")
 
 
 @dataclass

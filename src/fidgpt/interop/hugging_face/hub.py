@@ -55,7 +55,10 @@ _BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models withou
 _TEXT_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))  # with images
 
 
-_MIXTRAL = (".mlp.", ".block_sparse_moe.")  # where its experts are in transformers 5
+_RENAMED = (
+    (".mlp.", ".block_sparse_moe."),  # where Mixtral's experts are in transformers 5
+    (".feedforward_layer_norm.", ".post_attention_layernorm."),  # of OLMo hybrid's attention there
+)
 
 
 class Member(NamedTuple):
@@ -196,7 +199,8 @@ def _known_name(name: str, is_known: Callable[[str], bool]) -> str:
     """
     candidates = [prefix + name for prefix in _BARE_PREFIXES]
     candidates += [name.replace(old, new, 1) for old, new in _TEXT_PREFIXES if name.startswith(old)]
-    candidates += [one.replace(*_MIXTRAL, 1) for one in [name, *candidates]]
+    known = [name, *candidates]
+    candidates += [one.replace(old, new, 1) for old, new in _RENAMED for one in known]
     return next((one for one in [name, *candidates] if is_known(one)), name)
 
 
@@ -318,7 +322,8 @@ def save_hf(
         "dtype": str(next(model.parameters()).dtype).removeprefix("torch."),
         **tokens,
     }
-    files.write_json(directory / CONFIG, about | published_keys(family, found))
+    named = {key: one for key, one in tokens.items() if one is not None}
+    files.write_json(directory / CONFIG, about | published_keys(family, found) | named)
     return family.architecture
 
 

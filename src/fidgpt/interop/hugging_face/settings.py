@@ -26,6 +26,7 @@ from fidgpt.model import (
     LinearScaling,
     Llama3Scaling,
     LongRoPE,
+    PartialRotation,
     RoPEScaling,
     YaRN,
 )
@@ -40,12 +41,15 @@ _MODULES = (
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
     *("near_llama", "mixtures", "older"),
     *("qwen3_next", "mamba", "granite4", "lfm2", "kimi_linear", "minimax"),
+    *("routed", "recent", "single_branch"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
-    family
-    for name in _MODULES
-    for family in vars(import_module(f"fidgpt.configs.{name}")).values()
-    if isinstance(family, Family)
+    {  # a module may import one of another module
+        family.model_type: family
+        for name in _MODULES
+        for family in vars(import_module(f"fidgpt.configs.{name}")).values()
+        if isinstance(family, Family)
+    }.values()
 )
 
 _GEMMA3 = "gemma3_text"  # has one RoPE for each kind of layer
@@ -56,56 +60,52 @@ _SCALINGS = {  # by the rope_type
     "yarn": YaRN,
     "longrope": LongRoPE,
     "dynamic": DynamicNTKScaling,
+    "proportional": PartialRotation,
 }
-_KEYS = {"original_seq_len": _LENGTH}  # where it is not the name of the argument
+_KEYS = {
+    "original_seq_len": _LENGTH,
+    "share": "partial_rotary_factor",
+}  # where it is not the name of the argument
 _OPTIONAL = ("beta_fast", "beta_slow", "truncate")
 _AMPLITUDES = ("attention_factor", "mscale", _SHARPNESS)
-_PER_LAYER = ("layer_types", "roped", "mixers")
+_PER_LAYER = ("layer_types", "roped", "mixers", "thetas", "kinds")
 _PARTIAL = "partial_rotary_factor"
-_WHOLE_ROPE = ("cwm", "mellum", "ministral3")  # read no rope_theta beside their own defaults
+_TEXT_OF = {"phi4_multimodal": "phi3"}  # the family of the text of a model without a text_config
+# Families that read no rope_theta beside defaults of their own.
+_WHOLE_ROPE = ("apertus", "cwm", "laguna", "lfm3", "mellum", "ministral3")
+_WHOLE_ROPE += ("modernbert-decoder",)
 _LOCAL = "rope_local_base_freq"
 _STRENGTH = "llama_4_scaling_beta"
+_ALPHA = "alpha"  # of NTK-aware scaling in Hunyuan
 _IN_ROPE = {"rope_theta", _PARTIAL, _STRENGTH}
 # Keys of a RoPE; others are refused, as they may be those of a scaling that fidgpt does not know.
 _ROPE_KEYS = {"rope_type", "type", "rope_theta", _PARTIAL, _LENGTH, *_AMPLITUDES}
 _ROPE_KEYS |= {"factor", "low_freq_factor", "high_freq_factor", *_OPTIONAL, "finetuned"}
 _ROPE_KEYS |= {"short_factor", "long_factor", _STRENGTH, "max_position_embeddings"}
+_ROPE_KEYS |= {_ALPHA, "mrope_section", "mrope_interleaved"}  # of images: text has one position
 
 
 # Components that families need which no component of fidgpt is, by a part of the model_type.
 _MISSING = {
-    "qwen3_5": "table of the tensors of Qwen 3.5, whose gated delta nets it has",
     "qwen4": "table of the tensors of Qwen 4",
-    "olmo_hybrid": "gated delta net with a gate of its own (OLMo hybrid)",
     "bailing_hybrid": "lightning attention with a norm of groups of heads (Ling)",
     "mamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "jamba": "state space layer (Gu and Dao, 2023, arXiv:2312.00752)",
     "zamba": "attention that layers share at some depths (Zamba)",
-    "nemotron_h": "block of a single branch (Nemotron-H)",
     "falcon_h1": "attention and Mamba 2 side by side (Falcon-H1)",
     "recurrent_gemma": "gated linear recurrence (De et al., 2024, arXiv:2402.19427)",
     "rwkv": "recurrence of RWKV (Peng et al., 2023, arXiv:2305.13048)",
     "xlstm": "extended LSTM (Beck et al., 2024, arXiv:2405.04517)",
-    "lfm2_moe": "table of tensors of the mixtures of LFM 2",
     "zaya": "attention with convolutions (Zaya)",
     "deepseek_v32": "sparse attention with an indexer (DeepSeek V3.2)",
     "deepseek_v4": "sparse attention with an indexer (DeepSeek V3.2)",
     "glm_moe_dsa": "sparse attention with an indexer (DeepSeek V3.2)",
-    "llama4": "experts whose inputs are scaled by the router (Llama 4)",
     "gemma3n": "embedding of each layer (Gemma 3n)",
     "gemma4": "embedding of each layer (Gemma 3n)",
     "diffllama": "differential attention (Ye et al., 2024, arXiv:2410.05258)",
     "doge": "dynamic mask of attention (Doge)",
-    "phimoe": "router of SparseMixer (Liu et al., 2023, arXiv:2310.00811)",
-    "apertus": "xIELU activation (Huang and Schlag, 2024, arXiv:2411.13010)",
     "bitnet": "MLP with a norm inside (BitNet)",
-    "afmoe": "table of the tensors of AFMoE, whose output gates it has",
-    "laguna": "output gate with a softplus (Laguna)",
-    "nanochat": "table of the tensors of nanochat, whose recipe it has",
     "longcat": "layer with two attentions (LongCat)",
-    "codegen": "form of tensors that joins heads in four shards (CodeGen)",
-    "openai-gpt": "model without a final norm (GPT-1)",
-    "xglm": "sinusoidal position with an offset (XGLM)",
     "jetmoe": "mixture of attentions (JetMoE)",
     "hrm": "recurrence over depth (HRM)",
 }
@@ -182,10 +182,12 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     path = directory / CONFIG
     found = read_json(path)
     text = found.pop("text_config", None)
-    if isinstance(text, dict):
-        found |= text
+    if isinstance(text, dict):  # of which the whole model says whether tables are tied
+        tie = {key: found[key] for key in ("tie_word_embeddings",) if key in found}
+        found |= text | tie
     if not isinstance(found.get("model_type"), str):
         raise ConfigError(f"{path} cannot be used: it has no model_type.")
+    found["model_type"] = _TEXT_OF.get(found["model_type"]) or found["model_type"]
     if found["model_type"] == "mistral" and "layer_types" in found:
         found["model_type"] = "ministral"  # as transformers reads it
     family = families().get(found["model_type"]) if family is None else family
@@ -222,7 +224,9 @@ def _rope(found: HubConfig) -> HubConfig:
             f"its RoPE of type {_rope_type(rope)!r} has {', '.join(unknown)}, which fidgpt does "
             "not know."
         )
-    result |= {key: rope[key] for key in _IN_ROPE if key in rope}
+    is_whole = _rope_type(rope) == "proportional"  # a head, of which a part does not rotate
+    beside = _IN_ROPE - {_PARTIAL} if is_whole else _IN_ROPE
+    result |= {key: rope[key] for key in beside if key in rope}
     if rope or found.get("rope_parameters") == {}:
         rest = {key: value for key, value in rope.items() if key not in {"type", *result}}
         length = {_LENGTH: found[_LENGTH]} if _LENGTH in found else {}
@@ -261,6 +265,14 @@ def _setting(family: Family, found: HubConfig, name: str, key: str) -> Settings:
     """Return one setting by its name; nothing where the family's default holds."""
     if name == "scaling":
         rope = found.get("rope_scaling") or family.defaults.get("rope_scaling")
+        for key, scaling in family.scalings.items():
+            if rope and rope["rope_type"] == "dynamic" and rope.get(key):
+                factor = _checked(f"rope_scaling.{key}", rope[key], float)
+                return {name: fdl.Config(scaling, factor=factor)}
+        if rope and rope["rope_type"] == "proportional" and "rotary_share" in family.settings:
+            raise ConfigError("rope_scaling is of type 'proportional', beside a part of each head")
+        if rope and rope.get(_ALPHA):
+            raise ConfigError(f"rope_scaling has {_ALPHA}, which {family.model_type} does not read")
         return {name: _scaling(rope, seq_len=found.get("max_position_embeddings"))}
     value = default = family.defaults.get(key, inspect.Parameter.empty)
     is_computed = callable(default) and default is not inspect.Parameter.empty
@@ -325,6 +337,8 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
         raise ConfigError(
             f"rope_scaling is of type {kind!r}, and fidgpt knows {', '.join(_SCALINGS)}"
         )
+    if kind == "proportional":
+        rope = {"factor": 1.0, _PARTIAL: 1.0} | dict(rope)
     if kind == "dynamic":  # which transformers counts from here, whatever the mapping says
         rope = {key: value for key, value in rope.items() if key != _LENGTH}
     rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
@@ -393,6 +407,8 @@ def published_keys(family: Family, found: HubConfig) -> HubConfig:
 
     Of Gemma 3 transformers reads the base of the second RoPE from a key of its own.
     """
+    if "rope_theta" in found and found["rope_theta"] is None:  # no RoPE at all
+        return found | {"rope_parameters": {"rope_type": "default", "rope_theta": None}}
     if family.settings.get("local_theta") is None or family.model_type == _GEMMA3:
         return found
     flat = ("rope_theta", "rope_scaling", _LOCAL)
@@ -402,12 +418,17 @@ def published_keys(family: Family, found: HubConfig) -> HubConfig:
         SLIDING: {"rope_type": "default", "rope_theta": theta if local is None else local},
     }
     rest = {key: value for key, value in found.items() if key not in flat}
+    if _PARTIAL in found:  # of layers without a window
+        ropes[FULL][_PARTIAL] = rest.pop(_PARTIAL)
     return rest | {"rope_parameters": ropes}
 
 
 def _scaling_keys(scaling: RoPEScaling | None, family: Family) -> dict[str, Any] | None:
     if scaling is None:  # null means a default scaling if the family has one
         return {"rope_type": "default"} if "rope_scaling" in family.defaults else None
+    for key, function in family.scalings.items():
+        if type(scaling) is function:
+            return {"rope_type": "dynamic", "factor": 1.0, key: vars(scaling)["factor"]}
     for kind, function in _SCALINGS.items():
         if type(scaling) is function:
             found = {_KEYS.get(name, name): getattr(scaling, name) for name in _names(function)}
@@ -468,9 +489,8 @@ def _each(model: Any, name: str) -> list[Any]:
 def _rope_of(model: Any) -> Any:
     """Return the RoPE of the first layer without a window, or of the first that has one."""
     ropes = zip(_each(model, "window"), _each(model, "rope"), strict=True)
-    found = [(window is not None, rope) for window, rope in ropes if rope is not None]
-    rope = next(rope for _, rope in sorted(found, key=itemgetter(0)))
-    return getattr(rope, "rotation", rope)
+    found = [(window is not None, getattr(rope, "rotation", rope)) for window, rope in ropes]
+    return next(rope for _, rope in sorted(found, key=itemgetter(0)) if rope is not None)
 
 
 def _mixtures(model: Any) -> dict[int, Any]:

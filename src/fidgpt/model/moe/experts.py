@@ -38,6 +38,7 @@ __all__ = [
     "dropless",
     "geglu",
     "swiglu",
+    "weighted_inputs",
 ]
 
 
@@ -522,6 +523,19 @@ def dropless(
     rows = _Copied.apply(x, order, places)
     out = experts(rows, Groups(owners, ends)).index_select(0, places)
     return _weighted(out.unflatten(0, chosen.shape), weights)
+
+
+def weighted_inputs(
+    x: Rows, chosen: Chosen, weights: Weights, experts: Experts, real: RealTokens | None = None
+) -> Rows:
+    """Send every token to its experts, with the weights on their inputs (Llama 4, Meta, 2025).
+
+    Otherwise as `dropless`, which weights the outputs.
+    """
+    rows = (x.unsqueeze(1) * weights.to(x.dtype).unsqueeze(-1)).flatten(0, 1)
+    alone = chosen.reshape(-1, 1)
+    ones = torch.ones_like(alone, dtype=weights.dtype)
+    return dropless(rows, alone, ones, experts).unflatten(0, chosen.shape).sum(1)
 
 
 class Capacity(nn.Module):

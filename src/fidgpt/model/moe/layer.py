@@ -23,6 +23,7 @@ __all__ = [
     "GatedShared",
     "GroupLimit",
     "LoadBalancingLoss",
+    "LogitBiasRouter",
     "MicroBatchBalancingLoss",
     "MoE",
     "Router",
@@ -32,6 +33,7 @@ __all__ = [
     "SequenceBalancingLoss",
     "SigmoidRouter",
     "SoftmaxRouter",
+    "SparseMixerRouter",
 ]
 
 
@@ -233,12 +235,16 @@ class Router(nn.Module):
         """Return the scores, which are positive."""
         raise NotImplementedError
 
+    def preferred(self, logits: Scores, scores: Scores) -> Scores:
+        """Return by what experts are chosen, to which the selection bias is added."""
+        return scores
+
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Routing:
         wide = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.bias is None else self.bias.to(wide)
         logits = F.linear(x.to(wide), self.weight.to(wide), bias)
         scores = self.scored(logits)
-        preferences = scores.detach()
+        preferences = self.preferred(logits, scores).detach()
         for change in (self.selection_bias, self.groups):
             preferences = preferences if change is None else change(preferences)
         experts = preferences.topk(self.top_k, dim=-1).indices
@@ -269,6 +275,54 @@ class SigmoidRouter(Router):
 
     def scored(self, logits: Scores) -> Scores:
         return logits.sigmoid()
+
+
+class SparseMixerRouter(SoftmaxRouter):
+    """The router of Phi-3.5-MoE (Liu et al., 2023, SparseMixer, arXiv:2310.00811), without noise.
+
+    The weight of the best expert is its share of a softmax over those whose logit is close to the
+    best one, that of the second its share without the first one, and so on. In training too the
+    best ones are chosen; SparseMixer draws them at random there.
+
+    Args:
+      hidden_dim: width of the residual stream.
+      num_experts: experts to choose from.
+      top_k: experts per token.
+      tolerance: largest distance from the best logit, relative to the larger of both.
+      init: of the weight.
+    """
+
+    def __init__(
+        self,
+        *,
+        hidden_dim: int,
+        num_experts: int,
+        top_k: int,
+        tolerance: float = 0.02,
+        init: Init = GPT2_NORMAL,
+    ) -> None:
+        super().__init__(hidden_dim=hidden_dim, num_experts=num_experts, top_k=top_k, init=init)
+        self.tolerance = tolerance
+
+    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Routing:
+        routing = super().forward(x)
+        logits = left = routing.logits
+        weights: list[Tensor] = []
+        for choice in routing.experts.split(1, dim=-1):
+            best = left.detach().gather(-1, choice)
+            distance = (best - logits.detach()) / logits.detach().abs().clamp(min=best)
+            shares = left.masked_fill(distance > self.tolerance, float("-inf")).softmax(dim=-1)
+            weights.append(shares.gather(-1, choice))
+            left = left.scatter(-1, choice, float("-inf"))
+        return routing._replace(weights=torch.cat(weights, dim=-1))
+
+
+class LogitBiasRouter(SigmoidRouter):
+    """A sigmoid router whose selection bias is added to logits, not to scores (Kolibri 1)."""
+
+    def preferred(self, logits: Scores, scores: Scores) -> Scores:
+        """Return the logits."""
+        return logits
 
 
 @runtime_checkable

@@ -40,6 +40,8 @@ class GatedDeltaNet(nn.Module):
         num_heads.
       value_head_dim: dimensions of a value; defaults to head_dim.
       filter_size: length of the convolutions in tokens.
+      max_rate: the largest rate b; above 1, what a key reads may change its sign (Grazzi et al.,
+        2024, arXiv:2411.12537).
       norm: makes the norm of a head's result.
       recurrence: computes the states.
       linear: makes the projections.
@@ -51,6 +53,8 @@ class GatedDeltaNet(nn.Module):
         size is below 1.
     """
 
+    max_rate = 1.0
+
     def __init__(
         self,
         *,
@@ -60,6 +64,7 @@ class GatedDeltaNet(nn.Module):
         num_key_heads: int | None = None,
         value_head_dim: int | None = None,
         filter_size: int = 4,
+        max_rate: float = 1.0,
         norm: NormFactory = RMSNorm,
         recurrence: Recurrence = fastest_recurrence,
         linear: LinearFactory = Linear,
@@ -80,6 +85,7 @@ class GatedDeltaNet(nn.Module):
         self.num_heads = num_heads
         self.num_key_heads = num_key_heads
         self.value_head_dim = value_head_dim
+        self.max_rate = max_rate
         self.recurrence = recurrence
         keys, values = num_key_heads * head_dim, num_heads * value_head_dim
         self.query = linear(hidden_dim, keys, bias=False, init=init)
@@ -111,7 +117,7 @@ class GatedDeltaNet(nn.Module):
             key.to(wide),
             value.to(wide),
             log_decay,
-            beta=beta.to(wide).sigmoid(),
+            beta=self.max_rate * beta.to(wide).sigmoid(),
             state=next(iter(ctx.state(self)), None),
             segments=Segments.of(rows),
         )

@@ -1,0 +1,462 @@
+"""Families of 2024 and later that differ from another one in a few components."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import fiddle as fdl
+from torch import nn
+
+from fidgpt import fiddlers
+from fidgpt import model as lm
+from fidgpt.configs import deepseek, granite, mixtures, olmo2, qwen3_next
+from fidgpt.configs.decoder import decoder
+from fidgpt.configs.hub import (
+    BIASES,
+    GATED,
+    MULTI_HEAD,
+    QK_NORMS,
+    SETTINGS,
+    TENSORS,
+    WINDOWS,
+    Family,
+    Form,
+    Joined,
+    Paired,
+    in_layers,
+    joined,
+    without,
+)
+from fidgpt.configs.hybrids import (
+    LINEAR,
+    READINGS,
+    THREE_TO_ONE,
+    by_layer,
+    of_attention,
+    of_mixer,
+    use_mixers,
+)
+from fidgpt.configs.qwen3_next import DELTA, DELTA_READINGS
+from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import (
+    FULL,
+    SLIDING,
+    rotate_by_layer,
+    rotate_in_windows_by,
+    theta_in_windows,
+    thetas_of,
+)
+from fidgpt.graph import clone_part, find, swap_all, swapped
+from fidgpt.tags import HeadDim, HiddenDim, LogitCap
+from fidgpt.train import Trainer
+
+_LAYER = "model.layers.*"
+_SILU = {"hidden_act": ("silu",)}
+
+
+@variant_of(decoder)
+def apertus(cfg: fdl.Config[Trainer], *, eps: float) -> None:
+    """A decoder with QK-norm per head, and plain MLPs of xIELU."""
+    fiddlers.use_qk_norm(cfg, eps=eps)
+    fiddlers.use_xielu(cfg)
+
+
+APERTUS = Family(
+    model_type="apertus",
+    architecture="ApertusForCausalLM",
+    config=apertus,
+    settings={**SETTINGS, "attention_bias": "attention_bias"},
+    tensors={**TENSORS, **QK_NORMS, "blocks.*.attention_norm": f"{_LAYER}.attention_layernorm"}
+    | {"blocks.*.mlp_norm": f"{_LAYER}.feedforward_layernorm"}
+    | {"blocks.*.mlp.activation": f"{_LAYER}.mlp.act_fn"},
+    fixed={"hidden_act": ("xielu",), "mlp_bias": (False,), "post_norm": (False,)}
+    | {"qk_norm": (True,)},
+    defaults={"rope_theta": 12e6}
+    | {
+        "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0}
+        | {"high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+    },
+)
+
+
+@variant_of(decoder, eps=1e-6)
+def nanochat_of_2025(
+    cfg: fdl.Config[Trainer], *, eps: float, logit_cap: float | None = 15.0
+) -> None:
+    """A decoder with squared ReLUs and norms without weights, of the embedding too.
+
+    Queries and keys are normalized after a rotation to the other side.
+    """
+    fiddlers.use_squared_relu(cfg)
+    fiddlers.use_weightless_norm(cfg, eps=eps)
+    fiddlers.use_embedding_norm(cfg, eps=eps)
+    swap_all(cfg.model, lm.RoPE, by=lm.ReversedRoPE)
+    for attention in swap_all(cfg.model, lm.Attention, by=lm.LateNormAttention):
+        for name in ("query_norm", "key_norm"):
+            norm = fdl.ArgFactory(lm.WeightlessRMSNorm, hidden_dim=HeadDim.new(), eps=eps)
+            setattr(attention, name, norm)
+    cfg.model.unembedding.softcap = None if logit_cap is None else LogitCap.new(logit_cap)
+
+
+NANOCHAT = Family(
+    model_type="nanochat",
+    architecture="NanoChatForCausalLM",
+    config=nanochat_of_2025,
+    settings={**SETTINGS, "attention_bias": "attention_bias"}
+    | {"logit_cap": "final_logit_softcapping"},
+    tensors={**TENSORS, **in_layers(f"{_LAYER}.mlp", {"mlp.up": "fc1", "mlp.down": "fc2"})},
+    fixed={"hidden_act": ("relu2",)},
+    defaults={"rms_norm_eps": 1e-6},
+)
+
+
+def _sharing(settings: Mapping[str, str]) -> dict[str, str]:
+    return {**settings, **WINDOWS, "thetas": "layer_rope_theta"}
+
+
+_ONE_OF_FOUR = (FULL, *[SLIDING] * 3)
+
+
+@variant_of(granite.granite, layer_types=_ONE_OF_FOUR, window=128)
+def granite_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = None) -> None:
+    """Granite with attention sinks, a window in most layers, and a base of RoPE for each layer."""
+    fiddlers.use_sinks(cfg)
+    if thetas is not None:
+        rotate_by_layer(cfg, thetas)
+
+
+_SINKS = {"blocks.*.attention.sinks": f"{_LAYER}.self_attn.sinks"}
+_SWA_DEFAULTS = {"sliding_window": 128, "layer_types": [*_ONE_OF_FOUR]}
+GRANITE_SWA = Family(
+    model_type="granite_swa",
+    architecture="GraniteSWAForCausalLM",
+    config=granite_swa,
+    settings=_sharing(granite.HUB.settings),
+    tensors={**TENSORS, **_SINKS},
+    fixed=_SILU,
+    defaults={
+        **_SWA_DEFAULTS,
+        "rms_norm_eps": 1e-5,
+        "tie_word_embeddings": True,
+        "num_key_value_heads": 4,
+    },
+    readings={**granite.HUB.readings, "thetas": thetas_of},
+)
+
+
+@variant_of(mixtures.granitemoe, layer_types=_ONE_OF_FOUR, window=128)
+def granitemoe_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = None) -> None:
+    """Granite MoE with attention sinks, windows, and a base of RoPE for each layer."""
+    fiddlers.use_sinks(cfg)
+    if thetas is not None:
+        rotate_by_layer(cfg, thetas)
+
+
+_EXPERT_ROWS = f"{_LAYER}.block_sparse_moe.experts.gate_up_proj"
+GRANITEMOE_SWA = Family(
+    model_type="granitemoe_swa",
+    architecture="GraniteMoeSWAForCausalLM",
+    config=granitemoe_swa,
+    settings=_sharing(mixtures.GRANITEMOESHARED.settings),
+    tensors={
+        **cast(Mapping[str, str | Form], mixtures.GRANITEMOESHARED.tensors),
+        **_SINKS,
+        "blocks.*.mlp.router": f"{_LAYER}.block_sparse_moe.router",
+        "blocks.*.mlp.experts.gate": Joined(_EXPERT_ROWS, 0, 2, dim=1),
+        "blocks.*.mlp.experts.up": Joined(_EXPERT_ROWS, 1, 2, dim=1),
+        "blocks.*.mlp.experts.down": f"{_LAYER}.block_sparse_moe.experts.down_proj",
+    },
+    fixed=_SILU,
+    defaults=_SWA_DEFAULTS,
+    readings={**mixtures.GRANITEMOESHARED.readings, "thetas": thetas_of},
+)
+
+
+@variant_of(
+    deepseek.latent, eps=1e-5, tied=True, head_dim=64, kv_rank=256, query_rank=768, rope_head_dim=32
+)
+def minicpm3(
+    cfg: fdl.Config[Trainer],
+    *,
+    hidden_dim: int,
+    num_layers: int,
+    embedding_scale: float = 12.0,
+    depth_scale: float = 1.4,
+    base_dim: int = 256,
+) -> None:
+    """A decoder with latent attention and scaled embedding, branches and logits.
+
+    Branches are times `depth_scale / sqrt(num_layers)`, and logits `base_dim / hidden_dim` (Hu et
+    al., 2024, arXiv:2404.06395, table 1).
+    """
+    cfg.model.embedding.scale = embedding_scale
+    cfg.model.unembedding.scale = base_dim / hidden_dim
+    for block in find(cfg.model, lm.Block):
+        block.branch_scale = depth_scale / num_layers**0.5
+
+
+def _unpaired(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors of latent attention with halves of rotary rows, as fidgpt has them."""
+    tensors = deepseek.tensors(settings)
+    return {path: form.form if isinstance(form, Paired) else form for path, form in tensors.items()}
+
+
+MINICPM3 = Family(
+    model_type="minicpm3",
+    architecture="MiniCPM3ForCausalLM",
+    config=minicpm3,
+    settings={**deepseek.LATENT, "embedding_scale": "scale_emb", "depth_scale": "scale_depth"}
+    | {"base_dim": "dim_model_base"},
+    tensors=_unpaired,
+    fixed={**_SILU, "mlp_bias": (False,)},
+    defaults={
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 32_768,
+        "num_key_value_heads": 40,
+        "v_head_dim": lambda found: found["hidden_size"] // found["num_attention_heads"],
+        "scale_depth": lambda found: (
+            found["num_hidden_layers"] ** 0.5 if "scale_depth" in found else 1.4
+        ),
+        "dim_model_base": lambda found: found["hidden_size"] if "dim_model_base" in found else 256,
+    },
+    readings={
+        "depth_scale": lambda model: round(
+            model.blocks[0].branch_scale * len(model.blocks) ** 0.5, 9
+        ),
+        "base_dim": lambda model: round(model.unembedding.scale * model.embedding.weight.shape[1]),
+    },
+    known=deepseek.KNOWN,
+    whole_heads=True,
+)
+
+
+def _separate(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tensors of Qwen3-Next, where gates and rates of delta nets are by themselves."""
+    delta = f"{_LAYER}.linear_attn"
+    keys = settings["delta_key_heads"] * settings["delta_head_dim"]
+    rows = (keys, keys, settings["delta_heads"] * settings["delta_value_dim"])
+    names = {"gate": "in_proj_z", "beta": "in_proj_b", "timestep": "in_proj_a"}
+    linear: dict[str, str | Form] = {path: f"{delta}.{name}" for path, name in names.items()}
+    linear |= joined(("query", "key", "value"), f"{delta}.in_proj_qkv", of=rows)
+    kinds = {LINEAR: linear, FULL: {}}
+    tensors = cast(Any, qwen3_next.HUB.tensors)(settings)
+    return {**tensors, **by_layer(settings["mixers"], settings["num_layers"], kinds)}
+
+
+@variant_of(qwen3_next.qwen3_next, num_experts=0, num_kv_heads=4)
+def qwen3_5(cfg: fdl.Config[Trainer]) -> None:
+    """Qwen3-Next without experts."""
+
+
+@variant_of(qwen3_next.qwen3_next, num_experts=256, top_k=8)
+def qwen3_5_moe(cfg: fdl.Config[Trainer]) -> None:
+    """Qwen3-Next with fewer experts."""
+
+
+_NEXT = qwen3_next.HUB
+_MIXED = ("expert_ffn_dim", "num_experts", "top_k", "normalize", "every", "dense_layers")
+_QWEN3_5_KNOWN = (*_NEXT.known, "attn_output_gate", "mamba_ssm_dtype", "num_mtp_layers")
+_QWEN3_5_KNOWN += ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers")
+QWEN3_5 = Family(
+    model_type="qwen3_5_text",
+    architecture="Qwen3_5ForCausalLM",
+    config=qwen3_5,
+    settings=without(_NEXT.settings, *_MIXED, "shared_ffn_dim"),
+    tensors=_separate,
+    fixed=_NEXT.fixed,
+    defaults={**_NEXT.defaults, "num_key_value_heads": 4, "head_dim": 256},
+    readings=_NEXT.readings,
+    known=_QWEN3_5_KNOWN,
+    ignored=_NEXT.ignored,
+)
+QWEN3_5_MOE = Family(
+    model_type="qwen3_5_moe_text",
+    architecture="Qwen3_5MoeForCausalLM",
+    config=qwen3_5_moe,
+    settings=without(_NEXT.settings, "normalize", "every", "dense_layers"),
+    tensors=_separate,
+    fixed={**_NEXT.fixed, "norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
+    defaults={**_NEXT.defaults, "num_key_value_heads": 2, "head_dim": 256}
+    | {"intermediate_size": lambda found: found["moe_intermediate_size"]},
+    readings=_NEXT.readings,
+    known=_QWEN3_5_KNOWN,
+    ignored=_NEXT.ignored,
+)
+
+
+@variant_of(
+    decoder,
+    tied=True,
+    window=64,
+    layer_types=(FULL, SLIDING, SLIDING),
+    theta=160_000.0,
+)
+def modernbert_decoder(
+    cfg: fdl.Config[Trainer],
+    *,
+    eps: float,
+    local_theta: float = 10_000.0,
+) -> None:
+    """A decoder with LayerNorm without biases, of the embedding too, GeGLU and a prediction head.
+
+    Layers with a window have another RoPE. The first layer has no norm before its attention.
+    """
+    rotate_in_windows_by(cfg, local_theta)
+    fiddlers.use_layer_norm(cfg, eps=eps)
+    for norm in find(cfg.model, nn.LayerNorm):
+        norm.bias = False
+    (embedding,) = swap_all(cfg.model, lm.Embedding, by=lm.NormalizedEmbedding)
+    embedding.norm = fdl.Config(nn.LayerNorm, HiddenDim.new(), eps=eps, bias=False)
+    norm = fdl.Partial(nn.LayerNorm, eps=eps, bias=False)
+    cfg.model.norm = fdl.Config(lm.PredictionHead, hidden_dim=HiddenDim.new(), norm=norm)
+    swap_all(cfg.model, lm.Unembedding, by=lm.BiasedUnembedding)
+    for mlp in swap_all(cfg.model, lm.SwiGLU, by=lm.GatedMLP):
+        mlp.activation = lm.gelu
+    first = clone_part(cfg.model.blocks[0])
+    first.attention_norm = fdl.ArgFactory(nn.Identity)
+    cfg.model.first_blocks = [first]
+
+
+MODERNBERT_DECODER = Family(
+    model_type="modernbert-decoder",
+    architecture="ModernBertDecoderForCausalLM",
+    config=modernbert_decoder,
+    settings={**MULTI_HEAD, **BIASES, **WINDOWS, "eps": "norm_eps"}
+    | {"local_theta": "rope_local_base_freq"},
+    tensors={
+        "embedding": "model.embeddings.tok_embeddings",
+        "embedding.norm": "model.embeddings.norm",
+        "norm.first": "model.final_norm",
+        "norm.dense": "lm_head.dense",
+        "norm.norm": "lm_head.norm",
+        "unembedding": "decoder",
+        **in_layers(
+            _LAYER,
+            {f"attention.{name}": f"attn.{name[0]}_proj" for name in ("query", "key", "value")}
+            | {"attention.out": "attn.Wo", "attention_norm": "attn_norm", "mlp_norm": "mlp_norm"}
+            | {"mlp.down": "mlp.Wo"},
+        ),
+        **joined(GATED, f"{_LAYER}.mlp.Wi", of=2),
+    },
+    fixed={"hidden_activation": ("gelu",), "classifier_activation": ("gelu",)}
+    | {"norm_bias": (False,), "classifier_bias": (False,), "decoder_bias": (True,)},
+    defaults={
+        "tie_word_embeddings": True,
+        "rope_theta": lambda found: found.get("global_rope_theta", 160_000.0),
+        "rope_local_base_freq": lambda found: found.get("local_rope_theta", 10_000.0),
+        "sliding_window": lambda found: (found.get("local_attention") or 128) // 2,
+        "layer_types": lambda found: [
+            SLIDING if i % found.get("global_attn_every_n_layers", 3) else FULL
+            for i in range(found["num_hidden_layers"])
+        ],
+    },
+    readings={"eps": lambda model: model.norm.norm.eps, "local_theta": theta_in_windows},
+    constants={"bos_token_id": 0, "pad_token_id": 0},  # which its class requires
+    known=(
+        *("global_attn_every_n_layers", "local_attention", "initializer_cutoff_factor"),
+        *(
+            "global_rope_theta",
+            "local_rope_theta",
+            "cls_token_id",
+            "sep_token_id",
+            "reference_compile",
+            "repad_logits_with_grad",
+        ),
+    ),
+)
+
+
+@variant_of(olmo2.olmo2, eps=1e-6)
+def olmo_hybrid(
+    cfg: fdl.Config[Trainer],
+    *,
+    mixers: Sequence[str] = THREE_TO_ONE,
+    delta_heads: int = 30,
+    delta_key_heads: int = 30,
+    delta_head_dim: int = 96,
+    delta_value_dim: int = 192,
+    filter_size: int = 4,
+    negative: bool = True,
+    base: float | None = 10_000.0,
+) -> None:
+    """OLMo 2 with three pre-norm delta nets per attention, without positions if `base` is None.
+
+    Rates of the delta nets reach 2 if `negative`.
+    """
+    if base is None:
+        fiddlers.use_no_positions(cfg)
+    for rope in find(cfg.model, lm.RoPE) if base is not None else ():
+        rope.theta = base
+    use_mixers(
+        cfg,
+        mixers,
+        lm.GatedDeltaNet,
+        num_heads=delta_heads,
+        num_key_heads=delta_key_heads,
+        head_dim=delta_head_dim,
+        value_head_dim=delta_value_dim,
+        filter_size=filter_size,
+        max_rate=2.0 if negative else 1.0,
+        norm=fdl.Partial(lm.RMSNorm, eps=1e-5),
+    )
+    cfg.model.blocks = [
+        swapped(block, lm.Block) if fdl.get_callable(block.attention) is lm.GatedDeltaNet else block
+        for block in cfg.model.blocks
+    ]
+
+
+def _olmo_hybrid_tensors(settings: Mapping[str, Any]) -> dict[str, Any]:
+    delta = f"{_LAYER}.linear_attn"
+    names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
+    names |= {"gate": "g_proj", "beta": "b_proj", "timestep": "a_proj", "norm": "o_norm"}
+    names |= {f"{name}_filter": f"{name[0]}_conv1d" for name in ("query", "key", "value")}
+    names |= {"decay.log_rate": "A_log", "decay.bias": "dt_bias"}
+    linear = {path: f"{delta}.{name}" for path, name in names.items()}
+    kinds, layers = settings["mixers"], range(settings["num_layers"])
+    norms = {"attention_norm": "attention_layer_norm", "mlp_norm": "feedforward_layer_norm"}
+    return {
+        **cast(Any, olmo2.HUB.tensors),
+        **by_layer(kinds, len(layers), {LINEAR: linear, FULL: {}}),
+        **{
+            f"blocks.{i}.{path}": f"model.layers.{i}.{name}"
+            for i in layers
+            for path, name in norms.items()
+            if kinds[i % len(kinds)] == LINEAR
+        },
+    }
+
+
+def _key_dim(found: Mapping[str, Any]) -> int:
+    heads = found.get("linear_num_key_heads") or found["num_attention_heads"]
+    return found.get("linear_key_head_dim") or int(0.75 * found["hidden_size"] / heads)
+
+
+OLMO_HYBRID = Family(
+    model_type="olmo_hybrid",
+    architecture="OlmoHybridForCausalLM",
+    config=olmo_hybrid,
+    settings={**without(olmo2.HUB.settings, "head_dim", "theta"), **DELTA, "base": "rope_theta"}
+    | {"mixers": "layer_types", "negative": "linear_allow_neg_eigval"},
+    tensors=_olmo_hybrid_tensors,
+    fixed=_SILU,
+    defaults={
+        "rms_norm_eps": 1e-6,
+        "linear_num_key_heads": lambda found: found["num_attention_heads"],
+        "linear_num_value_heads": lambda found: found["num_attention_heads"],
+        "linear_key_head_dim": _key_dim,
+        "linear_value_head_dim": lambda found: 2 * _key_dim(found),
+        "layer_types": lambda found: [
+            LINEAR if i % 4 != 3 else FULL for i in range(found["num_hidden_layers"])
+        ],
+    },
+    readings={
+        **READINGS,
+        **DELTA_READINGS,
+        "base": of_attention(lambda attention: attention.rope and attention.rope.theta),
+        "scaling": of_attention(lambda attention: attention.rope and attention.rope.scaling),
+        "negative": of_mixer(lm.GatedDeltaNet, lambda mixer: mixer.max_rate != 1.0),
+    },
+    known=(
+        *("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max"),
+        *("linear_dt_init_floor", "head_dim", "linear_use_gate"),
+    ),
+)

@@ -1,0 +1,232 @@
+"""Families whose layers have one branch: Mamba 2 (2024) and Nemotron-H (NVIDIA, 2025)."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import fiddle as fdl
+from torch import nn
+
+from fidgpt.configs.decoder import decoder
+from fidgpt.configs.deepseek import mix, use_sigmoids
+from fidgpt.configs.hub import SETTINGS, Family, Form, Stacked, in_layers, without
+from fidgpt.configs.hybrids import LINEAR, READINGS
+from fidgpt.configs.mamba import MAMBA_READINGS, mamba_tensors
+from fidgpt.configs.variant import variant_of
+from fidgpt.configs.windows import FULL, shortest_period
+from fidgpt.fiddlers import use_no_positions, use_shared_expert, use_squared_relu
+from fidgpt.fiddlers.recurrent import put_mixer
+from fidgpt.graph import clone_part
+from fidgpt.model import Mamba2, NoMixer, NoMLP
+from fidgpt.train import Trainer
+
+_LAYERS = "backbone.layers"
+_LAYER = f"{_LAYERS}.*"
+_MIXTURE, _MLP = "moe", "mlp"  # kinds of layers in config.json, besides those of mixers
+_OLD = {"mamba": LINEAR, "attention": FULL}
+_LETTERS = {"M": LINEAR, "E": _MIXTURE, "*": FULL, "-": _MLP}
+_ENDS = {
+    "embedding": "backbone.embeddings",
+    "norm": "backbone.norm_f",
+    "unembedding": "lm_head",
+} | {"blocks.*.attention_norm": f"{_LAYER}.norm"}
+
+
+def _mix_alone(block: Any) -> None:
+    """Remove the MLP of a block."""
+    block.mlp_norm, block.mlp = fdl.ArgFactory(nn.Identity), fdl.ArgFactory(NoMLP)
+
+
+@variant_of(decoder, ffn_dim=1)
+def mamba2(
+    cfg: fdl.Config[Trainer],
+    *,
+    eps: float,
+    num_heads: int,
+    head_dim: int | None = 64,
+    mamba_groups: int = 8,
+    state_dim: int = 128,
+    filter_size: int = 4,
+    mamba_bias: bool = False,
+    filter_bias: bool = True,
+) -> None:
+    """A decoder of Mamba 2, without MLPs."""
+    (block,) = cfg.model.blocks
+    sizes = {"num_groups": mamba_groups, "state_dim": state_dim, "filter_size": filter_size}
+    sizes |= {"num_heads": num_heads, "head_dim": head_dim, "filter_bias": filter_bias}
+    put_mixer(block, Mamba2, **sizes, bias=mamba_bias or None, eps=eps)
+    _mix_alone(block)
+
+
+def _mamba2_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+    sizes = {**settings, "mamba_heads": settings["num_heads"]}
+    sizes["mamba_head_dim"] = settings["head_dim"]
+    return {**_ENDS, **mamba_tensors(sizes, [LINEAR], "mixer", _LAYERS)}
+
+
+# Settings of Mamba 2 that both families have.
+_STATES: Mapping[str, str] = (
+    {"mamba_groups": "n_groups", "filter_size": "conv_kernel"}
+    | {"mamba_bias": "use_bias"}
+    | {"filter_bias": "use_conv_bias", "eps": "layer_norm_epsilon"}
+)
+_KNOWN = ("chunk_size", "expand", "time_step_floor", "time_step_max")
+_KNOWN += ("rescale_prenorm_residual", "residual_in_fp32", "rms_norm", "norm_before_gate")
+# Two ways to write the same in JSON.
+_NO_LIMIT = ([0.0, {"__float__": "Infinity"}], [0.0, float("inf")])
+MAMBA2 = Family(
+    model_type="mamba2",
+    architecture="Mamba2ForCausalLM",
+    config=mamba2,
+    settings={**without(SETTINGS, "num_kv_heads", "ffn_dim", "theta", "scaling"), **_STATES}
+    | {"num_heads": "num_heads", "state_dim": "state_size"},
+    tensors=_mamba2_tensors,
+    fixed={"hidden_act": ("silu",), "time_step_limit": (*_NO_LIMIT, None)},
+    defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8, "max_position_embeddings": 2048},
+    readings=without(MAMBA_READINGS, "num_heads", "head_dim"),
+    known=(*_KNOWN, "time_step_min", "time_step_rank"),
+    whole_heads=True,
+)
+
+
+@variant_of(decoder, num_kv_heads=8, head_dim=128, num_heads=32, ffn_dim=21_504)
+def nemotron_h(
+    cfg: fdl.Config[Trainer],
+    *,
+    eps: float,
+    kinds: Sequence[str],
+    mamba_heads: int = 128,
+    mamba_head_dim: int = 64,
+    mamba_groups: int = 8,
+    state_dim: int = 128,
+    filter_size: int = 4,
+    mamba_bias: bool = False,
+    filter_bias: bool = True,
+    min_timestep: float = 0.001,
+    expert_ffn_dim: int = 7688,
+    shared_ffn_dim: int = 7688,
+    num_experts: int = 8,
+    top_k: int = 2,
+    normalize: bool = True,
+    route_scale: float = 1.0,
+    num_groups: int = 1,
+    top_groups: int = 1,
+) -> None:
+    """Layers of Mamba 2, attention, squared ReLUs or mixtures of these, without positions.
+
+    Raises:
+      ValueError: a kind is unknown.
+    """
+    kinds = shortest_period([_OLD.get(kind, kind) for kind in kinds])
+    if unknown := sorted({*kinds} - {*_LETTERS.values()}):
+        raise ValueError(f"layers_block_type has {', '.join(unknown)}.")
+    use_no_positions(cfg)
+    use_squared_relu(cfg)
+    blocks = [clone_part(cfg.model.blocks[0]) for _ in kinds]
+    if _MIXTURE in kinds:
+        mix(cfg, num_experts, top_k, 0, expert_ffn_dim, 1, normalize, route_scale)
+        use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
+        use_sigmoids(cfg, num_groups, top_groups)
+    sizes = {"num_heads": mamba_heads, "head_dim": mamba_head_dim, "num_groups": mamba_groups}
+    sizes |= {"state_dim": state_dim, "filter_size": filter_size, "filter_bias": filter_bias}
+    for block, kind in zip(blocks, kinds, strict=True):
+        if kind == _MIXTURE:
+            block.mlp = clone_part(cfg.model.blocks[0].mlp)
+        if kind == LINEAR:
+            bias = mamba_bias or None
+            put_mixer(block, Mamba2, **sizes, bias=bias, min_timestep=min_timestep, eps=eps)
+        if kind in (LINEAR, FULL):
+            _mix_alone(block)
+        else:
+            block.attention_norm = fdl.ArgFactory(nn.Identity)
+            block.attention = fdl.ArgFactory(NoMixer)
+    cfg.model.blocks = blocks
+
+
+def _nemotron_tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
+    kinds = [LINEAR if _OLD.get(kind, kind) == LINEAR else FULL for kind in settings["kinds"]]
+    attention = {f"attention.{name}": f"{name[0]}_proj" for name in ("query", "key", "value")}
+    attention |= {"attention.out": "o_proj", "mlp.up": "up_proj", "mlp.down": "down_proj"}
+    attention |= {"mlp.router": "gate", "mlp.shared.up": "shared_experts.up_proj"}
+    attention |= {"mlp.shared.down": "shared_experts.down_proj"}
+    experts = f"{_LAYER}.mixer.experts.{{expert}}"
+    return {
+        **_ENDS,
+        "blocks.*.mlp_norm": f"{_LAYER}.norm",
+        **in_layers(f"{_LAYER}.mixer", attention),
+        "blocks.*.mlp.experts.up": Stacked(f"{experts}.up_proj.weight"),
+        "blocks.*.mlp.experts.down": Stacked(f"{experts}.down_proj.weight"),
+        "blocks.*.mlp.router.selection_bias.bias": f"{_LAYER}.mixer.gate.e_score_correction_bias",
+        **mamba_tensors(settings, kinds, "mixer", _LAYERS),
+    }
+
+
+def _kinds(found: Mapping[str, Any]) -> list[str]:
+    return [_LETTERS[letter] for letter in found.get("hybrid_override_pattern") or "ME*-"]
+
+
+def _kinds_of(model: Any) -> list[str]:
+    return [
+        {Mamba2: LINEAR, NoMixer: _MIXTURE if hasattr(block.mlp, "experts") else _MLP}.get(
+            type(block.attention), FULL
+        )
+        for block in model.blocks
+    ]
+
+
+def _dense(model: Any) -> Any:
+    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "up"))
+
+
+NEMOTRON_H = Family(
+    model_type="nemotron_h",
+    architecture="NemotronHForCausalLM",
+    config=nemotron_h,
+    settings={**without(SETTINGS, "theta", "scaling"), **_STATES}
+    | {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias", "kinds": "layers_block_type"}
+    | {"mamba_heads": "mamba_num_heads", "mamba_head_dim": "mamba_head_dim"}
+    | {"state_dim": "ssm_state_size", "min_timestep": "time_step_min"}
+    | {"expert_ffn_dim": "moe_intermediate_size"}
+    | {"shared_ffn_dim": "moe_shared_expert_intermediate_size", "num_experts": "n_routed_experts"}
+    | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"}
+    | {"route_scale": "routed_scaling_factor", "num_groups": "n_group"}
+    | {"top_groups": "topk_group"},
+    tensors=_nemotron_tensors,
+    fixed={"mlp_hidden_act": ("relu2",), "mamba_hidden_act": ("silu",), "moe_latent_size": (None,)}
+    | {"sliding_window": (None,), "partial_rotary_factor": (None, 1.0)},
+    defaults={
+        "num_hidden_layers": lambda found: len(found.get("layers_block_type") or _kinds(found))
+    }
+    | {"layers_block_type": _kinds, "num_attention_heads": 32, "num_key_value_heads": 8}
+    | {"head_dim": 128, "intermediate_size": 21_504, "max_position_embeddings": 4096},
+    readings={
+        **READINGS,
+        **MAMBA_READINGS,
+        "kinds": _kinds_of,
+        "ffn_dim": lambda model: _dense(model).up.out_features,
+        "mlp_bias": lambda model: _dense(model).down.bias is not None,
+        "min_timestep": lambda model: next(
+            block.attention.min_timestep
+            for block in model.blocks
+            if isinstance(block.attention, Mamba2)
+        ),
+        "shared_ffn_dim": lambda model: next(
+            block.mlp.shared.ffn_dim for block in model.blocks if hasattr(block.mlp, "experts")
+        ),
+    },
+    aliases={"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
+    | {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}
+    | {"num_local_experts": "n_routed_experts"},
+    known=(
+        *(
+            *_KNOWN,
+            "time_step_limit",
+            "hybrid_override_pattern",
+            "mamba_proj_bias",
+            "mamba_ssm_cache_dtype",
+        ),
+        *("moe_shared_expert_overlap", "mtp_layers_block_type", "n_shared_experts"),
+        *("num_logits_to_keep", "num_nextn_predict_layers", "use_mamba_kernels"),
+        *("mtp_hybrid_override_pattern", "attention_head_dim"),
+    ),
+    ignored=("mtp.*",),
+)
