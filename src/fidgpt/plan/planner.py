@@ -101,6 +101,7 @@ class Planner:
         self._flops_per_token = flops_per_token
         self._traces: dict[object, Trace] = {}
         self._parts = dict(recipe.parallel.parts)
+        self._average = copy.deepcopy(recipe.average)  # before the run's own holds weights
         with cost.one_block_of_each_kind(recipe.model) as kinds:
             self._small = cost.without_memory(recipe.model)
             self._kinds = {name: [*layers] for name, layers in kinds.items()}
@@ -153,11 +154,10 @@ class Planner:
             size += cost.bytes_of(_tensors([*optimizer.state.values()]))
         except (RuntimeError, TypeError, ValueError):
             size += 8 * number
-        if self.recipe.average is not None:
-            average = copy.deepcopy(self.recipe.average)
+        if self._average is not None:
             try:
-                average.begin(twin)
-                size += cost.bytes_of(_tensors([average.state_dict()]))
+                self._average.begin(twin)
+                size += cost.bytes_of(_tensors([self._average.state_dict()]))
             except (RuntimeError, TypeError, ValueError):
                 size += 4 * number
         return size / number
