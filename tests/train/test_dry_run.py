@@ -37,6 +37,16 @@ def test_rows_of_tasks_that_are_not_there_are_found(name: str) -> None:
         require_present(Resolved.of(cfg), build_trainer(cfg))
 
 
+def test_the_best_by_an_evaluator_that_was_removed_is_refused() -> None:
+    cfg = configs.debug()
+    fiddlers.keep_best(cfg)
+    cfg.evaluators = {}
+    with pytest.raises(ConfigError, match="the run has no evaluator validation"):
+        build_trainer(cfg)
+    cfg.checkpoints.best.metric = "moe/load"  # which a module may report
+    build_trainer(cfg)
+
+
 @pytest.mark.parametrize("metric", ["validation/los", "validation/averaged/loss"])
 def test_the_best_of_what_nothing_measures_is_refused(metric: str) -> None:
     cfg = configs.debug()
