@@ -12,7 +12,7 @@ from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.graph.fiddle import raw_arguments
 from fidgpt.model import LearnedPositions
-from fidgpt.optim import Adafactor, Muon, mup_groups
+from fidgpt.optim import Adafactor, Muon, NorMuon, mup_groups
 from fidgpt.parallel import PIPELINE, DataParallel, Mesh, MeshSizes, fitting
 from fidgpt.train import PipelineStep
 
@@ -24,6 +24,10 @@ __all__ = [
     "sequences_fit_positions",
     "vocabulary_covers_bytes",
 ]
+
+
+# Optimizers whose updates follow the width.
+_BY_WIDTH = (torch.optim.SGD, torch.optim.ASGD, torch.optim.Adafactor, Adafactor, NorMuon)
 
 
 def batch_fills_the_mesh(cfg: fdl.Config) -> None:
@@ -126,14 +130,15 @@ def mup_fits_the_optimizer(cfg: fdl.Config) -> None:
     """Raise ConfigError if muP's factors are wrong for the updates of the optimizer.
 
     They suit updates whose elements have the size of the learning rate at any width, as those of
-    Adam, and Muon's that are scaled to match them.
+    Adam, and Muon's that are scaled to match them. NorMuon brings each update to the norm of an
+    orthogonal matrix: in a batch of fewer tokens than the width, its rank does not grow with it.
     """
     optimizer = getattr(cfg, "optimizer", None)
     if not isinstance(optimizer, fdl.Buildable) or not _parts_that_call(mup_groups, cfg):
         return
     function: Any = fdl.get_callable(optimizer)
     is_original = function is Muon and getattr(optimizer, "adjust_lr_fn", None) == "original"
-    if is_original or function in (torch.optim.SGD, torch.optim.Adafactor, Adafactor):
+    if is_original or function in _BY_WIDTH:
         which = f"{function.__name__}{'(adjust_lr_fn=original)' if is_original else ''}"
         raise ConfigError(
             f"use_mup scales learning rates for updates of one size at any width, and those of "

@@ -373,7 +373,7 @@ def test_under_mup_a_step_decays_weights_as_much_at_any_width(name: str) -> None
         assert decays == {0.0, 1e-3}, width
 
 
-@pytest.mark.parametrize("name", ["use_sgd", "use_adafactor"])
+@pytest.mark.parametrize("name", ["use_sgd", "use_adafactor", "use_normuon"])
 def test_mup_refuses_optimizers_whose_updates_follow_the_width(name: str) -> None:
     cfg = configs.debug()
     MUP(cfg)

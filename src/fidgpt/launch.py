@@ -145,6 +145,11 @@ class _Wait:
             self.program = arguments.training_script
             _require_address(arguments.rdzv_endpoint)
             config, *program = read(arguments)
+            if not 0 <= arguments.node_rank < config.max_nodes:
+                raise ValueError(
+                    f"--node-rank={arguments.node_rank} must be from 0 to {config.max_nodes - 1}: "
+                    f"there are at most {config.max_nodes} nodes."
+                )
             self.place, self._has_others = config.rdzv_endpoint, config.max_nodes > 1
             if config.rdzv_backend == "static":
                 self.setting = "timeout"

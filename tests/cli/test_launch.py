@@ -76,6 +76,7 @@ def test_a_failure_is_a_line_and_a_mistake_is_printed_by_its_process(
         (["--nnodes=a"], "invalid literal for int"),
         (["--rdzv-backend=none"], "backend 'none' is not registered"),
         (["--rdzv-conf=join_timeout=soon", "--rdzv-backend=c10d"], "must be whole seconds"),
+        (["--nnodes=2", "--node-rank=2"], "--node-rank=2 must be from 0 to 1"),
         (["--rdzv-endpoint=no.such.host.invalid:1"], "the host 'no.such.host.invalid' of"),
     ],
 )

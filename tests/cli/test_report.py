@@ -422,7 +422,15 @@ def test_code_that_read_a_number_which_a_formula_sets_later() -> None:
     [
         (["set:model.blocks[0].attention.window=64"], "a window of 64 tokens sees all of"),
         (["fiddler:set_warmup(warmup=10)"], "a warm-up of 10 steps takes the whole run"),
+        (
+            ["fiddler:use_constant", "fiddler:set_warmup(warmup=1.0)"],
+            "a warm-up of 10 steps takes the whole run",
+        ),
         (["fiddler:use_ulysses"], "use_ulysses divides no sequence"),
+        (["fiddler:use_sequence_parallel"], "use_sequence_parallel divides no stream"),
+        (["fiddler:use_chunked_sums"], "use_chunked_sums has no sums to send"),
+        (["fiddler:use_chunked_sums", "fiddler:use_mesh(tensor=2)"], ""),
+        (["fiddler:use_mesh(tensor=2)", "fiddler:use_sequence_parallel"], ""),
         (["fiddler:use_schedule_free", "fiddler:use_ema"], "schedule-free AdamW averages weights"),
         (["fiddler:use_ulysses", "fiddler:use_mesh(context=2)"], ""),
         (["set:model.blocks[0].attention.window=32", "fiddler:set_warmup(warmup=9)"], ""),

@@ -259,10 +259,14 @@ def added(content: str, **options: Any) -> Callable[[dict[str, Any]], object]:
     )
 
 
-def removing(file: dict[str, Any]) -> None:
+def removing(file: dict[str, Any], pattern: str = " ") -> None:
     file["pre_tokenizer"]["pretokenizers"].insert(
-        0, {"type": "Split", "pattern": {"String": " "}, "behavior": "Removed", "invert": False}
+        0, {"type": "Split", "pattern": {"String": pattern}, "behavior": "Removed", "invert": False}
     )
+
+
+def replacing(file: dict[str, Any], pattern: str) -> None:
+    file.update(normalizer={"type": "Replace", "pattern": {"String": pattern}, "content": ""})
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -279,12 +283,20 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
         ),
         "normalizer Replace",
     ),
+    "replace_rare": (lambda file: replacing(file, "zqxj"), "normalizer Replace changes texts"),
     "compatible": (lambda file: file.update(normalizer={"type": "NFKC"}), "normalizer NFKC"),
     "prefix": (
         lambda file: file["pre_tokenizer"]["pretokenizers"][1].update(add_prefix_space=True),
         "with add_prefix_space",
     ),
     "removed": (removing, "pre-tokenizer Split, which removes"),
+    "removed_rare": (lambda file: removing(file, "zqxj"), "pre-tokenizer Split, which removes"),
+    "delimiter": (
+        lambda file: file["pre_tokenizer"]["pretokenizers"].insert(
+            0, {"type": "CharDelimiterSplit", "delimiter": "\u4e94"}
+        ),
+        "pre-tokenizer CharDelimiterSplit, which removes",
+    ),
     "added": (added("<tool>", rstrip=True), "added token '<tool>', which strips"),
     "alphabet": (
         lambda file: (

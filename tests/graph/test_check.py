@@ -362,7 +362,9 @@ def remember(items: list[int] = [], *, names: Any = None, **others: Any) -> Any:
 
 def test_what_is_built_holds_no_container_of_the_config_or_of_a_signature() -> None:
     names = {"a"}
-    cfg = fdl.Config(remember, names=names, nested=[{1}, {"deep": {2}}], again=names)
+    cfg = fdl.Config(
+        remember, names=names, nested=[{1}, {"deep": {2}}], again=names, pair=(names, ({5},))
+    )
     plain = fdl.Config(remember)
     before = fingerprint(plain)
     items, built, others = build(cfg)
@@ -370,5 +372,8 @@ def test_what_is_built_holds_no_container_of_the_config_or_of_a_signature() -> N
     built.add("b")
     others["nested"][0].add(3)
     others["nested"][1]["deep"].add(4)
+    assert others["pair"][0] is built
+    others["pair"][1][0].add(6)
     assert cfg.names == {"a"} and cfg.nested == [{1}, {"deep": {2}}]
+    assert cfg.pair == ({"a"}, ({5},))
     assert build(plain)[0] == [0] and fingerprint(plain) == before

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fidgpt import configs, fiddlers, graph, train
+from fidgpt.data import DataError
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.edits import use
 from fidgpt.model import LayerNormPerHead
@@ -25,6 +26,25 @@ def test_weights_that_are_not_there_are_found() -> None:
     fiddlers.initialize_from(cfg, "nowhere")
     with pytest.raises(CheckpointError, match="nowhere does not exist"):
         require_present(Resolved.of(cfg), build_trainer(cfg))
+
+
+@pytest.mark.parametrize("name", ["data", "include_path"])
+def test_rows_of_tasks_that_are_not_there_are_found(name: str) -> None:
+    cfg = configs.debug()
+    fiddlers.use_tasks(cfg, ["core"])
+    setattr(cfg.evaluators["tasks"], name, "nowhere")
+    with pytest.raises(DataError, match=f"{name}=nowhere of the tasks does not exist"):
+        require_present(Resolved.of(cfg), build_trainer(cfg))
+
+
+def test_the_best_by_an_evaluator_that_was_removed_is_refused() -> None:
+    cfg = configs.debug()
+    fiddlers.keep_best(cfg)
+    cfg.evaluators = {}
+    with pytest.raises(ConfigError, match="the run has no evaluator validation"):
+        build_trainer(cfg)
+    cfg.checkpoints.best.metric = "moe/load"  # which a module may report
+    build_trainer(cfg)
 
 
 @pytest.mark.parametrize("metric", ["validation/los", "validation/averaged/loss"])

@@ -133,6 +133,16 @@ def test_small_copies_keep_the_structure() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["debug", "nanochat"])
+def test_a_number_of_steps_is_kept_without_a_warning(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cfg = small(name, shard=2)
+    steps = graph.computed(graph.bind(getattr(configs, name)()).num_steps)
+    assert isinstance(steps, int) and cfg.num_steps == steps
+    assert not caplog.records
+
+
 def test_small_copies_keep_what_sizes_mean() -> None:
     cfg = small("deepseek_v3", tensor=2)
     trainer = build_trainer(cfg)

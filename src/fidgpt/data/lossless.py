@@ -28,7 +28,8 @@ def change_of(
     """Return what a tokenizer changes in some text, and by which part; None if nothing.
 
     The composition of characters (NFC) is allowed: it changes how a text is written and not how
-    it is read. So is a prefix in front of a text, or that only where the text has none.
+    it is read. So is a prefix in front of a text, or that only where the text has none. Parts that
+    change each text with some pattern are found by what they are, as no trial has all patterns.
 
     Args:
       content: the parsed tokenizer.json.
@@ -50,7 +51,26 @@ def change_of(
             if text == _ALL_BYTES:
                 return f"{part} changes some characters"
             return f"{part} changes {text!r} to {found.decode(errors='replace')!r}"
-    return None
+    part = next(_replacing(content), None) or next(_removing(content), None)
+    return None if part is None else f"{part} changes texts that hold its pattern"
+
+
+def _replacing(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the normalizers that replace or remove a pattern, but for a space's letter."""
+    for part in parts_of(content.get("normalizer"), "normalizers"):
+        if part["type"] == "Replace" and part.get("content") != SPACE:
+            yield "its normalizer Replace"
+
+
+def _removing(content: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the pre-tokenizers that remove what they split at.
+
+    An inverted pattern is that of words, which may be all of a text.
+    """
+    for part in parts_of(content.get("pre_tokenizer"), "pretokenizers"):
+        removes = part.get("behavior") == "Removed" and not part.get("invert")
+        if removes or part["type"].startswith(("Whitespace", "CharDelimiter")):
+            yield f"its pre-tokenizer {part['type']}, which removes what is between words,"
 
 
 def _suspects(content: Mapping[str, Any], text: str, values: Sequence[bytes]) -> Iterator[str]:
@@ -64,8 +84,9 @@ def _suspects(content: Mapping[str, Any], text: str, values: Sequence[bytes]) ->
     for part in parts_of(content.get("pre_tokenizer"), "pretokenizers"):
         if part.get("add_prefix_space"):
             yield f"its pre-tokenizer {part['type']} with add_prefix_space"
-        if part.get("behavior") == "Removed" or part["type"].startswith("Whitespace"):
+        if part.get("behavior") == "Removed" and part.get("invert"):
             yield f"its pre-tokenizer {part['type']}, which removes what is between words,"
+    yield from _removing(content)
     letters = {value for value in values if len(value) == 1}
     if missing := sorted({byte for byte in text.encode() if bytes([byte]) not in letters}):
         listed = ", ".join(f"{byte:#04x}" for byte in missing[:4])

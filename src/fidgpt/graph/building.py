@@ -180,7 +180,7 @@ def _plain(bound: Any) -> Any:
         for node in nodes(root):
             items = fiddle.raw_arguments(node.value) if IS_PART[type(node.value)] else node.value
             for key, value in _lent(node.value).items():
-                items[key] = copies.setdefault(id(value), copy.copy(value))
+                items[key] = _owned(value, copies)
     return fdl.cast(fdl.Config, root) if isinstance(root, Config) else root
 
 
@@ -197,7 +197,16 @@ def _lent(value: Any) -> dict[Any, Any]:
     }
 
 
+def _owned(value: Any, copies: dict[int, Any]) -> Any:
+    """A copy of a container, one for all its uses; a tuple of such copies for a tuple."""
+    if type(value) is tuple:
+        return tuple(_owned(one, copies) if _is_passed_on(one) else one for one in value)
+    return copies.setdefault(id(value), copy.copy(value))
+
+
 def _is_passed_on(value: Any) -> bool:
+    if type(value) is tuple:
+        return any(map(_is_passed_on, value))
     return isinstance(value, _CONTAINERS) and type(value) not in (list, dict)
 
 

@@ -14,8 +14,9 @@ from fidgpt.graph.hints import computed
 from fidgpt.graph.walk import Node, join, parts, step_to
 from fidgpt.model import Attention, LatentAttention, Transformer
 from fidgpt.optim import Constant, Phases, ScheduleFreeAdamW, WarmupCosine, WarmupStableDecay
-from fidgpt.parallel import Mesh, UlyssesContext
+from fidgpt.parallel import Mesh, SequenceParallel, TensorParallel, UlyssesContext
 
+_AXES, _TENSOR = ("context", "tensor"), (TensorParallel, SequenceParallel)
 _WINDOWED = (Attention, LatentAttention)
 _STEPS = dict.fromkeys((Constant, WarmupCosine, WarmupStableDecay), ("warmup_steps",))
 _WARMUPS: dict[Any, tuple[str, ...]] = {Phases: ("warmup",), **_STEPS}
@@ -44,13 +45,22 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
     windows = {number(node.value, "window") for node, kind in calls if kind in _WINDOWED}
     if windows and max(windows) > seq_len > 0:
         yield f"a window of {max(windows)} tokens sees all of sequences of {seq_len=}."
-    warmups = [number(node.value, name) for node, kind in calls for name in _WARMUPS.get(kind, ())]
+    shares = (getattr(node.value, "warmup", None) for node, kind in calls if kind is Phases)
+    warmups = [num_steps for share in shares if isinstance(share, float) and share >= 1]
+    warmups += [number(node.value, name) for node, kind in calls for name in _WARMUPS.get(kind, ())]
     if warmups and max(warmups) >= num_steps > 0:
         yield f"a warm-up of {max(warmups)} steps takes the whole run, of {num_steps=}."
     kinds = {kind for _, kind in calls}
-    sizes = [number(node.value, "context") for node, kind in calls if kind is Mesh]
-    if UlyssesContext in kinds and max(sizes, default=1) == 1:
+    meshes = [node.value for node, kind in calls if kind is Mesh]
+    context, tensor = (max((number(one, name) for one in meshes), default=1) for name in _AXES)
+    if UlyssesContext in kinds and context == 1:
         yield "use_ulysses divides no sequence: add fiddler:use_mesh(context=...)."
+    if SequenceParallel in kinds and tensor == 1:
+        yield "use_sequence_parallel divides no stream: add fiddler:use_mesh(tensor=...)."
+    if tensor == 1 and any(
+        number(one.value, "num_chunks") > 1 for one, kind in calls if kind in _TENSOR
+    ):
+        yield "use_chunked_sums has no sums to send: add fiddler:use_mesh(tensor=...)."
     if ScheduleFreeAdamW in kinds and getattr(cfg, "average", None) is not None:
         yield (
             "schedule-free AdamW averages weights itself, and the average of those is evaluated: "

@@ -99,7 +99,7 @@ def _simplify(cfg: Any, mesh: MeshSizes) -> None:
     """Leave out what a single step does not need, and what is not the same on every mesh."""
     cfg.precision = fdl.Config(Float32)
     # Not more of them for smaller batches.
-    cfg.num_steps = fdl.build(graph.bind(cfg).num_steps)
+    cfg.num_steps = graph.computed(graph.bind(cfg).num_steps)
     cfg.evaluators, cfg.trackers, cfg.observers = {}, [], []
     for name in (
         *("samples", "weights", "average", "meters", "guard", "divergence", "replay"),

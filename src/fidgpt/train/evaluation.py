@@ -137,7 +137,7 @@ _MEANS = ("loss", "perplexity", "bits_per_byte")
 
 
 def require_measured(metric: str, evaluators: Mapping[str, object], *, is_averaged: bool) -> None:
-    """Raise ValueError for a metric of an evaluator that is known to measure others only.
+    """Raise ValueError for a metric of an evaluator that is known to measure others, or not there.
 
     Args:
       metric: with the name of its evaluator, such as `validation/loss`.
@@ -152,6 +152,10 @@ def require_measured(metric: str, evaluators: Mapping[str, object], *, is_averag
         raise ValueError(
             f"checkpoints.best.metric={metric!r} is not measured: {name} measures "
             f"{', '.join(evaluator.measured)}."
+        )
+    if evaluator is None and measured in _MEANS:
+        raise ValueError(
+            f"checkpoints.best.metric={metric!r} is not measured: the run has no evaluator {name}."
         )
 
 

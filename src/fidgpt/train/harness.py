@@ -480,9 +480,12 @@ class TaskEvaluation(Periodic):
         self._prepared: tuple[Tasks, Tokenizer] | None = None
 
     def require_present(self) -> None:
-        """Raise DataError if the harness is needed and not installed."""
+        """Raise DataError if the harness is needed and not installed, or a folder is not there."""
         if not all(map(is_own, self.tasks)):
             _require_harness()
+        for name, path in (("data", self.data), ("include_path", self.include_path)):
+            if path is not None and not Path(path).expanduser().exists():
+                raise DataError(f"{name}={path} of the tasks does not exist.")
 
     def prepare(self, *, show_progress: bool = True) -> None:
         """Load the tasks and their data, once.
