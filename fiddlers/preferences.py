@@ -31,7 +31,8 @@ def use_preferences(
     """Train on pairs of a chosen and a rejected answer in files.
 
     A row of a batch is a pair. The reference is what the run begins with, or the model without its
-    adapters. Validation on held-out text is removed: it is not about pairs.
+    adapters. Validation on held-out text is removed: it is not about pairs. `use_validation` behind
+    this adds other text.
 
     Args:
       cfg: the graph to change.

@@ -113,9 +113,9 @@ def _silent(one: Tried, other: Tried, *moved: str, following: Sequence[str]) -> 
         silent = [order.errors for order in failed if not order.names(*moved)]
         return silent[0] if silent else ""
     paths = [edit.path for edit in edits_between(one.cfg, other.cfg)]
-    # A norm that a fiddler copies has what the copied one had then.
-    copied = tuple(f"{new}." for new in one.copied & other.copied)
-    paths = [path for path in paths if not path.startswith(copied)]
+    # A norm or a block that a fiddler copies has what the copied one had then.
+    copied = tuple(f"{_INDEX.sub('', new)}." for new in one.copied & other.copied)
+    paths = [path for path in paths if not _INDEX.sub("", path).startswith(copied)]
     if paths and not any(order.names(*moved) for order in (one, other)):
         return f"{paths} differ"
     # What differs was changed by both of them: nothing follows from what only one has changed.
@@ -145,7 +145,12 @@ WHOLE = ["gpt2_124m", "mixtral_8x7b", "deepseek_v3", "gpt_oss_20b"]
 # The last one of a line says that it has to be that: its depth follows from the pattern of blocks.
 LAST = {"make_tiny"}
 ANYWHERE = [name for name in fiddlers.__all__ if name not in LAST]
-PAIRS = [*itertools.combinations(map(called, ANYWHERE), 2)]
+# What removes every validation on text says so; one that is added behind it stays.
+REMOVED = {
+    frozenset({name, "use_validation"}) for name in ("use_preferences", "use_hub_preferences")
+}
+NAMES = [pair for pair in itertools.combinations(ANYWHERE, 2) if {*pair} not in REMOVED]
+PAIRS = [(called(one), called(other)) for one, other in NAMES]
 
 
 def on(family: str, pairs: Iterable[tuple[str, str]]) -> Iterator[Orders]:
