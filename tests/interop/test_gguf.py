@@ -1,6 +1,8 @@
 """GGUF files: llama.cpp writes the same greedy text, and reads conversations as the same tokens."""
 
 import json
+import subprocess
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -55,22 +57,49 @@ def model_of(name: str, vocab_size: int = 257) -> Any:
     return model
 
 
+SERVER = """
+import sys
+import xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path = sys.argv[1]
+params.n_ctx, params.cpuparams.n_threads, params.verbosity = 64, 1, 0
+params.warmup = False
+params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+server = xllamacpp.Server(params)
+print(server.listening_address, flush=True)
+sys.stdin.read()
+"""
+
+
 class LlamaCpp:
-    """A server of llama.cpp that computes in float32."""
+    """A server of llama.cpp that computes in float32, in a process of its own, which is killed.
+
+    On a machine with other work, the end of a server now and then waits forever.
+    """
 
     def __init__(self, path: Path) -> None:
-        xllamacpp = pytest.importorskip("xllamacpp")
-        params = xllamacpp.CommonParams()
-        params.model.path = str(path)
-        params.n_ctx, params.cpuparams.n_threads, params.verbosity = 64, 1, 0
-        params.warmup = False
-        params.cache_type_k = params.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
-        params.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-        self._server = xllamacpp.Server(params)
+        pytest.importorskip("xllamacpp")
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        lines = iter(self._process.stdout.readline, "")
+        self._address = next(line.strip() for line in lines if line.startswith("http"))
+
+    def __enter__(self) -> "LlamaCpp":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._process.kill()
+        self._process.communicate()
 
     def ask(self, place: str, **content: Any) -> Any:
         request = urllib.request.Request(
-            f"{self._server.listening_address}/{place}",
+            f"{self._address}/{place}",
             data=json.dumps(content).encode(),
             headers={"Content-Type": "application/json"},
         )
@@ -88,7 +117,8 @@ def test_greedy_text_is_that_of_llama_cpp(name: str, tmp_path: Path) -> None:
     assert architecture == FAMILIES[name]
     ours = generate(model, PROMPT, num_tokens=20, context=64, temperature=0.0, vocab_size=257)
     options = {"n_predict": 20, "temperature": 0, "return_tokens": True, "ignore_eos": True}
-    assert LlamaCpp(path).ask("completion", prompt=PROMPT, **options)["tokens"] == list(ours)
+    with LlamaCpp(path) as server:
+        assert server.ask("completion", prompt=PROMPT, **options)["tokens"] == list(ours)
 
 
 # Settings of tokenizers of the hub: their token in front of texts, and whether they put it there.
@@ -154,11 +184,11 @@ def test_texts_and_conversations_are_the_same_tokens_elsewhere(
         assert prompt_tokens(again, "Hi") == plain
 
     save_gguf(model, path, seq_len=64, tokenizer=tokenizer)
-    server = LlamaCpp(path)
-    text = server.ask("apply-template", messages=messages)["prompt"]
     options = {"add_special": True, "parse_special": True}
-    assert server.ask("tokenize", content=text, **options)["tokens"] == ours
-    assert server.ask("tokenize", content="Hi", **options)["tokens"] == plain
+    with LlamaCpp(path) as server:
+        text = server.ask("apply-template", messages=messages)["prompt"]
+        assert server.ask("tokenize", content=text, **options)["tokens"] == ours
+        assert server.ask("tokenize", content="Hi", **options)["tokens"] == plain
 
 
 @pytest.mark.parametrize(
