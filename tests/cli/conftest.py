@@ -1,5 +1,6 @@
 """Commands in this process: their flags parsed, run to their end, and all put back."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from fidgpt.cli import app, sweep, train
 from fidgpt.compose import index
 from fidgpt.compose.index_build import build_index, write
 from fidgpt.sweep.runners import jobs
+from fidgpt.train import device
 
 
 class Outcome(NamedTuple):
@@ -34,6 +36,9 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
     def run(main: Any, *arguments: str) -> Outcome:
         monkeypatch.setattr(sys, "argv", ["command", *arguments])
+        if device.VARIABLE not in os.environ:  # the end of the test unsets what --hardware sets
+            monkeypatch.setenv(device.VARIABLE, "")
+            monkeypatch.delenv(device.VARIABLE)
         outer = capsys.readouterr() if flags.FLAGS.is_parsed() else None  # of a command around it
         flags.FLAGS.unparse_flags()
         with flagsaver.flagsaver():
