@@ -56,6 +56,7 @@ def test_a_point_without_log_has_last_words(toys: Toys, monkeypatch: pytest.Monk
     events = RecordedEvents()
     (job,) = toys.jobs(["1"])
     toys.fail(job, times=1, words="error: no memory")
+    toys.seconds = 0.5  # so that it runs when it is called started
     monkeypatch.setattr(events, "started", lambda one: one.log.unlink())
     assert LocalRunner().run([job], events)
     assert events.lines[0] == ("failed", "seed=1", "exit status 1 without output", "False")
