@@ -31,3 +31,13 @@ def test_what_cannot_be_planned_is_one_line(command: Command) -> None:
     large = ("--config=config:llama3_70b", "--config=set:batch_size=8")
     done = command(train.main, *large, "--hardware=l4x8", "--print=plan")
     assert "Nothing fits: the least is" in done.out and "--hardware=l4x" in done.out
+
+
+@pytest.mark.slow
+def test_devices_that_a_mesh_leaves_hold_copies(command: Command) -> None:
+    mesh = "--config=fiddler:use_mesh(shard=2)"
+    done = command(train.main, *SMALL, mesh, "--hardware=h100x8", "--print=plan")
+    assert "8 devices hold 4 copies of the mesh of shard=2: add replicate=4" in done.err
+    whole = "--config=fiddler:use_mesh(replicate=4, shard=2)"
+    other = command(train.main, *SMALL, whole, "--hardware=h100x8", "--print=plan")
+    assert done.out.splitlines()[1:-1] == other.out.splitlines()[1:-1] and not other.err

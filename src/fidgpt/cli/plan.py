@@ -1,7 +1,9 @@
 """`--print=plan`: what a run takes on its mesh, or on every mesh of the hardware."""
 
 import os
+from dataclasses import replace
 
+from fidgpt.cli.show import warn
 from fidgpt.compose.composition import Composition
 from fidgpt.graph import ConfigError
 from fidgpt.plan import Cluster, Plan, Planner, cluster_named
@@ -54,6 +56,13 @@ def _names(trainer: Trainer) -> list[str]:
 def _plans(planner: Planner, trainer: Trainer) -> list[Plan]:
     if not _has_mesh(trainer, planner):
         return planner.search()
-    mesh = trainer.parallel.layout(planner.cluster.size)
+    own, number = trainer.parallel.mesh, planner.cluster.size
+    copies, left = divmod(number, own.size)
+    if copies > 1 and not left and own.sizes.get("replicate") == 1 and -1 not in own.sizes.values():
+        warn(
+            [f"{number} devices hold {copies} copies of the mesh of {own}: add replicate={copies}."]
+        )
+        own = replace(own, replicate=copies)
+    mesh = own.over(number)
     planner.check(mesh)
     return [planner.plan(planner.setting(mesh))]
