@@ -90,7 +90,8 @@ def use_mup(cfg: fdl.Config[Trainer], base_dim: int = 256, base_head_dim: int = 
 
     Initialization and learning rate of hidden matrices, scores and logits are scaled by the width
     (Yang et al., 2022, arXiv:2203.03466). At `base_dim` this only changes the scores of heads whose
-    size is not `base_head_dim`.
+    size is not `base_head_dim`. A model with inputs of a low rank, as in latent attention, is
+    refused when it is built.
     """
     set_groups(cfg, fdl.Partial(mup_groups, base_dim=base_dim))
     _start_by_width(cfg, base_dim)
