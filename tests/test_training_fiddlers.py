@@ -357,8 +357,9 @@ def test_under_mup_updates_are_as_large_at_any_width(name: str) -> None:
 def test_under_mup_updates_of_recurrent_mixers_are_as_large_at_any_width(name: str) -> None:
     """At a small rate: at 1e-2 four steps leave the range in which an update tells the next one."""
     mix, mup = partial(getattr(fiddlers, name), every=0), partial(MUP, base_dim=64)
-    narrow, wide = (moved(width, mup, mix, rate=1e-3) for width in (64, 256))
+    narrow, wide = (moved(width, mix, mup, rate=1e-3) for width in (64, 256))
     assert abs(math.log(wide / narrow) / math.log(4)) < 0.1
+    assert moved(64, mup, mix, rate=1e-3) == narrow
 
 
 @pytest.mark.parametrize("name", ["use_mla", "use_kimi_delta"])
