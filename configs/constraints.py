@@ -11,7 +11,7 @@ from torch import nn
 from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.graph.fiddle import raw_arguments
-from fidgpt.model import LearnedPositions
+from fidgpt.model import KimiDeltaNet, LatentAttention, LearnedPositions
 from fidgpt.optim import Adafactor, Muon, NorMuon, mup_groups
 from fidgpt.parallel import PIPELINE, DataParallel, Mesh, MeshSizes, fitting
 from fidgpt.train import PipelineStep
@@ -19,6 +19,7 @@ from fidgpt.train import PipelineStep
 __all__ = [
     "batch_fills_the_mesh",
     "micro_batches_fill_the_pipeline",
+    "mup_fits_the_model",
     "mup_fits_the_optimizer",
     "norm_eps_is_not_negative",
     "sequences_fit_positions",
@@ -28,6 +29,8 @@ __all__ = [
 
 # Optimizers whose updates follow the width.
 _BY_WIDTH = (torch.optim.SGD, torch.optim.ASGD, torch.optim.Adafactor, Adafactor, NorMuon)
+# Components with matrices whose inputs are a low rank: kv_rank, query_rank, or a head's size.
+_LOW_RANKS = (LatentAttention, KimiDeltaNet)
 
 
 def batch_fills_the_mesh(cfg: fdl.Config) -> None:
@@ -123,6 +126,27 @@ def norm_eps_is_not_negative(cfg: fdl.Config) -> None:
                 f"{node.path} ({called.__name__}): {eps=} must be 0 or more, and finite.",
                 place=node.path,
                 sources=[f"{node.path}.eps"],
+            )
+
+
+def mup_fits_the_model(cfg: fdl.Config) -> None:
+    """Raise ConfigError if the model has matrices whose inputs need not grow with the width.
+
+    Each matrix needs the ratio of its own inputs to those at the base width (Yang et al., 2022,
+    arXiv:2203.03466, table 8), and `mup_groups` and `MuP` take that of the widths for all.
+    """
+    if not _parts_that_call(mup_groups, cfg):
+        return
+    for node in parts(cfg):
+        called = fdl.get_callable(node.value)
+        if isinstance(called, type) and issubclass(called, _LOW_RANKS):
+            raise ConfigError(
+                f"use_mup scales rates and initial weights of all matrices by the width, and "
+                f"{called.__name__} has some whose inputs are a low rank, which need not grow with "
+                "it: use a mixer without low ranks, such as Attention or GatedDeltaNet, or leave "
+                "out use_mup.",
+                place=node.path,
+                sources=[node.path, "groups"],
             )
 
 

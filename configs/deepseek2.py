@@ -51,7 +51,6 @@ HUB = Family(
     },
     defaults={
         "first_k_dense_replace": 0,
-        "max_position_embeddings": 2048,
         "n_routed_experts": 64,
         "n_shared_experts": 2,
         "moe_intermediate_size": 1407,

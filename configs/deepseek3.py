@@ -34,7 +34,6 @@ HUB = Family(
         "topk_method": ("noaux_tc",),
         "scoring_func": ("sigmoid",),
     },
-    defaults={"max_position_embeddings": 4096},
     constants={"num_nextn_predict_layers": 0},
     known=deepseek.KNOWN,
     ignored=("model.layers.61.*",),
@@ -47,7 +46,7 @@ YOUTU = Family(
     settings=deepseek.LATENT,
     tensors=deepseek.tensors,
     fixed={"hidden_act": ("silu",), "rope_interleave": (True,)},
-    defaults={"tie_word_embeddings": True, "max_position_embeddings": 131_072},
+    defaults={"tie_word_embeddings": True},
     known=("head_dim", "qk_head_dim"),
 )
 

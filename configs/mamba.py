@@ -157,7 +157,7 @@ BAMBA = Family(
     settings={**SETTINGS, **BIASES, **MAMBA, "attention_layers": "attn_layer_indices"},
     tensors=_bamba_tensors,
     fixed={"hidden_act": ("silu",), "partial_rotary_factor": (0.5, None)},
-    defaults={"num_key_value_heads": 8, "max_position_embeddings": 262_144},
+    defaults={"num_key_value_heads": 8},
     readings={
         **{name: read for name, read in MAMBA_READINGS.items() if name != "mixers"},
         "attention_layers": lambda model: [

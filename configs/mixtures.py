@@ -380,7 +380,6 @@ GLM4_MOE_LITE = replace(
         "qk_nope_head_dim": 192,
         "v_head_dim": 256,
         "rms_norm_eps": 1e-5,
-        "max_position_embeddings": 202_752,
     },
     readings={"mlp_types": mlp_types_of},
     ignored=("model.layers.47.*",),
@@ -421,7 +420,6 @@ MELLUM = Family(
     defaults={
         "head_dim": 128,
         "vocab_size": 98_304,
-        "max_position_embeddings": 131_072,
         "sliding_window": 1024,
         "layer_types": [FULL],
         "intermediate_size": lambda found: found["moe_intermediate_size"],

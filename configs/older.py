@@ -303,7 +303,7 @@ BLOOM = Family(
     | {"eps": "layer_norm_epsilon", "seq_len": "seq_length"},
     tensors=_bloom_tensors,
     fixed={"apply_residual_connection_post_layernorm": (False,)},
-    defaults={"intermediate_size": lambda found: 4 * found["hidden_size"], "seq_length": 2048},
+    defaults={"intermediate_size": lambda found: 4 * found["hidden_size"]},
     aliases={
         "n_embed": "hidden_size",
         "num_attention_heads": "n_head",

@@ -82,7 +82,6 @@ HUB = Family(
     fixed=qwen2.FIXED,
     defaults={
         "norm_topk_prob": False,
-        "max_position_embeddings": 32_768,
         "sliding_window": 4096,
     },
     known=("max_window_layers", "shared_expert_intermediate_size", "use_qk_norm"),

@@ -144,7 +144,6 @@ HUB = Family(
     tensors=_tensors,
     fixed={"hidden_act": ("silu",)},
     defaults={
-        "max_position_embeddings": 32_768,
         "rms_norm_eps": 1e-6,
         "layer_types": partial(periodic_kinds, key="full_attention_interval"),
     },

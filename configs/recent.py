@@ -210,7 +210,6 @@ MINICPM3 = Family(
     fixed={**_SILU, "mlp_bias": (False,)},
     defaults={
         "tie_word_embeddings": True,
-        "max_position_embeddings": 32_768,
         "num_key_value_heads": 40,
         "v_head_dim": lambda found: found["hidden_size"] // found["num_attention_heads"],
         "scale_depth": lambda found: (

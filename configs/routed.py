@@ -451,7 +451,6 @@ AXK1 = Family(
     tensors=_axk1_tensors,
     fixed={**_SILU, "rope_interleave": (True,), "moe_layer_freq": (1,)},
     defaults={
-        "max_position_embeddings": 32_768,
         "n_routed_experts": 192,
         "mlp_layer_types": lambda found: [
             deepseek.DENSE if i < found.get("first_k_dense_replace", 1) else deepseek.SPARSE

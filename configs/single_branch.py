@@ -81,7 +81,7 @@ MAMBA2 = Family(
     | {"num_heads": "num_heads", "state_dim": "state_size"},
     tensors=_mamba2_tensors,
     fixed={"hidden_act": ("silu",), "time_step_limit": (*_NO_LIMIT, None)},
-    defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8, "max_position_embeddings": 2048},
+    defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
     readings=without(MAMBA_READINGS, "num_heads", "head_dim"),
     known=(*_KNOWN, "time_step_min", "time_step_rank"),
     whole_heads=True,
@@ -197,7 +197,7 @@ NEMOTRON_H = Family(
         "num_hidden_layers": lambda found: len(found.get("layers_block_type") or _kinds(found))
     }
     | {"layers_block_type": _kinds, "num_attention_heads": 32, "num_key_value_heads": 8}
-    | {"head_dim": 128, "intermediate_size": 21_504, "max_position_embeddings": 4096},
+    | {"head_dim": 128, "intermediate_size": 21_504},
     readings={
         **READINGS,
         **MAMBA_READINGS,

@@ -10,7 +10,7 @@ from fidgpt.fiddlers.attention import ATTENTIONS
 from fidgpt.fiddlers.data import count_growth
 from fidgpt.fiddlers.optimizers import set_groups
 from fidgpt.fiddlers.recurrent import RECURRENT
-from fidgpt.graph import ConfigError, find, parts
+from fidgpt.graph import ConfigError, find, holds, parts
 from fidgpt.graph.fiddle import parameter_names, raw_arguments
 from fidgpt.graph.formulas import make_formula
 from fidgpt.model import (
@@ -90,11 +90,12 @@ def use_mup(cfg: fdl.Config[Trainer], base_dim: int = 256, base_head_dim: int = 
 
     Initialization and learning rate of hidden matrices, scores and logits are scaled by the width
     (Yang et al., 2022, arXiv:2203.03466). At `base_dim` this only changes the scores of heads whose
-    size is not `base_head_dim`.
+    size is not `base_head_dim`. A model with inputs of a low rank, as in latent attention, is
+    refused when it is built.
     """
     set_groups(cfg, fdl.Partial(mup_groups, base_dim=base_dim))
     _start_by_width(cfg, base_dim)
-    for attention in find(cfg.model, *ATTENTIONS):
+    for attention in find(cfg.model, *ATTENTIONS) if holds(cfg.model, *ATTENTIONS) else ():
         attention.scale = fdl.Config(
             attention_scale, head_dim=HeadDim.new(), base_head_dim=base_head_dim
         )

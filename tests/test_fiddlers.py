@@ -12,6 +12,7 @@ import torch
 from small_models import ARGUMENTS, OF_MIXTURES, apply, shrunk, start, tiered
 
 from fidgpt import configs, fiddlers, train
+from fidgpt.configs.constraints import mup_fits_the_model
 from fidgpt.data import Batch
 from fidgpt.graph import ConfigError, bind, clone, fingerprint
 from fidgpt.model import materialize
@@ -78,6 +79,7 @@ MIXTURES = ["mixtral_8x7b", "qwen3_30b_a3b", "deepseek_v2_lite", "deepseek_v3", 
 DEEPSEEK = {"deepseek_v2_lite", "deepseek_v3"}
 UNFIT: dict[str, Collection[str]] = {
     "use_gqa": DEEPSEEK,
+    "use_mup": DEEPSEEK,
     "use_norm_per_head": DEEPSEEK,
     "use_qk_norm": DEEPSEEK,
     "use_value_embeddings": DEEPSEEK,
@@ -217,9 +219,11 @@ FAMILIES = [*(name for name in TIED if name not in {"base", "debug"}), *MIXTURES
 
 @functools.cache
 def outcome_of(family: str, *names: str) -> str:
-    """The fingerprint of a family after some fiddlers, or that one of them refuses."""
+    """The fingerprint of a family after some fiddlers, or that one of them is refused."""
     try:
-        return fingerprint(composed(family, [*names]))
+        cfg = composed(family, [*names])
+        mup_fits_the_model(cfg)
+        return fingerprint(cfg)
     except ConfigError:
         return REFUSAL
 
@@ -237,7 +241,8 @@ def drawn(index: int) -> list[str]:
     family, chance = FAMILIES[index % len(FAMILIES)], random.Random(index)
     names: list[str] = []
     for name in chance.sample(FEATURES, len(FEATURES)):
-        if all(is_unrelated(family, one, name) for one in names):
+        is_fit = outcome_of(family, name) != REFUSAL
+        if is_fit and all(is_unrelated(family, one, name) for one in names):
             names.append(name)
         if len(names) == 2 + index % 10:
             break

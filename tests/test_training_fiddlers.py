@@ -310,14 +310,14 @@ def started(cfg: fdl.Config) -> train.Trainer:
     return trainer
 
 
-def moved(width: int, *changes: Callable[[fdl.Config], None]) -> float:
+def moved(width: int, *changes: Callable[[fdl.Config], None], rate: float = 1e-2) -> float:
     """How far four steps move the stream after the last block, as a root mean square."""
     cfg = configs.debug()
     fiddlers.use_float32(cfg)
     for change in changes:
         change(cfg)
     cfg.model.hidden_dim = width
-    cfg.optimizer.lr = 1e-2
+    cfg.optimizer.lr = rate
     trainer = started(cfg)
     state, model = start(trainer), trainer.model
     assert isinstance(model, Transformer)
@@ -350,6 +350,26 @@ def test_under_mup_updates_are_as_large_at_any_width(name: str) -> None:
         assert abs(slope(MUP, optimizer)) < 0.1
     if name == "use_adamw":
         assert slope(optimizer) > 0.3
+
+
+@pytest.mark.slow(20)
+@pytest.mark.parametrize("name", ["use_gated_delta", "use_lightning_attention", "use_mamba"])
+def test_under_mup_updates_of_recurrent_mixers_are_as_large_at_any_width(name: str) -> None:
+    """At a small rate: at 1e-2 four steps leave the range in which an update tells the next one."""
+    mix, mup = partial(getattr(fiddlers, name), every=0), partial(MUP, base_dim=64)
+    narrow, wide = (moved(width, mix, mup, rate=1e-3) for width in (64, 256))
+    assert abs(math.log(wide / narrow) / math.log(4)) < 0.1
+    assert moved(64, mup, mix, rate=1e-3) == narrow
+
+
+@pytest.mark.parametrize("name", ["use_mla", "use_kimi_delta"])
+def test_mup_refuses_mixers_with_inputs_of_a_low_rank(name: str) -> None:
+    """Their updates fall like width^-0.4 (use_mla), as the rank has one size at any width."""
+    cfg = configs.debug()
+    getattr(fiddlers, name)(cfg)
+    MUP(cfg)
+    with pytest.raises(ConfigError, match=r"use_mup scales .* a low rank.* leave out use_mup"):
+        build_trainer(cfg)
 
 
 def test_at_its_base_width_mup_starts_as_without_it() -> None:

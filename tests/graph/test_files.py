@@ -283,7 +283,7 @@ def read(text: str) -> Any:
         (
             "core",
             "a: {{b: 1}}",
-            "a key must be a string, and not a mapping, as doubled braces make",
+            "not a mapping, as doubled braces make: a formula has quotes and single braces, such",
         ),
         ("core", "a: !!binary aGk=", "is refused"),
         ("core", "a: " + "9" * 9000, "is too large a number"),

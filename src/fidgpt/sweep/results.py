@@ -57,13 +57,19 @@ def read_table(directory: Path) -> list[Result]:
     except FileNotFoundError:
         return []
     except ValueError as error:
+        if not (directory / LOCK).exists():  # which every sweep leaves there
+            raise _foreign(path) from error
         raise ConfigError(
             f"{path} is damaged: {error}. Remove it, and give the command of the sweep again: "
             "finished points are not run again."
         ) from error
     if not all(isinstance(row, dict) and "fingerprint" in row for row in rows):
-        raise ConfigError(f"{path} is not the table of a sweep: name another --run_dir.")
+        raise _foreign(path)
     return rows
+
+
+def _foreign(path: Path) -> ConfigError:
+    return ConfigError(f"{path} is not the table of a sweep: name another --run_dir.")
 
 
 def claim(directory: Path) -> None:

@@ -19,7 +19,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
 from fidgpt.interop.hugging_face.files import CONFIG, read_json, unknown_codes
-from fidgpt.interop.hugging_face.keys import EXPERTS, other_values
+from fidgpt.interop.hugging_face.keys import EXPERTS, SEQ_LENS, other_values
 from fidgpt.model import (
     DynamicNTKScaling,
     LanguageModel,
@@ -246,6 +246,8 @@ def settings_of(family: Family, found: HubConfig) -> Settings:
       ConfigError: something is missing, or cannot be computed; a line for each.
     """
     wrong = [*other_values(family, found), *unknown_codes(found)]
+    if family.model_type in SEQ_LENS and (key := family.settings.get("seq_len")):
+        found = {key: SEQ_LENS[family.model_type]} | found
     settings: Settings = {}
     for name, key in family.settings.items():
         try:
