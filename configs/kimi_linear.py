@@ -124,10 +124,6 @@ def _kinds(found: Mapping[str, Any]) -> list[str]:
     return [FULL if i + 1 in full else LINEAR for i in layers]
 
 
-def _mlp_kinds(found: Mapping[str, Any]) -> list[str]:
-    return deepseek.dense_first(found, found.get(_FIRST_DENSE, 1))
-
-
 def _listed(key: str, default: int) -> Callable[[Mapping[str, Any]], Any]:
     return lambda found: (found.get(_LISTED) or {}).get(key, default)
 
@@ -158,7 +154,7 @@ HUB = Family(
     },
     defaults={
         "layer_types": _kinds,
-        "mlp_layer_types": _mlp_kinds,
+        "mlp_layer_types": lambda found: deepseek.dense_first(found, found.get(_FIRST_DENSE, 1)),
         "linear_num_heads": _listed("num_heads", 32),
         "linear_head_dim": _listed("head_dim", 128),
         "linear_conv_kernel_dim": _listed("short_conv_kernel_size", 4),

@@ -145,13 +145,11 @@ GRANITEMOE = Family(
     fixed=SILU,
     readings=granite.HUB.readings,
 )
-GRANITEMOESHARED = Family(
+GRANITEMOESHARED = replace(
+    GRANITEMOE,
     model_type="granitemoeshared",
     architecture="GraniteMoeSharedForCausalLM",
-    config=granitemoe,
     settings={**GRANITEMOE.settings, "shared_ffn_dim": "shared_intermediate_size"},
-    tensors=GRANITEMOE.tensors,
-    fixed=SILU,
     readings={
         **granite.HUB.readings,
         "shared_ffn_dim": lambda model: getattr(mixture_of(model).shared, "ffn_dim", 0),

@@ -1,5 +1,6 @@
 """Families that differ from Llama in few parts."""
 
+from dataclasses import replace
 from functools import partial
 
 import fiddle as fdl
@@ -68,14 +69,12 @@ def jais2(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     use_layer_norm(cfg, eps=eps)
 
 
-JAIS2 = Family(
+JAIS2 = replace(
+    ARCEE,
     model_type="jais2",
     architecture="Jais2ForCausalLM",
     config=jais2,
-    settings={**SETTINGS, **BIASES, "eps": "layer_norm_eps"},
-    tensors=TENSORS,
-    fixed={"hidden_act": ("relu2",)},
-    whole_heads=True,
+    settings={**ARCEE.settings, "eps": "layer_norm_eps"},
 )
 
 SEED_OSS = Family(
@@ -231,11 +230,11 @@ GLM = Family(
     fixed=SILU,
     defaults={"head_dim": 128, "num_key_value_heads": 2},
 )
-GLM4 = Family(
+GLM4 = replace(
+    GLM,
     model_type="glm4",
     architecture="Glm4ForCausalLM",
     config=glm4,
-    settings=GLM.settings,
     tensors=with_adjacent_pairs(
         {
             **_GLM_TENSORS,
@@ -243,8 +242,6 @@ GLM4 = Family(
             "blocks.*.mlp_out_norm": f"{LAYER}.post_mlp_layernorm",
         }
     ),
-    fixed=SILU,
-    defaults=GLM.defaults,
 )
 
 

@@ -1,6 +1,7 @@
 """Families of 2024 and later that differ from another one in a few components."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import fiddle as fdl
@@ -125,13 +126,13 @@ def granite_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = No
 
 _SINKS = {"blocks.*.attention.sinks": f"{LAYER}.self_attn.sinks"}
 _SWA_DEFAULTS = {"sliding_window": 128, "layer_types": [*_ONE_OF_FOUR]}
-GRANITE_SWA = Family(
+GRANITE_SWA = replace(
+    granite.HUB,
     model_type="granite_swa",
     architecture="GraniteSWAForCausalLM",
     config=granite_swa,
     settings=_sharing(granite.HUB.settings),
     tensors={**TENSORS, **_SINKS},
-    fixed=SILU,
     defaults={
         **_SWA_DEFAULTS,
         "rms_norm_eps": 1e-5,
@@ -151,7 +152,8 @@ def granitemoe_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None =
 
 
 _EXPERT_ROWS = f"{LAYER}.block_sparse_moe.experts.gate_up_proj"
-GRANITEMOE_SWA = Family(
+GRANITEMOE_SWA = replace(
+    mixtures.GRANITEMOESHARED,
     model_type="granitemoe_swa",
     architecture="GraniteMoeSWAForCausalLM",
     config=granitemoe_swa,
@@ -164,7 +166,6 @@ GRANITEMOE_SWA = Family(
         "blocks.*.mlp.experts.up": Joined(_EXPERT_ROWS, 1, 2, dim=1),
         "blocks.*.mlp.experts.down": f"{LAYER}.block_sparse_moe.experts.down_proj",
     },
-    fixed=SILU,
     defaults=_SWA_DEFAULTS,
     readings={**mixtures.GRANITEMOESHARED.readings, "thetas": thetas_of},
 )
@@ -255,30 +256,25 @@ _NEXT = qwen3_next.HUB
 _MIXED = ("expert_ffn_dim", "num_experts", "top_k", "normalize", "every", "dense_layers")
 _QWEN3_5_KNOWN = (*_NEXT.known, "attn_output_gate", "mamba_ssm_dtype", "num_mtp_layers")
 _QWEN3_5_KNOWN += ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers")
-QWEN3_5 = Family(
+QWEN3_5 = replace(
+    _NEXT,
     model_type="qwen3_5_text",
     architecture="Qwen3_5ForCausalLM",
     config=qwen3_5,
     settings=without(_NEXT.settings, *_MIXED, "shared_ffn_dim"),
     tensors=_separate,
-    fixed=_NEXT.fixed,
     defaults={**_NEXT.defaults, "num_key_value_heads": 4, "head_dim": 256},
-    readings=_NEXT.readings,
     known=_QWEN3_5_KNOWN,
-    ignored=_NEXT.ignored,
 )
-QWEN3_5_MOE = Family(
+QWEN3_5_MOE = replace(
+    QWEN3_5,
     model_type="qwen3_5_moe_text",
     architecture="Qwen3_5MoeForCausalLM",
     config=qwen3_5_moe,
     settings=without(_NEXT.settings, "normalize", "every", "dense_layers"),
-    tensors=_separate,
     fixed={**_NEXT.fixed, "norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
     defaults={**_NEXT.defaults, "num_key_value_heads": 2, "head_dim": 256}
     | {"intermediate_size": lambda found: found["moe_intermediate_size"]},
-    readings=_NEXT.readings,
-    known=_QWEN3_5_KNOWN,
-    ignored=_NEXT.ignored,
 )
 
 

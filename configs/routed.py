@@ -1,6 +1,7 @@
 """Further families with mixtures of experts, by what their routers and attention add."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import fiddle as fdl
@@ -121,7 +122,8 @@ def hunyuan_moe(
     fiddlers.use_shared_expert(cfg)
 
 
-HUNYUAN_MOE = Family(
+HUNYUAN_MOE = replace(
+    HUNYUAN,
     model_type="hunyuan_v1_moe",
     architecture="HunYuanMoEV1ForCausalLM",
     config=hunyuan_moe,
@@ -130,7 +132,6 @@ HUNYUAN_MOE = Family(
     | {"blocks.*.mlp.router": f"{LAYER}.mlp.gate.wg"},
     fixed={**HUNYUAN.fixed, "use_mixed_mlp_moe": (True,)},
     aliases={"num_experts_per_tok": "moe_topk"},
-    scalings=HUNYUAN.scalings,
     known=("moe_intermediate_size", "moe_layer_num_skipped", "num_shared_expert"),
 )
 _ROUTER = {
