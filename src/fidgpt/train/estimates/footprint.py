@@ -1,7 +1,7 @@
 """The memory that a step of a run takes on one device."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -162,14 +162,14 @@ def footprint(
     def optimizer_state() -> int:
         stepping = recipe.optimizer(recipe.groups(twin))
         stepping.step()
-        return cost.bytes_of(_tensors_in([*stepping.state.values()]))
+        return cost.bytes_of(cost.tensors_in([*stepping.state.values()]))
 
     def average_state() -> int:
         begun = copy.deepcopy(recipe.average)
         if begun is None:
             return 0
         begun.begin(twin)
-        return cost.bytes_of(_tensors_in([begun.state_dict()]))
+        return cost.bytes_of(cost.tensors_in([begun.state_dict()]))
 
     return Footprint(
         weights=weights,
@@ -187,12 +187,3 @@ def footprint(
 
 def _gradients(model: nn.Module) -> Iterator[Tensor]:
     return (parameter.grad for parameter in model.parameters() if parameter.grad is not None)
-
-
-def _tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
-    """Yield every tensor in nested dicts and lists."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, dict | list | tuple):
-            yield from _tensors_in(value.values() if isinstance(value, dict) else value)
