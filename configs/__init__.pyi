@@ -58,8 +58,11 @@ import fidgpt.model.linear
 import fidgpt.model.masks
 import fidgpt.model.mla
 import fidgpt.model.mlp
+import fidgpt.model.moe.balancing
+import fidgpt.model.moe.dispatch
 import fidgpt.model.moe.experts
 import fidgpt.model.moe.layer
+import fidgpt.model.moe.routers
 import fidgpt.model.norm
 import fidgpt.model.positions
 import fidgpt.model.recurrent.convolution
@@ -333,7 +336,7 @@ class GeGLUArgFactory(fiddle.ArgFactory[fidgpt.model.mlp.GeGLU], Generic[_0, _1]
     out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
-class GroupLimitConfig(fiddle.Config[fidgpt.model.moe.layer.GroupLimit]):
+class GroupLimitConfig(fiddle.Config[fidgpt.model.moe.routers.GroupLimit]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     num_groups: Value[builtins.int, builtins.int]
@@ -493,7 +496,7 @@ class Llama3ScalingConfig(fiddle.Config[fidgpt.model.rope_scaling.Llama3Scaling]
     high_freq_factor: Value[builtins.float, builtins.float]
     ...
 
-class LoadBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.LoadBalancingLoss]):
+class LoadBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.balancing.LoadBalancingLoss]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     weight: Value[builtins.float, builtins.float]
@@ -534,11 +537,11 @@ class MoEArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.MoE], Generic[_0, _
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     num_experts: Value[builtins.int, builtins.int]
-    router: Value[_0, fidgpt.model.moe.layer.Router]
+    router: Value[_0, fidgpt.model.moe.routers.Router]
     experts: Value[_1, fidgpt.model.moe.experts.Experts]
     shared: Value[_2, fidgpt.model.blocks.TokenwiseModule | None]
-    dispatch: Value[typing.Any, fidgpt.model.moe.experts.Dispatch]
-    balancing: Value[_3, collections.abc.Sequence[fidgpt.model.moe.layer.Balancing | None | fiddle.Buildable[typing.Any]]]
+    dispatch: Value[typing.Any, fidgpt.model.moe.dispatch.Dispatch]
+    balancing: Value[_3, collections.abc.Sequence[fidgpt.model.moe.balancing.Balancing | None | fiddle.Buildable[typing.Any]]]
     ...
 
 class NorMuonPartial(fiddle.Partial[fidgpt.optim.normuon.NorMuon], Generic[_0, _1]):
@@ -698,7 +701,7 @@ class RoPEConfig(fiddle.Config[fidgpt.model.positions.RoPE], Generic[_0, _1]):
     scaling: Value[_0, fidgpt.model.rope_scaling.RoPEScaling | None]
     ...
 
-class RouterZLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.RouterZLoss]):
+class RouterZLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.balancing.RouterZLoss]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     weight: Value[builtins.float, builtins.float]
@@ -737,14 +740,14 @@ class SandwichBlockPartial(fiddle.Partial[fidgpt.model.blocks.SandwichBlock], Ge
     branch_scale: Value[builtins.float, builtins.float]
     ...
 
-class SelectionBiasArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.SelectionBias]):
+class SelectionBiasArgFactory(fiddle.ArgFactory[fidgpt.model.moe.routers.SelectionBias]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     num_experts: Value[builtins.int, builtins.int]
     rate: Value[builtins.float, builtins.float]
     ...
 
-class SequenceBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.SequenceBalancingLoss]):
+class SequenceBalancingLossArgFactory(fiddle.ArgFactory[fidgpt.model.moe.balancing.SequenceBalancingLoss]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     weight: Value[builtins.float, builtins.float]
@@ -761,14 +764,14 @@ class ShortConvolutionArgFactory(fiddle.ArgFactory[fidgpt.model.recurrent.convol
     out_init: Value[_1, fidgpt.model.init.Init | None]
     ...
 
-class SigmoidRouterArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.SigmoidRouter], Generic[_0, _1, _2]):
+class SigmoidRouterArgFactory(fiddle.ArgFactory[fidgpt.model.moe.routers.SigmoidRouter], Generic[_0, _1, _2]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
     num_experts: Value[builtins.int, builtins.int]
     top_k: Value[builtins.int, builtins.int]
-    groups: Value[_0, fidgpt.model.moe.layer.GroupLimit | None]
-    selection_bias: Value[_1, fidgpt.model.moe.layer.SelectionBias | None]
+    groups: Value[_0, fidgpt.model.moe.routers.GroupLimit | None]
+    selection_bias: Value[_1, fidgpt.model.moe.routers.SelectionBias | None]
     normalize: Value[builtins.bool, builtins.bool]
     scale: Value[builtins.float, builtins.float]
     bias: Value[builtins.bool, builtins.bool]
@@ -793,14 +796,14 @@ class SoftcapConfig(fiddle.Config[fidgpt.model.masks.Softcap]):
     cap: Value[builtins.float, builtins.float]
     ...
 
-class SoftmaxRouterArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.SoftmaxRouter], Generic[_0]):
+class SoftmaxRouterArgFactory(fiddle.ArgFactory[fidgpt.model.moe.routers.SoftmaxRouter], Generic[_0]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
     num_experts: Value[builtins.int, builtins.int]
     top_k: Value[builtins.int, builtins.int]
-    groups: Value[typing.Any, fidgpt.model.moe.layer.GroupLimit | None]
-    selection_bias: Value[typing.Any, fidgpt.model.moe.layer.SelectionBias | None]
+    groups: Value[typing.Any, fidgpt.model.moe.routers.GroupLimit | None]
+    selection_bias: Value[typing.Any, fidgpt.model.moe.routers.SelectionBias | None]
     normalize: Value[builtins.bool, builtins.bool]
     scale: Value[builtins.float, builtins.float]
     bias: Value[builtins.bool, builtins.bool]

@@ -10,6 +10,7 @@ from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
     QK_NORMS,
     SETTINGS,
+    SILU,
     TENSORS,
     WINDOWS,
     Family,
@@ -49,7 +50,7 @@ HUB = Family(
     settings={**SETTINGS, "attention_bias": "attention_bias"}
     | {"eps": "layer_norm_eps", "logit_scale": "logit_scale", "qk_norm": "use_qk_norm"},
     tensors=with_adjacent_pairs({**TENSORS, **QK_NORMS}),
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
     defaults={"rope_theta": 500_000.0},
     readings={"qk_norm": lambda model: model.blocks[0].attention.query_norm is not None},
 )
@@ -67,7 +68,7 @@ COHERE2 = replace(
     architecture="Cohere2ForCausalLM",
     config=cohere2,
     settings=without({**HUB.settings, **WINDOWS}, "qk_norm"),
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
     readings={},
     defaults={"layer_types": partial(periodic_layers, period=4)},
     known=(

@@ -110,6 +110,26 @@ def mlp_types_of(model: Any) -> list[str]:
     return [SPARSE if hasattr(block.mlp, "experts") else DENSE for block in model.blocks]
 
 
+def dense_first(found: Mapping[str, Any], first: int = 1) -> list[str]:
+    """Return the types of MLPs of a config.json whose first layers are dense."""
+    return [DENSE if i < first else SPARSE for i in range(found["num_hidden_layers"])]
+
+
+def mixed_layers(model: Any) -> list[int]:
+    """Return which layers of a model have mixtures of experts."""
+    return [i for i, one in enumerate(mlp_types_of(model)) if one == SPARSE]
+
+
+def mixture_of(model: Any) -> Any:
+    """Return the first mixture of experts of a model."""
+    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "experts"))
+
+
+def shared_width(model: Any) -> int:
+    """Return the width of the expert for all tokens of a model."""
+    return mixture_of(model).shared.ffn_dim
+
+
 DENSE, SPARSE = "dense", "sparse"  # types of MLPs in config.json
 LATENT: Mapping[str, str] = {
     **hub.SETTINGS,

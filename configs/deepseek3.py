@@ -8,7 +8,7 @@ from dataclasses import replace
 import fiddle as fdl
 
 from fidgpt.configs import deepseek
-from fidgpt.configs.hub import Family
+from fidgpt.configs.hub import SILU, Family
 from fidgpt.configs.variant import variant_of
 from fidgpt.model import YaRN
 from fidgpt.train import Trainer
@@ -45,7 +45,7 @@ YOUTU = Family(
     config=deepseek.latent,
     settings=deepseek.LATENT,
     tensors=deepseek.tensors,
-    fixed={"hidden_act": ("silu",), "rope_interleave": (True,)},
+    fixed={**SILU, "rope_interleave": (True,)},
     defaults={"tie_word_embeddings": True},
     known=("head_dim", "qk_head_dim"),
 )

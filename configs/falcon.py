@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.configs.activations import activate
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import MULTI_HEAD, QKV, Family, Tensors, in_layers, joined
+from fidgpt.configs.hub import MULTI_HEAD, NEOX_MLP, QKV, Family, Tensors, in_layers, joined
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_layer_norm, use_parallel_block
 from fidgpt.tags import NumKVHeads
@@ -44,12 +44,11 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
     heads, layer = settings["num_heads"], "transformer.h.*"
     groups = (settings["num_kv_heads"] or heads) if settings["grouped"] else 1
     norms = ("ln_attn", "ln_mlp") if settings["num_norms"] == 2 else ("input_layernorm", "")
-    mlp = {"mlp.up": "mlp.dense_h_to_4h", "mlp.down": "mlp.dense_4h_to_h"}
     joint, shares = f"{layer}.self_attention.query_key_value", (heads // groups, 1, 1)
     return {
         "embedding": "transformer.word_embeddings",
         **joined(QKV, joint, of=shares, groups=groups),
-        **in_layers(layer, {"attention.out": "self_attention.dense", **mlp}),
+        **in_layers(layer, {"attention.out": "self_attention.dense", **NEOX_MLP}),
         **in_layers(layer, {"attention_norm": norms[0], "mlp_norm": norms[1]}),
         "norm": "transformer.ln_f",
         "unembedding": "lm_head",

@@ -7,6 +7,7 @@ import fiddle as fdl
 
 from fidgpt.configs import hub
 from fidgpt.configs.decoder import decoder
+from fidgpt.configs.hub import LAYER
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_geglu, use_sandwich_norm
 from fidgpt.graph import find, swap_all
@@ -25,12 +26,11 @@ SETTINGS: Mapping[str, str] = {
     "logit_cap": "final_logit_softcapping",
 }
 
-_LAYER = "model.layers.*"
 TENSORS: Mapping[str, str] = {
     **hub.TENSORS,
-    "blocks.*.attention_out_norm": f"{_LAYER}.post_attention_layernorm",
-    "blocks.*.mlp_norm": f"{_LAYER}.pre_feedforward_layernorm",
-    "blocks.*.mlp_out_norm": f"{_LAYER}.post_feedforward_layernorm",
+    "blocks.*.attention_out_norm": f"{LAYER}.post_attention_layernorm",
+    "blocks.*.mlp_norm": f"{LAYER}.pre_feedforward_layernorm",
+    "blocks.*.mlp_out_norm": f"{LAYER}.post_feedforward_layernorm",
 }
 
 FIXED: Mapping[str, tuple[Any, ...]] = {

@@ -8,7 +8,7 @@ import fiddle as fdl
 
 from fidgpt.configs.activations import activate
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import MULTI_HEAD, QKV, Family, Tensors, in_layers, joined
+from fidgpt.configs.hub import MULTI_HEAD, NEOX_MLP, QKV, Family, Tensors, in_layers, joined
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_layer_norm, use_parallel_block
 from fidgpt.train import Trainer
@@ -29,11 +29,10 @@ def _tensors(settings: Mapping[str, Any]) -> Tensors:
     """Return the tensors; each head has its own queries, keys and values."""
     layer, heads = "gpt_neox.layers.*", settings["num_heads"]
     norms = {"attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
-    mlp = {"mlp.up": "mlp.dense_h_to_4h", "mlp.down": "mlp.dense_4h_to_h"}
     return {
         "embedding": "gpt_neox.embed_in",
         **joined(QKV, f"{layer}.attention.query_key_value", of=3, groups=heads),
-        **in_layers(layer, {"attention.out": "attention.dense", **norms, **mlp}),
+        **in_layers(layer, {"attention.out": "attention.dense", **norms, **NEOX_MLP}),
         "norm": "gpt_neox.final_layer_norm",
         "unembedding": "embed_out",
     }

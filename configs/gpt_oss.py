@@ -6,7 +6,7 @@ import fiddle as fdl
 
 from fidgpt.configs import mixtral
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import TENSORS, WINDOWS, Family, Interleaved, Transposed
+from fidgpt.configs.hub import SILU, TENSORS, WINDOWS, Family, Interleaved, Transposed
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.fiddlers import use_moe, use_sinks
@@ -64,7 +64,7 @@ HUB = Family(
         "blocks.*.mlp.experts.up_bias": Interleaved(f"{_UP}_bias", 1, 2),
         "blocks.*.mlp.experts.down_bias": f"{_DOWN}_bias",
     },
-    fixed={"hidden_act": ("silu",), "swiglu_alpha": (1.702,)},
+    fixed={**SILU, "swiglu_alpha": (1.702,)},
     defaults={"rope_scaling": {"rope_type": "yarn", _OLD_LENGTH: 4096, **_YARN}},
     readings={"limit": attrgetter("blocks.0.mlp.experts.gating.limit")},
 )

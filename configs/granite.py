@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import BIASES, SETTINGS, SILU, TENSORS, Family, without
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_sandwich_norm
 from fidgpt.model import SandwichBlock
@@ -42,7 +42,7 @@ HUB = Family(
     | {"embedding_scale": "embedding_multiplier", "score_scale": "attention_multiplier"}
     | {"branch_scale": "residual_multiplier"},
     tensors=TENSORS,
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
     readings={"logit_divisor": _logit_divisor},
 )
 
@@ -61,7 +61,7 @@ HYPERCLOVAX = Family(
     model_type="hyperclovax",
     architecture="HyperCLOVAXForCausalLM",
     config=hyperclovax,
-    settings={name: key for name, key in HUB.settings.items() if name != "logit_divisor"}
+    settings=without(HUB.settings, "logit_divisor")
     | {"post_norm": "use_post_norm", "logit_scale": "logits_scaling"},
     tensors={
         **TENSORS,

@@ -7,7 +7,7 @@ from typing import Any, cast
 import fiddle as fdl
 
 from fidgpt.configs import granite, mixtures
-from fidgpt.configs.hub import Family, Form, joined
+from fidgpt.configs.hub import SILU, Family, Form, joined
 from fidgpt.configs.hybrids import LINEAR, of_attention
 from fidgpt.configs.mamba import KNOWN, MAMBA, MAMBA_READINGS, mamba_tensors, use_mamba_layers
 from fidgpt.configs.variant import variant_of
@@ -94,7 +94,7 @@ HUB = Family(
         "positions": "position_embedding_type",
     },
     tensors=_tensors,
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
     defaults={"layer_types": lambda found: [LINEAR] * found["num_hidden_layers"]},
     readings={
         **granite.HUB.readings,

@@ -22,13 +22,18 @@ __all__ = [
     "BIASES",
     "EXPERTS",
     "GATED",
+    "LAYER",
     "MIXTURE",
     "MULTI_HEAD",
+    "NEOX_MLP",
     "QKV",
     "QKV_BIASES",
     "QK_NORMS",
     "ROTARY",
+    "SELECTION_BIAS",
     "SETTINGS",
+    "SHARED_SIZES",
+    "SILU",
     "TENSORS",
     "WINDOWS",
     "AsRow",
@@ -44,6 +49,7 @@ __all__ = [
     "Transposed",
     "in_layers",
     "joined",
+    "shared_as",
     "with_adjacent_pairs",
     "without",
 ]
@@ -98,6 +104,11 @@ class Family:
     scalings: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
 
 
+def without(names: Mapping[str, T], *left_out: str) -> dict[str, T]:
+    """Return the names, without those of some settings."""
+    return {name: key for name, key in names.items() if name not in left_out}
+
+
 # The settings of Llama, with the keys of config.json that most families share.
 SETTINGS: Mapping[str, str] = {
     "hidden_dim": "hidden_size",
@@ -115,9 +126,7 @@ SETTINGS: Mapping[str, str] = {
 }
 
 # Settings of families without grouped-query attention, in which heads fill the width.
-MULTI_HEAD: Mapping[str, str] = {
-    name: key for name, key in SETTINGS.items() if name not in ("num_kv_heads", "head_dim")
-}
+MULTI_HEAD: Mapping[str, str] = without(SETTINGS, "num_kv_heads", "head_dim")
 
 # Settings of families whose projections may have biases.
 BIASES: Mapping[str, str] = {"attention_bias": "attention_bias", "mlp_bias": "mlp_bias"}
@@ -131,19 +140,19 @@ QKV_BIASES: Mapping[str, str] = {
 # Settings of families in which layers may have a sliding window.
 WINDOWS: Mapping[str, str] = {"window": "sliding_window", "layer_types": "layer_types"}
 
-_LAYER = "model.layers.*"
+LAYER = "model.layers.*"
 # The tensors of Llama, with the names that most families share.
 TENSORS: Mapping[str, str] = {
     "embedding": "model.embed_tokens",
-    "blocks.*.attention_norm": f"{_LAYER}.input_layernorm",
-    "blocks.*.attention.query": f"{_LAYER}.self_attn.q_proj",
-    "blocks.*.attention.key": f"{_LAYER}.self_attn.k_proj",
-    "blocks.*.attention.value": f"{_LAYER}.self_attn.v_proj",
-    "blocks.*.attention.out": f"{_LAYER}.self_attn.o_proj",
-    "blocks.*.mlp_norm": f"{_LAYER}.post_attention_layernorm",
-    "blocks.*.mlp.gate": f"{_LAYER}.mlp.gate_proj",
-    "blocks.*.mlp.up": f"{_LAYER}.mlp.up_proj",
-    "blocks.*.mlp.down": f"{_LAYER}.mlp.down_proj",
+    "blocks.*.attention_norm": f"{LAYER}.input_layernorm",
+    "blocks.*.attention.query": f"{LAYER}.self_attn.q_proj",
+    "blocks.*.attention.key": f"{LAYER}.self_attn.k_proj",
+    "blocks.*.attention.value": f"{LAYER}.self_attn.v_proj",
+    "blocks.*.attention.out": f"{LAYER}.self_attn.o_proj",
+    "blocks.*.mlp_norm": f"{LAYER}.post_attention_layernorm",
+    "blocks.*.mlp.gate": f"{LAYER}.mlp.gate_proj",
+    "blocks.*.mlp.up": f"{LAYER}.mlp.up_proj",
+    "blocks.*.mlp.down": f"{LAYER}.mlp.down_proj",
     "norm": "model.norm",
     "unembedding": "lm_head",
 }
@@ -153,17 +162,12 @@ ROTARY: Mapping[str, str] = {"rotary_share": "partial_rotary_factor"}
 
 # Tensors of families that normalize queries and keys per head.
 QK_NORMS: Mapping[str, str] = {
-    "blocks.*.attention.query_norm": f"{_LAYER}.self_attn.q_norm",
-    "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.k_norm",
+    "blocks.*.attention.query_norm": f"{LAYER}.self_attn.q_norm",
+    "blocks.*.attention.key_norm": f"{LAYER}.self_attn.k_norm",
 }
 
 QKV = tuple(f"blocks.*.attention.{name}" for name in ("query", "key", "value"))
 GATED = ("blocks.*.mlp.gate", "blocks.*.mlp.up")
-
-
-def without(names: Mapping[str, T], *left_out: str) -> dict[str, T]:
-    """Return the names, without those of some settings."""
-    return {name: key for name, key in names.items() if name not in left_out}
 
 
 def in_layers(layer: str, names: Mapping[str, str]) -> dict[str, str]:
@@ -195,13 +199,20 @@ def with_adjacent_pairs(tensors: Tensors) -> Callable[[Mapping[str, Any]], Tenso
     return paired
 
 
+# Tensors of plain MLPs with the names of GPT-NeoX.
+NEOX_MLP = {"mlp.up": "mlp.dense_h_to_4h", "mlp.down": "mlp.dense_4h_to_h"}
+
+# The only activation that most families support.
+SILU: Mapping[str, tuple[str, ...]] = {"hidden_act": ("silu",)}
+
 # Tensors of mixtures of experts, with the names of Qwen and DeepSeek.
 EXPERTS: Tensors = {
-    "blocks.*.mlp.router": f"{_LAYER}.mlp.gate",
-    "blocks.*.mlp.experts.gate": Stacked(f"{_LAYER}.mlp.experts.{{expert}}.gate_proj.weight"),
-    "blocks.*.mlp.experts.up": Stacked(f"{_LAYER}.mlp.experts.{{expert}}.up_proj.weight"),
-    "blocks.*.mlp.experts.down": Stacked(f"{_LAYER}.mlp.experts.{{expert}}.down_proj.weight"),
+    "blocks.*.mlp.router": f"{LAYER}.mlp.gate",
+    "blocks.*.mlp.experts.gate": Stacked(f"{LAYER}.mlp.experts.{{expert}}.gate_proj.weight"),
+    "blocks.*.mlp.experts.up": Stacked(f"{LAYER}.mlp.experts.{{expert}}.up_proj.weight"),
+    "blocks.*.mlp.experts.down": Stacked(f"{LAYER}.mlp.experts.{{expert}}.down_proj.weight"),
 }
+SELECTION_BIAS = "blocks.*.mlp.router.selection_bias.bias"
 # Settings of mixtures of experts, with the names of Qwen.
 MIXTURE: Mapping[str, str] = {
     "expert_ffn_dim": "moe_intermediate_size",
@@ -211,3 +222,16 @@ MIXTURE: Mapping[str, str] = {
     "every": "decoder_sparse_step",
     "dense_layers": "mlp_only_layers",
 }
+# Settings of mixtures with experts for all tokens, with the names of Hunyuan.
+SHARED_SIZES: Mapping[str, str] = {
+    "expert_ffn_dim": "moe_intermediate_size",
+    "num_experts": "num_experts",
+    "num_shared": "num_shared_experts",
+    "top_k": "num_experts_per_tok",
+}
+
+
+def shared_as(name: str) -> dict[str, str]:
+    """Return the tensors of experts for all tokens, by their name in a layer."""
+    paths = ("gate", "up", "down")
+    return {f"blocks.*.mlp.shared.{path}": f"{LAYER}.{name}.{path}_proj" for path in paths}

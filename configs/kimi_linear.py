@@ -8,7 +8,7 @@ import fiddle as fdl
 from torch import Tensor
 
 from fidgpt.configs import deepseek
-from fidgpt.configs.hub import Family, Form, Piece, Stacked
+from fidgpt.configs.hub import LAYER, Family, Form, Piece, Stacked, without
 from fidgpt.configs.hybrids import LINEAR, READINGS, by_layer, of_mixer, use_mixers
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL
@@ -71,8 +71,7 @@ class _ByHead:
         yield Piece(self.name, tuple(whole.shape), whole, lambda theirs: theirs)
 
 
-_LAYER = "model.layers.*"
-_MLP = f"{_LAYER}.block_sparse_moe"
+_MLP = f"{LAYER}.block_sparse_moe"
 _NAMES = {
     **{f"{one}_filter": f"{one[0]}_conv1d" for one in ("query", "key", "value")},
     **{"timestep.down": "f_a_proj", "timestep.up": "f_b_proj", "decay.bias": "dt_bias"},
@@ -82,11 +81,11 @@ _NAMES = {
 
 
 def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
-    names = {path: f"{_LAYER}.self_attn.{name}" for path, name in _NAMES.items()}
-    linear = {**names, "decay.log_rate": _ByHead(f"{_LAYER}.self_attn.A_log")}
+    names = {path: f"{LAYER}.self_attn.{name}" for path, name in _NAMES.items()}
+    linear = {**names, "decay.log_rate": _ByHead(f"{LAYER}.self_attn.A_log")}
     full = {
-        "query": f"{_LAYER}.self_attn.q_proj",
-        "kv_down": f"{_LAYER}.self_attn.kv_a_proj_with_mqa",
+        "query": f"{LAYER}.self_attn.q_proj",
+        "kv_down": f"{LAYER}.self_attn.kv_a_proj_with_mqa",
     }
     experts = {"gate": "w1", "up": "w3", "down": "w2"}
     layers, kinds = settings["num_layers"], settings["mixers"]
@@ -125,22 +124,16 @@ def _kinds(found: Mapping[str, Any]) -> list[str]:
     return [FULL if i + 1 in full else LINEAR for i in layers]
 
 
-def _mlp_kinds(found: Mapping[str, Any]) -> list[str]:
-    first, layers = found.get(_FIRST_DENSE, 1), found["num_hidden_layers"]
-    return [deepseek.DENSE if i < first else deepseek.SPARSE for i in range(layers)]
-
-
 def _listed(key: str, default: int) -> Callable[[Mapping[str, Any]], Any]:
     return lambda found: (found.get(_LISTED) or {}).get(key, default)
 
 
-_WITHOUT = ("theta", "scaling", "first_dense")
 HUB = Family(
     model_type="kimi_linear",
     architecture="KimiLinearForCausalLM",
     config=kimi_linear,
     settings={
-        **{n: key for n, key in deepseek.SETTINGS.items() if n not in _WITHOUT},
+        **without(deepseek.SETTINGS, "theta", "scaling", "first_dense"),
         "seq_len": "model_max_length",
         "num_experts": "num_experts",
         "num_shared": "num_shared_experts",
@@ -161,7 +154,7 @@ HUB = Family(
     },
     defaults={
         "layer_types": _kinds,
-        "mlp_layer_types": _mlp_kinds,
+        "mlp_layer_types": lambda found: deepseek.dense_first(found, found.get(_FIRST_DENSE, 1)),
         "linear_num_heads": _listed("num_heads", 32),
         "linear_head_dim": _listed("head_dim", 128),
         "linear_conv_kernel_dim": _listed("short_conv_kernel_size", 4),

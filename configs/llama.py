@@ -6,7 +6,7 @@ from functools import partial
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import BIASES, SETTINGS, SILU, TENSORS, Family
 from fidgpt.model import Llama3Scaling
 from fidgpt.train import Trainer
 
@@ -18,7 +18,7 @@ HUB = Family(
     config=decoder,
     settings={**SETTINGS, **BIASES},
     tensors=TENSORS,
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
     defaults={"rms_norm_eps": 1e-6},
     whole_heads=True,
 )

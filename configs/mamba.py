@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, Family, Form, joined
+from fidgpt.configs.hub import BIASES, SETTINGS, SILU, TENSORS, Family, Form, joined, without
 from fidgpt.configs.hybrids import LINEAR, READINGS, by_layer, kinds_of, of_mixer, use_mixers
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL
@@ -156,10 +156,10 @@ BAMBA = Family(
     config=bamba,
     settings={**SETTINGS, **BIASES, **MAMBA, "attention_layers": "attn_layer_indices"},
     tensors=_bamba_tensors,
-    fixed={"hidden_act": ("silu",), "partial_rotary_factor": (0.5, None)},
+    fixed={**SILU, "partial_rotary_factor": (0.5, None)},
     defaults={"num_key_value_heads": 8},
     readings={
-        **{name: read for name, read in MAMBA_READINGS.items() if name != "mixers"},
+        **without(MAMBA_READINGS, "mixers"),
         "attention_layers": lambda model: [
             i for i, kind in enumerate(kinds_of(model)) if kind == FULL
         ],

@@ -6,7 +6,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs import mixtral
-from fidgpt.configs.hub import ROTARY, TENSORS, Family, Form, joined
+from fidgpt.configs.hub import ROTARY, SILU, TENSORS, Family, Form, joined
 from fidgpt.configs.hybrids import LINEAR, READINGS, by_layer, use_mixers
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL
@@ -79,7 +79,7 @@ HUB = Family(
         "mlp_residual": "mlp_alpha_factor",
     },
     tensors=_tensors,
-    fixed={"hidden_act": ("silu",), **dict.fromkeys(_BETAS, (1,))},
+    fixed={**SILU, **dict.fromkeys(_BETAS, (1,))},
     defaults={
         "layer_types": lambda found: [
             (FULL, LINEAR)[i % 2] for i in range(found["num_hidden_layers"])

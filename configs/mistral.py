@@ -6,7 +6,7 @@ from functools import partial
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import SETTINGS, TENSORS, WINDOWS, Family
+from fidgpt.configs.hub import SETTINGS, SILU, TENSORS, WINDOWS, Family
 from fidgpt.train import Trainer
 
 mistral = partial(decoder, num_heads=32, num_kv_heads=8, eps=1e-6, window=4096)
@@ -16,7 +16,7 @@ HUB = Family(
     config=mistral,
     settings={**SETTINGS, "window": "sliding_window"},
     tensors=TENSORS,
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
 )
 MINISTRAL = replace(
     HUB,

@@ -3,7 +3,7 @@
 import fiddle as fdl
 
 from fidgpt.configs import mistral
-from fidgpt.configs.hub import TENSORS, Family, Stacked
+from fidgpt.configs.hub import SILU, TENSORS, Family, Stacked
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_moe
 from fidgpt.train import Trainer
@@ -32,7 +32,7 @@ HUB = Family(
         "blocks.*.mlp.experts.up": Stacked(f"{_MLP}.experts.{{expert}}.w3.weight"),
         "blocks.*.mlp.experts.down": Stacked(f"{_MLP}.experts.{{expert}}.w2.weight"),
     },
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
 )
 
 

@@ -3,34 +3,39 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import fiddle as fdl
 
 from fidgpt.configs import deepseek3, granite, mixtral, olmo2, qwen2, qwen3_moe
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.deepseek import (
-    DENSE,
     SHARED,
     SIGMOID_ROUTER,
     SPARSE,
+    dense_first,
     first_dense_of,
     mix,
+    mixture_of,
     mlp_types_of,
     use_sigmoids,
 )
 from fidgpt.configs.hub import (
     EXPERTS,
+    LAYER,
     MIXTURE,
     QK_NORMS,
     ROTARY,
+    SELECTION_BIAS,
     SETTINGS,
+    SILU,
     TENSORS,
     WINDOWS,
     Family,
     Joined,
     Tensors,
     joined,
+    without,
 )
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import (
@@ -48,9 +53,6 @@ from fidgpt.graph import find
 from fidgpt.model import GatedShared, MoE, Router
 from fidgpt.tags import HiddenDim
 from fidgpt.train import Trainer
-
-_LAYER = "model.layers.*"
-_SILU = {"hidden_act": ("silu",)}
 
 
 @variant_of(qwen2.qwen2)
@@ -81,10 +83,10 @@ def share_gated(cfg: fdl.Config[Trainer], ffn_dim: int) -> None:
 
 
 GATED_SHARED: Mapping[str, str] = {
-    "blocks.*.mlp.shared.gate": f"{_LAYER}.mlp.shared_expert_gate",
-    "blocks.*.mlp.shared.mlp.gate": f"{_LAYER}.mlp.shared_expert.gate_proj",
-    "blocks.*.mlp.shared.mlp.up": f"{_LAYER}.mlp.shared_expert.up_proj",
-    "blocks.*.mlp.shared.mlp.down": f"{_LAYER}.mlp.shared_expert.down_proj",
+    "blocks.*.mlp.shared.gate": f"{LAYER}.mlp.shared_expert_gate",
+    "blocks.*.mlp.shared.mlp.gate": f"{LAYER}.mlp.shared_expert.gate_proj",
+    "blocks.*.mlp.shared.mlp.up": f"{LAYER}.mlp.shared_expert.up_proj",
+    "blocks.*.mlp.shared.mlp.down": f"{LAYER}.mlp.shared_expert.down_proj",
 }
 QWEN2_MOE = Family(
     model_type="qwen2_moe",
@@ -105,13 +107,9 @@ QWEN2_MOE = Family(
     defaults={**qwen2.DEFAULTS, "num_key_value_heads": 16},
     readings={
         **qwen3_moe.HUB.readings,
-        "shared_ffn_dim": lambda model: _mixture(model).shared.mlp.up.out_features,
+        "shared_ffn_dim": lambda model: mixture_of(model).shared.mlp.up.out_features,
     },
 )
-
-
-def _mixture(model: Any) -> Any:
-    return next(block.mlp for block in model.blocks if hasattr(block.mlp, "experts"))
 
 
 @variant_of(granite.granite)
@@ -124,39 +122,37 @@ def granitemoe(
         use_shared_expert(cfg, ffn_dim=shared_ffn_dim)
 
 
-_INPUT = f"{_LAYER}.block_sparse_moe.input_linear.weight"
+_INPUT = f"{LAYER}.block_sparse_moe.input_linear.weight"
 GRANITEMOE = Family(
     model_type="granitemoe",
     architecture="GraniteMoeForCausalLM",
     config=granitemoe,
-    settings={name: key for name, key in granite.HUB.settings.items() if name != "mlp_bias"}
+    settings=without(granite.HUB.settings, "mlp_bias")
     | {"num_experts": "num_local_experts", "top_k": "num_experts_per_tok"},
     tensors={
         **TENSORS,
-        "blocks.*.mlp.router": f"{_LAYER}.block_sparse_moe.router.layer",
+        "blocks.*.mlp.router": f"{LAYER}.block_sparse_moe.router.layer",
         "blocks.*.mlp.experts.gate": Joined(_INPUT, 0, 2, dim=1),
         "blocks.*.mlp.experts.up": Joined(_INPUT, 1, 2, dim=1),
-        "blocks.*.mlp.experts.down": f"{_LAYER}.block_sparse_moe.output_linear.weight",
+        "blocks.*.mlp.experts.down": f"{LAYER}.block_sparse_moe.output_linear.weight",
         **joined(
             ("blocks.*.mlp.shared.gate", "blocks.*.mlp.shared.up"),
-            f"{_LAYER}.shared_mlp.input_linear",
+            f"{LAYER}.shared_mlp.input_linear",
             of=2,
         ),
-        "blocks.*.mlp.shared.down": f"{_LAYER}.shared_mlp.output_linear",
+        "blocks.*.mlp.shared.down": f"{LAYER}.shared_mlp.output_linear",
     },
-    fixed=_SILU,
+    fixed=SILU,
     readings=granite.HUB.readings,
 )
-GRANITEMOESHARED = Family(
+GRANITEMOESHARED = replace(
+    GRANITEMOE,
     model_type="granitemoeshared",
     architecture="GraniteMoeSharedForCausalLM",
-    config=granitemoe,
     settings={**GRANITEMOE.settings, "shared_ffn_dim": "shared_intermediate_size"},
-    tensors=GRANITEMOE.tensors,
-    fixed=_SILU,
     readings={
         **granite.HUB.readings,
-        "shared_ffn_dim": lambda model: getattr(_mixture(model).shared, "ffn_dim", 0),
+        "shared_ffn_dim": lambda model: getattr(mixture_of(model).shared, "ffn_dim", 0),
     },
 )
 
@@ -178,7 +174,7 @@ FLEX_OLMO = Family(
     settings={**olmo2.HUB.settings, "num_experts": "num_experts"}
     | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"},
     tensors={**cast(Tensors, olmo2.HUB.tensors), **EXPERTS},
-    fixed=_SILU,
+    fixed=SILU,
     defaults={"rms_norm_eps": 1e-6, "rope_theta": 500_000.0},
 )
 
@@ -198,17 +194,15 @@ MINIMAX_M2 = Family(
     architecture="MiniMaxM2ForCausalLM",
     config=minimax_m2,
     settings={
-        **{name: key for name, key in mixtral.HUB.settings.items() if name != "window"},
+        **without(mixtral.HUB.settings, "window"),
         **ROTARY,
     },
     tensors={
         **cast(Tensors, mixtral.HUB.tensors),
         **olmo2.NORMS_ACROSS_HEADS,
-        "blocks.*.mlp.router.selection_bias.bias": (
-            f"{_LAYER}.block_sparse_moe.e_score_correction_bias"
-        ),
+        SELECTION_BIAS: (f"{LAYER}.block_sparse_moe.e_score_correction_bias"),
     },
-    fixed={**_SILU, "scoring_func": ("sigmoid",), "use_qk_norm": (True,)},
+    fixed={**SILU, "scoring_func": ("sigmoid",), "use_qk_norm": (True,)},
     defaults={"num_key_value_heads": 8, "head_dim": 128},
     constants={"rotary_dim": None},
 )
@@ -267,7 +261,7 @@ GLM4_MOE = Family(
     settings={**SETTINGS, **ROTARY, **_MIXTURE, "attention_bias": "attention_bias"}
     | {"first_dense": "first_k_dense_replace", "qk_norm": "use_qk_norm"},
     tensors={**_TENSORS, **QK_NORMS},
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         "num_key_value_heads": 8,
         "n_routed_experts": 128,
@@ -293,7 +287,7 @@ SOLAR_OPEN = Family(
     config=solar_open,
     settings={**SETTINGS, **_MIXTURE, "attention_bias": "attention_bias"},
     tensors=_TENSORS,
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         **GLM4_MOE.defaults,
         "head_dim": 128,
@@ -315,7 +309,7 @@ DOTS1 = Family(
     settings={**SETTINGS, **_MIXTURE, **WINDOWS, "attention_bias": "attention_bias"}
     | {"first_dense": "first_k_dense_replace"},
     tensors=GLM4_MOE.tensors,
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         "first_k_dense_replace": 0,
         "norm_topk_prob": False,
@@ -343,9 +337,9 @@ EXAONE_MOE = Family(
     | {"first_dense": "first_k_dense_replace"},
     tensors={
         **cast(Tensors, GLM4_MOE.tensors),
-        "blocks.*.mlp.router.selection_bias.bias": f"{_LAYER}.mlp.e_score_correction_bias",
+        SELECTION_BIAS: f"{LAYER}.mlp.e_score_correction_bias",
     },
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         "sliding_window": 4096,
         "layer_types": partial(periodic_layers, period=4),
@@ -364,11 +358,11 @@ GLM4_MOE_LITE = replace(
     model_type="glm4_moe_lite",
     architecture="Glm4MoeLiteForCausalLM",
     settings={
-        **{name: key for name, key in deepseek3.HUB.settings.items() if name != "first_dense"},
+        **without(deepseek3.HUB.settings, "first_dense"),
         "mlp_types": "mlp_layer_types",
     },
     defaults={
-        "mlp_layer_types": lambda found: [DENSE] + [SPARSE] * (found["num_hidden_layers"] - 1),
+        "mlp_layer_types": dense_first,
         "moe_intermediate_size": 1536,
         "n_routed_experts": 64,
         "num_experts_per_tok": 4,
@@ -416,7 +410,7 @@ MELLUM = Family(
         "local_theta": "rope_local_base_freq",
     },
     tensors=qwen3_moe.HUB.tensors,
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         "head_dim": 128,
         "vocab_size": 98_304,

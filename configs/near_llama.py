@@ -1,5 +1,6 @@
 """Families that differ from Llama in few parts."""
 
+from dataclasses import replace
 from functools import partial
 
 import fiddle as fdl
@@ -10,15 +11,18 @@ from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
     BIASES,
     GATED,
+    LAYER,
     QK_NORMS,
     QKV_BIASES,
     ROTARY,
     SETTINGS,
+    SILU,
     TENSORS,
     WINDOWS,
     Family,
     joined,
     with_adjacent_pairs,
+    without,
 )
 from fidgpt.configs.olmo2 import POST_NORMS
 from fidgpt.configs.variant import variant_of
@@ -40,9 +44,6 @@ from fidgpt.fiddlers import (
 from fidgpt.graph import find, swap_all
 from fidgpt.model import Attention, LateNormAttention, NTKScaling, Tempered, YaRN
 from fidgpt.train import Trainer
-
-_LAYER = "model.layers.*"
-_SILU = {"hidden_act": ("silu",)}
 
 
 @variant_of(decoder)
@@ -68,14 +69,12 @@ def jais2(cfg: fdl.Config[Trainer], *, eps: float) -> None:
     use_layer_norm(cfg, eps=eps)
 
 
-JAIS2 = Family(
+JAIS2 = replace(
+    ARCEE,
     model_type="jais2",
     architecture="Jais2ForCausalLM",
     config=jais2,
-    settings={**SETTINGS, **BIASES, "eps": "layer_norm_eps"},
-    tensors=TENSORS,
-    fixed={"hidden_act": ("relu2",)},
-    whole_heads=True,
+    settings={**ARCEE.settings, "eps": "layer_norm_eps"},
 )
 
 SEED_OSS = Family(
@@ -84,7 +83,7 @@ SEED_OSS = Family(
     config=decoder,
     settings={**SETTINGS, **BIASES, **QKV_BIASES},
     tensors=TENSORS,
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         "attention_bias": True,
         "attention_out_bias": False,
@@ -100,7 +99,7 @@ CWM = Family(
     config=decoder,
     settings={**SETTINGS, **WINDOWS},
     tensors=TENSORS,
-    fixed={**_SILU, "mlp_bias": (False,)},
+    fixed={**SILU, "mlp_bias": (False,)},
     defaults={
         "rope_theta": 1e6,
         "num_key_value_heads": 8,
@@ -124,7 +123,7 @@ ERNIE = Family(
     config=decoder,
     settings={**SETTINGS, "attention_bias": "use_bias", "mlp_bias": "use_bias"},
     tensors=with_adjacent_pairs(TENSORS),
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         "tie_word_embeddings": True,
         "rope_theta": 500_000.0,
@@ -139,7 +138,7 @@ HELIUM = Family(
     config=decoder,
     settings={**SETTINGS, **BIASES},
     tensors=with_adjacent_pairs(TENSORS),
-    fixed={**_SILU, "attention_bias": (False,)},
+    fixed={**SILU, "attention_bias": (False,)},
     defaults={"rms_norm_eps": 1e-8, "rope_theta": 100_000.0},
 )
 
@@ -157,11 +156,11 @@ OLMO = Family(
     architecture="OlmoForCausalLM",
     config=olmo,
     settings={
-        **{name: key for name, key in SETTINGS.items() if name != "eps"},
+        **without(SETTINGS, "eps"),
         "attention_bias": "attention_bias",
     },
     tensors=TENSORS,
-    fixed={**_SILU, "clip_qkv": (None,)},
+    fixed={**SILU, "clip_qkv": (None,)},
 )
 
 
@@ -182,8 +181,8 @@ STARCODER2 = Family(
     | {"eps": "norm_epsilon", "window": "sliding_window", "activation": "hidden_act"},
     tensors={
         **TENSORS,
-        "blocks.*.mlp.up": f"{_LAYER}.mlp.c_fc",
-        "blocks.*.mlp.down": f"{_LAYER}.mlp.c_proj",
+        "blocks.*.mlp.up": f"{LAYER}.mlp.c_fc",
+        "blocks.*.mlp.down": f"{LAYER}.mlp.c_proj",
     },
     defaults={"num_key_value_heads": 2},
 )
@@ -203,7 +202,7 @@ EXAONE4 = Family(
     config=exaone4,
     settings={**SETTINGS, **WINDOWS},
     tensors={**TENSORS, **POST_NORMS, **QK_NORMS},
-    fixed=_SILU,
+    fixed=SILU,
     defaults={"layer_types": partial(periodic_layers, period=4), "sliding_window": 4096},
     readings={"window": window_of_rotated},
     known=PERIODS,
@@ -221,30 +220,28 @@ def glm4(cfg: fdl.Config[Trainer]) -> None:
     use_sandwich_norm(cfg)
 
 
-_GLM_TENSORS = {**TENSORS, **joined(GATED, f"{_LAYER}.mlp.gate_up_proj", of=2)}
+_GLM_TENSORS = {**TENSORS, **joined(GATED, f"{LAYER}.mlp.gate_up_proj", of=2)}
 GLM = Family(
     model_type="glm",
     architecture="GlmForCausalLM",
     config=glm,
     settings={**SETTINGS, **ROTARY, "attention_bias": "attention_bias"},
     tensors=with_adjacent_pairs(_GLM_TENSORS),
-    fixed=_SILU,
+    fixed=SILU,
     defaults={"head_dim": 128, "num_key_value_heads": 2},
 )
-GLM4 = Family(
+GLM4 = replace(
+    GLM,
     model_type="glm4",
     architecture="Glm4ForCausalLM",
     config=glm4,
-    settings=GLM.settings,
     tensors=with_adjacent_pairs(
         {
             **_GLM_TENSORS,
-            "blocks.*.attention_out_norm": f"{_LAYER}.post_self_attn_layernorm",
-            "blocks.*.mlp_out_norm": f"{_LAYER}.post_mlp_layernorm",
+            "blocks.*.attention_out_norm": f"{LAYER}.post_self_attn_layernorm",
+            "blocks.*.mlp_out_norm": f"{LAYER}.post_mlp_layernorm",
         }
     ),
-    fixed=_SILU,
-    defaults=GLM.defaults,
 )
 
 
@@ -262,10 +259,10 @@ HUNYUAN = Family(
     settings={**SETTINGS, "attention_bias": "attention_bias"},
     tensors={
         **TENSORS,
-        "blocks.*.attention.query_norm": f"{_LAYER}.self_attn.query_layernorm",
-        "blocks.*.attention.key_norm": f"{_LAYER}.self_attn.key_layernorm",
+        "blocks.*.attention.query_norm": f"{LAYER}.self_attn.query_layernorm",
+        "blocks.*.attention.key_norm": f"{LAYER}.self_attn.key_layernorm",
     },
-    fixed={**_SILU, "use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)},
+    fixed={**SILU, "use_qk_norm": (True,), "use_cla": (False,), "mlp_bias": (False,)},
     scalings={"alpha": NTKScaling},
 )
 
@@ -295,7 +292,7 @@ MINISTRAL3 = Family(
     config=ministral3,
     settings={**SETTINGS, "window": "sliding_window", "strength": "llama_4_scaling_beta"},
     tensors=TENSORS,
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         "rope_theta": 1e6,
         "num_key_value_heads": 8,

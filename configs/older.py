@@ -12,10 +12,13 @@ from fidgpt.configs.activations import activate
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
     BIASES,
+    LAYER,
     MULTI_HEAD,
+    NEOX_MLP,
     QKV,
     ROTARY,
     SETTINGS,
+    SILU,
     TENSORS,
     Family,
     Stacked,
@@ -57,7 +60,6 @@ from fidgpt.model import (
 from fidgpt.tags import HeadDim, HiddenDim, NumKVHeads
 from fidgpt.train import Trainer
 
-_LAYER = "model.layers.*"
 _QKV = ("query", "key", "value")
 # Settings of families without RoPE.
 _UNROTATED: Mapping[str, str] = without(MULTI_HEAD, "theta", "scaling")
@@ -286,8 +288,7 @@ def _bloom_tensors(settings: Mapping[str, Any]) -> Tensors:
                 "attention.out": "self_attention.dense",
                 "attention_norm": "input_layernorm",
                 "mlp_norm": "post_attention_layernorm",
-                "mlp.up": "mlp.dense_h_to_4h",
-                "mlp.down": "mlp.dense_4h_to_h",
+                **NEOX_MLP,
             },
         ),
         "norm": "transformer.ln_f",
@@ -330,7 +331,7 @@ PHI = Family(
     tensors={
         **TENSORS,
         **in_layers(
-            _LAYER, {"attention.out": "self_attn.dense", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
+            LAYER, {"attention.out": "self_attn.dense", "mlp.up": "mlp.fc1", "mlp.down": "mlp.fc2"}
         ),
         "norm": "model.final_layernorm",
     },
@@ -346,7 +347,7 @@ def gptj(cfg: fdl.Config[Trainer], *, rotary_dim: int | None = 64) -> None:
 
 
 GPTJ_TENSORS: Tensors = {
-    **{path: name for path, name in _GPT2_ENDS.items() if path != "embedding.positions"},
+    **without(_GPT2_ENDS, "embedding.positions"),
     **in_layers(
         "transformer.h.*",
         {
@@ -407,15 +408,14 @@ def _persimmon_tensors(settings: Mapping[str, Any]) -> Tensors:
     """Return the tensors; each head has its own queries, keys and values."""
     return {
         **TENSORS,
-        **joined(QKV, f"{_LAYER}.self_attn.query_key_value", of=3, groups=settings["num_heads"]),
+        **joined(QKV, f"{LAYER}.self_attn.query_key_value", of=3, groups=settings["num_heads"]),
         **in_layers(
-            _LAYER,
+            LAYER,
             {
                 "attention.out": "self_attn.dense",
                 "attention.query_norm": "self_attn.q_layernorm",
                 "attention.key_norm": "self_attn.k_layernorm",
-                "mlp.up": "mlp.dense_h_to_4h",
-                "mlp.down": "mlp.dense_4h_to_h",
+                **NEOX_MLP,
             },
         ),
         "norm": "model.final_layernorm",
@@ -452,7 +452,7 @@ def stablelm(
 
 _HEAD_NORMS = {
     f"blocks.*.attention.{path}_norm.weight": Stacked(
-        f"{_LAYER}.self_attn.{path[0]}_layernorm.norms.{{expert}}.weight"
+        f"{LAYER}.self_attn.{path[0]}_layernorm.norms.{{expert}}.weight"
     )
     for path in ("query", "key")
 }
@@ -464,7 +464,7 @@ STABLELM = Family(
     | {"attention_bias": "use_qkv_bias", "parallel": "use_parallel_residual"}
     | {"qk_norm": "qk_layernorm"},
     tensors={**TENSORS, **_HEAD_NORMS},
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
     readings={"parallel": lambda model: isinstance(model.blocks[0], ParallelBlock)}
     | {"qk_norm": lambda model: model.blocks[0].attention.query_norm is not None},
 )
@@ -656,8 +656,7 @@ def _neox_japanese_tensors(settings: Mapping[str, Any]) -> Tensors:
         **in_layers(
             layer,
             {"attention.out": "attention.dense", "attention_norm": "input_layernorm"}
-            | {"mlp_norm": "post_attention_layernorm", "mlp.up": "mlp.dense_h_to_4h"}
-            | {"mlp.down": "mlp.dense_4h_to_h"},
+            | {"mlp_norm": "post_attention_layernorm", **NEOX_MLP},
         ),
         f"blocks.{last}.attention.out.bias": f"{model}.layers.{last}.attention.dense_bias",
     }

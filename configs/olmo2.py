@@ -7,7 +7,7 @@ from functools import partial
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import QK_NORMS, SETTINGS, TENSORS, WINDOWS, Family
+from fidgpt.configs.hub import LAYER, QK_NORMS, SETTINGS, SILU, TENSORS, WINDOWS, Family
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import (
     FULL,
@@ -47,11 +47,10 @@ def _across_heads(num_heads: object, eps: float) -> fdl.ArgFactory[AcrossHeads]:
     return fdl.ArgFactory(AcrossHeads, norm=norm)
 
 
-_LAYER = "model.layers.*"
 # Tensors of families with norms after the branches alone.
 POST_NORMS: Mapping[str, str] = {
-    "blocks.*.attention_norm": f"{_LAYER}.post_attention_layernorm",
-    "blocks.*.mlp_norm": f"{_LAYER}.post_feedforward_layernorm",
+    "blocks.*.attention_norm": f"{LAYER}.post_attention_layernorm",
+    "blocks.*.mlp_norm": f"{LAYER}.post_feedforward_layernorm",
 }
 NORMS_ACROSS_HEADS: Mapping[str, str] = {f"{path}.norm": name for path, name in QK_NORMS.items()}
 HUB = Family(
@@ -64,7 +63,7 @@ HUB = Family(
         **POST_NORMS,
         **NORMS_ACROSS_HEADS,
     },
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
 )
 
 

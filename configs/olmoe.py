@@ -3,7 +3,7 @@
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import EXPERTS, SETTINGS, TENSORS, Family
+from fidgpt.configs.hub import EXPERTS, SETTINGS, SILU, TENSORS, Family
 from fidgpt.configs.olmo2 import NORMS_ACROSS_HEADS, norm_across_heads
 from fidgpt.configs.variant import variant_of
 from fidgpt.fiddlers import use_moe
@@ -35,7 +35,7 @@ HUB = Family(
     settings={**SETTINGS, "attention_bias": "attention_bias", "num_experts": "num_experts"}
     | {"top_k": "num_experts_per_tok", "normalize": "norm_topk_prob"},
     tensors={**TENSORS, **EXPERTS, **NORMS_ACROSS_HEADS},
-    fixed={"hidden_act": ("silu",), "clip_qkv": (None,)},
+    fixed={**SILU, "clip_qkv": (None,)},
 )
 
 

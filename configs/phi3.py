@@ -7,7 +7,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import GATED, QKV, ROTARY, SETTINGS, TENSORS, Family, Tensors, joined
+from fidgpt.configs.hub import GATED, QKV, ROTARY, SETTINGS, SILU, TENSORS, Family, Tensors, joined
 from fidgpt.train import Trainer
 
 
@@ -28,7 +28,7 @@ HUB = Family(
     config=decoder,
     settings={**SETTINGS, **ROTARY, "window": "sliding_window"},
     tensors=_tensors,
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
 )
 
 

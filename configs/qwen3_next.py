@@ -10,9 +10,11 @@ from fidgpt.configs import mixtures, qwen3_moe
 from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
     EXPERTS,
+    LAYER,
     QK_NORMS,
     ROTARY,
     SETTINGS,
+    SILU,
     TENSORS,
     Family,
     Form,
@@ -83,15 +85,12 @@ def qwen3_next(
         mixtures.share_gated(cfg, shared_ffn_dim)
 
 
-_LAYER = "model.layers.*"
-
-
 def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
     """Return the forms of tensors, of which those of delta nets have a group for each key head."""
     keys, size = settings["delta_key_heads"], settings["delta_head_dim"]
     values = settings["delta_heads"] // keys * settings["delta_value_dim"]
     rows = (keys * size, keys * size, keys * values)
-    delta = f"{_LAYER}.linear_attn"
+    delta = f"{LAYER}.linear_attn"
     inputs = ("query", "key", "value", "gate")
     filters = ("query_filter.weight", "key_filter.weight", "value_filter.weight")
     linear = {
@@ -105,7 +104,7 @@ def _tensors(settings: Mapping[str, Any]) -> dict[str, str | Form]:
     }
     heads = settings["num_heads"]
     gated = ("query", "output_gate.project")
-    full = joined(gated, f"{_LAYER}.self_attn.q_proj", of=2, groups=heads)
+    full = joined(gated, f"{LAYER}.self_attn.q_proj", of=2, groups=heads)
     mixers = by_layer(settings["mixers"], settings["num_layers"], {LINEAR: linear, FULL: full})
     return {**TENSORS, **QK_NORMS, **EXPERTS, **mixtures.GATED_SHARED, **mixers}
 
@@ -142,7 +141,7 @@ HUB = Family(
         **DELTA,
     },
     tensors=_tensors,
-    fixed={"hidden_act": ("silu",)},
+    fixed=SILU,
     defaults={
         "rms_norm_eps": 1e-6,
         "layer_types": partial(periodic_kinds, key="full_attention_interval"),

@@ -1,6 +1,7 @@
 """Families of 2024 and later that differ from another one in a few components."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import fiddle as fdl
@@ -13,9 +14,11 @@ from fidgpt.configs.decoder import decoder
 from fidgpt.configs.hub import (
     BIASES,
     GATED,
+    LAYER,
     MULTI_HEAD,
     QK_NORMS,
     SETTINGS,
+    SILU,
     TENSORS,
     WINDOWS,
     Family,
@@ -49,9 +52,6 @@ from fidgpt.graph import clone_part, find, swap_all, swapped
 from fidgpt.tags import HeadDim, HiddenDim, LogitCap
 from fidgpt.train import Trainer
 
-_LAYER = "model.layers.*"
-_SILU = {"hidden_act": ("silu",)}
-
 
 @variant_of(decoder)
 def apertus(cfg: fdl.Config[Trainer], *, eps: float) -> None:
@@ -65,9 +65,9 @@ APERTUS = Family(
     architecture="ApertusForCausalLM",
     config=apertus,
     settings={**SETTINGS, "attention_bias": "attention_bias"},
-    tensors={**TENSORS, **QK_NORMS, "blocks.*.attention_norm": f"{_LAYER}.attention_layernorm"}
-    | {"blocks.*.mlp_norm": f"{_LAYER}.feedforward_layernorm"}
-    | {"blocks.*.mlp.activation": f"{_LAYER}.mlp.act_fn"},
+    tensors={**TENSORS, **QK_NORMS, "blocks.*.attention_norm": f"{LAYER}.attention_layernorm"}
+    | {"blocks.*.mlp_norm": f"{LAYER}.feedforward_layernorm"}
+    | {"blocks.*.mlp.activation": f"{LAYER}.mlp.act_fn"},
     fixed={"hidden_act": ("xielu",), "mlp_bias": (False,), "post_norm": (False,)}
     | {"qk_norm": (True,)},
     defaults={"rope_theta": 12e6}
@@ -103,7 +103,7 @@ NANOCHAT = Family(
     config=nanochat_of_2025,
     settings={**SETTINGS, "attention_bias": "attention_bias"}
     | {"logit_cap": "final_logit_softcapping"},
-    tensors={**TENSORS, **in_layers(f"{_LAYER}.mlp", {"mlp.up": "fc1", "mlp.down": "fc2"})},
+    tensors={**TENSORS, **in_layers(f"{LAYER}.mlp", {"mlp.up": "fc1", "mlp.down": "fc2"})},
     fixed={"hidden_act": ("relu2",)},
     defaults={"rms_norm_eps": 1e-6},
 )
@@ -124,15 +124,15 @@ def granite_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None = No
         rotate_by_layer(cfg, thetas)
 
 
-_SINKS = {"blocks.*.attention.sinks": f"{_LAYER}.self_attn.sinks"}
+_SINKS = {"blocks.*.attention.sinks": f"{LAYER}.self_attn.sinks"}
 _SWA_DEFAULTS = {"sliding_window": 128, "layer_types": [*_ONE_OF_FOUR]}
-GRANITE_SWA = Family(
+GRANITE_SWA = replace(
+    granite.HUB,
     model_type="granite_swa",
     architecture="GraniteSWAForCausalLM",
     config=granite_swa,
     settings=_sharing(granite.HUB.settings),
     tensors={**TENSORS, **_SINKS},
-    fixed=_SILU,
     defaults={
         **_SWA_DEFAULTS,
         "rms_norm_eps": 1e-5,
@@ -151,8 +151,9 @@ def granitemoe_swa(cfg: fdl.Config[Trainer], *, thetas: Sequence[float] | None =
         rotate_by_layer(cfg, thetas)
 
 
-_EXPERT_ROWS = f"{_LAYER}.block_sparse_moe.experts.gate_up_proj"
-GRANITEMOE_SWA = Family(
+_EXPERT_ROWS = f"{LAYER}.block_sparse_moe.experts.gate_up_proj"
+GRANITEMOE_SWA = replace(
+    mixtures.GRANITEMOESHARED,
     model_type="granitemoe_swa",
     architecture="GraniteMoeSWAForCausalLM",
     config=granitemoe_swa,
@@ -160,12 +161,11 @@ GRANITEMOE_SWA = Family(
     tensors={
         **cast(Mapping[str, str | Form], mixtures.GRANITEMOESHARED.tensors),
         **_SINKS,
-        "blocks.*.mlp.router": f"{_LAYER}.block_sparse_moe.router",
+        "blocks.*.mlp.router": f"{LAYER}.block_sparse_moe.router",
         "blocks.*.mlp.experts.gate": Joined(_EXPERT_ROWS, 0, 2, dim=1),
         "blocks.*.mlp.experts.up": Joined(_EXPERT_ROWS, 1, 2, dim=1),
-        "blocks.*.mlp.experts.down": f"{_LAYER}.block_sparse_moe.experts.down_proj",
+        "blocks.*.mlp.experts.down": f"{LAYER}.block_sparse_moe.experts.down_proj",
     },
-    fixed=_SILU,
     defaults=_SWA_DEFAULTS,
     readings={**mixtures.GRANITEMOESHARED.readings, "thetas": thetas_of},
 )
@@ -207,7 +207,7 @@ MINICPM3 = Family(
     settings={**deepseek.LATENT, "embedding_scale": "scale_emb", "depth_scale": "scale_depth"}
     | {"base_dim": "dim_model_base"},
     tensors=_unpaired,
-    fixed={**_SILU, "mlp_bias": (False,)},
+    fixed={**SILU, "mlp_bias": (False,)},
     defaults={
         "tie_word_embeddings": True,
         "num_key_value_heads": 40,
@@ -230,7 +230,7 @@ MINICPM3 = Family(
 
 def _separate(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the tensors of Qwen3-Next, where gates and rates of delta nets are by themselves."""
-    delta = f"{_LAYER}.linear_attn"
+    delta = f"{LAYER}.linear_attn"
     keys = settings["delta_key_heads"] * settings["delta_head_dim"]
     rows = (keys, keys, settings["delta_heads"] * settings["delta_value_dim"])
     names = {"gate": "in_proj_z", "beta": "in_proj_b", "timestep": "in_proj_a"}
@@ -255,30 +255,25 @@ _NEXT = qwen3_next.HUB
 _MIXED = ("expert_ffn_dim", "num_experts", "top_k", "normalize", "every", "dense_layers")
 _QWEN3_5_KNOWN = (*_NEXT.known, "attn_output_gate", "mamba_ssm_dtype", "num_mtp_layers")
 _QWEN3_5_KNOWN += ("mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_only_layers")
-QWEN3_5 = Family(
+QWEN3_5 = replace(
+    _NEXT,
     model_type="qwen3_5_text",
     architecture="Qwen3_5ForCausalLM",
     config=qwen3_5,
     settings=without(_NEXT.settings, *_MIXED, "shared_ffn_dim"),
     tensors=_separate,
-    fixed=_NEXT.fixed,
     defaults={**_NEXT.defaults, "num_key_value_heads": 4, "head_dim": 256},
-    readings=_NEXT.readings,
     known=_QWEN3_5_KNOWN,
-    ignored=_NEXT.ignored,
 )
-QWEN3_5_MOE = Family(
+QWEN3_5_MOE = replace(
+    QWEN3_5,
     model_type="qwen3_5_moe_text",
     architecture="Qwen3_5MoeForCausalLM",
     config=qwen3_5_moe,
     settings=without(_NEXT.settings, "normalize", "every", "dense_layers"),
-    tensors=_separate,
     fixed={**_NEXT.fixed, "norm_topk_prob": (True,), "mlp_only_layers": ([], None)},
     defaults={**_NEXT.defaults, "num_key_value_heads": 2, "head_dim": 256}
     | {"intermediate_size": lambda found: found["moe_intermediate_size"]},
-    readings=_NEXT.readings,
-    known=_QWEN3_5_KNOWN,
-    ignored=_NEXT.ignored,
 )
 
 
@@ -329,12 +324,12 @@ MODERNBERT_DECODER = Family(
         "norm.norm": "lm_head.norm",
         "unembedding": "decoder",
         **in_layers(
-            _LAYER,
+            LAYER,
             {f"attention.{name}": f"attn.{name[0]}_proj" for name in ("query", "key", "value")}
             | {"attention.out": "attn.Wo", "attention_norm": "attn_norm", "mlp_norm": "mlp_norm"}
             | {"mlp.down": "mlp.Wo"},
         ),
-        **joined(GATED, f"{_LAYER}.mlp.Wi", of=2),
+        **joined(GATED, f"{LAYER}.mlp.Wi", of=2),
     },
     fixed={"hidden_activation": ("gelu",), "classifier_activation": ("gelu",)}
     | {"norm_bias": (False,), "classifier_bias": (False,), "decoder_bias": (True,)},
@@ -404,7 +399,7 @@ def olmo_hybrid(
 
 
 def _olmo_hybrid_tensors(settings: Mapping[str, Any]) -> dict[str, Any]:
-    delta = f"{_LAYER}.linear_attn"
+    delta = f"{LAYER}.linear_attn"
     names = {"query": "q_proj", "key": "k_proj", "value": "v_proj", "out": "o_proj"}
     names |= {"gate": "g_proj", "beta": "b_proj", "timestep": "a_proj", "norm": "o_norm"}
     names |= {f"{name}_filter": f"{name[0]}_conv1d" for name in ("query", "key", "value")}
@@ -436,7 +431,7 @@ OLMO_HYBRID = Family(
     settings={**without(olmo2.HUB.settings, "head_dim", "theta"), **DELTA, "base": "rope_theta"}
     | {"mixers": "layer_types", "negative": "linear_allow_neg_eigval"},
     tensors=_olmo_hybrid_tensors,
-    fixed=_SILU,
+    fixed=SILU,
     defaults={
         "rms_norm_eps": 1e-6,
         "linear_num_key_heads": lambda found: found["num_attention_heads"],

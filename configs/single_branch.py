@@ -7,8 +7,8 @@ import fiddle as fdl
 from torch import nn
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.deepseek import mix, use_sigmoids
-from fidgpt.configs.hub import SETTINGS, Family, Form, Stacked, in_layers, without
+from fidgpt.configs.deepseek import mix, shared_width, use_sigmoids
+from fidgpt.configs.hub import SETTINGS, SILU, Family, Form, Stacked, in_layers, without
 from fidgpt.configs.hybrids import LINEAR, READINGS
 from fidgpt.configs.mamba import MAMBA_READINGS, mamba_tensors
 from fidgpt.configs.variant import variant_of
@@ -80,7 +80,7 @@ MAMBA2 = Family(
     settings={**without(SETTINGS, "num_kv_heads", "ffn_dim", "theta", "scaling"), **_STATES}
     | {"num_heads": "num_heads", "state_dim": "state_size"},
     tensors=_mamba2_tensors,
-    fixed={"hidden_act": ("silu",), "time_step_limit": (*_NO_LIMIT, None)},
+    fixed={**SILU, "time_step_limit": (*_NO_LIMIT, None)},
     defaults={"num_heads": 128, "head_dim": 64, "n_groups": 8},
     readings=without(MAMBA_READINGS, "num_heads", "head_dim"),
     known=(*_KNOWN, "time_step_min", "time_step_rank"),
@@ -209,9 +209,7 @@ NEMOTRON_H = Family(
             for block in model.blocks
             if isinstance(block.attention, Mamba2)
         ),
-        "shared_ffn_dim": lambda model: next(
-            block.mlp.shared.ffn_dim for block in model.blocks if hasattr(block.mlp, "experts")
-        ),
+        "shared_ffn_dim": shared_width,
     },
     aliases={"mamba_n_groups": "n_groups", "mamba_d_conv": "conv_kernel"}
     | {"mamba_dt_min": "time_step_min", "mamba_conv_bias": "use_conv_bias"}

@@ -2,14 +2,7 @@
 
 import fiddle as fdl
 
-from fidgpt.data import (
-    BPETokenizer,
-    ByteTokenizer,
-    Corpus,
-    HeldOut,
-    StandardLibrary,
-    TokenStream,
-)
+from fidgpt.data import BPETokenizer, ByteTokenizer, Corpus, HeldOut, StandardLibrary, TokenStream
 from fidgpt.fiddlers import smoke_test
 from fidgpt.graph import Config
 from fidgpt.model import (

@@ -10,7 +10,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.configs.decoder import decoder
-from fidgpt.configs.hub import BIASES, SETTINGS, TENSORS, WINDOWS, Family
+from fidgpt.configs.hub import BIASES, SETTINGS, SILU, TENSORS, WINDOWS, Family
 from fidgpt.configs.variant import variant_of
 from fidgpt.configs.windows import FULL, SLIDING, look_back, shortest_period
 from fidgpt.fiddlers.patterns import repeated
@@ -59,7 +59,7 @@ HUB = Family(
     },
     tensors=TENSORS,
     switches={"sliding_window": "use_sliding_window"},
-    fixed={"hidden_act": ("silu",), "use_sliding_window": (False, True)},
+    fixed={**SILU, "use_sliding_window": (False, True)},
     readings={"roped": _roped},
 )
 

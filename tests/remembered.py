@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import fiddle as fdl
 import torch.distributed as dist
+from launches import before_steps
 
 from fidgpt import configs, fiddlers
 from fidgpt.processes.ranks import run_ranks
 from fidgpt.runs.building import build_trainer
-from fidgpt.train import RunDirectory, Trainer, TrainStep
+from fidgpt.train import RunDirectory, Trainer
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.delayed_metrics import LaunchedStep
 from fidgpt.train.state import TrainState
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
@@ -43,16 +42,12 @@ class Dies(Exception):
 
 def dying(step: int) -> Any:
     """Let a run fail in a step."""
-    launch = TrainStep.launch
 
-    def fail(
-        self: TrainStep, run: Any, state: TrainState, *batch: Any, **options: Any
-    ) -> LaunchedStep:
+    def fail(_: Any, state: TrainState) -> None:
         if state.step + 1 == step:
             raise Dies
-        return launch(self, run, state, *batch, **options)
 
-    return patch.object(TrainStep, "launch", fail)
+    return before_steps(fail)
 
 
 def train(cfg: fdl.Config[Trainer], path: Path, *, resume: bool = False) -> list[Any]:

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import fiddle as fdl
 import torch
 import torch.distributed as dist
+from launches import before_steps
 from torch import Tensor
 
 from fidgpt import configs, fiddlers
@@ -36,23 +37,18 @@ def local(tensor: Any) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-@contextmanager
 def flipped_in_weight(
     step: int, *, bit: int = 3, rank: int = 0, name: str = "norm.weight"
-) -> Iterator[None]:
+) -> AbstractContextManager[object]:
     """Flip a bit of a weight as a step is computed for the first time."""
-    launch, left = TrainStep.launch, [step]
+    left = [step]
 
-    def harmed(
-        self: TrainStep, run: Any, state: TrainState, *batch: Any, **options: Any
-    ) -> LaunchedStep:
+    def harm(run: Any, state: TrainState) -> None:
         if [state.step + 1] == left and run.parallel.rank == rank:
             left.clear()
             flip(local(state.replica.get_parameter(name)), bit=bit)
-        return launch(self, run, state, *batch, **options)
 
-    with patch.object(TrainStep, "launch", harmed):
-        yield
+    return before_steps(harm)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from fidgpt.cost import ParameterCount
-from fidgpt.train.estimates.facts import Facts, Footprint
+from fidgpt.train.estimates.facts import Facts
+from fidgpt.train.estimates.footprint import Footprint
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.trackers.trackers import Tracker, Trackers
 

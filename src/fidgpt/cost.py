@@ -215,6 +215,15 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
     return sum(storage.nbytes() for storage in storages)
 
 
+def tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
+    """Yield every tensor in nested dicts and lists."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, dict | list | tuple):
+            yield from tensors_in(value.values() if isinstance(value, dict) else value)
+
+
 Model = TypeVar("Model", bound=nn.Module)
 # Limits of what runs on real zeros: torch takes a second to load what the meta device needs.
 _SMALL_RUN, _SMALL_MODEL = 1e10, 5e7  # operations; parameters

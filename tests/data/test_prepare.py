@@ -23,7 +23,6 @@ from fidgpt.data.prepared import SplitWriter
 from fidgpt.files import cache_directory
 
 Prepare = Callable[..., data.PreparedCorpus]
-MakeSource = Callable[..., Any]
 BYTES, BPE = data.ByteTokenizer(), data.BPETokenizer(vocab_size=400)
 
 

@@ -8,11 +8,12 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
+from small_models import started
 
 from fidgpt.graph import bind
 from fidgpt.graph import build as build_graph
 from fidgpt.interop import from_hf, load_hf, save_hf
-from fidgpt.model import LanguageModel, materialize
+from fidgpt.model import LanguageModel
 
 GPT2 = {
     **{"model_type": "gpt2", "vocab_size": 300, "n_positions": 24, "n_embd": 48, "n_layer": 3},
@@ -48,8 +49,7 @@ def build() -> Callable[[fdl.Config], LanguageModel]:
     def build(cfg: fdl.Config) -> LanguageModel:
         with torch.device("meta"):
             model = build_graph(bind(cfg).model)
-        materialize(model, device=torch.device("cpu"), seed=0)
-        return model.eval()
+        return started(model).eval()
 
     return build
 

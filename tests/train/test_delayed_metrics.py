@@ -10,12 +10,13 @@ import fiddle as fdl
 import pytest
 import torch
 from harmed import Run
+from launches import before_steps
 from torch import Tensor
 
 from fidgpt import fiddlers
 from fidgpt.parallel import DataParallel
-from fidgpt.train import RunError, Trainer, TrainStep
-from fidgpt.train.delayed_metrics import AsyncMetrics, DelayedMetrics, LaunchedStep
+from fidgpt.train import RunError, Trainer
+from fidgpt.train.delayed_metrics import AsyncMetrics, DelayedMetrics
 from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
 
 Config = fdl.Config[Trainer]
@@ -53,21 +54,15 @@ def test_late_rows_are_the_same_rows(
     measured: list[Row], cfg: Config, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     order: list[tuple[str, int]] = []
-    launch, log = TrainStep.launch, Trainer._log
-
-    def launching(
-        self: TrainStep, run: Any, state: Any, *batch: Any, **options: Any
-    ) -> LaunchedStep:
-        order.append(("launched", state.step + 1))
-        return launch(self, run, state, *batch, **options)
+    log = Trainer._log
 
     def logging(self: Trainer, *parts: Any) -> Any:
         order.append(("read", parts[-1].step))
         return log(self, *parts)
 
-    monkeypatch.setattr(TrainStep, "launch", launching)
     monkeypatch.setattr(Trainer, "_log", logging)
-    assert whole(train(cfg, "late")) == whole(measured)
+    with before_steps(lambda _, state: order.append(("launched", state.step + 1))):
+        assert whole(train(cfg, "late")) == whole(measured)
     # Step 5 is neither evaluated nor saved, and read once the next step was launched.
     assert order[8:12] == [("launched", 5), ("launched", 6), ("read", 5), ("read", 6)]
     stretches = train(cfg, "stretches", until_step=5)
@@ -78,18 +73,15 @@ def test_late_rows_are_the_same_rows(
 @pytest.mark.slow
 @pytest.mark.usefixtures("late")
 def test_an_error_costs_no_row_of_a_step_before_it(
-    cfg: Config, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cfg: Config, train: Train, tmp_path: Path
 ) -> None:
     cfg.num_steps, cfg.checkpoints.every, cfg.evaluators = 7, None, {}
-    launch = TrainStep.launch
 
-    def failing(self: TrainStep, run: Any, state: Any, *batch: Any, **options: Any) -> LaunchedStep:
+    def fail(_: Any, state: Any) -> None:
         if state.step == 4:
             raise KeyboardInterrupt
-        return launch(self, run, state, *batch, **options)
 
-    monkeypatch.setattr(TrainStep, "launch", failing)
-    with pytest.raises(KeyboardInterrupt):
+    with before_steps(fail), pytest.raises(KeyboardInterrupt):
         train(cfg)
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3, 4]

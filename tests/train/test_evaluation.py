@@ -9,10 +9,11 @@ import fiddle as fdl
 import pytest
 import torch
 from jaxtyping import Float, Int
+from small_models import started
 from torch import Tensor, nn
 
 from fidgpt import configs, data, fiddlers, graph, parallel
-from fidgpt.model import AttentionContext, LanguageModel, materialize, one_document
+from fidgpt.model import AttentionContext, LanguageModel, one_document
 from fidgpt.model.generation import generate, score
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import (
@@ -292,8 +293,7 @@ class Request:
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    model = build_trainer(configs.debug()).model
-    materialize(model, device=torch.device("cpu"), seed=0)
+    model = started(build_trainer(configs.debug()).model)
     for parameter in model.parameters():  # so that some tokens are much likelier than others
         parameter.data.mul_(4 if parameter.ndim > 1 else 1)
     return model.eval()

@@ -24,13 +24,9 @@ from fidgpt.optim import LayerDecay, ParameterGroups, Rule, adamw, decay_matrice
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32, RunError
 from fidgpt.train.device import machine_at_hand, within_memory
-from fidgpt.train.estimates.facts import (
-    Footprint,
-    footprint,
-    in_short,
-    parameter_groups,
-    summary_of,
-)
+from fidgpt.train.estimates.facts import summary_of
+from fidgpt.train.estimates.footprint import Footprint, footprint
+from fidgpt.train.estimates.group_facts import in_short, parameter_groups
 from fidgpt.train.estimates.summary_text import memory_text, summary_text
 from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision

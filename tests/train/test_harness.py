@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from small_models import started
 
 from fidgpt import configs, fiddlers, parallel
 from fidgpt.data import ByteTokenizer, DataError
-from fidgpt.model import LanguageModel, materialize
+from fidgpt.model import LanguageModel
 from fidgpt.model.generation import score
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import CrossEntropy, harness
@@ -47,9 +47,7 @@ def documents() -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    model = build_trainer(configs.debug()).model
-    materialize(model, device=torch.device("cpu"), seed=0)
-    return model.eval()
+    return started(build_trainer(configs.debug()).model).eval()
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +137,5 @@ def test_tasks_are_measured_during_a_run(
     part = build_trainer(cfg).evaluators["tasks"]
     part.prepare()
     shutil.rmtree(tmp_path / "plain")
-    model = build_trainer(cfg).model
-    materialize(model, device=torch.device("cpu"), seed=0)
+    model = started(build_trainer(cfg).model)
     assert "fidgpt_choice/acc" in part(model, CrossEntropy(), parallel.DataParallel())

@@ -13,10 +13,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import yaml
+from small_models import started
 
 from fidgpt import configs, fiddlers
 from fidgpt.data import ByteTokenizer, ChatTokenizer, DataError, Tokenizer, template_tokens
-from fidgpt.model import LanguageModel, materialize
+from fidgpt.model import LanguageModel
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.harness import Answers, Tasks
 from fidgpt.train.scores.answering import Examinee
@@ -42,9 +43,7 @@ KINDS = {"multiple_choice": 2, "schema": 1, "language_modeling": 3}
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    model = build_trainer(configs.debug()).model
-    materialize(model, device=torch.device("cpu"), seed=0)
-    return model.eval()
+    return started(build_trainer(configs.debug()).model).eval()
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,8 @@ from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.directories import name_of_base
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Trainer, device
-from fidgpt.train.estimates.facts import parameter_groups, summary_of
+from fidgpt.train.estimates.facts import summary_of
+from fidgpt.train.estimates.group_facts import parameter_groups
 
 _READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
 

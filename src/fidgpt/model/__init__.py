@@ -11,8 +11,12 @@ from fidgpt.model.masks import *
 from fidgpt.model.materialization import *
 from fidgpt.model.mla import *
 from fidgpt.model.mlp import *
+from fidgpt.model.moe.balancing import *
+from fidgpt.model.moe.dispatch import *
 from fidgpt.model.moe.experts import *
+from fidgpt.model.moe.grouped import *
 from fidgpt.model.moe.layer import *
+from fidgpt.model.moe.routers import *
 from fidgpt.model.norm import *
 from fidgpt.model.positions import *
 from fidgpt.model.prediction import *

@@ -3,13 +3,13 @@
 import copy
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fidgpt import cost
 from fidgpt.model.linear import declared_flops
@@ -151,13 +151,13 @@ class Planner:
         try:
             optimizer = self.recipe.optimizer(self.recipe.groups(twin))
             optimizer.step()
-            size += cost.bytes_of(_tensors([*optimizer.state.values()]))
+            size += cost.bytes_of(cost.tensors_in([*optimizer.state.values()]))
         except (RuntimeError, TypeError, ValueError):
             size += 8 * number
         if self._average is not None:
             try:
                 self._average.begin(twin)
-                size += cost.bytes_of(_tensors([self._average.state_dict()]))
+                size += cost.bytes_of(cost.tensors_in([self._average.state_dict()]))
             except (RuntimeError, TypeError, ValueError):
                 size += 4 * number
         return size / number
@@ -407,11 +407,3 @@ def _divisors(number: int) -> list[int]:
 def _flops(module: nn.Module, seq_len: int) -> float:
     modules = module.named_modules(remove_duplicate=False)
     return float(sum(sum(declared_flops(one, seq_len=seq_len)) for _, one in modules))
-
-
-def _tensors(values: Iterable[object]) -> Iterator[Tensor]:
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, dict | list | tuple):
-            yield from _tensors(value.values() if isinstance(value, dict) else value)

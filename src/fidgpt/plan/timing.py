@@ -17,7 +17,6 @@ COMPILED_MOVES, COMPILED_LAUNCHES = 0.3, 0.3
 # Of the shorter of a computation and a collective beside it, the time by which they delay each
 # other: both use the device's memory, and some of its processors.
 INTERFERENCE = 0.12
-_STREAMED = 0.9  # of the backward pass that is still to come when the first gradients are there
 
 
 @dataclass

@@ -85,15 +85,7 @@ class DistillationStep(TrainStep):
         self._teacher = [*others]
 
     def begin(self, run: StepSettings) -> None:
-        self._teacher = [
-            frozen(
-                self._blueprint,
-                self._weights,
-                seed=run.seed,
-                precision=run.precision,
-                device=run.parallel.device,
-            )
-        ]
+        self._teacher = [frozen(self._blueprint, self._weights, run)]
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the mixed loss."""

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
 from torch import nn
 
 from fidgpt import cost
 from fidgpt.model import LoRALinear, StackedLoRA
 from fidgpt.model.materialization import materialize
 from fidgpt.model.transformer import LanguageModel
-from fidgpt.train.precision import Precision
+from fidgpt.train.train_step import StepSettings
 
 Weights = Callable[[LanguageModel], None]
 
@@ -23,28 +22,19 @@ def blueprint_of(model: LanguageModel) -> LanguageModel:
     return copy
 
 
-def frozen(
-    blueprint: LanguageModel,
-    weights: Weights | None,
-    *,
-    seed: int,
-    precision: Precision,
-    device: torch.device,
-) -> LanguageModel:
+def frozen(blueprint: LanguageModel, weights: Weights | None, run: StepSettings) -> LanguageModel:
     """Return a model that is not trained; every process has all of it.
 
     Args:
       blueprint: what `blueprint_of` returned.
-      weights: initializes it; None for the random values of the seed.
-      seed: of the run.
-      precision: number format of the run.
-      device: of the process.
+      weights: initializes it; None for the random values of the run's seed.
+      run: has the seed, the number format and the device.
     """
     model = blueprint_of(blueprint)
-    materialize(model, device=device, seed=seed)
+    materialize(model, device=run.parallel.device, seed=run.seed)
     if weights is not None:
         weights(model)
-    return precision.replica(model).eval().requires_grad_(False)
+    return run.precision.replica(model).eval().requires_grad_(False)
 
 
 def has_adapters(model: nn.Module) -> bool:

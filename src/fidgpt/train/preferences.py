@@ -198,15 +198,7 @@ class PreferenceStep(TrainStep):
 
     def begin(self, run: StepSettings) -> None:
         if self._blueprint is not None:
-            self._reference = [
-                frozen(
-                    self._blueprint,
-                    run.weights,
-                    seed=run.seed,
-                    precision=run.precision,
-                    device=run.parallel.device,
-                )
-            ]
+            self._reference = [frozen(self._blueprint, run.weights, run)]
 
     def objective(self, model: LanguageModel, loss: CrossEntropy) -> NextToken:
         """Return the module whose forward pass is the loss of pairs."""

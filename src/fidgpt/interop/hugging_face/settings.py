@@ -41,7 +41,7 @@ _MODULES = (
     *("phi3", "gpt_neox", "granite", "olmoe", "cohere", "falcon"),
     *("near_llama", "mixtures", "older"),
     *("qwen3_next", "mamba", "granite4", "lfm2", "kimi_linear", "minimax"),
-    *("routed", "recent", "single_branch"),
+    *("routed", "llama4", "windowed_mixtures", "recent", "single_branch"),
 )
 FAMILIES: tuple[Family, ...] = tuple(
     {  # a module may import one of another module

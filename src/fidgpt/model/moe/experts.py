@@ -1,150 +1,39 @@
-"""Experts with stacked weights, and the dispatch of tokens to them."""
+"""Experts of equal shape: with stacked weights, or as separate modules."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, cast, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int32, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.flop_counter import register_flop_formula
 
 from fidgpt.model.blocks import TokenwiseModule
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import declared_flops, require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
-from fidgpt.model.reports import RealCount, report_metric
+from fidgpt.model.moe.grouped import Groups, Inside, Matrices, Outside, grouped_linear
 from fidgpt.placement import Columns, Dims, Once, Split
 from fidgpt.placement import Rows as SplitRows
-from fidgpt.ranges import require_positive, require_size
+from fidgpt.ranges import require_size
 
 __all__ = [
     "AdapterFactory",
-    "Capacity",
     "ClampedSwiGLU",
-    "Dispatch",
     "Experts",
     "Gated",
     "GatedExperts",
     "Gating",
-    "Groups",
     "PlainExperts",
-    "RealTokens",
     "SeparateExperts",
     "StackedExperts",
     "StackedLoRA",
-    "dropless",
     "geglu",
     "swiglu",
-    "weighted_inputs",
 ]
 
-
-_ALIGNMENT = 16  # bytes to which torch's kernels require rows to be aligned
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
 Rows = Float[Tensor, "rows hidden"]
-Inside = Float[Tensor, "rows inside"]
-Outside = Float[Tensor, "rows outside"]
-Matrices = Float[Tensor, "groups outside inside"]
-Biases = Float[Tensor, "groups outside"]
-
-
-class Groups(NamedTuple):
-    """The assignment of rows to groups.
-
-    Attributes:
-      owners: group of each row, in ascending order.
-      ends: end offset of each group, exclusive.
-      filled: number of rows of each group that hold a token, its first ones; None if all do.
-    """
-
-    owners: Int64[Tensor, " rows"]
-    ends: Int32[Tensor, " groups"]
-    filled: Int64[Tensor, " groups"] | None = None
-
-    def sizes(self) -> list[int]:
-        """Return the number of rows of each group; synchronizes with the device."""
-        return _sizes(self.ends)
-
-
-def grouped_linear(
-    rows: Inside, weight: Matrices, groups: Groups, bias: Biases | None = None
-) -> Outside:
-    """Compute `y = x W_g^T + b_g` for each row x of group g; groups may be empty.
-
-    Uses torch's grouped_mm if rows are aligned, which takes 10% to 25% less time than one product
-    per group (forward and backward in float32 on one core of an AMD EPYC).
-    """
-    if _takes(rows, weight):
-        out = F.grouped_mm(rows, weight.transpose(-2, -1), offs=groups.ends)
-    else:
-        out = _by_loop(rows, weight, groups.ends)
-    return out if bias is None else out + bias[groups.owners]
-
-
-def _takes(rows: Tensor, weight: Tensor) -> bool:
-    """Return whether torch's grouped_mm supports these tensors in the current mode."""
-    if any(size * rows.element_size() % _ALIGNMENT for size in weight.shape[1:]):
-        return False
-    if rows.is_meta or torch.compiler.is_compiling():
-        return rows.dtype == torch.bfloat16  # the only dtype of its meta kernel
-    return rows.dtype in _DTYPES
-
-
-@torch.library.custom_op("fidgpt::grouped_linear", mutates_args=())
-def _by_loop(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    # A custom operator, because group sizes are unknown to torch.compile.
-    parts = zip(rows.split(_sizes(ends)), weight, strict=True)
-    return torch.cat([F.linear(part, matrix) for part, matrix in parts])
-
-
-@_by_loop.register_fake
-def _(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
-    return rows.new_empty(rows.shape[0], weight.shape[1])
-
-
-@torch.library.custom_op("fidgpt::grouped_outer", mutates_args=())
-def _outer(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
-    """Return the sum of outer products over the rows of each group."""
-    sizes = _sizes(ends)
-    return torch.stack(
-        [a.T @ b for a, b in zip(left.split(sizes), right.split(sizes), strict=True)]
-    )
-
-
-@_outer.register_fake
-def _(left: Tensor, right: Tensor, ends: Tensor) -> Tensor:
-    return left.new_empty(len(ends), left.shape[1], right.shape[1])
-
-
-def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
-    rows, weight, ends = ctx.saved_tensors
-    return _by_loop(gradient, weight.mT, ends), _outer(gradient, rows, ends), None
-
-
-_by_loop.register_autograd(_gradients, setup_context=_keep)
-
-
-@register_flop_formula(torch.ops.fidgpt.grouped_linear)
-def _linear_flops(rows: Sequence[int], weight: Sequence[int], *rest: object, **more: object) -> int:
-    return 2 * rows[0] * weight[1] * weight[2]
-
-
-@register_flop_formula(torch.ops.fidgpt.grouped_outer)
-def _outer_flops(left: Sequence[int], right: Sequence[int], *rest: object, **more: object) -> int:
-    return 2 * left[0] * left[1] * right[1]
-
-
-def _sizes(ends: Tensor) -> list[int]:
-    return ends.diff(prepend=ends.new_zeros(1)).tolist()
 
 
 class StackedLoRA(nn.Module):
@@ -443,186 +332,3 @@ class SeparateExperts(Experts):
     def own_flops_per_token(self, seq_len: int) -> int:
         """Return a correction, because each module is counted as if all tokens used it."""
         return -self.num_experts * self.flops_per_row()
-
-
-Chosen = Int64[Tensor, "tokens top_k"]
-Weights = Float[Tensor, "tokens top_k"]
-
-
-@dataclass(frozen=True, eq=False)
-class RealTokens:
-    """Which tokens of a pass are no padding.
-
-    Attributes:
-      count: how a mean over these tokens is weighted, as in `report_loss`.
-      mask: whether each token of this process is one of them; None if all are.
-      whole: the same of whole rows, of which other processes may compute a part.
-    """
-
-    count: int | RealCount
-    mask: Bool[Tensor, "*batch"] | None = None
-    whole: Bool[Tensor, "batch columns"] | None = None
-
-    def mean(self, x: Float[Tensor, "tokens ..."]) -> Float[Tensor, "..."]:
-        """Return the mean over tokens, the first dimension of `x`."""
-        if self.mask is None:
-            return x.mean(dim=0)
-        return _where(self.mask.flatten(), x).sum(dim=0) / self.mask.sum().clamp_min(1)
-
-    def mean_of_rows(self, x: Float[Tensor, "*batch vector"]) -> Float[Tensor, "..."]:
-        """Return the mean of each row, to which its other processes add theirs in equal parts."""
-        if self.mask is None or self.whole is None:
-            return x.mean(dim=-2)
-        columns = self.mask.shape[-1] / self.whole.shape[-1]
-        count = self.whole.sum(dim=-1, keepdim=True).clamp_min(1) * columns
-        return _where(self.mask, x).sum(dim=-2) / count
-
-
-def _where(mask: Tensor, x: Tensor) -> Tensor:
-    """Return zero where the mask of the first dimensions is false."""
-    return torch.where(mask.view(*mask.shape, *[1] * (x.dim() - mask.dim())), x, 0.0)
-
-
-@runtime_checkable
-class Dispatch(Protocol):
-    """Sends tokens [tokens, hidden] through their experts, and returns the weighted sums."""
-
-    def __call__(
-        self,
-        x: Rows,
-        chosen: Chosen,
-        weights: Weights,
-        experts: Experts,
-        real: RealTokens | None = None,
-        /,
-    ) -> Rows:
-        """Return a sum for each token; that of padding is arbitrary, but finite.
-
-        Args:
-          x: tokens.
-          chosen: experts of each token.
-          weights: of their outputs.
-          experts: the experts.
-          real: which tokens are no padding; None if all are.
-        """
-        ...
-
-
-def dropless(
-    x: Rows, chosen: Chosen, weights: Weights, experts: Experts, real: RealTokens | None = None
-) -> Rows:
-    """Send every token to all of its experts, without a capacity; padding too.
-
-    Rows are sorted by expert (Gale et al., 2022, MegaBlocks, arXiv:2211.15841). All sums have a
-    fixed order, so results are deterministic on GPUs too.
-    """
-    owners, order = chosen.flatten().sort(stable=True)
-    bounds = torch.arange(experts.num_experts, device=x.device)
-    ends = torch.searchsorted(owners, bounds, right=True, out_int32=True)
-    places = order.argsort()
-    rows = _Copied.apply(x, order, places)
-    out = experts(rows, Groups(owners, ends)).index_select(0, places)
-    return _weighted(out.unflatten(0, chosen.shape), weights)
-
-
-def weighted_inputs(
-    x: Rows, chosen: Chosen, weights: Weights, experts: Experts, real: RealTokens | None = None
-) -> Rows:
-    """Send every token to its experts, with the weights on their inputs (Llama 4, Meta, 2025).
-
-    Otherwise as `dropless`, which weights the outputs.
-    """
-    rows = (x.unsqueeze(1) * weights.to(x.dtype).unsqueeze(-1)).flatten(0, 1)
-    alone = chosen.reshape(-1, 1)
-    ones = torch.ones_like(alone, dtype=weights.dtype)
-    return dropless(rows, alone, ones, experts).unflatten(0, chosen.shape).sum(1)
-
-
-class Capacity(nn.Module):
-    """Dispatch with a maximum number of tokens per expert in training; the rest are dropped.
-
-    The capacity of an expert is `factor` times its even share; padding takes no place. All shapes
-    are static. First choices take priority over second ones, then earlier tokens over later ones
-    (Lepikhin et al., 2020, GShard, arXiv:2006.16668; Fedus et al., 2021, Switch, arXiv:2101.03961).
-    The metric `moe/dropped` is the fraction of dropped choices.
-
-    Which tokens are dropped depends on the whole batch, including later tokens. In evaluation
-    nothing is dropped (the papers use a larger capacity), so that outputs do not depend on the
-    batch or the cache.
-
-    Args:
-      factor: capacity of an expert relative to its even share.
-
-    Raises:
-      ValueError: the factor is not above zero.
-    """
-
-    def __init__(self, *, factor: float = 1.25) -> None:
-        super().__init__()
-        require_positive(factor=factor)
-        self.factor = factor
-
-    def forward(
-        self,
-        x: Rows,
-        chosen: Chosen,
-        weights: Weights,
-        experts: Experts,
-        real: RealTokens | None = None,
-    ) -> Rows:
-        if not self.training:
-            return dropless(x, chosen, weights, experts)
-        real = RealTokens(len(chosen)) if real is None else real
-        capacity = math.ceil(min(self.factor * chosen.numel() / experts.num_experts, len(chosen)))
-        slots = self._slots(chosen, experts.num_experts, capacity=capacity, mask=real.mask)
-        num_slots = experts.num_experts * capacity  # an additional slot holds dropped choices
-        dropped = (slots == num_slots).float()
-        fraction = dropped.mean() if real.mask is None else real.mean(dropped).mean()
-        report_metric("moe/dropped", fraction, count=real.count)
-        copies = x.unsqueeze(1).expand(-1, chosen.shape[1], -1).flatten(0, 1)
-        rows = x.new_zeros(num_slots + 1, x.shape[1]).index_copy(0, slots.flatten(), copies)
-        owners = torch.arange(experts.num_experts, device=x.device).repeat_interleave(capacity)
-        ends = torch.arange(capacity, num_slots + 1, capacity, device=x.device, dtype=torch.int32)
-        filled = torch.zeros_like(rows[:, 0], dtype=torch.int64).index_fill(0, slots.flatten(), 1)
-        out = experts(rows[:-1], Groups(owners, ends, filled[:-1].view(-1, capacity).sum(1)))
-        out = torch.cat([out, out.new_zeros(1, out.shape[1])]).index_select(0, slots.flatten())
-        return _weighted(out.unflatten(0, chosen.shape), weights)
-
-    def _slots(
-        self, chosen: Chosen, num_experts: int, *, capacity: int, mask: Tensor | None
-    ) -> Chosen:
-        """Return the slot of each choice; dropped choices, and padding, get the last slot."""
-        room: int | Tensor = capacity
-        if mask is not None:  # that of the tokens that are no padding
-            chosen = chosen.masked_fill(~mask.flatten().unsqueeze(-1), num_experts)
-            number = mask.sum()
-            shares = self.factor * (number * chosen.shape[1]).double() / num_experts
-            room = shares.minimum(number).ceil()
-        queue = chosen.T.flatten()  # all first choices, then all second choices
-        owners, order = queue.sort(stable=True)
-        heads = torch.searchsorted(owners, owners)
-        waiting = torch.arange(len(queue), device=queue.device) - heads
-        has_slot = (waiting < room) & (owners < num_experts)
-        slots = torch.where(has_slot, owners * capacity + waiting, num_experts * capacity)
-        return torch.empty_like(queue).scatter(0, order, slots).view_as(chosen.T).T.contiguous()
-
-
-def _weighted(out: Float[Tensor, "tokens top_k hidden"], weights: Weights) -> Rows:
-    return torch.bmm(weights.to(out.dtype).unsqueeze(1), out).squeeze(1)
-
-
-class _Copied(torch.autograd.Function):
-    """Copies rows per choice; the gradient of torch's index_select sums in no fixed order."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, places: Tensor) -> Tensor:
-        ctx.save_for_backward(places)
-        ctx.top_k = len(order) // len(x)
-        return x.index_select(0, order // ctx.top_k)
-
-    @staticmethod
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, *outer: Tensor
-    ) -> tuple[Tensor, None, None]:
-        (places,) = ctx.saved_tensors
-        return outer[0].index_select(0, places).unflatten(0, (-1, ctx.top_k)).sum(1), None, None

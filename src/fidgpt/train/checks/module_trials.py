@@ -19,7 +19,7 @@ from fidgpt.model.materialization import InitError, materialize
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import LanguageModel, Transformer
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
-from fidgpt.train.estimates.facts import Recipe
+from fidgpt.train.estimates.recipe import Recipe
 from fidgpt.train.run_directory import print_stderr
 
 MOST_PARAMETERS = 10**8  # of a module that is tried; more would take seconds

@@ -17,7 +17,7 @@ from fidgpt.data import Batch, TrainingStream
 from fidgpt.data.streams import rows_of_rank
 from fidgpt.train.checks.module_trials import model_errors
 from fidgpt.train.custom import custom_class, custom_part, describe, failure
-from fidgpt.train.estimates.facts import Recipe, trainable_copy
+from fidgpt.train.estimates.recipe import Recipe, trainable_copy
 from fidgpt.train.evaluation import Evaluator
 from fidgpt.train.observers import Observer
 from fidgpt.train.run_directory import RunError

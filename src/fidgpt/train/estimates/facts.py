@@ -1,156 +1,27 @@
 """What is known of a run before its first step: size, cost, needs, and whether it can resume."""
 
 import contextlib
-import copy
-import itertools
 import os
-import re
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from fidgpt import cost
-from fidgpt.data import StreamWrapper, TrainingStream
 from fidgpt.model.transformer import LanguageModel
-from fidgpt.optim.groups import Grouping, train_only
-from fidgpt.parallel import DataParallel, MeshSizes
-from fidgpt.schedule import Schedule
-from fidgpt.train.averaging import Average
+from fidgpt.parallel import MeshSizes
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
 from fidgpt.train.device import Machine, machine_at_hand
-from fidgpt.train.divergence import Divergence
-from fidgpt.train.estimates.stages import PipelineFacts, StageFacts, pipeline_facts
-from fidgpt.train.evaluation import Evaluator
-from fidgpt.train.loss import CrossEntropy
-from fidgpt.train.optimizer_groups import decay_at_any_width, peak_rate
+from fidgpt.train.estimates.footprint import Footprint, footprint
+from fidgpt.train.estimates.group_facts import GroupFacts, parameter_groups, without_layer
+from fidgpt.train.estimates.recipe import NEEDS_NUMBERS, Recipe, measured_or_none, trainable_copy
+from fidgpt.train.estimates.stages import PipelineFacts, pipeline_facts
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.state import check_progress
-from fidgpt.train.train_step import TrainStep
 
 __all__ = ["Facts"]
-
-# Raised by components that read values of tensors on the meta device.
-NEEDS_NUMBERS = (RuntimeError, TypeError, ValueError)
-_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
-Trainable = Callable[[str, nn.Parameter], bool]
-T = TypeVar("T")
-
-
-def without_layer(path: str) -> str:
-    """Return the path of a module or parameter with `*` for the number of its layer."""
-    return _LAYER.sub("*", path, count=1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Footprint:
-    """Bytes on one device.
-
-    Attributes:
-      weights: the weights that the optimizer updates, and buffers.
-      copy: the replica that computes; 0 if the weights themselves do.
-      gradients: in the format of the computation.
-      full_gradients: in that of the weights; the same ones if there is no replica.
-      optimizer: its state; None if its step needs the values of tensors.
-      average: of the weights; 0 if there is none, None if it needs the values of tensors.
-      activations: of a micro-batch; None if the model needs the values of tensors.
-      num_sequences: sequences of a micro-batch.
-      others: other models that the step computes with.
-      is_split: whether a step has several micro-batches, so that gradients are kept between them.
-    """
-
-    weights: int
-    copy: int
-    gradients: int
-    full_gradients: int
-    optimizer: int | None
-    average: int | None
-    activations: cost.ActivationBytes | None
-    num_sequences: int
-    is_split: bool
-    others: int = 0
-
-    def sharded(self, num_shards: int, *, part: float = 1.0) -> "Footprint":
-        """Return the footprint of a model sharded over devices, without what they gather.
-
-        Args:
-          num_shards: devices among which what each would hold is sharded.
-          part: fraction of the weights that they hold together, of a model divided along `tensor`.
-        """
-        if num_shards == 1 and part == 1:
-            return self
-
-        def share(count: int | None) -> int | None:
-            return None if count is None else int(count * part) // num_shards
-
-        is_whole = num_shards == 1  # a sharded model needs no copy
-        return replace(
-            self,
-            weights=share(self.weights),
-            copy=share(self.copy) if is_whole else 0,
-            gradients=share(self.gradients if is_whole else self.full_gradients),
-            full_gradients=share(self.full_gradients),
-            optimizer=share(self.optimizer),
-            average=share(self.average),
-        )
-
-    def of_stages(self, stages: StageFacts, mesh: MeshSizes, *, part: float) -> "Footprint":
-        """Return the footprint of a process of a pipeline.
-
-        Args:
-          stages: of the process.
-          mesh: over which each stage is sharded.
-          part: fraction of the weights of its stages that it holds, of those before sharding.
-        """
-        activations = self.activations
-        if activations is not None:
-            activations = activations._replace(kept=int(activations.kept * stages.activations))
-        return replace(
-            self.sharded(mesh.num_shards, part=part * stages.weights), activations=activations
-        )
-
-    @property
-    def saved(self) -> int:
-        """Bytes of a checkpoint: the weights, and what is known of their optimizer and average."""
-        return self.weights + (self.optimizer or 0) + (self.average or 0)
-
-    @property
-    def peak(self) -> int:
-        """The most at any time, without temporaries of backward passes and optimizers."""
-        lasting = self.weights + self.copy + (self.optimizer or 0) + (self.average or 0)
-        lasting += self.others
-        waiting = self.full_gradients if self.is_split else 0
-        # The last micro-batch has gradients in both formats, if there is a replica.
-        both = waiting + (self.gradients if self.copy else 0)
-        forward = waiting + sum(self.activations or ())
-        return lasting + max(forward, both, self.gradients, self.full_gradients)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupFacts:
-    """A group of parameters.
-
-    Attributes:
-      name: of the group; its index if it has none.
-      learning_rate: at the peak of the schedule; None if the optimizer has none.
-      weight_decay: None if the optimizer has none.
-      settings: every setting that is a number.
-      num_parameters: numbers in all of its tensors.
-      holds: the parameters' names, shortened as by `in_short`.
-    """
-
-    name: str
-    learning_rate: float | None
-    weight_decay: float | None
-    settings: Mapping[str, float]
-    num_parameters: int
-    holds: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +96,9 @@ def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | No
     classes = {type(module).__module__ for module in model.modules()}
     if all(name.startswith(("fidgpt.model.", "torch.nn.")) for name in classes):
         return {}  # ours declare theirs, and torch takes a second to load its counter's modules
-    return _known(lambda: cost.undeclared_flops(cost.without_memory(model), seq_len=seq_len))
+    return measured_or_none(
+        lambda: cost.undeclared_flops(cost.without_memory(model), seq_len=seq_len)
+    )
 
 
 def cache_sizes(
@@ -233,7 +106,9 @@ def cache_sizes(
 ) -> tuple[int, int, int] | None:
     """Return the `cache` of a `Summary`."""
     replica = precision.replica(cost.without_memory(model)).eval()
-    sizes = _known(lambda: [cost.cache_bytes(replica, context=count) for count in (1, seq_len)])
+    sizes = measured_or_none(
+        lambda: [cost.cache_bytes(replica, context=count) for count in (1, seq_len)]
+    )
     return None if sizes is None else (sizes[0], sizes[1], seq_len)
 
 
@@ -250,45 +125,6 @@ def tokens_text(facts: Facts) -> str:
     even = facts.tokens == facts.num_steps * facts.tokens_per_step
     steps = f"{facts.num_steps:,} steps of {'' if even else 'up to '}{facts.tokens_per_step:,}"
     return f"{facts.tokens:,} = {steps}" if even else f"{facts.tokens:,} in {steps}"
-
-
-def trainable_copy(model: nn.Module, trainable: Trainable | None) -> nn.Module:
-    """Return a copy of the model on the meta device with `requires_grad` as the run sets it."""
-    twin = cost.without_memory(model)
-    train_only(twin, trainable)
-    return twin
-
-
-@runtime_checkable
-class Recipe(Protocol):
-    """What a run consists of; see the attributes of `Trainer`.
-
-    The model may be on the meta device, and is left unchanged by what measures or tries it.
-    """
-
-    model: LanguageModel
-    stream: TrainingStream
-    vocab_size: int
-    seq_len: int
-    batch_size: int
-    num_steps: int
-    step: TrainStep
-    micro_batch_size: int | None
-    batch_growth: StreamWrapper | None
-    seq_len_growth: StreamWrapper | None
-    optimizer: Callable[..., Optimizer]
-    schedule: Schedule
-    schedules: Mapping[str, Schedule] | None
-    groups: Grouping
-    trainable: Trainable | None
-    loss: CrossEntropy
-    precision: Precision
-    parallel: DataParallel
-    checkpoints: Checkpoints
-    evaluators: Mapping[str, Evaluator]
-    weights: Callable[[LanguageModel], None] | None
-    divergence: Divergence | None
-    average: Average | None
 
 
 def facts_of(
@@ -402,175 +238,3 @@ def check_resumable(recipe: Recipe, run: RunDirectory, *, step: int | None = Non
         check_progress(
             saved, recipe.stream, step=found, shift=shift, num_steps=recipe.num_steps, path=run.path
         )
-
-
-def parameter_groups(recipe: Recipe) -> list[GroupFacts]:
-    """Return the groups of a run."""
-    model = trainable_copy(recipe.model, recipe.trainable)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
-    layers = _layers_by_pattern(names.values())
-    found = recipe.groups(model)
-    with contextlib.suppress(*NEEDS_NUMBERS):  # without the optimizer's defaults then
-        optimizer = recipe.optimizer(found)
-        decay_at_any_width(optimizer)
-        found = optimizer.param_groups
-    return [
-        GroupFacts(
-            name=str(group.get("name", number)),
-            learning_rate=peak_rate(group) if "lr" in group else None,
-            weight_decay=group.get("weight_decay"),
-            settings={
-                name: value
-                for name, value in group.items()
-                if isinstance(value, int | float) and not isinstance(value, bool)
-            },
-            num_parameters=sum(parameter.numel() for parameter in group["params"]),
-            holds=in_short([names[id(p)] for p in group["params"]], layers),
-        )
-        for number, group in enumerate(found)
-    ]
-
-
-def in_short(names: Iterable[str], layers: Mapping[str, Collection[int]]) -> str:
-    """Shorten names to the form `blocks.*.attention.{query,key}.weight, norm.weight`.
-
-    Args:
-      names: of parameters.
-      layers: indices of all layers that have a parameter, by its name with `*` for the index.
-    """
-    siblings: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
-    for pattern, numbers in _layers_by_pattern(names).items():
-        index = "*" if numbers >= {*layers[pattern]} else _ranges(sorted(numbers))
-        module, _, leaf = pattern.replace("*", index, 1).rpartition(".")
-        parent, _, own = module.rpartition(".")
-        siblings[parent, leaf].append(own)
-    texts = []
-    for (parent, leaf), own in siblings.items():
-        together = own[0] if len(own) == 1 else f"{{{','.join(own)}}}"
-        texts.append(".".join(part for part in (parent, together, leaf) if part))
-    return ", ".join(texts)
-
-
-def _layers_by_pattern(names: Iterable[str]) -> dict[str, set[int]]:
-    found: defaultdict[str, set[int]] = defaultdict(set)
-    for name in names:
-        number = _LAYER.search(name)
-        found[without_layer(name)] |= {int(number[0])} if number else set()
-    return found
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Write `[0, 1, 2, 5]` as `{0..2,5}`."""
-    runs = [
-        [number for _, number in run]
-        for _, run in itertools.groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
-    ]
-    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}..{run[-1]}" for run in runs]
-    return texts[0] if len(numbers) == 1 else f"{{{','.join(texts)}}}"
-
-
-_MOST_TOKENS = 1 << 26  # of a pass that is measured, whose parts are counted one by one
-
-
-def footprint(
-    recipe: Recipe,
-    *,
-    num_sequences: int,
-    device: torch.device,
-    seq_len: int | None = None,
-    mesh: MeshSizes | None = None,
-) -> Footprint:
-    """Take a step with a copy of the model, and add up what it would need.
-
-    Args:
-      recipe: of the run.
-      num_sequences: sequences of a step on this device.
-      device: where the model would train.
-      seq_len: tokens of each that this device computes; None for all.
-      mesh: by whose axes with parts of weights activations are divided, and weights are not; None
-        for none.
-    """
-    model, precision, seq_len = recipe.model, recipe.precision, seq_len or recipe.seq_len
-    at_once = min(recipe.micro_batch_size or num_sequences, num_sequences)
-    measured = min(at_once, max(1, _MOST_TOKENS // seq_len))  # more take as much for each sequence
-    step = copy.copy(recipe.step)
-    twin, *others = cost.rehearsed(
-        [model, *step.others()],
-        num_tokens=measured * step.sequences_per_row * seq_len,
-        device=device,
-    )
-    others = [precision.replica(other) for other in others]
-    step.rehearse(others)
-    train_only(twin, recipe.trainable)
-    replica = precision.replica(twin)
-    computing = replica
-    if mesh is not None and mesh.dividing_axes:
-        computing = cost.without_memory(replica)
-        recipe.parallel.plan(computing, mesh)
-    loss = copy.copy(recipe.loss)
-    loss.chunk_size = loss.rows_on(device)  # and not as many as on the meta device
-    activations = _known(
-        lambda: cost.activation_bytes(
-            computing,
-            step.objective(computing, loss),
-            num_sequences=measured,
-            seq_len=seq_len,
-            device=device,
-            per_row=step.sequences_per_row,
-        )
-    )
-    if activations is not None and measured < at_once:
-        scaled = (count * at_once // measured for count in activations)
-        activations = cost.ActivationBytes(*scaled)
-    for parameter in replica.parameters():
-        if parameter.requires_grad:
-            parameter.grad = torch.empty_like(parameter)
-    gradients = cost.bytes_of(_gradients(replica))
-    precision.pull_gradients(twin, replica)
-    own = [*twin.parameters(), *twin.buffers()]
-    weights = cost.bytes_of(own)
-
-    def optimizer_state() -> int:
-        stepping = recipe.optimizer(recipe.groups(twin))
-        stepping.step()
-        return cost.bytes_of(_tensors_in([*stepping.state.values()]))
-
-    def average_state() -> int:
-        begun = copy.deepcopy(recipe.average)
-        if begun is None:
-            return 0
-        begun.begin(twin)
-        return cost.bytes_of(_tensors_in([begun.state_dict()]))
-
-    return Footprint(
-        weights=weights,
-        copy=cost.bytes_of([*own, *replica.parameters(), *replica.buffers()]) - weights,
-        gradients=gradients,
-        full_gradients=cost.bytes_of(_gradients(twin)),
-        optimizer=_known(optimizer_state),
-        average=_known(average_state),
-        activations=activations,
-        num_sequences=at_once,
-        is_split=at_once < num_sequences,
-        others=cost.bytes_of(one for other in others for one in other.parameters()),
-    )
-
-
-def _known(measure: Callable[[], T]) -> T | None:
-    try:
-        return measure()
-    except NEEDS_NUMBERS:
-        return None
-
-
-def _gradients(model: nn.Module) -> Iterator[Tensor]:
-    return (parameter.grad for parameter in model.parameters() if parameter.grad is not None)
-
-
-def _tensors_in(values: Iterable[object]) -> Iterator[Tensor]:
-    """Yield every tensor in nested dicts and lists."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, dict | list | tuple):
-            yield from _tensors_in(value.values() if isinstance(value, dict) else value)

@@ -14,7 +14,8 @@ from fidgpt.files import write_whole
 from fidgpt.parallel import DataParallel
 from fidgpt.plan import Cluster, Planner, calibrated, find_device
 from fidgpt.train.device import cpu_at_hand, peak_memory
-from fidgpt.train.estimates.facts import Recipe, measured_flops
+from fidgpt.train.estimates.facts import measured_flops
+from fidgpt.train.estimates.recipe import Recipe
 
 
 def cluster_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Cluster:

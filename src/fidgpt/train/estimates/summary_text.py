@@ -13,7 +13,8 @@ from rich.text import Text
 from fidgpt.cost import PlaceCost
 from fidgpt.data import Curve
 from fidgpt.schedule import Schedule
-from fidgpt.train.estimates.facts import Facts, GroupFacts, Summary, tokens_text
+from fidgpt.train.estimates.facts import Facts, Summary, tokens_text
+from fidgpt.train.estimates.group_facts import GroupFacts
 from fidgpt.train.estimates.stages import PipelineFacts
 from fidgpt.train.estimates.tuning import Choice, Speeds
 from fidgpt.train.run_directory import RunDirectory
