@@ -14,6 +14,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
+from functools import cache, cached_property
 from typing import Any
 
 from torch import nn
@@ -124,6 +125,7 @@ class MeshSizes:
                 )
 
     @classmethod
+    @cache
     def axes(cls) -> tuple[Axis, ...]:
         """Return the axes, outermost first."""
         return tuple(one.metadata["axis"] for one in fields(cls))
@@ -198,14 +200,14 @@ class MeshSizes:
         """Number of processes that compute the same layers of the same tokens."""
         return self._product(lambda axis: not axis.splits_tokens and not axis.splits_layers)
 
-    @property
+    @cached_property
     def sharding_axes(self) -> tuple[Axis, ...]:
         """The axes over which FSDP shards weights; none if it does not."""
         if self._product(lambda axis: axis.weights is Weights.SHARDS) == 1:
             return ()
         return tuple(axis for axis in self.grid() if axis.may_shard)
 
-    @property
+    @cached_property
     def num_shards(self) -> int:
         """Number of processes over which FSDP shards a weight; 1 if it does not."""
         return self._product(lambda axis: axis in self.sharding_axes)

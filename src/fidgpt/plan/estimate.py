@@ -4,11 +4,19 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from itertools import accumulate
 
 from fidgpt.parallel.axes import MeshSizes
 from fidgpt.parallel.pipeline import PIPELINE, balanced
-from fidgpt.parallel.pipeline_schedule import Schedule, TorchSchedule, fitting, places_of, timeline
+from fidgpt.parallel.pipeline_schedule import (
+    Actions,
+    Schedule,
+    TorchSchedule,
+    fitting,
+    places_of,
+    timeline,
+)
 from fidgpt.plan.hardware import Cluster
 from fidgpt.plan.timing import (
     Seconds,
@@ -201,6 +209,15 @@ class _Stage:
         return sum(number for part, number in self.parts if part.layers)
 
 
+@lru_cache(maxsize=256)
+def _kept(
+    schedule: Schedule, pipeline: int, number: int
+) -> tuple[Actions, Sequence[dict[int, int]]]:
+    """Return the actions of a schedule, and what each process keeps at most, by stage."""
+    actions = schedule(pipeline, number)
+    return actions, timeline(actions, [1.0] * schedule.num_stages(pipeline)).peak
+
+
 def estimated(trace: Trace, training: Training, setting: Setting, cluster: Cluster) -> Plan:
     """Return what a run takes.
 
@@ -213,10 +230,9 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
     if pipeline > 1:
         number = fitting(schedule, pipeline, setting.num_micro_batches)
         sampled = fitting(schedule, pipeline, min(number, _SAMPLED * pipeline))
-        actions = schedule(pipeline, sampled)
+        actions, peaks = _kept(schedule, pipeline, sampled)
         stages = _stages(trace, training, schedule.num_stages(pipeline))
         places = places_of(actions)
-        peaks = timeline(actions, [1.0] * len(stages)).peak
     else:
         number, stages, places, actions, peaks = 1, [_whole(trace)], [0], (), [{0: 1}]
         sampled = 1
