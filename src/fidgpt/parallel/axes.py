@@ -137,7 +137,7 @@ class MeshSizes:
 
     def __getitem__(self, axis: Axis) -> int:
         """Return the size of an axis; 1 if it takes the rest, and this is not known yet."""
-        return max(1, self.sizes[axis.name])
+        return max(1, getattr(self, axis.name))
 
     def __str__(self) -> str:
         sizes = [f"{name}={size}" for name, size in self.sizes.items() if size != 1]
