@@ -3,7 +3,6 @@
 import os
 from dataclasses import replace
 
-from fidgpt.cli.show import warn
 from fidgpt.compose.composition import Composition
 from fidgpt.graph import ConfigError
 from fidgpt.plan import Cluster, Plan, Planner, cluster_named
@@ -11,6 +10,7 @@ from fidgpt.train import Trainer, device
 from fidgpt.train.estimates.plan_page import page
 from fidgpt.train.estimates.plan_text import page_data, plan_text, plans_text
 from fidgpt.train.estimates.planning import cluster_at_hand, planner_of
+from fidgpt.train.run_directory import print_stderr
 
 
 def planned(
@@ -59,8 +59,9 @@ def _plans(planner: Planner, trainer: Trainer) -> list[Plan]:
     own, number = trainer.parallel.mesh, planner.cluster.size
     copies, left = divmod(number, own.size)
     if copies > 1 and not left and own.sizes.get("replicate") == 1 and -1 not in own.sizes.values():
-        warn(
-            [f"{number} devices hold {copies} copies of the mesh of {own}: add replicate={copies}."]
+        print_stderr(
+            f"warning: {number} devices hold {copies} copies of the mesh of {own}: "
+            f"add replicate={copies}."
         )
         own = replace(own, replicate=copies)
     mesh = own.over(number)
