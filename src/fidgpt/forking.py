@@ -139,7 +139,7 @@ class Forks:
     def status(self, pid: int) -> int | None:
         """Return the exit status of a forked process; None while it runs."""
         while pid not in self._statuses and wait([self._connection], timeout=0):
-            if self._received() is None:  # nobody knows the status any more
+            if self._received() is None:  # the status is lost with the server
                 return None if Path(f"/proc/{pid}").exists() else -signal.SIGKILL
         return self._statuses.get(pid)
 

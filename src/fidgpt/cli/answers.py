@@ -210,7 +210,7 @@ class AnswerThread(threading.Thread):
             try:
                 for answer, piece in self._assistant.advance():
                     answer.deliver(piece)
-            except Exception as error:  # such as logits that are NaN, of which the callers hear
+            except Exception as error:  # such as NaN logits; the callers get the error
                 for answer in self._writing:
                     _fail(answer, error)
             self._drop_ended()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_string("system", None, "What the model is told before the conversation.")
+flags.DEFINE_string("system", None, "The system message of the conversation.")
 flags.DEFINE_boolean("serve", False, "Serve a page and OpenAI's interface instead.")
 flags.DEFINE_string("host", "127.0.0.1", "Address of --serve; others than this machine's need it.")
 flags.DEFINE_integer("port", 8000, "Port of --serve; 0 for a free one.", 0)
@@ -26,7 +26,7 @@ flags.DEFINE_integer("answers", 16, "Number of answers that --serve writes at on
 
 _OF_SERVER = ("host", "port", "token", "answers")
 _HELP = """\
-/system TEXT      tell the model TEXT before the conversation, which begins anew; /system to clear
+/system TEXT      begin a new conversation with the system message TEXT; without TEXT, with none
 /temperature X    0 is greedy; without X it is shown
 /reset            begin a new conversation
 /history          show this one

@@ -6,8 +6,10 @@ from absl import flags
 
 FLAGS = flags.FLAGS
 
-flags.DEFINE_integer("num_tokens", None, "Most tokens of a text (200), or of an answer.", 1)
-flags.DEFINE_float("temperature", None, "0 is greedy, 1 the model's distribution (0.6).", 0.0)
+flags.DEFINE_integer("num_tokens", None, "Maximum number of new tokens; sample writes 200.", 1)
+flags.DEFINE_float(
+    "temperature", None, "0 is greedy, 1 the model's distribution; default 0.6.", 0.0
+)
 flags.DEFINE_integer("top_k", None, "Sample from this many of the likeliest tokens; 0 for all.", 0)
 flags.DEFINE_float("top_p", None, "Sample from the smallest set this likely together.", 0.0, 1.0)
 flags.DEFINE_integer("seed", 0, "Seed of the sampling.")

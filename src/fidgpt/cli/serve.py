@@ -185,7 +185,7 @@ class Server:
         ]
 
     async def _written(self, answers: Sequence[Answer]) -> AsyncGenerator[tuple[int, str]]:
-        """Yield pieces of answers, with the index of each; stop them if nobody reads on."""
+        """Yield pieces of answers, with the index of each; stop them if the reader leaves."""
         loop, pieces = asyncio.get_running_loop(), asyncio.Queue[Any]()
         for index, answer in enumerate(answers):
 

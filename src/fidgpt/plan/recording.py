@@ -60,7 +60,7 @@ class Work:
       products: matrix products, with their numbers.
       attention: operations of scores and weighted values, by the head dimension.
       moved: bytes that other operations read and write.
-      launches: operations that a device is told to start.
+      launches: number of operations started on the device.
       sent: collectives, with their numbers.
     """
 

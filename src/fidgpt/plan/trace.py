@@ -225,7 +225,7 @@ def _drop(parameter: Tensor) -> None:
 
 
 class _Marked:
-    """Makes a loss that tells when it begins."""
+    """Makes a loss that calls a function when it begins."""
 
     @classmethod
     def of(cls, loss: Any, begins: Callable[[], object]) -> Any:

@@ -407,9 +407,9 @@ def continuations(
 
 
 def document_begin(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the tokens of a document that begins with `text`, behind one that tells that it does.
+    """Return the tokens of a document that begins with `text`, behind the token that begins one.
 
-    That is the end of another document where the tokenizer puts nothing in front of texts.
+    Where the tokenizer puts nothing in front of texts, that is the end of another document.
     """
     begin = tokenizer.begin_of_text
     return [tokenizer.end_of_text if begin is None else begin, *tokenizer.encode(text)]

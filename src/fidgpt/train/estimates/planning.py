@@ -55,7 +55,7 @@ def planner_of(recipe: Recipe, cluster: Cluster) -> Planner:
 
 
 _LEAST = 20  # steps, after which a median says something
-_SAID = 0.15  # difference of planned and measured that is told
+_SAID = 0.15  # relative difference of planned and measured that is reported
 FILE = "plan.json"  # in the directory of a run
 
 
