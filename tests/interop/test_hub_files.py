@@ -3,7 +3,7 @@
 import functools
 import json
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from fidgpt.graph import ConfigError, bind
 from fidgpt.graph import build as build_graph
 from fidgpt.graph.codec import find_name
 from fidgpt.interop import from_hf, load_hf, save_hf
-from fidgpt.interop.hugging_face.files import TensorFiles, from_eight_bits, from_four_bits
+from fidgpt.interop.hugging_face.files import TensorFiles
+from fidgpt.interop.hugging_face.quantized import from_eight_bits, from_four_bits
 from fidgpt.model import LanguageModel, is_adapter
 
 pytestmark = pytest.mark.slow
@@ -443,7 +444,7 @@ def by_hand(codes: Tensor, scales: Tensor) -> Tensor:
 
 def write(directory: Path, tensors: dict[str, Tensor], **settings: Any) -> Path:
     directory.mkdir()
-    known = OSS if settings.get("model_type") == "gpt_oss" else SETTINGS
+    known = {"gpt_oss": OSS, "llama": LLAMA}.get(settings.get("model_type", ""), SETTINGS)
     (directory / "config.json").write_text(json.dumps(known | settings))
     safetensors.torch.save_file(tensors, directory / "model.safetensors")
     return directory
@@ -544,7 +545,9 @@ def test_eight_bits_without_their_scales_are_refused(build, plain, scales, tmp_p
     "how",
     [
         {"quant_method": "compressed-tensors", "format": "pack-quantized"},
-        {"quant_method": "awq", "bits": 4},
+        {"quant_method": "awq", "bits": 4, "version": "gemv"},
+        {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
+        {"quant_method": "gptq", "bits": 3},
         {"quant_method": "fp8", "weight_block_size": [64, 128]},
         {"quant_method": "mxfp4", "weight_block_size": [16, 16]},
         {"quant_method": "gptq"},
@@ -555,6 +558,84 @@ def test_other_codes_are_refused_with_a_remedy(how: object, tmp_path: Path) -> N
     (tmp_path / "config.json").write_text(json.dumps(SETTINGS | {"quantization_config": how}))
     with pytest.raises(ConfigError, match=r"quantization_config is .*blocks of 128.*dequantize"):
         from_hf(str(tmp_path))
+
+
+LLAMA: dict[str, Any] = {
+    **{"model_type": "llama", "hidden_size": 32, "intermediate_size": 48, "vocab_size": 97},
+    **{"num_attention_heads": 2, "num_key_value_heads": 1, "num_hidden_layers": 2},
+    "max_position_embeddings": 16,
+}
+
+
+def packed(codes: Tensor, bits: int, order: Sequence[int] | None = None) -> Tensor:
+    """Put the codes of each row into words of 32 bits, number by number."""
+    rows, columns = codes.shape
+    count = 32 // bits
+    words = torch.zeros(rows, columns // count, dtype=torch.int64)
+    for place, at in enumerate(order or range(count)):
+        words |= codes[:, at::count].long() << (bits * place)
+    return words.where(words < 2**31, words - 2**32).int()
+
+
+def by_groups(codes: Tensor, zeros: Tensor, scales: Tensor, groups: Tensor) -> Tensor:
+    """Number by number, with the zero and the scale of the group of its column."""
+    return (codes.float() - zeros.float()[:, groups]) * scales[:, groups]
+
+
+PACKED = {"quant_method": "compressed-tensors", "format": "pack-quantized"}
+GROUPS = {"group_0": {"weights": {"num_bits": 4, "symmetric": False, "group_size": 8}}}
+SYMMETRIC = {"group_0": {"weights": {"num_bits": 8, "symmetric": True, "group_size": 8}}}
+
+
+@pytest.mark.parametrize(
+    ("bits", "how"),
+    [
+        (4, {"quant_method": "gptq", "bits": 4, "desc_act": True}),
+        (8, {"quant_method": "gptq", "bits": 8, "checkpoint_format": "gptq_v2"}),
+        (4, {"quant_method": "awq", "bits": 4, "version": "gemm"}),
+        (4, PACKED | {"config_groups": GROUPS}),
+        (8, PACKED | {"config_groups": SYMMETRIC}),
+    ],
+)
+def test_codes_in_words_are_read(load, build, tmp_path, bits, how):
+    """Against (code - zero) * scale number by number.
+
+    The layouts are those of GPTQModel 7.7.0, AutoAWQ 0.2.9 and compressed-tensors 0.20.1, whose own
+    functions gave the same numbers.
+    """
+    torch.manual_seed(0)
+    plain = saved(build, tmp_path / "plain", LLAMA)[1]
+    coded, meant = dict(plain), dict(plain)
+    method = how.get("format", how["quant_method"])
+    for name in [name for name in plain if "_proj" in name]:
+        rows, columns = coded.pop(name).shape
+        codes = torch.randint(1 << bits, (rows, columns))
+        zeros = torch.randint(1, 1 << bits, (rows, columns // 8))
+        scales, groups = torch.rand(rows, columns // 8) * 0.01, torch.arange(columns) // 8
+        holder = name.removesuffix("weight")
+        if method == "gptq":
+            groups = groups[torch.randperm(columns)]
+            less = int("checkpoint_format" not in how)
+            parts = {"qweight": packed(codes, bits).T, "qzeros": packed((zeros - less).T, bits)}
+            parts = {**parts, "scales": scales.T, "g_idx": groups.int()}
+        elif method == "awq":
+            order = (0, 2, 4, 6, 1, 3, 5, 7)
+            parts = {"qweight": packed(codes.T, 4, order), "qzeros": packed(zeros.T, 4, order)}
+            parts["scales"] = scales.T
+        else:
+            parts = {"weight_packed": packed(codes, bits), "weight_scale": scales}
+            parts["weight_shape"] = torch.tensor([rows, columns])
+            if bits == 8:
+                zeros = torch.full_like(zeros, 128)
+            else:
+                parts["weight_zero_point"] = packed(zeros.T, bits).T
+        coded |= {f"{holder}{part}": one.contiguous() for part, one in parts.items()}
+        meant[name] = by_groups(codes, zeros, scales, groups)
+    found, wanted = (
+        load(write(tmp_path / name, tensors, model_type="llama", quantization_config=codes))
+        for name, tensors, codes in (("coded", coded, how), ("meant", meant, None))
+    )
+    assert all(map(torch.equal, found.parameters(), wanted.parameters()))
 
 
 OSS: dict[str, Any] = {

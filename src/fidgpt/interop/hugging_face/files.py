@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Shaped, UInt8
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
@@ -29,6 +28,7 @@ from fidgpt.files import (
     write_whole,
 )
 from fidgpt.graph import ConfigError
+from fidgpt.interop.hugging_face.quantized import coded_weights
 from fidgpt.model import LoRALinear, StackedExperts, is_adapter
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -96,7 +96,7 @@ _FUSED = {
 class TensorFiles:
     """The tensors of model.safetensors, or of the shards in its index, read on demand.
 
-    Weights quantized to eight or four bits with scales are dequantized to float32.
+    Weights quantized to eight bits or fewer are dequantized to float32.
 
     Attributes:
       shapes: shape of each tensor by name.
@@ -124,13 +124,14 @@ class TensorFiles:
                 f"such as {lost[0]}; download the files again."
             )
         self._experts: dict[str, _Expert] = {}
-        self._coded = coded_weights(self.formats, self.shapes)
+        self._coded = coded_weights(self.formats, self.shapes, _settings(directory))
         for name, weight in self._coded.items():
-            for part in (weight.codes, weight.scales):
+            for part in weight.parts:
                 del self.formats[part], self.shapes[part]
-            self.shapes.pop(f"{name.removesuffix('weight')}{_INPUT_SCALE}", None)
+            for other in weight.unread:
+                self.shapes.pop(other, None)
             self.formats[name], self.shapes[name] = "F32", weight.shape
-            self._files[name] = self._files[weight.codes]
+            self._files[name] = self._files[weight.parts[0]]
 
     def split_experts(self, is_known: Callable[[str], bool]) -> None:
         """Give a name to each expert of fused ones, where files with single ones are known.
@@ -172,8 +173,16 @@ class TensorFiles:
                     elif weight is None:
                         yield name, file.get_tensor(name)
                     else:
-                        codes = file.get_tensor(weight.codes)
-                        yield name, weight.decode(codes, self[weight.scales])
+                        codes, *others = weight.parts
+                        yield (
+                            name,
+                            weight.decode(file.get_tensor(codes), *map(self.__getitem__, others)),
+                        )
+
+
+def _settings(directory: Path) -> dict[str, Any]:
+    path = directory / CONFIG
+    return read_json(path) if path.exists() else {}
 
 
 def _index(directory: Path) -> dict[str, str]:
@@ -338,125 +347,6 @@ def _pieces(tensors: Tensors, path: str, tensor: Tensor) -> Iterator[Piece]:
     form: Form = Same(found) if isinstance(found, str) else found
     for piece in form.pieces(tensor.detach()):
         yield piece._replace(name=f"{piece.name.replace('*', layer)}{rest}")
-
-
-_BLOCK = 128
-_EIGHT_BITS = ("F8_E4M3", "I8")
-_INPUT_SCALE = "input_scale"  # of activations, which are not quantized here
-# Methods with a scale for each matrix or row, by quant_method and format.
-_SCALED = (
-    *(("fp8", None), ("fbgemm_fp8", None)),
-    *(("compressed-tensors", "float-quantized"), ("compressed-tensors", "int-quantized")),
-)
-_CODES = "_blocks"  # suffix of the names of four-bit codes
-_GROUP = 32  # numbers per scale; a byte holds two, the first in its lower half
-# The magnitudes of FP4 E2M1: a sign, two bits of exponent and one of mantissa.
-_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-
-Shape = tuple[int, ...]
-
-
-class Coded(NamedTuple):
-    """A quantized weight, stored as codes and scales.
-
-    Attributes:
-      codes: the name of the tensor of codes.
-      scales: the name of the tensor of scales.
-      shape: shape of the dequantized weight.
-      decode: dequantizes it to float32.
-    """
-
-    codes: str
-    scales: str
-    shape: Shape
-    decode: Callable[[Tensor, Tensor], Tensor]
-
-
-def coded_weights(formats: Mapping[str, str], shapes: Mapping[str, Shape]) -> dict[str, Coded]:
-    """Return the quantized weights with scales of the right shape, by name."""
-    found: dict[str, Coded] = {}
-    for name, shape in shapes.items():
-        whole = name.removesuffix(_CODES)
-        if formats[name] in _EIGHT_BITS and (scales := _scales_of(name, shapes)):
-            found[name] = Coded(name, scales, shape, from_scaled_rows)
-            continue
-        if formats[name] == "F8_E4M3":
-            blocks = tuple(-(-size // _BLOCK) for size in shape)
-            weight = Coded(name, f"{name}_scale_inv", shape, from_eight_bits)
-        elif formats[name] == "U8" and name != whole and shape[3:] == (_GROUP // 2,):
-            experts, rows, groups = blocks = shape[:3]
-            meant = (experts, groups * _GROUP, rows)
-            weight = Coded(name, f"{whole}_scales", meant, from_four_bits)
-        else:
-            continue
-        if shapes.get(weight.scales) == blocks:
-            found[whole] = weight
-    return found
-
-
-def _scales_of(name: str, shapes: Mapping[str, Shape]) -> str | None:
-    """Return the name of the scale of a whole matrix, or of those of its rows."""
-    rows = shapes[name][0] if len(shapes[name]) == 2 else 0
-    one, each = ((), (1,), (1, 1)), ((rows, 1), (rows,))
-    if shapes.get(f"{name}_scale") in (*one, *each):
-        return f"{name}_scale"
-    return f"{name}_scale_inv" if rows and shapes.get(f"{name}_scale_inv") in one else None
-
-
-def from_scaled_rows(
-    codes: Shaped[Tensor, "rows columns"], scales: Float[Tensor, "..."]
-) -> Float[Tensor, "rows columns"]:
-    """Dequantize eight bits: multiply each number by the scale of its row or matrix, in float32.
-
-    (The formats float-quantized and int-quantized of compressed-tensors, and FP8 without blocks.)
-    """
-    return codes.float().mul_(scales.float().reshape(-1, 1))
-
-
-def from_eight_bits(
-    codes: Float[Tensor, "rows columns"], scales: Float[Tensor, "row_blocks column_blocks"]
-) -> Float[Tensor, "rows columns"]:
-    """Dequantize FP8: multiply each number by the scale of its 128 x 128 block, in float32.
-
-    (DeepSeek-V3, 2024, arXiv:2412.19437, section 3.3.2.)
-    """
-    rows, columns = codes.shape
-    each = scales.float().repeat_interleave(_BLOCK, 0)[:rows].repeat_interleave(_BLOCK, 1)
-    return codes.float().mul_(each[:, :columns])
-
-
-def from_four_bits(
-    codes: UInt8[Tensor, "experts rows groups half"], scales: UInt8[Tensor, "experts rows groups"]
-) -> Float[Tensor, "experts columns rows"]:
-    """Dequantize MXFP4: multiply each number by 2 ** (its group's scale - 127), in float32.
-
-    (OCP Microscaling Formats, version 1.0, 2023, sections 5.3.3 and 5.4.1; unquantized files of
-    gpt-oss have transposed matrices.)
-    """
-    experts, rows, groups, half = codes.shape
-    numbers = torch.tensor([sign * one for sign in (1.0, -1.0) for one in _MAGNITUDES])
-    found = torch.empty(experts, 2 * half * groups, rows)
-    for weight, code, scale in zip(found, codes, scales, strict=True):
-        pairs = torch.stack([code & 15, code >> 4], dim=-1).flatten(-2).int()
-        powers = scale.int().unsqueeze(-1) - 127
-        weight.copy_(torch.ldexp(numbers[pairs], powers).flatten(-2).mT)
-    return found
-
-
-def unknown_codes(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield an error if a config.json declares an unsupported quantization."""
-    how = found.get("quantization_config")
-    known = how if isinstance(how, dict) else {}
-    kind = (known.get("quant_method"), known.get("weight_block_size"))
-    is_scaled = kind[1] is None and (kind[0], known.get("format")) in _SCALED
-    is_known = is_scaled or kind in (("mxfp4", None), ("fp8", [_BLOCK, _BLOCK]))
-    if how is not None and not is_known:
-        yield (
-            f"quantization_config is {how!r:.60}, but fidgpt reads only unquantized weights, "
-            f"mxfp4, fp8 with scales for blocks of {_BLOCK} by {_BLOCK}, and eight bits with "
-            "scales for rows or matrices; load the model with transformers and dequantize=True in "
-            "its quantization config, and save it again"
-        )
 
 
 @torch.no_grad()

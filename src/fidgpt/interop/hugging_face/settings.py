@@ -18,8 +18,9 @@ from fidgpt.configs.windows import FULL, SLIDING
 from fidgpt.graph import ConfigError
 from fidgpt.graph.hints import fits, hints_of, members_of, name_of
 from fidgpt.graph.values import as_asked
-from fidgpt.interop.hugging_face.files import CONFIG, read_json, unknown_codes
+from fidgpt.interop.hugging_face.files import CONFIG, read_json
 from fidgpt.interop.hugging_face.keys import EXPERTS, SEQ_LENS, other_values
+from fidgpt.interop.hugging_face.quantized import unknown_codes
 from fidgpt.model import (
     DynamicNTKScaling,
     LanguageModel,
