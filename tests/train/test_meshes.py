@@ -55,6 +55,7 @@ USUAL = {
         *(f"recurrent/{mesh}" for mesh in ("tensor", "sequence", "context", "ulysses", "shard")),
         *("mtp/tensor", "everything/tensor", "deepseek_v3/tensor", "branch_dropout/tensor"),
         *("qwen3/chunked", "everything/chunked_sequence", "gpt2/traced"),
+        "separate/chunked",
         *("mixtral/shard", "mixtral/replicate", "packing/replicate"),
         *(f"{family}/shard" for family in SHARDED),
         *("llama/pipeline", "deepseek_mtp/pipeline", "narrow/pipeline", "muon/pipeline"),

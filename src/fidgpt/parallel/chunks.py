@@ -44,10 +44,11 @@ class Chunked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the sum, or this process's part of it."""
-        axis, number, length = self.chunk_axis, self.num_chunks, x.shape[_SEQUENCE]
+        axis, number = self.chunk_axis, self.num_chunks
         on_part = self.on_part and self.training
         parts = axis.size if on_part else 1
-        if torch.compiler.is_compiling() or length % (parts * number):
+        is_stream = x.dim() > _SEQUENCE + 1  # an expert among several computes on single rows
+        if torch.compiler.is_compiling() or not is_stream or x.shape[_SEQUENCE] % (parts * number):
             whole = super().forward(x)
             return scattered(whole, axis, _SEQUENCE) if on_part else summed(whole, axis)
         # A chunk has tokens of each process's part, so that what it keeps is consecutive.
