@@ -124,21 +124,11 @@ def test_factories_inherit_too(kind: Any) -> None:
     assert one.child is not two.child
 
 
-def test_a_partial_may_leave_an_argument_to_its_caller_but_no_tag_unset() -> None:
-    assert build(fdl.Partial(Part, child=None))(width=4).width == 4
-    assert errors(fdl.Partial(Part, width=Width.new()))
-
-
 @pytest.mark.parametrize(
     ("child", "expected"),
     [
         (fdl.Config(positional, Width.new()), (3, 2)),
-        (fdl.Config(positional, Width.new(4), depth=Width.new()), (4, 4)),
         (fdl.Config(product, Width.new(), 2), 6),
-        (fdl.Config(product, 2, Width.new(), 5), 30),
-        (fdl.Config(product, Width.new(), Width.new()), 9),
-        (fdl.Config(product, Width.new(4), 2), 8),
-        (fdl.Config(product, Width.new(), fdl.Config(parts.double, Width.new())), 18),
         (fdl.Config(parts.keywords, a=Width.new(), b=2), {"a": 3, "b": 2}),
     ],
 )
@@ -178,13 +168,6 @@ def test_a_bound_graph_refuses_changes_and_names_where_to_make_them() -> None:
         assert fdl.get_tags(copied.child[0], "width") == {Width, Rate}
     cfg.width = 7
     assert bind(cfg).child[0].width == 7
-
-
-def test_shared_nodes_stay_shared() -> None:
-    shared = part()
-    bound = bind(outer(shared, other=[shared]))
-    assert bound.child is bound.other[0]
-    assert bound.child is not shared
 
 
 def test_binding_twice_changes_nothing() -> None:
@@ -241,17 +224,8 @@ class TestConflicts:
         cfg = fdl.Config(pair, *(fdl.Config(pair, Width.new(value), shared) for _ in range(2)))
         assert build(cfg)[0][1][0] == value
 
-    @pytest.mark.parametrize(("one", "two"), [(1, 1.0), (1, True), (0, None)])
-    def test_values_of_different_types_are_two(self, one: object, two: object) -> None:
-        assert (
-            "which has two values" in errors(self.two(fdl.Config(pair, Width.new()), one, two))[0]
-        )
-
     def test_computed_values_are_one_only_if_they_are_one_node(self) -> None:
         half = fdl.Config(scaled, number=8)
         assert build(self.two(part(), half, half))[0].child.width == 4
         (message,) = errors(self.two(part(), half, fdl.Config(scaled, number=8)))
         assert "scaled(...), set by first.width" in message
-
-    def test_a_conflict_that_no_parameter_inherits_is_none(self) -> None:
-        assert build(self.two(fdl.Config(Part, width=2), 3, 5))[0].child.width == 2

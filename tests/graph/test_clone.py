@@ -4,7 +4,6 @@ import collections
 from typing import Any
 
 import fiddle as fdl
-import pytest
 
 from fidgpt import graph
 
@@ -57,27 +56,6 @@ class TestPart:
         one, two = graph.build(fdl.Config(Outer, width=Width.new(3), child=[block, copied])).child
         assert one().child.child is two().child.child
 
-    def test_one_copy_can_be_changed_alone(self) -> None:
-        block = self.block()
-        copied = graph.clone_part(block)
-        copied.child.width.number = 50
-        bound = graph.bind(fdl.Config(Outer, width=Width.new(3), child=[block, copied]))
-        assert [one.child.width.number for one in bound.child] == [3, 50]
-
-
-def test_what_lies_in_it_is_copied_as_often_and_parts_stay_one() -> None:
-    part = fdl.Config(Part, width=1)
-    inner = {"one": part, "many": [part]}
-    outer = [inner, Size([], ())]  # type: ignore[arg-type]
-    copied = graph.clone(fdl.Config(pair, [outer, inner], outer))
-    (first, third), second = copied.first, copied.second
-    dicts = [first[0], second[0], third]
-    assert len({id(one) for one in dicts}) == len({id(one["many"]) for one in dicts}) == 3
-    assert first[1].width is not second[1].width
-    assert type(first[1]) is Size
-    assert len({id(one["one"]) for one in dicts} | {id(one["many"][0]) for one in dicts}) == 1
-    assert dicts[0]["one"] is not part
-
 
 def test_a_file_holds_an_equal_graph() -> None:
     part = fdl.Config(Part, width=1)
@@ -99,11 +77,3 @@ def test_a_part_that_is_copied_or_bound_has_lists_of_its_own_too() -> None:
     part = fdl.Config(pair, several, several)
     for copied in (graph.clone_part(part), graph.bind(part)):
         assert len({id(copied.first), id(copied.second), id(several)}) == 3
-
-
-@pytest.mark.slow
-def test_lists_of_one_list_twice_of_one_list_twice_stay_few() -> None:
-    value: Any = [1]
-    for _ in range(100):
-        value = [value, value]
-    assert len(graph.clone(fdl.Config(pair, value)).first) == 2

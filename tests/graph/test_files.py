@@ -11,10 +11,9 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt import configs, fiddlers, graph
+from fidgpt import configs, graph
 from fidgpt.graph import ConfigError
-from fidgpt.graph.walk import parts as parts_of
-from fidgpt.graph.yaml import Foreign, read_yaml, write_yaml
+from fidgpt.graph.yaml import Foreign, read_yaml
 
 from . import parts
 from .parts import Color, Options, Outer, Part, Width, holding, pair, scaled, whole_graph
@@ -95,10 +94,7 @@ class Hidden:
     ("value", "message"),
     [
         (Hidden(), "of type Hidden cannot be saved in a config"),
-        (type("Made", (), {}), "Made cannot be saved by name"),
         (Hidden().method, "Hidden.method cannot be saved by name"),
-        (torch.zeros(2), "of type Tensor cannot be saved"),
-        ({b"1": 2}, "of type bytes cannot be saved"),
         (Options(names=[fdl.Config(Part)]), "a Part is where components are not built"),  # type: ignore
     ],
 )
@@ -115,7 +111,6 @@ TEXTS = ["no", "1", "1e3", "a: b", "- a", "", " a ", "#", "null", "é→", "a\nb
     "value",
     [
         {1: 2.0, None: [1], (2, "a"): {}, Color.RED: fdl.Config(Part, width=Width.new())},
-        {"part": "x"},
         {"shared": "x", "more": {"shared": "y"}},
         [{"part": "x"}, {"keep": "y"}, {"tuple": []}],
         [Labels("x", "y"), Color.BLUE, float("-inf"), -0.0, 10**30],
@@ -133,25 +128,10 @@ def test_values_that_look_like_words_of_a_file_survive(value: Any, form: Any) ->
     assert graph.dump(again, form=form) == graph.dump(cfg, form=form)
 
 
-def test_half_a_character_survives_json_only() -> None:
-    cfg = fdl.Config(pair, "\udc80")
-    assert reloaded(cfg).first == "\udc80" and graph.dump(cfg).encode("utf-8")
-    with pytest.raises(graph.ConfigError, match="has no form in YAML: save it as JSON"):
-        graph.dump(cfg, form="yaml")
-
-
 def test_a_class_that_has_moved_within_a_room_is_found() -> None:
     text = graph.dump(configs.base()).replace("fidgpt.model:SwiGLU", "fidgpt.model.of_old:SwiGLU")
     assert "of_old" in text
     assert graph.fingerprint(graph.load(text)) == graph.fingerprint(configs.base())
-
-
-@pytest.mark.parametrize("form", ["json", "yaml"])
-def test_deep_graphs_survive(form: Any) -> None:
-    cfg = fdl.Config(Part, width=1)
-    for _ in range(100):
-        cfg = fdl.Config(Part, width=1, child={"\x7f" * 3: cfg})
-    assert graph.equal(reloaded(cfg, form), cfg)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -163,15 +143,6 @@ def test_random_graphs_survive(seed: int) -> None:
     again = reloaded(cfg, "yaml" if seed % 3 else "json")
     assert graph.equal(again, cfg)
     assert graph.dump(again) == graph.dump(cfg)
-
-
-@pytest.mark.parametrize("form", ["json", "yaml"])
-def test_an_unrolled_config_survives(form: Any) -> None:
-    cfg = configs.gpt2_124m()
-    fiddlers.unroll(cfg)
-    again = reloaded(cfg, form)
-    assert graph.dump(again) == graph.dump(cfg)
-    assert len(parts_of(again)) == len(parts_of(cfg))
 
 
 SHORT = f"""
@@ -218,7 +189,6 @@ class TestMigrations:
         ("old", "new", "change"),
         [
             ("number", "amount", "the root: amount was renamed to number"),
-            ("number", "count", "the root: count was renamed to number"),
             ("parts:scaled", "parts:shrunk", "shrunk was renamed to scaled"),
             ("8", '8, "exact": true', "the root: exact is removed; was True, as built now"),
             ("0.5", "0.25", "the root: the default of ratio is now 0.5; kept at 0.25"),
@@ -235,19 +205,11 @@ class TestMigrations:
         assert cfg == fdl.Config(scaled, 8, **({"ratio": 0.25} if new == "0.25" else {}))
         assert found == ([change] if change else [])
 
-    def test_a_tagged_default_is_kept_too(self) -> None:
-        cfg = fdl.Config(scaled, 8)
-        fdl.add_tag(cfg, "ratio", Width)
-        text = graph.dump(cfg).replace("0.5", "0.25")
-        assert graph.build(graph.load(text, allowed=ALLOWED)) == 2
-
     @pytest.mark.parametrize(
         ("function", "old", "new", "message"),
         [
             (scaled, '"number": 8', '"exact": false', "the root: exact was .*, but is removed"),
-            (scaled, '"number": 8', '"exact": 1', "the root: exact was .*, but is removed"),
             (scaled, '"number": 8', '"number": 8, "amount": 9', "both number and amount"),
-            (scaled, '"number": 8', '"factor": 2', "there is no parameter 'factor'"),
             (keyed, '"function"', '"type"', "key was left at its default, of"),
         ],
     )
@@ -267,27 +229,18 @@ def read(text: str) -> Any:
     [
         ("omegaconf", "a: 1\nb:\n  c: 1\n  c: 2", "line 4: the key 'c' occurs twice"),
         ("omegaconf", "!!python/object/apply:os.system [ls]", "tag 'tag:yaml.org,2002:python/obj"),
-        ("omegaconf", "a: !!binary aGk=", "is refused"),
         ("omegaconf", "a: !include b", "'!include' is refused"),
-        ("omegaconf", "a: [1", "line 2: while parsing a flow sequence, did not find expected"),
         ("omegaconf", "", "is empty"),
-        ("omegaconf", "? [1]\n: 2", "a key must be"),
-        ("omegaconf", "<<: 3", "takes a mapping"),
         ("omegaconf", "a: &a {<<: *a}", "into itself"),
-        ("omegaconf", "a: \x00", "is not YAML"),
-        ("omegaconf", "a: " + "9" * 9000, "Exceeds the limit"),
         ("omegaconf", "a: " + "[" * 50_000, "nesting deeper than 10,000 levels"),
         ("core", "a: &a 1\nb: *a", "line 1: an alias of this value has no meaning"),
         ("core", "a: {<<: {b: 1}}", "<< has no meaning in a config file"),
-        ("core", "[1]: 2", "a key must be a string, and not a list"),
         (
             "core",
             "a: {{b: 1}}",
             "not a mapping, as doubled braces make: a formula has quotes and single braces, such",
         ),
-        ("core", "a: !!binary aGk=", "is refused"),
         ("core", "a: " + "9" * 9000, "is too large a number"),
-        ("core", "a: 1e999", "is too large a number"),
         ("core", "a: " + "[" * 300, "nesting deeper than 200 levels"),
     ],
 )
@@ -309,37 +262,8 @@ def test_merged_entries_never_replace_own_ones() -> None:
     assert merged["b"] == {"x": 5, "y": 2, "z": 4}
 
 
-def test_merges_that_double_are_read_in_linear_time() -> None:
-    rows = ["a0: &a0 {x: 1}", *(f"a{i + 1}: &a{i + 1} {{<<: [*a{i}, *a{i}]}}" for i in range(99))]
-    assert read("\n".join(rows))["a99"] == {"x": 1}
-
-
 def test_aliases_are_one_object_and_foreign_tags_are_kept() -> None:
     text = "a: &a [1]\nb: *a\nc: !include d.yaml"
     found = read_yaml(text, schema="omegaconf", foreign=("!include",))
     assert found["a"] is found["b"]
     assert found["c"] == Foreign("!include", "d.yaml")
-
-
-def random_tree(rng: random.Random, depth: int) -> Any:
-    kind = rng.choice("mlv" if depth else "v")
-    if kind == "m":
-        return {random_text(rng): random_tree(rng, depth - 1) for _ in range(rng.randrange(4))}
-    if kind == "l":
-        return [random_tree(rng, depth - 1) for _ in range(rng.randrange(4))]
-    numbers = [rng.random() * 10 ** rng.randrange(-30, 30), rng.randrange(-99, 99), 1e22, 1.0]
-    return rng.choice([None, True, False, random_text(rng), *numbers])
-
-
-def random_text(rng: random.Random) -> str:
-    words = [*"~=#!y", "no", "on", "null", "1", "1e3", "0x1", "<<", "- a", "a:", "*a", "&a", "1:30"]
-    signs = [*":#-&*!|>'\"%@`{}[],\\ \n\t\r\x07\x85\u2028\ufeff\x7fé😀", "a", "b"]
-    return rng.choice([rng.choice(words), "".join(rng.choices(signs, k=rng.randrange(8)))])
-
-
-def test_any_tree_survives() -> None:
-    rng = random.Random(0)
-    for _ in range(300):
-        tree = {"a": random_tree(rng, 4), "b": [random_tree(rng, 4)]}
-        text = write_yaml(tree)
-        assert repr(read(text)) == repr(tree), text

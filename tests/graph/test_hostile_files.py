@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from fidgpt.graph import ConfigError, dump, load
+from fidgpt.graph import ConfigError, load
 
 from . import parts
-from .parts import whole_graph
 
 HERE = parts.__name__
 PAIR = f"{HERE}:pair"
@@ -21,17 +20,10 @@ NAMES = [
     *("shutil:rmtree", "antigravity:geohash", "importlib:import_module", "pickle:loads"),
     *("torch:load", "torch.utils.cpp_extension:load", "torch.nn.functional:linear"),
     *("torch.nn.modules.module:Any", "torch.nn:Module.__init__", "torch.optim.optimizer:partial"),
-    "torch.nn.modules.linear:torch.multiprocessing.Process",
-    *("torch.optim.optimizer:functools.partial", "torch.nn.modules.no_such:Linear"),
     *("fidgpt.cli.train:run", "fidgpt.runs.building:subprocess.run", "fidgpt.data.prepare:main"),
-    *("fidgpt.graph.files:load", "fidgpt:__version__", "fidgpt.train.no_such:discard"),
     *("fidgpt.model.attention:F.linear", "fidgpt.model:attention"),
-    "fidgpt.model.attention:_private",
     *("fidgpt.model:Transformer.__init__", "fidgpt.tags:fdl.Config", "fidgpt.tags:fdl"),
-    *("fidgpt.models:Transformer", "fidgpt.model.:Transformer.x", "fidgptx.model:Transformer"),
-    *("..model:Transformer", "fidgpt.model;os:system", "os", ":", "", ":system", "os:"),
     *("fidgpt.model:", "\0:\0", "a" * 100_000, f"{HERE}:enum.Enum", f"{HERE}:pathlib"),
-    *(f"{HERE}:fdl.Config", f"{HERE}:no_such", f"{HERE}x:Part"),
 ]
 
 
@@ -87,12 +79,9 @@ def test_reading_makes_and_calls_nothing() -> None:
         *({"enum": [f"{HERE}:{name}", "_make"]} for name in ("Size", "Color")),
         *({"enum": [f"{HERE}:Color", name]} for name in ("__class__", "GREEN")),
         *({"dtype": name} for name in ("_dynamo", "onnx", "torch.nn", "load")),
-        *({"device": name} for name in ("nowhere", 0)),
         *({"path": 3}, {"float": "3"}, {"float": {}}, {"tuple": "abc"}, {"dict": []}),
         *({"part": []}, {"part": "first"}, {"default": "int"}, {"name": 5}, {"name": ["a"]}),
         *({"call": "x"}, {}, {"part": "", "name": ""}),
-        *({"items": one} for one in ([1], [[1]], [[1, 2, 3]], [[[1], 2]], [[1, 2], [1, 3]])),
-        {"items": [[{"part": ""}, 1]]},
     ):
         refused(holding(value))
 
@@ -103,13 +92,8 @@ def test_reading_makes_and_calls_nothing() -> None:
         *({}, {"Config": 5}, {"Config": None}, {"Config": [PAIR]}, {"Config": f"{HERE}:Width"}),
         *({"Config": PAIR, "Partial": PAIR}, {"Config": PAIR, "sets": {}}, {"Config": f"{HERE}:T"}),
         *({"Config": PAIR, "set": one} for one in ([], {"third": 1}, {"__class__": 1})),
-        {"Config": PAIR, "set": {"0": 1, "9" * 5000: 1}},
-        *({"Config": f"{HERE}:product", "set": {key: 5}} for key in ("1", "999999999", "factors")),
-        {"Config": f"{HERE}:keywords", "set": {"0": 5}},
-        {"Config": PAIR, "tags": {"third": []}, "set": {"third": 1}},
         {"Config": PAIR, "tags": {"first": [f"{HERE}:Part"]}},
         *({"Config": PAIR, "tags": one} for one in ({"first": 5}, ["a"])),
-        *({"TaggedValue": None}, {"TaggedValue": None, "tags": {"value": []}}),
         {"ArgFactory": PAIR, "set": {"first": {"part": ""}}},
     ],
 )
@@ -137,21 +121,12 @@ def test_nodes_that_hold_each_other_or_are_held_by_none() -> None:
         ("9" * 5000, "is too large a number"),
         ({"format": "fidgpt.config"}, "has version None, and this fidgpt reads 1"),
         ({"format": "fidgpt.config", "version": 2, "parts": {"": {}}}, "has version 2"),
-        ({"format": "fidgpt.config", "version": "x" * 9999}, "has version"),
         ({"format": "fidgpt.config", "version": 1}, "is damaged: it has no root component"),
         *((document() | {"parts": one}, "is damaged") for one in ([], {"a": {}}, {"": 5})),
-        *((document() | {"parts": {"": one}}, "is damaged") for one in (["Config"],)),
     ],
 )
 def test_texts_that_are_not_a_file(content: Any, message: str) -> None:
     assert message in refused(content)
-
-
-@pytest.mark.slow
-def test_deep_nesting_is_refused() -> None:
-    text = json.dumps(holding("HERE"))
-    for opening, closing in (("[", "]"), ('{"tuple": [', "]}"), ('{"dict": {"a": ', "}}")):
-        refused(text.replace('"HERE"', opening * 3000 + "1" + closing * 3000))
 
 
 @pytest.mark.parametrize(
@@ -164,9 +139,3 @@ def test_deep_nesting_is_refused() -> None:
 )
 def test_json_that_is_refused(number: str, message: str) -> None:
     assert message in refused(json.dumps(holding(12345)).replace("12345", number))
-
-
-def test_a_file_cut_short_is_refused() -> None:
-    text = dump(whole_graph())
-    for end in range(0, len(text) - 2, len(text) // 40):
-        refused(text[:end])

@@ -107,22 +107,6 @@ def test_a_row_has_its_text_type_default_tag_and_source() -> None:
     assert (row["text"], row["from"]) == ("256", [data.row("model")["node"], ".hidden_dim"])
 
 
-def test_every_kind_of_value_has_a_row() -> None:
-    paths = Data(fdl.Config(parts.Part, child=3)).paths()
-    assert paths["width"] == {"step": ".width", "state": "unset"}
-    assert paths["other"] == {"step": ".other", "state": "default", "text": "None"}
-    assert "state" not in paths["child"]
-    paths = Data(parts.whole_graph()).paths()
-    assert paths["other[2].a"]["from"] == [0, ".width"]
-    for path, text in {
-        "child[1].other": "{'tuple': (1, -2.5, inf), ",
-        "child[2].items[2].value": "5",
-        "other[0][1]": "2",
-        "other[5]": "(Color.BLUE, ",
-    }.items():
-        assert paths[path]["text"].startswith(text)
-
-
 def test_a_computed_number_has_its_result_unless_it_fails_or_needs_a_node() -> None:
     cfg = configs.base()
     cfg.num_steps = 600
@@ -187,13 +171,6 @@ def test_nothing_is_fetched_and_no_other_script_may_run() -> None:
         assert f"'sha256-{digest}'" in policy
 
 
-def test_the_page_repeats_and_leaves_the_graph_as_it_was() -> None:
-    cfg = configs.base()
-    before = graph.fingerprint(cfg), repr(dict(cfg.__argument_history__))
-    assert page(cfg) == page(graph.clone(cfg))
-    assert before == (graph.fingerprint(cfg), repr(dict(cfg.__argument_history__)))
-
-
 @pytest.mark.slow
 def test_a_page_is_linear_in_its_graph() -> None:
     sizes = [len(repr(document(wide(count)))) for count in (0, 100, 300)]
@@ -206,8 +183,3 @@ def test_a_page_is_linear_in_its_graph() -> None:
         for _ in range(depth):
             part = hold(part)
         assert len(document(part)["new"]) == (depth if depth == 60 else 2 * depth) + 1
-
-
-def test_a_graph_that_cannot_be_bound_has_no_page() -> None:
-    with pytest.raises(graph.ConfigErrors, match="Width"):
-        page(fdl.Config(parts.Part, width=parts.Width.new()))

@@ -13,7 +13,7 @@ from fidgpt import configs, fiddlers, graph
 from fidgpt.configs import debug
 
 from . import namesakes, parts
-from .parts import Outer, Part, Square, Wide, Width, holding, keywords, pair, positional, product
+from .parts import Outer, Part, Square, Wide, Width, holding, pair, positional, product
 from .test_diff import change_something, random_graph
 
 ALLOWED = (parts.__name__, namesakes.__name__)
@@ -33,7 +33,7 @@ def assert_becomes(old: Any, new: Any) -> None:
     assert (graph.diff(old, new) == []) is is_same
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize("seed", range(40))
 def test_the_difference_of_random_graphs_makes_one_of_the_other(seed: int) -> None:
     rng = random.Random(seed)
     old = random_graph(rng, num_parts=rng.randint(1, 9))
@@ -141,39 +141,6 @@ def test_conflicts_are_named_with_both_values() -> None:
     ]
 
 
-def test_what_conflicts_is_shown_as_it_is_written() -> None:
-    base, ours, theirs = three(width=1, depth=2, child=[fdl.Config(Part, width=1)])
-    del ours.depth
-    assert "depth" not in fdl.ordered_arguments(graph.merge(base, ours, graph.clone(ours)))
-    theirs.depth = None  # which is not removing it
-    ours.child.append(fdl.Config(Part, width=3))
-    theirs.child.insert(0, fdl.Config(Part, width=4))
-    assert conflicts(base, ours, theirs) == [
-        "depth: ours is not set, and theirs is None.",
-        "child: ours is [the part at child[0], a new Part], "
-        "and theirs is [a new Part, the part at child[0]].",
-    ]
-
-
-def test_arguments_named_like_the_words_of_a_patch() -> None:
-    base = fdl.Config(pair, 1, {"part": "x"})
-    ours, theirs = graph.clone(base), graph.clone(base)
-    ours.first = fdl.Config(keywords, part={"part": "a"})
-    theirs.second = fdl.Config(keywords, part=fdl.Config(keywords, keep="b"))
-    both = graph.merge(base, ours, theirs)
-    assert (both.first, both.second) == (ours.first, theirs.second)
-
-
-def test_arguments_that_another_call_does_not_take_are_named() -> None:
-    base, ours, theirs = three(width=1, child=fdl.Config(Part, 1))
-    fdl.update_callable(ours.child, Square)
-    theirs.child.other = 5
-    expected = ["child.other: Square has no parameter 'other'."]
-    assert conflicts(base, ours, theirs) == conflicts(base, theirs, ours) == expected
-    (message,) = messages(lambda: graph.apply(theirs, graph.diff(base, ours)))
-    assert ":Square does not take all arguments set there" in message
-
-
 def unrolled(**dropouts: float) -> Any:
     """Return the debug config with a block of its own for each layer, and dropouts of some."""
     cfg = debug()
@@ -196,7 +163,6 @@ class TestCopiedItems:
         ("path", "value", "message"),
         [
             ("dropout", 0.2, "dropout is 0.2 now, and model.blocks[1].dropout, "),
-            ("attention.bias", True, "attention.bias is True now, and model."),
             ("mlp", fdl.ArgFactory(Square), "mlp is Square now, and model."),
         ],
     )
@@ -215,16 +181,6 @@ class TestCopiedItems:
         text = graph.dump_patch((debug(), unrolled(_1=0.1)))  # sets the dropout itself
         made = graph.apply_patch(edited("dropout", 0.2), text)
         assert graph.equal(made, unrolled(_0=0.2, _1=0.1))
-
-    def test_each_new_item_is_like_the_old_one_of_its_turn(self) -> None:
-        old = unrolled(_1=0.1)
-        new = graph.clone(old)
-        new.model.num_layers = 4
-        fiddlers.unroll(new)
-        text = graph.dump_patch((old, new))
-        old.model.blocks[1].dropout = 0.3
-        with pytest.raises(graph.ConfigError, match=r"^model.blocks\[1\].dropout is 0.3 now"):
-            graph.apply_patch(old, text)
 
     def test_a_merge_of_both_is_a_conflict(self) -> None:
         with pytest.raises(graph.ConfigErrors, match=r"model.blocks\[0\].dropout: theirs is 0.2"):

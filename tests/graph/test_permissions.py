@@ -46,13 +46,10 @@ def run() -> Any:
     ("path", "permission"),
     [
         ("", Permission.NEVER),
-        ("motor", Permission.NEVER),
         ("motor.width", Permission.NEVER),
         ("motor.speed", Permission.RESTART),
-        ("limit", Permission.RESTART),
         ("logs", Permission.LIVE),
         ("logs[0].every", Permission.LIVE),
-        ("logs[7]", Permission.LIVE),
     ],
 )
 def test_the_nearest_word_on_the_way_decides(path: str, permission: Permission) -> None:

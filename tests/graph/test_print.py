@@ -9,10 +9,9 @@ from typing import Any
 import fiddle as fdl
 import pytest
 import torch
-from small_models import apply_to_any
 
-from fidgpt import configs, fiddlers
-from fidgpt.graph import ConfigError, bind, find_parameter, fingerprint, nodes, outline
+from fidgpt import configs
+from fidgpt.graph import ConfigError, bind, find_parameter, fingerprint, outline
 from fidgpt.graph.codegen import python
 from fidgpt.graph.edits import set_text
 from fidgpt.graph.outlines import flat, set_lines
@@ -55,13 +54,6 @@ class TestOutline:
             "  other: [1, (2, tests.graph.parts.Square), {}]",
         ]
 
-    def test_a_value_inherited_before_its_line_refers_to_it(self) -> None:
-        heir = fdl.Config(Part, width=Width.new())
-        source = Width.new(fdl.Config(double, 4))
-        lines = outline(fdl.Config(pair, fdl.Config(Outer, child=heir), source)).splitlines()
-        assert "      width: *second" in lines
-        assert "  second: &second double" in lines
-
     def test_formulas_and_unnamed_arguments(self) -> None:
         cfg = fdl.Config(Outer, width=3, child=fdl.Config(Part, width=Width.new()))
         fdl.add_tag(cfg, "width", Width)
@@ -73,14 +65,6 @@ class TestOutline:
         assert lines[4] == "    width: *width"
         cfg = fdl.Config(Outer, width=Width.new(3), depth=fdl.Config(product, Width.new(), 2))
         assert outline(cfg).splitlines()[3:] == ["    0: 3  <- width", "    1: 2"]
-
-    def test_a_value_takes_one_line(self) -> None:
-        class Tall:
-            def __repr__(self) -> str:
-                return "one\ntwo"
-
-        assert outline(fdl.Config(pair, Tall())) == "pair\n  first: one two\n"
-        assert outline(fdl.Config(pair, "x".upper)) == "pair\n  first: builtins.str.upper\n"
 
     def test_a_node_of_a_graph_shows_the_tags_that_nothing_sets(self) -> None:
         inner = fdl.Config(Part, width=Width.new(), child=[Depth.new(), Depth.new(2)])
@@ -159,13 +143,6 @@ class TestPython:
             done = subprocess.run(ruff, capture_output=True, text=True, cwd=ROOT, check=False)
             assert not done.returncode, done.stdout + done.stderr
 
-    @pytest.mark.slow
-    def test_so_is_every_fiddled_config(self) -> None:
-        for name in fiddlers.__all__:
-            cfg = configs.base()
-            apply_to_any(cfg, name)
-            assert outline(again(cfg)) == outline(cfg), name
-
     def test_shared_nodes_and_lists_are_variables(self) -> None:
         shared, held = fdl.Config(Part, width=1), [fdl.Config(Part, width=1)]
         made = again(fdl.Config(pair, [shared, shared, held], [fdl.Config(Part, width=1), held]))
@@ -191,24 +168,6 @@ class TestPython:
         made = again(fdl.Config(pair, {"double": shared, "parts": shared}, held))
         assert made.first["double"] is made.second["list"][0]
         assert made.second["list"][1].number is made.first["double"]
-
-    @pytest.mark.slow
-    def test_deep_and_repeated_graphs(self) -> None:
-        cfg = fdl.Config(Part, width=0)
-        for width in range(1000):
-            cfg = fdl.Config(Part, width=width, child=cfg)
-        widths = [[node.value.width for node in nodes(one)] for one in (again(cfg), cfg)]
-        assert widths[0] == widths[1]
-        inner: Any = fdl.Config(Part, width=1)
-        for _ in range(40):
-            inner = [inner, inner]
-        assert len(python(fdl.Config(pair, inner)).splitlines()) < 60
-
-    def test_an_argument_without_those_before_it_is_refused(self) -> None:
-        cfg = fdl.Config(product, 1, 2, 3)
-        del cfg.__arguments__[1]
-        with pytest.raises(ConfigError, match="cannot pass argument 2 without"):
-            python(cfg)
 
     @pytest.mark.parametrize("value", [{1, 2}, object(), lambda: 1, torch.Size([1]), "x".upper])
     def test_values_without_a_form_are_named_with_their_place(self, value: Any) -> None:

@@ -1,14 +1,13 @@
 """Provenance: what set a value, now and before, in a graph, in its copies and in files."""
 
 import inspect
-import json
 from typing import Any
 
 import fiddle as fdl
 import pytest
-from graph.parts import Depth, Outer, Part, Wide, Width, scaled, whole_graph
+from graph.parts import Depth, Outer, Part, Width, scaled
 
-from fidgpt.graph import ConfigError, clone, find_parameter, parts, swapped
+from fidgpt.graph import ConfigError, clone, find_parameter, parts
 from fidgpt.graph.edits import set_text
 from fidgpt.graph.provenance import (
     Source,
@@ -76,15 +75,6 @@ class TestAssignments:
         assert [one.value for one in provenance_of(copy, "width").assignments] == [9, 3]
         assert [one.value for one in provenance_of(cfg, "width").assignments] == [3]
 
-    def test_a_swapped_part_keeps_the_history(self) -> None:
-        old = fdl.Config(Part, width=2)
-        with attributed_to("directive 1"):
-            old.width = 3
-        with attributed_to("directive 2"):
-            new = swapped(old, Wide)
-        found = provenance_of(new, "width").assignments
-        assert [(one.value, one.by) for one in found] == [(3, Source("directive 1")), (2, None)]
-
 
 def whole() -> fdl.Config[Outer]:
     """A graph with a value of every kind."""
@@ -113,12 +103,9 @@ class TestText:
             ),
             ("rate", ["rate = 0.0", "  default of Outer (", "tests/graph/parts.py:"]),
             ("depth", ["depth = scaled = 18", "depth.number = 6  <- width", "depth.ratio = 3.0"]),
-            ("child.child.width", ["= scaled = 18", "inherited from depth through Depth"]),
             ("child.other", ["= {width} * 2 + {@Width} = 18", "computed from width = 6"]),
             ("child.other", ["= {width} * 2 + {@Width} = 18", "computed from @Width = 6"]),
-            ("other[1]['a']", ["other[1]['a'] = 2", "  in other:", " in small"]),
             ("other[0]", ["other[0] = 4", "  4  set by directive 3: set:other[0]=4 ("]),
-            ("child.child.other[0]", ["= 5", "  5  set by "]),
             ("child.child.other[1]", ["= 6", "inherited from width through Width"]),
         ],
     )  # fmt: skip
@@ -127,11 +114,6 @@ class TestText:
         for fragment in fragments:
             _, found, rest = rest.partition(fragment)
             assert found, f"{fragment} in {text}"
-
-    def test_every_parameter_has_one(self) -> None:
-        cfg = whole_graph()
-        for path in json.loads(dump_provenance(cfg)):
-            assert 2 <= len(why_text(cfg, path).splitlines()) <= 15
 
     def test_of_many_assignments_is_short(self) -> None:
         cfg = small()
@@ -157,11 +139,6 @@ class TestFile:
         for path in ("width", "depth", "other", "other[0]"):
             assert why_text(again, path) == why_text(cfg, path)
 
-    def test_paths_that_are_gone_are_ignored(self) -> None:
-        cfg = small()
-        restore_provenance(cfg, '{"nowhere.at.all[3]": [{"value": "1", "by": "me"}]}')
-        assert provenance_of(cfg, "width").assignments[0].value == 3
-
     @pytest.mark.parametrize("text", ["", "[]", '{"width": 3}', '{"width": [{"by": "me"}]}'])
     def test_other_texts_are_refused(self, text: str) -> None:
         with pytest.raises(ConfigError, match="the provenance is"):
@@ -186,28 +163,13 @@ def test_a_run_resumed_twice_is_named_once() -> None:
     [
         ("directive 3: set:seed=1", Source("set:seed=1", "directive", 3)),
         ("runs/a: directive 12: set:a=1\nb", Source("set:a=1\nb", "directive", 12, "runs/a")),
-        ("s3://a: b: directive 1: config:x", Source("config:x", "directive", 1, "s3://a: b")),
-        ("directive 2: set:a='directive 7: y'", Source("set:a='directive 7: y'", "directive", 2)),
         ("runs/a: fiddler 1: use_rope", Source("use_rope", "fiddler", 1, "runs/a")),
-        ("directive one: set:seed=1", Source("directive one: set:seed=1")),
         (
             "runs/a: directive 1: config:${env:A}, here config:debug",
             Source("config:${env:A}", "directive", 1, "runs/a", meant="config:debug"),
         ),
-        (
-            "directive 4: set:a=${oc.env:A,x, here}, here set:a=x, here",
-            Source("set:a=${oc.env:A,x, here}", "directive", 4, meant="set:a=x, here"),
-        ),
-        ("directive 2: set:a=b, here set:a=c", Source("set:a=b, here set:a=c", "directive", 2)),
     ],
 )  # fmt: skip
 def test_a_source_is_read_from_its_text(written: str, source: Source) -> None:
     assert str(source) == written
     assert Source.read(written) == source
-
-
-def test_control_characters_are_escaped() -> None:
-    cfg = fdl.Config(Part, width=3)
-    text = '{"width": [{"value": "1", "by": "\\u001b[31mme", "where": null}]}'
-    restore_provenance(cfg, text)
-    assert why_text(cfg, "width").splitlines()[1] == "  1  set by \\x1b[31mme"

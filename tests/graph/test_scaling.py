@@ -1,15 +1,11 @@
 """What is done with a graph costs in proportion to its size, without a search for garbage."""
 
 import gc
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
-import fiddle as fdl
 import pytest
 
-from fidgpt.collection import gc_paused
 from fidgpt.graph import bind, check, clone, diff, dump, fingerprint, load, outline
 from fidgpt.graph.bound import equal
 
@@ -94,48 +90,3 @@ def test_a_large_graph_is_not_searched_for_garbage(name: str, large: tuple[Any, 
     finally:
         gc.callbacks.remove(watch)
     assert searches.count("start") <= 3  # what was made meanwhile is looked through once, after it
-
-
-@pytest.mark.slow
-def test_what_stays_is_never_looked_through() -> None:
-    """In a process of its own, in which nothing was set aside before."""
-    program = "import gc; from fidgpt.collection import gc_paused as quiet\n"
-    program += "with quiet(stays=True): first = [[] for _ in range(100_000)]\n"
-    program += "once = gc.get_freeze_count()\n"
-    program += "with quiet(stays=True): second = [[] for _ in range(100_000)]\n"
-    program += "print(once > 100_000, gc.get_freeze_count() == once, gc.isenabled())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "True True True\n", done.stderr
-
-
-@pytest.mark.parametrize("was_enabled", [True, False])
-def test_it_is_afterwards_as_it_was(was_enabled: bool) -> None:
-    try:
-        if not was_enabled:
-            gc.disable()
-        with pytest.raises(ZeroDivisionError), gc_paused():
-            assert not gc.isenabled()
-            raise ZeroDivisionError
-        assert gc.isenabled() is was_enabled
-    finally:
-        gc.enable()
-
-
-evaluated: list[int] = []
-
-
-def noted() -> type:
-    """Return what is annotated below; note that it is looked at."""
-    evaluated.append(1)
-    return int
-
-
-def component(size: int) -> int:
-    return size
-
-
-def test_annotations_of_a_callable_are_evaluated_once() -> None:
-    component.__annotations__ = {"size": "noted()"}
-    for _ in range(3):
-        fdl.Config(component, size=2)
-    assert evaluated == [1]

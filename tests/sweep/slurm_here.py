@@ -50,7 +50,6 @@ MailProg=/bin/true
 PlugStackConfig=/dev/null
 NodeName={host} NodeAddr=127.0.0.1 CPUs=16 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-PartitionName=closed Nodes=ALL MaxTime=INFINITE State=DOWN
 """
 
 

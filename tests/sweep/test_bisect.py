@@ -138,12 +138,6 @@ def test_finished_ends_are_not_trained_again(tmp_path: Path) -> None:
         Bisection(good, good, objective="loss")
 
 
-def test_an_unreported_objective_is_refused_at_once(tmp_path: Path) -> None:
-    good, bad = run_of(tmp_path / "good"), run_of(tmp_path / "bad", "set:seed=3")
-    with pytest.raises(ConfigError, match="it has no evaluator 'validatoin'"):
-        Bisection(good, bad, objective="validatoin/loss")
-
-
 def test_a_larger_objective_is_worse_when_it_falls() -> None:
     accuracy = Objective("acc", is_larger_better=True)
     for bounds in (Bounds(accuracy, 0.8, 0.2), Bounds(accuracy, 0.8, math.nan, 0.5)):

@@ -7,18 +7,17 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 
 from fidgpt.sweep import Ending, Job, LocalRunner, Runner, Sweep, axis
 from fidgpt.sweep.runners import keeper
-from fidgpt.sweep.runners.jobs import Exit, State, shares, visible_devices
+from fidgpt.sweep.runners.jobs import shares, visible_devices
 
-from .conftest import NUM_STEPS, Toys, steps_of, toy_point
+from .conftest import NUM_STEPS, Toys, steps_of
 
 
 class RecordedEvents:
@@ -103,22 +102,6 @@ def check_failures_are_retried(runner: Runner, toys: Toys) -> None:
     assert [len(steps_of(job)) for job in jobs] == [5, 2, 5]  # so each resumed where it was
 
 
-def test_jobs_run_one_after_the_other(toys: Toys) -> None:
-    events = RecordedEvents()
-    jobs = toys.jobs(["1", "2"])
-    assert LocalRunner().run(jobs, events)
-    assert events.lines == [
-        ("started", "seed=1"),
-        ("finished", "seed=1", "", "False"),
-        ("started", "seed=2"),
-        ("finished", "seed=2", "", "False"),
-    ]
-    assert events.steps == {"seed=1": [1, 2, 3, 4, 5], "seed=2": [1, 2, 3, 4, 5]}
-    assert [job.result() for job in jobs] == [{"step": NUM_STEPS, "loss": 1 / NUM_STEPS}] * 2
-    assert LocalRunner().run(jobs, events)
-    assert [line[0] for line in events.lines[4:]] == ["finished"] * 2
-
-
 @pytest.mark.slow
 def test_failures_are_retried_side_by_side(toys: Toys) -> None:
     check_failures_are_retried(LocalRunner(jobs=2, retries=1), toys)
@@ -156,35 +139,6 @@ def test_an_interrupted_sweep_resumes(toys: Toys) -> None:
     assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 3  # so no step was done twice
 
 
-def test_two_signals_at_once_are_two(toys: Toys) -> None:
-    class Busy:
-        """An attempt that ends at the second signal, both of which arrive during one poll."""
-
-        sent: ClassVar[list[int]] = []
-
-        def poll(self) -> State:
-            if not self.sent:
-                signal.raise_signal(signal.SIGINT)
-                signal.raise_signal(signal.SIGINT)
-            return "running" if len(self.sent) < 2 else Exit(130)
-
-        def send(self, number: signal.Signals) -> None:
-            self.sent.append(number)
-
-    class OneAttempt(Runner):
-        def launch(self, job: Any, log: Any, slot: int) -> Busy:
-            return Busy()
-
-    events = RecordedEvents()
-    assert not OneAttempt().run(toys.jobs(["1"]), events)
-    assert Busy.sent == [signal.SIGINT, signal.SIGINT]
-    assert events.lines[1:] == [
-        ("stops",),
-        ("log", "Ending all running jobs at once."),
-        ("stopped", "seed=1", "", "False"),
-    ]
-
-
 def test_a_job_of_another_process_is_waited_for(toys: Toys) -> None:
     toys.seconds = 0.2
     events = RecordedEvents()
@@ -203,8 +157,6 @@ def test_a_job_of_another_process_is_waited_for(toys: Toys) -> None:
         (1, [], {}, [{}]),
         (2, [], {}, [{"OMP_NUM_THREADS": "4"}] * 2),
         (3, [], {"OMP_NUM_THREADS": "5"}, [{}] * 3),
-        (16, ["0"], {}, [{"OMP_NUM_THREADS": "1"}] * 16),
-        (1, ["0", "1"], {}, [{"CUDA_VISIBLE_DEVICES": "0"}]),
         (
             3,
             ["4", "7"],
@@ -227,17 +179,6 @@ def test_a_machine_is_shared(
     for text, names in {"2, GPU-abc": ["2", "GPU-abc"], "": []}.items():
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
         assert visible_devices() == names
-
-
-def test_a_point_gets_the_processes_of_its_mesh(tmp_path: Path) -> None:
-    def job(num_processes: int) -> Job:
-        point = toy_point("1")
-        cost = replace(point.cost, num_processes=num_processes)
-        return Job(replace(point, cost=cost), tmp_path / "run", tmp_path / "log")
-
-    assert job(1).local_command == job(1).command
-    launched = [sys.executable, "-m", "fidgpt.launch", "--standalone", "--nproc-per-node=4"]
-    assert job(4).local_command == [*launched, *job(4).command[1:]]
 
 
 def test_sizes_of_meshes_are_counted(tmp_path: Path) -> None:

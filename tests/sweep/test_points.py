@@ -4,15 +4,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
 import pytest
 
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
-from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, points, repeat
+from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, repeat
 from fidgpt.sweep.axes import MAKERS, Axis, Item
 from fidgpt.sweep.results import new_row
-from fidgpt.train import Trainer
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
 RATES = axis("tag:LearningRate=1e-3,3e-3")
@@ -73,8 +71,6 @@ EPS = ("set:model.blocks[0].mlp_norm.eps=1e-3,1e-4", "set:model.norm.eps=1e-3,1e
         ),
         ([PARTS], ["use_gelu", "use_gqa(1)"]),
         (["set:seed=7", repeat("seed:2")], ["seed=7", "seed=8"]),
-        (["set:seed=7", repeat("data.seed:2")], ["seed=7", "seed=8"]),  # which is inherited
-        ([axis("set:seq_len=16")], ["seq_len=16"]),
         (
             [pairs("set:seq_len=16,32;set:model.hidden_dim=64,128")],
             ["seq_len=16 hidden_dim=64", "seq_len=32 hidden_dim=128"],
@@ -82,10 +78,6 @@ EPS = ("set:model.blocks[0].mlp_norm.eps=1e-3,1e-4", "set:model.norm.eps=1e-3,1e
         (
             [ablation("fiddler:use_gelu,use_gqa(1)")],
             ["all", "without use_gelu", "without use_gqa(1)"],
-        ),
-        (
-            [axis(EPS[0]), axis(EPS[1].replace(",1e-4", ""))],
-            ["model.blocks[0].mlp_norm.eps=1e-3", "model.blocks[0].mlp_norm.eps=1e-4"],
         ),
     ],
 )
@@ -114,12 +106,6 @@ def test_overwriting_a_swept_value_is_an_error(late: str) -> None:
     )
 
 
-def test_overwriting_one_of_many_is_found() -> None:
-    dims = axis("set:model.blocks[0].mlp.ffn_dim=16,32")
-    *_, mistake = mistakes(dims, "use:model.blocks[*].mlp=GELU(ffn_dim=24)")
-    assert f"overwrites what {dims.text}" in mistake
-
-
 @pytest.mark.parametrize(
     ("first", "second", "path"),
     [
@@ -133,14 +119,6 @@ def test_two_axes_that_set_one_value_are_both_named(first: Axis, second: Axis, p
     assert mistake.startswith(f"{second.text} overwrites what {first.text} chose of {path}.")
 
 
-@pytest.mark.slow
-def test_axes_may_change_each_other_if_something_is_left_of_both() -> None:
-    assert len(names(axis("set:seed=1,2"), repeat("seed:2"))) == 3  # 1 and 2, and then 2 and 3
-    assert len(names(axis("set:**.eps=1e-3,1e-4"), axis("set:model.norm.eps=1e-5,1e-6"))) == 4
-    assert len(names(RATES, "tag:WeightDecay=0", "use:optimizer=adamw(weight_decay=0.2)")) == 2
-    assert len(names("tag:LearningRate=5e-4", RATES)) == 2
-
-
 SHAPE = "hidden_dim=33 must be a multiple of head_dim=16"
 
 
@@ -152,7 +130,6 @@ SHAPE = "hidden_dim=33 must be a multiple of head_dim=16"
             1,
             "3,4 chose of seed.",
         ),
-        ([axis("set:seed*=1,2")], 1, "--sweep=set:seed*=1,2 changes nothing"),
         ([axis("tag:LearningRate=1e-3,0.001")], 1, "changes nothing"),
         ([axis("tag:Window=1,2")], 2, "no parameter of Trainer carries the tag Window"),
         (
@@ -161,8 +138,6 @@ SHAPE = "hidden_dim=33 must be a multiple of head_dim=16"
             "set:model.hidden_dim=33 set:seed+=0:\nset:model.hidden_dim=33 set:seed+=1:\n"
             f"  model.blocks[0].attention (Attention): {SHAPE}",
         ),
-        ([axis("set:evaluators.validation.every=10,0"), repeat("seed:2")], 1, "every=0"),
-        (["set:nothing=1", axis("set:seed=1,2")], 1, "directive 4 is wrong"),
         ([axis("set:model.hidden_dim=32,33,x"), axis("set:seed=1,y")], 3, "and 2 more of the kind"),
     ],
 )
@@ -178,13 +153,8 @@ WRONG_SWEEPS = [
         f"set:model.hidden_dm={','.join(map(str, range(1, 40)))}",
         "Did you mean hidden_dim?",
     ),
-    ("sweep", "fiddler:use_rop,use_alibi", "  --sweep=fiddler:use_rop,use_alibi\n"),
     ("sweep", "tag:LearningRate=1e-3,x,y,z,w,v", "\n\nand 3 more of the kind."),
     ("sweep", "set:num_steps=lin(1,2)", "--sweep=set:num_steps=lin(1,2): lin(1,2) has no values"),
-    ("sweep", "set:optimizer.betas=(0.9,1.5),(0.9,2)", "--sweep=set:optimizer.betas=(0.9,1.5):\n"),
-    ("sweep", "model.hidden_dim=1,2", "--sweep=model.hidden_dim=1,2 lacks the kind"),
-    ("sweep", "set:seq_len=range(0,-40,-1)", "\nand 38 more of the kind."),
-    ("sweep", "use:model.norm=RMSNorm,adamw,LayerNorm(epps=1)", "  --sweep=use:model.norm=RMSNorm"),
     ("zip", "set:seq_len=64,128;tag:LearningRate=3e-3,a", "--zip is wrong:\n  --zip=set:seq_len=6"),
     ("repeat", "sed:9", "--repeat is wrong:\n  --repeat=sed:9\n           ^^^\n"),
     ("ablate", "fiddler:use_gqa,use_mo", "  --ablate=fiddler:use_gqa,use_mo\n"),
@@ -201,25 +171,10 @@ def test_an_error_shows_the_flag_in_few_lines(flag: str, text: str, shown: str) 
     assert "--config" not in message and "directive " not in message
 
 
-def test_points_of_one_mistake_are_counted() -> None:
-    repeated = repeat("seed:5")
-    with pytest.raises(ConfigError) as caught:
-        _ = Sweep("config:debug", axis("set:model.hidden_dim=33"), repeated).plan
-    first = "--sweep=set:model.hidden_dim=33 --repeat=set:seed+="
-    assert str(caught.value).startswith(f"{first}0:\n{first}1:\nand 3 more points:\n  model.blocks")
-
-
-def test_a_wrong_base_is_named_once() -> None:
-    with pytest.raises(ConfigErrors) as caught:
-        plan(["config:missing", RATES, repeat("seed:2")])
-    assert len(caught.value.messages) == 1
-
-
 @pytest.mark.parametrize(
     ("items", "message"),
     [
         ([axis("set:seed=range(0,200)"), axis("set:num_steps=range(1,101)")], "200 x 100 values"),
-        ([repeat("seed:100000"), RATES], "100,000 x 2 values make 200,000 points, and a sweep has"),
     ],
 )
 def test_more_points_than_anyone_trains_are_refused_at_once(
@@ -227,32 +182,6 @@ def test_more_points_than_anyone_trains_are_refused_at_once(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         plan(items)
-
-
-@pytest.mark.slow
-def test_each_model_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    built: list[Trainer] = []
-    build = points.build_trainer
-
-    def count(cfg: fdl.Config, catalogue: Any) -> Trainer:
-        built.append(build(cfg, catalogue))
-        return built[-1]
-
-    monkeypatch.setattr(points, "build_trainer", count)
-    axes = [axis("set:model.hidden_dim=32,64"), axis("tag:LearningRate=log(1e-4,1e-2,8)")]
-    assert len(plan([*QUICK, *axes, repeat("seed:2")]).points) == 32
-    assert len(built) == 2
-    tied, untied = plan([*QUICK, ablation("untie:model.unembedding.weight;tag:Seed=1")]).points[1:]
-    assert {tied.cost.parameters, untied.cost.parameters} == {41_152, 41_152 + 257 * 32}
-
-
-def test_a_sweep_may_begin_with_a_graph(tmp_path: Path) -> None:
-    cfg = compose(["config:debug", "set:seed=4"]).config
-    sweep = Sweep(cfg, RATES, directory=tmp_path)
-    assert len(sweep.points) == 2
-    assert sweep.points[0].directives[0] == f"config_file:{next(tmp_path.glob('base-*'))}"
-    with pytest.raises(ConfigError, match="before all directives"):
-        Sweep("config:debug", cfg)
 
 
 def test_the_directory_does_not_depend_on_the_values() -> None:

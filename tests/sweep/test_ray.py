@@ -1,6 +1,5 @@
 """Points on a real Ray cluster of two worker nodes: placed, killed, moved, and reported."""
 
-import contextlib
 import io
 import json
 import os
@@ -22,7 +21,7 @@ from fidgpt.sweep.runners.ray_cluster import RayRunner, assigned
 from fidgpt.sweep.runners.remote import Claim
 
 from .conftest import NUM_STEPS, Toys, rows_of, steps_of
-from .test_local import RecordedEvents, check_failures_are_retried, interrupt_when, when
+from .test_local import RecordedEvents, check_failures_are_retried, when
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fidgpt[ray]'")
 pytestmark = pytest.mark.xdist_group("processes")
@@ -84,17 +83,6 @@ def is_alive(job: Job) -> bool:
     return Path(f"/proc/{(job.directory / 'pid').read_text()}").exists()
 
 
-def see_no_lock_at_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the sweep find the first job's log free, as it is a moment before another takes it."""
-    looks = iter([True])
-    look = Job.opened_log
-
-    def opened_log(job: Job) -> Any:
-        return job.log.open("ab") if next(looks, False) else look(job)
-
-    monkeypatch.setattr(Job, "opened_log", opened_log)
-
-
 def test_a_run_gives_the_same_numbers_as_here(on_ray: Any, tmp_path: Path) -> None:
     here, there = (Sweep(*RUN, directory=tmp_path / name) for name in ("here", "there"))
     here.run(console=Console(file=io.StringIO()))
@@ -123,51 +111,6 @@ def test_two_processes_on_two_nodes_give_the_numbers_of_one(on_ray: Any, tmp_pat
 
 def test_failures_are_retried(on_ray: Any, toys: Toys) -> None:
     check_failures_are_retried(on_ray(jobs=2, retries=1), toys)
-
-
-def test_an_interrupted_sweep_resumes(on_ray: Any, toys: Toys) -> None:
-    toys.seconds = 0.2
-    events = RecordedEvents(keep_texts=False)
-    jobs = toys.jobs(["1", "2", "3", "4"])
-    thread = interrupt_when(lambda: len(events.steps) == 2)
-    assert not on_ray(jobs=3).run(jobs, events)  # one more than there is room for
-    thread.join()
-    words = [line[0] for line in events.lines]
-    assert sorted(words) == ["started", "started", "stopped", "stopped", "stops"]
-    assert {line[1] for line in events.lines if line[0] == "stopped"} == set(events.steps)
-    toys.seconds = 0.0
-    assert on_ray(jobs=2).run(jobs, events)
-    assert [steps_of(job) for job in jobs] == [[1, 2, 3, 4, 5]] * 4
-
-
-def test_a_search_runs_on_ray(on_ray: Any, toys: Toys, tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    from fidgpt.sweep.search import Search, space
-
-    toys.seconds = 0.05
-    made = Search(
-        *RUN,
-        space("tag:LearningRate=log(1e-5,1e-1)"),
-        sampler="random:3",
-        objective="loss",
-        stop="asha",
-        directory=tmp_path / "search",
-    )
-    found = made.run(jobs=2, runner=on_ray(jobs=2), console=Console(file=io.StringIO()))
-    assert found.is_whole
-    assert {row["status"] for row in found.results} <= {"finished", "stopped early"}
-    assert len(found.results) == 3
-
-
-def test_a_third_signal_kills(on_ray: Any, toys: Toys) -> None:
-    toys.seconds = 60
-    events = RecordedEvents(keep_texts=False)
-    (job,) = toys.jobs(["1"])
-    thread = interrupt_when(lambda: (job.directory / "pid").exists(), times=3)
-    assert not on_ray().run([job], events)
-    thread.join()
-    assert events.lines[-1][0] == "stopped"
-    wait_until(lambda: not is_alive(job))
 
 
 def test_a_point_moves_from_a_node_that_is_killed(cluster: Any, on_ray: Any, toys: Toys) -> None:
@@ -212,40 +155,6 @@ def test_runs_of_a_killed_driver_end_and_the_same_command_resumes_them(
     assert sorted(line[0] for line in events.lines if line[0] != "waits") == (
         ["finished"] * 3 + ["started"] * 3
     )
-
-
-def test_a_job_of_another_process_is_waited_for(
-    on_ray: Any, toys: Toys, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = toys.jobs(["1", "2"])
-    other = contextlib.ExitStack()
-
-    class Releasing(RecordedEvents):
-        def waits(self, job: Job) -> None:
-            super().waits(job)
-            other.close()
-
-    events = Releasing(keep_texts=False)
-    other.enter_context(first.opened_log())
-    see_no_lock_at_first(monkeypatch)
-    assert on_ray().run([first, second], events)
-    assert [line[:2] for line in events.lines] == [
-        ("waits", "seed=1"),
-        ("started", "seed=2"),
-        ("finished", "seed=2"),
-        ("started", "seed=1"),
-        ("finished", "seed=1"),
-    ]
-
-
-def test_unreachable_and_small_clusters_are_reported(on_ray: Any) -> None:
-    events = RecordedEvents()
-    with pytest.raises(ConfigError, match=r"address=127.0.0.1:1:(.|\n)*ray start --head"):
-        RayRunner(address="127.0.0.1:1").run([], events)
-    assert events.lines == [("log", "Connecting to Ray at 127.0.0.1:1.")]
-    events = RecordedEvents()
-    assert on_ray(cpus=2, processes=3).run([], events)
-    assert "room for 0 processes with cpus=2" in events.lines[1][1]
 
 
 @pytest.mark.parametrize(

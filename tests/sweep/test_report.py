@@ -13,18 +13,16 @@ from rich.console import Console
 
 from fidgpt.curves import read_runs
 from fidgpt.graph import ConfigError, fingerprint, load
-from fidgpt.sweep import Sweep, ablation, pairs, plan, read_results, repeat
+from fidgpt.sweep import pairs, plan, read_results, repeat
 from fidgpt.sweep.report import read_report, write_page
 from fidgpt.sweep.report.document import (
     commands,
-    differing,
     effects_table,
     extensions,
     importance_table,
     leader_tables,
     repeat_command,
 )
-from fidgpt.sweep.report.statistics import is_log_spaced
 from fidgpt.train import RunError
 
 from .reported import Values, write_sweep
@@ -128,27 +126,6 @@ def test_effects_of_an_ablation_compare_runs_of_one_seed(tmp_path: Path) -> None
     assert repeat_command(report) is None
 
 
-def test_each_ablation_of_a_directory_is_compared_with_its_own_whole(tmp_path: Path) -> None:
-    effects = {"all": 0.0, "without use_gqa": 0.1}
-    sweep = write_sweep(
-        tmp_path / "a", {"ablate": list(effects)}, lambda v: 3 + effects[v["ablate"]]
-    )
-    whole, without = rows_of(sweep)
-    other = {
-        "directory": "b",
-        "directives": ["config:debug", "fiddler:use_moe", "fiddler:use_alibi"],
-    }
-    other |= {"fingerprint": "b" * 64, "metrics": {"validation/loss": 9.0}}
-    write_rows(sweep / "table.jsonl", [whole | other, whole, without, whole | other])
-    (effect,) = read_report(sweep).effects
-    assert effect.differences == pytest.approx([0.1])
-    names = {
-        Sweep("config:debug", ablation(text)).directory
-        for text in ("fiddler:use_gqa,use_gelu", "fiddler:use_gqa", "fiddler:use_gqa;tag:Seed=1")
-    }
-    assert len(names) == 3
-
-
 def shares_of(sweep: Path) -> dict[str, float | None]:
     return {one.label: one.share for one in read_report(sweep).importances}
 
@@ -209,27 +186,6 @@ def test_importance_of_two_axes_is_what_they_explain_together(tmp_path: Path) ->
         row["status"] = "finished" if row["values"]["seed"] == "0" else "waiting"
     write_rows(sweep / "table.jsonl", rows)
     assert not any("×" in label for label in shares_of(sweep))
-
-
-@pytest.mark.parametrize(
-    ("numbers", "is_log"),
-    [
-        ([1e-4, 3e-4, 1e-3], True), ([256, 512, 1024], True), ([64, 128, 192], False),
-        ([0, 0.1, 0.2], False), ([0, 1, 10, 100], False), ([2, 4], False), ([1e-3, 1e-2], True),
-    ],
-)  # fmt: skip
-def test_an_axis_is_logarithmic_if_its_values_are(numbers: list[float], is_log: bool) -> None:
-    assert is_log_spaced(numbers) is is_log
-
-
-def test_configs_differ_in_values_including_defaults(tmp_path: Path) -> None:
-    axes = {"LearningRate": ["0.001"], "WeightDecay": ["0.1", "0"]}
-    sweep = write_sweep(tmp_path / "sweep", axes, by_rate, statuses={1: "waiting"})
-    assert differing(read_report(sweep).records) == [{}, None]
-    axes["LearningRate"] = RATES
-    first, second, *_ = differing(read_report(write_sweep(tmp_path / "two", axes, by_rate)).records)
-    assert first == {"optimizer.lr": "0.0001", "optimizer.weight_decay": "0.1"}
-    assert second == {"optimizer.lr": "0.0001", "optimizer.weight_decay": "0.0"}
 
 
 def test_a_directory_without_results_is_refused(sweep: Path) -> None:
@@ -314,58 +270,6 @@ def test_an_axis_whose_best_value_is_at_its_end_is_extended(tmp_path: Path) -> N
     assert not extensions(read_report(write_sweep(tmp_path / "a", axes, by_rate)))
     axes["LearningRate"] = RATES[:2]
     assert not extensions(read_report(write_sweep(tmp_path / "b", axes, by_rate)))
-
-
-def test_the_range_of_a_search_is_extended_near_its_end(tmp_path: Path) -> None:
-    axes = {"LearningRate": ["0.00031", "0.0093", "0.004"], "WeightDecay": ["0.11", "0.19", "0.1"]}
-    sweep = write_sweep(
-        tmp_path / "sweep", axes, lambda v: -float(v["LearningRate"]) + float(v["WeightDecay"])
-    )
-    spaces = ["tag:LearningRate=log(1e-4,1e-2)", "tag:WeightDecay=lin(0,0.2)"]
-    (sweep / "study.journal").write_text(json.dumps({"user_attr": {"spaces": spaces}}) + "\n")
-    ((sentence, command),) = extensions(read_report(sweep))
-    assert sentence.startswith("The best LearningRate, 0.0093, is near the upper end of its range")
-    step = 100 ** (1 / 8)
-    assert f"LearningRate={0.01 * step:.4g},{0.01 * step**2:.4g};" in command
-    spaces = ["tag:LearningRate=log(1e-4,1)"]
-    (sweep / "study.journal").write_text(json.dumps({"user_attr": {"spaces": spaces}}) + "\n")
-    assert [one for one, _ in extensions(read_report(sweep))] == [
-        "The best WeightDecay, 0.1, is the first of its axis: extend it:"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("texts", "best", "further"),
-    [
-        (["32", "64", "128"], "128", "256,512"), (["2", "3", "4"], "4", "5,6"),
-        (["0.001", "0.002", "0.004"], "0.001", "0.0005,0.00025"), (["1", "2", "4"], "1", None),
-    ],
-)  # fmt: skip
-def test_further_values_follow_as_those_before(
-    tmp_path: Path, texts: list[str], best: str, further: str | None
-) -> None:
-    axes = {"model.hidden_dim" if float(best) >= 1 else "LearningRate": texts}
-    if best in "14":
-        axes = {"model.num_layers": texts}
-    (label,) = axes
-    sweep = write_sweep(tmp_path / "sweep", axes, lambda v: abs(float(v[label]) - float(best)))
-    found = extensions(read_report(sweep))
-    assert [f"={further} " in command for _, command in found] == [True] * (further is not None)
-
-
-def test_an_axis_of_fiddlers_is_called_by_its_values(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "a", {"LearningRate": RATES, "WeightDecay": ["0", "1"]}, by_rate)
-    rows = rows_of(sweep)
-    for row in rows:
-        is_gelu = row["values"].pop("WeightDecay") == "1"
-        row["values"]["fiddler"] = "use_gelu" if is_gelu else "use_moe(num_experts=4)"
-    write_rows(sweep / "table.jsonl", rows)
-    report = read_report(sweep)
-    assert [column.title for column in report.columns] == ["LearningRate", "use_moe / use_gelu"]
-    assert importance_table(report)[1][1][0] == "use_moe / use_gelu"
-    tables = leader_tables(report)
-    assert tables["fiddler"][0][0] == "use_moe / use_gelu"
-    assert tables["LearningRate"][1][0][1] == "use_moe(num_experts=4)"
 
 
 def test_the_best_at_each_size_is_shown(tmp_path: Path) -> None:

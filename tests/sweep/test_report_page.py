@@ -16,9 +16,6 @@ pytestmark = pytest.mark.slow
 pytest.importorskip("plotly", reason="the page needs the extra `report`")
 
 
-HISTORY = {"y": [3.4, 3.0, 3.2], "best": [3.4, 3.0, 3.0]}  # of BY_RATE
-
-
 def loss(values: Values) -> float:
     decay = 0.1 if values.get("WeightDecay") == "0.1" else 0.0
     return BY_RATE[values["LearningRate"]] + decay + 0.01 * int(values.get("seed", "0"))
@@ -121,22 +118,6 @@ def test_clicks_choose_two_points_and_sort_and_filter_the_table(grid: str, tmp_p
     assert (shown["marked"], shown["filtered"]) == (2, 2)
 
 
-def test_an_ablation_shows_its_effects(tmp_path: Path) -> None:
-    effects = {"all": 0.0, "without use_gqa": 0.1}
-    axes = {"ablate": list(effects), "seed": ["0", "1"]}
-    sweep = write_sweep(tmp_path / "sweep", axes, lambda v: 3 + effects[v["ablate"]])
-    shown = driven(
-        page_of(sweep),
-        """
-        const { x, text } = document.getElementById("effects").data[1];
-        return { x, text, map: $("#map-section").hidden };
-        """,
-        tmp_path,
-    )
-    text = "+0.1 ± 0 over 2 pairs"
-    assert shown == {"x": [pytest.approx(0.1)], "text": [text], "map": True}
-
-
 def test_texts_of_a_sweep_never_become_markup(tmp_path: Path) -> None:
     bad = "</script><img src=x onerror=document.title='run'>"
     sweep = write_sweep(tmp_path / bad.replace("/", "_"), {"LearningRate": RATES}, loss)
@@ -145,64 +126,3 @@ def test_texts_of_a_sweep_never_become_markup(tmp_path: Path) -> None:
     dom = opened(page_of(sweep), tmp_path)
     text = re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
     assert 'data-ready="yes"' in dom and "<img" not in text and "<title>run" not in dom
-
-
-def test_hundreds_of_points_make_a_page_that_still_opens(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES, "WeightDecay": ["0"]}, loss)
-    many = [
-        row
-        | {"name": f"{row['name']} decay={at}", "fingerprint": f"{at}{row['fingerprint']}"}
-        | {"values": row["values"] | {"WeightDecay": str(at / 100)}}
-        for at in range(67)
-        for row in rows_of(sweep)
-    ]
-    write_rows(sweep / "table.jsonl", many)
-    page = page_of(sweep)
-    assert len(page) < 8e6  # of which Plotly has 4.8
-    shown = driven(
-        page,
-        """
-        const data = (id) => document.getElementById(id).data;
-        const curves = data("curves").length, map = data("map")[0];
-        const control = [...document.querySelectorAll("#map-controls select")].pop();
-        control.value = "points";
-        control.onchange();
-        return { curves, map: map.type, cells: map.z.map((row) => row.length),
-          points: data("map")[0].x.length };
-        """,
-        tmp_path,
-    )
-    assert shown["curves"] == 202  # and one that holds the scale of colors
-    # 67 decays from 0 to 0.66 in eight bins, for each of three rates.
-    assert (shown["map"], {len(shown["cells"]), *shown["cells"]}) == ("heatmap", {3, 8})
-    assert shown["points"] == 201
-
-
-def test_a_search_shows_its_history(tmp_path: Path) -> None:
-    sweep = write_sweep(tmp_path / "sweep", {"LearningRate": RATES}, loss)
-    script = """
-        const [all, best] = document.getElementById("history").data ?? [];
-        return { hidden: document.getElementById("history-section").hidden,
-          x: all?.x, y: all?.y, best: best?.y };
-        """
-    assert driven(page_of(sweep), script, tmp_path) == {"hidden": True}
-    (sweep / "study.journal").touch()
-    shown = driven(page_of(sweep), script, tmp_path)
-    losses = {name: pytest.approx(values) for name, values in HISTORY.items()}
-    assert shown == {"hidden": False, "x": [1, 2, 3], **losses}
-
-
-def test_a_narrow_page_does_not_overflow(grid: str, tmp_path: Path) -> None:
-    shown = driven(
-        grid,
-        """
-        const { legend } = document.getElementById("curves")._fullLayout;
-        const cards = [...document.querySelectorAll("main > .card, header, aside")];
-        return { page: document.documentElement.scrollWidth, legend: legend.title.text,
-          cards: Math.max(...cards.map((one) => one.getBoundingClientRect().right)) };
-        """,
-        tmp_path,
-        width=400,
-    )
-    assert shown["page"] <= 400 and shown["cards"] <= 400
-    assert shown["legend"] == "The numbers are final validation/loss, means of runs"

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis
 from fidgpt.sweep.runners.slurm import SlurmRunner
 
@@ -102,47 +101,6 @@ def test_a_cancelled_job_is_not_retried(here: SlurmHere, toys: Toys) -> None:
     assert steps_of(jobs[0]) == [1, 2, 3, 4, 5]
 
 
-def test_a_search_takes_jobs_as_slots_free_up(here: SlurmHere, toys: Toys) -> None:
-    events = RecordedEvents(keep_texts=False)
-    under_way: list[int] = []
-    jobs = toys.jobs(["1", "2", "3", "4"])
-
-    def chosen() -> Iterator[Job]:
-        for i, job in enumerate(jobs):
-            under_way.append(i - events.count("finished"))
-            yield job
-
-    assert SlurmRunner(jobs=2).run(chosen(), events)
-    assert all(job.is_done for job in jobs)
-    assert under_way[:2] == [0, 1] and max(under_way) == 1
-
-
-def test_an_unpromising_job_ends_early(here: SlurmHere, toys: Toys) -> None:
-    toys.seconds = 0.2
-    events, runner = RecordedEvents(keep_texts=False), SlurmRunner(retries=1)
-    (job,) = toys.jobs(["1"])
-    events.tick = lambda: runner.end_early(job) if events.steps else None
-    assert runner.run([job], events)
-    assert events.lines == [("started", "seed=1"), ("stopped early", "seed=1", "", "False")]
-    assert not job.is_done
-
-
-def test_a_rejected_submission_is_an_error_of_the_user(here: SlurmHere, toys: Toys) -> None:
-    with pytest.raises(
-        ConfigError,
-        match=r"Invalid partition name specified\. They request partition=nowhere, time=60",
-    ):
-        SlurmRunner(partition="nowhere").run(toys.jobs(["1"]), RecordedEvents())
-
-
-def test_held_jobs_are_reported(here: SlurmHere, toys: Toys) -> None:
-    events = RecordedEvents()
-    thread = interrupt_when(lambda: len(events.lines) > 1, times=2)
-    assert not SlurmRunner(partition="closed").run(toys.jobs(["1"]), events)
-    thread.join()
-    assert events.lines[1] == ("log", "Slurm holds seed=1 back: PartitionDown.")
-
-
 def in_a_process(runner: SlurmRunner, jobs: Sequence[Job]) -> int:
     """Runs jobs in a process of their own; returns its number."""
     pid = os.fork()
@@ -227,31 +185,6 @@ def test_a_preempted_job_returns_to_the_queue(here: SlurmHere, toys: Toys) -> No
     assert len(arrays(toys)) == 1
     records = [json.loads(path.read_text()) for path in records_of(toys)]
     assert [record["start"] for record in records] == [1, 1, 1]
-
-
-def test_a_job_that_is_not_requeued_is_tried_again(
-    here: SlurmHere, toys: Toys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As if it was put back, and could not be started there."""
-    toys.seconds = 0.3
-    events = RecordedEvents(keep_texts=False)
-    script = tmp_path / "bin" / "scontrol"
-    script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\n[ "$1" = requeue ] || exec {shutil.which("scontrol")} "$@"\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", str(script.parent), prepend=os.pathsep)
-    thread = when(
-        lambda: events.steps,
-        lambda: here.ask("scancel", "--signal=USR1", number(here, toys)),
-    )
-    (job,) = toys.jobs(["1"])
-    assert SlurmRunner(retries=0).run([job], events)
-    thread.join()
-    assert steps_of(job) == [1, 2, 3, 4, 5]
-    lines = [line for line in events.lines if line[0] != "started"]
-    words = "returned to the queue, but Slurm did not restart it"
-    assert lines == [("failed", "seed=1", words, "True"), ("finished", "seed=1", "", "False")]
-    assert len(arrays(toys)) == 2
 
 
 def records_of(toys: Toys) -> list[Path]:

@@ -14,7 +14,7 @@ import pytest
 from fidgpt.files import read_json
 from fidgpt.graph import ConfigError
 from fidgpt.sweep import Job
-from fidgpt.sweep.runners.slurm import BY_VALUE, JobState, SlurmRunner
+from fidgpt.sweep.runners.slurm import BY_VALUE, SlurmRunner
 
 from .conftest import Toys, steps_of
 from .test_local import RecordedEvents
@@ -109,21 +109,6 @@ class TestATask:
             assert Started(job, tmp_path / "1", state="RUNNING").ended()["state"] == "refused"
         assert not job.directory.exists()
 
-    def test_gives_up_without_progress(self, toys: Toys, tmp_path: Path) -> None:
-        (job,) = toys.jobs(["1"])
-        job.directory.mkdir(parents=True)
-        script = "import os, signal; os.kill(os.getppid(), signal.SIGUSR1); signal.pause()"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(
-                Job, "start_command", property(lambda job: [sys.executable, "-c", script])
-            )
-            states = [
-                Started(job, tmp_path / "1", state="RUNNING").ended()["state"] for _ in range(3)
-            ]
-        assert states == ["requeued", "requeued", "ended"]
-        record = read_json(tmp_path / "1" / "record.json")
-        assert record["reason"].startswith("was taken from its node 3 times before it made a step")
-
 
 def test_parameters_of_submitit() -> None:
     resources = {"partition": "gpu", "timeout_min": 90, "cpus": 8, "gpus": 1, "mem_gb": 1.5}
@@ -149,9 +134,3 @@ def test_a_machine_without_slurm_is_refused(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="there is no sbatch on this machine: start the sweep"):
         SlurmRunner().run(toys.jobs(["1"]), RecordedEvents())
-
-
-def test_a_job_is_held_if_it_waits_for_more_than_its_turn() -> None:
-    assert JobState("PENDING", "PartitionTimeLimit").is_held
-    assert not JobState("PENDING", "Priority").is_held
-    assert not JobState("RUNNING", "None").is_held

@@ -3,15 +3,12 @@
 import csv
 import io
 import json
-import os
 import re
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -23,9 +20,8 @@ from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import Job, LocalRunner, Sweep, axis, read_results
 from fidgpt.sweep.axes import Item
 from fidgpt.sweep.objective import Objective, objective_of, read_objective
-from fidgpt.sweep.progress import Screen
 from fidgpt.sweep.report import read_report
-from fidgpt.sweep.results import Results, ResultsTable, log_width, read_table, table
+from fidgpt.sweep.results import Results, read_table
 
 from .conftest import Toys, rows_of
 
@@ -50,27 +46,6 @@ def run(sweep: Sweep, **settings: Any) -> tuple[Results, str]:
     """The results of a sweep, and what it prints."""
     text = io.StringIO()
     return sweep.run(console=Console(file=text, width=1000), **settings), text.getvalue()
-
-
-def test_tables_of_a_log_fit_the_terminal_that_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminals = {2: os.terminal_size((70, 20))}
-
-    def size_of(stream: int) -> os.terminal_size:
-        if stream in terminals:
-            return terminals[stream]
-        raise OSError("not a terminal")
-
-    monkeypatch.delenv("COLUMNS", raising=False)
-    monkeypatch.setattr("os.get_terminal_size", size_of)
-    assert log_width() == 70
-    terminals.clear()
-    assert log_width() == 1000
-    monkeypatch.setenv("COLUMNS", "50")
-    console = Console(file=(text := io.StringIO()))
-    Screen(ResultsTable(Path(), []), console=console)
-    console.print(table(("point", "status"), [("a" * 90, "waiting")]))
-    lines = text.getvalue().splitlines()
-    assert len(lines) > 2 and max(map(len, lines)) <= 50
 
 
 @pytest.mark.slow
@@ -137,24 +112,6 @@ def test_results_are_plain_files(toys: Toys) -> None:
     assert "no, never" in results._repr_html_() and "seed=3" in results._repr_html_()
 
 
-def test_results_can_be_read_while_points_run(toys: Toys) -> None:
-    toys.seconds = 0.1
-    seen: list[list[str]] = []
-
-    def look() -> None:
-        while not (toys.directory / "table.jsonl").exists():
-            time.sleep(0.01)
-        for _ in range(20):
-            seen.append([row["status"] for row in read_results(toys.directory)])
-            time.sleep(0.02)
-
-    thread = Thread(target=look)
-    thread.start()
-    run(toy_sweep(toys), jobs=3)
-    thread.join()
-    assert ["running"] * 3 in seen
-
-
 @pytest.mark.slow
 def test_finished_points_are_not_run_again_and_other_code_is_warned_of(toys: Toys) -> None:
     sweep = toy_sweep(toys)
@@ -168,22 +125,6 @@ def test_finished_points_are_not_run_again_and_other_code_is_warned_of(toys: Toy
     assert "warning: 1 point was run by another version of the code: seed=2." in text
     assert [row["attempts"] for row in results] == [1, 1, 1]
     assert [row["name"] for row in sweep.results()] == ["seed=1", "seed=2", "seed=3", "seed=9"]
-
-
-def test_a_point_keeps_its_values_on_the_axes_of_an_earlier_sweep(toys: Toys) -> None:
-    toys.directory.mkdir()
-    (job,) = toys.jobs(["1"])
-
-    def row_of(name: str, **values: str) -> tuple[str, dict[str, str]]:
-        point = replace(job.point, name=name, values={**values, "seed": "1"})
-        ResultsTable(toys.directory, [replace(job, point=point)]).write()
-        (row,) = read_table(toys.directory)
-        return row["name"], row["values"]
-
-    wider = {"WeightDecay": "0.1", "seed": "1"}
-    assert row_of("WeightDecay=0.1 seed=1", WeightDecay="0.1")[1] == wider
-    assert row_of("seed=1") == ("WeightDecay=0.1 seed=1", wider)
-    assert row_of("width=8 seed=1", width="8") == ("width=8 seed=1", {**wider, "width": "8"})
 
 
 class Unreachable(LocalRunner):
@@ -205,16 +146,6 @@ def test_a_terminal_shows_what_runs(toys: Toys) -> None:
     shown = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert "0 of 3 done" in shown and "2 of 3 done" in shown and "best so far" in shown
     assert re.search(r"[1-5]/5", shown) and "left" in shown
-
-
-def test_a_notebook_shows_lines(
-    toys: Toys, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as kernels do
-    toy_sweep(toys).run()
-    shown = capsys.readouterr().out
-    assert "[3/3] seed=3: finished, step 5/5" in shown
-    assert "\x1b[2K" not in shown  # nothing is drawn over
 
 
 @pytest.mark.parametrize(
