@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pyarrow.parquet
 import pytest
 import torch
 import transformers
+from small_models import small_block, small_model, started
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fidgpt import data
@@ -236,13 +238,13 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".parquet"])
+@pytest.mark.parametrize(
+    ("form", "suffix"),
+    [*((form, ".jsonl") for form in FORMS), ("alpaca", ".json"), ("messages", ".parquet")],
+)
 def test_rows_of_every_form_are_the_same_messages(tmp_path: Path, form: str, suffix: str) -> None:
     path, row = tmp_path / f"talk{suffix}", FORMS[form]
     if suffix == ".parquet":
-        if form == "parts":  # Arrow has no lists of both kinds
-            row = {"messages": [{**row["messages"][0], "content": "a"}, row["messages"][1]]}
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), path)
     else:
         path.write_text(json.dumps(row if suffix == ".jsonl" else [row], indent=None))
@@ -268,10 +270,6 @@ A, U = {"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}
             {"messages": [A, U]},
             "has roles out of order: message 1 is one of the assistant, the first",
         ),
-        (
-            {"messages": [U, U, A]},
-            "has roles out of order: message 2 is one of the user, after one of the user",
-        ),
         ({"messages": [U]}, "has no answer of an assistant"),
         ({"messages": [U, {**A, "content": " "}]}, "has an empty answer in message 2"),
         ({"messages": [U, {"role": "bot", "content": "b"}]}, "has the role 'bot' in message 2"),
@@ -279,8 +277,6 @@ A, U = {"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}
             {"messages": [U, {**A, "content": [{"type": "image"}]}]},
             "has more than text in message 2",
         ),
-        ({"messages": ["a"]}, "has 'a' as message 1"),
-        ({"prompt": "a", "completion": 3}, "has 3 as text of message 1"),
     ],
 )
 def test_rows_that_are_no_conversation_are_named(
@@ -297,7 +293,6 @@ def test_rows_that_are_no_conversation_are_named(
     ("template", "expected"),
     [
         ("{{ raise_exception('no systems') }}", "the chat template refuses it: no systems"),
-        ("{% for m in messages %}{{ m.content }}", "The chat template cannot be read"),
         ("{{ messages | length }}", r"where the answer in message 3 begins: mark answers"),
         ("<|start|>{{ messages[0].content }}", r"writes <\|start\|>, which are no special tokens"),
         ("{{ ().__class__.__base__ }}", "access to attribute '__class__'"),
@@ -370,24 +365,8 @@ def test_a_packed_conversation_is_computed_as_if_alone(tmp_path: Path) -> None:
     stream = data.TokenStream(whole, seq_len=96, batch_size=4, seed=0, packing=data.best_fit)
     stream.prepare(show_progress=False)
     batch, end = stream.batch(0), stream.tokenizer.end_of_text
-    torch.manual_seed(0)
-    rope = lm.RoPE(head_dim=8)
-    model = lm.Transformer(
-        hidden_dim=16,
-        num_layers=2,
-        embedding=lm.Embedding(lm.token_table(vocab_size=300, hidden_dim=16)),
-        blocks=[
-            lambda: lm.Block(
-                attention_norm=lm.RMSNorm(hidden_dim=16),
-                attention=lm.Attention(hidden_dim=16, head_dim=8, rope=rope),
-                mlp_norm=lm.RMSNorm(hidden_dim=16),
-                mlp=lm.SwiGLU(hidden_dim=16),
-            )
-        ],
-        norm=lm.RMSNorm(hidden_dim=16),
-        unembedding=lm.Unembedding(lm.token_table(vocab_size=300, hidden_dim=16)),
-    )
-    lm.materialize(model, device=torch.device("cpu"), seed=0)
+    block = partial(small_block, partial(lm.Attention, rope=lm.RoPE(head_dim=8)))
+    model = started(small_model(block, vocab_size=300))
     for begin in (end, None):
         layout = lm.packed_documents(end_of_text=end, begin_of_text=begin)
         ctx = layout(batch.tokens)

@@ -46,9 +46,15 @@ def corpus_of(path: Path, **options: Any) -> data.Corpus:
     return data.Corpus(source, tokenizer=BYTES, cache_dir=path.parent / "cache", **options)
 
 
-@pytest.mark.parametrize("shard_tokens", [300, 10**6])
-@pytest.mark.parametrize("fim", [0.0, 0.7])
-@pytest.mark.parametrize("packing", [data.concatenate, data.shuffle_and_concatenate, data.best_fit])
+@pytest.mark.parametrize(
+    ("packing", "fim", "shard_tokens"),
+    [
+        (data.concatenate, 0.0, 300),
+        (data.shuffle_and_concatenate, 0.7, 300),
+        (data.best_fit, 0.7, 300),
+        (data.best_fit, 0.0, 10**6),
+    ],
+)
 def test_each_token_keeps_its_mark_in_every_sequence(path, packing, fim, shard_tokens):
     stream = data.TokenStream(
         corpus_of(path, shard_tokens=shard_tokens),
@@ -97,16 +103,7 @@ def test_a_token_counts_that_has_a_character_in_a_span(spec: Any) -> None:
     assert counted.tolist() == expected and not all(expected)
 
 
-def test_a_tokenizer_that_changes_the_text_is_refused() -> None:
-    class Lower(data.ByteTokenizer):
-        def encode_batch(self, texts: Any) -> Any:
-            return super().encode_batch([text.replace("é", "e") for text in texts])
-
-    with pytest.raises(data.DataError, match="changes the text"):
-        data.MarkedText("é", [(0, 1)]).encode(Lower())
-
-
-@pytest.mark.parametrize("spans", [[[0, 9]], [[3, 1]], [1, 2], "all", [["a", "b"]]])
+@pytest.mark.parametrize("spans", [[[0, 9]], [[3, 1]], "all"])
 def test_spans_that_are_none_are_refused(tmp_path: Path, spans: Any) -> None:
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": "abcd", "spans": spans}))
     source = data.TextFiles(tmp_path / "a.jsonl", counted_field="spans")

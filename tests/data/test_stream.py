@@ -1,7 +1,6 @@
 """Streams of tokens: shuffling, interleaving, growth, damaged files."""
 
 import itertools
-import os
 import random
 import time
 from collections.abc import Callable
@@ -14,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 
 from fidgpt import data, optim
-from fidgpt.data.indexed_directory import MAX_OPEN_FILES, ArrayFile
 from fidgpt.data.mixture import Interleaving, exact_counts
 from fidgpt.data.order import derive_key, permute
 
@@ -101,16 +99,7 @@ def test_batch_size_does_not_change_the_order_and_batches_run_across_epochs(case
         assert torch.equal(batched.batch(step).tokens, torch.cat(rows))
 
 
-def test_a_batch_may_be_larger_than_the_corpus(case: Case) -> None:
-    batched, single = (
-        case.stream(batch_size=size, seq_len=len(case.train) // 3 - 1) for size in (8, 1)
-    )
-    assert batched.num_sequences == 3
-    rows = [single.batch(8 * 5 + row).tokens for row in range(8)]
-    assert torch.equal(batched.batch(5).tokens, torch.cat(rows))
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4, 7, 8])
+@pytest.mark.parametrize("world_size", [1, 3, 8])
 def test_any_number_of_ranks_reads_the_same_tokens(case: Case, world_size: int) -> None:
     stream, held_out = case.stream(), case.held_out()
     for part, step in ((stream, 0), (stream, 177), (held_out, 0), (held_out, 3)):
@@ -176,16 +165,6 @@ def test_a_split_smaller_than_a_batch_gives_one_small_batch(case: Case) -> None:
     assert ranked[-1].shape == (0, SEQ_LEN + 1)
 
 
-def test_nothing_works_before_prepare(case: Case) -> None:
-    options: dict[str, Any] = {"seq_len": 8, "batch_size": 1}
-    for part in (
-        data.TokenStream(case.corpus, seed=0, **options),
-        data.HeldOut(case.corpus, **options),
-    ):
-        with pytest.raises(data.DataError, match=r"call prepare\(\) first"):
-            part.batch(0)
-
-
 def test_a_corpus_shorter_than_one_sequence_is_refused(documents, tmp_path):
     case = Case(documents(["eleven chars"] * 2), tmp_path)
     case.stream(seq_len=25)
@@ -197,38 +176,14 @@ def test_a_corpus_shorter_than_one_sequence_is_refused(documents, tmp_path):
         case.held_out()
 
 
-def test_impossible_batches_and_sizes_are_refused(case: Case) -> None:
-    stream = case.stream()
-    with pytest.raises(ValueError, match=r"rank=2 is not one of world_size=2"):
-        stream.batch(0, rank=2, world_size=2)
-    with pytest.raises(ValueError, match="step=-1"):
-        stream.batch(-1)
-    with pytest.raises(ValueError, match="num_batches=0 must be 1 or more"):
-        case.held_out(num_batches=0)
-
-
 def whole(size: int, *, seed: int = 0, epoch: int = 0) -> np.ndarray:
     key = derive_key(seed, "data", epoch)
     return permute(np.arange(size, dtype=np.uint64), size=size, key=key)
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 7, 8, 9, 100, 255, 256, 257, 1000, 65_537])
+@pytest.mark.parametrize("size", [1, 2, 3, 255, 256, 257, 65_537])
 def test_it_is_a_bijection_of_every_size(size: int) -> None:
     assert sorted(whole(size).tolist()) == list(range(size))
-
-
-def test_a_position_has_one_image_alone_and_in_an_array() -> None:
-    size, key = 1000, derive_key(3, "data", 1)
-    alone = [int(permute(np.array([n], dtype=np.uint64), size=size, key=key)[0]) for n in range(50)]
-    assert alone == whole(size, seed=3, epoch=1)[:50].tolist()
-
-
-def test_seed_purpose_and_epoch_each_change_the_order() -> None:
-    keys = {derive_key(seed, word, epoch) for seed in (0, 1) for word in "ab" for epoch in (0, 1)}
-    assert len(keys) == 8
-    assert derive_key(1, "2") != derive_key(1, 2) != derive_key(12)
-    assert (whole(1000) != whole(1000, seed=1)).mean() > 0.9
-    assert (whole(1000) != whole(1000, epoch=1)).mean() > 0.9
 
 
 def test_the_order_never_changes_between_versions() -> None:
@@ -309,7 +264,7 @@ def some_counts(*, number: int) -> list[int]:
     return [*(generator.choice([*kinds, generator.randrange(3000)]) for _ in range(size)), 1]
 
 
-@pytest.mark.parametrize("number", range(30))
+@pytest.mark.parametrize("number", range(8))
 def test_no_prefix_is_a_whole_sequence_out_of_balance(number: int) -> None:
     counts = np.array(some_counts(number=number))
     size = 2 * int(counts.sum()) + 3
@@ -321,7 +276,7 @@ def test_no_prefix_is_a_whole_sequence_out_of_balance(number: int) -> None:
     assert (had[np.arange(size), sources] - 1 == ranks).all()
 
 
-@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("number", range(2))
 def test_positions_are_found_without_those_before(number: int) -> None:
     """Also in an order that is made for a given length."""
     counts = some_counts(number=number)
@@ -358,9 +313,7 @@ def test_weights_are_exact_up_to_five_decimals() -> None:
     ("weights", "message"),
     [
         ({}, "all zero"),
-        ({"a": 0.0, "b": 0}, "all zero"),
         ({"a": -1.0, "b": 2}, "weight -1.0 of 'a' must be 0 or more"),
-        ({"a": float("nan")}, "weight nan of 'a'"),
         ({"a": 1.0, "b": 1e-9}, "less than one sequence in 100,000"),
     ],
 )
@@ -454,16 +407,6 @@ def test_sequences_double_and_a_batch_keeps_its_tokens() -> None:
     assert stream.full_batches(9) == 9.0
 
 
-def test_both_grow_at_once_and_are_made_ahead() -> None:
-    both = data.GrowingSequence(
-        growing_batch(), seq_len=GROWING_SEQ_LEN, schedule=rise(4), min_seq_len=4
-    )
-    ahead = data.Prefetch(both)
-    for step in range(7):
-        assert torch.equal(ahead.batch(step).tokens, both.batch(step).tokens)
-    assert ahead.full_batches(7) == growing_batch().full_batches(7)
-
-
 def test_what_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size=12 is not a multiple of multiple_of=5"):
         data.GrowingBatch(Counting(), batch_size=12, schedule=rise(4), multiple_of=5)
@@ -526,16 +469,3 @@ def test_shards_that_change_while_they_are_read(corpus: data.PreparedCorpus) -> 
         path.write_bytes(altered)
         with pytest.raises(data.DataError, match=rf"{path.name} {message}"):
             read_all(corpus)
-
-
-def test_a_limited_number_of_files_stays_open(tmp_path: Path) -> None:
-    dtype = np.dtype("<u4")
-    numbers = range(MAX_OPEN_FILES + 9)
-    files = [ArrayFile(tmp_path / f"{number}.bin", dtype) for number in numbers]
-    for number, file in zip(numbers, files, strict=True):
-        np.arange(number, number + 50, dtype=dtype).tofile(file.path)
-    before = len(os.listdir("/dev/fd"))
-    for begin in (3, 40):
-        found = [file.read(begin, begin + 2).tolist() for file in files]
-        assert found == [[number + begin, number + begin + 1] for number in numbers]
-    assert len(os.listdir("/dev/fd")) <= before + MAX_OPEN_FILES

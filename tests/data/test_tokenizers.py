@@ -65,13 +65,6 @@ def test_streamed_text_is_the_decoded_text(tokenizer: data.Tokenizer) -> None:
         assert "".join(pieces) + decoder.finish() == text
 
 
-def test_a_character_cut_short_is_shown_when_the_stream_ends() -> None:
-    decoder = data.StreamDecoder(data.ByteTokenizer())
-    assert [decoder.push(value) for value in "é".encode()[:1]] == [""]
-    assert decoder.finish() == "\ufffd"
-    assert decoder.push(ord("a")) == "a"
-
-
 def test_the_tokenizers_library_reads_what_is_saved(bpe, modules, tmp_path):
     path = tmp_path / "tokenizer.json"
     for tokenizer in (bpe, data.ByteTokenizer()):
@@ -159,16 +152,6 @@ def test_the_end_of_text_of_a_downloaded_model_is_found(bpe, tmp_path, eos):
     assert data.load_tokenizer(path).end_of_text == bpe.end_of_text
 
 
-def test_a_files_identity_is_its_content(bpe: data.Tokenizer, tmp_path: Path) -> None:
-    bpe.save(tmp_path / "a.json")
-    bpe.save(tmp_path / "b.json")
-    first = data.TokenizerFile(tmp_path / "a.json").identity()
-    assert first == data.TokenizerFile(tmp_path / "b.json").identity()
-    data.ByteTokenizer().save(tmp_path / "b.json")
-    assert first != data.TokenizerFile(tmp_path / "b.json").identity()
-    assert first != data.TokenizerFile(tmp_path / "a.json", end_of_text="x").identity()
-
-
 def test_other_files_are_refused(tmp_path: Path) -> None:
     words = tokenizers.Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -222,12 +205,11 @@ GPT2 = pre_tokenizers.ByteLevel(add_prefix_space=False)
         (own_backend, True),
         (lambda: splitting(GPT2), True),
         (lambda: splitting(GPT2, normalizers.NFC()), True),
-        (lambda: splitting(pre_tokenizers.ByteLevel(add_prefix_space=True)), True),
         (lambda: splitting(pre_tokenizers.Split(" ", "isolated")), True),
         (lambda: splitting(pre_tokenizers.Split("\n", "merged_with_next")), False),
         (lambda: splitting(None), False),
     ],
-    ids=["own", "gpt2", "normalized", "with a space before", "spaces", "lines", "none"],
+    ids=["own", "gpt2", "normalized", "spaces", "lines", "none"],
 )
 def test_a_long_text_has_the_ids_of_its_pieces(
     backend: Callable[[], tokenizers.Tokenizer], is_cut: bool
@@ -259,44 +241,25 @@ def added(content: str, **options: Any) -> Callable[[dict[str, Any]], object]:
     )
 
 
-def removing(file: dict[str, Any], pattern: str = " ") -> None:
+def removing(file: dict[str, Any]) -> None:
     file["pre_tokenizer"]["pretokenizers"].insert(
-        0, {"type": "Split", "pattern": {"String": pattern}, "behavior": "Removed", "invert": False}
+        0, {"type": "Split", "pattern": {"String": "zqxj"}, "behavior": "Removed", "invert": False}
     )
 
 
-def replacing(file: dict[str, Any], pattern: str) -> None:
+def replacing(file: dict[str, Any], pattern: str = "zqxj") -> None:
     file.update(normalizer={"type": "Replace", "pattern": {"String": pattern}, "content": ""})
 
 
 CHANGES: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "lower": (lambda file: file.update(normalizer={"type": "Lowercase"}), "normalizer Lowercase"),
-    "strip": (
-        lambda file: file.update(
-            normalizer={"type": "Strip", "strip_left": True, "strip_right": True}
-        ),
-        "normalizer Strip",
-    ),
-    "replace": (
-        lambda file: file.update(
-            normalizer={"type": "Replace", "pattern": {"String": "``"}, "content": '"'}
-        ),
-        "normalizer Replace",
-    ),
-    "replace_rare": (lambda file: replacing(file, "zqxj"), "normalizer Replace changes texts"),
+    "replace": (replacing, "normalizer Replace changes texts"),
     "compatible": (lambda file: file.update(normalizer={"type": "NFKC"}), "normalizer NFKC"),
     "prefix": (
         lambda file: file["pre_tokenizer"]["pretokenizers"][1].update(add_prefix_space=True),
         "with add_prefix_space",
     ),
     "removed": (removing, "pre-tokenizer Split, which removes"),
-    "removed_rare": (lambda file: removing(file, "zqxj"), "pre-tokenizer Split, which removes"),
-    "delimiter": (
-        lambda file: file["pre_tokenizer"]["pretokenizers"].insert(
-            0, {"type": "CharDelimiterSplit", "delimiter": "\u4e94"}
-        ),
-        "pre-tokenizer CharDelimiterSplit, which removes",
-    ),
     "added": (added("<tool>", rstrip=True), "added token '<tool>', which strips"),
     "alphabet": (
         lambda file: (
@@ -323,11 +286,6 @@ def test_dropout_of_merges_is_off(bpe: data.Tokenizer, tmp_path: Path) -> None:
     loaded = data.load_tokenizer(changed(bpe, tmp_path / "tokenizer.json", drop))
     text = "def __init__(self) -> None:\n" * 20
     assert loaded.encode(text) == bpe.encode(text)
-
-
-def test_an_added_token_that_strips_nothing_is_kept(bpe: data.Tokenizer, tmp_path: Path) -> None:
-    loaded = data.load_tokenizer(changed(bpe, tmp_path / "tokenizer.json", added("<tool>")))
-    assert loaded.decode(loaded.encode("a <tool> b")) == "a <tool> b"
 
 
 def test_bytes_are_those_of_the_source_where_characters_are_composed(
