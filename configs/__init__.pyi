@@ -97,7 +97,6 @@ import fidgpt.train.train_step
 import fidgpt.train.trainer
 import pathlib
 import torch
-import torch.nn.modules.module
 import torch.nn.modules.normalization
 import torch.nn.parameter
 import torch.optim.adamw
@@ -122,7 +121,7 @@ _15 = TypeVar("_15")
 class AcrossHeadsArgFactory(fiddle.ArgFactory[fidgpt.model.norm.AcrossHeads], Generic[_0]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    norm: Value[_0, fidgpt.model.blocks.Norm]
     ...
 
 class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], Generic[_0, _1, _2, _3, _4, _5, _6, _7]):
@@ -134,9 +133,9 @@ class AttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.Attention], G
     num_kv_heads: Value[builtins.int, builtins.int | None]
     window: Value[builtins.int, builtins.int | None]
     scale: Value[builtins.float, builtins.float | None]
-    rope: Value[_0, fidgpt.model.attention.Rotation | None]
-    query_norm: Value[_4, fidgpt.model.blocks.TokenwiseModule | None]
-    key_norm: Value[_5, fidgpt.model.blocks.TokenwiseModule | None]
+    rope: Value[_0, fidgpt.model.positions.Rotation | None]
+    query_norm: Value[_4, fidgpt.model.blocks.Norm | None]
+    key_norm: Value[_5, fidgpt.model.blocks.Norm | None]
     value_embedding: Value[typing.Any, fidgpt.model.attention.TokenVectors | None]
     scores: Value[_3, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
     sinks: Value[_6, fidgpt.model.attention.SinkFactory | None]
@@ -168,10 +167,10 @@ class BackoutConfig(fiddle.Config[fidgpt.model.skips.Backout], Generic[_0]):
 class BlockPartial(fiddle.Partial[fidgpt.model.blocks.Block], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    attention_norm: Value[_0, fidgpt.model.blocks.Norm]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    mlp_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
-    mlp: Value[_3, fidgpt.model.blocks.TokenwiseModule]
+    mlp_norm: Value[_2, fidgpt.model.blocks.Norm]
+    mlp: Value[_3, fidgpt.model.blocks.FeedForward]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     ...
@@ -309,7 +308,7 @@ class GatedSharedArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.GatedShared
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     hidden_dim: Value[builtins.int, builtins.int]
-    mlp: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    mlp: Value[_0, fidgpt.model.blocks.FeedForward]
     init: Value[typing.Any, fidgpt.model.init.Init]
     ...
 
@@ -390,9 +389,9 @@ class LateNormAttentionArgFactory(fiddle.ArgFactory[fidgpt.model.attention.LateN
     num_kv_heads: Value[_0, builtins.int | None]
     window: Value[builtins.int, builtins.int | None]
     scale: Value[_1, builtins.float | None]
-    rope: Value[_2, fidgpt.model.attention.Rotation | None]
-    query_norm: Value[_3, fidgpt.model.blocks.TokenwiseModule | None]
-    key_norm: Value[_4, fidgpt.model.blocks.TokenwiseModule | None]
+    rope: Value[_2, fidgpt.model.positions.Rotation | None]
+    query_norm: Value[_3, fidgpt.model.blocks.Norm | None]
+    key_norm: Value[_4, fidgpt.model.blocks.Norm | None]
     value_embedding: Value[_7, fidgpt.model.attention.TokenVectors | None]
     scores: Value[typing.Any, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
     sinks: Value[typing.Any, fidgpt.model.attention.SinkFactory | None]
@@ -419,7 +418,7 @@ class LatentAttentionArgFactory(fiddle.ArgFactory[fidgpt.model.mla.LatentAttenti
     num_heads: Value[builtins.int, builtins.int | None]
     window: Value[builtins.int, builtins.int | None]
     scale: Value[builtins.float, builtins.float | None]
-    rope: Value[_0, fidgpt.model.attention.Rotation | None]
+    rope: Value[_0, fidgpt.model.positions.Rotation | None]
     norm: Value[_1, fidgpt.model.norm.NormFactory]
     scores: Value[typing.Any, collections.abc.Sequence[fidgpt.model.masks.ScoreChange | fiddle.Buildable[typing.Any]]]
     sinks: Value[typing.Any, fidgpt.model.attention.SinkFactory | None]
@@ -539,7 +538,7 @@ class MoEArgFactory(fiddle.ArgFactory[fidgpt.model.moe.layer.MoE], Generic[_0, _
     num_experts: Value[builtins.int, builtins.int]
     router: Value[_0, fidgpt.model.moe.routers.Router]
     experts: Value[_1, fidgpt.model.moe.experts.Experts]
-    shared: Value[_2, fidgpt.model.blocks.TokenwiseModule | None]
+    shared: Value[_2, fidgpt.model.blocks.FeedForward | None]
     dispatch: Value[typing.Any, fidgpt.model.moe.dispatch.Dispatch]
     balancing: Value[_3, collections.abc.Sequence[fidgpt.model.moe.balancing.Balancing | None | fiddle.Buildable[typing.Any]]]
     ...
@@ -568,10 +567,10 @@ class NormalConfig(fiddle.Config[fidgpt.model.init.Normal]):
 class NormalizedResidualBlockPartial(fiddle.Partial[fidgpt.model.blocks.NormalizedResidualBlock], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    attention_norm: Value[_0, fidgpt.model.blocks.Norm]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    mlp_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
-    mlp: Value[_3, fidgpt.model.blocks.TokenwiseModule]
+    mlp_norm: Value[_2, fidgpt.model.blocks.Norm]
+    mlp: Value[_3, fidgpt.model.blocks.FeedForward]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     attention_residual: Value[builtins.float, builtins.float]
@@ -608,10 +607,10 @@ class OutputGatePartial(fiddle.Partial[fidgpt.model.attention.OutputGate]):
 class ParallelBlockPartial(fiddle.Partial[fidgpt.model.blocks.ParallelBlock], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    attention_norm: Value[_0, fidgpt.model.blocks.Norm]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    mlp_norm: Value[_3, fidgpt.model.blocks.TokenwiseModule | None]
-    mlp: Value[_2, fidgpt.model.blocks.TokenwiseModule]
+    mlp_norm: Value[_3, fidgpt.model.blocks.Norm | None]
+    mlp: Value[_2, fidgpt.model.blocks.FeedForward]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     ...
@@ -639,10 +638,10 @@ class PhasesConfig(fiddle.Config[fidgpt.optim.schedules.Phases], Generic[_0, _1,
 class PostNormBlockPartial(fiddle.Partial[fidgpt.model.blocks.PostNormBlock], Generic[_0, _1, _2, _3]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    attention_norm: Value[_0, fidgpt.model.blocks.Norm]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    mlp_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
-    mlp: Value[_3, fidgpt.model.blocks.TokenwiseModule]
+    mlp_norm: Value[_2, fidgpt.model.blocks.Norm]
+    mlp: Value[_3, fidgpt.model.blocks.FeedForward]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     ...
@@ -730,12 +729,12 @@ class SamplesConfig(fiddle.Config[fidgpt.train.evaluation.Samples]):
 class SandwichBlockPartial(fiddle.Partial[fidgpt.model.blocks.SandwichBlock], Generic[_0, _1, _2, _3, _4, _5]):
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
-    attention_norm: Value[_0, fidgpt.model.blocks.TokenwiseModule]
+    attention_norm: Value[_0, fidgpt.model.blocks.Norm]
     attention: Value[_1, fidgpt.model.blocks.Mixer]
-    attention_out_norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
-    mlp_norm: Value[_3, fidgpt.model.blocks.TokenwiseModule]
-    mlp: Value[_4, fidgpt.model.blocks.TokenwiseModule]
-    mlp_out_norm: Value[_5, fidgpt.model.blocks.TokenwiseModule]
+    attention_out_norm: Value[_2, fidgpt.model.blocks.Norm]
+    mlp_norm: Value[_3, fidgpt.model.blocks.Norm]
+    mlp: Value[_4, fidgpt.model.blocks.FeedForward]
+    mlp_out_norm: Value[_5, fidgpt.model.blocks.Norm]
     dropout: Value[builtins.float, builtins.float]
     branch_scale: Value[builtins.float, builtins.float]
     ...
@@ -782,8 +781,8 @@ class SmearedEmbeddingConfig(fiddle.Config[fidgpt.model.embedding.SmearedEmbeddi
     def __getattr__(self, name: NoSuchParameter) -> NoReturn: ...  # type: ignore
     def __setattr__(self, name: NoSuchParameter, value: typing.Any) -> None: ...  # type: ignore
     weight: Value[_0, torch.nn.parameter.Parameter]
-    norm: Value[_1, torch.nn.modules.module.Module | None]
-    positions: Value[typing.Any, torch.nn.modules.module.Module | None]
+    norm: Value[_1, fidgpt.model.blocks.Norm | None]
+    positions: Value[typing.Any, fidgpt.model.embedding.PositionVectors | None]
     scale: Value[builtins.float, builtins.float]
     num_channels: Value[builtins.int, builtins.int]
     gate_init: Value[typing.Any, fidgpt.model.init.Init]
@@ -906,8 +905,8 @@ class TransformerConfig(fiddle.Config[fidgpt.model.transformer.Transformer], Gen
     num_layers: Value[builtins.int, builtins.int]
     embedding: Value[_0, fidgpt.model.embedding.Embedding]
     blocks: Value[_1, collections.abc.Sequence[collections.abc.Callable[..., typing.Any] | fiddle.Buildable[typing.Any]]]
-    norm: Value[_2, fidgpt.model.blocks.TokenwiseModule]
-    unembedding: Value[_3, fidgpt.model.blocks.TokenwiseModule]
+    norm: Value[_2, fidgpt.model.blocks.Norm]
+    unembedding: Value[_3, fidgpt.model.blocks.OutputLayer]
     first_blocks: Value[_4, collections.abc.Sequence[collections.abc.Callable[..., typing.Any] | fiddle.Buildable[typing.Any]]]
     layout: Value[typing.Any, fidgpt.model.context.ContextFactory]
     dropout: Value[builtins.float, builtins.float]

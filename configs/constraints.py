@@ -11,7 +11,7 @@ from torch import nn
 from fidgpt.data import ByteTokenizer
 from fidgpt.graph import ConfigError, Node, computed, parts
 from fidgpt.graph.fiddle import raw_arguments
-from fidgpt.model import KimiDeltaNet, LatentAttention, LearnedPositions
+from fidgpt.model import KimiDeltaNet, LatentAttention, LearnedPositions, LoRALinear, StackedLoRA
 from fidgpt.optim import Adafactor, Muon, NorMuon, mup_groups
 from fidgpt.parallel import PIPELINE, DataParallel, Mesh, MeshSizes, fitting
 from fidgpt.train import PipelineStep
@@ -29,8 +29,10 @@ __all__ = [
 
 # Optimizers whose updates follow the width.
 _BY_WIDTH = (torch.optim.SGD, torch.optim.ASGD, torch.optim.Adafactor, Adafactor, NorMuon)
-# Components with matrices whose inputs are a low rank: kv_rank, query_rank, or a head's size.
-_LOW_RANKS = (LatentAttention, KimiDeltaNet)
+# Components with matrices whose inputs are a low rank: kv_rank, query_rank, a head's size, or that
+# of adapters. Of those, only the rate of A falls with the width (Hayou, Ghosh and Yu, 2024,
+# arXiv:2402.12354, section 3).
+_LOW_RANKS = (LatentAttention, KimiDeltaNet, LoRALinear, StackedLoRA)
 
 
 def batch_fills_the_mesh(cfg: fdl.Config) -> None:
@@ -144,7 +146,8 @@ def mup_fits_the_model(cfg: fdl.Config) -> None:
                 f"use_mup scales rates and initial weights of all matrices by the width, and "
                 f"{called.__name__} has some whose inputs are a low rank, which need not grow with "
                 "it: use a mixer without low ranks, such as Attention or GatedDeltaNet, or leave "
-                "out use_mup.",
+                "out use_mup. use:groups=decay_matrices trains adapters of a model that began with "
+                "it, whose scales stay.",
                 place=node.path,
                 sources=[node.path, "groups"],
             )

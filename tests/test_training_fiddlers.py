@@ -362,11 +362,15 @@ def test_under_mup_updates_of_recurrent_mixers_are_as_large_at_any_width(name: s
     assert moved(64, mup, mix, rate=1e-3) == narrow
 
 
-@pytest.mark.parametrize("name", ["use_mla", "use_kimi_delta"])
-def test_mup_refuses_mixers_with_inputs_of_a_low_rank(name: str) -> None:
-    """Their updates fall like width^-0.4 (use_mla), as the rank has one size at any width."""
+@pytest.mark.parametrize("name", ["use_mla", "use_kimi_delta", "use_lora", "use_moe, use_lora"])
+def test_mup_refuses_inputs_of_a_low_rank(name: str) -> None:
+    """Their updates fall like width^-0.4 (use_mla), as the rank has one size at any width.
+
+    Of adapters, too: the rate of B must not depend on the width (arXiv:2402.12354, section 3).
+    """
     cfg = configs.debug()
-    getattr(fiddlers, name)(cfg)
+    for one in name.split(", "):
+        getattr(fiddlers, one)(cfg)
     MUP(cfg)
     with pytest.raises(ConfigError, match=r"use_mup scales .* a low rank.* leave out use_mup"):
         build_trainer(cfg)

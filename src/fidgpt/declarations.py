@@ -71,6 +71,13 @@ class NeedsPresent(Protocol):
 
 
 @runtime_checkable
+class MadeForRole(Protocol):
+    """Fits one of the Protocols that ask for the same methods, as "FeedForward" and "Norm" do."""
+
+    ROLE: str
+
+
+@runtime_checkable
 class ReadsOnPurpose(Protocol):
     """Reads the "future", the "past" (of an MLP or norm), "padding" or other "documents"."""
 

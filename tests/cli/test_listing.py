@@ -57,54 +57,82 @@ def test_parts_and_knobs_at_a_path(command: Command) -> None:
     assert not {"DataError", "Tracker"} & names
     out = command(train.main, "--list=knobs:model.norm").out
     assert rows(out) == [
-        ["model.norm", "TokenwiseModule", "RMSNorm", "normalizes the stream after the last block."],
+        ["model.norm", "Norm", "RMSNorm", "normalizes the stream after the last block."],
         ["model.norm.hidden_dim", "int", "256 <- model.hidden_dim", "width of the input."],
         ["model.norm.eps", "float", "1e-05", "added to the mean of squares."],
     ]
     assert len(command(train.main, "--list=knobs").out.splitlines()) > 80
 
 
+NORMS = (
+    "AcrossHeads LayerNormPerHead OffsetLayerNorm OffsetRMSNorm PredictionHead RMSNorm "
+    "WeightlessRMSNorm"
+)
+
+
 @pytest.mark.parametrize(
-    ("place", "fits", "does_not"),
+    ("place", "fits"),
     [
+        ("mlp", "GELU GatedMLP GatedShared GeGLU MLP MoE NoMLP SquaredReLU SwiGLU"),
+        ("attention_norm", NORMS),
+        ("attention.query_norm", NORMS),
+        ("attention.output_gate", "OutputGate"),
+        ("attention.linear", "Linear"),
+        ("", "Block NormalizedResidualBlock ParallelBlock PostNormBlock SandwichBlock"),
         (
-            "model.blocks[0].mlp",
-            "SwiGLU MoE",
-            "Attention Block RoPE Experts Transformer",
-        ),
-        (
-            "model.norm",
-            "RMSNorm OffsetRMSNorm",
-            "LatentAttention Experts Embedding TokenPrediction",
-        ),
-        ("model.unembedding", "Unembedding SwiGLU", "Attention ValueEmbedding SinusoidalPositions"),
-        ("model.embedding.positions", "LearnedPositions SinusoidalPositions", "RoPE RMSNorm GELU"),
-        (
-            "model.blocks[0].attention.query_norm",
-            "RMSNorm WeightlessRMSNorm",
-            "Attention RoPE Block",
+            "attention",
+            "Attention GatedDeltaNet KimiDeltaNet LateNormAttention LatentAttention "
+            "LightningAttention Mamba2 NoMixer ShortConvolution",
         ),
     ],
 )
-def test_parts_of_another_kind_do_not_fit(
-    command: Command, place: str, fits: str, does_not: str
+def test_parts_of_a_place_are_those_of_its_role(command: Command, place: str, fits: str) -> None:
+    out = command(train.main, f"--list=parts:model.blocks[0].{place}".rstrip(".")).out
+    assert [*shown(out)] == fits.split()
+
+
+def test_parts_of_a_model(command: Command) -> None:
+    for place, fits in {
+        "norm": NORMS,
+        "unembedding": "BiasedUnembedding Unembedding",
+        "embedding.positions": "LearnedPositions OffsetPositions OffsetSinusoidalPositions "
+        "SinusoidalPositions",
+    }.items():
+        out = command(train.main, f"--list=parts:model.{place}").out
+        assert [*shown(out)] == fits.split(), place
+
+
+@pytest.mark.parametrize(
+    ("directive", "role"),
+    [
+        ("mlp=Attention(head_dim=16)", "FeedForward"),
+        ("mlp=RMSNorm", "FeedForward"),
+        ("mlp=torch.nn.LayerNorm(normalized_shape=32)", "FeedForward"),
+        ("mlp=RoPE(head_dim=16)", "FeedForward"),
+        ("mlp=SoftmaxRouter", "FeedForward"),
+        ("mlp_norm=Block", "Norm"),
+        ("attention_norm=SwiGLU", "Norm"),
+        ("attention.query_norm=SwiGLU", "is not a Norm or None"),
+        ("attention=MoE", "Mixer"),
+        ("attention=Block", "Mixer"),
+        ("attention.linear=RMSNorm", "is not a LinearFactory"),
+        ("attention.output_gate=RMSNorm", "is not a GateFactory"),
+        ("=RMSNorm", "takes Callable[[], Layer]"),
+        ("=Attention(head_dim=16)", "takes Callable[[], Layer]"),
+    ],
+)
+def test_a_component_of_another_role_is_refused(
+    command: Command, directive: str, role: str
 ) -> None:
-    names = {*shown(command(train.main, f"--list=parts:{place}").out)}
-    assert {*fits.split()} <= names and not {*does_not.split()} & names
+    use = f"--config=use:model.blocks[0].{directive}".replace(".=", "=")
+    error = command(train.main, "--config=config:debug", use, "--dry_run").err
+    assert (f"takes {role}" if role.isalpha() else role) in " ".join(error.split())
 
 
-@pytest.mark.parametrize(
-    "directive",
-    [
-        "use:model.blocks[0].mlp=Attention(head_dim=16)",
-        "use:model.norm=Block",
-        "use:model.blocks[0].attention_norm=Attention(head_dim=16)",
-        "use:model.blocks[0].mlp=RoPE(head_dim=16)",
-    ],
-)
-def test_a_mixer_is_no_mlp_and_no_norm(command: Command, directive: str) -> None:
-    flags = ("--config=config:debug", f"--config={directive}", "--dry_run")
-    assert "takes TokenwiseModule" in command(train.main, *flags).err
+def test_torchs_norms_are_norms_and_modules_of_no_role_fit_any(command: Command) -> None:
+    for made in ("LayerNorm(normalized_shape=32)", "Identity"):
+        use = f"--config=use:model.norm=torch.nn.{made}"
+        assert command(train.main, "--config=config:debug", use, "--dry_run").status == 0
 
 
 def test_lists_follow_the_directives_beside_them(command: Command) -> None:

@@ -2,6 +2,7 @@
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -92,6 +93,22 @@ def test_the_wait_for_others_follows_from_the_setting(timeout: float, seconds: i
     assert Timeouts(timeout).joining == timedelta(seconds=seconds)
 
 
+@pytest.mark.parametrize(("timeout", "bound"), [(600.0, 60), (2400.0, 240), (60.0, 16)])
+def test_a_killed_process_is_noticed_in_a_tenth_of_the_setting(timeout: float, bound: int) -> None:
+    """From its last sign of life until processes that cannot report it have ended."""
+    waits = Timeouts(timeout)
+    assert waits.silence + waits.reporting + waits.answer <= bound
+
+
+def test_the_store_of_a_killed_process_is_no_late_start() -> None:
+    class Closed(HashStore):
+        def wait(self, *_: object) -> None:
+            raise dist.DistNetworkError("Connection was likely closed.")
+
+    with pytest.raises(RendezvousFailure, match="process 0 of 3 is gone, or its launcher: "):
+        introduce(Closed(), FACTS, rank=1, timeouts=Hasty(60.0))
+
+
 def test_the_absence_of_the_first_one_is_one_error(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -165,6 +182,18 @@ def test_a_process_that_does_not_answer_is_named(beside: Callable[[int], Heartbe
     )
     assert first.explain(LOST) == second.explain(LOST) == reason
     assert (first.report.is_first, second.report.is_first) == (True, False)  # of one machine
+
+
+def test_an_alarm_ends_the_wait_for_a_process_that_does_not_come_to_save(
+    beside: Callable[[int], Heartbeat],
+) -> None:
+    first, second = beside(0), beside(1)
+    wait = first.gate()
+    second.fail(ValueError("there is no memory"))
+    begin = time.monotonic()
+    with pytest.raises(dist.DistError):
+        wait()
+    assert time.monotonic() - begin < first.timeouts.timeout / 2
 
 
 def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Heartbeat]) -> None:

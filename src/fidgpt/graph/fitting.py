@@ -45,11 +45,14 @@ def _fits(made: Any, hint: Any) -> bool:
     if hints.is_unknown(hint) or hint in (bool, str, type(None)):
         return False
     if hints.is_protocol(hint):
+        if inspect.isclass(returned) and hints.role_of(returned) == hint.__name__:
+            return True
         taken = hints.hints_of(made)
         if inspect.isclass(made) and any(taken.get(name) is hint for name in _required(made)):
             return False  # it holds one, as a block does an attention
         methods = {name: _required(one)[1:] for name, one in hints.methods_of(hint).items()}
-        if inspect.isfunction(made) and methods == {"__call__": _required(made)}:
+        is_given = methods.keys() == {"__call__"} and {*_required(made)} <= {*methods["__call__"]}
+        if is_given and hints.fits(fdl.Partial(made), hint):
             return True
         names = methods if inspect.isclass(returned) else ()
         own = {name: hints.own_method(returned, name) for name in names}

@@ -150,7 +150,11 @@ def _call_fits(kind: type, function: Any, hint: Any) -> bool:
     if origin is collections.abc.Callable:
         return may_return(function, hint)
     if is_protocol(origin):
-        return has_methods(functools.partial, origin)
+        call = methods_of(origin).get("__call__")
+        takes = call is None or _passed(function, call, skip=1) is not None
+        is_alike = has_methods(functools.partial, origin)
+        returned = hints_of(call or Any).get("return", Any)
+        return is_alike and takes and may_return(function, Callable[..., returned])
     return not inspect.isclass(origin) or issubclass(functools.partial, origin)
 
 
@@ -184,7 +188,7 @@ def _one_may_be(built: Any, hint: Any, exactly: bool) -> bool:
     if is_protocol(want):
         return has_methods(have, want)
     if want is collections.abc.Callable and exactly:
-        called = inspect.getattr_static(have, "__call__", None)
+        called = own_method(have, "__call__")
         if inspect.isfunction(called) and "return" in hints_of(called):
             return may_return(called, hint)
     if issubclass(have, (want, *TOWER.get(want, ()))):
@@ -204,9 +208,18 @@ def has_methods(kind: type, protocol: Any) -> bool:
     is_anything = looked_up and not looked_up.__module__.startswith("torch.")  # only what is set
     if not is_anything and not all(_may_have(kind, name) for name in asked):
         return False
-    if getattr(kind, "takes_context", False) and any(map(_takes_context, asked.values())):
-        return False  # it computes on each token alone, and is no mixer
+    if methods_of(protocol.__base__) and role_of(kind) not in (None, protocol.__name__):
+        return False
     return all(can_be_called_as(own_method(kind, name), asked[name]) for name in asked)
+
+
+def role_of(kind: type) -> str | None:
+    """Return the name of the Protocol that a class is made for; torch's norms are norms.
+
+    Protocols derived from one ask for the same methods: only roles tell their modules apart.
+    """
+    is_norm = any(one.__module__ == "torch.nn.modules.normalization" for one in kind.__mro__)
+    return getattr(kind, "ROLE", "Norm" if is_norm else None)
 
 
 def can_be_called_as(own: Any, asked: Any) -> bool:
@@ -214,11 +227,7 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
     parameters = inspect.signature(asked).parameters.values()
     if not inspect.isfunction(own) or any(one.kind in VARIADIC for one in parameters):
         return True
-    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
-    try:
-        in_order = [None] * (len(parameters) - len(by_name))
-        passed = inspect.signature(own).bind(*in_order, **dict.fromkeys(by_name)).arguments
-    except TypeError:
+    if (passed := _passed(own, asked)) is None:
         return False
     takes, gives = hints_of(own), hints_of(asked)
     if _takes_context(own, besides=passed):
@@ -231,6 +240,27 @@ def can_be_called_as(own: Any, asked: Any) -> bool:
         return True
     # A method may return another of its own kind, so that to ask for its methods would never end.
     return any(map(is_protocol, members_of(wanted))) or _may_be(built, wanted, exactly=False)
+
+
+def _passed(own: Any, asked: Any, *, skip: int = 0) -> Collection[str] | None:
+    """Return which parameters a call of a Protocol's method sets; None if it cannot be made.
+
+    Args:
+      own: what is called.
+      asked: the method.
+      skip: 1 if `own` is called without `self`, and may have been given more arguments before.
+    """
+    parameters = list(inspect.signature(asked).parameters.values())[skip:]
+    by_name = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    in_order = [None] * (len(parameters) - len(by_name))
+    try:
+        signature = inspect.signature(own)
+        bind = signature.bind_partial if skip else signature.bind
+        return bind(*in_order, **dict.fromkeys(by_name)).arguments.keys()
+    except TypeError:
+        return None
+    except ValueError:  # a function of C tells nothing
+        return ()
 
 
 def _takes_context(method: Any, besides: Collection[str] = ()) -> bool:

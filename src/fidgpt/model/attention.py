@@ -1,18 +1,19 @@
 """Multi-head and grouped-query self-attention."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import TokenwiseModule
+from fidgpt.model.blocks import Gate, Norm
 from fidgpt.model.context import AttentionContext, Stream, Tokens, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Keys, Queries, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
+from fidgpt.model.positions import Rotation
 from fidgpt.placement import Columns, OnHeads, Rows, Split
 from fidgpt.ranges import require_factor, require_probability, require_size
 
@@ -20,13 +21,6 @@ __all__ = ["Attention", "LateNormAttention", "OutputGate", "heads_that_fit"]
 
 
 Rotated = tuple[Queries, Keys]
-
-
-@runtime_checkable
-class Rotation(Protocol):
-    """Rotates queries and keys by their positions, as `RoPE` does."""
-
-    def __call__(self, query: Queries, key: Keys, ctx: AttentionContext, /) -> Rotated: ...
 
 
 @runtime_checkable
@@ -40,7 +34,7 @@ class SinkFactory(Protocol):
 class GateFactory(Protocol):
     """Creates the gate of the result of all heads, as `OutputGate` does."""
 
-    def __call__(self, *, hidden_dim: int, num_heads: int, head_dim: int) -> TokenwiseModule: ...
+    def __call__(self, *, hidden_dim: int, num_heads: int, head_dim: int) -> Gate: ...
 
 
 def heads_that_fit(*, hidden_dim: int, head_dim: int) -> int:
@@ -113,6 +107,7 @@ class Attention(nn.Module):
         the window is below 1.
     """
 
+    ROLE: ClassVar[str] = "Mixer"
     split_place = (0, 1)  # which part of the heads this process computes, of how many
 
     def __init__(
@@ -125,8 +120,8 @@ class Attention(nn.Module):
         window: int | None = None,
         scale: float | None = None,
         rope: Rotation | None = None,
-        query_norm: TokenwiseModule | None = None,
-        key_norm: TokenwiseModule | None = None,
+        query_norm: Norm | None = None,
+        key_norm: Norm | None = None,
         value_embedding: TokenVectors | None = None,
         scores: Sequence[ScoreChange] = (),
         sinks: SinkFactory | None = None,
@@ -262,6 +257,8 @@ class OutputGate(nn.Module):
       bias: adds a bias.
       init: initializer of the projection.
     """
+
+    ROLE: ClassVar[str] = "Gate"
 
     def __init__(
         self,

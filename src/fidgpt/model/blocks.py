@@ -15,20 +15,22 @@ __all__ = [
     "Block",
     "BlockSharing",
     "BlockWrapper",
+    "FeedForward",
+    "Gate",
+    "Layer",
     "Mixer",
     "NoMLP",
     "NoMixer",
+    "Norm",
     "NormalizedResidualBlock",
+    "OutputLayer",
     "ParallelBlock",
     "PostNormBlock",
     "SandwichBlock",
     "Shared",
+    "StreamModule",
     "TokenwiseModule",
 ]
-
-
-BlockFactory = Callable[[], nn.Module]
-BlockSharing = Callable[[BlockFactory], BlockFactory]
 
 
 @runtime_checkable
@@ -41,16 +43,30 @@ class BlockWrapper(Protocol):
 
 
 @runtime_checkable
-class Mixer(Protocol):
-    """A module that mixes tokens, such as `Attention` or a custom one."""
+class StreamModule(Protocol):
+    """A module that computes on the tokens of a text together."""
 
     def forward(self, x: Stream, ctx: AttentionContext | None, /) -> Stream:
-        """Return the summand of the residual stream; see `AttentionContext`."""
+        """Return a vector for each token; see `AttentionContext`."""
         ...
 
     def __call__(self, x: Stream, ctx: AttentionContext | None, /) -> Stream:
         """Call `forward`, with torch's hooks."""
         ...
+
+
+@runtime_checkable
+class Mixer(StreamModule, Protocol):
+    """A module that mixes tokens, such as `Attention` or a custom one."""
+
+
+@runtime_checkable
+class Layer(StreamModule, Protocol):
+    """A layer of a model, which adds to the stream, such as `Block` or a custom one."""
+
+
+BlockFactory = Callable[[], Layer]
+BlockSharing = Callable[[BlockFactory], BlockFactory]
 
 
 @runtime_checkable
@@ -66,8 +82,30 @@ class TokenwiseModule(Protocol):
         ...
 
 
+@runtime_checkable
+class FeedForward(TokenwiseModule, Protocol):
+    """An MLP, which computes on each token alone, such as `SwiGLU`, `MoE` or a custom one."""
+
+
+@runtime_checkable
+class Norm(TokenwiseModule, Protocol):
+    """A module that normalizes each token alone, such as `RMSNorm` or a custom one."""
+
+
+@runtime_checkable
+class Gate(TokenwiseModule, Protocol):
+    """A module that returns factors of the result of all heads, such as `OutputGate`."""
+
+
+@runtime_checkable
+class OutputLayer(TokenwiseModule, Protocol):
+    """A module that maps features to logits, such as `Unembedding` or a custom one."""
+
+
 class NoMLP(nn.Module):
     """An MLP that adds nothing, in layers of a mixer alone (Mamba 2)."""
+
+    ROLE: ClassVar[str] = "FeedForward"
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         """Return zeros."""
@@ -76,6 +114,8 @@ class NoMLP(nn.Module):
 
 class NoMixer(nn.Module):
     """A mixer that adds nothing, in layers of an MLP alone (Nemotron-H)."""
+
+    ROLE: ClassVar[str] = "Mixer"
 
     def forward(self, x: Stream, ctx: AttentionContext | None = None) -> Stream:
         """Return zeros."""
@@ -98,15 +138,16 @@ class Block(nn.Module):
       ValueError: dropout is not in [0, 1), or branch_scale is 0 or not finite.
     """
 
+    ROLE: ClassVar[str] = "Layer"
     ELEMENTWISE_STREAM: ClassVar[bool] = True  # between its children, tokens do not meet
 
     def __init__(
         self,
         *,
-        attention_norm: TokenwiseModule,
+        attention_norm: Norm,
         attention: Mixer,
-        mlp_norm: TokenwiseModule,
-        mlp: TokenwiseModule,
+        mlp_norm: Norm,
+        mlp: FeedForward,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:
@@ -166,10 +207,10 @@ class NormalizedResidualBlock(Block):
     def __init__(
         self,
         *,
-        attention_norm: TokenwiseModule,
+        attention_norm: Norm,
         attention: Mixer,
-        mlp_norm: TokenwiseModule,
-        mlp: TokenwiseModule,
+        mlp_norm: Norm,
+        mlp: FeedForward,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
         attention_residual: float = 1.0,
@@ -210,10 +251,10 @@ class ParallelBlock(Block):
     def __init__(
         self,
         *,
-        attention_norm: TokenwiseModule,
+        attention_norm: Norm,
         attention: Mixer,
-        mlp_norm: TokenwiseModule | None,
-        mlp: TokenwiseModule,
+        mlp_norm: Norm | None,
+        mlp: FeedForward,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:
@@ -251,12 +292,12 @@ class SandwichBlock(Block):
     def __init__(
         self,
         *,
-        attention_norm: TokenwiseModule,
+        attention_norm: Norm,
         attention: Mixer,
-        attention_out_norm: TokenwiseModule,
-        mlp_norm: TokenwiseModule,
-        mlp: TokenwiseModule,
-        mlp_out_norm: TokenwiseModule,
+        attention_out_norm: Norm,
+        mlp_norm: Norm,
+        mlp: FeedForward,
+        mlp_out_norm: Norm,
         dropout: float = 0.0,
         branch_scale: float = 1.0,
     ) -> None:
@@ -288,9 +329,9 @@ class Shared:
 
     def __init__(self, block: BlockFactory) -> None:
         self._make = block
-        self._made: nn.Module | None = None
+        self._made: Layer | None = None
 
-    def __call__(self) -> nn.Module:
+    def __call__(self) -> Layer:
         """Return the shared block, created on the first call."""
         if self._made is None:
             self._made = self._make()

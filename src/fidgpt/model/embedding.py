@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model import cpu
+from fidgpt.model.blocks import Norm
 from fidgpt.model.context import AttentionContext, Stream, Tokens, one_document
 from fidgpt.model.cpu.backward import NarrowEmbedding
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, Uniform, with_init
@@ -128,8 +129,8 @@ class NormalizedEmbedding(Embedding):
         self,
         weight: nn.Parameter,
         *,
-        norm: nn.Module,
-        positions: nn.Module | None = None,
+        norm: Norm,
+        positions: PositionVectors | None = None,
         scale: float = 1.0,
     ) -> None:
         super().__init__(weight, positions=positions, scale=scale)
@@ -164,8 +165,8 @@ class SmearedEmbedding(Embedding):
         self,
         weight: nn.Parameter,
         *,
-        norm: nn.Module | None = None,
-        positions: nn.Module | None = None,
+        norm: Norm | None = None,
+        positions: PositionVectors | None = None,
         scale: float = 1.0,
         num_channels: int = 24,
         gate_init: Init = SLIGHT,
@@ -317,6 +318,8 @@ class Unembedding(nn.Module):
     Raises:
       ValueError: the scale is 0 or not finite, or the cap is not above 0.
     """
+
+    ROLE: ClassVar[str] = "OutputLayer"
 
     def __init__(
         self, weight: nn.Parameter, *, scale: float = 1.0, softcap: float | None = None

@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Sequence
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.attention import Rotation, SinkFactory, require_heads
+from fidgpt.model.attention import SinkFactory, require_heads
 from fidgpt.model.context import AttentionContext, Stream, counted
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.kernels import Kernel, Mixed, Queries, Scoring, fastest
 from fidgpt.model.linear import Linear, LinearFactory
 from fidgpt.model.masks import Mask, ScoreChange, causal
 from fidgpt.model.norm import NormFactory, RMSNorm
-from fidgpt.model.positions import RoPE
+from fidgpt.model.positions import RoPE, Rotation
 from fidgpt.model.rope_scaling import YaRN
 from fidgpt.placement import Columns, Rows, Split
 from fidgpt.ranges import require_factor, require_probability, require_size
@@ -95,6 +96,7 @@ class LatentAttention(nn.Module):
         the RoPE has another size.
     """
 
+    ROLE: ClassVar[str] = "Mixer"
     split_place = (0, 1)  # which part of the heads this process computes, of how many
 
     def __init__(

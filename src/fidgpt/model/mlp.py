@@ -60,6 +60,7 @@ class XIELU(nn.Module):
       eps: just below 0, where the exponent is cut.
     """
 
+    ROLE: ClassVar[str] = "Activation"
     beta: Float[Tensor, ""]
     eps: Float[Tensor, ""]
 
@@ -109,6 +110,8 @@ class _FeedForward(nn.Module):
       init: of the projections that read the stream.
       out_init: of the down projection; defaults to `init`.
     """
+
+    ROLE: ClassVar[str] = "FeedForward"
 
     activation: Activation
     gated: ClassVar[bool] = False

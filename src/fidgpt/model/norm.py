@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fidgpt.model import cpu
-from fidgpt.model.blocks import TokenwiseModule
+from fidgpt.model.blocks import Norm
 from fidgpt.model.cpu.backward import RMSNormFunction, rms_norm
 from fidgpt.model.init import GPT2_NORMAL, ZEROS, Constant, Init, with_init
 from fidgpt.model.linear import Linear, LinearFactory
@@ -32,7 +32,7 @@ __all__ = [
 class NormFactory(Protocol):
     """Creates norms of a given width, as `RMSNorm` does."""
 
-    def __call__(self, *, hidden_dim: int) -> TokenwiseModule: ...
+    def __call__(self, *, hidden_dim: int) -> Norm: ...
 
 
 class RMSNorm(nn.Module):
@@ -46,6 +46,7 @@ class RMSNorm(nn.Module):
       ValueError: eps is negative or infinite.
     """
 
+    ROLE: ClassVar[str] = "Norm"
     ELEMENTWISE: ClassVar[bool] = True  # treats each vector by itself
 
     def __init__(self, *, hidden_dim: int, eps: float = 1e-5) -> None:
@@ -90,6 +91,7 @@ class WeightlessRMSNorm(nn.Module):
       ValueError: eps is negative or infinite.
     """
 
+    ROLE: ClassVar[str] = "Norm"
     ELEMENTWISE: ClassVar[bool] = True  # treats each vector by itself
 
     def __init__(self, *, hidden_dim: int, eps: float | None = 1e-5) -> None:
@@ -134,6 +136,7 @@ class LayerNormPerHead(nn.Module):
       ValueError: eps is negative or infinite.
     """
 
+    ROLE: ClassVar[str] = "Norm"
     MATRICES: ClassVar[Sequence[str]] = ()  # the weights of heads are vectors
 
     def __init__(self, *, num_heads: int, head_dim: int, eps: float = 1e-5) -> None:
@@ -155,7 +158,9 @@ class AcrossHeads(nn.Module):
       norm: norm over the total width of all heads; see `width_of_heads`.
     """
 
-    def __init__(self, norm: TokenwiseModule) -> None:
+    ROLE: ClassVar[str] = "Norm"
+
+    def __init__(self, norm: Norm) -> None:
         super().__init__()
         self.norm = norm
 
@@ -177,11 +182,13 @@ class PredictionHead(nn.Module):
       init: of the projection.
     """
 
+    ROLE: ClassVar[str] = "Norm"
+
     def __init__(
         self,
         *,
         hidden_dim: int,
-        norm: Callable[[int], nn.Module] = nn.LayerNorm,
+        norm: Callable[[int], Norm] = nn.LayerNorm,
         linear: LinearFactory = Linear,
         init: Init = GPT2_NORMAL,
     ) -> None:

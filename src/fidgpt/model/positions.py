@@ -2,6 +2,7 @@
 
 import math
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -141,6 +142,17 @@ def rotary_dim_of(*, head_dim: int, share: float) -> int:
 
 Heads = Float[Tensor, "batch heads seq head_dim"]
 KeyHeads = Float[Tensor, "batch kv_heads seq head_dim"]
+
+
+@runtime_checkable
+class Rotation(Protocol):
+    """Rotates queries and keys by their positions, as `RoPE` does."""
+
+    def __call__(
+        self, query: Heads, key: KeyHeads, ctx: AttentionContext, /
+    ) -> tuple[Heads, KeyHeads]: ...
+
+
 Waves = Float[Tensor, "rows 1 seq rotary_dim"]
 
 
@@ -254,7 +266,7 @@ class Tempered(nn.Module):
     """
 
     def __init__(
-        self, *, rotation: nn.Module | None, strength: float, span: int, offset: int = 0
+        self, *, rotation: Rotation | None, strength: float, span: int, offset: int = 0
     ) -> None:
         super().__init__()
         require_size(span=span)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, TokenwiseModule
+from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, Norm, OutputLayer
 from fidgpt.model.context import AttentionContext, ContextFactory, Stream, Tokens, one_document
 from fidgpt.model.embedding import Embedding
 from fidgpt.model.init import GPT2_NORMAL, Init
@@ -131,8 +131,8 @@ class MultiTokenTransformer(Transformer):
         num_layers: int,
         embedding: Embedding,
         blocks: Sequence[BlockFactory],
-        norm: TokenwiseModule,
-        unembedding: TokenwiseModule,
+        norm: Norm,
+        unembedding: OutputLayer,
         loss: TokenLoss,
         first_blocks: Sequence[BlockFactory] = (),
         prediction: PredictionFactory = TokenPrediction,

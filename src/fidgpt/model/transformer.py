@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, TokenwiseModule
+from fidgpt.model.blocks import BlockFactory, BlockSharing, BlockWrapper, Norm, OutputLayer
 from fidgpt.model.context import (
     AttentionContext,
     ContextFactory,
@@ -149,8 +149,8 @@ class Transformer(LanguageModel):
         num_layers: int,
         embedding: Embedding,
         blocks: Sequence[BlockFactory],
-        norm: TokenwiseModule,
-        unembedding: TokenwiseModule,
+        norm: Norm,
+        unembedding: OutputLayer,
         first_blocks: Sequence[BlockFactory] = (),
         layout: ContextFactory = one_document,
         dropout: float = 0.0,
@@ -192,7 +192,7 @@ class Transformer(LanguageModel):
 
     def _layer(self, index: int, make: BlockFactory) -> nn.Module:
         """Return a new block, changed by the wrappers."""
-        block = make()
+        block = cast(nn.Module, make())
         for wrapper in self._wrappers:
             block = wrapper(block, layer=index)
         return block

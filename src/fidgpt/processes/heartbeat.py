@@ -89,7 +89,7 @@ class Heartbeat:
         It waits as long as any process gets on within `Timeouts.collective`; see `advance`.
 
         Raises:
-          DistError: when called, if they do not.
+          DistError: when called, if they do not, or one has raised the alarm.
         """
         self._num_gates += 1
         store: Any = self.run.store
@@ -106,7 +106,7 @@ class Heartbeat:
             now = time.monotonic()
             if (progress := store.add("progress", 0)) != known:
                 last, known = now, progress
-            elif now - last > self.timeouts.timeout:
+            elif now - last > self.timeouts.timeout or store.check(["alarm"]):
                 raise dist.DistError("not all processes came to save together")
             time.sleep(min(_POLL, _PAUSE + (now - begin) / 20))  # a store may serve thousands
 

@@ -81,8 +81,11 @@ class Timeouts:
 
     @property
     def silence(self) -> float:
-        """Seconds without a sign of life after which a process is taken to be gone."""
-        return max(self.timeout / 10, 5.0)
+        """Seconds without a sign of life after which a process is taken to be gone.
+
+        Together with `reporting` and `answer`, a tenth of the timeout.
+        """
+        return max(self.timeout / 10 - self.reporting - self.answer, 5.0)
 
     @property
     def answer(self) -> float:
@@ -269,6 +272,11 @@ def _arrive(
         store.set(f"arrived/{name}/{rank}", json.dumps(facts))
         store.wait([f"verdict/{name}"], 2 * timeouts.joining)
         return name, json.loads(store.get(f"verdict/{name}"))
+    except dist.DistNetworkError:  # pyright: ignore[reportPrivateImportUsage]
+        return own, (
+            f"{list_ranks([0], size)} is gone, or its launcher: the store at {_address()} was "
+            "closed before all processes had started."
+        )
     except dist.DistError:
         key = f"without-0/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         return store.compare_set(key, "", own).decode(), _absent(list_ranks([0], size), timeouts)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import TokenwiseModule
+from fidgpt.model.blocks import FeedForward
 from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, ZEROS, Init, with_init
 from fidgpt.model.linear import declared_flops, require_adapter
 from fidgpt.model.mlp import Activation, gated_ffn_dim, gelu_tanh
@@ -311,7 +311,7 @@ class SeparateExperts(Experts):
 
     PER_EXPERT: ClassVar[Sequence[str]] = ("each",)
 
-    def __init__(self, *, num_experts: int, expert: Callable[[], TokenwiseModule]) -> None:
+    def __init__(self, *, num_experts: int, expert: Callable[[], FeedForward]) -> None:
         super().__init__(num_experts=num_experts)
         self.each = nn.ModuleList(cast(nn.Module, expert()) for _ in range(num_experts))
         self.first_expert = 0

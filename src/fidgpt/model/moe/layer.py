@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from fidgpt.model.blocks import TokenwiseModule
+from fidgpt.model.blocks import FeedForward
 from fidgpt.model.context import TokenMasks
 from fidgpt.model.init import GPT2_NORMAL, Init
 from fidgpt.model.linear import Linear
@@ -45,6 +45,7 @@ class MoE(nn.Module):
       ValueError: router or experts have a different number of experts.
     """
 
+    ROLE: ClassVar[str] = "FeedForward"
     takes_context: ClassVar[bool] = True
 
     def __init__(
@@ -53,7 +54,7 @@ class MoE(nn.Module):
         num_experts: int,
         router: Router,
         experts: Experts,
-        shared: TokenwiseModule | None = None,
+        shared: FeedForward | None = None,
         dispatch: Dispatch = dropless,
         balancing: Sequence[Balancing | None] = (),
     ) -> None:
@@ -70,7 +71,7 @@ class MoE(nn.Module):
         self.dispatch = dispatch
         self.balancing = tuple(one for one in balancing if one is not None)
         self.num_ranks = 1
-        self.beside: Callable[[TokenwiseModule, Tensor], Callable[[Tensor], Tensor]] | None = None
+        self.beside: Callable[[FeedForward, Tensor], Callable[[Tensor], Tensor]] | None = None
 
     @property
     def counts_batch(self) -> bool:
@@ -131,7 +132,9 @@ class GatedShared(nn.Module):
       init: initializer of the gate, a vector.
     """
 
-    def __init__(self, *, hidden_dim: int, mlp: TokenwiseModule, init: Init = GPT2_NORMAL) -> None:
+    ROLE: ClassVar[str] = "FeedForward"
+
+    def __init__(self, *, hidden_dim: int, mlp: FeedForward, init: Init = GPT2_NORMAL) -> None:
         super().__init__()
         self.gate = Linear(hidden_dim, 1, init=init)
         self.mlp = mlp

@@ -190,6 +190,7 @@ class Router(nn.Module):
     keeps_float32: ClassVar[bool] = True  # rounding of logits would change the selection
 
     MATRICES: ClassVar[Sequence[str]] = ("weight",)
+    ROLE: ClassVar[str] = "Router"
 
     def __init__(
         self,

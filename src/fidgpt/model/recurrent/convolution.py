@@ -1,5 +1,7 @@
 """Short convolution between gates."""
 
+from typing import ClassVar
+
 from torch import nn
 
 from fidgpt.model.context import AttentionContext, Stream, counted
@@ -27,6 +29,8 @@ class ShortConvolution(nn.Module):
     Raises:
       ValueError: a size is below 1.
     """
+
+    ROLE: ClassVar[str] = "Mixer"
 
     def __init__(
         self,

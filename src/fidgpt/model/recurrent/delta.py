@@ -1,6 +1,7 @@
 """Gated delta nets: linear attention that overwrites what its state holds under a key."""
 
 from collections import OrderedDict
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -53,6 +54,7 @@ class GatedDeltaNet(nn.Module):
         size is below 1.
     """
 
+    ROLE: ClassVar[str] = "Mixer"
     max_rate = 1.0
 
     def __init__(

@@ -1,5 +1,7 @@
 """Lightning attention: linear attention whose heads forget at fixed rates."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -39,6 +41,7 @@ class LightningAttention(nn.Module):
       ValueError: head_dim does not divide hidden_dim.
     """
 
+    ROLE: ClassVar[str] = "Mixer"
     split_place = (0, 1)  # which part of the heads this process computes, of how many
     layer_place = (0, 1)  # which layer this is, of how many; set by the model
 

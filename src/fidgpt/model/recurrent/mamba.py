@@ -1,5 +1,7 @@
 """Mamba 2: state spaces whose decay is one number for each head."""
 
+from typing import ClassVar
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -48,6 +50,8 @@ class Mamba2(nn.Module):
       ValueError: head_dim does not divide hidden_dim, num_groups does not divide num_heads, or a
         size is below 1.
     """
+
+    ROLE: ClassVar[str] = "Mixer"
 
     def __init__(
         self,
