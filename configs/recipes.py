@@ -120,6 +120,7 @@ class Recipe:
             f"hardware: {self.hardware}" if self.hardware else "",
             f"text: {self.text}" if self.text else "",
             self.note,
+            "on a laptop: with fiddler:make_tiny",
         ]
         return "; ".join(filter(None, sentences)) + "."
 

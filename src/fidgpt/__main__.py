@@ -1,52 +1,6 @@
-"""The command `fidgpt`, or `python -m fidgpt`: `fidgpt train`, `fidgpt sweep` and the others."""
+"""Run `python -m fidgpt`; see `fidgpt.cli.commands`."""
 
-import importlib
-import sys
-import sysconfig
-from pathlib import Path
-
-from fidgpt import __version__
-
-COMMANDS = {
-    "train": "fidgpt.cli.train",
-    "sweep": "fidgpt.cli.sweep",
-    "sample": "fidgpt.cli.sample",
-    "chat": "fidgpt.cli.chat",
-    "evaluate": "fidgpt.cli.evaluate",
-    "export": "fidgpt.cli.export",
-    "plot": "fidgpt.cli.plot",
-    "launch": "fidgpt.launch",
-}
-_USAGE = """\
-fidgpt trains language models in PyTorch from one graph of deferred calls.
-
-    fidgpt train base make_small num_steps=200    train a model
-    fidgpt sweep base optimizer.lr=1e-3,3e-3      train variants of a config
-    fidgpt sample runs/NAME                       continue texts with a trained model
-    fidgpt chat runs/NAME                         talk to a trained model, or serve it
-    fidgpt evaluate runs/NAME                     evaluate a trained model
-    fidgpt export runs/NAME FOLDER                save a trained model for Hugging Face
-    fidgpt plot runs/NAME runs/OTHER              draw losses of runs
-    fidgpt launch --nproc-per-node=8 train.py     start a run of several processes
-
-fidgpt COMMAND --help shows the flags of a command."""
-
-
-def run() -> None:
-    """Run the command that the first word names, as its own program would run it."""
-    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if name == "--version":
-        print(f"fidgpt {__version__}")
-    elif name in ("--help", "-h", "help"):
-        print(_USAGE)
-    elif name in COMMANDS:
-        program = Path(sysconfig.get_path("scripts"), f"fidgpt-{name}")  # which a run records
-        sys.argv = [str(program), *sys.argv[2:]]
-        importlib.import_module(COMMANDS[name]).run()
-    else:
-        print(f"error: there is no command {name!r}.\n\n{_USAGE}", file=sys.stderr)
-        sys.exit(2)
-
+from fidgpt.cli.commands import run
 
 if __name__ == "__main__":
     run()

@@ -1,6 +1,5 @@
 """Run `python -m fidgpt.evaluate`; see `fidgpt.cli.evaluate`."""
 
-from fidgpt.cli.evaluate import __doc__ as __doc__  # which --help shows
 from fidgpt.cli.evaluate import run
 
 if __name__ == "__main__":

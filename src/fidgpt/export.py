@@ -1,6 +1,5 @@
 """Run `python -m fidgpt.export`; see `fidgpt.cli.export`."""
 
-from fidgpt.cli.export import __doc__ as __doc__  # which --help shows
 from fidgpt.cli.export import run
 
 if __name__ == "__main__":

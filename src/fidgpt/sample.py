@@ -1,6 +1,5 @@
 """Run `python -m fidgpt.sample`; see `fidgpt.cli.sample`."""
 
-from fidgpt.cli.sample import __doc__ as __doc__  # which --help shows
 from fidgpt.cli.sample import run
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def _status(main: Main, arguments: list[str]) -> int:
         if FLAGS.help:
             from fidgpt.cli.listing import print_help
 
-            print_help(FLAGS)
+            print_help(FLAGS, sys.modules[main.__module__].__doc__ or "")
             return 0
         if FLAGS.version:
             print(f"fidgpt {__version__}")

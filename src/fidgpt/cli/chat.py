@@ -1,4 +1,4 @@
-"""The command `python -m fidgpt.chat RUN`: a conversation with a trained model, or a server of it.
+"""Talk to a trained model, or serve it: `fidgpt chat runs/NAME`.
 
 In the terminal, `/help` lists what can be said to the program rather than to the model.
 """

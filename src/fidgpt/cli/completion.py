@@ -13,7 +13,7 @@ from pathlib import Path
 
 from absl import flags
 
-from fidgpt.__main__ import COMMANDS as PROGRAMS
+from fidgpt.cli.commands import COMMANDS as PROGRAMS
 from fidgpt.cli.listing import LISTS
 from fidgpt.cli.words import with_flags
 from fidgpt.compose.directives import DIRECTIVES

@@ -1,4 +1,4 @@
-"""The command `python -m fidgpt.evaluate RUN`: a trained model on held-out text and on tasks.
+"""Measure a trained model on held-out text and on tasks: `fidgpt evaluate runs/NAME`.
 
 Without --text and --tasks it is measured by the evaluators of its run.
 """

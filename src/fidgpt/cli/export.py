@@ -1,6 +1,6 @@
-"""The command `python -m fidgpt.export RUN DIRECTORY`: a run's model for transformers.
+"""Save the model of a run for transformers: `fidgpt export runs/NAME DIRECTORY`.
 
-`python -m fidgpt.export RUN MODEL.gguf` writes one file, for llama.cpp.
+`fidgpt export runs/NAME MODEL.gguf` writes one file, for llama.cpp.
 """
 
 from pathlib import Path

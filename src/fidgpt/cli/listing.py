@@ -69,13 +69,18 @@ def print_listing(what: str, directives: Sequence[str], allowed: Sequence[str] =
         print_table(f"Settings of {base}", rows)
 
 
-def print_help(values: flags.FlagValues) -> None:
+def print_help(values: flags.FlagValues, what: str) -> None:
     """Print a command's flags, then the parameters of its config, or which configs there are.
+
+    Args:
+      values: the flags.
+      what: what the command does, in paragraphs.
 
     Raises:
       ConfigError: there is no such config.
     """
-    print(f"{(sys.modules['__main__'].__doc__ or '').strip()}\n")
+    for paragraph in what.strip().split("\n\n"):
+        print(_filled(" ".join(paragraph.split())), end="\n\n")
     own = [
         flag
         for module, held in values.flags_by_module_dict().items()
@@ -94,11 +99,9 @@ def print_help(values: flags.FlagValues) -> None:
     if directives:
         print_parameters(directives, index)
         return
-    print(
-        f"Configs: {', '.join(index['configs'])}.\n"
-        "  --config=config:NAME --help shows what can be set in one of them.\n"
-        "  --list shows all names; --helpfull the flags of absl, too."
-    )
+    names = ", ".join(index["configs"])
+    print(_filled(f"Configs, of which NAME --help shows what can be set: {names}."))
+    print(_filled("--list shows all names; --helpfull the flags of absl, too."))
 
 
 def print_parameters(directives: Sequence[str], index: Index) -> None:
@@ -115,10 +118,7 @@ def print_parameters(directives: Sequence[str], index: Index) -> None:
             while holder and (holder == one["path"] or holder not in nodes):
                 holder = holder[: max(holder.rfind("."), holder.rfind("["), 0)]
             groups.setdefault(holder, []).append(one)
-    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
-    for line in index["doc"].splitlines():
-        print(textwrap.fill(line, width, break_on_hyphens=False))
-    print()
+    print(*map(_filled, index["doc"].splitlines()), "", sep="\n")
     base = base_of(directives)
     print(f"Parameters of {_made_by(directives)}, for --config=set:PATH=VALUE:\n")
     for holder, held in groups.items():
@@ -128,6 +128,12 @@ def print_parameters(directives: Sequence[str], index: Index) -> None:
         ]
         print_table(f"{holder} ({nodes[holder]})" if holder else base, rows)
     print("  --list=knobs shows components and inherited values, too; --list=tags shared values.")
+
+
+def _filled(line: str) -> str:
+    """Return a line as wide as a terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
+    return textwrap.fill(line, width, break_on_hyphens=False)
 
 
 def _tag_row(tag: str, doc: str, index: Index) -> list[str]:

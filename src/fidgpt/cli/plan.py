@@ -14,9 +14,15 @@ from fidgpt.train.run_directory import print_stderr
 
 
 def planned(
-    composition: Composition, trainer: Trainer, *, form: str, price: float | None, color: bool
+    composition: Composition,
+    trainer: Trainer,
+    *,
+    form: str,
+    title: str,
+    price: float | None,
+    color: bool,
 ) -> str:
-    """Return the plan of a config that is built, as text or as a page.
+    """Return the plan of a config that is built, as text or as a page, which has the title.
 
     Raises:
       ConfigError: the hardware is unknown, or nothing divides or fits.
@@ -28,7 +34,7 @@ def planned(
         raise ConfigError(str(error)) from error
     directives = composition.directives
     if form == "plan-html":
-        return page(page_data(plans, planner, directives))
+        return page(page_data(plans, planner, directives, title=title))
     settings = {"directives": directives, "price": price, "color": color}
     if _has_mesh(trainer, planner):
         return plan_text(planner, plans[0], **settings)

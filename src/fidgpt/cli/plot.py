@@ -1,4 +1,4 @@
-"""The command `python -m fidgpt.plot RUN ...`: curves of runs, beside each other in a file."""
+"""Draw curves of runs beside each other in a file: `fidgpt plot runs/NAME runs/OTHER`."""
 
 import importlib.util
 import logging

@@ -1,4 +1,4 @@
-"""The command `python -m fidgpt.sweep report DIRECTORY`: the results of a sweep."""
+"""Show the results of a sweep, and write its page: `fidgpt report runs/SWEEP`."""
 
 import sys
 from pathlib import Path
@@ -8,7 +8,7 @@ from absl import flags
 from fidgpt.cli import app
 
 FLAGS = flags.FLAGS
-_USAGE = "python -m fidgpt.sweep report DIRECTORY"
+_USAGE = "fidgpt report DIRECTORY, or python -m fidgpt.sweep report DIRECTORY"
 
 flags.DEFINE_string(
     "objective",
@@ -81,10 +81,7 @@ def _directory(arguments: list[str]) -> Path:
     from fidgpt.graph import ConfigError
 
     match arguments:
-        case ["report", directory]:
+        case ["report", directory] | [directory] if directory != "report":
             return Path(directory)
-        case ["report", *_]:
-            raise ConfigError(f"name one sweep: {_USAGE}")
         case _:
-            problem = f"{arguments[0]} is not a command. " if arguments else ""
-            raise ConfigError(f"{problem}Write {_USAGE}")
+            raise ConfigError(f"name one sweep: {_USAGE}")

@@ -1,4 +1,4 @@
-"""The command `python -m fidgpt.sample RUN`: a trained model writes, or scores texts."""
+"""Let a trained model continue or score texts: `fidgpt sample runs/NAME --prompt="It was"`."""
 
 import sys
 from collections.abc import Iterator

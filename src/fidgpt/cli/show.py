@@ -185,7 +185,8 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     if form in ("plan", "plan-html"):
         from fidgpt.cli.plan import planned
 
-        return planned(composition, trainer, form=form, price=FLAGS.price, color=color)
+        settings = {"form": form, "title": _title(composition), "color": color}
+        return planned(composition, trainer, price=FLAGS.price, **settings)
     if holds(composition.resolved.root, Conversations):
         trainer.stream.prepare()  # which prints the share of the tokens that count
     machine, count = _machine(trainer)
@@ -194,9 +195,13 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         parts = "replicas and shards on" if count < machine.world_size else "devices of"
         too_small = f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}"
         warn([f"this would not run: {too_small}: choose {count} or more."])
-    kind, rest = split_directive(reproduction.base_of(composition))
+    base = reproduction.base_of(composition)
+    kind, rest = split_directive(base)
     function = composition.catalogue.find(kind, parse_call(rest).name) if kind == "config" else None
-    return summary_text(summary_of(trainer, machine), recipe=description(function), color=color)
+    recipe = description(function)
+    if recipe and composition.directives[1:]:
+        recipe = f"Of {base}, which was changed: {recipe}"
+    return summary_text(summary_of(trainer, machine), recipe=recipe, color=color)
 
 
 def _machine(trainer: Trainer) -> tuple[device.Machine, int]:

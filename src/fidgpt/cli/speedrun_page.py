@@ -19,8 +19,10 @@ GPT2_CORE = 0.256525  # of its largest model, by the same questions
 _QUESTIONS = ("What does sqrt do?", "What does join do?", "What does sort do?")
 _NUM_TOKENS = 48
 _STYLE = (
-    "body{font:16px sans-serif;max-width:60em;margin:2em auto}"
-    "td,th{padding:.2em 1em;text-align:left}"
+    ":root{color-scheme:light dark}"
+    "body{font:16px sans-serif;max-width:60em;margin:2em auto;padding:0 1em;overflow-wrap:anywhere}"
+    "td,th{padding:.2em 1em .2em 0;text-align:left}"
+    "svg{max-width:100%;height:auto;background:#fff}"
 )
 
 
@@ -47,7 +49,10 @@ def write_page(folder: Path, stages: Mapping[str, float], *, price: float) -> Pa
         _table(["stage", ""], rows),
     ]
     path = folder / "report.html"
-    head = f"<!doctype html><meta charset=utf-8><title>{html.escape(folder.name)}</title>"
+    head = (
+        f"<!doctype html><meta charset=utf-8><title>{html.escape(folder.name)}</title>"
+        "<meta name=viewport content='width=device-width, initial-scale=1'>"
+    )
     write_whole(path, f"{head}<style>{_STYLE}</style>{''.join(parts)}\n")
     return path
 

@@ -1,4 +1,8 @@
-"""The command `sweep.py`: many configs as one set, each point trained once."""
+"""Train variants of a config: `fidgpt sweep base optimizer.lr=1e-3,3e-3`, or `python sweep.py`.
+
+Words are those of `fidgpt train`; one with several values is an axis, and axes multiply. `--print`
+shows the points, each of which is trained once.
+"""
 
 import importlib
 import importlib.util

@@ -1,4 +1,9 @@
-"""The command `train.py`: compose a config, check it, then print it, count it or train it."""
+"""Train a model: `fidgpt train base make_small num_steps=200`, or `python train.py` with the same.
+
+Words are names of configs and of fiddlers, which change them, `PATH=VALUE`, `LearningRate=3e-4` for
+a quantity with a name, files, and directories of runs. Each stands for a directive of `--config`;
+`--print` shows for which, and what would run.
+"""
 
 from absl import flags
 

@@ -1,6 +1,5 @@
 """Run `python -m fidgpt.sweep`; see `fidgpt.cli.report`."""
 
-from fidgpt.cli.report import __doc__ as __doc__  # which --help shows
 from fidgpt.cli.report import run
 
 if __name__ == "__main__":

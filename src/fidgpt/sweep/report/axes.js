@@ -78,18 +78,21 @@ const drawEffects = () => {
   if (!data.effects.length) return;
   $("effects-section").hidden = false;
   $("effects").style.height = `${90 + 44 * data.effects.length}px`;
-  const labels = data.effects.map(({ label }) => label);
+  const every = [0, ...data.effects.flatMap(({ all }) => all)], ends = [Math.min(...every), Math.max(...every)];
+  const room = (ends[1] - ends[0]) * (isNarrow() ? 0.5 : 0.2); // for the texts
+  const broken = isNarrow() ? "<br>" : " ";
+  const labels = data.effects.map(({ label }) => label.replaceAll(" ", broken));
   plot($("effects"), () => ({
     traces: [{
       x: data.effects.flatMap(({ all }) => all), y: data.effects.flatMap(({ all }, at) => all.map(() => labels[at])), mode: "markers", hoverinfo: "x",
       marker: { size: 7, color: color("faint") },
     }, {
-      x: data.effects.map(({ difference }) => difference), y: labels, mode: "markers+text", text: data.effects.map((one) => one.text), textposition: "top center", hoverinfo: "text", cliponaxis: false,
+      x: data.effects.map(({ difference }) => difference), y: labels, mode: "markers+text", text: data.effects.map(({ text }) => isNarrow() ? text.split(" over ")[0] : text), textposition: "top center", hoverinfo: "text", cliponaxis: false,
       marker: { size: 11, symbol: "diamond", color: color("accent") },
       error_x: { type: "data", array: data.effects.map((one) => one.spread ?? 0), color: color("accent"), thickness: 2 },
     }],
     look: {
-      margin: { l: 56, r: 60, t: 30, b: 44 }, xaxis: { title: { text: `difference in ${data.objective} to the run that has all` }, zeroline: true, zerolinecolor: color("soft") },
+      margin: { l: 56, r: 60, t: 30, b: 44 }, xaxis: { title: { text: `difference in ${data.objective}${broken}to the run that has all` }, range: [ends[0] - room, ends[1] + room], zeroline: true, zerolinecolor: color("soft") },
       yaxis: { autorange: "reversed", type: "category" },
     },
   }), { follows: false });

@@ -1,13 +1,23 @@
 // Curves of all points: few distinguished by color and dash, many colored by a value of theirs.
 
 const FEW = 8;
-const long = () => isNarrow() ? 28 : 70; // letters of a name in the legend
 // The objective, unless it was measured once or twice only and makes no curves.
 const metrics = Object.keys(data.curves);
 const firstMetric = metrics.find((one) => data.curves[one].some(([steps]) => steps.length > 2)) ?? metrics[0];
 const curveLook = { metric: firstMetric, by: "final", logX: false, logY: false };
 
-const legendName = (at) => `${number(points[at].final ?? points[at].last)}  ${short(points[at].name, long())}${points[at].final === null ? ` (${points[at].status})` : ""}`;
+const legendName = (at) => `${number(points[at].final ?? points[at].last)}  ${escaped(points[at].name)}${points[at].final === null ? ` (${points[at].status})` : ""}`;
+
+// Breaks a name in the legend at spaces.
+const wrapped = (text) => {
+  const lines = [""], most = isNarrow() ? 34 : 110;
+  text.split(" ").forEach((word) => {
+    const longer = lines.at(-1) && `${lines.at(-1)} ${word}`;
+    if (longer && longer.length > most) lines.push(word);
+    else lines[lines.length - 1] = longer || word;
+  });
+  return lines.join("<br>");
+};
 
 const curve = (at, line, parts = {}) => {
   const [x, y] = data.curves[curveLook.metric][at];
@@ -23,7 +33,7 @@ const fewCurves = () => data.order.map((at) => {
   const letter = "AB"[chosen.pair.indexOf(at)];
   return curve(at, { color: PALETTE[group], dash: DASHES[group], width: letter ? 4 : group ? 2 : 3 }, {
     showlegend: isFirst, legendgroup: String(group),
-    name: groups[group].count > 1 ? `${number(groups[group].mean)}  ${short(groups[group].name, long())} (${groups[group].members.length} runs)` : legendName(at),
+    name: groups[group].count > 1 ? `${number(groups[group].mean)}  ${escaped(groups[group].name)} (${groups[group].members.length} runs)` : legendName(at),
   });
 });
 
@@ -64,8 +74,14 @@ const sampled = (share) => {
 
 const drawCurves = () => {
   const few = groups.length <= FEW && points.length <= 4 * FEW;
+  const make = () => {
+    const traces = (few ? fewCurves() : manyCurves()).map((trace) => trace.name ? { ...trace, name: wrapped(trace.name) } : trace);
+    const lines = traces.filter((one) => one.showlegend).flatMap((one) => one.name.split("<br>"));
+    $("curves").style.height = `${380 + 19 * lines.length}px`;
+    return traces;
+  };
   const redraw = plot($("curves"), () => ({
-    traces: few ? fewCurves() : manyCurves(),
+    traces: make(),
     look: {
       showlegend: true, legend: legend(`The numbers are final ${data.objective}${hasRepeats ? ", means of runs" : ""}`), margin: { l: 56, r: 16, t: 30, b: 90 },
       xaxis: { title: { text: "step" }, ...scaleOf(curveLook.logX) }, yaxis: { title: { text: curveLook.metric }, ...scaleOf(curveLook.logY) },

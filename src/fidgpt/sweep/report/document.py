@@ -168,8 +168,12 @@ def extensions(report: Report, *, allowed: Sequence[str] = ()) -> list[tuple[str
     for column in report.columns:
         text, label = group.values.get(column.label, ""), column.label
         values = [record.values.get(label) for record in report.records]
-        rows = zip(*every, strict=True) if len({*map(len, every)}) == 1 else ()
-        at = next((i for i, row in enumerate(rows) if [one for _, one in row] == values), -1)
+        chosen = [
+            i
+            for i, (prefix, _) in enumerate(best)
+            if all((prefix, value) in given for value, given in zip(values, every, strict=True))
+        ]
+        at = chosen[0] if chosen else -1
         prefix = best[at][0]
         numbers, is_log = ranges.get(prefix, (column.numbers or (), column.is_log))
         if at < 0 or column.is_repeat or column.numbers is None or len(numbers) < _FEWEST_ENDS:
@@ -232,18 +236,22 @@ def _command(
     allowed: Sequence[str],
 ) -> str | None:
     """Return a command that adds points to a sweep; None if they do not differ in values alone."""
-    if len({*map(len, every)}) > 1:
-        return None
-    # All that varies between any of the points varies here, so that these keep their names.
-    varying = [i for i, column in enumerate(zip(*every, strict=True)) if len({*column}) > 1]
-    begin, end = varying[0], varying[-1] + 1
-    if end - begin > len(varying) or any(len({one[i][0] for one in points}) > 1 for i in varying):
-        return None
-    axes = [points[0][i][0] + ",".join(one[i][1] for one in points) for i in varying]
-    axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
-    given = [f"--config={prefix}{value}" for prefix, value in points[0]]
-    words = [*allow_flags(allowed), *given[:begin], axis, *given[end:], *flags]
-    return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
+    best = every[report.records.index(report.ranking[0].records[0])]
+    # All that varies between any of the points varies here, so that these keep their names; where
+    # they differ in more than values, what the new ones change of the best point.
+    for rows in (every, [best, *points]):
+        if len({*map(len, rows)}) > 1:
+            continue
+        varying = [i for i, column in enumerate(zip(*rows, strict=True)) if len({*column}) > 1]
+        begin, end = varying[0], varying[-1] + 1
+        prefixes = [{one[i][0] for one in points} for i in varying]
+        if end - begin == len(varying) and max(map(len, prefixes)) == 1:
+            axes = [points[0][i][0] + ",".join(one[i][1] for one in points) for i in varying]
+            axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
+            given = [f"--config={prefix}{value}" for prefix, value in points[0]]
+            words = [*allow_flags(allowed), *given[:begin], axis, *given[end:], *flags]
+            return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
+    return None
 
 
 def differing(

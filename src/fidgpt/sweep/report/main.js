@@ -8,7 +8,8 @@ const [won, ...more] = data.verdict;
 $("verdict").append(element("strong", { textContent: won }), ` ${more.join(" ")}`);
 $("commands").append(...data.commands.flatMap(([sentence, command]) => [
   element("p", { className: "note", textContent: sentence }),
-  element("div", { className: "command" }, element("pre", { textContent: command }), element("button", { textContent: "Copy" })),
+  // Lines break at spaces, and not at hyphens.
+  element("div", { className: "command" }, element("pre", {}, ...command.split(" ").flatMap((word, at) => [at ? " " : "", element("span", { textContent: word })])), element("button", { textContent: "Copy" })),
 ]));
 document.querySelectorAll(".command button").forEach((button) => {
   const text = button.previousElementSibling;

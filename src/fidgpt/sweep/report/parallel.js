@@ -16,7 +16,8 @@ const dimension = (axis) => {
   const values = finished.map((at) => place(axis, points[at]))
     .map((one, nth) => raised(one ?? all[0]) + apart * (nth / finished.length - 0.5));
   const shown = few ? all.map((one, at) => [raised(one), short(axis.texts[at])]) : axis.is_log ? decades(all) : null;
-  return { label: short(axis.title, isNarrow() ? 12 : 28), values, ...(shown ? { tickvals: shown.map(([one]) => one), ticktext: shown.map(([, text]) => text) } : {}) };
+  const title = isNarrow() ? short(axis.title.split(".").at(-1), 16) : short(axis.title);
+  return { label: title, values, ...(shown ? { tickvals: shown.map(([one]) => one), ticktext: shown.map(([, text]) => text) } : {}) };
 };
 
 const decades = (numbers) => {

@@ -5,16 +5,29 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-_WIDTH, _HEIGHT, _MARGIN = 900, 420, 60
+from fidgpt.train.estimates.summary_text import bytes_text
+
+_WIDTH, _HEIGHT, _MARGIN = 900, 460, 84
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <style>
-body {{ font: 14px system-ui, sans-serif; margin: 2em; max-width: 960px; color: #222; }}
-svg {{ background: #fafafa; border: 1px solid #ddd; display: block; margin: 1em 0; }}
-circle {{ cursor: pointer; }} circle:hover, circle.on {{ stroke: #000; stroke-width: 2; }}
-code {{ background: #f0f0f0; padding: .3em; display: block; overflow-x: auto; }}
+:root {{ color-scheme: light dark;
+  --line: light-dark(#ddd, #444); --raised: light-dark(#f5f5f5, #222);
+  --fits: light-dark(#4e79a7, #86b0ff); --misfit: light-dark(#e15759, #ff8a80); }}
+body {{ font: 14px/1.5 system-ui, sans-serif; margin: 2em auto; padding: 0 1em; max-width: 960px; }}
+svg {{ background: var(--raised); border: 1px solid var(--line); display: block; margin: 1em 0; }}
+text {{ fill: currentColor; }}
+line {{ stroke: var(--line); }} line.memory {{ stroke: currentColor; }}
+circle {{ cursor: pointer; fill: var(--misfit); r: 5px; }} circle.fits {{ fill: var(--fits); }}
+circle:hover, circle.on {{ stroke: currentColor; stroke-width: 3; }}
+code {{ background: var(--raised); padding: .3em; display: block; }}
+code span {{ display: inline-block; }}
 td {{ padding-right: 1em; }}
+@media (max-width: 600px) {{
+  text {{ font-size: 26px; }} text.minor {{ display: none; }} circle {{ r: 9px; }}
+}}
 </style></head><body>
 <h1>{title}</h1>
 <p>Each point is a mesh with a micro-batch and a choice of recomputation; those to the left of the
@@ -55,8 +68,13 @@ function show(number) {
   const plan = data.plans[number];
   document.querySelectorAll("circle").forEach(
     node => node.classList.toggle("on", node.dataset.plan == number));
-  chosen.replaceChildren(make("h2", plan.mesh), make("p", plan.setting),
-                         make("code", plan.command));
+  const command = make("code");
+  // Lines break at spaces, and not at hyphens.
+  command.append(...plan.command.split(" ").flatMap(word => [make("span", word), " "]));
+  const speed = `${plan.speed.toPrecision(4)} tokens a second per device`;
+  chosen.replaceChildren(
+    make("h2", plan.mesh), make("p", `${plan.setting}: ${plan.memory} and ${speed}`),
+    command, make("h3", "Seconds of a step"));
   const table = make("table");
   for (const [kind, seconds] of Object.entries(plan.kinds)) {
     const row = table.insertRow();
@@ -64,7 +82,9 @@ function show(number) {
     row.insertCell().textContent = `${seconds.toPrecision(3)} s`;
   }
   chosen.append(table);
-  if (plan.bars.flat().length) chosen.append(bars(plan.bars));
+  if (!plan.bars.flat().length) return;
+  chosen.append(make("h3", "Pipeline: forward blue, backward green, weights yellow"));
+  chosen.append(bars(plan.bars));
 }
 document.querySelectorAll("circle").forEach(
   node => node.addEventListener("click", () => show(node.dataset.plan)));
@@ -99,17 +119,26 @@ def _chart(data: Mapping[str, Any]) -> str:
 
     points = [
         f'<circle data-plan="{number}" cx="{across(plan["bytes"]):.1f}" '
-        f'cy="{up(plan["speed"]):.1f}" r="5" fill="{"#4e79a7" if plan["fits"] else "#e15759"}">'
+        f'cy="{up(plan["speed"]):.1f}" class="{"fits" if plan["fits"] else ""}">'
         f"<title>{html.escape(plan['mesh'])}, {html.escape(plan['setting'])}</title></circle>"
         for number, plan in enumerate(plans)
     ]
-    line = f'<line x1="{across(memory):.1f}" x2="{across(memory):.1f}" y1="20" y2="{_HEIGHT - 40}"'
-    labels = [
-        f'<text x="{_WIDTH / 2}" y="{_HEIGHT - 12}">memory per device, up to '
-        f"{most / 2**30:,.0f} GiB</text>",
-        f'<text x="8" y="16">tokens a second per device, up to {fastest:,.0f}</text>',
+    parts = [
+        _line(across(memory), 20.0, up(0.0), "memory"),
+        _label(8.0, 24.0, "start", "tokens a second per device"),
+        _label(_WIDTH - 8.0, _HEIGHT - 14.0, "end", "memory per device"),
     ]
-    return (
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{line} stroke="#999"/>'
-        f"{''.join(labels)}{''.join(points)}</svg>"
-    )
+    for quarter in range(5):
+        size, speed, kind = most * quarter / 4, fastest * quarter / 4, "minor" * (quarter % 2)
+        parts.append(_line(across(size), up(0.0), up(0.0) + 6, ""))
+        parts.append(_label(across(size), up(0.0) + 34, "middle", bytes_text(round(size)), kind))
+        parts.append(_label(_MARGIN - 8.0, up(speed) + 5, "end", f"{speed:,.0f}", kind))
+    return f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}">{"".join([*parts, *points])}</svg>'
+
+
+def _line(x: float, top: float, bottom: float, kind: str) -> str:
+    return f'<line class="{kind}" x1="{x:.1f}" x2="{x:.1f}" y1="{top:.1f}" y2="{bottom:.1f}"/>'
+
+
+def _label(x: float, y: float, anchor: str, text: str, kind: str = "") -> str:
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{text}</text>'

@@ -142,7 +142,8 @@ def command(setting: Setting, planner: Planner, directives: Sequence[str]) -> st
 def _basis(planner: Planner) -> str:
     cluster, dtype = planner.cluster, planner.training.dtype
     peak = cluster.device.peak(dtype) / 1e12
-    source = f"measured: {cluster.measured}" if cluster.measured else "from its data sheet"
+    source = "measured now" if cluster.device.kind == "cpu" else "from its data sheet"
+    source = f"measured: {cluster.measured}" if cluster.measured else source
     return f"{dtype}, {peak:,.4g} TFLOP/s each, {source}"
 
 
@@ -199,18 +200,20 @@ def _cells(plan: Plan, planner: Planner, price: float | None) -> list[str]:
 
 
 def page_data(
-    plans: Sequence[Plan], planner: Planner, directives: Sequence[str]
+    plans: Sequence[Plan], planner: Planner, directives: Sequence[str], *, title: str
 ) -> Mapping[str, object]:
-    """Return what the page of plans draws."""
+    """Return what the page of plans draws; `title` names the config."""
     return {
-        "title": f"{planner.cluster.size} x {planner.cluster.device.title}",
+        "title": f"{title} on {planner.cluster.size} x {planner.cluster.device.title}",
         "memory": planner.cluster.device.memory,
         "plans": [
             {
                 "mesh": str(plan.setting.mesh),
-                "setting": f"{plan.setting.num_micro_batches} x {plan.setting.micro_batch}, "
+                "setting": f"{plan.setting.num_micro_batches} micro-batches of "
+                f"{plan.setting.micro_batch}, "
                 f"{recompute_words(plan.setting.recompute or planner.recompute)}",
                 "bytes": plan.peak,
+                "memory": bytes_text(round(plan.peak)),
                 "speed": plan.tokens_per_second,
                 "fits": plan.fits,
                 "command": command(plan.setting, planner, directives),
