@@ -1,6 +1,6 @@
 """Fiddlers: functions that each change one aspect of a config graph in place."""
 
-from fidgpt.fiddlers.adapters import freeze, use_lora
+from fidgpt.fiddlers.adapters import freeze, use_lora, use_qlora
 from fidgpt.fiddlers.attention import (
     use_document_mask,
     use_gqa,
@@ -262,6 +262,7 @@ __all__ = [
     "use_prefetch",
     "use_profiler",
     "use_qk_norm",
+    "use_qlora",
     "use_recompute",
     "use_rms_norm",
     "use_roll_back",

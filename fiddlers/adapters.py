@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import fiddle as fdl
 
-from fidgpt.graph import ConfigError, find, find_parameters, parts
+from fidgpt.graph import ConfigError, find, find_parameters, parts, swapped
 from fidgpt.graph.fiddle import parameter_names
-from fidgpt.model import AdaptersOf, LoRALinear, StackedLoRA, is_adapter
+from fidgpt.model import AdaptersOf, LoRALinear, QLoRALinear, StackedLoRA, is_adapter
 from fidgpt.optim import AllBut
 from fidgpt.tags import Rank
 from fidgpt.train import Trainer
@@ -42,6 +42,32 @@ def use_lora(
         frozen[0].among = trained
     else:
         cfg.trainable = trained
+
+
+def use_qlora(
+    cfg: fdl.Config[Trainer],
+    rank: int = 8,
+    alpha: float | None = None,
+    dropout: float = 0.0,
+    modules: Sequence[str] | None = None,
+) -> None:
+    """Train low-rank adapters as `use_lora` does, on weights that are held in four bits.
+
+    Linear layers of attention and MLPs hold their weights in NF4, at 4.5 bits each. Embeddings,
+    routers, stacked experts and norms keep theirs. Each process of a mesh holds all of them.
+
+    Args:
+      cfg: the graph to change.
+      rank: as in `use_lora`.
+      alpha: as in `use_lora`.
+      dropout: as in `use_lora`.
+      modules: as in `use_lora`; the weights of the others are in four bits too.
+    """
+    use_lora(cfg, rank, alpha, dropout, modules)
+    for node in parts(cfg.model):
+        linear = getattr(node.value, "linear", None)
+        if isinstance(linear, fdl.Buildable) and fdl.get_callable(linear) is LoRALinear:
+            node.value.linear = swapped(linear, QLoRALinear)
 
 
 def freeze(cfg: fdl.Config[Trainer], path: str) -> None:

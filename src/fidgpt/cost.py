@@ -4,6 +4,7 @@ Nothing here needs the model's memory: it may be on the meta device, and of any 
 """
 
 import copy
+import math
 import re
 import weakref
 from collections import Counter
@@ -25,6 +26,7 @@ from fidgpt.model.context import one_document
 from fidgpt.model.embedding import Embedding, Unembedding
 from fidgpt.model.linear import declared_flops
 from fidgpt.model.positions import LearnedPositions
+from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel, Transformer
 
 TRAINING_PASSES = 3  # the backward pass computes two products for each one of the forward
@@ -141,7 +143,7 @@ def cost_by_place(
         cost.count += path == holder
         held = {*module.parameters(recurse=False)} - seen
         seen |= held
-        cost.parameters += sum(parameter.numel() for parameter in held)
+        cost.parameters += sum(parameter.numel() for parameter in held) + _quantized(module)
         linear, own = declared_flops(module, seq_len=seq_len)
         cost.linear += linear
         cost.own += own + measured.get(path, 0)
@@ -190,6 +192,7 @@ class ParameterCount:
 def count_parameters(model: nn.Module) -> ParameterCount:
     """Count parameters; modules declare what a token does not use in `own_idle_parameters`."""
     total = sum(parameter.numel() for parameter in model.parameters())
+    total += sum(map(_quantized, model.modules()))
     tables = {
         parameter
         for module in model.modules()
@@ -199,6 +202,11 @@ def count_parameters(model: nn.Module) -> ParameterCount:
     sparse = [module for module in model.modules() if isinstance(module, SparseModule)]
     idle = sum(module.own_idle_parameters() for module in sparse)
     return ParameterCount(total, total - idle, sum(table.numel() for table in tables))
+
+
+def _quantized(module: nn.Module) -> int:
+    """Return how many weights a module holds as codes, which are not among its parameters."""
+    return math.prod(module.shape) if isinstance(module, NF4Weight) else 0
 
 
 def shared_parameters(model: nn.Module) -> dict[str, list[str]]:

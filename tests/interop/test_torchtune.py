@@ -12,7 +12,7 @@ from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.report import other_errors
 from fidgpt.graph import ConfigError, find
 from fidgpt.graph.yaml import write_yaml
-from fidgpt.model import LoRALinear
+from fidgpt.model import LoRALinear, QLoRALinear
 from fidgpt.runs.building import build_trainer
 
 RECIPE: dict[str, Any] = {
@@ -125,7 +125,10 @@ def test_what_is_missing_is_named(changes: dict[str, Any], expected: str) -> Non
 
 def test_substitutes_are_named(tmp_path: Path) -> None:
     optimizer = {"_component_": "bitsandbytes.optim.PagedAdamW", "lr": 2e-5}
-    model = {"_component_": "torchtune.models.qwen2_5.qlora_qwen2_5_0_5b", "lora_rank": 8}
-    _, unmapped = composed(optimizer=optimizer, model=model)
+    component = "torchtune.models.qwen2_5.qlora_qwen2_5_0_5b"
+    model = {"_component_": component, "lora_attn_modules": ["q_proj"], "lora_rank": 8}
+    composition, unmapped = composed(optimizer=optimizer, model=model)
+    trainer = build_trainer(composition.resolved, composition.catalogue)
+    assert any(isinstance(module, QLoRALinear) for module in trainer.model.modules())
     assert "optimizer: bitsandbytes.optim.PagedAdamW (replaced by AdamW)" in unmapped
-    assert any("the base is not quantized" in line for line in unmapped)
+    assert any("not quantized again" in line for line in unmapped)

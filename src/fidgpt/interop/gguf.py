@@ -17,6 +17,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.interop.hugging_face.files import layout_of
 from fidgpt.interop.hugging_face.hub import fitting_member
 from fidgpt.model import LanguageModel
+from fidgpt.model.quantized import whole_weights
 from fidgpt.model.rope_scaling import Llama3Scaling
 from fidgpt.train.run_directory import print_stderr
 
@@ -131,6 +132,18 @@ def save_gguf(
       ConfigError: llama.cpp has no such model, or computes something of it in another way.
       DataError: the package `gguf` is not installed.
     """
+    with whole_weights(model):
+        return _save(model, Path(path), seq_len, tokenizer, dtype, model_type)
+
+
+def _save(
+    model: LanguageModel,
+    path: Path,
+    seq_len: int,
+    tokenizer: Tokenizer,
+    dtype: str | None,
+    model_type: str | None,
+) -> str:
     gguf = import_extra("gguf", extra="gguf", purpose="a GGUF file")
     logging.getLogger(gguf.__name__).setLevel(logging.WARNING)
     member, keys = fitting_member(model, seq_len=seq_len, model_type=model_type)
@@ -149,7 +162,7 @@ def save_gguf(
     quantization = gguf.GGMLQuantizationType[chosen.upper()]
     numbers = {value: number for number, value in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(numbers[architecture.name], metadata["block_count"])
-    with atomic_path(Path(path)) as draft:
+    with atomic_path(path) as draft:
         writer = gguf.GGUFWriter(draft, architecture.name)
         for name, value in metadata.items():
             add = writer.add_float32 if isinstance(value, float) else writer.add_uint32

@@ -157,8 +157,9 @@ def _model(recipe: _Recipe) -> dict[str, Any] | None:
     path = _checkpoint(recipe, "checkpointer")
     recipe.directives.append(f"config:chat(base={str(path)!r})" if path else f"config:{config}")
     name = component.rpartition(".")[2]
-    if name.startswith("qlora_") or arguments.get("quantize_base"):
-        recipe.note("model", component, "the base is not quantized: it is kept in bfloat16")
+    arguments["quantize_base"] = name.startswith("qlora_") or arguments.get("quantize_base")
+    if arguments["quantize_base"]:
+        recipe.note("model", component, "scales of the four-bit weights are not quantized again")
     return arguments if "lora_" in name else None
 
 
@@ -197,7 +198,8 @@ def _lora(recipe: _Recipe, adapters: Mapping[str, Any] | None) -> None:
     modules += _MLP if adapters.get("apply_lora_to_mlp") else ()
     rank, alpha = adapters.get("lora_rank", 8), float(adapters.get("lora_alpha", 16))
     dropout = float(adapters.get("lora_dropout", 0.0))
-    recipe.fiddle("use_lora", rank=rank, alpha=alpha, dropout=dropout, modules=modules)
+    name = "use_qlora" if adapters["quantize_base"] else "use_lora"
+    recipe.fiddle(name, rank=rank, alpha=alpha, dropout=dropout, modules=modules)
     for key in ("apply_lora_to_output", "use_dora"):
         if adapters.get(key):
             recipe.note(f"model.{key}", True, "fidgpt has no equivalent")

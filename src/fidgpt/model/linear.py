@@ -111,7 +111,11 @@ class LoRALinear(Linear):
     def forward(self, input: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
         kept = F.dropout(input, self.dropout, self.training) if self.dropout else input
         adapted = F.linear(F.linear(kept, self.lora_a), self.lora_b)
-        return super().forward(input).add(adapted, alpha=self.scale)
+        return self.product(input).add(adapted, alpha=self.scale)
+
+    def product(self, input: Float[Tensor, "*batch inner"]) -> Float[Tensor, "*batch outer"]:
+        """Return the output without the adapter's."""
+        return super().forward(input)
 
     def merged_weight(self) -> Float[Tensor, "outer inner"]:
         """Return the weight of the equivalent Linear, ignoring dropout."""

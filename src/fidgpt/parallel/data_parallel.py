@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from fidgpt.model.quantized import require_copies
 from fidgpt.parallel.axes import AxisPart, MeshSizes, Weights
 from fidgpt.parallel.mesh import Mesh
 from fidgpt.parallel.places import places_on, single_process_places
@@ -112,6 +113,7 @@ class DataParallel:
 
     def check(self, model: nn.Module, *, seq_len: int) -> None:
         """Raise ValueError if a part cannot divide the model, or sequences of `seq_len` tokens."""
+        require_copies(model, self.mesh.sizes)
         for axis in self.mesh.axes():
             size = self.mesh.sizes[axis.name]
             if axis.splits_layers and (size < 1 or (size > 1 and axis.name not in self.parts)):

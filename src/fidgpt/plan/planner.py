@@ -13,6 +13,7 @@ from torch import nn
 
 from fidgpt import cost
 from fidgpt.model.linear import declared_flops
+from fidgpt.model.quantized import require_copies
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.model.wrappers import Recompute, Recomputed, keep_all, keep_products
 from fidgpt.optim.groups import train_only
@@ -206,6 +207,7 @@ class Planner:
 
     def check(self, mesh: MeshSizes) -> None:
         """Raise ValueError if the model cannot be divided over a mesh."""
+        require_copies(self._small, mesh.sizes)
         for name, part in self._used(mesh).items():
             if name != PIPELINE.name:
                 part.check(self._small, mesh=mesh, seq_len=self.recipe.seq_len)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt import cost
+from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.model.wrappers import Compiled, InFloat8
 from fidgpt.placement import shards_of
@@ -271,12 +272,15 @@ def _trace_of(
     embedding = getattr(model, "embedding", None)
     first = [embedding] if isinstance(embedding, nn.Module) else []
     parts = [_part(BEGIN, work, *parameters(first))]
+    buffers = cost.bytes_of(model.buffers())
     for name, layers in kinds.items():
         block = model.get_submodule(f"blocks.{name}")
         part = _part(name, work, *parameters([block]), layers=tuple(layers), kept=kept[name])
         is_float8 = any(isinstance(module, InFloat8) for module in block.modules())
         is_compiled = isinstance(block, Compiled)
         parts.append(replace(part, is_compiled=is_compiled, is_float8=is_float8))
+        codes = [one for one in block.modules() if isinstance(one, NF4Weight)]
+        buffers += (len(layers) - 1) * sum(cost.bytes_of(one.buffers()) for one in codes)
     end = _part(END, work, *parameters([model]))
     # On the meta device, two chunks of logits stand for all.
     loss = work(LOSS).times(max(1.0, num_chunks / 2))
@@ -287,7 +291,7 @@ def _trace_of(
         passing=max(recorder.peaks.values()) - most,
         passing_in_blocks=max(0, max([0, *inside]) - most),
         stream=stream,
-        buffers=cost.bytes_of(model.buffers()),
+        buffers=buffers,
     )
 
 

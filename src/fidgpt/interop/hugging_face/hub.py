@@ -44,6 +44,7 @@ from fidgpt.interop.hugging_face.tokenizer_files import (
 from fidgpt.model import LanguageModel
 from fidgpt.model.linear import Linear
 from fidgpt.model.moe import SelectionBias
+from fidgpt.model.quantized import whole_weights
 from fidgpt.train import Trainer
 from fidgpt.train.run_directory import print_stderr
 
@@ -162,20 +163,23 @@ def load_hf(model: LanguageModel, directory: str | Path, *, may_differ: Sequence
     """
     directory = Path(directory).expanduser()
     member = member_in(directory)
-    _require_same(model, member, may_differ, directory / CONFIG)
-    _require_memory(model)
-    layout, tensors = layout_of(member.family, model, member.settings), TensorFiles(directory)
-    tensors.split_experts(lambda name: layout.knows(_known_name(name, layout.knows)))
-    ours_of = {name: _known_name(name, layout.knows) for name in tensors.shapes}
-    theirs_of = {ours: theirs for theirs, ours in ours_of.items() if not layout.is_ignored(ours)}
-    for name, first in layout.tied.items():  # of which either alone may be saved
-        if name in theirs_of and first not in theirs_of:
-            theirs_of[first] = theirs_of.pop(name)
-    _require_fit(layout, theirs_of, tensors, may_differ, directory)
-    ours_of = {theirs: ours for ours, theirs in theirs_of.items()}
-    for theirs, tensor in tensors.each(theirs_of.values()):
-        for piece in layout.pieces.get(ours_of[theirs], ()):
-            piece.ours.copy_(piece.theirs(tensor))
+    with whole_weights(model, to_fill=True):
+        _require_same(model, member, may_differ, directory / CONFIG)
+        _require_memory(model)
+        layout, tensors = layout_of(member.family, model, member.settings), TensorFiles(directory)
+        tensors.split_experts(lambda name: layout.knows(_known_name(name, layout.knows)))
+        ours_of = {name: _known_name(name, layout.knows) for name in tensors.shapes}
+        theirs_of = {
+            ours: theirs for theirs, ours in ours_of.items() if not layout.is_ignored(ours)
+        }
+        for name, first in layout.tied.items():  # of which either alone may be saved
+            if name in theirs_of and first not in theirs_of:
+                theirs_of[first] = theirs_of.pop(name)
+        _require_fit(layout, theirs_of, tensors, may_differ, directory)
+        ours_of = {theirs: ours for ours, theirs in theirs_of.items()}
+        for theirs, tensor in tensors.each(theirs_of.values()):
+            for piece in layout.pieces.get(ours_of[theirs], ()):
+                piece.ours.copy_(piece.theirs(tensor))
 
 
 def _require_present(directory: str | Path, **others: object) -> None:
@@ -296,12 +300,13 @@ def save_hf(
     source = None if source is None else Path(source).expanduser()
     origin: HubConfig = {} if source is None else read_config(source)
     seq_len = max(seq_len, origin.get("max_position_embeddings") or 0)
-    member, found = _fitting(model, seq_len, model_type, origin.get("model_type"))
-    family = member.family
-    layout = layout_of(family, model, member.settings, merge=True)
-    directory.mkdir(parents=True, exist_ok=True)
-    others = [CONFIG, *(() if tokenizer is None else FILES)]
-    files.write_weights(layout, directory, max_shard_size=max_shard_size, others=others)
+    with whole_weights(model):
+        member, found = _fitting(model, seq_len, model_type, origin.get("model_type"))
+        family = member.family
+        layout = layout_of(family, model, member.settings, merge=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        others = [CONFIG, *(() if tokenizer is None else FILES)]
+        files.write_weights(layout, directory, max_shard_size=max_shard_size, others=others)
     tokens = {key: origin.get(key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     is_copied = (
         tokenizer is not None and source is not None and copies_files(tokenizer, source, directory)
@@ -383,11 +388,12 @@ def fitting_member(
     raise AssertionError("a misfit has differences")
 
 
+_ADAPTED = library.LoRALinear, library.QLoRALinear
 # What every module has, and what changes no number that a model computes outside of training.
 _IGNORED = {*vars(nn.Module()), "dropout", "init", "kernel", "layout", "balancing"}
 _IGNORED |= {"_pattern", "stream_dtype"}  # how a graph writes equal blocks; what processes send
-_IGNORED_OF = {library.LoRALinear: {"scale"}, SelectionBias: {"rate"}}
-_KINDS = {library.LoRALinear: Linear, library.StackedLoRA: None, library.Capacity: None}
+_IGNORED_OF = {SelectionBias: {"rate"}, **{kind: {"scale"} for kind in _ADAPTED}}
+_KINDS = {library.StackedLoRA: None, library.Capacity: None} | dict.fromkeys(_ADAPTED, Linear)
 
 
 class Difference(NamedTuple):

@@ -3,12 +3,14 @@
 import fnmatch
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from fidgpt.model.quantized import NF4_CODES, whole_weights
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checkpoints.tensors import Stored, mismatches, model_tensors
@@ -46,11 +48,23 @@ def initial_weights(
             name is missing on one side, or shapes differ, which are all listed. The model is
             unchanged.
     """
-    own = model_tensors(model)
-    _check_words(own, only, renamed or {})
     stored = _stored(Path(path).expanduser(), step)
+    is_quantized = any(name.endswith(NF4_CODES) for name in stored.kinds)
+    with nullcontext() if is_quantized else whole_weights(model, to_fill=True):
+        _copy(model, stored, path, only, renamed or {})
+
+
+def _copy(
+    model: nn.Module,
+    stored: Stored,
+    path: str | Path,
+    only: Sequence[str],
+    renamed: Mapping[str, str],
+) -> None:
+    own = model_tensors(model)
+    _check_words(own, only, renamed)
     wanted = [name for name in own if any(_selects(one).fullmatch(name) for one in only)]
-    theirs = {name: _renamed(name, renamed or {}) for name in wanted}
+    theirs = {name: _renamed(name, renamed) for name in wanted}
     taken = {name: there for name, there in theirs.items() if there in stored.kinds}
     absent = {name: there for name, there in theirs.items() if name not in taken}
     wrong = [f"{there} (for {name})" for name, there in absent.items() if name != there]
