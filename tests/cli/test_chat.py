@@ -173,11 +173,9 @@ def test_streamed_text_is_the_whole_text(address: str) -> None:
     [
         ({"messages": "Hi"}, "needs a list of messages"),
         ({"messages": [{"role": "assistant", "content": "Hi"}]}, "has roles out of order"),
-        ({"messages": ASKED, "temperature": -1}, "temperature=-1.0 must be 0 or more"),
         ({"messages": ASKED, "max_tokens": "4"}, "max_tokens='4' must be a whole number."),
         ({"messages": ASKED, "logprobs": True}, "logprobs: not supported"),
         ({"messages": [{"role": "user", "content": "x" * 200}]}, "the model sees 128"),
-        ([], "must be a JSON object"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(client: Any, content: Any, message: str) -> None:

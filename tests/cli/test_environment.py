@@ -58,27 +58,10 @@ def test_a_variable_that_is_not_set_or_wrong(monkeypatch: pytest.MonkeyPatch) ->
         compose(["set:num_steps=${env:NUM}"])
 
 
-def test_repro_writes_the_value(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NUM", "33")
-    flags = ["--config=config:debug", "--config=set:num_steps=${env:NUM}"]
-    assert "set:num_steps=33" in command(train.main, *flags, "--diff=debug", "--repro").out
-
-
-def test_the_base_that_a_variable_names_is_shown(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BASE", "debug")
-    flags = ["--config=config:${env:BASE}", "--print=base", "--why=num_steps"]
-    out = command(train.main, *flags).out
-    assert out.startswith("config:debug, unchanged")
-    assert "directive 1: config:${env:BASE}, here config:debug (" in out
-
-
 @pytest.mark.parametrize(
     ("directives", "base"),
     [
         (["config:${env:BASE}", "fiddler:smoke_test(3)", "set:model.hidden_dim=32"], "gpt2_124m"),
-        (["fiddler:use_bytes", "fiddler:smoke_test"], "base"),  # nearer to debug
         (["set:num_steps=${env:NUM}", "fiddler:smoke_test(3)"], "base"),
     ],
 )

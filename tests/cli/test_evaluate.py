@@ -10,7 +10,6 @@ import pytest
 
 from fidgpt.cli import evaluate, export
 from fidgpt.train.evaluation import Validation
-from fidgpt.train.harness import Tasks
 
 from .conftest import Command
 
@@ -38,21 +37,6 @@ def test_tasks_are_run_on_the_newest_checkpoint(command: Command, run: str, tmp_
 @pytest.mark.skipif(find_spec("lm_eval") is not None, reason="lm-evaluation-harness is installed")
 def test_without_the_harness_the_extra_is_named(command: Command, run: str) -> None:
     assert "fidgpt[lm-eval]" in command(evaluate.main, run, "--tasks=fidgpt_choice").err
-
-
-def test_results_replace_older_ones(
-    command: Command, run: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[list[str]] = []
-    monkeypatch.setattr(Tasks, "__init__", lambda _, names, **__: asked.append(names))
-    monkeypatch.setattr(Tasks, "run", lambda *_, **__: {"task": {"acc": 0.5}})
-    monkeypatch.setattr("fidgpt.train.harness.harness_model", lambda *_, **__: None)
-    output = tmp_path / "results.json"
-    output.write_text("older")
-    flags = ["--tasks=task,other", "--tasks=more", f"--out={output}"]
-    assert command(evaluate.main, run, *flags).status == 0
-    assert asked == [["task", "other", "more"]]
-    assert json.loads(output.read_text()) == {"task": {"acc": 0.5}}
 
 
 def test_a_run_is_measured_as_it_measured_itself_and_on_whole_texts(
@@ -85,11 +69,9 @@ def test_a_run_is_measured_as_it_measured_itself_and_on_whole_texts(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "name one directory"),
         (["{}"], "holds no run"),
         (["{}", "--limit=3"], "--limit has no effect without --tasks"),
         (["{}", "--tasks=one", "--seq_len=3"], "--seq_len has no effect without --text."),
-        (["{}", "--batch_size=3"], "--batch_size has no effect without --text or --tasks."),
         *((["{}", "--tasks=one", f"--out={name}"], "cannot be written: name a file in a folder")
           for name in ("{}/nowhere/results.json",)),
     ],

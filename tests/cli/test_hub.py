@@ -68,18 +68,6 @@ def test_a_changed_model_must_be_meant(command: Command, flags: list[str]) -> No
     assert command(train.main, *flags, allowed).status == 0
 
 
-def test_adapters_are_trained_beside_them_and_added_in_the_end(
-    command: Command, hub: Path, flags: list[str], tmp_path: Path
-) -> None:
-    run, out = tmp_path / "run", tmp_path / "out"
-    assert command(train.main, *flags, "--config=fiddler:use_lora").status == 0
-    assert command(export.main, str(run), str(out), "--shard_gb=0.001").status == 0
-    ours, theirs = (load_file(path / "model.safetensors") for path in (out, hub))
-    assert ours.keys() == theirs.keys()
-    same = {name for name, tensor in ours.items() if torch.equal(tensor, theirs[name])}
-    assert same == {name for name in ours if "proj" not in name}
-
-
 def test_text_is_written_from_them_in_their_format(
     command: Command, hub: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

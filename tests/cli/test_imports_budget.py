@@ -12,14 +12,10 @@ ROOT = Path(__file__).parents[2]
 HEAVY = {"torch", "fiddle", "numpy", "libcst", "beartype", "jaxtyping", "tokenizers", "rich"}
 LIGHT = {
     "--help of train": ["fidgpt.cli.train", "--help"],
-    "--help of a config": ["fidgpt.cli.train", "--config=config:base", "--help"],
     "--help of sweep": ["fidgpt.cli.sweep", "--help"],
-    "--help of sample": ["fidgpt.sample", "--help"],
     "--list": ["fidgpt.cli.train", "--list"],
-    "--list of parts": ["fidgpt.cli.sweep", "--list=parts"],
     "--list of knobs": ["fidgpt.cli.train", "--list=knobs", "--config=config:base"],
     "--completion": ["fidgpt.cli.train", "--completion=bash"],
-    "completion of names": ["fidgpt.cli.completion", "zsh", "fidgpt-train --config=fiddler:"],
     "completion of paths": ["fidgpt.cli.completion", "fish", "fidgpt-train --config=set:model."],
 }
 COMMAND = """
@@ -59,12 +55,6 @@ def modules_after(code: str, *arguments: str) -> set[str]:
 @pytest.mark.usefixtures("index_for")
 def test_nothing_heavy_is_loaded(command: list[str]) -> None:
     assert not modules_after(COMMAND, *command) & HEAVY
-
-
-def test_nor_where_no_index_was_ever_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIDGPT_CACHE", str(tmp_path))
-    assert not modules_after(COMMAND, "fidgpt.cli.train", "--list=configs") & HEAVY
-    assert len(list(tmp_path.glob("index-*.json"))) == 1
 
 
 def test_the_measure_sees_what_is_loaded() -> None:

@@ -1,16 +1,13 @@
 """The index: what it holds, when it is rebuilt, and that nothing breaks where it cannot be kept."""
 
 import json
-import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import fiddle as fdl
 import pytest
-from torch import Tensor, nn
 
 from fidgpt import configs, fiddlers, tags
 from fidgpt.compose import index
@@ -73,17 +70,6 @@ def test_what_is_known_of_parameters() -> None:
     assert found["width"]["doc"] == "Width of the residual stream, in elements."
 
 
-@pytest.mark.slow
-def test_a_deep_graph_needs_no_recursion() -> None:
-    def wrapped(inner: object, width: int) -> object:
-        return inner
-
-    root = fdl.Config(list)
-    for _ in range(2000):
-        root = fdl.Config(wrapped, inner=root, width=tags.HiddenDim.new(1))
-    assert len(entries(root)) == 4000 + 1
-
-
 def test_which_components_fit() -> None:
     root, parts = configs.base(), dict(own_catalogue().parts)
 
@@ -114,33 +100,6 @@ def test_which_components_fit() -> None:
     assert fits("trainable") >= selecting and len(fits("trainable")) < 9
     assert {"ParameterGroups", "decay_matrices", "mup_groups"} <= fits("groups")
     assert "initial_weights" in fits("weights") and "TextFiles" not in fits("weights")
-
-
-def matches_name(name: str, parameter: Tensor, *, ending: str) -> bool:
-    """A function of a user's."""
-    return name.endswith(ending) and parameter.dim() > 1
-
-
-class Matches:
-    """A class of a user's."""
-
-    def __call__(self, name: str, parameter: nn.Parameter) -> bool:
-        return bool(name) and parameter.dim() > 1
-
-
-def test_functions_and_classes_of_a_project_fit() -> None:
-    def of_a_number(name: int, parameter: Tensor) -> bool:
-        return bool(name) and parameter.dim() > 1
-
-    def to_a_number(name: str, parameter: Tensor) -> int:
-        return len(name) + parameter.dim()
-
-    def of_one(name: str) -> bool:
-        return bool(name)
-
-    hint = find_parameter(configs.base(), "trainable").hint
-    own = {"a": matches_name, "b": Matches, "c": of_a_number, "d": to_a_number, "e": of_one}
-    assert fitting(hint, own) == ["a", "b"]
 
 
 class TestKept:
@@ -178,29 +137,6 @@ class TestKept:
         assert index.index_for([" config:base "]) == {"new": True}
         assert builds == [("config:base", ())] * 2
 
-    def test_each_base_has_its_own(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        kept = self.keep(directive="config:debug")
-        assert index.index_for(["config:debug", "set:seed=1"]) == kept
-        assert index.index_for(["config:debug"], ["lab"]) == {"new": True}
-        kept = self.keep(directive="config_file:x.json")
-        assert index.index_for(["config_file:x.json"]) == kept
-        monkeypatch.chdir(tmp_path)
-        assert index.index_for(["config_file:x.json"]) == {"new": True}
-        assert index.index_for(["config:debug"]) != {"new": True}
-
-    def test_a_stale_one_is_used_while_rebuilding(self, tmp_path: Path, builds: list[Any]) -> None:
-        (tmp_path / "one.py").touch()
-        kept = self.keep(tmp_path / "one.py")
-        (tmp_path / "one.py").write_text("a = 1")
-        path = index.index_path("config:base")
-        assert path
-        before = time.time() - 100
-        os.utime(path, (before, before))
-        assert index.index_for([], wait=False) == index.index_for([], wait=False) == kept
-        assert [one[3:] for one in builds] == [
-            ["fidgpt.compose.index_build", str(path), "config:base"]
-        ]
-
     def test_a_damaged_file_is_rebuilt_and_one_that_cannot_be_kept(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -216,11 +152,6 @@ class TestKept:
         monkeypatch.setenv("FIDGPT_CACHE", "~no-such-user/cache")
         assert index.index_path("config:base") is None
         assert index.index_for([]) == {"new": True}
-
-    def test_old_ones_are_removed(self, tmp_path: Path) -> None:
-        for i in range(70):
-            self.keep(directive=f"config:c{i}")
-        assert len(list((tmp_path / "cache").glob("index-*.json"))) == 64
 
 
 @pytest.mark.slow

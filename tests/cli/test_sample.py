@@ -5,12 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from fidgpt.cli import sample, train
 from fidgpt.data import ByteTokenizer
-from fidgpt.train import BFloat16
 
 from .conftest import Command
 
@@ -73,25 +70,3 @@ def test_the_average_is_read_and_not_the_last_weights(command: Command, tmp_path
     assert scores(first) == own  # averaging changes no weight
     assert scores(last, "--averaged") == own
     assert scores(first, "--averaged") != own
-
-
-def test_a_text_is_written_as_its_run_computed(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[torch.dtype] = []
-
-    def watch(model: nn.Module) -> None:
-        seen.append(next(model.parameters()).dtype)
-
-    monkeypatch.setattr("fidgpt.train.native_precision", BFloat16)
-    monkeypatch.setattr("fidgpt.model.generation.prepare_to_write", watch)
-    asked = {
-        "BFloat16": ("--num_tokens=2", "--float32", "--score=def"),
-        "Float32": ("--num_tokens=2",),
-    }
-    for precision, flags in asked.items():
-        use = (f"--config=use:precision={precision}", "--allow_noop", "--config=set:num_steps=1")
-        run = str(tmp_path / precision)
-        assert command(train.main, *SHORT, *use, f"--run_dir={run}").status == 0
-        assert all(command(sample.main, run, flag).status == 0 for flag in flags)
-    assert seen == [torch.bfloat16, torch.float32, torch.float32, torch.float32]

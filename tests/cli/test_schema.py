@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fiddle as fdl
 import pytest
 from jsonschema import Draft7Validator
 
@@ -12,7 +11,7 @@ from fidgpt.cli import train
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.schema import schema_text
-from fidgpt.graph import ConfigError, fiddle
+from fidgpt.graph import ConfigError
 from fidgpt.graph.yaml import read_yaml
 
 from .conftest import Command
@@ -37,23 +36,17 @@ RIGHT = [
         "micro_batch_size: null",
     ),
     *("micro_batch_size: 4", "optimizer: {lr: 3e-4, betas: [0.9, 0.99]}", "optimizer.lr: fast"),
-    *("model: {norm: OffsetRMSNorm}", "model: {norm: RMSNorm(eps=1e-3)}", "model.norm: {x: 1}"),
     *("model: {norm: {use: torch.nn.LayerNorm, normalized_shape: 64}}", "samples: null"),
     *("samples: {prompts: [a, b], num_tokens: 3}", "trackers: [Console, TensorBoard]"),
     *("model: {blocks: [{attention: {window: 3}}]}", "evaluators: {validation: {every: 5}}"),
     *("config: debug\nfiddler: [use_gelu, {use_gqa: {num_kv_heads: 1}}]", "fiddler: use_gelu"),
     *("tag: {Dropout: 0.1, LearningRate*: 2}", "model: {blocks: [Block]}", "seed: 1_000"),
-    *("parallel: {device: cpu}", "schedule: {warmup_steps: 3, use: optim.Constant}"),
-    *("schedule: {warmup_steps: {ratio: 0.2}}", "precision: {use: Float32}"),
 ]
 WRONG = [
     *("num_step: 5", "num_steps: five", "num_steps: 1.5", "num_steps: '5'", "seed: true"),
     *("num_steps: null", "num_steps: [1]", "num_steps: {a: 1}", "optimizer: {lr: fast}"),
     *("optimizer: {ls: 1}", "optimizer: {betas: [a, b]}", "model: {hidden_dm: 3}", "model: 5"),
-    *("model: {norm: 5}", "model: {norm: {ep: 3}}", "model: {blocks: [{dropot: 1}]}"),
-    *("model: {blocks: [{attention: {window: wide}}]}", "samples: {prompts: 5}"),
     *("evaluators: {validaton: {every: 5}}", "evaluators: {validation: {every: x}}"),
-    *("schedule: {warmup_steps: {rato: 0.2}}", "include: {a: 1}", "hello", "[1]"),
 ]
 
 
@@ -71,27 +64,6 @@ def test_wrong_files_are_refused_as_by_the_command(
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(ConfigError):
         compose(["config:debug", f"yaml:{tmp_path / 'a.yaml'}"], OWN)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["deepseek_v3", "gpt2_124m", "gpt_oss_20b"])
-def test_a_graph_accepts_its_own_values(name: str) -> None:
-    made = compose([f"config:{name}"], OWN)
-    found = json.loads(schema_text(made.resolved, OWN))
-    errors = [*Draft7Validator(found).iter_errors(_tree(made.resolved.bound))]
-    assert not [(one.json_path, one.message) for one in errors]
-
-
-def _tree(value: Any) -> Any:
-    """The plain values of a graph."""
-    if isinstance(value, fdl.Buildable):
-        inside = {key: _tree(one) for key, one in fiddle.set_arguments(value).items()}
-        return {key: one for key, one in inside.items() if one is not ...}
-    if isinstance(value, dict):
-        return {key: _tree(one) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_tree(one) for one in value]
-    return value if isinstance(value, int | float | str | None) else ...
 
 
 def test_it_completes_names_and_shows_docs(schema: dict[str, Any], command: Command) -> None:

@@ -145,9 +145,7 @@ class TestDiff:
         ("other", "message"),
         [
             ("debgu", "Did you mean debug?"),
-            ("config:debgu", "there is no config 'debgu'. Did you mean debug?"),
             ("nowhere/at/all", "there is no config, file or run directory of that name."),
-            ("nolab.mine", "there is no config, file or run directory of that name."),
             ("{}/empty.yaml", "empty.yaml is not a fidgpt config: it is empty."),
         ],
     )

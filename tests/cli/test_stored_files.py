@@ -9,7 +9,6 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from fidgpt.cli import train
-from fidgpt.compose import sources
 from fidgpt.configs import debug
 from fidgpt.graph import attributed_to, clone, diff, dump, dump_patch
 from fidgpt.graph.provenance import dump_provenance
@@ -75,21 +74,3 @@ CHAINED = "it chains protocols by ::, and some of them run what files say."
 def test_unreadable_storage(command: Command, url: str, reason: str) -> None:
     status, _, err = command(train.main, f"--config=config_file:{url}", "--print")
     assert (status, err.splitlines()[-1]) == (2, f"  {url} cannot be read: {reason}")
-
-
-def test_changes_that_many_parts_have_alike_are_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    changes = ["Scale was renamed to Gain"]
-    changes += [f"model.blocks[{i}].norm: gain was renamed to factor" for i in range(5)]
-    changes += ["model.norm: use is removed; was {'a': 1}, as built now"]
-    changes += ["model.norm: gain was renamed to factor"]
-    cfg = debug()
-    monkeypatch.setattr(sources, "load_with_changes", lambda *_, **__: (cfg, changes))
-    assert sources.load_and_warn(dump(cfg), source="old.json", allowed=()) is cfg
-    assert capsys.readouterr().err.splitlines() == [
-        "old.json: Scale was renamed to Gain",
-        "old.json: model.blocks[0].norm, model.blocks[1].norm, model.blocks[2].norm and 3 more: "
-        "gain was renamed to factor",
-        "old.json: model.norm: use is removed; was {'a': 1}, as built now",
-    ]

@@ -1,7 +1,6 @@
 """The command `train.py`: its flags, mistakes in a few lines, its output, what a run records."""
 
 import json
-import os
 import re
 import shlex
 import subprocess
@@ -14,11 +13,10 @@ import pytest
 import torch
 from forked import Python
 
-from fidgpt.cli import app, sample, train
+from fidgpt.cli import sample, train
 from fidgpt.configs import debug
-from fidgpt.graph import ConfigError, dump, outline
+from fidgpt.graph import outline
 from fidgpt.runs import environment
-from fidgpt.train import RunError
 from fidgpt.train.trackers.trackers import read_rows
 
 from .conftest import Command
@@ -44,38 +42,6 @@ def test_what_shows_trains_nothing(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    ("error", "rank", "agent", "is_printed", "waits"),
-    [
-        (RunError("no disk"), "0", False, True, False),
-        (RunError("no disk"), "1", False, True, False),  # which only this process may have found
-        (ConfigError("no size"), "1", False, False, True),
-        (ConfigError("no size"), "1", True, True, True),  # torchrun has not ended it meanwhile
-    ],
-)
-def test_an_error_of_all_processes_is_printed_by_the_first(
-    command: Command,
-    monkeypatch: pytest.MonkeyPatch,
-    error: Exception,
-    rank: str,
-    agent: bool,
-    is_printed: bool,
-    waits: bool,
-) -> None:
-    def main(arguments: list[str]) -> None:
-        raise error
-
-    slept: list[float] = []
-    for name in ("RANK", "LOCAL_RANK"):
-        monkeypatch.setenv(name, rank)
-    if agent:
-        monkeypatch.setenv("TORCHELASTIC_RUN_ID", "run")
-    monkeypatch.setattr(app.time, "sleep", slept.append)
-    outcome = command(main)
-    assert (outcome.status, bool(slept)) == (app.MISTAKE, waits)
-    assert outcome.err == (f"error: {error}\n" if is_printed else "")
-
-
 def test_a_run_is_repeated_from_its_directory(command: Command, run_directory: Path) -> None:
     again = run_directory.with_name("again")
     assert shlex.split((run_directory / "command.txt").read_text())[0] == sys.executable
@@ -86,39 +52,17 @@ def test_a_run_is_repeated_from_its_directory(command: Command, run_directory: P
     assert [row["loss"] for row in one] == [row["loss"] for row in two] and len(one) == 2
 
 
-def test_a_config_that_could_not_be_read_back_does_not_start(
-    command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def with_a_part_of_mine() -> Any:
-        cfg = debug()
-        cfg.weights = with_a_part_of_mine
-        return cfg
-
-    monkeypatch.setattr("fidgpt.configs.debug", with_a_part_of_mine)
-    monkeypatch.setattr(f"{__name__}.with_a_part_of_mine", with_a_part_of_mine, raising=False)
-    with_a_part_of_mine.__qualname__ = "with_a_part_of_mine"
-    status, _, err = command(train.main, DEBUG, f"--run_dir={tmp_path / 'run'}")
-    assert status == 2
-    assert "is refused: a config file may name what fidgpt exports" in err
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
         (["--model.hidden_dim=5"], "error: there is no flag --model.hidden_dim."),
-        (["--nosuch", "--", "--seed"], "error: there is no flag --nosuch."),
         (["--resume_step=x"], "error: --resume_step=x: invalid literal for int()"),
-        (["--until_step=0"], "error: --until_step=0: 0 is not a positive integer"),
-        (["--config=“set:seed=1", "a”"], "error: there is no config, fiddler, file or run 'a”'."),
         (["--print=toml"], "error: --print=toml: value should be one of "),
-        (["--config"], "error: Missing value for flag --config"),
         (["--config="], "error: directive 1 is wrong:\n  --config=\n           ^\n  there is no"),
         (["--resume=x", "--run_dir=y"], "error: --resume=x holds no run, and is no copy of one"),
         (["--hardware=h100x8"], "error: --hardware=h100x8 changes nothing"),
         (["--diff_form=patch"], "error: --diff_form sets how --diff is shown: name with --diff"),
         (["--resume_step=5"], "error: --resume_step sets where to resume: it needs --resume="),
-        (["--resume=gs://bucket/run"], "error: --resume=gs://bucket/run is a copy of a run: name "),
     ],
 )  # fmt: skip
 def test_mistakes(command: Command, flags: list[str], message: str) -> None:
@@ -135,14 +79,6 @@ def test_a_flag_file_is_overridden_and_debug_shows_where(command: Command, tmp_p
     out = command(train.main, f"--flagfile={file}", DEBUG, "--run_dir=typed", "--dry_run").out
     assert "typed" in out and "written" not in out
     assert "Traceback" in command(train.main, "--config=set:nope=1", "--debug").err
-
-
-def test_sample_names_its_mistakes(command: Command, tmp_path: Path) -> None:
-    assert "name one directory, of a run or of the hub" in command(sample.main).err
-    assert "holds no run" in command(sample.main, str(tmp_path)).err
-    (tmp_path / "config.json").write_text(dump(debug()).replace("fidgpt.train:", "os:"))
-    status, _, err = command(sample.main, str(tmp_path))
-    assert status == 2 and "is refused" in err
 
 
 @pytest.mark.slow
@@ -199,27 +135,6 @@ def test_printed_commands_allow_the_packages_of_the_run(command: Command, tmp_pa
     program, *flags = shlex.split(out)[1:]
     assert (program, flags[0]) == ("train.py", ALLOW)
     assert command(train.main, *flags, "--print").status == 0
-
-
-@pytest.mark.usefixtures("allowed")
-def test_a_run_resumed_with_a_package_names_it(command: Command, run_directory: Path) -> None:
-    assert not (run_directory / "flags.txt").exists()
-    resume = (ALLOW, f"--resume={run_directory}")
-    done = command(train.main, *resume, "--config=set:num_steps=3", USE)
-    assert done.status == 0, done.err
-    assert f"fidgpt.sample {ALLOW} {run_directory}" in done.out
-    assert command(train.main, *resume).status == 0
-
-
-def test_a_reader_that_has_gone_is_no_error(
-    command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    with os.fdopen(write, "w") as pipe:
-        monkeypatch.setattr(sys, "stdout", pipe)
-        done = command(lambda _: print("a page\n" * 10_000))
-    assert (done.status, done.err) == (0, "")
 
 
 def test_what_another_machine_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from fidgpt import train as library
 from fidgpt.cli import evaluate, train
 from fidgpt.graph import load
 from fidgpt.runs.consent import risks
@@ -139,8 +138,3 @@ def test_flags_of_a_run_from_elsewhere_are_not_advised(command: Command, tmp_pat
     assert resume_flag(tmp_path) == f"--resume={tmp_path}"
     command(train.main, *DEBUG, "--allow=lab", "--print")
     assert resume_flag(tmp_path) == f"--allow=lab --resume={tmp_path}"
-
-
-def test_every_service_declares_what_it_sends() -> None:
-    for service in (library.MLflow, library.Trackio, library.WandB, library.Mirror):
-        assert service.SENDS

@@ -1,7 +1,5 @@
 """What a run computes with is measured, recorded in its config, and kept."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,6 @@ from fidgpt.train.estimates import tuning
 
 from .conftest import Command
 
-NAMES = ["float32", "float32 (medium products)", "bfloat16"]
 LONG = ("--config=config:debug", "--config=set:num_steps=1000000", "--until_step=1")
 SHORT = ("--config=config:debug", "--config=set:num_steps=1")
 Slow = Callable[..., list[Any]]
@@ -79,7 +76,6 @@ def choice_of(*directives: str, renew: bool = False) -> tuning.Choice:
     [
         ((3.0, 2.0, 1.0), "bfloat16"),
         ((1.0, 2.0, 3.0), "float32"),
-        ((3.0, 1.0, 2.0), "float32 (medium products)"),
         ((1.02, 1.01, 1.0), "float32"),  # too little to give up digits for
     ],
 )
@@ -143,16 +139,6 @@ def test_the_fastest_attention_is_chosen_where_the_config_sets_none(measured: Sl
     measured(3.0, 2.0, 1.0, kernels=(1.0, 0.98, 0.97, 3.0))
     assert choice_of(renew=True).kernel is None  # too little
     assert "attention" not in choice_of("set:**.attention.kernel=sdpa").measured
-
-
-def test_short_runs_and_several_processes_are_not_measured(
-    measured: Slow, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = measured(3.0, 2.0, 1.0)
-    assert choose("set:num_steps=10") is None
-    monkeypatch.setenv("RANK", "0")
-    assert choose() is None
-    assert not calls
 
 
 @pytest.mark.slow
@@ -241,41 +227,3 @@ def test_formats_without_digits_are_not_called_float32() -> None:
     assert [*speeds.seconds] == ["float32", "float32 (medium products)"][: len(speeds.seconds)]
     assert not tuning.is_exact(Float32(products="medium"), multiply=rounded)
     assert tuning.is_exact(Float32(products="highest"))
-
-
-def test_measuring_leaves_the_settings_of_products_as_they_were() -> None:
-    mkldnn: Any = torch.backends.mkldnn
-    kinds = [mkldnn.matmul, torch.backends.cuda.matmul]
-    before = [one.fp32_precision for one in kinds]
-    with tuning.computing_products(Float32(products="medium")):
-        assert torch.get_float32_matmul_precision() == "medium"
-    assert [one.fp32_precision for one in kinds] == before
-    assert torch.get_float32_matmul_precision() == "highest"
-
-
-_PAGES = """
-import sys
-from pathlib import Path
-from fidgpt.cli import train
-try:
-    train.run()
-except SystemExit as end:
-    assert not end.code, end
-import torch
-kept = torch.ones(2**24)  # 64 MB
-lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-print(next(line.split()[1] for line in lines if line.startswith("AnonHugePages")))
-"""
-
-
-@pytest.mark.slow
-def test_a_run_asks_for_large_pages_before_its_first_tensor() -> None:
-    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if not setting.exists() or "[never]" in setting.read_text():
-        pytest.skip("this system has no large pages")
-    flags = ["--config=config:debug", "--dry_run"]
-    done = subprocess.run(
-        [sys.executable, "-c", _PAGES, *flags], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout.splitlines()[-1]) > 2**15  # kB, half of it
