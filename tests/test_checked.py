@@ -11,7 +11,7 @@ from checked import checked
 from jaxtyping import Float, Int, TypeCheckError
 from torch import Tensor
 
-from fidgpt import data, model, optim
+from fidgpt import model
 
 Pairs = Float[Tensor, "rows two"]
 REFUSED = (BeartypeCallHintViolation, TypeCheckError)
@@ -67,19 +67,13 @@ def test_what_is_right_passes() -> None:
     "call",
     [
         lambda: plain("3"),
-        lambda: plain(3, "left"),
         lambda: plain(3, "down"),  # returns a text
         lambda: joined(PAIR, PAIR[:2]),
-        lambda: joined(PAIR, PAIR.long()),
-        lambda: joined(PAIR[0], None),
         lambda: joined(torch.zeros(3, 2), torch.zeros(3, 4)),
         lambda: rows_of(PAIR, torch.arange(2)),
-        lambda: rows_of([1], torch.arange(2)),
         lambda: each(PAIR, PAIR[:1]),
-        lambda: Part.made([1.0]),
         lambda: Part.made([1], table=PAIR[0]),
     ],
-    ids=range(12),
 )
 def test_what_is_wrong_is_refused(call: Any) -> None:
     with pytest.raises(REFUSED):
@@ -91,11 +85,7 @@ def test_what_is_wrong_is_refused(call: Any) -> None:
     [
         lambda: model.RMSNorm(hidden_dim="8"),  # type: ignore
         lambda: model.RMSNorm(hidden_dim=8)(torch.zeros(2, 8, dtype=torch.long)),
-        lambda: model.squared_relu(torch.zeros(2).bool()),
-        lambda: optim.Constant()("1"),  # type: ignore
-        lambda: data.ByteTokenizer().encode(3),  # type: ignore
     ],
-    ids=range(5),
 )
 def test_the_library_is_checked(call: Any) -> None:
     with pytest.raises(REFUSED):

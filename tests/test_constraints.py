@@ -107,18 +107,6 @@ def test_every_broken_constraint_of_a_run_is_named_at_once(monkeypatch: pytest.M
     assert "is longer than the 16 positions of model.embedding.positions" in message
 
 
-@pytest.mark.parametrize("eps", [-1.0, math.inf])
-def test_a_norm_of_torch_takes_a_root_of_what_has_one(eps: float) -> None:
-    cfg = base()
-    fiddlers.use_layer_norm(cfg)
-    build_trainer(cfg)
-    cfg.model.norm.eps = eps
-    with pytest.raises(
-        ConfigError, match=r"model.norm \(LayerNorm\): eps=.* 0 or more, and finite"
-    ):
-        build_trainer(cfg)
-
-
 @pytest.mark.parametrize(("vocab_size", "special", "tokens"), [(10, [], 257), (257, ["<a>"], 258)])
 def test_each_byte_and_token_has_a_row(vocab_size: int, special: list[str], tokens: int) -> None:
     cfg = base()

@@ -9,7 +9,7 @@ import pytest
 
 from fidgpt import configs, fiddlers, graph, train
 from fidgpt.compose.composition import compose
-from fidgpt.data import FillInTheMiddle, HubDataset, Mixture, Prefetch, TokenStream
+from fidgpt.data import FillInTheMiddle, Mixture, Prefetch, TokenStream
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.trackers.trackers import read_rows
 
@@ -99,26 +99,8 @@ def test_bytes_have_room_for_the_tokens_of_fill_in_the_middle(texts: dict[str, s
     assert isinstance(transform, FillInTheMiddle)
 
 
-def test_another_mixture_takes_the_place_of_the_first(texts: dict[str, str]) -> None:
-    cfg, once = small(texts), small(texts)
-    fiddlers.use_mixture(cfg, texts)
-    fiddlers.use_prefetch(cfg)
-    fiddlers.use_mixture(cfg, {"prose": texts["prose"]})
-    fiddlers.use_mixture(once, {"prose": texts["prose"]})
-    fiddlers.use_prefetch(once)
-    assert graph.fingerprint(cfg) == graph.fingerprint(once)
-
-
 def test_weights_of_nothing_and_stages_between_steps_are_refused(texts: dict[str, str]) -> None:
     with pytest.raises(graph.ConfigError, match="no text 'prse'; the texts are own, prose, code"):
         fiddlers.use_mixture(small(texts), texts, weights={"prse": 1})
     with pytest.raises(graph.ConfigError, match="at a step or, below 1, at a fraction: 2.5"):
         fiddlers.use_mixture(small(texts), texts, stages={2.5: {"own": 1}})
-
-
-def test_a_dataset_of_the_hub_fits_a_command_line() -> None:
-    directive = 'fiddler:use_hub_text("some/texts", name="en", text_field="body")'
-    source = compose(["config:debug", directive]).config.data.corpus.source
-    assert fdl.get_callable(source) is HubDataset
-    made: Any = build_trainer(compose(["config:debug", directive]).config).data
-    assert vars(made.corpus.source) == vars(HubDataset("some/texts", name="en", text_field="body"))

@@ -314,19 +314,3 @@ def test_a_page_is_read_as_commands_outputs_files_and_code() -> None:
     assert steps_of(text) == steps
     assert [step.status for step in steps] == [2] + [0] * 8
     assert [step.is_passed_over for step in steps] == [False] * 4 + [True] * 2 + [False] * 3
-
-
-@pytest.mark.parametrize(
-    ("shown", "output", "is_alike"),
-    [
-        ("a\nb\n", "a  \nb\n\n", True),
-        ("a ... c\n", "a b c\n", True),
-        ("a\n...\nd\n", "a\nb\nc\nd\n", True),
-        ("a\n...\n", "a\n", True),
-        ("a\n", "a\nb\n", False),
-        ("a ... c\n", "a b\nc\n", False),
-        ("...\nb\n", "a\nc\n", False),
-    ],
-)
-def test_dots_alone_stand_for_what_varies(shown: str, output: str, is_alike: bool) -> None:
-    assert matches(shown, output) is is_alike

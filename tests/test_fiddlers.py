@@ -186,18 +186,6 @@ def test_a_fiddler_applies_to_a_published_mixture_or_is_refused(name: str, confi
         assert all(parameter.is_meta for parameter in model.parameters())
 
 
-@pytest.mark.parametrize("change", ["use_sliding_window", "use_moe"])
-@pytest.mark.parametrize("every", [2, 3])
-def test_unrolled_layers_are_as_many_as_before(change: str, every: int) -> None:
-    cfgs = [configs.base(), configs.base()]
-    for cfg, order in zip(cfgs, [(1, 0), (0, 1)], strict=True):
-        cfg.model.num_layers = 5
-        steps = [fiddlers.unroll, functools.partial(getattr(fiddlers, change), every=every)]
-        for i in order:
-            steps[i](cfg)
-    assert fingerprint(cfgs[0]) == fingerprint(cfgs[1]) and len(cfgs[0].model.blocks) == 5
-
-
 def test_fiddlers_can_be_used_from_a_command_line() -> None:
     """Their arguments are literals with defaults, and what needs a mixture reports that."""
     names = {*ALREADY_SO, *REFUSED, *OF_MIXTURES}

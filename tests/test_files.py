@@ -2,14 +2,12 @@
 
 import json
 import os
-import threading
 from pathlib import Path
 
 import pytest
 import torch
 
 from fidgpt import files
-from fidgpt.compose.index_build import write
 from fidgpt.placement import Block
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.tensors import write_pieces
@@ -32,15 +30,6 @@ def test_only_regular_files_and_pipes_are_read(tmp_path: Path) -> None:
         with pytest.raises(OSError):
             files.read_bytes("/dev/zero")
     assert len(os.listdir("/dev/fd")) == before
-
-
-def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
-    os.mkfifo(pipe := tmp_path / "pipe")
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # or the writer waits for one
-    writer = pipe.open("wb")
-    threading.Timer(0.05, lambda: (writer.write(b"late"), writer.close())).start()
-    assert files.read_bytes(pipe) == b"late"
-    os.close(reader)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +65,3 @@ def test_leftovers_of_others_stay(tmp_path: Path) -> None:
     files.remove_leftovers(tmp_path)
     assert not killed.exists()
     assert len([*tmp_path.rglob("thesis.txt")]) == 3
-
-
-def test_only_old_indexes_are_removed_from_the_cache(tmp_path: Path) -> None:
-    (tmp_path / "index-2024-report.json").write_text("theirs")
-    for number in range(200):
-        write(tmp_path / f"index-{number:08x}.json", {})  # pyright: ignore[reportArgumentType]
-    assert (tmp_path / "index-2024-report.json").exists()
-    assert len([*tmp_path.iterdir()]) < 200

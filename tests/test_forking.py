@@ -1,6 +1,5 @@
 """Programs in forked processes: as in new ones, but for the imports."""
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -67,13 +66,6 @@ def test_signals_reach_one_process_and_not_its_neighbour(forks: Forks, tmp_path:
     first.send_signal(signal.SIGTERM)  # has no effect any more
     second.send_signal(signal.SIGKILL)
     assert ended(second) == -signal.SIGKILL
-
-
-def test_a_process_outlives_the_one_that_forked_it(forks: Forks, tmp_path: Path) -> None:
-    process = started(forks, tmp_path, "wait")
-    forks.close()
-    os.kill(process.pid, 0)  # raises if there is none
-    os.kill(process.pid, signal.SIGKILL)
 
 
 def test_points_are_forked_with_the_numbers_of_new_processes(

@@ -76,14 +76,6 @@ def test_notebooks_use_the_one_import_name() -> None:
         assert not broken_rules(relative(path), notebook_source(path))
 
 
-def test_the_walk_sees_the_project() -> None:
-    seen = {relative(path) for path in python_files()}
-    assert {"train.py", "sweep.py", "tags.py"} <= seen
-    assert {"configs/__init__.py", "fiddlers/__init__.py", "tests/test_layout.py"} <= seen
-    assert "src/fidgpt/model/transformer.py" in seen
-    assert not [name for name in seen if name.startswith("src/fidgpt/configs/")], "a link"
-
-
 @pytest.mark.parametrize("name", ["configs", "fiddlers", "tags.py"])
 def test_the_roots_folders_are_linked_into_the_package(name: str) -> None:
     link = ROOT / "src" / "fidgpt" / name
@@ -179,39 +171,23 @@ def test_commands_have_their_functions() -> None:
 
 FORBIDDEN = [
     ("src/fidgpt/model/a.py", "import fiddle as fdl"),
-    ("src/fidgpt/optim/a.py", "from fidgpt.tags import HiddenDim"),
-    ("src/fidgpt/data/a.py", "from fidgpt import tags"),
-    ("src/fidgpt/model/a.py", "from ..tags import HiddenDim"),
-    ("src/fidgpt/model/__init__.py", "from ..cli import train"),
     ("src/fidgpt/parallel/a.py", "def f():\n    import fidgpt.graph"),
     ("src/fidgpt/model/a.py", "import importlib\nimportlib.import_module('fidgpt.cli.train')"),
     ("src/fidgpt/model/a.py", "import fidgpt.train.trainer"),
     ("src/fidgpt/data/a.py", "import pyarrow.parquet"),
-    (
-        "src/fidgpt/data/a.py",
-        "class A:\n    packages = ('aim',)\n    def f(self):\n        import aim",
-    ),
     ("src/fidgpt/train/a.py", "def f():\n    import aim"),
-    ("src/fidgpt/train/a.py", "class A:\n    packages = ('aim',)\nimport aim"),
     ("src/fidgpt/graph/a.py", "from fidgpt.model import mlp"),
-    ("src/fidgpt/graph/a.py", "import torch"),
     ("src/fidgpt/graph/a.py", "from fiddle._src import daglish"),
-    ("src/fidgpt/__init__.py", "from fidgpt.model import transformer"),
     ("src/fidgpt/train/a.py", "from fidgpt.model.mlp import _gate"),
     ("tags.py", "from fidgpt.graph import bind"),
     ("fiddlers/a.py", "from fidgpt.configs import base"),
-    ("configs/a.py", "from fidgpt.interop import gpt2"),
     ("train.py", "import tags"),
     ("tests/a.py", "from configs.small import base"),
-    ("notebooks/a.ipynb", "import fiddlers.size as size"),
 ]
 ALLOWED = [
     ("src/fidgpt/model/a.py", "from . import mlp\nfrom .mlp import _gate"),
-    ("src/fidgpt/optim/a.py", "import math, torch.nn as nn"),
     ("src/fidgpt/train/a.py", "from fidgpt import __version__\nfrom fidgpt.model import mlp"),
-    ("configs/a.py", "from fidgpt.fiddlers import make_large"),
     ("src/fidgpt/cli/a.py", "from absl import app\nfrom fidgpt.interop import gpt2"),
-    ("src/fidgpt/data/a.py", "def f():\n    import pyarrow"),
     (
         "src/fidgpt/train/a.py",
         "class A:\n    packages = ('aim',)\n    def f(self):\n        import aim",

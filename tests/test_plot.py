@@ -15,7 +15,6 @@ from fidgpt.curves import (
     Recorded,
     chosen_metrics,
     curve_of,
-    draw,
     read_runs,
 )
 from fidgpt.train import RunError
@@ -93,43 +92,15 @@ def test_axes_may_be_logarithmic_and_over_anything(runs: list[str], tmp_path: Pa
     assert len(drawn) == 4
 
 
-def test_every_run_has_its_color() -> None:
-    pytest.importorskip("matplotlib")
-    for count in (10, 25):
-        curves = [Curve(f"run {i}", [1, 2], [5, 4], [5, 4], False) for i in range(count)]
-        (panel,) = draw({"loss": curves}, over="step").axes
-        assert len({str(line.get_color()) for line in panel.lines}) == count
-
-
-def test_a_legend_names_some_of_many_runs_and_counts_the_others() -> None:
-    pytest.importorskip("matplotlib")
-
-    def shown(names: list[str]) -> list[str]:
-        figure = draw(
-            {"loss": [Curve(n, [1, 2], [5, 4], [5, 4], False) for n in names]}, over="step"
-        )
-        figure.draw_without_rendering()  # warns if nothing is left for the panel
-        (panel,), (legend,) = figure.axes, figure.legends
-        assert panel.get_position().height > 0.5
-        return [text.get_text() for text in legend.get_texts()]
-
-    names = [f"lr={i}" for i in range(150)]
-    assert shown(names[:24]) == names[:24]
-    assert shown(names) == [*names[:24], "and 126 more"]
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     {
         "": "name the runs to draw",
         "{tmp}/none": "none holds no run: .* (no such directory)",
         "{tmp}": "holds no run: .*Runs are inside: .*fast, .*slow",
-        "{tmp}/empty": "has nothing to draw: .* has no row of a step yet",
         "{tmp}/slow {tmp}/./slow": "name each run once",
         "{tmp}/slow --metric=lossy": "no run has the metric lossy. Did you mean",
         "{tmp}/slow --out=a.jpeg": "must end in one of: .pdf, .png, .svg",
-        "{tmp}/slow --out={tmp}/no/a.png": "cannot be written: No such file",
-        "{tmp}/slow --first_step=999": "see --first_step",
         "{tmp}/slow --over=epochs": "value should be one of <step|tokens|time>",
     }.items(),
 )
@@ -182,21 +153,6 @@ def test_points_lie_over_steps_tokens_or_time() -> None:
     del run.rows[1]["tokens_per_second"]
     with pytest.raises(RunError, match=r"one cannot be drawn over time: .* tokens_per_second"):
         curve_of(run, "loss", over="time")
-
-
-def test_smoothing_keeps_a_constant_and_removes_noise() -> None:
-    assert curve(recorded(*[2.0] * 50), smooth=10).smooth == pytest.approx([2.0] * 50)
-    noisy = curve(recorded(*[1.0, 3.0] * 500), smooth=50).smooth
-    assert noisy[0] == pytest.approx(1.0, abs=1e-3)  # it begins where the run does
-    assert all(abs(value - 2.0) < 0.05 for value in noisy[-100:])
-
-
-def test_first_steps_and_infinite_values_can_be_left_out() -> None:
-    run = recorded(9.0, math.nan, 2.0, 1.0, 1.7e308, 10**400, -math.inf)
-    made = curve(run, smooth=0, first_step=2)
-    assert (made.x, made.y, made.left_out) == ([3, 4], [2.0, 1.0], [2, 5, 6, 7])
-    assert curve_of(run, "loss", over="step", first_step=5) is None
-    assert curve_of(run, "accuracy", over="step") is None
 
 
 def test_metrics_are_chosen_and_named_as_shortly_as_possible(tmp_path: Path) -> None:

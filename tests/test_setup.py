@@ -116,18 +116,3 @@ def test_a_python_that_does_not_serve_is_refused(
     result = checkout.setup(**settings)
     assert result.returncode != 0 and message in result.stderr
     assert not checkout.installations and not (checkout.folder / ".venv").exists()
-
-
-def test_a_newer_python_beside_an_old_one_is_found(checkout: Checkout) -> None:
-    old = checkout.programs / "python3"
-    old.rename(checkout.programs / "python3.12")
-    write_program(old, "exit 1")
-    assert checkout.setup().returncode == 0
-
-
-def test_other_tools_make_the_environment_where_venv_cannot(checkout: Checkout) -> None:
-    tool = checkout.programs / "virtualenv"
-    write_program(tool, 'mkdir -p "$3/bin" && cp "$2" "$3/bin/python"')
-    python = str(checkout.programs / "python3")
-    assert checkout.setup(venv="fails", python=python).returncode == 0
-    assert len(checkout.installations) == 1

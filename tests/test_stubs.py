@@ -89,14 +89,6 @@ def test_the_stub_of_a_project_is_written_and_compared(
     assert stubs.main(["--check", "lab.ablations"]) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "message"), [("lab.gone", "cannot be imported"), ("json", "has no config function")]
-)
-def test_a_module_without_configs(lab: Path, name: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        stubs.main([name])
-
-
 def test_what_a_named_config_builds_has_its_type_for_a_checker() -> None:
     assert_type(graph.build(configs.debug()), train.Trainer)
     with pytest.raises(ConfigError, match="no-such-directory"):

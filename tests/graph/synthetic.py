@@ -77,14 +77,6 @@ def diamonds(count: int) -> fdl.Config:
     return node(count, items=towers)
 
 
-def chain(count: int) -> fdl.Config:
-    """Each part holds the next."""
-    part = node(0)
-    for i in range(1, count):
-        part = node(i, first=part)
-    return part
-
-
 SHAPES: dict[str, Callable[[int], fdl.Config]] = {
     "wide": wide,
     "ten deep": ten_deep,

@@ -10,7 +10,7 @@ from fidgpt.graph import bind, check, clone, diff, dump, fingerprint, load, outl
 from fidgpt.graph.bound import equal
 
 from . import synthetic
-from .synthetic import SHAPES, chain, exponent, seconds
+from .synthetic import SHAPES, exponent, seconds
 
 TASKS: dict[str, Callable[[Any, Any, str], Any]] = {
     "bind": lambda graph, other, text: bind(graph),
@@ -50,21 +50,6 @@ def test_the_cost_grows_with_the_size(name: str, graphs: dict[int, tuple[Any, An
         if found[-1] <= 1.25:
             return
     assert min(found) <= 1.25
-
-
-@pytest.fixture(scope="module")
-def long() -> tuple[Any, Any, str]:
-    """A chain of 1,000 nodes, one that differs in a value, and the file of the first."""
-    graph, other = chain(1000), chain(1000)
-    other.a = 17
-    return graph, other, dump(graph)
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("scaling")
-@pytest.mark.parametrize("name", TASKS)
-def test_a_chain_of_a_thousand_is_no_limit(name: str, long: tuple[Any, Any, str]) -> None:
-    TASKS[name](*long)
 
 
 @pytest.fixture(scope="module")

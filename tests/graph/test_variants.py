@@ -105,15 +105,6 @@ def test_nor_what_a_formula_names() -> None:
     assert known.variant(rate).fingerprint == fingerprint(rate)
 
 
-def test_an_equal_graph_is_a_variant_that_keeps_what_was_given() -> None:
-    known = CheckedGraph(graph(), (), fixed=("child",))
-    given = object()
-    assert known.build(child=given).child is given
-    variant = known.variant(graph())
-    assert variant is not None and variant.fingerprint == known.fingerprint
-    assert variant.build().child is given
-
-
 def test_nor_arguments_that_are_fixed_with_all_inside() -> None:
     known = checked(graph(), fixed=("child", "rate"))
     assert known.variant(changed(".width", 4)) is not None

@@ -58,7 +58,7 @@ class Toys:
 
     def __init__(self) -> None:
         self.started: list[str] = []
-        self.seconds: float | str = 0.0
+        self.seconds = 0.0
 
     def command(self, job: Job) -> list[str]:
         self.started.append(job.point.name)
