@@ -1,17 +1,16 @@
-"""What each kind of directive does to a real config, what a wrong one prints, and calls in them."""
+"""What each kind of directive does to a real config, and what a wrong one prints."""
 
 import dataclasses
 import json
 import re
-import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import fiddle as fdl
 import pytest
 
 from fidgpt import configs, data, fiddlers, tags
-from fidgpt.compose.catalogue import Catalogue, call_with, own_catalogue
+from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.compose.directives import DIRECTIVES, is_base, is_by_machine, split_directive
 from fidgpt.graph import (
@@ -24,7 +23,6 @@ from fidgpt.graph import (
     outline,
 )
 from fidgpt.graph.difference.patches import patch_of
-from fidgpt.graph.expressions import Call, parse_call
 from fidgpt.graph.outlines import flat
 from fidgpt.graph.provenance import provenance_of
 from fidgpt.runs.building import build_trainer
@@ -268,55 +266,3 @@ def test_each_directive_records_what_it_changed() -> None:
     }.items():
         found = provenance_of(made("set:seed=2", last), path).assignments
         assert str(found[0].by) == f"directive 3: {last}"
-
-
-@pytest.mark.parametrize(
-    ("text", "positional", "named"),
-    [
-        ("use(1, b=(2, 3))", ["1"], {"b": "(2, 3)"}),
-        ("use(a='=', b='x, y')", [], {"a": "'='", "b": "'x, y'"}),
-        ("use({'k': [1, 2]}, 3)", ["{'k': [1, 2]}", "3"], {}),
-    ],
-)
-def test_calls(text: str, positional: list[str], named: dict[str, str]) -> None:
-    assert parse_call(text) == Call("use", positional, named)
-
-
-def typed(
-    root: str,
-    count: int,
-    ratio: float = 0.5,
-    *,
-    path: str = "",
-    kind: Literal["a", "b"] = "a",
-    plain=None,
-    betas: tuple[float, float] = (0.0, 0.0),
-) -> list[Any]:
-    """Takes what it is given first, and then arguments of many types."""
-    return [root, count, ratio, path, kind, plain, betas]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("typed(1e3)", {"count": 1000}),
-        ("typed(1, path='3', plain=3)", {"count": 1, "path": "3", "plain": 3}),
-        ("typed(1, betas=(0.9, 1))", {"count": 1, "betas": (0.9, 1.0)}),
-    ],
-)
-def test_arguments_are_read_by_annotation(text: str, expected: dict[str, Any]) -> None:
-    found = call_with(typed, parse_call(text), "root")
-    assert repr(found) == repr(typed("root", **expected))
-
-
-@pytest.mark.parametrize(
-    ("function", "text", "message"),
-    [
-        (typed, "typed(1, count=1)", r"typed\(count, .*multiple values for "),
-        (sys.exit, "leaves", "leaves failed"),
-    ],
-)
-def test_wrong_calls(function: Any, text: str, message: str) -> None:
-    """More of them are in goldens/messages.txt."""
-    with pytest.raises(ConfigError, match=message):
-        call_with(function, parse_call(text), "cfg")

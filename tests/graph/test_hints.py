@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fidgpt.graph.docs import Docs, doc_of, first_sentence
+from fidgpt.graph.docs import Docs, doc_of
 from fidgpt.graph.hints import fits, hint_of
 
 from .parts import Color, Part, Shape, Square, Wide, Width, double, keywords, product
@@ -177,7 +177,6 @@ class Brick:
         (Wall, "Stands around a room (see Brick et al., 1999, for why).",
          {"height": "how high it is.", "width": "how wide it is."}),
         (Thick, "Keeps the noise out.", {"width": "how thick it is.", "height": "how high it is."}),
-        (Brick, "Is laid on others.", {"clay": "what it is burnt from."}),
     ],
 )  # fmt: skip
 def test_docs(described: Any, summary: str, parameters: dict[str, str]) -> None:
@@ -193,17 +192,3 @@ def test_torch_describes_its_own() -> None:
     assert norm.parameters["normalized_shape"] == "input shape from an expected input of size"
     assert norm.parameters["elementwise_affine"].startswith("a boolean value that when set to `")
     assert "otherwise" not in norm.parameters["bias"]
-
-
-def test_the_first_sentence() -> None:
-    assert first_sentence("Width of the stream, in elements.\n\nAnd more.") == (
-        "Width of the stream, in elements."
-    )
-    assert first_sentence("Half of it, e.g. 3.5 of 7. The rest waits.") == (
-        "Half of it, e.g. 3.5 of 7."
-    )
-    assert first_sentence("Two\n    lines. More") == "Two lines."
-    assert first_sentence("no end\n\nmore") == "no end"
-    assert first_sentence(":class:`~torch.Tensor` and ``code`` are plain.") == (
-        "torch.Tensor and `code` are plain."
-    )

@@ -105,13 +105,6 @@ def test_nor_what_a_formula_names() -> None:
     assert known.variant(rate).fingerprint == fingerprint(rate)
 
 
-def test_nor_arguments_that_are_fixed_with_all_inside() -> None:
-    known = checked(graph(), fixed=("child", "rate"))
-    assert known.variant(changed(".width", 4)) is not None
-    assert known.variant(changed(".child.child.width", 6)) is None
-    assert known.variant(changed(".rate", 0.25)) is None
-
-
 READS: list[Callable[[Any], Any]] = [
     lambda cfg: cfg.rate,
     lambda cfg: raw_arguments(cfg).get("rate"),

@@ -11,7 +11,6 @@ import pytest
 from forked import Python
 from rich.console import Console
 
-from fidgpt.curves import read_runs
 from fidgpt.graph import ConfigError, fingerprint, load
 from fidgpt.sweep import pairs, plan, read_results, repeat
 from fidgpt.sweep.report import read_report, write_page
@@ -23,7 +22,6 @@ from fidgpt.sweep.report.document import (
     leader_tables,
     repeat_command,
 )
-from fidgpt.train import RunError
 
 from .reported import Values, write_sweep
 
@@ -305,21 +303,3 @@ def test_the_best_at_each_size_is_shown(tmp_path: Path) -> None:
         ["0", "LearningRate=0.001", "3.0050 ± 0.0071 (2)", "0.2", "yes"],
         ["0.1", "LearningRate=0.0001", "3.2050 ± 0.0071 (2)", "0.1", "yes"],
     ]
-
-
-def test_curves_of_a_sweep_are_named_as_its_points(tmp_path: Path) -> None:
-    axes = {"LearningRate": ["1e-3", "0.0030", "1"]}
-    sweep = write_sweep(tmp_path / "rates", axes, lambda _: 3.0, statuses={2: "waiting"})
-    assert [run.name for run in read_runs([sweep])] == ["LearningRate=1e-3", "LearningRate=0.0030"]
-    points = [path.parent for path in sweep.glob("*/metrics.jsonl")]
-    assert {run.name for run in read_runs(points)} == {"LearningRate=1e-3", "LearningRate=0.0030"}
-    other = write_sweep(tmp_path / "more", {"LearningRate": ["1e-3"]}, lambda _: 3.0)
-    names = [run.name for run in read_runs([sweep, other])]
-    assert names == [
-        "rates/LearningRate=1e-3",
-        "rates/LearningRate=0.0030",
-        "more/LearningRate=1e-3",
-    ]
-    (sweep / "logs").mkdir()
-    with pytest.raises(RunError, match=f"Name {sweep} for all points of the sweep"):
-        read_runs([sweep / "logs"])
