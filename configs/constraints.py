@@ -27,8 +27,10 @@ __all__ = [
 ]
 
 
-# Optimizers whose updates follow the width.
-_BY_WIDTH = (torch.optim.SGD, torch.optim.ASGD, torch.optim.Adafactor, Adafactor, NorMuon)
+# Optimizers whose updates follow the width: as gradients do (of RAdam, in its first five steps),
+# from an eps that is larger than their squares, or as the weights.
+_BY_GRADIENT = (torch.optim.SGD, torch.optim.ASGD, torch.optim.RAdam, torch.optim.Adadelta)
+_BY_WIDTH = (*_BY_GRADIENT, torch.optim.Adafactor, Adafactor, NorMuon)
 # Components with matrices whose inputs are a low rank: kv_rank, query_rank, a head's size, or that
 # of adapters. Of those, only the rate of A falls with the width (Hayou, Ghosh and Yu, 2024,
 # arXiv:2402.12354, section 3).

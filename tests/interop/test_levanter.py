@@ -355,6 +355,16 @@ def test_a_model_of_the_hub_is_not_invented() -> None:
     assert "initialize_from_hf" in listed(read(only_weights))
 
 
+@pytest.mark.parametrize(
+    "source",
+    ["initialize_from_hf: mosaicml/mpt-7b", "hf_checkpoint: a/b", "checkpoint_is_hf: true"],
+)
+def test_a_file_without_a_model_has_the_sizes_of_the_hub(source: str) -> None:
+    """As config/lora/mpt_biomed.yaml and config/sampler/sample_llama8b.yaml of Levanter."""
+    with pytest.raises(ConfigError, match=r"from_hf.directory"):
+        read(f"{source}\ntrainer: {{num_train_steps: 10}}")
+
+
 TEXTS = """
 train_urls: ['my data/a, b.jsonl'], text_key: body, tokenizer: gpt2 -> corpus.source.path = 'my
     data/a, b.jsonl'; corpus.source.text_field = 'body' ! tokenizer

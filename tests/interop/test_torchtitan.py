@@ -133,6 +133,16 @@ def test_the_published_example_of_ten_steps() -> None:
     assert [schedule(step) for step in range(10)] == rates
 
 
+def test_the_floor_of_files_of_2025_has_another_name() -> None:
+    """`lr_min` until torchtitan 881f0ca46, and Llama 2 until 4d88a8a44."""
+    text = "model = {name = 'llama2', flavor = '13B'}\nlr_scheduler = {lr_min = 0.1}"
+    mapped = read_torchtitan(text)
+    assert "lr_scheduler.lr_min" not in listed(mapped)
+    cfg = graph_of(mapped)
+    assert cfg.schedule.min_lr_ratio == 0.1
+    assert (cfg.model.hidden_dim, cfg.model.num_layers, cfg.vocab_size) == (5120, 40, 32_000)
+
+
 # Parameters with embeddings and without, of torchtitan/models/*/__init__.py, and whether tied.
 @pytest.mark.parametrize(
     ("name", "flavor", "sizes"),

@@ -29,6 +29,9 @@ class Mapped:
     unmapped: list[str]
 
 
+# Entries by which a model of the hub has the sizes of its own config.json, if there is no `model:`.
+_OF_HUB = ("use_hf_model_config", "initialize_from_hf", "hf_checkpoint", "checkpoint_is_hf")
+
 # Entries that change nothing at these values where they are not read; null never does.
 _TOP_NEUTRAL: dict[str, Any] = dict.fromkeys(
     ("initialize_from_hf", "use_hf_model_config", "log_entropy", "epoch"), 0
@@ -77,8 +80,9 @@ def read_levanter(text_or_path: str | Path) -> Mapped:
             "but neither model: nor optimizer:, trainer: or data:."
         )
     top = Section(plan, "", document, _TOP_NEUTRAL)
-    if document.get("use_hf_model_config"):
-        top.error("use_hf_model_config", True, f"false: {_FROM_HUB}")
+    sized_by = [key for key in _OF_HUB if document.get(key)]
+    if sized_by and ("model" not in document or sized_by[0] == "use_hf_model_config"):
+        top.error(sized_by[0], document[sized_by[0]], f"unset: {_FROM_HUB}")
     elif source := top.left.pop("initialize_from_hf", None):
         top.unmap("initialize_from_hf", source, _FROM_HUB)
     _map_trainer(top.section("trainer", _TRAINER_NEUTRAL))

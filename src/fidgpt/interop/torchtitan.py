@@ -25,6 +25,7 @@ def _tests(num_layers: int, **sizes: Any) -> dict[str, Any]:
 
 # The named config of each model and flavor, and values in which it differs.
 _MODELS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
+    "llama2": {size: (f"llama2_{size.lower()}", {}) for size in ("7B", "13B", "70B")},
     "llama3": {
         "debugmodel": (
             "llama3_1_8b",
@@ -202,7 +203,7 @@ def _map_model(section: Section) -> None:
             section.change(_BALANCED)
             section.change(f"set:{BLOCK.replace('0', '*')}.mlp.balancing=[]")
     converters = section.left.pop("converters", None) or []
-    if converters == ["float8"]:
+    if converters in (["float8"], ["quantize.linear.float8"]):
         section.plan.last.append("fiddler:use_float8")
     elif converters:
         section.unmap("converters", converters, "only float8 is known")
@@ -262,7 +263,7 @@ def _map_schedule(section: Section) -> None:
     shape = section.take("decay_type", "linear")
     if shape not in _SHAPES:
         section.unmap("decay_type", shape, "the decay is linear")
-    floor = section.take("min_lr_factor", 0.0)
+    floor = section.take("min_lr_factor", section.take("lr_min", 0.0))  # lr_min until August 2025
     section.change(f"fiddler:{_SHAPES.get(shape, 'use_linear')}", min_lr_ratio=floor)
     if shape == "sqrt":
         section.change("use:schedule.shape=SqrtDecay")

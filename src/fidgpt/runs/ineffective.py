@@ -8,16 +8,39 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.compose.composition import Composition
+from fidgpt.data import Stage
 from fidgpt.graph.binding import numbers_in
 from fidgpt.graph.fiddle import repeats_of, set_arguments
 from fidgpt.graph.hints import computed
 from fidgpt.graph.walk import Node, join, parts, step_to
-from fidgpt.model import Attention, LatentAttention, Transformer
-from fidgpt.optim import Constant, Phases, ScheduleFreeAdamW, WarmupCosine, WarmupStableDecay
+from fidgpt.model import (
+    Attention,
+    Chunk,
+    LateNormAttention,
+    LatentAttention,
+    MultiTokenTransformer,
+    Transformer,
+    Window,
+)
+from fidgpt.optim import (
+    Constant,
+    CosineDecay,
+    LinearDecay,
+    Phases,
+    ScheduleFreeAdamW,
+    WarmupCosine,
+    WarmupStableDecay,
+)
 from fidgpt.parallel import Mesh, SequenceParallel, TensorParallel, UlyssesContext
+from fidgpt.train import MemorySnapshot, Profiler
 
 _AXES, _TENSOR = ("context", "tensor"), (TensorParallel, SequenceParallel)
-_WINDOWED = (Attention, LatentAttention)
+_SPANS: dict[Any, str] = {
+    **dict.fromkeys((Attention, LateNormAttention, LatentAttention), "window"),
+    **dict.fromkeys((Chunk, Window), "size"),
+}
+_BEGIN_LATER = (MemorySnapshot, Profiler, Stage)
+_DECAYING: set[Any] = {WarmupCosine, WarmupStableDecay, CosineDecay, LinearDecay}
 _STEPS = dict.fromkeys((Constant, WarmupCosine, WarmupStableDecay), ("warmup_steps",))
 _WARMUPS: dict[Any, tuple[str, ...]] = {Phases: ("warmup",), **_STEPS}
 
@@ -42,7 +65,7 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
         return value if isinstance(value, int) else 0
 
     seq_len, num_steps = number(cfg, "seq_len"), number(cfg, "num_steps")
-    windows = {number(node.value, "window") for node, kind in calls if kind in _WINDOWED}
+    windows = {number(node.value, _SPANS[kind]) for node, kind in calls if kind in _SPANS}
     if windows and max(windows) > seq_len > 0:
         yield f"a window of {max(windows)} tokens sees all of sequences of {seq_len=}."
     shares = (getattr(node.value, "warmup", None) for node, kind in calls if kind is Phases)
@@ -50,6 +73,12 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
     warmups += [number(node.value, name) for node, kind in calls for name in _WARMUPS.get(kind, ())]
     if warmups and max(warmups) >= num_steps > 0:
         yield f"a warm-up of {max(warmups)} steps takes the whole run, of {num_steps=}."
+    for node, kind in calls:
+        if kind in _BEGIN_LATER and (begin := number(node.value, "begin")) > num_steps > 0:
+            yield f"{node.path} begins at step {begin}, after the end of the run, at {num_steps=}."
+        ahead = number(node.value, "num_predictions") if kind is MultiTokenTransformer else 0
+        if ahead > seq_len - 2 > 0:
+            yield f"num_predictions={ahead} is beyond sequences of {seq_len=}."
     kinds = {kind for _, kind in calls}
     meshes = [node.value for node, kind in calls if kind is Mesh]
     context, tensor = (max((number(one, name) for one in meshes), default=1) for name in _AXES)
@@ -66,6 +95,8 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
             "schedule-free AdamW averages weights itself, and the average of those is evaluated: "
             "leave out one of them."
         )
+    if ScheduleFreeAdamW in kinds and _DECAYING & kinds:
+        yield "schedule-free AdamW takes the place of a decaying rate: add fiddler:use_constant."
 
 
 def _unused_blocks(held: list[Node]) -> Iterator[str]:
