@@ -272,7 +272,7 @@ def ministral3(cfg: fdl.Config[Trainer], *, strength: float | None = None) -> No
     """A decoder whose attention gets sharper beyond the original length, by `strength`.
 
     Raises:
-      ValueError: the RoPE has another scaling than YaRN, which says the original length.
+      ValueError: the RoPE has another scaling than YaRN, which has the original length.
     """
     for attention in find(cfg.model, Attention) if strength else ():
         scaling = attention.rope.scaling

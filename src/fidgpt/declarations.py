@@ -24,7 +24,7 @@ class ChangeableParameters(Protocol):
 
 
 class RepeatingLists(Protocol):
-    """Has lists that repeat, by the parameter that says until how many items."""
+    """Has lists that are repeated up to the number in another parameter."""
 
     REPEATS: Mapping[str, str]
 

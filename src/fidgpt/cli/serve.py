@@ -287,7 +287,7 @@ def serve(
     Args:
       assistant: answers.
       name: of the model.
-      host: address to listen at.
+      host: address to bind to.
       port: 0 for a free one.
       token: secret that callers name; drawn if others can call.
       batch_size: number of answers to write at once.

@@ -21,7 +21,7 @@ class EncodedDocument(NamedTuple):
       tokens: token ids.
       counted: whether each token counts in the loss; None if all do.
       counts_end: whether the end of text behind it counts; None if it does as the last token does.
-      event: what is said of the document, such as that it was shortened; empty for nothing.
+      event: what was done to the document, such as shortening it; empty for nothing.
     """
 
     tokens: NDArray[np.uint32]

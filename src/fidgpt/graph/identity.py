@@ -41,7 +41,7 @@ def is_same(left: Any, right: Any) -> bool:
 
 
 class HashedGraph:
-    """A graph whose nodes have hashes; a subclass says which arguments a node has.
+    """A graph whose nodes have hashes; a subclass defines the arguments of a node.
 
     Two hashes describe a node. Its content hash covers what it calls, the values of all arguments,
     the tags and the content of the nodes inside. Its digest also covers which nodes are shared.

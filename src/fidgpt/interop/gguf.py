@@ -54,7 +54,7 @@ class _Architecture(NamedTuple):
 
     Attributes:
       name: in metadata.
-      activation: of its MLPs, as a config.json says it.
+      activation: of its MLPs, by its name in config.json.
       form: how tensors differ from those of the hub.
       full_every: one of so many layers has no window.
       allows: keys that only add biases, which llama.cpp reads where they are.

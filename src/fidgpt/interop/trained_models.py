@@ -59,7 +59,7 @@ def use_distillation(
     temperature: float = 1.0,
     top_k: int | None = None,
 ) -> None:
-    """Train on what a larger model with the same tokenizer says of every token.
+    """Train on the predictions of a larger model with the same tokenizer.
 
     Args:
       cfg: the graph to change.

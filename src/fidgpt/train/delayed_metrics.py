@@ -77,7 +77,7 @@ def _is_list(value: object) -> bool:
 
 
 class StepStatus(NamedTuple):
-    """What each process tells the others in a step.
+    """What each process sends to the others in a step.
 
     Attributes:
       signal: number of the signal that the process received; 0 for none.

@@ -1,4 +1,4 @@
-"""Distillation: training on what a teacher says of every token."""
+"""Distillation: training on the predictions of a teacher."""
 
 from collections.abc import Sequence
 from typing import Any

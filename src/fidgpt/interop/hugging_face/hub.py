@@ -374,7 +374,7 @@ def fitting_member(
             wrong.append(f"{width=} is not a multiple of {heads=}, as transformers requires")
         if not wrong:
             return member, found
-        # Of another class of module, nothing below is compared: it says more than other lines.
+        # Another class of module explains more than the differences below it, which are left out.
         replaced = sum(one.replaces for one in different)
         mismatches.append((False, replaced, len(wrong), family, wrong))
     *_, family, wrong = min(mismatches, key=itemgetter(0, 1, 2))

@@ -183,7 +183,7 @@ def read_config(directory: Path, family: Family | None = None) -> HubConfig:
     path = directory / CONFIG
     found = read_json(path)
     text = found.pop("text_config", None)
-    if isinstance(text, dict):  # of which the whole model says whether tables are tied
+    if isinstance(text, dict):  # the whole model has the key that ties tables
         tie = {key: found[key] for key in ("tie_word_embeddings",) if key in found}
         found |= text | tie
     if not isinstance(found.get("model_type"), str):
@@ -342,7 +342,7 @@ def _scaling(rope: Mapping[str, Any] | None, *, seq_len: int | None) -> fdl.Conf
         )
     if kind == "proportional":
         rope = {"factor": 1.0, _PARTIAL: 1.0} | dict(rope)
-    if kind == "dynamic":  # which transformers counts from here, whatever the mapping says
+    if kind == "dynamic":  # transformers counts from here, whatever the mapping has
         rope = {key: value for key, value in rope.items() if key != _LENGTH}
     rope = {_LENGTH: seq_len} | {key: value for key, value in rope.items() if value is not None}
     scaling = _SCALINGS[kind]

@@ -17,7 +17,7 @@ TOKENIZER, SETTINGS, GENERATION = (
 # What a directory of the hub may hold besides, of its tokenizer.
 _OTHERS = ("special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "tokenizer.model")
 FILES = (TOKENIZER, SETTINGS, GENERATION, *_OTHERS)
-# What AutoTokenizer splits by, whatever tokenizer.json says, for these families.
+# The pattern by which AutoTokenizer splits texts of these families, whatever tokenizer.json has.
 _OWN_SPLIT = {
     "qwen2": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -35,7 +35,7 @@ def copies_files(tokenizer: Tokenizer, source: Path, directory: Path) -> bool:
         theirs = load_tokenizer(source / TOKENIZER)
     except DataError:
         return False
-    if _told(theirs) != _told(tokenizer):
+    if _settings_of(theirs) != _settings_of(tokenizer):
         return False
     if source.resolve() != directory.resolve():
         for name in FILES:
@@ -44,7 +44,7 @@ def copies_files(tokenizer: Tokenizer, source: Path, directory: Path) -> bool:
     return True
 
 
-def _told(tokenizer: Tokenizer) -> tuple[Any, ...]:
+def _settings_of(tokenizer: Tokenizer) -> tuple[Any, ...]:
     values, special = tokenizer.token_values(), tokenizer.special_ids()
     return values, special, tokenizer.end_of_text, tokenizer.begin_of_text, tokenizer.chat
 

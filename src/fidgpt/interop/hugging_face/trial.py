@@ -77,7 +77,7 @@ def _propose(path: Path) -> Iterator[str]:
     yield f"HUB = replace({name}, model_type={kind!r}, architecture={architecture!r})"
     yield from (f"# {line}" for line in dict.fromkeys(wrong))
     if not wrong:
-        yield "# All keys and tensors fit. Offer it as docs/models.md says, then compare logits."
+        yield "# All keys and tensors fit. Offer it as in docs/models.md, then compare logits."
     else:
         yield "# docs/models.md shows how to change it, and docs/components.md new components."
 

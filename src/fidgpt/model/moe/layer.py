@@ -85,7 +85,7 @@ class MoE(nn.Module):
 
         Args:
           x: a vector for each token.
-          ctx: says which tokens are padding; None if there is none.
+          ctx: marks the tokens that are padding; None if there are none.
         """
         routing: Routing = self.router(x)
         if ctx is not None:

@@ -69,7 +69,7 @@ class CausalFilter(nn.Conv1d):
             return out if self.bias is None else out + self.bias
         taps = self.weight.squeeze(1).unbind(1)
         out = x * taps[-1] if self.bias is None else torch.addcmul(self.bias, x, taps[-1])
-        for distance in range(1, ahead + 1):  # a token has as many before it as its position says
+        for distance in range(1, ahead + 1):  # a token has as many before it as its position
             earlier = whole[:, ahead - distance : ahead - distance + seq]
             earlier = torch.where(ctx.positions.unsqueeze(-1) >= distance, earlier, 0.0)
             out = torch.addcmul(out, earlier, taps[-1 - distance])

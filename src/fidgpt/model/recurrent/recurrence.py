@@ -71,7 +71,7 @@ def by_tokens(
     state: State | None = None,
     segments: Segments | None = None,
 ) -> tuple[Values, State]:
-    """Compute one token after another, as the definition says."""
+    """Compute one token after another, by the definition."""
     if segments is not None:
         key, log_decay = map(segments.without_padding, (key, log_decay))
         log_decay = torch.where(spread(segments.begins, log_decay), float("-inf"), log_decay)

@@ -1,4 +1,4 @@
-"""Where the states of recurrent layers begin anew, and which tokens they pass over."""
+"""Where the states of recurrent layers are reset, and which tokens they pass over."""
 
 from dataclasses import dataclass
 

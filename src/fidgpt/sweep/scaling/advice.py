@@ -1,4 +1,4 @@
-"""What a scaling law says as text and as a drawing, and what to train for a budget."""
+"""A scaling law as text and as a drawing, and what to train for a budget."""
 
 import math
 import re
@@ -73,9 +73,9 @@ def law_text(law: Law, curves: Sequence[Parabola], *, flops: float | None) -> st
         lines.append(f"  {name} = {law.constants[number]:.4g} [{low:.4g}, {high:.4g}]")
     for curve in curves:
         best = curve.best
-        said = "no lowest loss" if best is None else f"lowest loss at {best:.3g} parameters"
+        lowest = "no lowest loss" if best is None else f"lowest loss at {best:.3g} parameters"
         parameters = law.best(curve.flops)[0]
-        lines.append(f"isoFLOP {curve.flops:.3g}: {said}; the law says {parameters:.3g}")
+        lines.append(f"isoFLOP {curve.flops:.3g}: {lowest}; by the law {parameters:.3g}")
     if not curves:
         lines.append("isoFLOP parabolas need three sizes or more at one budget; there are none.")
     lines += law.unknowns(flops)

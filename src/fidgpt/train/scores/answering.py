@@ -132,7 +132,7 @@ class Letters:
 
 @dataclass(frozen=True)
 class Writing:
-    """Whether the text that is written after a prompt is right, as `judge` says."""
+    """Whether the text that is written after a prompt is right, by `judge`."""
 
     prompt: Sequence[int]
     judge: Callable[[str], bool]
