@@ -130,14 +130,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Groups | Non
 
 
 @pytest.fixture
-def default_sighup() -> Iterator[None]:
-    """Let SIGHUP end processes again where `nohup` made it ignored, for tests that send it."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-@pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Callable[..., None]:
     """`golden(name, text)` fails, with a diff, unless tests/goldens/NAME.txt holds `text`.
 

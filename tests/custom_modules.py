@@ -48,11 +48,6 @@ class Future(Mixing):
         return value.mean(1, keepdim=True).expand_as(value) * (ctx.positions >= 0).unsqueeze(-1)
 
 
-class NextOnly(Mixing):
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        return averaged(value, ctx.visible(model.Window(2)))
-
-
 class BeyondMask(Mixing):
     mask: ClassVar[Any] = model.Prefix(4)
 
@@ -91,11 +86,6 @@ class Transposed(Mixing):
         return super().forward(x, ctx).sum(1, keepdim=True)
 
 
-class Wide(Mixing):
-    def forward(self, x: Tensor, ctx: AttentionContext) -> Tensor:
-        return super().forward(x, ctx).double()
-
-
 class Random(Mixing):
     def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
         return F.dropout(super().mix(value, ctx), 0.5)
@@ -104,14 +94,6 @@ class Random(Mixing):
 class AcrossRows(Mixing):
     def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
         return averaged(value, ctx.visible()) - value.mean(0, keepdim=True)
-
-
-class PlainPositions(Mixing):
-    """Takes positions for one row; fails on padded rows of several."""
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        assert len(ctx.positions) == 1, "one row of positions"
-        return super().mix(value, ctx)
 
 
 class OutsideTensor(Mixing):
@@ -208,24 +190,6 @@ class Recurrent(Mixing):
             states.append(state)
         ctx.keep_state(self, [state])
         return self.out(torch.stack(states, 1))
-
-
-class Convolution(Mixing):
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        self.taps = nn.Parameter(torch.empty(3, hidden_dim))
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.taps, std=0.3)
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        positions = ctx.positions.unsqueeze(-1)
-        parts = [
-            self.taps[back] * F.pad(value, (0, 0, back, 0))[:, : value.shape[1]]
-            * (positions >= back)
-            for back in range(3)
-        ]  # fmt: skip
-        return torch.stack(parts).sum(0)
 
 
 class Spectral(Mixing):

@@ -82,56 +82,9 @@ def part_lost(folder: Path) -> None:
         cut(paths)
 
 
-def all_lost(folder: Path) -> None:
-    for number in (0, 1):
-        machine_lost(folder, number)
-
-
 def sharded(cfg: fdl.Config) -> None:
     fiddlers.use_fsdp(cfg)
     fiddlers.use_ema(cfg, beta=0.5)
-
-
-# What is configured, what is lost, and the step from which the run continues.
-CASES: dict[str, tuple[list[Change], Callable[[Path], None], int]] = {
-    "first_machine_lost": ([], partial(machine_lost, number=0), 6),
-    "nothing_lost": ([sharded], lambda folder: None, 6),
-    "machine_lost": ([sharded], partial(machine_lost, number=1), 6),
-    "both_copies_lost": ([sharded], part_lost, 4),
-    "all_lost": ([], all_lost, 0),
-}
-
-
-def outcome(folder: Path, case: str) -> dict[str, Any]:
-    """Return the rows of an undisturbed run and one that failed, and where it continued."""
-    rank = dist.get_rank()
-    os.environ["MEMORY"] = str(folder / f"machine{rank}")
-    changes, lose, _ = CASES[case]
-    cfg = partial(config_of, *changes, keep_last=2)
-    whole = train(cfg(), folder / "whole")
-    path = folder / "run"
-    try:
-        with dying(DIES_IN):
-            train(cfg(), path)
-    except Dies:
-        pass
-    dist.barrier()
-    before = len(files_in(folder / f"machine{rank}", 6))
-    dist.barrier()
-    if rank == 0:
-        lose(folder)
-    dist.barrier()
-    rows = train(cfg(), path, resume=True)
-    dist.barrier()
-    left = [path for path in folder.glob("machine*/*")]
-    return {
-        "whole": whole,
-        "rows": rows,
-        "files": before,
-        "steps": sorted(manifest.find(path)),
-        "redone": read_rows(path / "metrics.jsonl")[-1]["goodput/redone_steps"],
-        "left": left,
-    }
 
 
 # Machines with which a run begins, what is lost, those with which it continues, and its step.
@@ -180,17 +133,14 @@ def main(folder: Path, *cases: str) -> None:
     """Leaves what each process found, by case, in one file."""
     import torch
 
-    found: dict[str, Any] = {}
-    if not RESIZED.keys().isdisjoint(cases):
-        os.environ["MEMORY"] = str(folder / "memory")
-        found["whole"] = run_ranks(1, partial(train, config_of(sharded), folder / "whole"))[0]
+    os.environ["MEMORY"] = str(folder / "memory")
+    found: dict[str, Any] = {
+        "whole": run_ranks(1, partial(train, config_of(sharded), folder / "whole"))[0]
+    }
     for case in cases:
         (folder / case).mkdir()
-        if case in RESIZED:
-            os.environ["MEMORY"] = str(folder / case / "memory")
-            found[case] = resized(folder / case, case)
-        else:
-            found[case] = run_ranks(2, partial(outcome, folder / case, case))
+        os.environ["MEMORY"] = str(folder / case / "memory")
+        found[case] = resized(folder / case, case)
     torch.save(found, folder / "found.pt")
 
 

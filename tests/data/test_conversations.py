@@ -2,7 +2,6 @@
 
 import json
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pyarrow.parquet
 import pytest
 import torch
 import transformers
-from small_models import small_block, small_model, started
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from fidgpt import data
@@ -356,27 +354,6 @@ def test_what_is_too_long_is_shortened_or_dropped_and_said(
     }
     with pytest.raises(data.DataError, match=r"line 2 has 53 tokens, more than max_tokens=48"):
         corpus(tmp_path, rows, max_tokens=48, too_long="refuse").prepare()
-
-
-def test_a_packed_conversation_is_computed_as_if_alone(tmp_path: Path) -> None:
-    """Losses of rows of several conversations, beside each of them by itself."""
-    rows = [{"prompt": "a" * n, "completion": "b" * (9 - n)} for n in range(1, 9)]
-    whole = corpus(tmp_path, rows)
-    stream = data.TokenStream(whole, seq_len=96, batch_size=4, seed=0, packing=data.best_fit)
-    stream.prepare(show_progress=False)
-    batch, end = stream.batch(0), stream.tokenizer.end_of_text
-    block = partial(small_block, partial(lm.Attention, rope=lm.RoPE(head_dim=8)))
-    model = started(small_model(block, vocab_size=300))
-    for begin in (end, None):
-        layout = lm.packed_documents(end_of_text=end, begin_of_text=begin)
-        ctx = layout(batch.tokens)
-        together = model(batch.tokens, ctx)
-        assert ctx.documents is not None
-        for row, documents in enumerate(ctx.documents):
-            for document in documents.unique():
-                places = documents == document
-                alone = model(batch.tokens[row, places].unsqueeze(0))[0]
-                torch.testing.assert_close(together[row, places], alone, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow

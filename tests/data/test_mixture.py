@@ -89,27 +89,6 @@ def test_the_checksum_is_that_of_the_texts(streams, stream_of):
     assert mixed(streams).checksum != mixed(other).checksum
 
 
-def test_only_stages_that_began_are_reported(streams: dict[str, data.IndexedStream]) -> None:
-    weights = {"x": 1, "y": 1}
-    inner_stages = [data.Stage(begin=4, weights={"y": 1})]
-    inner = mixed({n: streams[n] for n in "xy"}, weights=weights, stages=inner_stages, batch_size=1)
-    later = data.Stage(begin=10, weights={"z": 1})
-    mixture = mixed(
-        {"inner": inner, "z": streams["z"]},
-        batch_size=4,
-        weights={"inner": 1, "z": 1},
-        stages=[data.Stage(begin=3, weights={"z": 3, "inner": 1}), later],
-    )
-    assert mixture.stages_begun(0) == []
-    first, own = (0, 0, {"inner": 1, "z": 1}), (0, 0, {"x": 1, "y": 1})
-    assert mixture.stages_begun(1) == [first, own]
-    second = (3, 12, {"inner": 1, "z": 3})
-    assert mixture.stages_begun(4) == [first, second, own, (4, 4, {"y": 1})]
-    mixture.batch(20)
-    assert mixture.stages_begun(10) == [first, second, own, (4, 4, {"y": 1})]
-    assert (10, 40, {"z": 1}) in mixture.stages_begun(11)
-
-
 def test_different_tokenizers_are_refused(stream_of: MakeStream, modules: list[str]) -> None:
     own = stream_of(modules[:10], tokenizer=data.BPETokenizer(vocab_size=400))
     other = stream_of(modules[10:20], tokenizer=data.BPETokenizer(vocab_size=400))

@@ -241,9 +241,3 @@ def test_an_error_is_raised_at_its_step_and_later_steps_are_read() -> None:
         with pytest.raises(OSError, match=f"step {step} is on a bad disk"):
             ahead.batch(step)
     assert int(ahead.batch(4).tokens[0, 0]) == 401
-
-
-@pytest.mark.parametrize(("name", "value"), [("depth", 0), ("num_workers", 1001)])
-def test_numbers_out_of_range_are_refused(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name}={value} must be from 1 to 1000"):
-        data.Prefetch(Counting(), **{name: value})

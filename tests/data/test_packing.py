@@ -241,21 +241,6 @@ def test_whole_texts_of_a_row_keep_all_their_tokens() -> None:
         assert undone(new[50:-1])[1] == a_row(length=34) and new[-1] == MIDDLE_END
 
 
-@pytest.mark.parametrize("rate", [0.3, 1.0])
-def test_a_sequence_loses_tokens_at_its_end_only(rate: float) -> None:
-    """Whatever texts it has: their tokens before the end are those that were there, in order."""
-    chance = random.Random(int(10 * rate))
-    for number in range(100):
-        lengths = [chance.randint(0, 60) for _ in range(6)]
-        row = [token for n in lengths for token in (*a_row(length=n), MIDDLE_END)][:150]
-        (new,) = changed([row], rate=rate, first=number).tolist()
-        texts = [[*one] for is_end, one in groupby(new, MIDDLE_END.__eq__) if not is_end]
-        assert len(new) == len(row)
-        kept = [token for text in texts for token in undone(text)[1]]
-        assert kept == [token for token in row if token != MIDDLE_END][: len(kept)]
-        assert len(row) - len(kept) <= 4 * len(lengths) + 1
-
-
 @pytest.mark.slow
 def test_chance_has_the_rates() -> None:
     """Of 4,000 texts, within 4 standard errors."""
@@ -288,17 +273,12 @@ def test_a_stream_changes_its_sequences(stream_of: MakeStream, modules: list[str
     assert len({one.checksum for one in (before, stream, other)}) == 3
 
 
-def test_tokens_are_found_by_name_or_taken_by_number(stream_of: MakeStream) -> None:
+def test_tokens_are_found_by_name(stream_of: MakeStream) -> None:
     texts = ["some text to train on, and some more of it " * 4] * 3
     bpe = data.BPETokenizer(vocab_size=300, special_tokens=NAMES)
-    numbers = data.FillInTheMiddle(rate=1.0, prefix=1, suffix=2, middle=3)
-    named, numbered = (
-        stream_of(texts, tokenizer=bpe, transforms=[one])
-        for one in (data.FillInTheMiddle(rate=1.0), numbers)
-    )
+    named = stream_of(texts, tokenizer=bpe, transforms=[data.FillInTheMiddle(rate=1.0)])
     assert [named.tokenizer.special_ids()[name] for name in NAMES] == [1, 2, 3]
     assert {1, 2, 3} <= set(named.batch(0).tokens.flatten().tolist())
-    assert torch.equal(numbered.batch(0).tokens, named.batch(0).tokens)
     with pytest.raises(
         data.DataError, match=r"no special token '<\|fim_prefix\|>'(.|\n)*BPETokenizer"
     ):

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import tokenizers
-from forked import Python
 from tokenizers import decoders, models, pre_tokenizers
 
 from fidgpt import data
@@ -99,21 +98,6 @@ def test_the_tokenizer_is_not_trained_on_what_is_held_out(prepare: Prepare) -> N
     values = corpus.tokenizer.token_values()
     for split, is_known in zip(both_of(corpus), (True, False), strict=True):
         assert split and all((text[-1].encode() in values) == is_known for text in split)
-
-
-@pytest.mark.slow
-def test_the_sample_of_the_tokenizer_is_bounded(modules: list[str], prepare: Prepare) -> None:
-    samples = []
-
-    class Recording(data.BPETokenizer):
-        def build(self, sample: Sequence[str]) -> Any:
-            samples.append(list(sample))
-            return super().build(sample)
-
-    for name, order in (("a", modules), ("b", modules[::-1])):
-        prepare(order, name, tokenizer=Recording(vocab_size=300, sample_bytes=40_000))
-    assert samples[0] == samples[1]
-    assert 20_000 < sum(len(text.encode()) for text in samples[0]) <= 40_000
 
 
 def test_the_command_prepares_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -207,87 +191,6 @@ def test_only_the_same_preparation_is_resumed(modules, files, tmp_path, monkeypa
         (draft / "record.json").write_text(record)
     assert files(texts, "out") == files(texts, "expected")
     assert sorted(os.listdir(tmp_path)) == ["expected", "neighbor", "out"]
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from fidgpt.data import BPETokenizer, Corpus, TextFiles, encoders, preparation
-
-text, place = Path(sys.argv[1]), Path(sys.argv[2])
-encoders.BATCH_SIZE = 5_000
-
-
-def prepare(directory, *, num_workers=2):
-    corpus = Corpus(TextFiles(text), tokenizer=BPETokenizer(vocab_size=300), shard_tokens=6_000,
-                    num_workers=num_workers)
-    corpus.prepare_in(directory, show_progress=False)
-
-
-def forked(work):
-    if (child := os.fork()) == 0:
-        try:
-            work()
-        except BaseException as error:
-            print(repr(error), flush=True)
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-def kill_at(number):
-    count = iter(range(10**6))
-    def hook(event, arguments):
-        # All that changes the disk, and each document.
-        if event in ("open", "os.rename", "os.remove", "os.truncate", "os.mkdir", "os.rmdir"):
-            if str(place) in str(arguments[0]) and next(count) == number:
-                os.kill(os.getpid(), signal.SIGKILL)
-    sys.addaudithook(hook)
-    add = preparation.SplitWriter.add
-    def add_and_count(*arguments, **options):
-        hook("open", [place])
-        return add(*arguments, **options)
-    preparation.SplitWriter.add = add_and_count
-
-
-def files(directory):
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
-
-
-def try_at(number):
-    # Killed there, and then left alone.
-    directory = place / f"out{number}"
-    def killed():
-        kill_at(number)
-        prepare(directory)
-    if forked(killed) == 0:
-        return False
-    assert forked(lambda: prepare(directory, num_workers=1 + number % 3)) == 0, number
-    assert files(directory) == expected, number
-    return True
-
-
-assert forked(lambda: prepare(place / "whole")) == 0
-expected = files(place / "whole")
-number = 0
-while try_at(number):
-    number += int(sys.argv[3])
-print("killed", number, sorted(path.name for path in place.glob(".*")))
-"""
-
-
-@pytest.mark.slow
-def test_killed_at_any_point_it_ends_with_the_same_bytes(modules, tmp_path):
-    (tmp_path / "text").mkdir()
-    for number, text in enumerate(modules[:30]):
-        (tmp_path / "text" / f"{number:02d}.txt").write_text(text, encoding="utf-8")
-    (tmp_path / "place").mkdir()
-    (tmp_path / "script.py").write_text(KILLED, encoding="utf-8")
-    places = [tmp_path / "text", tmp_path / "place"]
-    script = Python(tmp_path / "script.py", *places, "41", output=tmp_path / "printed")
-    assert script.end(seconds=240) == 0, script.output
-    assert int(script.output.split()[1]) > 100, "there were not as many points as expected"
-    assert "resumable" not in script.output
 
 
 @pytest.mark.slow

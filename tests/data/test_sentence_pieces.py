@@ -116,17 +116,6 @@ def test_ids_and_text_are_those_of_the_library(name, merged, likely, text, tmp_p
     assert tokenizer.end_of_text == 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_saving_and_loading_keeps_everything(name, merged, likely, tmp_path: Path):
-    made(name, merged, likely).save(str(tmp_path / "a.json"))
-    tokenizer = data.load_tokenizer(tmp_path / "a.json")
-    tokenizer.save(tmp_path / "b.json")
-    loaded = data.load_tokenizer(tmp_path / "b.json")
-    assert loaded.encode(ENDS) == tokenizer.encode(ENDS)
-    assert loaded.token_values() == tokenizer.token_values()
-
-
 def test_a_vocabulary_without_bytes_is_refused(tmp_path: Path):
     backend = tokenizers.Tokenizer(models.BPE({"<unk>": 0, "</s>": 1}, [], unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Metaspace()

@@ -99,41 +99,6 @@ def test_batch_size_does_not_change_the_order_and_batches_run_across_epochs(case
         assert torch.equal(batched.batch(step).tokens, torch.cat(rows))
 
 
-@pytest.mark.parametrize("world_size", [1, 3, 8])
-def test_any_number_of_ranks_reads_the_same_tokens(case: Case, world_size: int) -> None:
-    stream, held_out = case.stream(), case.held_out()
-    for part, step in ((stream, 0), (stream, 177), (held_out, 0), (held_out, 3)):
-        ranked = [part.batch(step, rank=r, world_size=world_size).tokens for r in range(world_size)]
-        assert {len(rows) for rows in ranked} <= {8 // world_size, -(-8 // world_size)}
-        assert torch.equal(torch.cat(ranked), part.batch(step).tokens)
-    with pytest.raises(data.DataError, match="8 sequences has too few for 9 processes"):
-        stream.batch(0, rank=0, world_size=9)
-
-
-@pytest.mark.slow
-def test_shards_change_nothing(case, documents, modules, tmp_path):
-    whole, pieces = (
-        Case(documents(modules), tmp_path, shard_tokens=tokens) for tokens in (10**9, 1)
-    )
-    assert len(pieces.corpus.prepare().train.shards) > 30
-    for seq_len in (SEQ_LEN, 5000):
-        first, second = whole.stream(seq_len=seq_len), pieces.stream(seq_len=seq_len)
-        for step in range(30):
-            assert torch.equal(first.batch(step).tokens, second.batch(step).tokens)
-
-
-def test_the_interface_of_the_trainer(case: Case) -> None:
-    stream = case.stream()
-    assert stream.batch(0).tokens.dtype == torch.int64
-    assert stream.num_tokens == len(case.train)
-    assert stream.tokenizer.vocab_size == 257
-    assert case.held_out().token_bytes.tolist() == [1] * 256 + [0]
-    assert stream.checksum == case.corpus.prepare().checksum
-    before = torch.random.get_rng_state()
-    stream.batch(1)
-    assert torch.equal(before, torch.random.get_rng_state())
-
-
 def test_the_whole_held_out_split_is_read_in_order(case: Case) -> None:
     reference = windows(case.validation)
     size = next(size for size in range(4, 40, 4) if len(reference) % size)  # the last one is small
@@ -369,21 +334,6 @@ def test_a_batch_grows_in_whole_multiples_and_leaves_no_sequence_out() -> None:
     assert stream.full_batches(8) == 64 / 12
 
 
-def test_growing_batches_do_not_depend_on_the_order_of_steps() -> None:
-    """Nor on another thread that counts steps meanwhile."""
-    expected = [growing_batch().batch(step).tokens for step in range(10)]
-    rising, other_steps = rise(6), [5]
-
-    def schedule(step: int) -> float:
-        if step == 0 and other_steps:
-            stream.batch(other_steps.pop())
-        return rising(step)
-
-    stream = data.GrowingBatch(Counting(), batch_size=12, schedule=schedule, multiple_of=4)
-    for step in (7, 2, 8, 0, 9):
-        assert torch.equal(stream.batch(step).tokens, expected[step])
-
-
 @pytest.mark.parametrize("make", [growing_batch, growing_sequence])
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_ranks_share_the_rows_of_growing_streams(make, world_size) -> None:
@@ -417,22 +367,6 @@ def test_what_does_not_fit_is_refused() -> None:
         growing_batch().batch(0, rank=0, world_size=8)
 
 
-def test_stages_begin_at_their_steps_while_batches_grow() -> None:
-    stages = [data.Stage(begin=5, weights={"two": 1}), data.Stage(begin=7, weights={"one": 1})]
-    streams = {"one": Counting(), "two": Counting()}
-    mixture = data.Mixture(streams, batch_size=12, weights={"one": 1}, stages=stages)
-    stream = data.GrowingBatch(mixture, batch_size=12, schedule=rise(6), multiple_of=4)
-    stream.prepare()
-    firsts = [stream.batch(step).tokens[:, 0] // GROWING_SEQ_LEN for step in range(8)]
-    read = 4 + 4 + 4 + 8 + 8
-    assert torch.equal(torch.cat(firsts[:5]), torch.arange(read))
-    assert torch.equal(torch.cat(firsts[5:7]), torch.arange(24))
-    assert torch.equal(firsts[7], torch.arange(read, read + 12))
-    begun = [(0, 0, {"one": 1}), (5, read, {"two": 1}), (7, read + 24, {"one": 1})]
-    for count, steps in enumerate((5, 7, 8), start=1):
-        assert data.Prefetch(stream).stages_begun(steps) == begun[:count]
-
-
 def test_shares_move_along_the_schedule() -> None:
     first = {"web": 3, "code": 1}
     stages = data.annealed(begin=first, end={"code": 1}, schedule=rise(99), num_steps=100, every=10)
@@ -443,29 +377,3 @@ def test_shares_move_along_the_schedule() -> None:
         assert float(mixture.shares(step)["web"]) == pytest.approx(0.75 * (1 - done / 99), abs=1e-5)
     with pytest.raises(ValueError, match="negative"):
         data.annealed(begin={"web": -1}, end={"web": 1}, schedule=rise(9), num_steps=10, every=1)
-
-
-@pytest.fixture
-def corpus(prepared: data.PreparedCorpus, monkeypatch: pytest.MonkeyPatch) -> data.PreparedCorpus:
-    """One that is too large to be verified whenever it is opened."""
-    monkeypatch.setattr("fidgpt.data.prepared.VERIFIED_BELOW_BYTES", 0)
-    return data.PreparedCorpus(prepared.directory)
-
-
-def read_all(corpus: data.PreparedCorpus) -> None:
-    starts = np.arange(0, corpus.train.num_tokens - 100, 100)
-    corpus.train.read(starts, length=100)
-
-
-@pytest.mark.slow
-def test_shards_that_change_while_they_are_read(corpus: data.PreparedCorpus) -> None:
-    path = corpus.directory / "train-00001.bin"
-    content = path.read_bytes()
-    read_all(corpus)
-    for altered, message in [
-        (content[:40] + b"\xff\xff" + content[42:], r"was altered: it has the token 65535"),
-        (content[:400], r".*ends after 400 bytes"),
-    ]:
-        path.write_bytes(altered)
-        with pytest.raises(data.DataError, match=rf"{path.name} {message}"):
-            read_all(corpus)

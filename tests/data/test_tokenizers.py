@@ -111,14 +111,6 @@ def test_a_small_sample_gives_a_small_vocabulary(bpe: data.Tokenizer) -> None:
     assert len(bpe.encode(":\n            ")) <= 2  # indentation is not spelled space by space
 
 
-@pytest.mark.parametrize("vocab_size", [256, 10**12])
-def test_a_vocabulary_of_an_impossible_size_is_refused(vocab_size: int) -> None:
-    with pytest.raises(
-        ValueError, match=f"vocab_size={vocab_size} must be from 257 .* to 10000000"
-    ):
-        data.BPETokenizer(vocab_size=vocab_size)
-
-
 def test_a_vocabulary_larger_than_the_table_is_refused() -> None:
     data.check_vocab_size(data.ByteTokenizer(), vocab_size=257)
     with pytest.raises(data.DataError, match=r"257 tokens(.|\n)*vocab_size=256(.|\n)*at least 257"):

@@ -11,21 +11,19 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from forked import variables_of_ranks
 
 from faults import harm
-from faults.harm import Act, Place, Survey
-from faults.processes import AT_END, Ended, Process, Spawned, prepare_forks, warm_up
+from faults.harm import Act, Place
+from faults.processes import Ended, Process, Spawned, prepare_forks, warm_up
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.trackers.trackers import read_rows, reproducible
 
 STEPS, EVERY = 10, 3
 NO_ROOM = "no room on the disk"
 KILLED = -signal.SIGKILL
-Counts = Mapping[str, Mapping[str, Sequence[int]]]
 Kinds = Mapping[str, tuple[Callable[[Any], None], int]]  # by name: the kind, and its share
 
 
@@ -74,13 +72,11 @@ class Known(NamedTuple):
     Attributes:
       arguments: of the command.
       result: of the undisturbed command.
-      counts: how much happens in it, by function.
       num_steps: of all points of a sweep.
     """
 
     arguments: Sequence[str]
     result: dict[str, Any]
-    counts: Counts = MappingProxyType({})
     num_steps: int = 0
 
 
@@ -316,7 +312,16 @@ CREATE, PREPARE, LOOP, RESTORE = (
 EVALUATION = "fidgpt.train.evaluation:Validation.__call__"
 SAVE, RETIRE = (f"{_CHECKPOINTS}:Checkpoints.{name}" for name in ("save", "_retire"))
 WRITE = f"{_CHECKPOINTS}:save_files"
-FUNCTIONS = (STEP, EVALUATION, SAVE, WRITE, RETIRE, CREATE, PREPARE, LOOP, RESTORE)
+# Of the plain run: how often it calls functions, and how many calls of others, and changes of the
+# disk, are in each. Where a run makes fewer, what is to happen does so at the function's end.
+TIMES = {STEP: STEPS, EVALUATION: 5, SAVE: 4, WRITE: 4, RETIRE: 4}
+AMOUNTS = {
+    "calls": {
+        **{STEP: 6000, EVALUATION: 2200, SAVE: 20_000, WRITE: 14_000, LOOP: 180_000},
+        **{PREPARE: 65_000, RESTORE: 33_000, CREATE: 660},
+    },
+    "disk": {SAVE: 48, WRITE: 26, LOOP: 260, PREPARE: 134, CREATE: 23, RETIRE: 15},
+}
 
 
 class RunCase(Case):
@@ -344,9 +349,8 @@ class RunCase(Case):
     def place(self, *functions: str, units: Sequence[str] = ("calls",)) -> Place:
         """A moment in one of the calls that the undisturbed run makes of one of some functions."""
         function, unit = self.draw.choice(functions), self.draw.choice(units)
-        counts = self.known.counts[function][unit]
-        occurrence = self.draw.randrange(len(counts)) + 1
-        return Place(function, occurrence, unit, self.draw.randint(0, counts[occurrence - 1]))
+        occurrence = self.draw.randrange(TIMES.get(function, 1)) + 1
+        return Place(function, occurrence, unit, self.draw.randrange(AMOUNTS[unit][function]))
 
     def start(self, place: Place | None = None, act: Act | None = None) -> Ended:
         """Begins the run, or goes on with it, disturbed at a place; returns how that ended.
@@ -656,32 +660,8 @@ class RunWorld(World):
         return self._of_meshes[kind]
 
     def _undisturbed(self, name: str) -> Known:
-        """Runs it alone, then counted, then counted as it goes on after a kill."""
         folder = self.folder / "undisturbed" / name.replace(" ", "-")
         folder.mkdir(parents=True)
-        arguments, counts = self.commands[name], folder / "counts.json"
-        place = Place(STEP, 5, "calls", 0)
-
-        def count() -> None:
-            survey = Survey(FUNCTIONS, folder)
-            AT_END.append(lambda: counts.write_text(json.dumps(survey.counts)))
-
-        def run(into: Path, first: Act = lambda: None, *words: str, status: int = 0) -> Any:
-            # What is counted first prepares its text too.
-            process = Process(
-                words or [*arguments, f"--run_dir={into}"],
-                output=folder / "output",
-                disturbed=first,
-                environment={"FIDGPT_CACHE": f"{folder}/cache"} if into.name == "counted" else {},
-            )
-            require_status(process.end(), status)
-            return None if status else result_of(into)
-
-        result = run(folder / "alone")
-        refuse_difference(run(folder / "counted", count), result)
-        begun: Counts = json.loads(counts.read_text())
-        again = folder / "killed"
-        run(again, lambda: place.arm(harm.kill, folder), status=KILLED)
-        refuse_difference(run(again, count, f"--resume={again}"), result)
-        resumed: Counts = json.loads(counts.read_text())
-        return Known(arguments, result, {**begun, RESTORE: resumed[RESTORE]})
+        words = [*self.commands[name], f"--run_dir={folder / 'run'}"]
+        require_status(Process(words, output=folder / "output").end(), 0)
+        return Known(self.commands[name], result_of(folder / "run"))

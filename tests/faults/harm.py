@@ -12,9 +12,7 @@ import random
 import shutil
 import signal
 import sys
-import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -124,15 +122,6 @@ def flip(file: Path, draw: random.Random) -> None:
     data = bytearray(file.read_bytes())
     data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
     file.write_bytes(data)
-
-
-def zero(file: Path, draw: random.Random) -> None:
-    """A block was never written, as after a loss of power."""
-    data = file.read_bytes()
-    begin = draw.randrange(len(data))
-    end = min(begin + 512, len(data))
-    hole = data[:begin] + bytes(end - begin) + data[end:]
-    file.write_bytes(hole if hole != data else data[:-1])
 
 
 def remove(file: Path, draw: random.Random) -> None:
@@ -264,36 +253,6 @@ def refuse_changes(folder: Path, number: int) -> None:
             raise OSError(number, os.strerror(number), str(arguments[0]))
 
     sys.addaudithook(refuse)
-
-
-class Survey:
-    """How often functions are called in a run, and how much happens in each call.
-
-    Attributes:
-      counts: by function and unit, a number for each of its calls.
-    """
-
-    def __init__(self, functions: tuple[str, ...], folder: Path) -> None:
-        self.counts: dict[str, dict[str, list[int]]] = {}
-        self._calls: dict[int, int] = defaultdict(int)
-        self._disk = itertools.count()
-        sys.addaudithook(_hook(folder, lambda: next(self._disk)))
-        threading.setprofile(_on_calls(self._count))
-        sys.setprofile(_on_calls(self._count))
-        for function in functions:
-            self.counts[function] = {"calls": [], "disk": []}
-            wrap(function, functools.partial(self._around, self.counts[function]))
-
-    def _count(self) -> None:
-        self._calls[threading.get_ident()] += 1
-
-    def _around(self, counts: dict[str, list[int]], function: Callable[[], Any]) -> Any:
-        thread = threading.get_ident()
-        calls, disk = self._calls[thread], next(self._disk)
-        result = function()
-        counts["calls"].append(self._calls[thread] - calls)
-        counts["disk"].append(next(self._disk) - disk - 1)
-        return result
 
 
 def wrap(function: str, around: Callable[[Callable[[], Any]], Any]) -> None:

@@ -11,6 +11,7 @@ import torch.distributed.tensor  # noqa: F401 # or each fork imports it, as it l
 
 from faults import harm
 from faults.cases import (
+    AMOUNTS,
     KILLED,
     LOOP,
     STEP,
@@ -32,7 +33,7 @@ from fidgpt.train.trackers.trackers import read_rows
 MOST_REDONE = 2  # steps: that of the failure, and one whose copy was being written
 _MEMORY = "fidgpt.train.checkpoints.memory:MemoryCheckpoints"
 WRITE, RECOVER = f"{_MEMORY}._write", f"{_MEMORY}.recover"
-_CALLS = {STEP: 3000, LOOP: 30_000, WRITE: 60}  # or changes of the disk; less than there are
+_CALLS = {**AMOUNTS["calls"], WRITE: 60}  # or changes of the disk; less than there are
 _PARAMETERS = ("embedding.weight", "norm.weight", "blocks.1.mlp.up.weight")
 Loss = Callable[["MachineCase"], None]
 
@@ -121,7 +122,7 @@ def both(case: MachineCase) -> None:
     if not (places := case.copies(case.newest())):
         return
     name = case.draw.choice(sorted(path.name for path in places[0].iterdir()))
-    hurt = case.draw.choice([harm.flip, harm.truncate, harm.zero, harm.remove])
+    hurt = case.draw.choice([harm.flip, harm.truncate, harm.remove])
     for place in places:
         if (place / name).exists():
             hurt(place / name, case.draw)

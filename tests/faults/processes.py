@@ -21,7 +21,6 @@ from fidgpt.runs import environment
 from fidgpt.train import device
 
 Command = Callable[[], None]
-AT_END: list[Callable[[], object]] = []  # of a forked process that was not killed
 TRAIN = str(Path(__file__).parents[2] / "train.py")
 PATIENCE = 120.0  # seconds; a process that takes longer hangs
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -233,8 +232,6 @@ def become(command: Command, arguments: Sequence[str], *, begin: Callable[[], No
         for thread in threading.enumerate():
             if not thread.daemon and thread is not threading.main_thread():
                 thread.join()
-        for last in AT_END:
-            last()
     except BaseException:
         traceback.print_exc()
     finally:

@@ -4,7 +4,6 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from forked import Python, python_path
@@ -77,16 +76,10 @@ def test_two_rows_of_a_point_are_found(tmp_path: Path) -> None:
         table_of(tmp_path)
 
 
-class _Done(NamedTuple):
-    """How the harness ended, and what it printed."""
-
-    status: int
-    table: str
-    errors: str
-
-
-def _harness(*arguments: str, folder: Path, first: Callable[[], None] | None = None) -> _Done:
-    """In a process of its own, which forks and must have one thread."""
+def _harness(
+    *arguments: str, folder: Path, first: Callable[[], None] | None = None
+) -> tuple[int, str, str]:
+    """Return status, table and errors of a process of its own, which forks: it has one thread."""
     printed = folder / "table"
     process = Python(
         *("-m", "faults", *arguments),
@@ -95,4 +88,4 @@ def _harness(*arguments: str, folder: Path, first: Callable[[], None] | None = N
         environment=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": python_path(TESTS)},
         first=first,
     )
-    return _Done(process.end(seconds=7200), printed.read_text(), process.output)
+    return process.end(seconds=7200), printed.read_text(), process.output

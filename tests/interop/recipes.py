@@ -183,7 +183,6 @@ _TINY = {
 _WINDOW, _BIASES = "use_sliding_window: true, sliding_window: 5", "attention_bias: true"
 # Further values of each key, several in one model if they are independent.
 _VARIANTS = {
-    "gpt2_relu": _TINY["gpt2"].changed("n_inner: null, n_layer: 2, activation_function: relu"),
     "gpt2_scaled_by_layer": _TINY["gpt2"].changed("scale_attn_by_inverse_layer_idx: true"),
     "gpt2_untied_and_scaled_by_layer_alone": _TINY["gpt2"].changed(
         """tie_word_embeddings: false, scale_attn_weights: false, reorder_and_upcast_attn: true,
@@ -203,13 +202,8 @@ _VARIANTS = {
         rope_parameters=rope(150000.0),
         layer_types=[_FULL] * 4,
     ),
-    "smollm3_nope": _TINY["smollm3"].changed(
-        f"no_rope_layers: [0, 0, 0, 0], mlp_bias: true, {_BIASES}"
-    ),
     "smollm3_window": _TINY["smollm3"].changed(_WINDOW, window=5),
     "qwen2_late_window": _TINY["qwen2"].changed(f"max_window_layers: 2, {_WINDOW}", window=5),
-    # The window would begin after the last layer.
-    "qwen2_no_window": _TINY["qwen2"].changed(f"max_window_layers: 3, {_WINDOW}"),
     "qwen3_window": _TINY["qwen3"].changed(
         f"{_BIASES}, {_WINDOW}", window=5, layer_types=[_SLIDING, _FULL, _SLIDING]
     ),
@@ -221,9 +215,6 @@ _VARIANTS = {
         """q_lora_rank: 36, n_routed_experts: 8, topk_method: group_limited_greedy, n_group: 4,
         topk_group: 2, routed_scaling_factor: 1.6"""
     ),
-    # No layer has experts.
-    "deepseek_v2_dense": _TINY["deepseek_v2"].changed("first_k_dense_replace: 3"),
-    "deepseek_v3_biases": _TINY["deepseek_v3"].changed(_BIASES),
     "phi3_partial": _TINY["phi3"].changed(
         "num_attention_heads: 8",
         window=5,
@@ -235,16 +226,13 @@ _VARIANTS = {
     "granite_biases": _TINY["granite"].changed(
         f"{_BIASES}, mlp_bias: true, tie_word_embeddings: false", rope_parameters=_LLAMA3
     ),
-    "olmoe_normalized": _TINY["olmoe"].changed(f"norm_topk_prob: true, {_BIASES}"),
     "command_r_plus": _TINY["cohere"].changed("use_qk_norm: true"),
-    "cohere_biases": _TINY["cohere"].changed(f"{_BIASES}, tie_word_embeddings: true"),
     "falcon_grouped": _TINY["falcon"].changed(
         "new_decoder_architecture: true, num_kv_heads: 2, bias: true, ffn_hidden_size: 100"
     ),
     "falcon_grouped_one_norm": _TINY["falcon"].changed(
         "new_decoder_architecture: true, num_kv_heads: 2, num_ln_in_parallel_attn: 1"
     ),
-    "falcon_biases": _TINY["falcon"].changed("bias: true, tie_word_embeddings: false"),
     "gemma2_capped_logits": _TINY["gemma2"].changed(
         f"attn_logit_softcapping: null, {_BIASES}", window=5
     ),

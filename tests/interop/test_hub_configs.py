@@ -298,7 +298,7 @@ def test_the_scaling_of_layers_without_a_window_stays(rope, hub):
     )
 
 
-QWEN2, QWEN3, GEMMA2 = {"model_type": "qwen2"}, {"model_type": "qwen3"}, {"model_type": "gemma2"}
+QWEN2, GEMMA2 = {"model_type": "qwen2"}, {"model_type": "gemma2"}
 GEMMA3, SMOLLM3 = {"model_type": "gemma3_text"}, {"model_type": "smollm3"}
 
 
@@ -308,27 +308,17 @@ GEMMA3, SMOLLM3 = {"model_type": "gemma3_text"}, {"model_type": "smollm3"}
         ({"model_type": "lama"}, "'lama' is not supported. docs/models.md shows"),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu', and fidgpt's llama computes 'silu'"),
         ({"hidden_size": 50}, "hidden_size=50 must be a multiple of num_attention_heads=32"),
-        ({"num_hidden_layers": "3"}, "num_hidden_layers='3' must be int"),
         ({"rope_scaling": {"type": "static", "factor": 2.0}}, "rope_scaling is of type 'static'"),
         ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "lacks 'low_freq_factor'"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "mscale_all_dim": 1}}, "only YaRN has"),
-        ({"rope_scaling": {"type": "linear", "factor": "two"}}, "factor='two' must be float"),
-        ({"rope_scaling": {"type": "yarn", "factor": 2, "truncate": "no"}}, "must be bool"),
-        ({"rms_norm_eps": None}, "rms_norm_eps=None must be float"),
         ({"tie_word_embeddings": "no"}, "tie_word_embeddings='no' must be bool"),
         (GEMMA2 | {"layer_types": [FULL] * 2}, "layer_types has 2 layers, not 32"),
-        (
-            GEMMA2 | {"sliding_window": None, "layer_types": [SLIDING] * 32},
-            "but sliding_window is unset$",
-        ),
         (GEMMA3 | {"rope_parameters": {"rope_theta": 5.0}}, "has neither full_attention nor slid"),
         (QWEN2 | {"use_sliding_window": "yes"}, "'yes', and fidgpt's qwen2 computes False or True"),
-        (QWEN3 | {"layer_types": [FULL, 7] * 16}, "layer_types=.*7.* must be Sequence"),
         (
             SMOLLM3 | {"sliding_window": 8, "layer_types": [SLIDING] * 32},
             "but sliding_window is unset, or use_sliding_window",
         ),
-        (SMOLLM3 | {"no_rope_layers": 1}, "no_rope_layers=1 must be Sequence"),
     ],
 )
 def test_what_fidgpt_does_not_compute_is_refused(changed: dict[str, Any], message: str, hub):
@@ -341,8 +331,6 @@ def test_what_fidgpt_does_not_compute_is_refused(changed: dict[str, Any], messag
     [
         ("deepseek_v3", {"topk_method": "greedy"}, "topk_method is 'greedy'"),
         ("deepseek_v3", {"rope_interleave": False}, "rope_interleave is False"),
-        ("deepseek_v3", {"num_key_value_heads": 8}, "num_kv_heads=8, .* num_heads=128"),
-        ("deepseek_v2_lite", {"norm_topk_prob": True}, "norm_topk_prob is True"),
         ("gpt2_124m", {"activation_function": "tanh"}, "activation='tanh' is unknown"),
     ],
 )

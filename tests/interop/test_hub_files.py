@@ -2,7 +2,6 @@
 
 import functools
 import json
-import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,75 +12,18 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from fidgpt.configs.hub import Form, Interleaved, Joined, Paired, Same, Stacked, Transposed
 from fidgpt.data import DataError, TokenizerFile
-from fidgpt.fiddlers import unroll, use_alibi, use_gqa, use_lora
+from fidgpt.fiddlers import unroll, use_alibi, use_lora
 from fidgpt.files import LIST
 from fidgpt.graph import ConfigError, bind
 from fidgpt.graph import build as build_graph
 from fidgpt.graph.codec import find_name
 from fidgpt.interop import from_hf, load_hf, save_hf
 from fidgpt.interop.hugging_face.files import TensorFiles
-from fidgpt.interop.hugging_face.quantized import from_eight_bits, from_four_bits
 from fidgpt.model import LanguageModel, is_adapter
 
 pytestmark = pytest.mark.slow
-
-FORMS: dict[str, tuple[Form, tuple[int, ...]]] = {
-    "same": (Same("a"), (4, 6)),
-    "transposed": (Transposed("a"), (4, 6)),
-    "transposed, a vector": (Transposed("a"), (4,)),
-    "stacked": (Stacked("a.{expert}.b"), (3, 4, 6)),
-    "joined": (Joined("a", 1, of=3), (4, 6)),
-    "joined rows": (Joined("a", 1, of=3, dim=0), (4, 6)),
-    "joined and transposed": (Transposed(Joined("a", 2, of=3)), (4, 6)),
-    "joined unequally": (Joined("a", 1, of=(4, 2, 1), dim=0), (6, 5)),
-    "joined unequally, a vector": (Joined("a", 2, of=(4, 2, 1), dim=0), (3,)),
-    "joined in groups": (Joined("a", 1, of=(4, 2, 1), dim=0, groups=3), (6, 5)),
-    "interleaved and transposed": (Transposed(Interleaved("a", 1, of=2)), (3, 4, 6)),
-    "paired": (Paired("a", still=2, turning=4), (12, 5)),
-    "all paired": (Paired("a", still=0, turning=4), (8,)),
-}
 INDEX = "model.safetensors.index.json"
-
-
-def written(form: Form, ours: Tensor) -> dict[str, Tensor]:
-    """Return the tensors of a file, in which 0 stands for other parameters."""
-    found: dict[str, Tensor] = {}
-    for piece in form.pieces(ours):
-        tensor = found.setdefault(piece.name, torch.zeros(piece.shape))
-        piece.theirs(tensor).copy_(piece.ours)
-    return found
-
-
-@pytest.mark.parametrize(("form", "shape"), FORMS.values(), ids=FORMS)
-def test_forms_are_read_as_they_are_written(form: Form, shape: tuple[int, ...]):
-    ours = torch.randn(shape)
-    files, read = written(form, ours), torch.zeros(shape)
-    assert sum(tensor.count_nonzero() for tensor in files.values()) == ours.numel()
-    for piece in form.pieces(read):
-        piece.ours.copy_(piece.theirs(files[piece.name]))
-    assert torch.equal(read, ours)
-
-
-def test_forms_put_shares_side_by_side_and_halves_into_pairs():
-    parts = (torch.ones(2, 3), 2 * torch.ones(2, 3))
-    joined, mixed = torch.zeros(3, 4), torch.zeros(2, 6)
-    for index, part in enumerate(parts):
-        joined += written(Transposed(Joined("a", index, of=2)), part)["a"]
-        mixed += written(Interleaved("a", index, of=2), part)["a"]
-    assert torch.equal(joined, torch.tensor([[1.0, 1, 2, 2]] * 3))
-    assert torch.equal(mixed, torch.tensor([[1.0, 2, 1, 2, 1, 2]] * 2))
-    rows = [torch.full((size,), float(i)) for i, size in enumerate((8, 4, 4), 1)]
-    for groups, expected in [(1, [1] * 8 + [2] * 4 + [3] * 4), (2, ([1] * 4 + [2, 2, 3, 3]) * 2)]:
-        forms = [Joined("a", i, of=(2, 1, 1), groups=groups) for i in range(3)]
-        total = sum(written(form, part)["a"] for form, part in zip(forms, rows, strict=True))
-        assert torch.equal(torch.as_tensor(total), torch.tensor(expected).float())
-    with pytest.raises(ValueError, match="a: 8 rows cannot be 3 groups of 2 of 4 shares"):
-        written(Joined("a", 0, of=(2, 1, 1), groups=3), rows[0])
-    rows = torch.arange(1.0, 13.0)  # two heads: 2 rows that stay, 4 that turn
-    theirs = written(Paired("a", still=2, turning=4), rows)["a"]
-    assert theirs.tolist() == [1, 2, 3, 5, 4, 6, 7, 8, 9, 11, 10, 12]
 
 
 def equal(found: torch.nn.Module, wanted: torch.nn.Module) -> bool:
@@ -157,32 +99,6 @@ def test_files_that_no_export_has_written_stay(directory, load, tmp_path, name):
         save_hf(load(directory), out, seq_len=24)
 
 
-def test_a_config_of_something_else_is_not_overwritten(directory, load, tmp_path):
-    (tmp_path / "config.json").write_text('{"format": "fidgpt.config"}')
-    with pytest.raises(ConfigError, match="would be lost"):
-        save_hf(load(directory), tmp_path, seq_len=24)
-    assert (tmp_path / "config.json").read_text() == '{"format": "fidgpt.config"}'
-    assert not [*tmp_path.glob("*.safetensors")]
-
-
-def test_one_tensor_is_in_memory_at_a_time(directory, load, monkeypatch):
-    model, alive, most = load(directory), [], 0
-    each = TensorFiles.each
-
-    def watched(self: TensorFiles, names: list[str]):
-        nonlocal most
-        for name, tensor in each(self, names):
-            alive.append(weakref.ref(tensor))
-            most = max(most, sum(one() is not None for one in alive))
-            yield name, tensor
-            del tensor
-
-    monkeypatch.setattr(TensorFiles, "each", watched)
-    load_hf(model, directory)
-    assert len(alive) > 30
-    assert most <= 2
-
-
 def test_files_cannot_name_what_writes():
     assert find_name("fidgpt.interop:load_hf") is load_hf
     for name in ("hugging_face.hub:save_hf", "targets:write_targets", "hugging_face:from_hf"):
@@ -202,25 +118,6 @@ def test_files_of_the_bare_model_and_old_masks_are_read(directory, load):
     expected = load(directory)
     change(directory, rename)
     assert equal(load(directory), expected)
-
-
-def test_files_of_a_model_of_text_and_images_are_read(hub, build, load):
-    sizes = {"hidden_size": 64, "intermediate_size": 88, "num_hidden_layers": 2}
-    path = hub(model_type="gemma3_text", **sizes)
-    cfg = from_hf(str(path))
-    cfg.vocab_size = 97
-    model = build(cfg)
-    (path / "config.json").unlink()
-    save_hf(model, path, seq_len=24)
-
-    def rename(tensors: dict[str, Tensor]) -> None:
-        for name in list(tensors):
-            tensors[f"language_model.{name}"] = tensors.pop(name)
-        tensors["vision_tower.patch.weight"] = torch.ones(3)
-        tensors["multi_modal_projector.norm.weight"] = torch.ones(2)
-
-    change(path, rename)
-    assert equal(load(path), model)
 
 
 SMALL = {
@@ -317,10 +214,6 @@ WTE = "transformer.wte.weight"
         (lambda t: t.clear() or t.update(a=torch.zeros(1)), r"  a: \[1\] there[\s\S]*and 29 more$"),
         (lambda t: t.update({"lm_head.weight": t[WTE] + 1}), f"lm_head.weight differs from {WTE}"),
         (lambda t: t.update({WTE: t[WTE].to(torch.int8)}), "wte.weight: numbers of type I8 there"),
-        (
-            lambda t: t.update({WTE: t[WTE].to(torch.float8_e4m3fn)}),
-            "wte.weight: numbers of type F8_E4M3 there",
-        ),
     ],
 )
 def test_tensors_that_do_not_fit_are_refused(directory, load, damage, message):
@@ -333,8 +226,6 @@ def test_tensors_that_do_not_fit_are_refused(directory, load, damage, message):
     ("changed", "line"),
     [
         ({"n_head": 6}, "attention.num_heads is 6, in the model 4"),  # which no shape would show
-        ({"layer_norm_epsilon": 1e-5}, " norm.eps is 1e-05, in the model 0.0001"),
-        ({"n_layer": 2}, "blocks.2 is absent, in the model Block"),
         ({"tie_word_embeddings": False}, r"unembedding.weight is .* tied to embedding.weight"),
     ],
 )
@@ -354,7 +245,6 @@ def uneven(cfg: Any) -> None:
     ("change", "message"),
     [
         (use_alibi, r"Nearest is \w+:\n  \S"),
-        (use_gqa, r"Nearest is \w+:\n  \S"),
         (uneven, r"blocks.1.attention.num_heads is 6, there 4"),
     ],
 )
@@ -371,10 +261,7 @@ def test_a_model_of_another_family_is_refused(directory, build, tmp_path, change
 
 @pytest.mark.parametrize(
     "name",
-    [
-        *("model-00001-of-00002.safetensors", "pytorch_model.bin", "pytorch_model-1-of-2.bin"),
-        *("consolidated.safetensors", "consolidated.00.pth", "model-Q4.gguf"),
-    ],
+    ["model-00001-of-00002.safetensors", "pytorch_model.bin", "consolidated.00.pth"],
 )
 def test_weights_without_an_index_are_not_ignored(directory, name):
     """Training would start from random weights, unnoticed."""
@@ -402,20 +289,9 @@ def test_damaged_directories_are_refused(directory, build):
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(ConfigError, match=r"cannot be read: [\s\S]*incomplete; download it again"):
         load_hf(model, directory)
-    weights.unlink()
-    weights.mkdir()
-    with pytest.raises(ConfigError, match=r"model.safetensors cannot be read: Is a directory"):
-        load_hf(model, directory)
-    weights.rmdir()
-    with pytest.raises(ConfigError, match=r"has neither"):
-        load_hf(model, directory)
-    (directory / INDEX).write_text('{"weight_map": {"a": 5}}')
-    with pytest.raises(ConfigError, match=r"index.json cannot be read: it has no weight_map"):
-        load_hf(model, directory)
-    for text in ("{", "[]", "\xff", "[" * 100_000):
-        (directory / "config.json").write_text(text, encoding="latin-1")
-        with pytest.raises(ConfigError, match=r"config.json cannot be read"):
-            from_hf(str(directory))
+    (directory / "config.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"config.json cannot be read"):
+        from_hf(str(directory))
     with pytest.raises(ConfigError, match=r"no/config.json cannot be read: No such file"):
         from_hf(str(directory / "no"))
 
@@ -477,14 +353,6 @@ def in_eight_bits(plain: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
         coded |= {name: codes, f"{name}_scale_inv": scales}
         meant[name] = by_hand(codes, scales)
     return coded, meant
-
-
-@pytest.mark.parametrize("shape", [(1, 1), (128, 128), (129, 300), (384, 7)])
-def test_each_number_has_the_scale_of_its_block(shape: tuple[int, int]) -> None:
-    torch.manual_seed(0)
-    codes = (torch.randn(shape) * 30).to(torch.float8_e4m3fn)
-    scales = torch.rand(-(-shape[0] // 128), -(-shape[1] // 128))
-    assert torch.equal(from_eight_bits(codes, scales), by_hand(codes, scales))
 
 
 def test_eight_bits_with_scales_are_read_as_what_they_stand_for(load, plain, tmp_path):
@@ -549,8 +417,6 @@ def test_eight_bits_without_their_scales_are_refused(build, plain, scales, tmp_p
         {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
         {"quant_method": "gptq", "bits": 3},
         {"quant_method": "fp8", "weight_block_size": [64, 128]},
-        {"quant_method": "mxfp4", "weight_block_size": [16, 16]},
-        {"quant_method": "gptq"},
         "gptq",
     ],
 )
@@ -678,11 +544,3 @@ def test_four_bits_are_read_as_what_transformers_takes_them_for(build, load, tmp
     with pytest.raises(ConfigError, match=r"layers.1.mlp.experts.down_proj: absent there") as error:
         load_hf(model, tmp_path)
     assert "down_proj_blocks: [3, 64, 3, 16] there, absent in the model" in str(error.value)
-
-
-def test_two_numbers_lie_in_a_byte_the_first_in_its_lower_half() -> None:
-    codes = torch.zeros(1, 1, 1, 16, dtype=torch.uint8)
-    codes[0, 0, 0, :2] = torch.tensor([0x21, 0xFD])
-    found = from_four_bits(codes, torch.tensor([[[128]]], dtype=torch.uint8))
-    assert found.shape == (1, 32, 1)
-    assert found[0, :5, 0].tolist() == [1.0, 2.0, -6.0, -12.0, 0.0]

@@ -12,7 +12,7 @@ import pytest
 from fidgpt import model, optim, parallel, train
 from fidgpt.compose.composition import compose
 from fidgpt.data import BPETokenizer, TokenizerFile
-from fidgpt.graph import ConfigError, bind, build, check_and_bind, find
+from fidgpt.graph import ConfigError, build, check_and_bind
 from fidgpt.interop import Mapped, read_levanter
 
 NAMES = {**vars(model), **vars(optim), **vars(parallel), **vars(train), "approx": pytest.approx}
@@ -99,16 +99,6 @@ def test_a_llama_is_mapped_value_by_value() -> None:
 
 
 @pytest.mark.slow
-def test_no_directive_repeats_what_holds_already() -> None:
-    directives = read(SMALL_LLAMA).directives
-    whole = repr(bind(compose(directives).config))
-    for i in range(1, len(directives)):
-        if directives[i].startswith("set:"):
-            fewer = compose(directives[:i] + directives[i + 1 :]).config
-            assert repr(bind(fewer)) != whole
-
-
-@pytest.mark.slow
 def test_defaults_are_those_of_levanter() -> None:
     assert_mapped(
         "trainer: {}",
@@ -164,13 +154,6 @@ def test_recomputation_is_mapped(value: str) -> None:
     assert_mapped(text, "recompute() = Recompute; blocks[0].mlp.ffn_dim = 96", "", inside="model")
 
 
-def test_gemma_scales_and_ties_its_table() -> None:
-    cfg = graph_of(read(f"model: {{type: gemma, {SIZES}, head_dim: 16}}")).model
-    assert fdl.get_callable(cfg.embedding.scale) is model.root_of_width
-    assert cfg.embedding.weight is cfg.unembedding.weight
-    assert [norm.eps for norm in find(cfg, model.OffsetRMSNorm)] == [1e-5] * 3
-
-
 def test_yarn_is_that_of_its_paper_and_the_difference_is_listed() -> None:
     assert_mapped(
         "model: {rope: {type: yarn, factor: 4, mscale: 2}}",
@@ -207,11 +190,9 @@ mp: f32 -> precision() = Float32
 mp: 'p=f32,c=bfloat16' -> precision() = BFloat16
 mp: 'compute=bfloat16,params=float32,output=float32' -> precision() = BFloat16 ! mp
 mp: 'p=f32, c=F16' -> precision() = Float16
-mp: bfloat16 -> precision() = native_precision ! mp
 mp: 'p=f32,c=f8' -> precision() = native_precision ! mp
 fsdp_axis: embed, batch_axis: batch -> parallel.mesh.shard = -1
 fsdp_axis: null, tensor_parallel_axes: [mlp, heads] -> parallel() = DataParallel
-axis_resources: {}, model_axis_size: 1 -> parallel() = DataParallel
 replica_dcn_axis_size: 2 -> parallel() = DataParallel ! replica_dcn_axis_size
 train_batch_size: -1, per_device_parallelism: 4 -> micro_batch_size = 4 ! train_batch_size
 profiler: true, profiler_start_step: 3, profiler_num_steps: 4 -> observers[0]() = Profiler;
@@ -221,18 +202,13 @@ model_averaging: {type: ema, beta: 0.9} -> average() = Ema; average.beta = 0.9
 model_averaging: {type: ema_decay_sqrt} -> average() = EmaDecaySqrt; average.beta = 0.999;
     average.decay_steps = 100_000
 model_averaging: {type: swa} -> average = None ! model_averaging.type
-model_averaging: {type: ema, beta: 0.9, x: 1} -> average() = Ema; average.beta = 0.9 !
-    model_averaging.x
-checkpointer: {save_interval: 90m} -> checkpoints.temporary.minutes = 90.0
 checkpointer: {save_interval: 1h 30m} -> checkpoints.temporary.minutes = 90.0
 checkpointer: {save_interval: null} -> checkpoints.temporary = None
 checkpointer: {save_interval: soon} -> ! checkpointer.save_interval
-checkpointer: {keep: [{each: 3}]} -> ! checkpointer.keep
 checkpointer: {keep: [{every: 100, until: 1000}, {every: 500, until: null}]} ->
     checkpoints.every = None; checkpoints.keep[0].until = 1000; checkpoints.keep[1].every = 500;
     checkpoints.keep[1].until = None
 tracker: {mode: disabled} -> trackers[1]() = JSONLines
-wandb: {mode: disabled, tags: []} -> trackers[1]() = JSONLines
 tracker: [{project: mine, entity: me, mode: offline, name: null, save_code: true}, {type:
     tensorboard, logdir: logs}, {type: json_logger}, {type: trackio, project: theirs, space_id:
     a/b}] -> trackers[2]() = TensorBoard; trackers[3]() = Trackio; trackers[4]() = WandB;
@@ -250,7 +226,6 @@ def test_trainers_are_mapped(text: str, values: str, names: str) -> None:
 
 OPTIMIZERS = """
 max_grad_norm: null -> max_grad_norm = None
-max_grad_norm: 0 -> max_grad_norm = None
 type: lion, learning_rate: 1e-4, beta2: 0.98, epsilon: 1e-8 -> optimizer() = Lion; optimizer.lr
     = 1e-4; optimizer.betas = (0.9, 0.98)
 type: sophia-h, learning_rate: 1e-4, beta1: 0.5, epsilon: 1e-3 -> optimizer.lr = 1e-4;
@@ -262,15 +237,11 @@ type: muon, learning_rate: 0.02, adam_lr: 4e-4, momentum: 0.9, nesterov: false, 
     optimizer.adjust_lr_fn = 'original' ! lr_schedule
 type: muon, use_kimi_scaling: true -> optimizer.adjust_lr_fn = 'match_rms_adamw'
 skip_bad_steps: true -> guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0
-skip_bad_steps: {} -> guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0
 skip_bad_steps: 64 -> guard() = SkipOutliers; guard.window = 64
 skip_bad_steps: {rolling_interval_length: 32, sigma_factor: 4} -> guard() = SkipOutliers;
     guard.window = 32; guard.num_deviations = 4.0
 skip_bad_steps: false -> guard = None; average = None
-skip_bad_steps: 0 -> guard = None
 skip_bad_steps: often -> guard = None ! skip_bad_steps
-skip_bad_steps: {x: 1} -> guard() = SkipOutliers; guard.window = 128; guard.num_deviations = 6.0
-    ! skip_bad_steps.x
 lr_schedule: {type: constant}, warmup: 0.5 -> schedule.shape() = NoDecay; schedule.warmup = 0.5
 lr_schedule: linear, decay: 0.2, min_lr_ratio: 0 -> schedule.shape() = LinearDecay;
     schedule.warmup = 0.01; schedule.decay = 0.2; schedule.min_lr_ratio = 0.0
@@ -310,13 +281,11 @@ def test_optimizers_are_mapped(text: str, values: str, names: str) -> None:
             {20: 1.0, 25: 1 / 5.5, 30: 0.1, 31: 1.0, 70: 0.1, 95: 1 / 5.5},
         ),
         ("warmup: 0, haps: [40], lr_schedule: linear", [40, 100], {40: 0.1, 70: 0.55}),
-        ("warmup: 0.1, lr_schedule: inv", [100], {10: 1.0, 55: 1 / 5.5, 100: 0.1}),
         (
             "warmup: 0, lr_schedule: {type: inv_sqrt, timescale: 25}",
             [100],
             {25: 1.0, 50: 0.5**0.5, 100: 0.5},
         ),
-        ("warmup: 0.1, lr_schedule: inv_sqrt", [100], {5: 0.5, 10: 1.0, 100: 1.0}),
         (
             "warmup: 10, decay: 0.2, lr_schedule: cosine, min_lr_ratio: 0",
             [100],
@@ -408,12 +377,6 @@ def test_a_file_is_read_and_a_local_tokenizer_is_used(tmp_path: Path) -> None:
         read_levanter(tmp_path / "no.yaml")
 
 
-def test_z_loss() -> None:
-    loss = graph_of(read("z_loss_weight: 1e-4")).loss
-    found = [term for term in loss.terms.values() if fdl.get_callable(term) is train.ZLoss]
-    assert [term.weight for term in found] == [1e-4]
-
-
 @pytest.mark.slow
 def test_entries_without_an_equivalent_are_listed() -> None:
     mapped = read("""
@@ -468,9 +431,7 @@ def test_errors_are_named_all_at_once() -> None:
         ("model: {type: qwen4}", "model.type is qwen4, but must be .* Did you mean"),
         ("- 1", "is not a mapping"),
         ("model: !!python/object:os.system {}", "is refused"),
-        ("model: {type: [1]}", "must be a text"),
         ("cache_dir: a\ntokenizer: gpt2", "is no training file: it has cache_dir, tokenizer, but"),
-        ("{}", "is no training file: it has nothing, but"),
     ],
 )
 def test_files_that_make_no_sense_are_refused(text: str, message: str) -> None:

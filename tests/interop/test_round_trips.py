@@ -69,8 +69,6 @@ KINDS: dict[str, tuple[Callable[[], Tokenizer], dict[str, Any]]] = {
     "gemma": (lambda: pieces(prefix=False), {"bos_token": "<s>", "eos_token": "</s>"}),
     "qwen3": (lambda: byte_level(begins=False), {"bos_token": None, "eos_token": "</s>"}),
     "gpt2": (lambda: byte_level(begins=False), {"bos_token": "</s>", "eos_token": "</s>"}),
-    "gpt_neox": (lambda: byte_level(begins=False), {"bos_token": "</s>", "eos_token": "</s>"}),
-    "olmo2": (lambda: byte_level(begins=False), {"bos_token": None, "eos_token": "</s>"}),
     "cohere": (lambda: byte_level(begins=True), {"bos_token": "<s>", "eos_token": "</s>"}),
     "phi3": (lambda: pieces(prefix=True), {"bos_token": "<s>", "eos_token": "</s>"}),
 }

@@ -166,22 +166,10 @@ def test_values_of_every_kind_come_back() -> None:
     assert fingerprint(again) == fingerprint(root)
 
 
-def test_arguments_without_a_name_come_back() -> None:
-    root = fdl.Config(
-        pair, fdl.Config(parts.product, 2, 3), fdl.Config(parts.positional, 5, depth=6)
-    )
-    assert fdl.build(back_and_forth(root)) == (6, (5, 6))
-
-
 def test_shared_lists_keep_the_parts_in_them_shared() -> None:
     items = [fdl.Config(Part, 1)]
     again = back_and_forth(fdl.Config(pair, items, [items]))
     assert again.first[0] is again.second[0][0]
-
-
-def test_equal_parts_do_not_become_shared() -> None:
-    again = back_and_forth(fdl.Config(pair, fdl.Config(Part, 1), fdl.Config(Part, 1)))
-    assert again.first is not again.second
 
 
 def test_quantities_are_written_out() -> None:
@@ -194,9 +182,6 @@ def test_quantities_are_written_out() -> None:
     ("value", "message"),
     [
         ((1, 2), "would change when read back"),
-        (pathlib.Path("a"), "would change when read back"),
-        (torch.float32, "would change when read back"),
-        (Color.RED, "would change when read back"),
         ({1, 2}, "cannot be written"),
         (lambda: 1, "cannot be saved by name"),
         ("???", "Missing mandatory value"),
@@ -221,13 +206,6 @@ def test_a_kind_that_would_change_is_refused_at_every_place() -> None:
         write_targets(fdl.Partial(Block, mlp=fdl.Partial(torch.nn.Identity)))
 
 
-def test_a_chain_thirty_deep_comes_back() -> None:
-    root = None
-    for width in range(30):
-        root = fdl.Config(Part, width, root)
-    assert len(nodes(back_and_forth(root))) == 30
-
-
 PACKAGE = "package_with_partials"
 SOURCE = """
 import functools, os
@@ -240,7 +218,6 @@ class Checkpointer:
         self.last = last
 
 cleaned = functools.partial(dataset, source="yahma/alpaca-cleaned")
-half = functools.partial(cleaned, split="train[:50%]")
 run = os.system
 whole = functools.partial(os.system, "true")
 """
@@ -260,7 +237,6 @@ def package(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Callable
         ("cleaned", ("yahma/alpaca-cleaned", "train", None, False)),
         ("cleaned, packed: true, column: null", ("yahma/alpaca-cleaned", "train", None, True)),
         ("cleaned, source: mine", ("mine", "train", None, False)),
-        ("half", ("yahma/alpaca-cleaned", "train[:50%]", None, False)),
     ],
 )
 def test_a_partial_stands_for_what_it_calls(package: Any, text: str, made: Any) -> None:
@@ -360,13 +336,9 @@ def test_every_mistake_is_named_in_one_go() -> None:
     [
         ("defaults: [model: big]\nx: 1", "names other files"),
         ("{T:double, _component_: x.y}", "both _target_ and _component_"),
-        ("_target_: [1]", "must name what it calls"),
-        ("{T:double, _args_: [1, 2]}", "has no parameter 1"),
         ("{T:double, _recursive_: false}", "_recursive_ must be true"),
         ("{T:double, number: '${number}'}", "number: Recursive interpolation"),
-        ("{T:double, number: '${other}'}", "number: Interpolation key 'other' not found"),
         ("{T:double, number: !include x}", "could not determine a constructor for the tag"),
-        ("{T:pair, first: {T:pair, first: '${first}'}}", "Interpolation to parent node"),
         ("{T:pair, first: ['${second}'], second: ['${first}']}", "contains itself"),
     ],
 )

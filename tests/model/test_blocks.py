@@ -83,13 +83,6 @@ def test_a_layer_may_have_one_branch_alone():
     torch.testing.assert_close(computing(X), X + made["mlp"](made["mlp_norm"](X)))
 
 
-def test_shared_gives_every_layer_one_block():
-    made = []
-    factory = lm.Shared(block=lambda: made.append(nn.Identity()) or made[-1])
-    assert factory() is factory() is made[0]
-    assert len(made) == 1
-
-
 class Numbered(nn.Module):
     """Adds its number, so that sums show which blocks ran."""
 
@@ -132,19 +125,3 @@ def test_dropout_works_in_training_only():
         assert not torch.equal(model.train()(TOKENS), model(TOKENS))
         model.eval()
         part.dropout = 0.0
-
-
-NARROW = lm.Embedding(lm.token_table(vocab_size=7, hidden_dim=4))
-
-
-@pytest.mark.parametrize(
-    ("blocks", "options", "message"),
-    [
-        ([Numbered], {"num_layers": 0}, "num_layers=0 must be 1 or more"),
-        ([], {}, r"blocks=\(\) is empty"),
-        ([partial(Numbered, 0)], {"embedding": NARROW}, "hidden_dim=32 .* width 4"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_named(blocks, options, message):
-    with pytest.raises(ValueError, match=message):
-        small_model(*blocks, **options)

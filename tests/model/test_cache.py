@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import drawn, filled, small_block, small_model, tiered
+from small_models import filled, small_block, small_model, tiered
 from torch import Tensor, nn
 
 from fidgpt import model as lm
@@ -128,40 +128,12 @@ def test_documents_stay_apart(make_cache):
     torch.testing.assert_close(cached, model(tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_a_window_keeps_no_more_than_itself():
-    model, tokens = make_model("window", "rope"), text()
-    cache = Cache(capacity=1000)
-    in_parts(model, model.layout(tokens), [SEQ - 1, 1], cache)
-    per_token = 2 * 2 * 32 * 4  # rows, keys and values, width, bytes
-    positions = 8 * (3 + 1000)
-    assert cache.bytes() == 2 * per_token * (3 + 1000) + positions
-
-
 def test_more_tokens_than_there_is_room_for_are_refused():
     model, tokens = make_model("window"), text()
     with pytest.raises(ValueError, match=r"10 \+ 4 tokens exceed the cache's capacity of 13"):
         in_parts(model, model.layout(tokens), [10, 4], Cache(capacity=SEQ - 1))
     with pytest.raises(ValueError, match="capacity=0"):
         Cache(capacity=0)
-
-
-class Latent(nn.Module):
-    """Keeps tensors without heads, [batch, seq, size], of two sizes."""
-
-    def forward(self, x: Tensor, layout: lm.AttentionContext) -> Any:
-        return layout.update_cache(self, [x, x[..., :3]])
-
-
-@pytest.mark.parametrize("make_cache", [Cache, StaticCache])
-def test_tensors_of_any_shape_are_kept(make_cache):
-    x, part, cache = drawn(2, 6, 5), Latent(), make_cache(capacity=6)
-    for small in parts_of(lm.one_document(text()[:, :6]), [3, 1, 1, 1], cache):
-        begin = int(small.positions[0, 0])
-        end = begin + len(small)
-        kept = part(x[:, begin:end], small.at_layer(0))
-        present = (small.key_positions().positions[0] >= 0).nonzero().squeeze(1)
-        torch.testing.assert_close(kept[0][:, present], x[:, :end])
-        torch.testing.assert_close(kept[1][:, present], x[:, :end, :3])
 
 
 class Recurrent(nn.Module):

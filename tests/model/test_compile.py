@@ -72,7 +72,7 @@ from torch._dynamo.utils import counters
 from fidgpt import fiddlers
 from fidgpt.runs.building import build_trainer
 from fidgpt.configs import debug
-from fidgpt.model import Block, Compile, wrappers
+from fidgpt.model import wrappers
 from fidgpt.model.reports import collecting
 from fidgpt.train.loss import NextToken
 from small_models import started
@@ -104,18 +104,6 @@ for line in LINES:
     assert all((a - b).float().norm() <= 1e-5 * a.float().norm() for a, b in pairs), line
     assert not counters["graph_break"], counters["graph_break"]
     assert counters["stats"]["unique_graphs"] == 1, (line, counters["stats"])  # of six layers
-
-class Nothing(torch.nn.Module):
-    def forward(self, x, layout=None):
-        return x
-
-nothing = Nothing()
-make = lambda: Block(attention_norm=nothing, attention=nothing, mlp_norm=nothing, mlp=nothing)
-block = Compile(backend="eager")(make(), layer=0)
-counters.clear()
-for length in range(1, 11):
-    block(torch.ones(1, length, 3, requires_grad=True), None)
-assert counters["stats"]["unique_graphs"] == 10, counters["stats"]
 """
 
 

@@ -25,7 +25,6 @@ from fidgpt.model.generation import (
     score,
     write,
 )
-from fidgpt.model.generation.weights import PackedLinear, PackedUnembedding, can_pack
 from fidgpt.model.mla import LatentAttention
 
 
@@ -138,55 +137,10 @@ def test_a_row_draws_by_its_own_seed_alone(model):
     assert drawn([2, 0]) == [together[2], together[0]]
 
 
-@pytest.mark.slow
-def test_tokens_are_drawn_as_often_as_they_are_likely():
-    model = Scored([0.0, 1.0, 2.0, -1.0])
-    draws = [*generate(model, [0], num_tokens=500, context=1, temperature=0.5, top_k=None)]
-    expected = (torch.tensor([0.0, 1.0, 2.0, -1.0]) / 0.5).softmax(0)
-    for token, probability in enumerate(expected.tolist()):
-        error = (probability * (1 - probability) / 500) ** 0.5
-        assert draws.count(token) / 500 == pytest.approx(probability, abs=5 * error)
-
-
 def test_the_model_sees_the_latest_tokens_only():
     model = Scored([0.0, 1.0, 2.0])
     list(generate(model, [0, 1, 0], num_tokens=4, context=4, temperature=0.0))
     assert model.seen == [[0, 1, 0], [2], [1, 0, 2, 2], [0, 2, 2, 2]]
-
-
-def test_nothing_is_computed_before_it_is_asked_for():
-    model = Scored([0.0, 1.0])
-    prompt = [0]
-    stream = generate(model, prompt, num_tokens=100, context=8)
-    assert not model.seen
-    for _ in range(3):
-        next(stream)
-        assert torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
-    assert len(model.seen) == 3
-    assert prompt == [0]
-    assert len(list(generate(model, prompt, num_tokens=2, context=8))) == 2
-    assert not list(generate(model, prompt, num_tokens=0, context=8))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"prompt": []}, "prompt is empty"),
-        ({"temperature": -0.1}, "temperature=-0.1"),
-        ({"temperature": float("nan")}, "temperature=nan"),
-        ({"context": 0}, "context=0"),
-        ({"top_k": 0}, "top_k=0"),
-        ({"top_p": 0.0}, "top_p=0.0"),
-        ({"top_p": 1.5}, "top_p=1.5"),
-        ({"min_p": -0.1}, "min_p=-0.1"),
-        ({"repetition_penalty": 0.0}, "repetition_penalty=0.0 must be above 0, and finite"),
-        ({"repetition_penalty": math.inf}, "repetition_penalty=inf"),
-    ],
-)
-def test_what_cannot_be_is_refused_at_once(options, message):
-    arguments = {"prompt": [0], "num_tokens": 1, "context": 4} | options
-    with pytest.raises(ValueError, match=message):
-        generate(Scored([0.0]), arguments.pop("prompt"), **arguments)
 
 
 class Running(nn.Module):
@@ -222,14 +176,6 @@ class Declared(Shift):
     READS = ("past",)
 
 
-class ShiftedTokens(lm.Embedding):
-    """Adds the vector of the token before."""
-
-    def forward(self, tokens: Tensor, ctx: lm.AttentionContext | None = None) -> Tensor:
-        x = super().forward(tokens, ctx)
-        return x + 3 * F.pad(x, (0, 0, 1, 0))[:, :-1]
-
-
 class ShiftingBlock(lm.Block):
     """Keeps keys in the cache, and looks back beside it."""
 
@@ -237,19 +183,13 @@ class ShiftingBlock(lm.Block):
         return super().forward(x + 3 * F.pad(x, (0, 0, 1, 0))[:, :-1], ctx)
 
 
-@pytest.mark.parametrize("place", ["mlp", "far", "norm", "last norm", "embedding", "block"])
+@pytest.mark.parametrize("place", ["mlp", "norm", "block"])
 def test_what_looks_back_without_the_cache_reads_the_text_anew(model, place):
     block = model.blocks[0]
     if place == "mlp":
         block.mlp = Declared(block.mlp, 1)
-    elif place == "far":  # begins to matter after several tokens
-        block.mlp = Shift(block.mlp, 6)
     elif place == "norm":
         block.attention_norm = Shift(block.attention_norm, 1)
-    elif place == "last norm":
-        model.norm = Shift(model.norm, 2)
-    elif place == "embedding":
-        model.embedding.__class__ = ShiftedTokens
     else:
         block.__class__ = ShiftingBlock
     expected = by_argmax(model, [1, 2, 3, 4, 5], num_tokens=12, context=99)
@@ -281,11 +221,9 @@ def left(filtered: Tensor) -> list[list[int]]:
         ({"vocab_size": 3}, [[0, 1, 2], [0, 1, 2]]),
         ({"top_k": 1}, [[0], [3]]),
         ({"top_k": 2}, [[0, 2], [2, 3]]),
-        ({"top_k": 99}, [[0, 1, 2, 3], [0, 1, 2, 3]]),
         ({"top_p": 0.3}, [[0], [3]]),
         ({"top_p": 0.55}, [[0, 2], [3]]),
         ({"top_p": 0.72}, [[0, 2], [2, 3]]),
-        ({"top_p": 1.0}, [[0, 1, 2, 3], [0, 1, 2, 3]]),
         ({"min_p": 1.0}, [[0], [3]]),
         ({"min_p": 0.25}, [[0, 2], [2, 3]]),
         ({"min_p": 0.19}, [[0, 1, 2, 3], [2, 3]]),
@@ -367,7 +305,6 @@ def passed(strings: list[str], pieces: list[str]) -> list[str]:
     [
         (["END"], ["aE", "ND", "b"], ["a", "", "", ""]),
         (["END"], ["aE", "Nx", "END"], ["a", "ENx", "", ""]),
-        (["END"], ["a", "E", "N"], ["a", "", "", "EN"]),
         (["aab"], ["aa", "a", "b"], ["", "a", "", ""]),
         (["\n\n", "def"], ["x\n", "de", "f"], ["x", "\n", "", ""]),
         (["cd", "b"], ["abcd"], ["a", ""]),
@@ -492,32 +429,6 @@ def test_logits_stay(dtype, tied):
     assert model.device == CPU
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_queries_keys_and_values_become_one_product(bias):
-    attention = filled(lm.Attention(hidden_dim=32, head_dim=8, num_kv_heads=2, bias=bias), std=0.2)
-    x = drawn(2, 5, 32)
-    expected = attention(x)
-    prepare_to_write(attention)
-    assert [name for name, _ in attention.named_children()] == ["out", "joined"]
-    joined = attention.get_submodule("joined")
-    assert joined(x).shape == (2, 5, 64)
-    torch.testing.assert_close(attention(x), expected, atol=1e-6, rtol=1e-6)
-
-
-def test_a_shared_linear_is_packed_once():
-    shared = filled(lm.Linear(8, 8, bias=True), std=1.0)
-    inner = nn.Sequential(shared, nn.ReLU())
-    model = nn.ModuleList([inner, shared]).bfloat16()
-    if not can_pack(shared):
-        pytest.skip("this machine has no bfloat16 to pack for")
-    x = torch.randn(3, 8).bfloat16()
-    expected = shared(x)
-    prepare_to_write(model)
-    assert isinstance(model[1], PackedLinear)
-    assert inner[0] is model[1]
-    torch.testing.assert_close(model[1](x), expected, atol=1e-2, rtol=1e-2)
-
-
 class Tripled(lm.Attention):
     """Looks at its own projections."""
 
@@ -555,14 +466,3 @@ def test_the_projections_of_another_attention_stay_apart():
     expected = model(x)
     prepare_to_write(model)
     torch.testing.assert_close(model(x), expected, atol=1e-6, rtol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_table_is_packed_for_products_and_kept_for_looking_up(dtype):
-    table = nn.Parameter(drawn(9, 4).to(dtype))
-    model = nn.ModuleList([lm.Embedding(table), lm.Unembedding(table)])
-    if not can_pack(model[1]):
-        pytest.skip("this machine cannot pack the number format")
-    prepare_to_write(model)
-    assert isinstance(model[1], PackedUnembedding)
-    assert model[0].weight is model[1].weight is table

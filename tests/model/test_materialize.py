@@ -86,13 +86,6 @@ def test_a_model_with_memory_starts_in_place_and_equally():
     assert all(torch.equal(value, expected[name]) for name, value in values(model).items())
 
 
-def test_global_random_state_is_left_alone():
-    model = nn.ModuleDict({"ours": meta_model(), "torchs": on_meta(lambda: nn.Linear(4, 4))})
-    before = torch.get_rng_state()
-    started(model)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 def test_torchs_own_modules_start_themselves_from_the_seed():
     def build():
         return nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 64))
@@ -193,18 +186,3 @@ def test_tensors_without_values_are_errors(build, message):
     if "does not" in message:  # shows without memory
         with pytest.raises(ValueError, match="^1 " + message):
             check_inits(on_meta(lambda: nn.Sequential(nn.BatchNorm1d(2), build())))
-
-
-def test_tensors_with_memory_need_no_reset():
-    assert torch.equal(started(arange()).get_buffer("table"), torch.arange(4))
-    check_inits(on_meta(lambda: nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))))
-
-
-def test_a_buffer_that_two_modules_hold_stays_one():
-    def build():
-        first, second = Buffered(), Buffered()
-        second.table = first.table
-        return nn.Sequential(first, second)
-
-    model = begun(build)
-    assert model[0].table is model[1].table

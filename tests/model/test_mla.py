@@ -1,4 +1,4 @@
-"""Latent attention against its two forms and transformers' DeepSeek-V2 and V3."""
+"""Latent attention in its two forms; interop compares it with transformers' DeepSeek."""
 
 from dataclasses import replace
 from functools import partial
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_models import CPU, drawn, filled
+from small_models import drawn, filled
 from torch import Tensor, nn
 
 from fidgpt import model as lm
@@ -114,13 +114,6 @@ def test_a_custom_linear_is_not_absorbed():
     assert set(kernel.kv_heads) == {HEADS}
 
 
-def test_the_cache_holds_the_latent_and_the_shared_key_alone():
-    cache = Cache(capacity=SEQ)
-    attention()(stream(), replace(counted(SEQ, CPU), cache=cache))
-    positions = SEQ * 8
-    assert cache.bytes() == 2 * SEQ * (KV_RANK + ROPE) * 4 + positions
-
-
 def test_the_rotary_size_is_that_of_the_rope_and_half_a_head_without_one():
     assert LatentAttention(**FIXED, rope=lm.RoPE(head_dim=6)).rope_head_dim == 6
     assert LatentAttention(**FIXED).rope_head_dim == NOPE // 2
@@ -147,108 +140,3 @@ def test_biases_are_those_of_deepseek():
     names = {name for name, _ in part.named_parameters() if name.endswith("bias")}
     assert names == {"query_down.bias", "kv_down.bias", "out.bias"}
     assert attention(bias=True, out_bias=False).out.bias is None
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"num_heads": None, "hidden_dim": 50}, "hidden_dim=50 .* head_dim=16"),
-        ({"kv_rank": 0}, "kv_rank=0"),
-        ({"query_rank": 0}, "query_rank=0"),
-        ({"rope_head_dim": 0}, "rope_head_dim=0"),
-        ({"value_head_dim": -1}, "value_head_dim=-1"),
-        ({"num_heads": 0}, "num_heads=0"),
-        ({"window": 0}, "window=0"),
-        ({"rope": lm.RoPE(head_dim=16)}, "rope_head_dim=8 must equal .* head_dim=16"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_named(wrong, message):
-    with pytest.raises(ValueError, match=message):
-        LatentAttention(**SIZES | wrong)
-
-
-YARN = {"factor": 40.0, "original_max_position_embeddings": 16, "mscale": 1.0}
-
-
-def halves(weight: Tensor, *, heads: int, still: int) -> Tensor:
-    """Rows sorted so that what were pairs of neighbors among the last of a head are halves."""
-    rows = weight.unflatten(0, (heads, -1))
-    kept, turning = rows[:, :still], rows[:, still:]
-    return torch.cat([kept, turning[:, 0::2], turning[:, 1::2]], dim=1).flatten(0, 1)
-
-
-def theirs(version: str, query_rank: int | None, *, yarn: bool) -> tuple[nn.Module, nn.Module]:
-    """DeepSeek's attention and its rotary embedding, small."""
-    from transformers import DeepseekV2Config, DeepseekV3Config
-    from transformers.models.deepseek_v2 import modeling_deepseek_v2 as v2
-    from transformers.models.deepseek_v3 import modeling_deepseek_v3 as v3
-
-    Config, attention, rotary = {
-        "v2": (DeepseekV2Config, v2.DeepseekV2Attention, v2.DeepseekV2RotaryEmbedding),
-        "v3": (DeepseekV3Config, v3.DeepseekV3Attention, v3.DeepseekV3RotaryEmbedding),
-    }[version]
-    rope = {"rope_type": "default", "rope_theta": 10_000.0}
-    if yarn:
-        rope |= {"rope_type": "yarn", "mscale_all_dim": 1.0, **YARN}
-    config = Config(
-        hidden_size=HIDDEN,
-        num_attention_heads=HEADS,
-        num_key_value_heads=HEADS,
-        q_lora_rank=query_rank,
-        kv_lora_rank=KV_RANK,
-        qk_nope_head_dim=NOPE,
-        qk_rope_head_dim=ROPE,
-        v_head_dim=VALUE,
-        rope_parameters=rope,
-        max_position_embeddings=640,
-        attn_implementation="eager",
-    )
-    return filled(attention(config, layer_idx=0).eval()), rotary(config)
-
-
-NAMES = {
-    "q_proj": "query",
-    "q_a_proj": "query_down",
-    "q_a_layernorm": "query_norm",
-    "q_b_proj": "query",
-    "kv_a_proj_with_mqa": "kv_down",
-    "kv_a_layernorm": "kv_norm",
-    "kv_b_proj": "kv_up",
-    "o_proj": "out",
-}
-
-
-def ported(name: str, tensor: Tensor) -> tuple[str, Tensor]:
-    """Our name of one of their parameters, with its rows in our order."""
-    ours = NAMES[name.removesuffix(".weight")]
-    if ours == "query":
-        tensor = halves(tensor, heads=HEADS, still=NOPE)
-    if ours == "kv_down":
-        tensor = halves(tensor, heads=1, still=KV_RANK)
-    return f"{ours}.weight", tensor
-
-
-@pytest.mark.xdist_group("transformers")  # whose import takes seconds
-@pytest.mark.parametrize("yarn", [False, True])
-@pytest.mark.parametrize("query_rank", [None, 10])
-@pytest.mark.parametrize("version", ["v2", "v3"])
-def test_equals_transformers_with_its_weights_forward_and_back(version, query_rank, yarn):
-    reference, rotary = theirs(version, query_rank, yarn=yarn)
-    scaling = lm.YaRN(factor=40.0, original_seq_len=16, amplitude=1.0) if yarn else None
-    scale = yarn_scale(head_dim=NOPE, rope_head_dim=ROPE, factor=40.0) if yarn else None
-    rope = lm.RoPE(head_dim=ROPE, scaling=scaling)
-    ours = attention(query_rank=query_rank, scale=scale, rope=rope)
-    ours.load_state_dict(dict(ported(*named) for named in reference.state_dict().items()))
-    x, y = stream().requires_grad_(), stream().requires_grad_()
-    future = torch.full((SEQ, SEQ), -torch.inf).triu(1)[None, None]
-    places = rotary(x, torch.arange(SEQ)[None])
-    expected, _ = reference(x, position_embeddings=places, attention_mask=future)
-    torch.testing.assert_close(ours(y), expected, atol=1e-5, rtol=1e-5)
-    expected.square().sum().backward()
-    ours(y).square().sum().backward()
-    torch.testing.assert_close(y.grad, x.grad, atol=1e-4, rtol=1e-4)
-    gradients = {name: parameter.grad for name, parameter in ours.named_parameters()}
-    for name, parameter in reference.named_parameters():
-        assert parameter.grad is not None
-        name, gradient = ported(name, parameter.grad)
-        torch.testing.assert_close(gradients[name], gradient, atol=1e-4, rtol=1e-4)

@@ -1,13 +1,11 @@
-"""Positions and embeddings against transformers and closed forms."""
-
-from typing import Any
+"""Positions and embeddings against closed forms."""
 
 import pytest
 import torch
 from small_models import drawn
 
 from fidgpt import model as lm
-from fidgpt.model import LinearScaling, Llama3Scaling, NTKScaling, RoPEScaling, YaRN
+from fidgpt.model import NTKScaling
 from fidgpt.model.embedding import ValueEmbedding
 
 X = 100 * drawn(2, 3, 4)
@@ -64,24 +62,6 @@ def test_sines_distinguish_positions():
     assert products.argmax(1).tolist() == list(range(40))
 
 
-def test_sines_from_two_on_have_a_wave_of_exactly_two_pi_theta():
-    """The first and the last pair turn by 1 and by 1 / theta per position, as in XGLM."""
-    table = lm.OffsetSinusoidalPositions(hidden_dim=8, theta=100.0)(torch.arange(5).unsqueeze(0))[0]
-    places = torch.arange(2.0, 7.0)
-    torch.testing.assert_close(table[:, [0, 3]], torch.stack([places, places / 100]).sin().T)
-    torch.testing.assert_close(table[:, [4, 7]], torch.stack([places, places / 100]).cos().T)
-
-
-def test_a_partial_rotation_leaves_the_other_pairs_of_a_whole_head():
-    """The pairs of a rotation of half a head, in contrast, are twice as far apart."""
-    query = heads(8)
-    whole, _ = lm.RoPE(head_dim=8, theta=100.0)(query, query)
-    scaling = lm.PartialRotation(share=0.5)
-    ours, _ = lm.RoPE(head_dim=8, theta=100.0, scaling=scaling)(query, query)
-    assert torch.equal(ours[..., [0, 1, 4, 5]], whole[..., [0, 1, 4, 5]])
-    assert torch.equal(ours[..., [2, 3, 6, 7]], query[..., [2, 3, 6, 7]])
-
-
 def test_a_value_embedding_adds_a_row_of_its_own_to_the_values():
     own = ValueEmbedding(vocab_size=7, num_kv_heads=2, head_dim=8)
     plain = lm.Attention(hidden_dim=32, head_dim=8, num_kv_heads=2)
@@ -128,61 +108,6 @@ def test_equals_a_rotation_of_complex_numbers():
         torch.testing.assert_close(ours.double(), expected, atol=2e-5, rtol=0)
 
 
-def test_keeps_the_number_format_of_its_input():
-    query = heads(16, seed=0)
-    exact, _ = lm.RoPE(head_dim=16)(query, query)
-    turned, _ = lm.RoPE(head_dim=16)(query.bfloat16(), query.bfloat16())
-    assert turned.dtype == torch.bfloat16
-    torch.testing.assert_close(turned.float(), exact, atol=0.05, rtol=0.02)
-
-
-LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
-CASES: list[tuple[RoPEScaling | None, dict[str, Any]]] = [
-    (None, dict(rope_type="default")),
-    (LinearScaling(factor=4.0), dict(rope_type="linear", factor=4.0)),
-    (
-        Llama3Scaling(original_seq_len=64, **LLAMA3),
-        dict(rope_type="llama3", original_max_position_embeddings=64, **LLAMA3),
-    ),
-    (
-        YaRN(factor=16.0, original_seq_len=48),
-        dict(rope_type="yarn", factor=16.0, original_max_position_embeddings=48),
-    ),
-    (
-        YaRN(factor=4.0, original_seq_len=32, beta_fast=8.0, amplitude=1.5, truncate=False),
-        dict(
-            rope_type="yarn",
-            factor=4.0,
-            original_max_position_embeddings=32,
-            beta_fast=8,
-            attention_factor=1.5,
-            truncate=False,
-        ),
-    ),
-]
-
-
-@pytest.mark.xdist_group("transformers")
-@pytest.mark.parametrize("head_dim", [16, 64])
-@pytest.mark.parametrize(("scaling", "theirs"), CASES, ids=lambda one: type(one).__name__)
-def test_equals_transformers(scaling: RoPEScaling, theirs: dict[str, Any], head_dim: int) -> None:
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
-
-    theta = 5_000.0
-    config = LlamaConfig(
-        hidden_size=head_dim,
-        num_attention_heads=1,
-        max_position_embeddings=768,
-        rope_parameters={"rope_theta": theta, **theirs},
-    )
-    query, key = heads(head_dim), heads(head_dim, seed=1, count=1)
-    cos, sin = LlamaRotaryEmbedding(config)(query, torch.arange(SEQ)[None])
-    expected = apply_rotary_pos_emb(query, key, cos, sin)
-    turned = lm.RoPE(head_dim=head_dim, theta=theta, scaling=scaling)(query, key)
-    torch.testing.assert_close(turned, expected, atol=5e-5 if scaling else 2e-5, rtol=0)
-
-
 def test_ntk_scaling_is_a_larger_base() -> None:
     """Theta * factor^(d / (d - 2)), of which the slowest pair turns `factor` times as slowly."""
     head_dim, theta, factor = 32, 10_000.0, 4.0
@@ -190,29 +115,3 @@ def test_ntk_scaling_is_a_larger_base() -> None:
     scaled = lm.RoPE(head_dim=head_dim, theta=theta, scaling=NTKScaling(factor=factor))
     larger = lm.RoPE(head_dim=head_dim, theta=theta * factor ** (head_dim / (head_dim - 2)))
     torch.testing.assert_close(scaled(query, key), larger(query, key), atol=5e-5, rtol=0)
-
-
-def test_only_the_first_dimensions_turn() -> None:
-    query, key = heads(64), heads(64, seed=1)
-    turned, _ = lm.RoPE(head_dim=64, rotary_dim=16)(query, key)
-    whole, _ = lm.RoPE(head_dim=16)(query[..., :16], key[..., :16])
-    torch.testing.assert_close(turned[..., :16], whole)
-    assert torch.equal(turned[..., 16:], query[..., 16:])
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: lm.RoPE(head_dim=15), "head_dim=15 must be even"),
-        (lambda: lm.RoPE(head_dim=16, rotary_dim=3), "rotary_dim=3 of head_dim=16"),
-        (lambda: lm.RoPE(head_dim=16, rotary_dim=0), "rotary_dim=0 of head_dim=16"),
-        (lambda: lm.RoPE(head_dim=16, rotary_dim=18), "rotary_dim=18 of head_dim=16"),
-        (lambda: LinearScaling(factor=0.0), "factor=0.0 .* above 0"),
-        (lambda: NTKScaling(factor=float("nan")), "factor=nan .* above 0"),
-        (lambda: lm.SinusoidalPositions(hidden_dim=7), "hidden_dim=7 must be even"),
-    ],
-)
-def test_sizes_and_factors_out_of_range_are_refused(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-    lm.RoPE(head_dim=15, rotary_dim=8)

@@ -36,14 +36,6 @@ def parts() -> list[Reporting]:
 X = drawn(3, 4)
 
 
-def test_reports_without_a_collector_are_dropped(parts):
-    parts[0](X)
-    with pytest.raises(ZeroDivisionError), collecting() as reports:
-        raise ZeroDivisionError
-    parts[0](X)
-    assert (reports.losses, reports.metrics, reports.tallies) == ({}, {}, {})
-
-
 def test_losses_and_tallies_add_up_and_metrics_are_averaged(parts):
     with collecting() as reports:
         between = parts[0](X)
@@ -56,28 +48,6 @@ def test_losses_and_tallies_add_up_and_metrics_are_averaged(parts):
     assert list(reports.tallies) == parts
     assert torch.equal(reports.tallies[parts[1]], (second > 0).sum(0))
     assert not reports.metrics["mean"].requires_grad
-
-
-def test_a_block_that_is_called_twice_counts_twice(parts):
-    with collecting() as reports:
-        parts[0](X)
-        parts[0](X)
-    out = parts[0].linear(X).tanh()
-    torch.testing.assert_close(reports.losses["size"], 2 * out.square().mean())
-    torch.testing.assert_close(reports.metrics["mean"], out.mean())
-    assert torch.equal(reports.tallies[parts[0]], 2 * (out > 0).sum(0))
-
-
-def test_the_outer_collector_receives_inner_reports(parts):
-    with collecting() as outer:
-        parts[0](X)
-        with collecting() as inner:
-            parts[1](X)
-        assert len(inner.tallies) == 1
-    assert list(outer.tallies) == parts
-    torch.testing.assert_close(
-        outer.losses["size"] - inner.losses["size"], parts[0].linear(X).tanh().square().mean()
-    )
 
 
 def test_what_is_computed_again_in_the_backward_pass_counts_once(parts):

@@ -31,25 +31,6 @@ def test_a_constant_rate_follows_its_warmup():
     assert Constant()(0) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Constant(warmup_steps=-1), "warmup_steps=-1 must be 0 or more"),
-        (lambda: WarmupCosine(num_steps=10, warmup_steps=11), "warmup_steps=11 does not fit"),
-        (lambda: WarmupCosine(num_steps=0, warmup_steps=0), "num_steps=0"),
-        (lambda: WarmupCosine(num_steps=10, warmup_steps=-1), "warmup_steps=-1"),
-        (lambda: WarmupCosine(num_steps=10, warmup_steps=2, min_ratio=-0.1), "min_ratio=-0.1 must"),
-        (lambda: WSD(num_steps=10, warmup_steps=5, decay_steps=6), "decay_steps=6"),
-        (lambda: WSD(num_steps=9, warmup_steps=2, decay_steps=3, min_ratio=1.5), "min_ratio=1.5"),
-        (lambda: PolynomialDecay(power=0.0), "power=0"),
-        (lambda: InverseSqrtDecay(timescale=0), "timescale=0"),
-    ],
-)
-def test_arguments_out_of_range_are_refused(make, words):
-    with pytest.raises(ValueError, match=words):
-        make()
-
-
 def test_a_fraction_of_a_run_is_at_least_one_step():
     assert fraction(of=1000, ratio=0.1) == 100
     assert fraction(of=3, ratio=0.1) == 1
@@ -99,7 +80,6 @@ NO_MIN = {"min_lr_ratio": 0.0}
 FIFTH = {"min_lr_ratio": 0.2}
 CASES: dict[str, Case] = {
     "defaults": ({}, CosineDecay(), [rise(10), fall(10, 1000, cosine, 0.1)]),
-    "constant": ({"warmup": 0}, NoDecay(), [(1, 1000, peak)]),
     "constant after a warm-up": ({"warmup": 0.5}, NoDecay(), [rise(500), (501, 1000, peak)]),
     "linear": ({"warmup": 50} | FIFTH, LinearDecay(), [rise(50), fall(50, 1000, linear, 0.2)]),
     "inv": ({"warmup": 0.0, "min_lr_ratio": 0.1}, InverseDecay(), [fall(0, 1000, inverse, 0.1)]),
@@ -112,11 +92,6 @@ CASES: dict[str, Case] = {
             (201, 800, lambda t: math.sqrt(200 / t)),
             (801, 1000, lambda t: 0.5),
         ],
-    ),
-    "inv_sqrt, by the warm-up": (
-        {"warmup": 0.1} | NO_MIN,
-        InverseSqrtDecay(timescale=None),
-        [rise(100), (101, 1000, lambda t: math.sqrt(100 / t))],
     ),
     "polynomial": (
         {"warmup": 0} | NO_MIN,
@@ -145,28 +120,10 @@ CASES: dict[str, Case] = {
             fall(970, 1000, cosine, 0.1),
         ],
     ),
-    "wsd-s, by lengths": (
-        {"warmup": 0.0, "decay": 0.1, "cycle_length": [300, 700]},
-        InverseDecay(),
-        [
-            (1, 270, peak),
-            fall(270, 300, inverse, 0.1),
-            (301, 930, peak),
-            fall(930, 1000, inverse, 0.1),
-        ],
-    ),
-    **{
-        f"cycles {key}": (
-            {"warmup": 50, key: value} | FIFTH,
-            LinearDecay(),
-            [rise(50), fall(50, 500, linear, 0.2), fall(500, 1000, linear, 0.2)],
-        )
-        for key, value in (("cycles", 2), ("cycle_length", 500))
-    },
-    "cycles by a share of the run": (
-        {"warmup": 0, "cycle_length": 0.25} | NO_MIN,
+    "cycles": (
+        {"warmup": 50, "cycles": 2} | FIFTH,
         LinearDecay(),
-        [fall(begin, begin + 250, linear) for begin in (0, 250, 500, 750)],
+        [rise(50), fall(50, 500, linear, 0.2), fall(500, 1000, linear, 0.2)],
     ),
     "re-warm-up, as a fraction": (
         {"warmup": 100, "rewarmup": 0.05, "cycles": [500]} | FIFTH,
@@ -214,13 +171,10 @@ def test_every_step_is_that_of_the_closed_form(name: str) -> None:
     [
         ({}, [1000]),
         ({"cycles": 3}, [333, 666, 1000]),
-        ({"cycles": []}, [1000]),
         ({"cycles": [300, 1000]}, [300, 1000]),
         ({"cycle_length": 300}, [300, 600, 1000]),
         ({"cycle_length": 0.5}, [500, 1000]),
-        ({"cycle_length": 1.0}, [1000]),
         ({"cycle_length": [100, 200]}, [100, 300, 1000]),
-        ({"cycle_length": [100, 900]}, [100, 1000]),
     ],
 )
 def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
@@ -232,11 +186,8 @@ def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
     [
         ({"cycles": 2, "cycle_length": 500}, "cycles=2 and cycle_length=500 cannot both be set"),
         ({"cycles": [700, 300]}, "in increasing order"),
-        ({"cycles": [1001]}, "up to num_steps=1000"),
-        ({"cycles": 0}, "cycles=0 must be from 1"),
         ({"cycle_length": 2000}, "2000 steps, which do not fit into num_steps=1000"),
         ({"cycle_length": [600, 600]}, "take 1200 of num_steps=1000"),
-        ({"cycle_length": [600, 0]}, "1 or more steps"),
         ({"warmup": 1001}, "warmup=1001 does not fit into the 1000 steps from 1 to 1000"),
         ({"warmup": 0.5, "decay": 0.6}, "warmup=0.5 and decay=0.6 do not fit"),
         (
@@ -244,13 +195,7 @@ def test_where_cycles_end(settings: dict[str, Any], ends: list[int]) -> None:
             "rewarmup=60 and decay=50 do not fit into the 100 steps from 901 to 1000",
         ),
         ({"warmup": 1.5}, "warmup=1.5 is neither"),
-        ({"decay": -0.1}, "decay=-0.1 is neither"),
-        ({"warmup": math.inf}, "warmup=inf is neither"),
-        ({"decay": math.nan}, "decay=nan is neither"),
-        ({"cycle_length": math.inf}, "cycle_length=inf is neither"),
         ({"shape": InverseDecay(), "min_lr_ratio": 0.0}, "min_lr_ratio above 0"),
-        ({"min_lr_ratio": 1.1}, "min_lr_ratio=1.1 must be a fraction"),
-        ({"num_steps": 0}, "num_steps=0 must be at least 1"),
     ],
 )
 def test_what_does_not_fit_is_refused(settings: dict[str, Any], words: str) -> None:

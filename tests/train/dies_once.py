@@ -1,11 +1,9 @@
-"""Run as torchrun runs it: the training command, whose first start one process does not survive."""
+"""The training command, in processes of a launcher: one does not survive the first start."""
 
 import os
 import signal
 import sys
 from pathlib import Path
-
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from fidgpt.cli import train
 from fidgpt.train import TrainStep
@@ -33,12 +31,4 @@ def process(*flags: str) -> None:
 
 
 if __name__ == "__main__":
-    # What torchrun does, but with forks, which have imported torch.
-    config = LaunchConfig(
-        *(1, 1, 2),  # nodes, and processes on each
-        max_restarts=1,
-        start_method="fork",
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-    )
-    elastic_launch(config, process)(*sys.argv[1:])
+    process(*sys.argv[1:])

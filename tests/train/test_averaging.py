@@ -113,7 +113,3 @@ def test_another_model_is_refused() -> None:
         average.load_state_dict({"weights": {"three.weight": weights(0)}})
     with pytest.raises(ValueError, match="belongs to another model"):
         average.exchange(net.get_submodule("two"))
-    with pytest.raises(ValueError, match="beta=1"):
-        Ema(beta=1.0)
-    with pytest.raises(ValueError, match="decay_steps=0"):
-        EmaDecaySqrt(decay_steps=0)

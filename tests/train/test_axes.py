@@ -12,7 +12,6 @@ from toy_axis import UnitsMesh, UnitsParallel
 from fidgpt.parallel import Mesh, MeshParallel
 from fidgpt.parallel.experts import EXPERT
 from fidgpt.parallel.pipeline import PIPELINE
-from fidgpt.parallel.places import index_on, is_first_of
 
 
 @pytest.fixture(scope="module")
@@ -61,18 +60,3 @@ def test_experts_borrow_the_processes_of_other_axes() -> None:
     assert mesh.splits_tokens(EXPERT) and not mesh.splits_tokens(PIPELINE)
     with pytest.raises(ValueError, match="expert=3 must divide the 8 processes of shard x context"):
         Mesh(shard=4, context=2, expert=3)
-
-
-@pytest.mark.parametrize(("divided", "num_shards"), [("", 1), ("expert", 4), ("pipeline", 2)])
-def test_one_process_counts_each_shard_of_a_weight(divided: str, num_shards: int) -> None:
-    mesh = Mesh(replicate=2, shard=2, context=2, tensor=2, pipeline=2, expert=4)
-    firsts = [
-        rank for rank in range(mesh.size) if is_first_of(mesh, frozenset({divided}), False, rank)
-    ]
-    assert len(firsts) == num_shards
-    for axis in [axis for axis in mesh.axes() if axis.name == divided]:
-        assert {index_on(mesh.grid(axis), [axis], rank) for rank in firsts} == {*range(num_shards)}
-    sharded = [
-        rank for rank in range(mesh.size) if is_first_of(mesh, frozenset({divided}), True, rank)
-    ]
-    assert len(sharded) == (num_shards * 4 if divided != "expert" else 4)

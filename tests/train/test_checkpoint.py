@@ -65,20 +65,11 @@ class Odd(optim.Optimizer):
 
 OPTIMIZERS: dict[str, Callable[[Any], optim.Optimizer]] = {
     "adamw_fused": lambda p: optim.AdamW(p, lr=0.01, fused=True),
-    "adamw_foreach": lambda p: optim.AdamW(p, lr=0.01, foreach=True),
-    "adamw_loop": lambda p: optim.AdamW(p, lr=0.01, foreach=False, amsgrad=True),
     "adamw_tensor_lr": lambda p: optim.AdamW(p, lr=torch.tensor(0.01), foreach=False),
-    "sgd": lambda p: optim.SGD(p, lr=0.01),
     "sgd_momentum": lambda p: optim.SGD(p, lr=0.01, momentum=0.9, nesterov=True),
-    "adafactor": lambda p: optim.Adafactor(p, lr=0.01),
-    "adagrad": lambda p: optim.Adagrad(p, lr=0.01),
-    "nadam": lambda p: optim.NAdam(p, lr=0.01),
-    "rmsprop": lambda p: optim.RMSprop(p, lr=0.01, centered=True, momentum=0.5),
     "lbfgs": lambda p: optim.LBFGS(p, lr=0.1, max_iter=2),
     "odd": Odd,
 }
-if hasattr(optim, "Muon"):
-    OPTIMIZERS["muon"] = lambda p: optim.Muon(p, lr=0.01)
 
 
 def make(name: str, seed: int = 0) -> tuple[Tied, optim.Optimizer]:
@@ -86,7 +77,7 @@ def make(name: str, seed: int = 0) -> tuple[Tied, optim.Optimizer]:
     model = Tied()
     if name == "lbfgs":  # takes one group, of contiguous parameters
         return model, OPTIMIZERS[name]([p for p in model.parameters() if p.is_contiguous()])
-    chosen = [p for p in model.parameters() if p.ndim == 2 or name != "muon"]
+    chosen = [*model.parameters()]
     return model, OPTIMIZERS[name]([{"params": chosen[:1], "lr": 0.02}, {"params": chosen[1:]}])
 
 
@@ -166,23 +157,6 @@ def test_the_state_keeps_types_and_bits(tmp_path: Path) -> None:
     assert repr(back) == repr(state)
 
 
-@pytest.mark.parametrize(
-    ("value", "place"),
-    [({"a": [1, {2}]}, "state.here.a.1 is a set"), (torch.ones(1), "state.here is a tensor")],
-)
-def test_what_a_checkpoint_cannot_hold_is_named(value: Any, place: str, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=place):
-        save(tmp_path, 1, here=value)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
-    save(tmp_path, 1, which="first")
-    save(tmp_path, 1, which="second")
-    assert names(tmp_path) == ["step_00000001"]
-    assert restore(tmp_path, Tied()) == (1, {"which": "second"})
-
-
 def test_going_on_from_an_earlier_step_sets_later_ones_aside(tmp_path: Path) -> None:
     for step in (100, 200, 300, 150):
         save(tmp_path, step, keep_last=2)
@@ -210,7 +184,7 @@ def test_a_model_that_does_not_fit_is_refused_untouched(tmp_path: Path) -> None:
 def test_an_optimizer_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     checkpoints, model = Checkpoints(every=1, keep_last=1), save(tmp_path, 1)
     other: list[tuple[optim.Optimizer, str]] = [
-        (make("sgd")[1], "saved by AdamW, and this run uses SGD"),
+        (make("sgd_momentum")[1], "saved by AdamW, and this run uses SGD"),
         (optim.AdamW(model.parameters()), "has 2 groups of parameters, this run has 1"),
         (optim.AdamW([{"params": [model.norm.bias]}, {"params": []}]), r"gone \['turned'\], new"),
     ]
@@ -353,12 +327,6 @@ def test_under_other_names(run: Path) -> None:
     assert values(model) == [9.0, 2.0, 6.0]
 
 
-def test_other_number_formats_are_rounded(run: Path) -> None:
-    model = filled(0.0).to(torch.bfloat16)
-    initial_weights(model, run)
-    assert values(model) == [2.0, 2.0, 2.0] and model.head.weight.dtype == torch.bfloat16
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -367,9 +335,7 @@ def test_other_number_formats_are_rounded(run: Path) -> None:
             {"only": ["embedding"], "renamed": {"embedding": "wte"}},
             r"does not have wte.weight \(for embedding.weight\); it has .* with `renamed`",
         ),
-        ({"renamed": {"blocks.0": "x"}}, r"does not have x.weight \(for blocks.0.weight\); it"),
         ({"renamed": {"block.0": "x"}}, r"renamed={'block.0': ...} matches nothing in the model"),
-        ({"only": ["head.weight"]}, "matches nothing in the model"),
         ({"step": 3}, "holds no step 3; it holds 1, 2.\nThe newest good .* 2: use .* step=2$"),
     ],
 )
@@ -380,34 +346,13 @@ def test_missing_weights_are_named(run: Path, arguments: dict[str, Any], message
     assert values(model) == [0.0, 0.0, 0.0]
 
 
-def test_all_mismatched_shapes_are_named(run: Path) -> None:
-    model = filled(0.0, width=5)
-    with pytest.raises(CheckpointError) as error:
-        initial_weights(model, run)
-    first, *rest = str(error.value).splitlines()
-    assert first == f"{run} has weights of other shapes:"
-    assert (
-        rest[0]
-        == "  blocks.0.weight: float32 [4, 4] in the checkpoint, float32 [5, 5] in the model"
-    )
-    assert len(rest) == 3 and values(model) == [0.0, 0.0, 0.0]
-
-
 def test_a_damaged_run_and_none_at_all(run: Path) -> None:
     (run / "checkpoints" / "step_00000002" / "model.safetensors").write_bytes(b"")
     for path in (run, run / "checkpoints" / "step_00000002"):
         with pytest.raises(CheckpointError, match=r"step_00000002 is damaged: model\.safetensors"):
             initial_weights(Model(), path)
-    for path in (run / "checkpoints" / "step_00000001", run / "x.safetensors"):
-        if path.suffix:
-            path.touch()
-        with pytest.raises(CheckpointError, match=r"step=1 needs a run, and .* is not one: omit"):
-            initial_weights(Model(), path, step=1)
     with pytest.raises(CheckpointError, match="holds no checkpoint: nothing was saved yet"):
         initial_weights(Model(), run / "checkpoints")
-    (run / "notes").write_text("no tensors")
-    with pytest.raises(CheckpointError, match="notes is not a safetensors file: Error while"):
-        initial_weights(Model(), run / "notes")
     with pytest.raises(CheckpointError, match="nowhere does not exist: name a run"):
         initial_weights(Model(), run / "nowhere")
 
@@ -467,23 +412,16 @@ def truncate(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-def empty(path: Path) -> None:
-    os.truncate(path, 0)
-
-
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
 
 
-def turn_into_a_directory(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("hurt", [truncate, empty, flip, Path.unlink, turn_into_a_directory])
+@pytest.mark.parametrize(
+    ("hurt", "name"),
+    [*((flip, name) for name in FILES), (truncate, FILES[1]), (Path.unlink, FILES[2])],
+)
 def test_a_damaged_file_is_named(hurt: Callable[[Path], None], name: str, saved: Path) -> None:
     hurt(newest(saved) / name)
     text = refusal(saved)
@@ -494,24 +432,6 @@ def test_a_damaged_file_is_named(hurt: Callable[[Path], None], name: str, saved:
     assert name in (manifest.damage(newest(saved)) or "")
     assert newest_good(saved) == 100
     assert restore_at(saved, 100) == (100, {"at": 100})
-
-
-@pytest.mark.slow
-def test_every_byte_of_the_manifest_counts(saved: Path) -> None:
-    path = newest(saved) / "manifest.json"
-    good = path.read_bytes()
-    for place in range(len(good)):
-        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
-        assert manifest.damage(newest(saved), needed=()), f"byte {place} of {good!r}"
-    path.write_bytes(good)
-    assert manifest.damage(newest(saved)) is None
-
-
-@pytest.mark.slow
-def test_a_renamed_checkpoint_is_not_taken_for_another_step(saved: Path) -> None:
-    newest(saved).rename(newest(saved).with_name("step_00000300"))
-    assert "step_00000300 holds step 200 by its manifest.json: rename" in refusal(saved)
-    assert refusal(saved).endswith(offer(saved))
 
 
 def test_nothing_good_is_left(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -541,18 +461,6 @@ def test_the_next_save_removes_what_a_killed_run_left(saved: Path) -> None:
     assert not left.exists()
 
 
-def test_a_replacement_cut_short_loses_nothing(saved: Path) -> None:
-    aside = newest(saved).with_name(".old-step_00000200")
-    newest(saved).rename(aside)
-    assert restore_at(saved) == (200, {"at": 200})
-    save_at(saved, 300)
-    assert newest(saved).exists() and not aside.exists()
-    shutil.copytree(newest(saved), aside)  # cut after the second rename
-    save_at(saved, 400)
-    assert manifest.damage(newest(saved)) is None
-    assert not aside.exists()
-
-
 def unchanged(saved: Path) -> bool:
     names = sorted(path.name for path in (saved / "checkpoints").iterdir())
     return names == ["step_00000100", "step_00000200"] and newest_good(saved) == 200
@@ -579,49 +487,3 @@ def test_a_file_that_cannot_grow(step: int, saved: Path) -> None:
         f"MB are free: make room or raise the quota, then resume with --resume={saved}"
     )
     assert second.startswith("No partial checkpoint is left")
-
-
-@pytest.mark.parametrize("stop", [KeyboardInterrupt, MemoryError])
-def test_an_interrupted_save_leaves_nothing(
-    stop: type[BaseException], saved: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupt(*_: object, **__: object) -> None:
-        raise stop
-
-    monkeypatch.setattr(manifest, "write_json", interrupt)
-    with pytest.raises(stop):
-        save_at(saved, 300)
-    assert unchanged(saved)
-
-
-@pytest.mark.parametrize("when", ["damage", "files_of"])
-def test_what_is_dropped_while_it_is_read_makes_room_for_the_newest(
-    saved: Path, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As by the run itself, while another process reads its model."""
-    real, messages = getattr(manifest, when), []
-
-    def dropped(path: Path, *arguments: Any) -> Any:
-        if not messages:
-            messages.append(path)
-            save_at(saved, 300)
-            shutil.rmtree(path)
-        return real(path, *arguments)
-
-    monkeypatch.setattr(manifest, when, dropped)
-    assert restore_at(saved) == (300, {"at": 300})
-    messages.clear()
-    with pytest.raises(CheckpointError, match="holds no step 300; it holds"):
-        restore_at(saved, 300)
-
-
-def test_older_formats_are_read_newer_refused(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(manifest, "FORMAT", 1)
-        save_at(saved, 250)
-        patch.setattr(manifest, "FORMAT", 3)
-        save_at(saved, 300)
-    assert restore_at(saved, 250) == (250, {"at": 250})
-    first, second = refusal(saved).splitlines()
-    assert first.endswith("step_00000300 has format 3, this fidgpt reads 2: update fidgpt.")
-    assert second == offer(saved, 250)

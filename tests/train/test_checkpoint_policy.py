@@ -1,8 +1,6 @@
 """Which checkpoints are saved and kept, on the disk and in a mirror."""
 
-import json
 import shutil
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -108,16 +106,9 @@ def test_nan_is_never_the_best() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: KeepEvery(every=0), "every=0"),
-        (lambda: KeepEvery(every=1, until=0), "until=0"),
         (lambda: KeepEvery(every=3, until=2), "every=3 and until=2 keep nothing"),
-        (lambda: EveryMinutes(0.0), r"minutes=0.0 must be"),
-        *((lambda url=url: Mirror(url), "must be a URL") for url in ("", "3", "copies/first")),
+        (lambda: Mirror("copies/first"), "must be a URL"),
         (lambda: keeping(KeepEvery(every=1), KeepEvery(every=2, until=9)), r"keep\[0\] ends at"),
-        (
-            lambda: keeping(KeepEvery(every=1, until=9), KeepEvery(every=2, until=9)),
-            r"keep\[1\] at until=9: each must end later",
-        ),
     ],
 )
 def test_invalid_numbers_are_refused(make: Any, message: str) -> None:
@@ -189,32 +180,6 @@ def test_a_lost_disk(tmp_path: Path, step: int | None, weight: float) -> None:
     saver.fetch(run, step=step)
     assert saver.restore(run, **given) == (int(weight), {})
     assert given["model"].weight.unique().tolist() == [weight]
-
-
-def test_the_best_stays_there_after_a_lost_disk(tmp_path: Path, storage: Any) -> None:
-    def measure(run: Path, step: int, value: float) -> None:
-        row = {"loss": value}
-        reasons = saver.due(step, num_steps=99, directory=run, row=row)
-        saver.save(run, step=step, state={}, reasons=reasons, row=row, **parts())
-
-    saver = Checkpoints(every=1, keep_last=1, best=KeepBest("loss"), mirror=Mirror(URL))
-    measure(tmp_path / "old", 1, 3.0)
-    measure(tmp_path / "old", 2, 4.0)
-    (tmp_path / "new").mkdir()
-    saver.fetch(tmp_path / "new", step=None)
-    measure(tmp_path / "new", 3, 5.0)  # here the best is of step 2, there of step 1
-    assert there(storage) == ["step_00000001", "step_00000003"]
-    measure(tmp_path / "new", 4, 2.0)
-    assert there(storage) == ["step_00000004"]
-
-
-def test_a_damaged_copy_is_refused(tmp_path: Path, storage: Any) -> None:
-    save(checkpoints(), tmp_path / "old", 1)
-    storage.pipe("/bucket/run/step_00000001/model.safetensors", b"other")
-    (tmp_path / "new").mkdir()
-    checkpoints().fetch(tmp_path / "new", step=None)
-    with pytest.raises(CheckpointError, match="model.safetensors has 5 bytes instead of"):
-        checkpoints().restore(tmp_path / "new", **parts())
 
 
 @pytest.mark.parametrize("step", [None, 3])
@@ -322,68 +287,6 @@ def test_only_what_a_run_wrote_is_deleted_from_its_mirror(
     assert "step_00000004 holds files that this run did not write" in capsys.readouterr().err
 
 
-def test_two_runs_that_begin_at_once_cannot_share_a_mirror(tmp_path: Path) -> None:
-    folder = str(tmp_path / "copy")
-    runs = [identified(tmp_path / name, name) for name in ("first", "second", "third", "fourth")]
-    for run in runs:
-        checkpoints(folder).require_free_mirror(run)  # all find it free
-    barrier, refused = threading.Barrier(len(runs)), []
-
-    def claim(run: Path) -> None:
-        saver = checkpoints(folder)
-        barrier.wait()
-        try:
-            saver.claim_mirror(run, directory=run)
-        except CheckpointError as error:
-            refused.append(str(error))
-
-    threads = [threading.Thread(target=claim, args=[run]) for run in runs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    [owner] = [run for run in runs if not any(f"{run} is another run" in one for one in refused)]
-    assert len(refused) == 3 and all(f"is the mirror of {owner}," in one for one in refused)
-
-
-def test_a_mirror_that_another_run_has_taken_over_is_left_alone(
-    tmp_path: Path, storage: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = identified(tmp_path / "first", "1"), identified(tmp_path / "second", "2")
-    saver = checkpoints()
-    save(saver, first, 1)
-    storage.pipe(f"/bucket/run/{CLAIM}", json.dumps({"run": "x", "directory": "b"}).encode())
-    save(saver, first, 2)
-    assert (
-        f"is the mirror of b, up to step 1, and {first} is another run" in capsys.readouterr().err
-    )
-    assert there(storage) == ["step_00000001"]
-    with pytest.raises(CheckpointError, match="is the mirror of b"):
-        checkpoints().fetch(second, step=None)
-
-
-@pytest.mark.parametrize("cut", [b"", b"{"])
-def test_a_claim_or_list_that_a_kill_cut_short(tmp_path: Path, storage: Any, cut: bytes) -> None:
-    run = identified(tmp_path / "run", "1")
-    storage.pipe(f"/bucket/run/{CLAIM}", cut)
-    checkpoints().claim_mirror(run, directory=run)
-    storage.pipe("/bucket/run/step_00000001/fidgpt-files.json", cut)
-    save(checkpoints(), run, 1)
-    assert there(storage) == ["step_00000001"]
-
-
-def test_a_run_that_was_lost_before_its_first_copy_begins_again(tmp_path: Path) -> None:
-    run = identified(tmp_path / "run", "1")
-    checkpoints().claim_mirror(run, directory=run)
-    shutil.rmtree(run)
-    again = identified(tmp_path / "run", "2")
-    checkpoints().require_free_mirror(again)
-    checkpoints().claim_mirror(again, directory=again)
-    save(checkpoints(), again, 1)
-    with pytest.raises(CheckpointError, match="is another run"):
-        checkpoints().claim_mirror(identified(tmp_path / "other", "1"), directory=tmp_path)
-
-
 def test_other_files_in_a_checkpoint_are_not_deleted_with_it(tmp_path: Path) -> None:
     saver = Checkpoints(every=1, keep_last=1)
     save(saver, tmp_path, 1)
@@ -401,42 +304,3 @@ def identified(run: Path, name: str) -> Path:
     (run / "config.json").write_text("{}")
     (run / "metrics.jsonl").write_text("a row")
     return run
-
-
-def test_only_a_copy_of_a_run_is_restored(tmp_path: Path, storage: Any) -> None:
-    with pytest.raises(CheckpointError, match=f"{URL} holds no copy of a run"):
-        Mirror(URL).restore_run(tmp_path / "new")
-    save(checkpoints(), identified(tmp_path / "run", "first"), 1)
-    with pytest.raises(CheckpointError, match="exists already, and is not the run that was copied"):
-        Mirror(URL).restore_run(identified(tmp_path / "other", "second"))
-    storage.rm("/bucket/run/step_00000001/run", recursive=True)
-    with pytest.raises(CheckpointError, match="checkpoints without the files of their run"):
-        Mirror(URL).restore_run(tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_a_mirror_that_comes_later_deletes_no_copies_of_another(
-    tmp_path: Path, storage: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save(checkpoints(), identified(tmp_path / "first", "first"), 5, 6)
-    second = identified(tmp_path / "second", "second")
-    Checkpoints(every=1, keep_last=1).save(second, step=1, state={}, **parts())
-    for step in (None, 1, 6):
-        with pytest.raises(CheckpointError, match=f"{URL} is the mirror of .*/first, up to step 6"):
-            checkpoints().fetch(second, step=step)
-    save(checkpoints(), second, 2)
-    assert f"{second} is another run" in capsys.readouterr().err
-    assert there(storage) == ["step_00000005", "step_00000006"]
-    checkpoints().fetch(tmp_path / "first", step=None)
-
-
-def test_a_run_goes_on_while_its_storage_is_away(
-    tmp_path: Path, break_storage: Callable[[str], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    save(checkpoints(), tmp_path, 1)
-    break_storage("ls")
-    checkpoints().fetch(tmp_path, step=None)
-    assert capsys.readouterr().err.splitlines() == [
-        f"warning: {URL} cannot be reached (ConnectionError: no route); the next checkpoint tries "
-        "again."
-    ]

@@ -1,14 +1,12 @@
 """Checkpoints written in the background, and by several processes."""
 
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import safetensors.torch
 import torch
-from forked import Python, run_ranks
+from forked import run_ranks
 from torch import nn
 
 from fidgpt.train import BackgroundWriter, CheckpointError, Checkpoints, SyncWriter
@@ -79,35 +77,15 @@ def test_the_files_are_those_that_are_written_at_once(tmp_path: Path) -> None:
     assert contents[0] == contents[1]
 
 
-SAVES: list[Callable[[Checkpoints, dict[str, Any]], object]] = [
-    lambda checkpoints, parts: checkpoints.wait(),
-    lambda checkpoints, parts: checkpoints.save(step=2, **parts),
-]
-
-
-@pytest.mark.parametrize("then", SAVES)
-def test_an_error_reaches_the_run_once_in_the_same_words(
-    then: Callable[[Checkpoints, dict[str, Any]], object], tmp_path: Path
-) -> None:
+def test_an_error_reaches_the_run_once_in_the_same_words(tmp_path: Path) -> None:
     checkpoints, (model, optimizer) = beside(), make()
     (tmp_path / "file").write_text("not a directory")
     parts = {"model": model, "optimizer": optimizer, "state": {}}
     parts["directory"] = tmp_path / "file" / "run"
     checkpoints.save(step=1, **parts)
     with pytest.raises(CheckpointError, match=r"Not a directory\); give the run a directory that"):
-        then(checkpoints, parts)
+        checkpoints.save(step=2, **parts)
     checkpoints.wait()
-
-
-def test_a_removed_folder_is_not_made_again(tmp_path: Path, gate: threading.Event) -> None:
-    checkpoints, (model, optimizer) = beside(), make()
-    run = tmp_path / "run"
-    checkpoints.save(run, step=1, model=model, optimizer=optimizer, state={})
-    run.rmdir()
-    gate.set()
-    with pytest.raises(CheckpointError, match="cannot be written \\(No such file or directory\\)"):
-        checkpoints.wait()
-    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_end_of_a_run_waits(tmp_path: Path, gate: threading.Event) -> None:
@@ -138,86 +116,13 @@ def test_who_leaves_at_once_does_not_wait(tmp_path: Path, gate: threading.Event)
     checkpoints.wait()
 
 
-# The first rank waits for at most a second while the group is made, and for long afterwards.
-_PROGRAM = """
-import os, sys, time
-import torch.distributed as dist
-from fidgpt.parallel import DataParallel, ParallelError
-from fidgpt.processes.background import BackgroundProcesses
-
-try:
-    with DataParallel(timeout=10.0) as parallel:
-        if parallel.rank == 1 and sys.argv[1] == "lost":
-            dist.new_group = lambda **_: os._exit(0)
-        together = BackgroundProcesses().current()
-        if parallel.rank == 1:
-            time.sleep(2)
-        print(together.gather(parallel.rank))
-except ParallelError as error:
-    print(error)
-"""
-
-
-@pytest.fixture
-def program(tmp_path: Path) -> Path:
-    path = tmp_path / "program.py"
-    path.write_text(_PROGRAM)
-    return path
-
-
-def test_a_process_lost_while_they_meet_is_not_waited_for(program: Path, tmp_path: Path) -> None:
-    first, _ = run_ranks(2, program, "lost", folder=tmp_path)
-    assert first.splitlines()[-1].startswith("process 1 of 2 (")
-
-
-def test_once_met_they_wait_for_each_other_for_long(program: Path, tmp_path: Path) -> None:
-    outputs = run_ranks(2, program, "late", folder=tmp_path)
-    assert [text.splitlines()[-1] for text in outputs] == ["[0, 1]"] * 2
-
-
-SCRIPT = Path(__file__).with_name("resharded.py")
+SCRIPT = Path(__file__).with_name("full_disk.py")
 pytestmark = pytest.mark.xdist_group("sharded")
 
 
-def do(what: str, run: Path, kind: str, *, processes: int) -> str:
-    if processes == 1:
-        alone = Python(SCRIPT, what, run, kind, output=run / "output")
-        assert alone.end(seconds=240) == 0, alone.output
-        return alone.output
-    return "".join(run_ranks(processes, SCRIPT, what, run, kind, folder=run))
-
-
-def files(run: Path) -> list[str]:
-    return sorted(path.name for path in (run / "checkpoints/step_00000003").glob("*.safetensors"))
-
-
-def test_shards_of_two_are_restored_by_one_and_by_four(tmp_path: Path) -> None:
-    do("save", tmp_path, "beside", processes=2)
-    assert [name.split("-")[0] for name in files(tmp_path)] == sorted(
-        2 * ["model", "optimizer", "stateful"]
-    )
-    do("compare", tmp_path, "sharded", processes=1)
-    do("compare", tmp_path, "sharded", processes=4)
-
-
-def test_what_one_saved_is_restored_in_shards(tmp_path: Path) -> None:
-    do("save", tmp_path, "sharded", processes=1)
-    do("compare", tmp_path, "sharded", processes=2)
-
-
-def test_what_every_process_holds_is_written_once_and_is_plain_safetensors(tmp_path: Path) -> None:
-    do("save", tmp_path, "replicated", processes=2)
-    names = ["model.safetensors", "optimizer.safetensors", "stateful.safetensors"]
-    assert files(tmp_path) == names
-    stored = safetensors.torch.load_file(tmp_path / "checkpoints/step_00000003" / names[0])
-    expected = torch.load(tmp_path / "expected.pt")["model"]
-    assert stored.keys() == expected.keys() - {"tied"}  # which is `table`
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in stored.items())
-    do("compare", tmp_path, "replicated", processes=1)
-
-
 def test_where_one_cannot_write_its_part_there_is_no_checkpoint(tmp_path: Path) -> None:
-    messages = sorted(do("break", tmp_path, "beside", processes=2).splitlines())
+    outputs = run_ranks(2, SCRIPT, tmp_path, folder=tmp_path)
+    messages = sorted("".join(outputs).splitlines())
     assert messages[0].startswith("0 ParallelError process 1 failed: ")
     assert messages[1].startswith("1 CheckpointError ")
     assert all("step_00000002 cannot be written (No space left on device)" in it for it in messages)

@@ -1,6 +1,5 @@
 """Rows that come one step late, as on a device that computes while the next step is queued."""
 
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -8,15 +7,12 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
-import torch
 from harmed import Run
 from launches import before_steps
-from torch import Tensor
 
 from fidgpt import fiddlers
-from fidgpt.parallel import DataParallel
 from fidgpt.train import RunError, Trainer
-from fidgpt.train.delayed_metrics import AsyncMetrics, DelayedMetrics
+from fidgpt.train.delayed_metrics import DelayedMetrics
 from fidgpt.train.trackers.trackers import Row, read_rows, reproducible
 
 Config = fdl.Config[Trainer]
@@ -106,25 +102,3 @@ def test_a_run_rolls_back_with_late_rows(run: Run) -> None:
     rows = run.train()
     assert [row["step"] for row in rows] == [*range(1, len(rows) + 1)]
     assert run.last.shift == 1
-
-
-def test_numbers_of_any_kind_are_read_in_one_copy() -> None:
-    values = {
-        "step": 3,
-        "loss": torch.tensor(0.1),
-        "count": torch.tensor([2, 3]),
-        "layers": [torch.tensor([0.5]), torch.tensor(1.5, dtype=torch.float64)],
-        "none": [],
-    }
-    row = AsyncMetrics(values, torch.device("cpu")).read()
-    assert row["loss"] == torch.tensor(0.1).item() and row["step"] == 3 and row["none"] == []
-    assert json.dumps(row["count"]) == "[2, 3]" and row["layers"] == [[0.5], 1.5]
-
-
-def test_one_process_keeps_its_own_numbers() -> None:
-    fused, tally = DataParallel().new_all_reduce(), torch.tensor([3, 4])
-    total, all_of = fused.sum(tally), fused.gather(7)
-    fused.start()
-    assert isinstance(total.value, Tensor) and total.value is not None
-    assert total.value.tolist() == [3, 4] and total.value.dtype == torch.int64
-    assert all_of.value.tolist() == [7]

@@ -8,11 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
-
-from fidgpt.data import Batch
-from fidgpt.train.micro_batches import split_batch
 
 SCRIPT = Path(__file__).parent.parent / "gpu_cases.py"
 
@@ -41,19 +36,3 @@ def test_steps_wait_for_nothing(tier: str, device: Path) -> None:
     found = run(device, tier)
     assert found["cases"] > 10 and not found["wrong"], json.dumps(found["wrong"], indent=1)
     assert 100 < found["launches"] <= 420  # of two layers; without launches of many tensors, 760
-
-
-def test_a_batch_is_copied_to_a_gpu_while_that_computes(monkeypatch: pytest.MonkeyPatch) -> None:
-    copies: list[object] = []
-    monkeypatch.setattr(Tensor, "pin_memory", lambda self: copies.append("pinned") or self)
-    monkeypatch.setattr(Tensor, "is_pinned", lambda self: "pinned" in copies)
-
-    def to(self: Tensor, device: torch.device, *, non_blocking: bool) -> Tensor:
-        copies.append((device.type, non_blocking))
-        return self
-
-    monkeypatch.setattr(Tensor, "to", to)
-    batch = Batch(torch.zeros(4, 5, dtype=torch.int64))
-    parts = split_batch(batch, size=2, device=torch.device("cuda"))
-    assert [len(part.batch.tokens) for part in parts] == [2, 2]
-    assert copies == ["pinned", ("cuda", True)]

@@ -1,6 +1,5 @@
 """Where the time of a run went, over several attempts and processes."""
 
-import json
 import os
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ import pytest
 from harmed import Run
 
 from fidgpt.train.goodput import PHASES, Goodput, phase_seconds
-from fidgpt.train.trackers.trackers import last_row, read_rows
+from fidgpt.train.trackers.trackers import read_rows
 
 
 class Clock:
@@ -83,15 +82,6 @@ def test_the_slowest_process_is_the_one_for_which_others_wait(clock: Clock) -> N
     assert "forward 2, backward 2, optimizer 0.5" in goodput.summary()
 
 
-def test_the_last_whole_row_is_found(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    assert last_row(path) == {}
-    path.write_text('{"step": 1}\n{"step": 2}\n{"step')
-    assert last_row(path) == {"step": 2}
-    path.write_bytes(b"x" * 3_000_000 + b'\n{"step": 7, "loss": "NaN"}\n\xff')
-    assert last_row(path)["step"] == 7
-
-
 def test_a_resumed_run_counts_the_steps_that_it_lost(run: Run, capsys) -> None:
     run.cfg.num_steps = 6
     begun = time.monotonic()
@@ -106,22 +96,3 @@ def test_a_resumed_run_counts_the_steps_that_it_lost(run: Run, capsys) -> None:
     assert all(last[f"goodput/{kind}"] > 0 for kind in kinds)
     steps = sum(map(sum, map(phase_seconds, read_rows(run.path / "metrics.jsonl"))))
     assert steps < sum(last[f"goodput/{kind}"] for kind in kinds) < took
-
-
-@pytest.mark.parametrize("number", [1e308, 10**400, -1, "long", None, [1]])
-def test_sums_that_no_run_can_have_count_for_nothing(
-    number: object, tmp_path: Path, clock: Clock
-) -> None:
-    metrics = tmp_path / "metrics.jsonl"
-    names = ("productive", "waiting", "attempts", "redone_steps")
-    metrics.write_text(json.dumps({"step": 3} | {f"goodput/{one}": number for one in names}) + "\n")
-    again = Goodput(metrics, started=clock.now, clock=clock)
-    clock.passes(5)
-    row = again.stepped(4)
-    assert (row["goodput/productive"], row["goodput/attempts"]) == (5, 1)
-    assert again.summary().startswith("Time: 0:00:05 in one attempt")
-
-
-def test_a_pipe_in_place_of_metrics_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "metrics.jsonl")
-    assert last_row(tmp_path / "metrics.jsonl") == {}

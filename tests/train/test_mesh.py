@@ -2,8 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,27 +12,18 @@ import torch
 from forked import Python
 from small_models import shrunk, small_block, small_model
 from torch import Tensor, nn
-from torch.distributed import get_process_group_ranks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fidgpt import configs, data, fiddlers, graph, model, tags, train
 from fidgpt.graph import ConfigError
 from fidgpt.model.init import with_init
 from fidgpt.parallel import (
-    Axis,
     Mesh,
     MeshParallel,
-    ParallelError,
     TensorParallel,
-    axis_size,
     chunks,
-    entries,
 )
-from fidgpt.parallel.entries import can_defer_weight_grad, gather_input
-from fidgpt.parallel.places import places_on
-from fidgpt.parallel.tensor import rank_local_rng
 from fidgpt.processes import Processes
-from fidgpt.processes.ranks import fake_processes
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import machine_at_hand
 from fidgpt.train.estimates.facts import summary_of
@@ -54,7 +43,6 @@ def test_an_axis_takes_the_processes_that_are_left() -> None:
     [
         (Mesh(shard=2, tensor=2), 6, "shard=2, tensor=2 takes 4 processes, and the run has 6"),
         (Mesh(shard=-1, tensor=4), 6, "takes a multiple of 4 processes, and the run has 6"),
-        (Mesh(), 2, "the mesh of size 1 takes 1 processes, and the run has 2"),
         (Mesh(shard=-1, expert=4), 6, "expert=4 must divide the 6 .*: choose one of 1, 2, 3, 6,"),
     ],
 )
@@ -87,19 +75,6 @@ def test_a_batch_is_split_over_the_replicas_and_shards(cfg: fdl.Config) -> None:
     cfg.batch_size = 4
     with pytest.raises(ConfigError, match="batch_size=4 .* too few .*: choose 8 or more"):
         build_trainer(cfg)
-
-
-def test_processes_that_do_not_fill_the_mesh_are_refused(
-    cfg: fdl.Config, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cfg.batch_size = 4
-    fiddlers.use_mesh(cfg, shard=4)
-    build_trainer(cfg)  # elsewhere it may run
-    monkeypatch.setenv("WORLD_SIZE", "6")
-    with pytest.raises(ConfigError, match="shard=4 takes 4 processes, and the run has 6"):
-        build_trainer(cfg)
-    with pytest.raises(ParallelError, match="the run has 1: start 4 with torchrun"):
-        MeshParallel(Mesh(shard=4)).__enter__()
 
 
 @pytest.mark.parametrize(
@@ -186,25 +161,6 @@ def test_a_number_cannot_be_sharded(cfg: fdl.Config, size: int) -> None:
         build_trainer(cfg)
 
 
-ROWS = Axis(name="rows", splits_rows=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowsMesh(Mesh):
-    """A mesh with an axis whose processes hold copies and read different rows."""
-
-    rows: int = axis_size(ROWS)
-
-
-def test_a_part_along_an_axis_of_copies_has_its_processes() -> None:
-    mesh, talks = RowsMesh(replicate=2, rows=3), frozenset({"rows"})
-    with fake_processes(6, rank=4):
-        here = places_on(mesh, parts=talks, device_type="cpu", timeout=timedelta(seconds=60))
-        rows, replicas = here.axes["rows"], here.axes["replicate"]
-        assert (rows.size, rows.rank, replicas.size) == (3, 1, 1)
-        assert rows.group is not None and get_process_group_ranks(rows.group) == [3, 4, 5]
-
-
 class Own(nn.Module):
     """A component that declares nothing."""
 
@@ -239,33 +195,11 @@ def test_every_family_is_divided_but_for_its_routers(name: str) -> None:
     assert not [path for path in TensorParallel().undivided(whole) if not path.endswith(".router")]
 
 
-class Dropping(nn.Module):
-    """Drops half of its input."""
-
-    dropout = 0.5
-
-    def forward(self, x: Tensor) -> Tensor:
-        return nn.functional.dropout(x, self.dropout)
-
-
-def test_processes_rank_local_rng_inside_a_component_and_alike_after_it() -> None:
-    drawn = []
-    for index in range(2):
-        module = Dropping()
-        rank_local_rng(module, Processes(2, index))
-        torch.manual_seed(0)
-        drawn.append((module(torch.ones(64)), torch.rand(4)))
-    (first, after), (second, after_second) = drawn
-    assert not torch.equal(first, second) and torch.equal(after, after_second)
-
-
 @pytest.mark.parametrize(
     ("sizes", "change", "alike"),
     [
         ({}, None, True),
         ({"replicate": 2}, None, False),
-        ({"shard": 2, "tensor": 2}, None, False),
-        ({"tensor": 2}, None, True),
         ({"tensor": 2}, fiddlers.use_sequence_parallel, False),
         ({"tensor": 2}, lambda cfg: graph.set_tag(cfg, tags.Dropout, 0.1), False),
         ({"replicate": 2}, lambda cfg: setattr(cfg.model, "dropout", 0.0), True),
@@ -323,45 +257,6 @@ def test_a_chunk_is_sent_while_the_next_is_computed(monkeypatch: pytest.MonkeyPa
     torch.testing.assert_close(summed, expected)
     summed.sum().backward()
     torch.testing.assert_close(x.grad, projection.weight.sum(0).expand(2, 6, 4))
-
-
-@pytest.mark.parametrize("dim", [None, 1])
-def test_a_gradient_is_sent_while_those_of_weights_are_computed(
-    dim: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    events: list[str] = []
-    monkeypatch.setattr(entries, "all_gather", lambda x, axis, dim: torch.cat([x, x], dim))
-    half = recorded(
-        events, lambda x, dim: 2 * x if dim is None else torch.stack(x.chunk(2, dim)).sum(0)
-    )
-    monkeypatch.setattr(entries, "begin_sum", half)
-    query, key, frozen, unused = (nn.Linear(4, size, bias=size < 6) for size in (3, 5, 6, 7))
-    frozen.requires_grad_(False)
-    whole = nn.Linear(4, 2)  # which all processes compute
-    trained = [query.weight, query.bias, key.weight, key.bias, whole.weight, whole.bias]
-    x = torch.randn(2, 6, 4, requires_grad=True)
-
-    def total(x: Tensor) -> Tensor:
-        outputs = [query(x), key(x), key(2 * x), frozen(x), whole(x)]
-        return torch.cat(outputs, dim=-1).square().sum()
-
-    expected = torch.autograd.grad(total(x if dim is None else torch.cat([x, x], 1)), [x, *trained])
-    divided = [query, key, frozen, unused]
-    assert all(map(can_defer_weight_grad, divided))
-    assert not can_defer_weight_grad(model.LoRALinear(4, 3, rank=2)) and not can_defer_weight_grad(
-        query.bias
-    )
-    with Products(events):
-        loss = total(gather_input(x, Processes(2), dim, [one.weight for one in divided]))
-        events.clear()
-        found = torch.autograd.grad(loss, [x, *trained])
-    # Gradients of inputs, and of the weights of the product of another tensor and of `whole`.
-    assert events == ["compute"] * 7 + ["send"] + ["compute"] * 2 + ["wait"]
-    scales = [2.0 if dim is None else 1.0] + [1.0] * len(trained)
-    for one, gradient, scale in zip(found, expected, scales, strict=True):
-        torch.testing.assert_close(one, scale * gradient)
-    with torch.no_grad():
-        assert "receivers" not in vars(gather_input(x, Processes(2), None, [query.weight]))
 
 
 @pytest.mark.slow

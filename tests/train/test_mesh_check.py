@@ -91,10 +91,8 @@ SIZES = {"shard": 2, "tensor": 4, "context": 1}
 @pytest.mark.parametrize(
     ("ratio", "cosine", "meaning"),
     [
-        (2.0, 1.0, "2: summed twice over shard"),
         (4.0, 1.0, "4: summed twice over tensor"),
         (8.0, 1.0, "8: summed twice over shard x tensor"),
-        (0.5, 1.0, "1/2: a sum over shard is missing"),
         (0.25, 1.0, "1/4: a sum over tensor is missing"),
         (3.0, 1.0, "a multiple of no axis"),
         (2.0, 0.5, "not a multiple"),
@@ -133,16 +131,6 @@ def test_small_copies_keep_the_structure() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["debug", "nanochat"])
-def test_a_number_of_steps_is_kept_without_a_warning(
-    name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    cfg = small(name, shard=2)
-    steps = graph.computed(graph.bind(getattr(configs, name)()).num_steps)
-    assert isinstance(steps, int) and cfg.num_steps == steps
-    assert not caplog.records
-
-
 def test_small_copies_keep_what_sizes_mean() -> None:
     cfg = small("deepseek_v3", tensor=2)
     trainer = build_trainer(cfg)
@@ -166,29 +154,6 @@ def test_small_copies_compute_exactly() -> None:
     assert {node.value.dropout for node in graph.parts(cfg) if hasattr(node.value, "dropout")} == {
         0.0
     }
-
-
-class Fixed(torch.nn.Module):
-    """A module whose width is no quantity of the config, and that fits no other stream."""
-
-    def __init__(self, *, width: int = 256) -> None:
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.empty(width))
-
-    def reset_parameters(self) -> None:
-        torch.nn.init.ones_(self.weight)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x * self.weight
-
-
-def test_sizes_that_cannot_shrink_are_left() -> None:
-    cfg = configs.base()
-    fiddlers.use_mesh(cfg, tensor=2)
-    cfg.model.norm = fdl.Config(Fixed)
-    made, left = shrink(cfg, mesh=Mesh(tensor=2), build=build_trainer)
-    assert left == ["hidden_dim"]
-    assert (made.model.hidden_dim, made.seq_len, made.model.num_layers) == (256, 32, 2)
 
 
 def test_large_meshes_stand_for_themselves_by_twos() -> None:
@@ -264,40 +229,3 @@ def test_a_wrong_declaration_is_answered_without_a_traceback(tmp_path: Path) -> 
     status, output = checked(tmp_path, *directives, allow="split_wrongly", PYTHONPATH=paths)
     assert status == 2 and "Traceback" not in output, output
     assert "cannot compute the step that one process computes: RuntimeError: The size" in output
-
-
-RANKS = """
-import torch, torch.distributed as dist
-from fidgpt.processes.ranks import RanksError, run_ranks
-
-def total():
-    rank = torch.tensor(dist.get_rank() + 1)
-    dist.all_reduce(rank)
-    return int(rank), dist.get_rank()
-
-def fail():
-    if dist.get_rank():
-        raise ValueError("no such thing")
-    dist.barrier()
-
-def wait():
-    if dist.get_rank() == 0:
-        dist.recv(torch.zeros(1), src=1)
-
-assert run_ranks(3, total) == [(6, 0), (6, 1), (6, 2)]
-for function, seconds in ((fail, 60.0), (wait, 3.0)):
-    try:
-        run_ranks(2, function, seconds=seconds)
-    except RanksError as error:
-        print(error)
-"""
-
-
-@pytest.mark.slow
-def test_ranks_return_fail_and_wait(tmp_path: Path) -> None:
-    (tmp_path / "ranks.py").write_text(RANKS)
-    process = Python(tmp_path / "ranks.py", output=tmp_path / "output")
-    assert process.end(seconds=100) == 0, process.output
-    assert "process 1 of 2 failed" in process.output
-    assert "ValueError: no such thing" in process.output
-    assert "processes [0] of 2 have not ended in time" in process.output

@@ -289,18 +289,6 @@ def test_sequences_and_heads_that_cannot_be_split_are_refused(cfg: fdl.Config) -
     assert isinstance(parallel.parts["context"], UlyssesContext)
 
 
-@pytest.mark.parametrize("seq", [8, 9, 21, 100])
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("make", [TokenSplit.in_zigzag, TokenSplit.in_order])
-def test_each_token_is_computed_by_one_process(make: Any, size: int, seq: int) -> None:
-    split = make(seq, size)
-    for end in (seq, seq - 1, seq - 2):
-        part = split.between(0, end)
-        columns = [c for ranges in part.ranges for one in ranges for c in range(*one)]
-        assert sorted(columns) == [*range(end)]
-        assert all([*ranges] == sorted(ranges) for ranges in part.ranges)
-
-
 def test_a_zigzag_gives_all_processes_the_same_pairs_of_query_and_key() -> None:
     def pairs(split: TokenSplit) -> list[int]:
         return [sum(c + 1 for one in ranges for c in range(*one)) for ranges in split.ranges]

@@ -32,25 +32,6 @@ SCONTROL = """#!/bin/bash
 if [ "$1" = show ]; then printf 'localhost\\nlocalhost\\n'; else echo "$@" >> scontrol; fi
 """
 
-# The command, whose process 1 dies in its sixth step, once in the directory of a job.
-DIES_ONCE = """
-import os, signal
-from pathlib import Path
-from fidgpt.cli import train
-from fidgpt.train import TrainStep
-
-launch = TrainStep.launch
-
-def deadly(self, run, state, *batch, **options):
-    if os.environ["RANK"] == "1" and state.step == 5 and not Path("died").exists():
-        Path("died").touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return launch(self, run, state, *batch, **options)
-
-TrainStep.launch = deadly
-train.run()
-"""
-
 
 class Job:
     """The script as Slurm would start it, in a directory of its own.
@@ -69,8 +50,7 @@ class Job:
         for name, program in {"srun": SRUN, "scontrol": SCONTROL, "python": python}.items():
             (folder / "bin" / name).write_text(program)
             (folder / "bin" / name).chmod(0o755)
-        script = folder / "dies.py" if dies else ROOT / "train.py"
-        (folder / "dies.py").write_text(DIES_ONCE)
+        script = Path(__file__).with_name("dies_once.py") if dies else ROOT / "train.py"
         (folder / "train.sbatch").write_text(text.replace("train.py", shlex.quote(str(script))))
         self.folder = folder
 
@@ -113,7 +93,7 @@ def test_a_job_restarts_from_its_newest_checkpoint(
 ) -> None:
     job = Job(tmp_path / "job", dies=True)
     assert job.start(*FLAGS).wait(300) == 0, job.output(0) + job.output(1)
-    assert (job.folder / "died").exists()
+    assert (job.run / "died").exists()
     assert job.rows() == undisturbed
 
 
@@ -129,21 +109,6 @@ def test_each_node_names_the_process_that_died_and_the_job_resumes(
     assert "ended with SIGKILL" in outputs[1]
     assert job.start(*FLAGS, restarts=0).wait(300) == 0, job.output(0) + job.output(1)
     assert job.rows() == undisturbed
-
-
-def test_a_process_of_a_pipeline_dies_and_the_job_resumes(tmp_path: Path) -> None:
-    flags = (
-        "--config=fiddler:use_mesh(pipeline=2)",
-        *("--config=set:checkpoints.every=2", "--config=set:micro_batch_size=1"),
-    )
-    whole, job = Job(tmp_path / "whole"), Job(tmp_path / "job", dies=True)
-    assert whole.start(*flags).wait(300) == 0, whole.output(0) + whole.output(1)
-    assert job.start(*flags, restarts=0).wait(300) != 0
-    outputs = job.output(0) + job.output(1)  # with what the launchers say of each other
-    assert len(re.findall(r"error: process 1 of 2 \(.*\) is gone: killed or stopped", outputs)) == 1
-    assert outputs.count("ended with SIGKILL") == 1
-    assert job.start(*flags, restarts=0).wait(300) == 0, job.output(0) + job.output(1)
-    assert job.rows() == whole.rows()
 
 
 def test_a_job_saves_before_its_time_limit_and_returns_to_the_queue(

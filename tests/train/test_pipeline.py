@@ -9,15 +9,13 @@ import pipelines
 import pytest
 import torch
 from forked import Python
-from torch import nn
 
 from fidgpt import fiddlers, graph
 from fidgpt.graph import ConfigError, ConfigErrors
-from fidgpt.model import Linear, Transformer
+from fidgpt.model import Transformer
 from fidgpt.parallel import ActionList, TorchSchedule, fitting
 from fidgpt.parallel.pipeline import balanced
 from fidgpt.parallel.pipeline_schedule import Schedule, timeline
-from fidgpt.parallel.weight_gradients import defer_weight_gradients, deferring, multiply
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import machine_named
 from fidgpt.train.estimates.facts import facts_of
@@ -69,11 +67,9 @@ def test_the_bubble_is_that_of_the_paper(stages_per_rank: int, num_ranks: int, n
     ("ranks", "message"),
     [
         (["0F0 0B0", "1B0 1F0"], "has BF for micro-batch 0 of stage 1"),
-        (["0F0 0B0", "1F0 1I0"], "has FI for micro-batch 0 of stage 1"),
         (["0F0 0F1 0B0 0B1", "1F0 1B0"], "has no action for micro-batch 1 of stage 1"),
         (["0F0 1F0 0B0", "1B0"], "stage 1 must have all of its actions on one process"),
         (["0F0 0B0 0F1 0B1", "1F0 1F1 1B0 1B1"], "waits for itself: 0B0, 1F1 cannot begin"),
-        (["0F0 0X0"], "'0X0'. is none"),
     ],
 )
 def test_a_wrong_list_of_actions_is_refused(ranks: list[str], message: str) -> None:
@@ -183,22 +179,6 @@ def test_the_summary_lists_stages(cfg: fdl.Config) -> None:
     assert sum(process.flops for process in pipeline.processes) == pytest.approx(1.0)
     assert pipeline.processes[0].memory > pipeline.processes[1].memory > 0
     assert 0 < pipeline.bubble < 0.5
-
-
-def test_gradients_of_weights_may_come_later() -> None:
-    layers = nn.Sequential(Linear(3, 4, bias=True), Linear(4, 2))
-    layers[0].requires_grad_(False)
-    x = torch.randn(5, 2, 3, generator=torch.Generator().manual_seed(0))
-    layers(x).square().sum().backward()
-    weight = layers[1].get_parameter("weight")
-    expected, weight.grad = weight.grad, None
-    defer_weight_gradients(layers)
-    with deferring() as products:
-        layers(x).square().sum().backward()
-    assert weight.grad is None and len(products) == 1  # what is frozen has none
-    multiply(products)
-    assert weight.grad is not None and expected is not None
-    torch.testing.assert_close(weight.grad, expected)
 
 
 @pytest.fixture(scope="module")

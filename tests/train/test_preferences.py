@@ -223,11 +223,8 @@ U = {"role": "user", "content": "a"}
     [
         {"prompt": "a", "chosen": "b", "rejected": "c"},
         {"prompt": [U], "chosen": [{"role": "assistant", "content": "b"}], "rejected": "c"},
-        {"chosen": [U, {"role": "assistant", "content": "b"}]}
-        | {"rejected": [U, {"role": "assistant", "content": "c"}]},
         {"conversations": [{"from": "human", "value": "a"}]}
         | {"chosen": {"from": "gpt", "value": "b"}, "rejected": {"from": "gpt", "value": "c"}},
-        {"question": "a", "chosen": "b", "rejected": "c"},
     ],
 )
 def test_pairs_of_every_form_are_the_same(row: dict[str, Any]) -> None:

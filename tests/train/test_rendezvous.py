@@ -14,19 +14,14 @@ import torch.distributed as dist
 from forked import run_ranks, variables_of_ranks
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from fidgpt import configs, fiddlers, graph
-from fidgpt.parallel import DataParallel, MeshParallel, ParallelError
-from fidgpt.processes import heartbeat, rendezvous
+from fidgpt.processes import rendezvous
 from fidgpt.processes.heartbeat import Heartbeat
 from fidgpt.processes.rendezvous import (
     Rendezvous,
     RendezvousFailure,
     Timeouts,
     introduce,
-    list_ranks,
 )
-from fidgpt.processes.reporting import ErrorPrinter
-from fidgpt.runs.building import build_trainer
 
 HashStore: Any = vars(dist)["HashStore"]  # torch does not list it
 FACTS = {"host": "node-a", "world_size": "3", "torch": "2.13", "fidgpt": "0a1b"}
@@ -83,11 +78,6 @@ def test_a_process_that_never_comes_is_named_to_all() -> None:
     assert str(first).startswith("process 2 of 3 did not start within 0.3 s (parallel.timeout=60)")
 
 
-def test_processes_without_the_first_one_name_it() -> None:
-    with pytest.raises(RendezvousFailure, match="process 0 of 3 did not start within"):
-        introduce(HashStore(), FACTS, rank=1, timeouts=Hasty(60.0))
-
-
 @pytest.mark.parametrize(("timeout", "seconds"), [(600.0, 60), (2400.0, 240), (60.0, 20)])
 def test_the_wait_for_others_follows_from_the_setting(timeout: float, seconds: int) -> None:
     assert Timeouts(timeout).joining == timedelta(seconds=seconds)
@@ -135,17 +125,6 @@ def test_a_node_with_other_software_is_named_to_all(other: dict[str, str], messa
     assert len({str(one) for one in results}) == 1
     with pytest.raises(AssertionError, match=message):
         raise AssertionError(results[0])
-
-
-def test_what_an_earlier_start_left_behind_is_ignored() -> None:
-    store = HashStore()
-    store.set("guest/2", "dead")
-    assert met({}, {}, {}, store=store) == [["node-a"] * 3] * 3
-
-
-def test_processes_are_listed_in_spans() -> None:
-    assert list_ranks([3], 8) == "process 3 of 8"
-    assert list_ranks([7, 0, 4, 5, 6], 8) == "processes 0, 4-7 of 8"
 
 
 @pytest.fixture(autouse=True)
@@ -205,88 +184,6 @@ def test_the_reason_of_one_is_that_of_all(beside: Callable[[int], Heartbeat]) ->
     assert firsts == [True, True, False]
 
 
-class Gone(Store):
-    """A store whose process has been killed."""
-
-    def clone(self) -> Store:
-        return self
-
-
-def fail(*_: object) -> Any:
-    raise RuntimeError("connection was closed")
-
-
-for _method in ("add", "check", "compare_set", "get", "set"):
-    setattr(Gone, _method, fail)
-
-
-def test_each_machine_reports_once_that_process_0_is_gone_with_the_store() -> None:
-    second, third = (Heartbeat(as_met(rank, Gone()), Answering(60.0)) for rank in (1, 2))
-    reason = "process 0 of 3 (node-a) is gone: killed or stopped, or a machine or the network is"
-    try:
-        for one in (second, third):
-            assert one.explain(LOST).startswith(reason)
-        assert second.report.is_first and third.report.is_first  # of two machines
-    finally:
-        second.leave()
-        third.leave()
-
-
-def test_an_error_is_printed_once_or_by_another_process() -> None:
-    first, second, third = (
-        ErrorPrinter("start", host="node-a", seconds=s) for s in (9.0, 60.0, 0.2)
-    )
-    assert [one.claim() for one in (first, second, third)] == [True, False, False]
-    shown: list[int] = []
-    third.print(lambda: shown.append(3))  # which has waited for the first one
-    threading.Timer(0.3, lambda: first.print(lambda: shown.append(1))).start()
-    second.print(lambda: shown.append(2))
-    assert shown[:1] == [3] and 2 not in shown
-
-
-def test_a_process_that_is_stuck_prints_what_it_has_claimed_to_print(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """Its main thread may hang after it has announced that."""
-    ended = threading.Event()
-    monkeypatch.setattr(heartbeat.os, "_exit", lambda status: ended.set())
-    monkeypatch.setattr(Timeouts, "reporting", 0.1)
-    stuck = Heartbeat(Rendezvous(HashStore(), 0, ["node-a"], "start"), Answering(60.0))
-    stuck.fail(ValueError("there is no memory"))
-    assert ended.wait(60)
-    assert "error: process 0 of 1 (node-a) failed: there is no memory" in capfd.readouterr().err
-
-
-def test_an_error_that_an_outer_context_survives_is_no_alarm(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(heartbeat._Current, "heartbeat", None)
-    for name, value in variables_of_ranks(1)[0].items():
-        monkeypatch.setenv(name, value)
-    with DataParallel() as parallel:
-        with pytest.raises(ParallelError, match="refused"), parallel:
-            raise ParallelError("refused")
-        here = heartbeat.live()
-        assert here is not None and not here.run.store.check(["alarm"])
-    with pytest.raises(ValueError, match="a bug"), DataParallel():
-        here = heartbeat.live()
-        raise ValueError("a bug")
-    assert here is not None and here.report.is_first
-
-
-def test_one_timeout_is_a_setting_that_fiddlers_keep() -> None:
-    cfg = configs.debug()
-    cfg.parallel.timeout = 40.0
-    fiddlers.use_mesh(cfg, tensor=2)
-    parallel = build_trainer(cfg).parallel
-    assert isinstance(parallel, MeshParallel)
-    assert parallel.timeouts == Timeouts(40.0)
-    with pytest.raises(ValueError, match="timeout=0"):
-        DataParallel(timeout=0.0)
-    file = graph.dump(cfg)
-    assert "timeout" in file
-
-
 _HANGS = """
 import os, time
 import torch, torch.distributed as dist
@@ -309,13 +206,13 @@ except ParallelError as error:
 
 
 _HANGS_IN_SAVE = """
-import os, sys, time
+import os, time
 from fidgpt.parallel import DataParallel, ParallelError
 from fidgpt.processes.heartbeat import advance
 from fidgpt.processes.background import BackgroundProcesses
-from fidgpt.train.checkpoints.writing import SyncWriter, BackgroundWriter
+from fidgpt.train.checkpoints.writing import BackgroundWriter
 
-writer = {"SyncWriter": SyncWriter, "BackgroundWriter": BackgroundWriter}[sys.argv[1]]()
+writer = BackgroundWriter()
 
 def write_to_a_slow_disk():
     for _ in range(8):
@@ -343,13 +240,12 @@ except ParallelError as error:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("writer", ["BackgroundWriter"])
 def test_a_process_that_hangs_in_a_save_is_named_in_the_time_of_the_setting(
-    writer: str, tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     """One that gets on, however slowly, is waited for."""
     (tmp_path / "hangs.py").write_text(_HANGS_IN_SAVE)
-    first, _ = run_ranks(2, tmp_path / "hangs.py", writer, folder=tmp_path)
+    first, _ = run_ranks(2, tmp_path / "hangs.py", folder=tmp_path)
     assert "process 1 of 2" in first
     assert "did not come to a collective within parallel.timeout=1.5 s" in first
     assert "hangs.py:16 in write_to_a_disk_that_hangs" in first

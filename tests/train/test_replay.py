@@ -12,7 +12,7 @@ from forked import Python
 from replayed import flip, flipped_in_gradient, flipped_in_weight
 
 from fidgpt import fiddlers
-from fidgpt.train import RunError, StepReplay, Trainer
+from fidgpt.train import RunError, Trainer
 from fidgpt.train.replay import checksum
 from fidgpt.train.trackers.trackers import reproducible
 
@@ -79,16 +79,6 @@ def test_what_never_repeats_is_distinguished_from_a_rare_error(cfg, train) -> No
         train(cfg)
 
 
-def test_a_step_that_is_finite_the_second_time_is_found(cfg, train) -> None:
-    plain(cfg)
-    fiddlers.use_step_replay(cfg, every=2)
-    with (
-        flipped_in_weight(4, bit=-2),  # of the exponent: the weight is infinite or huge
-        pytest.raises(RunError, match="step 4 was computed twice"),
-    ):
-        train(cfg)
-
-
 def test_a_warning_goes_on_with_what_two_of_three_computed(cfg, train, capsys) -> None:
     plain(cfg)
     rows = train(cfg, "without")
@@ -111,11 +101,6 @@ def test_any_bit_shows_in_the_checksum(dtype: torch.dtype) -> None:
         flip(other, place, bit=0 if dtype == torch.bool else place % (8 * other.element_size()))
         assert not torch.equal(checksum(other), known)
     assert checksum(torch.zeros(0)).item() == 0
-
-
-def test_an_interval_is_positive() -> None:
-    with pytest.raises(ValueError, match="every=0"):
-        StepReplay(every=0)
 
 
 @pytest.mark.slow

@@ -25,18 +25,8 @@ from fidgpt.train.scores.chats import chat_exam
 from fidgpt.train.scores.programs import runs_without_error
 
 WORDS = [
-    "amber",
-    "birch",
-    "cedar",
-    "delta",
-    "ember",
-    "fjord",
-    "grove",
-    "heath",
-    "inlet",
-    "jetty",
-    "knoll",
-    "lagoon",
+    *("amber", "birch", "cedar", "delta", "ember", "fjord"),
+    *("grove", "heath", "inlet", "jetty", "knoll", "lagoon"),
 ]
 KINDS = {"multiple_choice": 2, "schema": 1, "language_modeling": 3}
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import Python, run_ranks
+from forked import Python
 
 from fidgpt.parallel import DataParallel, ParallelError
 from fidgpt.train.trackers.trackers import read_rows
@@ -13,18 +13,6 @@ pytestmark = pytest.mark.xdist_group("sharded")
 
 
 COMMAND = ("-m", "fidgpt.cli.train")
-
-
-def test_torchrun_restarts_a_run_that_lost_a_process(tmp_path):
-    """The first start of the run dies in its sixth step; the second one ends it."""
-    path = tmp_path / "run"
-    script = Path(__file__).with_name("dies_once.py")
-    flags = ["--config=config:debug", "--config=set:checkpoints.every=2", f"--run_dir={path}"]
-    process = Python(script, *flags, output=tmp_path / "output")
-    assert process.end(seconds=300) == 0, process.output
-    assert (path / "died").exists()
-    _finish(tmp_path, "--config=config:debug", f"--run_dir={tmp_path}/one")
-    assert _losses(path) == pytest.approx(_losses(tmp_path / "one"), rel=1e-2)
 
 
 def test_two_processes_train_as_one(tmp_path, on_two_processes):
@@ -57,19 +45,6 @@ def _losses(path: Path) -> list[float]:
     return [row["loss"] for row in read_rows(path / "metrics.jsonl")]
 
 
-_LAST = """
-import os
-from fidgpt.parallel import DataParallel, ParallelError
-try:
-    with DataParallel() as parallel:
-        parallel.world.barrier()  # else one may be gone before the other has found it
-        if parallel.rank == 1:
-            os._exit(0)
-except ParallelError as error:
-    print(error)
-"""
-
-
 def test_a_rank_without_its_peers_shows_how_to_start(monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
@@ -86,9 +61,3 @@ def test_a_peer_that_is_gone_is_no_mistake_of_the_code():
         raise RuntimeError(lost)
     with pytest.raises(RuntimeError, match="^a bug$"), DataParallel():
         raise RuntimeError("a bug")
-
-
-def test_a_peer_that_is_gone_before_all_leave_is_no_mistake_of_the_code(tmp_path: Path) -> None:
-    (tmp_path / "last.py").write_text(_LAST)
-    first, _ = run_ranks(2, tmp_path / "last.py", folder=tmp_path)
-    assert "process 1 of 2 (" in first and " is gone: killed or stopped" in first

@@ -129,16 +129,6 @@ def test_a_run_that_goes_on_is_one_run_with_every_step_once(name: str, tmp_path:
     assert where.startswith(make.title)
 
 
-def test_a_clock_that_goes_back_hides_no_steps(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard")
-    for times, steps in enumerate(([1, 2, 3], [3, 4], [4, 5])):
-        tracked(TensorBoard, tmp_path, steps)
-        for file in (tmp_path / "tensorboard").glob("events*"):  # now it was begun in 2106
-            file.rename(file.with_name(f"events.out.tfevents.429496729{times}.vm.1.0"))
-    losses = of_tensorboard(tmp_path)["loss"]
-    assert losses == [(step, pytest.approx(1 / step)) for step in (1, 2, 3, 4, 5)]
-
-
 def test_weights_and_biases_writes_offline_where_no_account_is_known(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     path = tmp_path / "night owl" / "one"

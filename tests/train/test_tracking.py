@@ -1,7 +1,6 @@
 """Trackers that stand beside the training: what breaks, hangs or comes back never reaches it."""
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Sequence
@@ -129,20 +128,6 @@ def test_a_rollback_starts_another_tracked_run(tmp_path, is_writing):
     assert recorder.printed == ["the service: look here"]
 
 
-def test_a_run_killed_after_a_rollback_keeps_no_abandoned_step(tmp_path):
-    killed, service = Service(), Service()
-    with tracking(tmp_path, JSONLines(), killed) as trackers:
-        log(trackers, *range(1, 6))
-        until(lambda: killed.steps == [1, 2, 3, 4, 5])
-        killed.broken = "no route to host"
-        trackers.log(metrics_row(6))
-        until(lambda: killed.opened > 1)
-        first = killed.id
-        trackers.log(metrics_row(4))
-    tracked(tmp_path, service, [5, 6])
-    assert service.steps == [4, 5, 6] and service.id != first
-
-
 def test_rows_that_a_tracker_lacks_are_sent(tmp_path):
     run = RunDirectory(tmp_path, texts={})
     with tracking(run, JSONLines()) as trackers:
@@ -171,25 +156,6 @@ def test_a_tracker_that_is_down_is_reported_once_and_gets_its_rows_later(tmp_pat
         "the service is back and has caught up.",
     ]
     assert "no route to host" in recorder.printed[1]
-
-
-def test_a_removed_directory_is_not_created_again_by_a_tracker(tmp_path):
-    class Maker(Service):
-        def open(self, run: RunDescription, journal: Journal) -> str:
-            (run.path / "service").mkdir(parents=True, exist_ok=True)
-            return super().open(run, journal)
-
-    path, service, recorder = tmp_path / "run", Maker(), RecordingTracker()
-    path.mkdir()
-    with tracking(path, recorder, service) as trackers:
-        trackers.log(metrics_row(1))
-        until(lambda: service.steps == [1])
-        shutil.rmtree(path)
-        trackers.log(metrics_row(2))
-        until(lambda: trackers.print("") or any("is gone" in text for text in recorder.printed))
-        time.sleep(0.1)
-    assert not path.exists()
-    assert service.steps == [1]
 
 
 def test_a_tracker_that_hangs_does_not_block(tmp_path):
