@@ -20,7 +20,8 @@ def refuse(*_: object, **__: object) -> None:
 def main(run: Path) -> None:
     """Saves a sharded model, and then once more, when the disk of process 1 is full."""
     with parallel.DataParallel() as processes:
-        model = fully_shard(nn.Linear(7, 5))
+        model = nn.Linear(7, 5)
+        fully_shard(model)
         parts = {"model": model, "optimizer": torch.optim.AdamW(model.parameters()), "state": {}}
         checkpoints = train.Checkpoints(every=1, keep_last=1, writer=train.BackgroundWriter())
         checkpoints.save(run, step=1, **parts)
