@@ -10,9 +10,11 @@ seconds sooner. `--preload` as the first argument does so elsewhere too, and `--
 
 import contextlib
 import functools
+import importlib.util
 import inspect
 import logging
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -143,6 +145,7 @@ class _Wait:
         @functools.wraps(read)
         def bounding(arguments: Any) -> Any:
             self.program = arguments.training_script
+            _require_program(arguments)
             _require_address(arguments.rdzv_endpoint)
             config, *program = read(arguments)
             if not 0 <= arguments.node_rank < config.max_nodes:
@@ -150,6 +153,8 @@ class _Wait:
                     f"--node-rank={arguments.node_rank} must be from 0 to {config.max_nodes - 1}: "
                     f"there are at most {config.max_nodes} nodes."
                 )
+            if arguments.standalone and config.min_nodes > 1:
+                raise ValueError(f"--standalone is one node, and --nnodes={arguments.nnodes}.")
             self.place, self._has_others = config.rdzv_endpoint, config.max_nodes > 1
             if config.rdzv_backend == "static":
                 self.setting = "timeout"
@@ -186,6 +191,18 @@ class _Wait:
         return waiting
 
 
+def _require_program(arguments: Any) -> None:
+    """Raise ValueError if there is no script, module or program of the name that is to run."""
+    name = arguments.training_script
+    kind, find = "script", os.path.exists
+    if arguments.module:
+        kind, find = "module", lambda name: importlib.util.find_spec(name.partition(".")[0])
+    elif arguments.no_python:
+        kind, find = "program", shutil.which
+    if not find(name):
+        raise ValueError(f"there is no {kind} {name!r}.")
+
+
 def _require_address(endpoint: str) -> None:
     """Raise ValueError if the host of an endpoint stays unknown, which torch would wait for."""
     host = endpoint.rpartition(":")[0] or endpoint
@@ -220,6 +237,8 @@ def _preloaded(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @functools.wraps(read)
     def reading(arguments: Any) -> Any:
+        if arguments.no_python:  # which is for Python alone to run
+            return read(arguments)
         config, _, _ = read(arguments)
         forking.preload()
         config.start_method = "fork"

@@ -63,6 +63,10 @@ def test_a_failure_is_a_line_and_a_mistake_is_printed_by_its_process(
         (["--rdzv-backend=none"], "backend 'none' is not registered"),
         (["--nnodes=2", "--node-rank=2"], "--node-rank=2 must be from 0 to 1"),
         (["--rdzv-endpoint=no.such.host.invalid:1"], "the host 'no.such.host.invalid' of"),
+        (["--standalone", "--nnodes=2"], "--standalone is one node, and --nnodes=2."),
+        (["nothing.py"], "there is no script 'nothing.py'."),
+        (["--module", "no_such.module"], "there is no module 'no_such.module'."),
+        (["--no-python", "no_such_program"], "there is no program 'no_such_program'."),
     ],
 )
 def test_wrong_arguments_are_answered_in_a_line(
@@ -78,6 +82,13 @@ def test_wrong_arguments_are_answered_in_a_line(
     err = capfd.readouterr().err
     assert "error: torchrun refuses its arguments: " in err and message in err
     assert "Traceback" not in err
+
+
+@pytest.mark.slow(10)
+def test_a_program_that_is_not_python_is_not_forked(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fidgpt.launch", "--no-python", "sh", "-c", "echo of $RANK"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (ended.returncode, ended.stdout) == (0, "of 0\n"), ended.stderr
 
 
 @pytest.mark.slow(10)
