@@ -217,7 +217,10 @@ def test_two_commands_share_one_study(toys: Toys, search: Make, tmp_path: Path) 
     assert {row["status"] for row in rows} == {"finished"}
 
 
-@pytest.mark.parametrize("damage", [b'{"op_code":4,"wor', b"[]\n", b'{"op_code": 99}\n', b"\xff\n"])
+@pytest.mark.parametrize(
+    "damage",
+    [b'{"op_code":4,"wor', b'{"op_code":4,"wor\n', b"[]\n", b'{"op_code": 99}\n', b"\xff\n"],
+)
 def test_a_damaged_journal_is_rebuilt_from_the_points(
     toys: Toys, search: Make, tmp_path: Path, damage: bytes
 ) -> None:

@@ -599,6 +599,8 @@ def _open_journal(directory: Path) -> JournalStorage:
         lock.release()
         if not text.endswith(b"\n") and text:
             raise ValueError("its last line is incomplete")
+        for line in text.splitlines():
+            json.loads(line)  # Optuna fails at a wrong last line once it has added another one
         return JournalStorage(JournalFileBackend(str(path), lock_obj=lock))
     except OSError:
         raise
