@@ -1,5 +1,6 @@
 """What a run would end for after hours is found before its first step."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ from fidgpt import configs, fiddlers, graph, train
 from fidgpt.data import DataError
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.edits import use
-from fidgpt.model import LayerNormPerHead
+from fidgpt.model import LayerNormPerHead, flash_linear
 from fidgpt.optim import ParameterGroups, mup_groups
-from fidgpt.runs.building import build_trainer, require_present
+from fidgpt.runs.building import build_trainer, require_present, try_model
 from fidgpt.runs.directories import new_run
 from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checks import preflight
@@ -26,6 +27,30 @@ def test_weights_that_are_not_there_are_found() -> None:
     fiddlers.initialize_from(cfg, "nowhere")
     with pytest.raises(CheckpointError, match="nowhere does not exist"):
         require_present(Resolved.of(cfg), build_trainer(cfg))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda cfg: fiddlers.use_text(cfg, "none://bucket/text"), "package of its store is inst"),
+        (lambda cfg: fiddlers.use_chat_template(cfg, "none.jinja"), "neither a file that can be"),
+        (lambda cfg: fiddlers.mirror_checkpoints(cfg, "none://bucket"), "Protocol not known"),
+    ],
+)
+def test_stores_and_templates_that_are_not_there_are_found(change: Any, message: str) -> None:
+    cfg = configs.debug()
+    change(cfg)
+    with pytest.raises((DataError, CheckpointError), match=message):
+        require_present(Resolved.of(cfg), build_trainer(cfg))
+
+
+def test_a_package_that_a_model_lacks_is_no_misfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", None)
+    cfg = configs.debug()
+    fiddlers.use_gated_delta(cfg, every=0)
+    cfg.model.blocks[0].attention.recurrence = flash_linear
+    with pytest.raises(ConfigError, match=r"package that the model needs is missing.*\n.*fla"):
+        try_model(build_trainer(cfg))
 
 
 @pytest.mark.parametrize("name", ["data", "include_path"])

@@ -87,6 +87,10 @@ class ChatTokenizer:
         assert tokenizer.chat is not None
         return tokenizer.for_chat(tokenizer.chat.template, end_of_text=free)
 
+    def require_present(self) -> None:
+        """Raise DataError if the template is a file that cannot be read."""
+        self._text()
+
     def _text(self) -> str | None:
         """Return the template that was named; None for the tokenizer's own."""
         if self.template is None or self.template in CHAT_TEMPLATES:

@@ -290,6 +290,13 @@ class RemoteFiles:
     text_field: str = "text"
     patterns: Sequence[str] = ("*",)
 
+    def require_present(self) -> None:
+        """Raise DataError if the package of the store is not installed."""
+        import fsspec.utils
+
+        with self._explaining():
+            fsspec.get_filesystem_class(fsspec.utils.get_protocol(self.url))
+
     def documents(self) -> Iterator[Document]:
         """Yield the documents of each file in turn."""
         system, files = self._listed()

@@ -107,6 +107,10 @@ def try_model(trainer: Trainer) -> None:
                 f"a sequence of seq_len={trainer.seq_len} is too long for this model: choose a "
                 f"shorter one.\n  {_where(model, error)}{line:.200}"
             ) from error
+        if isinstance(error, ImportError):
+            raise ConfigError(
+                f"a package that the model needs is missing.\n  {_where(model, error)}{line:.200}"
+            ) from error
         raise ConfigError(
             f"the model cannot read a sequence of seq_len={trainer.seq_len}: its components do not "
             f"fit together.\n  {_where(model, error)}{line:.200}\n  {_REMEDY}"

@@ -224,6 +224,13 @@ class Mirror:
         # The arguments of a failed `update`.
         self._missed: tuple[Path, Retention, int] | None = None
 
+    def require_present(self) -> None:
+        """Raise CheckpointError if the package of the storage is not installed."""
+        import fsspec.utils  # late: few runs have a mirror
+
+        with self._naming("checkpoints cannot be copied to"):
+            fsspec.get_filesystem_class(fsspec.utils.get_protocol(self.url))
+
     def require_free(self, directory: Path) -> None:
         """Check early that a new run can have its copies there, without claiming the folder.
 
