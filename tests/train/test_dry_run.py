@@ -13,7 +13,7 @@ from fidgpt import configs, fiddlers, graph, train
 from fidgpt.data import DataError
 from fidgpt.graph import ConfigError, Resolved
 from fidgpt.graph.edits import use
-from fidgpt.model import LayerNormPerHead, flash_linear
+from fidgpt.model import GatedDeltaNet, LayerNormPerHead, flash_linear
 from fidgpt.optim import ParameterGroups, mup_groups
 from fidgpt.runs.building import build_trainer, require_present, try_model
 from fidgpt.runs.directories import new_run
@@ -48,7 +48,7 @@ def test_a_package_that_a_model_lacks_is_no_misfit(monkeypatch: pytest.MonkeyPat
     monkeypatch.setitem(sys.modules, "fla.ops.gated_delta_rule", None)
     cfg = configs.debug()
     fiddlers.use_gated_delta(cfg, every=0)
-    cfg.model.blocks[0].attention.recurrence = flash_linear
+    graph.find(cfg.model, GatedDeltaNet)[0].recurrence = flash_linear
     with pytest.raises(ConfigError, match=r"package that the model needs is missing.*\n.*fla"):
         try_model(build_trainer(cfg))
 
