@@ -76,6 +76,7 @@ from fidgpt.fiddlers.observers import (
 from fidgpt.fiddlers.optimizers import (
     use_adafactor,
     use_adamw,
+    use_ademamix,
     use_layer_decay,
     use_lion,
     use_muon,
@@ -188,6 +189,7 @@ __all__ = [
     "untie_embeddings",
     "use_adafactor",
     "use_adamw",
+    "use_ademamix",
     "use_alibi",
     "use_async_checkpoints",
     "use_backout",

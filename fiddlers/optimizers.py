@@ -17,13 +17,14 @@ from fidgpt.optim import (
     Rule,
     ScheduleFreeAdamW,
     adamw,
+    ademamix,
     decay_matrices,
     is_matrix,
     is_vector,
     mup_groups,
     split_hidden_matrices,
 )
-from fidgpt.tags import LearningRate, WeightDecay
+from fidgpt.tags import LearningRate, NumSteps, WeightDecay
 from fidgpt.train import Trainer
 
 _QUANTITIES = ("lr", "weight_decay")
@@ -33,6 +34,18 @@ _OF_ADAMW = (*_QUANTITIES, "betas", "eps")
 def use_adamw(cfg: fdl.Config[Trainer], learning_rate: float | None = None) -> None:
     """Use AdamW, with the current learning rate by default."""
     _use(cfg, adamw, keep=_OF_ADAMW, learning_rate=learning_rate)
+    _undo_muon_groups(cfg)
+
+
+def use_ademamix(cfg: fdl.Config[Trainer], learning_rate: float | None = None) -> None:
+    """Use AdEMAMix, AdamW with a slow mean of the gradient, whose weight rises over the run.
+
+    Args:
+      cfg: the graph to change.
+      learning_rate: defaults to the current one, as AdamW's fits.
+    """
+    _use(cfg, ademamix, keep=(*_QUANTITIES, "eps"), learning_rate=learning_rate)
+    cfg.optimizer.warmup_steps = NumSteps.new()
     _undo_muon_groups(cfg)
 
 

@@ -54,6 +54,7 @@ LAZY = {
     "data": {"datasets", "fsspec", "huggingface_hub", "jinja2", "pyarrow"},
     "graph": {"torch"},
     "model": {"torchao"},
+    "optim": {"pytorch_optimizer"},
     "train": {"fsspec", "lm_eval", "yaml"},
 }
 

@@ -76,7 +76,7 @@ def test_which_components_fit() -> None:
     def fits(path: str) -> set[str]:
         return {*fitting(find_parameter(root, path).hint, parts)}
 
-    ours = {"Adafactor", "Lion", "Muon", "NorMuon", "ScheduleFreeAdamW", "adamw"}
+    ours = {"Adafactor", "Lion", "Muon", "NorMuon", "ScheduleFreeAdamW", "adamw", "ademamix"}
     assert fits("optimizer") == ours
     assert fits("precision") == {"BFloat16", "Float16", "Float32", "native_precision"}
     assert "RMSNorm" in fits("model.norm") and not {"adamw", "Attention"} & fits("model.norm")

@@ -11,6 +11,7 @@ from absl import flags
 
 from fidgpt.cli import completion, train
 from fidgpt.cli.words import meanings, with_flags
+from fidgpt.compose.reproduction import train_command
 from fidgpt.graph import ConfigError, load
 
 from .conftest import Command
@@ -103,3 +104,9 @@ def test_one_program_has_all_commands(tmp_path: Path) -> None:
     shown = fidgpt("train", "debug", "seed=3", "--print=json")
     assert shown.returncode == 0, shown.stderr
     assert load(shown.stdout).seed == 3
+
+
+def test_an_installed_command_names_installed_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert train_command(["config:debug"]) == "python train.py --config=config:debug"
+    monkeypatch.setattr("sys.argv", ["/usr/bin/fidgpt-report"])
+    assert train_command(["config:debug"]) == "fidgpt train --config=config:debug"

@@ -1,5 +1,6 @@
-"""AdamW, Lion, Muon and parameter groups."""
+"""AdamW, AdEMAMix, Lion, Muon and parameter groups."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fidgpt.optim import (
     Rule,
     ScheduleFreeAdamW,
     adamw,
+    ademamix,
     decay_matrices,
     is_hidden_matrix,
     is_matrix,
@@ -303,3 +305,24 @@ def test_schedule_free_adamw_steps_as_in_its_paper() -> None:
     optimizer.swap_weights()
     np.testing.assert_allclose(weights.detach().numpy(), x, rtol=1e-12)
     np.testing.assert_allclose(optimizer.state[weights]["z"].numpy(), z, rtol=1e-12)
+
+
+def test_ademamix_is_that_of_the_paper() -> None:
+    # arXiv:2409.03137, algorithm 1 and equations 4 and 5, in float64.
+    pytest.importorskip("pytorch_optimizer")
+    weight = nn.Parameter(torch.tensor([1.0, -2.0], dtype=torch.float64))
+    expected, fast, slow, square = weight.detach().clone(), 0.0, 0.0, 0.0
+    settings = {"lr": 0.1, "weight_decay": 0.2, "eps": 1e-8}
+    optimizer = ademamix([weight], betas=(0.9, 0.95, 0.999), warmup_steps=4, **settings)
+    for step in range(1, 4):
+        weight.grad = gradient = torch.tensor([0.3, -0.1 * step], dtype=torch.float64)
+        optimizer.step()
+        share = step / 4
+        log_fast, log_slow = math.log(0.9), math.log(0.999)
+        beta = math.exp(log_fast * log_slow / ((1 - share) * log_slow + share * log_fast))
+        fast, slow = 0.9 * fast + 0.1 * gradient, beta * slow + (1 - beta) * gradient
+        square = 0.95 * square + 0.05 * gradient**2
+        root = (square / (1 - 0.95**step)).sqrt() + 1e-8
+        update = (fast / (1 - 0.9**step) + 5.0 * share * slow) / root
+        expected -= 0.1 * (update + 0.2 * expected)
+    torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=0)

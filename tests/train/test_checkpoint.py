@@ -13,6 +13,7 @@ import pytest
 import safetensors.torch
 import torch
 from torch import Tensor, nn, optim
+from torch.testing._internal.two_tensor import TwoTensor
 
 from fidgpt.train import CheckpointError, Checkpoints, Stateful, initial_weights
 from fidgpt.train.checkpoints import manifest, newest_good
@@ -38,7 +39,10 @@ class Tied(nn.Module):
 
 
 class Odd(optim.Optimizer):
-    """Keeps what torch's own `load_state_dict` changes: other dtypes, strings, nested tensors."""
+    """Keeps what torch's own `load_state_dict` changes: other dtypes, strings, nested tensors.
+
+    One of its tensors is made of two others, as quantized state is.
+    """
 
     def __init__(self, params: Parameters) -> None:
         super().__init__(params, {"lr": 0.01, "name": "odd", "limits": (None, float("inf"))})
@@ -55,11 +59,14 @@ class Odd(optim.Optimizer):
                     state["seen"] = torch.tensor([2**24 + 1])  # float32 would round it
                     state["kind"] = "warm"
                     state["history"] = [torch.zeros_like(parameter), ("start", 0)]
+                    state["two"] = TwoTensor(torch.zeros(3), torch.ones(3))
                 assert parameter.grad is not None
                 state["momentum"].mul_(0.9).add_(parameter.grad)
                 state["seen"] += 1
+                state["two"].a.add_(parameter.grad.sum())
                 assert state["kind"] == "warm" and state["seen"].dtype == torch.int64
                 parameter.sub_(group["lr"] * state["momentum"] * (1 + state["seen"] % 2))
+                parameter.sub_(1e-4 * state["two"].a.sum() * state["two"].b.sum())
         return loss
 
 
@@ -103,6 +110,8 @@ def bits(model: Tied, optimizer: optim.Optimizer) -> list[tuple[str, Any]]:
     """Everything a run has, as text that is equal only where every bit is."""
 
     def text(value: Any) -> Any:
+        if isinstance(value, TwoTensor):
+            return ("two", text(value.a), text(value.b))
         if isinstance(value, Tensor):
             flat = value.detach().contiguous().flatten().view(torch.uint8)
             return (str(value.dtype), value.stride(), tuple(value.shape), flat.tolist())

@@ -2,7 +2,9 @@
 
 import contextlib
 import functools
+import os
 import shlex
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,10 +29,16 @@ def allow_flags(allowed: Iterable[str]) -> list[str]:
     return [f"--allow={package}" for package in allowed]
 
 
+def program(name: str) -> list[str]:
+    """Return how to call `train` or `sweep` as this command was: installed, or by its script."""
+    is_installed = os.path.basename(sys.argv[0]).startswith("fidgpt")
+    return ["fidgpt", name] if is_installed else ["python", f"{name}.py"]
+
+
 def train_command(directives: Iterable[str], *, allowed: Iterable[str] = ()) -> str:
     """Return the line that trains what directives make, with some packages allowed."""
     flags = [f"--config={directive}" for directive in directives]
-    return shlex.join(["python", "train.py", *allow_flags(allowed), *flags])
+    return shlex.join([*program("train"), *allow_flags(allowed), *flags])
 
 
 def named_graphs(catalogue: Catalogue) -> dict[str, Any]:

@@ -1,5 +1,6 @@
-"""Optimizers: AdamW and Lion."""
+"""Optimizers: AdamW, AdEMAMix and Lion."""
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 from fidgpt.processes import Processes
 from fidgpt.ranges import require_not_negative
 
-__all__ = ["Lion", "SharesWork", "adamw"]
+__all__ = ["Lion", "SharesWork", "adamw", "ademamix"]
 
 
 Closure = Callable[[], Any]
@@ -31,7 +32,7 @@ def require_settings(
     *,
     lr: float,
     weight_decay: float,
-    betas: tuple[float, float] = (0.0, 0.0),
+    betas: tuple[float, ...] = (0.0, 0.0),
     eps: float = 0.0,
 ) -> None:
     """Raise ValueError unless betas are in [0, 1) and the others finite and non-negative."""
@@ -105,6 +106,44 @@ def adamw(
         weight_decay=weight_decay,
         fused=_fusible(groups) or None,
     )
+
+
+def ademamix(
+    params: Iterable[Tensor] | Iterable[Mapping[str, Any]],
+    *,
+    lr: float,
+    betas: tuple[float, float, float] = (0.9, 0.95, 0.9999),
+    alpha: float = 5.0,
+    warmup_steps: int | None = None,
+    eps: float = 1e-8,
+    weight_decay: float = 0.1,
+) -> Optimizer:
+    """Return pytorch_optimizer's AdEMAMix (Pagliardini et al., 2024, arXiv:2409.03137).
+
+    AdamW that adds a slow mean of the gradient, which remembers tens of thousands of steps. Each
+    element is treated by itself, so that shards are exact.
+
+    Args:
+      params: parameters, or parameter groups.
+      lr: learning rate.
+      betas: decay rates of the running means of the gradient and its square, and of the slow mean.
+      alpha: weight of the slow mean.
+      warmup_steps: steps over which `alpha` and the last of `betas` rise (section 3); the paper
+        takes all steps of the run. None for no rise.
+      eps: added to the denominator.
+      weight_decay: each step multiplies weights by 1 - lr * weight_decay.
+
+    Raises:
+      ValueError: a value is out of range, or the package is not installed.
+    """
+    require_settings(lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    try:
+        package = importlib.import_module("pytorch_optimizer")
+    except ImportError as error:
+        raise ValueError('ademamix needs: pip install "fidgpt[optimizers]"') from error
+    decay = {"weight_decay": weight_decay, "weight_decouple": True}
+    rise = {"alpha": alpha, "t_alpha_beta3": warmup_steps}
+    return package.AdEMAMix(params, lr=lr, betas=betas, eps=eps, **rise, **decay)
 
 
 def _fusible(groups: list[Any]) -> bool:

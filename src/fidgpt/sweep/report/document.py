@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fidgpt.compose.reproduction import allow_flags, train_command
+from fidgpt.compose.reproduction import allow_flags, program, train_command
 from fidgpt.files import write_whole
 from fidgpt.graph import ConfigError, outlines
 from fidgpt.graph.page.rendering import assembled
@@ -250,7 +250,7 @@ def _command(
             axis = f"--{'zip' if axes[1:] else 'sweep'}={';'.join(axes)}"
             given = [f"--config={prefix}{value}" for prefix, value in points[0]]
             words = [*allow_flags(allowed), *given[:begin], axis, *given[end:], *flags]
-            return shlex.join(["python", "sweep.py", *words, f"--run_dir={report.directory}"])
+            return shlex.join([*program("sweep"), *words, f"--run_dir={report.directory}"])
     return None
 
 

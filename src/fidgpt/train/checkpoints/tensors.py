@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -48,6 +49,14 @@ def flatten(value: object, *, root: str) -> tuple[Any, dict[str, Tensor]]:
                 return item
             case float():
                 return float(item) if math.isfinite(item) else {"$float": repr(float(item))}
+            case torch.dtype():
+                return {"$dtype": str(item).removeprefix("torch.")}
+            case Tensor() if _is_made_of_others(item):
+                parts, context = item.__tensor_flatten__()  # pyright: ignore
+                kept = {part: getattr(item, part) for part in parts}
+                kind, layout = type(item), (tuple(item.shape), tuple(item.stride()))
+                content = encode([kept, context, *layout], place)
+                return {"$made_of": [kind.__module__, kind.__qualname__, *content]}
             case Tensor():
                 name = names.setdefault(id(item), place)
                 tensors[name] = item
@@ -83,6 +92,10 @@ def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
                 return tuple(decode(part) for part in parts)
             case {"$items": pairs}:
                 return {decode(key): decode(part) for key, part in pairs}
+            case {"$dtype": name}:
+                return getattr(torch, name)
+            case {"$made_of": [module, name, *content]}:  # by the optimizer, which is imported
+                return vars(sys.modules[module])[name].__tensor_unflatten__(*map(decode, content))
             case {"$tensor": name}:
                 if name not in made:
                     made[name] = _laid_out(tensors[name], item.get("stride"))
@@ -92,6 +105,11 @@ def unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return item
 
     return decode(value)
+
+
+def _is_made_of_others(tensor: Tensor) -> bool:
+    """Return whether a tensor holds others, such as eight bits and their scales, and no data."""
+    return hasattr(tensor, "__tensor_flatten__") and not is_divided(tensor)
 
 
 def _strides(tensor: Tensor) -> dict[str, list[int]]:
