@@ -114,7 +114,7 @@ def memory(device: torch.device, config: str, directives: Sequence[str]) -> None
     made = compose([f"config:{config}", *directives])
     made.config.parallel.device = device
     trainer = build_trainer(made.config)
-    planned = facts_of(trainer).memory.peak
+    planned = facts_of(trainer).plan.peak
     materialize(trainer.model, device=device, seed=0)
     state = trainer.init_state()
     batch = torch.randint(0, trainer.vocab_size, (trainer.batch_size, trainer.seq_len + 1))

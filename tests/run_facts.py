@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fidgpt.cost import ParameterCount
+from fidgpt.parallel import Mesh
+from fidgpt.plan import Cluster, Device, Memory, Plan, Setting
+from fidgpt.plan.timing import Seconds, Simulation
 from fidgpt.train.estimates.facts import Facts
-from fidgpt.train.estimates.footprint import Footprint
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.trackers.trackers import Tracker, Trackers
 
@@ -22,20 +22,31 @@ FACTS = Facts(
     tokens=80,
     num_steps=10,
     tokens_per_step=8,
-    device=torch.device("cpu"),
-    world_size=1,
-    precision="Float32",
-    peak_flops=1e9,
-    memory=Footprint(
-        weights=40,
-        copy=0,
-        gradients=40,
-        full_gradients=40,
-        optimizer=80,
-        average=0,
-        activations=None,
-        num_sequences=2,
-        is_split=False,
+    precision="float32",
+    plan=Plan(
+        setting=Setting(mesh=Mesh(), micro_batch=2, num_micro_batches=1),
+        cluster=Cluster(
+            device=Device(
+                name="cpu",
+                title="a CPU",
+                flops={"float32": 1e9},
+                memory=1000,
+                bandwidth=1e9,
+                link=1e9,
+                source="imagined",
+            ),
+            size=1,
+        ),
+        memory=(Memory(weights=40, gradients=40, optimizer=80),),
+        worst=0,
+        seconds=Seconds(products=1.0),
+        bubble=0.0,
+        updating=0.5,
+        step=1.5,
+        tokens_per_second=5.0,
+        utilisation=0.3,
+        days=15 / 86400,
+        simulation=Simulation(1.0, (1.0,)),
     ),
     evaluators=("validation",),
 )

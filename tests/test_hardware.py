@@ -72,7 +72,7 @@ def test_a_device_has_its_name_and_peak(full_name: str, name: str, teraflops: fl
     peak = None if teraflops is None else teraflops * 1e12
     assert bfloat16_flops(full_name) == peak
     if full_name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"):
-        assert machine_named(name, torch.bfloat16).peak_flops == peak
+        assert machine_named(name, torch.bfloat16).device.peak("bfloat16") == peak
 
 
 def test_a_machine_is_named_by_its_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,12 @@ from fidgpt import configs
 from fidgpt.parallel import Mesh
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
 from fidgpt.plan import CHIPS, Cluster, Planner, UnknownHardware, cluster_named
-from fidgpt.plan.timing import simulate
+from fidgpt.plan.timing import ordered, simulate
 from fidgpt.plan.trace import Trace
 from fidgpt.runs.building import build_trainer
 from fidgpt.sweep.scaling import Run, fit, parabolas
 from fidgpt.sweep.scaling.advice import budget_flops
 from fidgpt.train import BFloat16
-from fidgpt.train.estimates.planning import planner_of
 
 HIDDEN, FFN, LAYERS, HEAD, VOCAB, SEQ, BATCH = 128, 512, 4, 32, 512, 256, 32
 
@@ -34,7 +33,7 @@ def small() -> fdl.Config:
 
 
 def planner(cfg: fdl.Config | None = None, hardware: str = "h100x8") -> Planner:
-    return planner_of(build_trainer(cfg or small()), cluster_named(hardware))
+    return Planner(build_trainer(cfg or small()), cluster_named(hardware))
 
 
 def traced(plans: Planner, mesh: Mesh, recompute: str = "none", micro_batch: int = 1) -> Trace:
@@ -90,7 +89,7 @@ def test_a_pipeline_waits_as_long_as_its_formula_says() -> None:
     """Narayanan et al., 2021, arXiv:2104.04473, section 2.2: (p - 1) / m of the ideal time."""
     ranks, number = 4, 16
     actions = TorchSchedule("1f1b")(ranks, number)
-    done = simulate(actions, [1.0] * ranks, [2.0] * ranks, sending=0.0)
+    done = simulate(ordered(actions), [1.0] * ranks, [2.0] * ranks, sending=0.0)
     assert done.seconds == pytest.approx(3.0 * (number + ranks - 1))
     assert set(done.busy) == {3.0 * number}
 

@@ -18,7 +18,6 @@ from fidgpt.compose.composition import compose
 from fidgpt.plan import Plan, Planner, cluster_named
 from fidgpt.runs.building import build_trainer
 from fidgpt.train.device import VARIABLE
-from fidgpt.train.estimates.planning import planner_of
 
 _PRODUCTS = [0.40 + 0.02 * step for step in range(25)]
 _ATTENTION = [0.25, 0.35, 0.45, 0.55, 0.65]
@@ -29,7 +28,7 @@ def planned(run: Published) -> tuple[Planner, Plan]:
     os.environ[VARIABLE] = run.hardware
     composition = compose(run.directives, own_catalogue(()))
     trainer = build_trainer(composition.resolved, composition.catalogue, will_run=False)
-    planner = planner_of(trainer, cluster_named(run.hardware))
+    planner = Planner(trainer, cluster_named(run.hardware))
     mesh = trainer.parallel.layout(planner.cluster.size)
     return planner, planner.plan(planner.setting(mesh))
 

@@ -6,25 +6,21 @@ Nothing here needs the model's memory: it may be on the meta device, and of any 
 import copy
 import math
 import re
-import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fidgpt.declarations import CostlyModule, SparseModule
 from fidgpt.model.cache import Cache
 from fidgpt.model.context import one_document
 from fidgpt.model.embedding import Embedding, Unembedding
-from fidgpt.model.linear import declared_flops
+from fidgpt.model.linear import declared_flops, flops_per_token
 from fidgpt.model.positions import LearnedPositions
 from fidgpt.model.quantized import NF4Weight
 from fidgpt.model.transformer import LanguageModel, Transformer
@@ -32,20 +28,31 @@ from fidgpt.model.transformer import LanguageModel, Transformer
 TRAINING_PASSES = 3  # the backward pass computes two products for each one of the forward
 
 
-def flops_per_token(model: nn.Module, *, seq_len: int) -> int:
-    """Return the forward operations per token of a sequence of `seq_len`.
+# Raised by components that read values of tensors on the meta device.
+NEEDS_NUMBERS = (RuntimeError, TypeError, ValueError)
+T = TypeVar("T")
 
-    A multiply-add counts as two. Each Linear costs twice its weights; a module declares what it
-    computes besides its Linears in a method `own_flops_per_token(seq_len)`, and a shared module
-    counts at each of its places. Element-wise work is left out, as usual (Chowdhery et al., 2022,
-    appendix B), and so is that of modules without a declaration: see `undeclared_flops`.
 
-    A token of a causal attention counts the scores of all `seq_len` tokens, or of its window, and
-    not only of those before it, as in PaLM, nanoGPT and torch's own counter. A mixture of experts
-    counts those that a token is routed to.
-    """
-    modules = model.named_modules(remove_duplicate=False)
-    return sum(sum(declared_flops(module, seq_len=seq_len)) for _, module in modules)
+def measured_or_none(measure: Callable[[], T]) -> T | None:
+    """Return what a function measures; None if it needs the values of tensors."""
+    try:
+        return measure()
+    except NEEDS_NUMBERS:
+        return None
+
+
+def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | None:
+    """Return the FLOPs of modules that do not declare them; None if the model needs values."""
+    classes = {type(module).__module__ for module in model.modules()}
+    if all(name.startswith(("fidgpt.model.", "torch.nn.")) for name in classes):
+        return {}  # ours declare theirs, and torch takes a second to load its counter's modules
+    return measured_or_none(lambda: undeclared_flops(without_memory(model), seq_len=seq_len))
+
+
+def forward_flops(model: LanguageModel, *, seq_len: int) -> int:
+    """Return the forward operations per token that modules declare, or that torch counts."""
+    measured = measured_flops(model, seq_len=seq_len) or {}
+    return flops_per_token(model, seq_len=seq_len) + sum(measured.values())
 
 
 def undeclared_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int]:
@@ -308,135 +315,3 @@ def one_block_of_each_kind(model: nn.Module) -> Iterator[dict[str, list[int]]]:
         yield {str(own[0]): own for own in indices.values()}
     finally:
         model.blocks = blocks
-
-
-class ActivationBytes(NamedTuple):
-    """Memory of a training pass besides weights and gradients, within about 20%.
-
-    Attributes:
-      kept: what lasts until the backward pass, for autograd or for blocks that recompute.
-      passing: the peak of what else exists during the forward pass, such as logits.
-    """
-
-    kept: int
-    passing: int
-
-
-def activation_bytes(
-    model: LanguageModel,
-    objective: nn.Module,
-    *,
-    num_sequences: int,
-    seq_len: int,
-    device: torch.device,
-    per_row: int = 1,
-) -> ActivationBytes:
-    """Measure one forward pass in training, of one block of each kind times their number.
-
-    Args:
-      model: what is trained; on the meta device or full of zeros.
-      objective: holds the model, and gives a loss from tokens [num_sequences, seq_len + 1].
-      num_sequences: sequences that are computed at once.
-      seq_len: tokens of each.
-      device: where the model will compute; on GPUs no kernel keeps scores, and neither does the
-        usual one of a CPU, so those of a model on the meta device are not counted.
-      per_row: sequences in each row of the tokens, side by side.
-    """
-    batch_device = next(model.parameters()).device
-    shape = num_sequences, per_row * (seq_len + 1)
-    batch = torch.zeros(shape, dtype=torch.int64, device=batch_device)
-    before, repeated = [*objective.parameters(), *objective.buffers(), batch], 0
-    keeps_scores = device.type == "cpu" and not batch.is_meta
-    live = _LiveMemory(before, seq_len=seq_len, keeps_scores=keeps_scores)
-    with (
-        one_block_of_each_kind(model) as kinds,
-        live,
-        _FusedNorms() if batch.is_meta else nullcontext(),
-        ExitStack() as hooks,
-    ):
-        for name, layers in kinds.items():
-            begin: list[int] = []
-            count = len(layers)
-
-            def enter(*_: object, begin: list[int] = begin) -> None:
-                begin.append(live.now)
-
-            def leave(*_: object, begin: list[int] = begin, count: int = count) -> None:
-                nonlocal repeated
-                repeated += (count - 1) * (live.now - begin.pop())
-
-            block = model.get_submodule(f"blocks.{name}")
-            hooks.enter_context(block.register_forward_pre_hook(enter))
-            hooks.enter_context(block.register_forward_hook(leave))
-        loss = objective.train()(batch)
-    kept = live.now - loss.untyped_storage().nbytes()
-    return ActivationBytes(kept=kept + repeated, passing=live.peak - live.now)
-
-
-class _LiveMemory(TorchDispatchMode):
-    """Counts the bytes of tensors that were made inside and still exist, whoever holds them.
-
-    Args:
-      before: tensors that existed before.
-      seq_len: tokens of a sequence.
-      keeps_scores: whether tensors [batch, heads, seq_len, seq_len] count.
-
-    Attributes:
-      now: bytes.
-      peak: the most so far.
-    """
-
-    def __init__(self, before: Iterable[Tensor], *, seq_len: int, keeps_scores: bool) -> None:
-        super().__init__()
-        self.now = self.peak = 0
-        self._keeps_scores = keeps_scores
-        self._pairs = (seq_len, seq_len), (seq_len, seq_len + 1)  # with a sink
-        self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in before)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # loading it takes seconds, and nothing is compiled here
-
-    def __torch_dispatch__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else (out,):
-            if (
-                isinstance(tensor, Tensor)
-                and (storage := tensor.untyped_storage()) not in self._known
-            ):
-                self._known.add(storage)
-                is_score = tensor.ndim > 3 or func is torch.ops.aten.bmm.default
-                is_score = is_score and tensor.shape[-2:] in self._pairs
-                # Blocks share masks, which are made in the first of them.
-                is_kept = self._keeps_scores and tensor.is_floating_point()
-                if is_kept or not is_score:
-                    self._add(storage.nbytes())
-                    weakref.finalize(storage, self._add, -storage.nbytes())
-        return out
-
-    def _add(self, count: int) -> None:
-        self.now += count
-        self.peak = max(self.peak, self.now)
-
-
-class _FusedNorms(TorchFunctionMode):
-    """Lets norms on the meta device keep what the fused kernel keeps.
-
-    Torch has chains of small operations there, which keep more for the backward pass.
-    """
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return _FusedNorm.apply(args[0]) if func is F.rms_norm else func(*args, **(kwargs or {}))
-
-
-class _FusedNorm(torch.autograd.Function):
-    """Keeps the input, and one number for each row of it."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x, x.new_empty(x.shape[:-1], dtype=torch.float32))
-        return torch.empty_like(x)

@@ -24,8 +24,10 @@ from fidgpt.fiddlers import (
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
 from fidgpt.model.wrappers import InFloat8, Recomputed
+from fidgpt.parallel import Mesh
+from fidgpt.plan import Planner
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.estimates.facts import facts_of
+from fidgpt.train.device import cluster_at_hand
 from fidgpt.train.loss import NextToken
 
 PROGRAM = """
@@ -70,7 +72,10 @@ BLOCK_PROGRAM = """
 import torch
 from torch._dynamo.utils import counters
 from fidgpt import fiddlers
+from fidgpt.parallel import Mesh
+from fidgpt.plan import Planner
 from fidgpt.runs.building import build_trainer
+from fidgpt.train.device import cluster_at_hand
 from fidgpt.configs import debug
 from fidgpt.model import wrappers
 from fidgpt.model.reports import collecting
@@ -217,9 +222,9 @@ def passed(*fiddlers: Fiddler) -> Pass:
     loss.backward()
     reported = [x.tolist() for x in (*reports.metrics.values(), *reports.tallies.values())]
     gradients = [p.grad for p in trainer.model.parameters() if p.grad is not None]
-    activations = facts_of(trainer).memory.activations
-    assert activations is not None
-    return Pass(loss, gradients, reported, sum(saved.values()), activations.kept)
+    plans = Planner(trainer, cluster_at_hand(trainer.parallel, torch.float32))
+    planned = plans._trace(plans.setting(Mesh())).kept
+    return Pass(loss, gradients, reported, sum(saved.values()), planned)
 
 
 def every_other(cfg: fdl.Config) -> None:

@@ -5,13 +5,12 @@ import time
 
 import fiddle as fdl
 import pytest
-import torch
 
 from fidgpt import configs, fiddlers
 from fidgpt.placement import held
+from fidgpt.plan import cluster_named
 from fidgpt.processes.ranks import fake_processes
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.device import machine_named
 from fidgpt.train.estimates.facts import facts_of
 
 GIB = 2**30
@@ -45,22 +44,17 @@ def test_processes_hold_what_the_summary_shows(
 ) -> None:
     began, cfg = time.process_time(), recipe(name, number, **sizes)
     trainer = build_trainer(cfg)
-    facts = facts_of(trainer, machine_named(f"h100x{number}", torch.bfloat16))
-    pipeline = facts.pipeline
-    assert pipeline is not None
-    assert pipeline.bubble == pytest.approx(bubble, rel=0.1)
-    assert facts.memory.peak < 80e9
-    most = max(process.weights for process in pipeline.processes)
-    of_most = facts.memory.weights / next(
-        process.weights for process in pipeline.processes if process.memory == facts.memory.peak
-    )
+    plan = facts_of(trainer, cluster_named(f"h100x{number}")).plan
+    # The process that computes longest waits less than all do on average, which is the formula's.
+    assert 0.4 * bubble < plan.bubble / plan.step < bubble
+    assert plan.peak < 80e9
     for rank in (0, number // 2, number - 1):
         whole = trainer if rank == 0 else build_trainer(cfg)
         with fake_processes(number, rank=rank), whole.parallel as parallel:
             parallel.shard(whole.model, whole.precision)
-            stages = pipeline.processes[parallel.places.axes["pipeline"].rank]
+            planned = plan.memory[parallel.places.axes["pipeline"].rank].weights
             own = sum(held(parameter).nbytes for parameter in whole.model.parameters())
-        assert own == pytest.approx(of_most * stages.weights, rel=0.02)  # uneven shards
-    assert of_most * most / GIB == pytest.approx(weights, rel=0.15)
+        assert own == pytest.approx(planned, rel=0.02)  # uneven shards
+    assert max(one.weights for one in plan.memory) / GIB == pytest.approx(weights, rel=0.15)
     assert time.process_time() - began < 60
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 < 2 * GIB

@@ -25,7 +25,7 @@ from fidgpt.parallel import (
 )
 from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.device import machine_at_hand
+from fidgpt.train.device import cluster_at_hand
 from fidgpt.train.estimates.facts import summary_of
 from fidgpt.train.estimates.summary_text import summary_text
 
@@ -214,7 +214,7 @@ def test_the_summary_shows_where_dropout_is_not_that_of_one_process(
     if change is not None:
         change(cfg)
     trainer = build_trainer(cfg)
-    machine = machine_at_hand(trainer.parallel, trainer.precision.dtype)
+    machine = cluster_at_hand(trainer.parallel, trainer.precision.dtype)
     text = summary_text(summary_of(trainer, machine), color=False)
     assert ("other elements than in one process" in text) != alike
 

@@ -17,8 +17,8 @@ from fidgpt import configs, fiddlers
 from fidgpt.graph import ConfigErrors
 from fidgpt.parallel import MeshParallel, UlyssesContext
 from fidgpt.parallel.context import TokenSplit
+from fidgpt.plan import cluster_named
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.device import machine_named
 from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.trackers.trackers import read_rows
 
@@ -233,12 +233,10 @@ def test_a_checkpoint_of_any_mesh_is_restored_on_any_other(
 
 
 def test_the_summary_knows_that_sequences_are_shared(cfg: fdl.Config) -> None:
-    def activations(context: int) -> int:
+    def activations(context: int) -> float:
         fiddlers.use_mesh(cfg, shard=-1, context=context)
-        machine = machine_named("h100x8", torch.bfloat16)
-        measured = facts_of(build_trainer(cfg), machine).memory.activations
-        assert measured is not None
-        return measured.kept
+        facts = facts_of(build_trainer(cfg), cluster_named("h100x8"))
+        return facts.memory.activations
 
     cfg.batch_size, cfg.seq_len = 8, 1024  # of which each device has one sequence, or half of two
     cfg.micro_batch_size = 1

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 import rank_memory
+import torch
 from forked import run_ranks
 from rank_memory import FFN, HIDDEN, LAYERS, MESHES, ROWS, TOKENS, VOCAB, Change, small
 
+from fidgpt.plan import Planner
 from fidgpt.runs.building import build_trainer
-from fidgpt.train.estimates.facts import facts_of
+from fidgpt.train.device import cluster_at_hand
 
 SIZE = 4  # bytes of float32
 NORMS = (2 * LAYERS + 1) * HIDDEN
@@ -67,9 +69,9 @@ def test_memory_of_a_process_falls_as_computed(tmp_path: Path, names: list[str])
 @pytest.mark.parametrize("name", ["tensor=2", "tensor=2, sequence"])
 def test_the_summary_knows_that_matrices_are_divided(name: str) -> None:
     def kept(change: Change | None) -> int:
-        measured = facts_of(build_trainer(small(change))).memory.activations
-        assert measured is not None
-        return measured.kept
+        trainer = build_trainer(small(change))
+        plans = Planner(trainer, cluster_at_hand(trainer.parallel, torch.float32))
+        return plans._trace(plans.setting(trainer.parallel.mesh)).kept
 
     part = kept(MESHES[name]) / kept(None)  # both without what the loss keeps
     assert part == pytest.approx(EXPECTED[name][1] / activations(), rel=0.01)

@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from fidgpt.compose.composition import Composition
 from fidgpt.graph import ConfigError
-from fidgpt.plan import Cluster, Plan, Planner, cluster_named
+from fidgpt.plan import Cluster, Plan, Planner
 from fidgpt.train import Trainer, device
 from fidgpt.train.estimates.plan_page import page
 from fidgpt.train.estimates.plan_text import page_data, plan_text, plans_text
-from fidgpt.train.estimates.planning import cluster_at_hand, planner_of
 from fidgpt.train.run_directory import print_stderr
 
 
@@ -28,7 +27,7 @@ def planned(
       ConfigError: the hardware is unknown, or nothing divides or fits.
     """
     try:
-        planner = planner_of(trainer, _cluster(trainer))
+        planner = Planner(trainer, cluster_of(trainer))
         plans = _plans(planner, trainer)
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -41,11 +40,12 @@ def planned(
     return plans_text(plans, planner, **settings)
 
 
-def _cluster(trainer: Trainer) -> Cluster:
+def cluster_of(trainer: Trainer) -> Cluster:
+    """Return the devices that are named or at hand; ValueError if there are none of that name."""
+    dtype = trainer.precision.dtype
     if name := os.environ.get(device.VARIABLE):
-        cpu = device.cpu_at_hand(trainer.precision.dtype) if name.startswith("cpu") else None
-        return cluster_named(name, cpu=cpu)
-    return cluster_at_hand(trainer.parallel, trainer.precision.dtype)
+        return device.machine_named(name, dtype)
+    return device.cluster_at_hand(trainer.parallel, dtype)
 
 
 def _has_mesh(trainer: Trainer, planner: Planner) -> bool:

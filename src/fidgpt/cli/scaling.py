@@ -21,7 +21,6 @@ from fidgpt.sweep.scaling.advice import (
 )
 from fidgpt.train import device
 from fidgpt.train.estimates.plan_text import command
-from fidgpt.train.estimates.planning import planner_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,9 +80,8 @@ def _command(directives: list[str]) -> str:
     if not name:
         return command_of(directives)
     composition = compose(directives, own_catalogue(tuple(FLAGS.allow)))
-    planner = planner_of(
-        build_trainer(composition.resolved, composition.catalogue), cluster_named(name)
-    )
+    trainer = build_trainer(composition.resolved, composition.catalogue)
+    planner = Planner(trainer, cluster_named(name))
     try:
         best = planner.search()[0]
     except NoPlan as error:

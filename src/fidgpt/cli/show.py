@@ -10,6 +10,7 @@ from fidgpt import graph
 from fidgpt.cli.app import print_graph
 from fidgpt.cli.colors import has_color
 from fidgpt.cli.flags import FLAGS
+from fidgpt.cli.plan import cluster_of, planned
 from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.directives import split_directive
@@ -20,6 +21,7 @@ from fidgpt.graph.docs import description
 from fidgpt.graph.errors import raise_all
 from fidgpt.graph.expressions import parse_call
 from fidgpt.graph.secrets import redacted
+from fidgpt.plan import Cluster
 from fidgpt.runs import tuning
 from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.directories import name_of_base
@@ -183,8 +185,6 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
             num_steps=trainer.num_steps,
         )
     if form in ("plan", "plan-html"):
-        from fidgpt.cli.plan import planned
-
         settings = {"form": form, "title": _title(composition), "color": color}
         return planned(composition, trainer, price=FLAGS.price, **settings)
     if holds(composition.resolved.root, Conversations):
@@ -192,7 +192,7 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     machine, count = _machine(trainer)
     name = os.environ.get(device.VARIABLE)
     if name and trainer.batch_size < count:
-        parts = "replicas and shards on" if count < machine.world_size else "devices of"
+        parts = "replicas and shards on" if count < machine.size else "devices of"
         too_small = f"batch_size={trainer.batch_size} is too small for the {count} {parts} {name}"
         warn([f"this would not run: {too_small}: choose {count} or more."])
     base = reproduction.base_of(composition)
@@ -204,20 +204,15 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     return summary_text(summary_of(trainer, machine), recipe=recipe, color=color)
 
 
-def _machine(trainer: Trainer) -> tuple[device.Machine, int]:
+def _machine(trainer: Trainer) -> tuple[Cluster, int]:
     """Return the machine that is named or at hand, and over how many devices it splits a batch.
 
     Raises:
       ConfigError: there is no such machine, or the mesh does not fit on it.
     """
-    dtype, name = trainer.precision.dtype, os.environ.get(device.VARIABLE)
     try:
-        machine = (
-            device.machine_named(name, dtype)
-            if name
-            else device.machine_at_hand(trainer.parallel, dtype)
-        )
-        return machine, trainer.parallel.layout(machine.world_size).data_size
+        machine = cluster_of(trainer)
+        return machine, trainer.parallel.layout(machine.size).data_size
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

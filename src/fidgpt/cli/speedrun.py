@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 FLAGS = argparse.Namespace()  # of the command, which shares names of flags with its stages
 
 _ENDED = "stages.json"
-_SHARE_OF_PEAK = 0.4  # of a GPU's operations, which a run of this kind reaches
 _CHAT_TASKS = ("arc_easy", "arc_challenge", "mmlu", "gsm8k")
 
 
@@ -185,8 +184,7 @@ def _cost(config: Sequence[str], machine: str) -> tuple[float, int, int]:
 
     trainer: Trainer = build_trainer(compose(list(config)).resolved)
     facts = facts_of(trainer, machine_named(machine, trainer.precision.dtype))
-    seconds = facts.tokens * facts.flops_per_token / (_SHARE_OF_PEAK * facts.peak_flops)
-    return seconds / 3600, facts.tokens, facts.parameters.total
+    return 24 * facts.plan.days, facts.tokens, facts.parameters.total
 
 
 def _submit(stages: Sequence[Stage], *, gpus: int, log: Path) -> int:

@@ -93,7 +93,7 @@ def run(composition: Composition, old: fdl.Config | None) -> int | None:
     facts = facts_of(trainer)
     if is_main():
         Console(highlight=False).print(facts_table(directory, facts, step=0))
-    if line := device.lack_of_memory(facts.memory.peak, facts.memory_there):
+    if line := device.lack_of_memory(facts.plan):
         warn([f"{line} {device.TRAIN_WITH_LESS}"])
     return None
 
@@ -148,8 +148,7 @@ def _may_fit(trainer: Trainer) -> bool:
     rows = min(trainer.micro_batch_size or trainer.batch_size, trainer.batch_size)
     if rows * trainer.seq_len < _MANY_TOKENS:
         return True
-    facts = facts_of(trainer)
-    return device.lack_of_memory(facts.memory.peak, facts.memory_there) is None
+    return device.lack_of_memory(facts_of(trainer).plan) is None
 
 
 def _tuned(

@@ -161,6 +161,22 @@ def declared_flops(module: nn.Module, *, seq_len: int) -> tuple[int, int]:
     return linear, others
 
 
+def flops_per_token(model: nn.Module, *, seq_len: int) -> int:
+    """Return the forward operations per token of a sequence of `seq_len`.
+
+    A multiply-add counts as two. Each Linear costs twice its weights; a module declares what it
+    computes besides its Linears in a method `own_flops_per_token(seq_len)`, and a shared module
+    counts at each of its places. Element-wise work is left out, as usual (Chowdhery et al., 2022,
+    appendix B), and so is that of modules without a declaration: see `cost.undeclared_flops`.
+
+    A token of a causal attention counts the scores of all `seq_len` tokens, or of its window, and
+    not only of those before it, as in PaLM, nanoGPT and torch's own counter. A mixture of experts
+    counts those that a token is routed to.
+    """
+    modules = model.named_modules(remove_duplicate=False)
+    return sum(sum(declared_flops(module, seq_len=seq_len)) for _, module in modules)
+
+
 Mixin = TypeVar("Mixin", bound=nn.Module)
 
 

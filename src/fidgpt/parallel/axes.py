@@ -262,13 +262,6 @@ class AxisPart:
         """
         raise NotImplementedError
 
-    def plan(self, model: nn.Module, size: int) -> None:
-        """Change a model without memory as on an axis of that size, to measure what it takes."""
-
-    def part_of_weights(self, model: nn.Module, size: int) -> float:
-        """Return the fraction of a whole model's parameters that a process holds."""
-        return 1.0
-
     def undivided(self, model: nn.Module) -> list[str]:
         """Return paths of modules that processes compute whole, though they divide the others."""
         return []

@@ -127,24 +127,6 @@ class DataParallel:
         for part in self._used(self.mesh).values():
             part.check(model, mesh=self.mesh, seq_len=seq_len)
 
-    def part_of_weights(self, model: nn.Module, mesh: MeshSizes) -> float:
-        """Return the fraction of a whole model's parameters that FSDP would shard.
-
-        An axis that borrows from those of FSDP leaves each process what FSDP does: it divides some
-        weights, which FSDP then shards over fewer processes.
-        """
-        fraction = 1.0
-        borrowing = {axis.name for axis in mesh.axes() if axis.borrows and mesh.num_shards > 1}
-        for name, part in self._used(mesh).items():
-            if name not in borrowing:
-                fraction *= part.part_of_weights(model, mesh.sizes[name])
-        return fraction
-
-    def plan(self, model: nn.Module, mesh: MeshSizes) -> None:
-        """Divide a model without memory as on a mesh, to measure what a process computes."""
-        for name, part in self._used(mesh).items():
-            part.plan(model, mesh.sizes[name])
-
     def undivided(self, model: nn.Module) -> list[str]:
         """Return paths of modules that processes compute whole, though they divide the others."""
         paths = [path for part in self._used(self.mesh).values() for path in part.undivided(model)]

@@ -66,20 +66,6 @@ class ExpertParallel(AxisPart):
                 mixture.num_ranks = axis.size
                 mixture.beside = exchange.beside
 
-    def plan(self, model: nn.Module, size: int) -> None:
-        """Divide a model without memory, to measure what a process computes for an even load."""
-        self(model, Processes(size, is_planned=True))
-
-    def part_of_weights(self, model: nn.Module, size: int) -> float:
-        """Return the fraction of the parameters of a whole model that a process holds."""
-        divided = {
-            id(parameter): parameter.numel()
-            for experts in _divided(model).values()
-            for _, _, parameter, _ in _per_expert(experts)
-        }
-        whole = sum(parameter.numel() for parameter in model.parameters())
-        return 1 - sum(divided.values()) * (1 - 1 / size) / whole
-
     def undivided(self, model: nn.Module) -> list[str]:
         """Return the paths of experts that processes compute whole."""
         divided = _divided(model)

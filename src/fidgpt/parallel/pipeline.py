@@ -11,6 +11,7 @@ all processes get the features and logits of the last one.
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, count, pairwise
 from typing import Any, ClassVar
 
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from fidgpt.model.context import AttentionContext, Stream, Tokens
-from fidgpt.model.linear import declared_flops, extended
+from fidgpt.model.linear import extended, flops_per_token
 from fidgpt.model.reports import collecting
 from fidgpt.model.transformer import Transformer
 from fidgpt.parallel.axes import Axis, AxisPart, MeshSizes, Weights
@@ -131,28 +132,6 @@ class PipelineParallel(AxisPart):
                 for module in stages.modules(model, stage):
                     defer_weight_gradients(module)
 
-    def part_of_weights(self, model: nn.Module, size: int) -> float:
-        """Return the largest fraction of the parameters that a process holds."""
-        return max(self.parts_of_weights(model, size))
-
-    def parts_of_weights(self, model: nn.Module, size: int) -> list[float]:
-        """Return the fraction of the parameters that each process of the axis holds."""
-        assert isinstance(model, Transformer)
-        stages, whole = self.cut(size), sum(p.numel() for p in model.parameters())
-        held = [
-            {p for s in stages.own(rank) for m in stages.modules(model, s) for p in m.parameters()}
-            for rank in range(size)
-        ]
-        return [sum(p.numel() for p in parameters) / whole for parameters in held]
-
-    def parts_of_activations(self, size: int, num_micro_batches: int) -> list[float]:
-        """Return how many times the activations of a micro-batch each process keeps."""
-        costs = self.cut(size).costs
-        return [
-            sum(number * costs[stage] for stage, number in kept.items()) / sum(costs)
-            for kept in self.timeline(size, num_micro_batches).peak
-        ]
-
     def _actions(self, size: int) -> Any:
         """Return the actions for the least number of micro-batches."""
         return self.schedule(size, next(n for n in count(1) if accepts(self.schedule, size, n)))
@@ -167,9 +146,10 @@ class PipelineParallel(AxisPart):
         actions = self._actions(size)
         number = self.schedule.num_stages(size)
         timeline(actions, [1.0] * number)  # raises if it is wrong
-        layers = [_flops(block, seq_len) for block in model.blocks]
-        first = sum(_flops(module, seq_len) for module in model.ends()[0])
-        last = _flops(model, seq_len) - sum(layers) - first
+        flops = partial(flops_per_token, seq_len=seq_len)
+        layers = [float(flops(block)) for block in model.blocks]
+        first = float(sum(map(flops, model.ends()[0])))
+        last = flops(model) - sum(layers) - first
         if self.stages is None:
             if number > len(layers) + 1:
                 raise ValueError(
@@ -188,11 +168,6 @@ class PipelineParallel(AxisPart):
                 )
         costs = [max(1.0, cost) for cost in _costs(counts, layers, first, last)]
         return Stages([0, *accumulate(counts)], costs, places_of(actions))
-
-
-def _flops(module: nn.Module, seq_len: int) -> float:
-    modules = module.named_modules(remove_duplicate=False)
-    return float(sum(sum(declared_flops(part, seq_len=seq_len)) for _, part in modules))
 
 
 def balanced(layers: Sequence[float], *, first: float, last: float, num_stages: int) -> list[int]:

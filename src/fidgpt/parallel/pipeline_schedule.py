@@ -226,12 +226,10 @@ class Timeline:
       actions: of each process, with those that send and receive; all processes of a pair list these
         in one order.
       bubble: the share of the time of all processes in which they wait.
-      peak: for each process, the micro-batches whose activations it keeps at most, by stage.
     """
 
     actions: Actions
     bubble: float
-    peak: Sequence[dict[int, int]]
 
 
 def timeline(actions: Actions, costs: Sequence[float]) -> Timeline:
@@ -278,7 +276,7 @@ def timeline(actions: Actions, costs: Sequence[float]) -> Timeline:
     if waiting:
         raise ValueError(f"the schedule waits for itself: {', '.join(waiting)} cannot begin.")
     whole = max(clocks) * len(actions)
-    return Timeline(done, 1 - sum(busy) / whole, [_peak(own) for own in actions])
+    return Timeline(done, 1 - sum(busy) / whole)
 
 
 def _needed(
@@ -330,7 +328,7 @@ def _require_all(actions: Actions, num_stages: int) -> None:
                 )
 
 
-def _peak(actions: Sequence[Action]) -> dict[int, int]:
+def most_kept(actions: Sequence[Action]) -> dict[int, int]:
     """Return the most micro-batches of each stage whose activations are kept at one time."""
     kept: dict[int, int] = {}
     most: dict[int, int] = {}

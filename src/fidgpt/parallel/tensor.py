@@ -100,20 +100,6 @@ class TensorParallel(AxisPart):
         """Replace the parameters of divided components by parts, and add hooks at their borders."""
         self._apply(model, axis, blocks=[])
 
-    def plan(self, model: nn.Module, size: int) -> None:
-        """Divide a model without memory, to measure what a process computes."""
-        self(model, Processes(size, is_planned=True))
-
-    def part_of_weights(self, model: nn.Module, size: int) -> float:
-        """Return the fraction of the parameters of a whole model that a process holds."""
-        cuts: dict[int, _Cut] = {}
-        for component in _divided(model).values():
-            for (module, name), cut in (_cuts(component) or {}).items():
-                cuts[id(module._parameters[name])] = cut
-        numbers = {id(p): p.numel() for p in model.parameters()}
-        shards = {key: _num_shards(size, cut) for key, cut in cuts.items() if cut.dim is not None}
-        return sum(n / shards.get(key, 1) for key, n in numbers.items()) / sum(numbers.values())
-
     def undivided(self, model: nn.Module) -> list[str]:
         """Return the paths of modules with matrices of their own that all processes compute."""
         components = _divided(model).values()

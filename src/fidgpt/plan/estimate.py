@@ -4,8 +4,8 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
-from itertools import accumulate
+from functools import cached_property, lru_cache
+from itertools import accumulate, pairwise
 
 from fidgpt.parallel.axes import MeshSizes
 from fidgpt.parallel.pipeline import PIPELINE, balanced
@@ -14,15 +14,17 @@ from fidgpt.parallel.pipeline_schedule import (
     Schedule,
     TorchSchedule,
     fitting,
+    most_kept,
     places_of,
-    timeline,
 )
 from fidgpt.plan.hardware import Cluster
 from fidgpt.plan.timing import (
     Seconds,
     Simulation,
+    Step,
     beside,
     compute_seconds,
+    ordered,
     sent_seconds,
     simulate,
 )
@@ -37,7 +39,7 @@ _CONTEXT, _GROUP = 0.6 * _GIGA, 0.25 * _GIGA
 # Of what is allocated and freed in a pass, how much more a caching allocator holds.
 _SLACK = {"cuda": 0.06, "cpu": 0.02}
 _OPTIMIZER_PASSES = 7  # reads of weight, gradient and two moments, writes of the first and these
-_SAMPLED = 3  # times the processes of a pipeline, micro-batches that are simulated
+_SAMPLED = 2  # times the processes of a pipeline, micro-batches that are simulated
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,8 +54,10 @@ class Memory:
       activations: of all micro-batches that a schedule keeps at a time.
       gathered: weights and gradients of layers that FSDP has gathered.
       temporary: the peak of what else exists in a pass, such as logits.
+      others: other models that the loss is computed with.
       communication: buffers of collectives and the context of the device.
       allocator: what the allocator holds besides.
+      freed: activations and temporaries of a step whose optimizer needs more, after they are freed.
     """
 
     weights: float = 0.0
@@ -63,13 +67,20 @@ class Memory:
     activations: float = 0.0
     gathered: float = 0.0
     temporary: float = 0.0
+    others: float = 0.0
     communication: float = 0.0
     allocator: float = 0.0
+    freed: float = 0.0
 
     @property
     def total(self) -> float:
         """All of it."""
-        return sum(getattr(self, kind.name) for kind in fields(self))
+        return sum(getattr(self, kind.name) for kind in fields(self)) - self.freed
+
+    @property
+    def saved(self) -> float:
+        """Bytes of a checkpoint."""
+        return self.weights + self.optimizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +104,7 @@ class Training:
     dtype: str
     itemsize: int
     state: float
-    flops_per_token: float
+    flops_per_token: int
     layer_flops: Sequence[float]
     other_flops: tuple[float, float]
     tokens_per_step: int
@@ -137,6 +148,9 @@ class Plan:
       utilisation: operations of the model as a share of the peak.
       days: of the whole run.
       simulation: of the pipeline.
+      layers: of each process of a pipeline: the first layer of each of its stages, and the one
+        after its last.
+      is_executed: whether the model could be executed; else activations and operations are unknown.
     """
 
     setting: Setting
@@ -151,6 +165,8 @@ class Plan:
     utilisation: float
     days: float
     simulation: Simulation
+    layers: tuple[tuple[tuple[int, int], ...], ...] = ()
+    is_executed: bool = True
 
     @property
     def peak(self) -> float:
@@ -204,18 +220,38 @@ class _Stage:
     parts: tuple[tuple[Part, int], ...]
     has_end: bool
 
-    @property
-    def num_blocks(self) -> int:
-        return sum(number for part, number in self.parts if part.layers)
+
+@dataclass(frozen=True)
+class _Scheduled:
+    """What the processes of a pipeline do with a sample of the micro-batches.
+
+    Attributes:
+      number: of these micro-batches, of which idle ones fill up the schedule.
+      actions: of each process.
+      places: the process of each stage.
+      peaks: of each process, the micro-batches whose activations it keeps at most, by stage.
+    """
+
+    number: int
+    actions: Actions
+    places: Sequence[int]
+    peaks: Sequence[Mapping[int, int]]
+
+    @cached_property
+    def steps(self) -> Sequence[Step]:
+        """What the processes do, in order."""
+        return ordered(self.actions)
 
 
 @lru_cache(maxsize=256)
-def _kept(
-    schedule: Schedule, pipeline: int, number: int
-) -> tuple[Actions, Sequence[dict[int, int]]]:
-    """Return the actions of a schedule, and what each process keeps at most, by stage."""
+def _scheduled(schedule: Schedule, pipeline: int, number: int) -> _Scheduled:
+    number = fitting(schedule, pipeline, number)
     actions = schedule(pipeline, number)
-    return actions, timeline(actions, [1.0] * schedule.num_stages(pipeline)).peak
+    kept = [most_kept(own) for own in actions]
+    return _Scheduled(number, actions, places_of(actions), kept)
+
+
+_balanced = lru_cache(maxsize=256)(balanced)
 
 
 def estimated(trace: Trace, training: Training, setting: Setting, cluster: Cluster) -> Plan:
@@ -228,16 +264,24 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
     pipeline = mesh.sizes.get(PIPELINE.name, 1)
     schedule = training.schedule
     if pipeline > 1:
-        number = fitting(schedule, pipeline, setting.num_micro_batches)
-        sampled = fitting(schedule, pipeline, min(number, _SAMPLED * pipeline))
-        actions, peaks = _kept(schedule, pipeline, sampled)
-        stages = _stages(trace, training, schedule.num_stages(pipeline))
-        places = places_of(actions)
+        # Schedules repeat with as many micro-batches as there are processes.
+        number = setting.num_micro_batches
+        left_out = max(0, number // pipeline - _SAMPLED) * pipeline
+        try:
+            scheduled = _scheduled(schedule, pipeline, number - left_out)
+        except ValueError:  # a list of actions for one number of micro-batches
+            left_out, scheduled = 0, _scheduled(schedule, pipeline, number)
+        sampled, number = scheduled.number, scheduled.number + left_out
+        layers, stages = _stages(trace, training, schedule.num_stages(pipeline))
     else:
-        number, stages, places, actions, peaks = 1, [_whole(trace)], [0], (), [{0: 1}]
-        sampled = 1
-    times = [_stage_seconds(stage, training, setting, cluster) for stage in stages]
-    reducing = [_reduction(stage, training, setting, cluster) for stage in stages]
+        sampled, number, layers, stages = 1, 1, [], [_whole(trace)]
+        scheduled = _Scheduled(1, (), [0], [{0: 1}])
+    places, peaks = scheduled.places, scheduled.peaks
+    alike = {id(stage): stage for stage in stages}
+    each_time = {i: _stage_seconds(one, training, setting, cluster) for i, one in alike.items()}
+    each_sum = {i: _reduction(one, training, setting, cluster) for i, one in alike.items()}
+    times = [each_time[id(stage)] for stage in stages]
+    reducing = [each_sum[id(stage)] for stage in stages]
     memory = tuple(
         _memory(trace, training, setting, cluster, stages, places, rank, peaks[rank])
         for rank in range(pipeline)
@@ -252,14 +296,19 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         forward, backward = times[0]
         total = (forward + backward).times(setting.num_micro_batches)
         total = _with_reduction(total, backward, reducing[0])
-        simulation = Simulation(total.total, (total.total,), ((),))
+        simulation = Simulation(total.total, (total.total,))
         updating = updates[0]
         bubble, passes = 0.0, total.total
     else:
         stride = mesh.size // pipeline
         sending = cluster.seconds("send", trace.stream, 2, stride)
         both = [f.total for f, _ in times], [b.total for _, b in times]
-        simulation = simulate(actions, *both, sending=sending, keeps_bars=True)
+        if memory[worst].total <= device.memory or not setting.recompute:
+            simulation = simulate(scheduled.steps, *both, sending=sending)
+        else:  # it will not be run: by the formula of Narayanan et al., 2021, arXiv:2104.04473
+            busy = [sampled * sum(both[0][s] + both[1][s] for s in of_rank) for of_rank in own]
+            waiting = max(busy) * (pipeline - 1) / sampled / len(own[0])
+            simulation = Simulation(max(busy) + waiting, tuple(busy))
         # In the steady state, each further micro-batch takes what the slowest process computes.
         slowest = max(range(pipeline), key=lambda rank: simulation.busy[rank])
         each = simulation.busy[slowest] / sampled
@@ -287,6 +336,8 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         utilisation=rate * training.flops_per_token / peak,
         days=step * training.num_steps / 86400,
         simulation=simulation,
+        layers=tuple(tuple(layers[stage] for stage in of_rank) for of_rank in own if layers),
+        is_executed=trace.passing > 0,
     )
 
 
@@ -295,8 +346,10 @@ def _whole(trace: Trace) -> _Stage:
     return _Stage(tuple(parts), has_end=True)
 
 
-def _stages(trace: Trace, training: Training, number: int) -> list[_Stage]:
-    """Cut a model as `PipelineParallel` does."""
+def _stages(
+    trace: Trace, training: Training, number: int
+) -> tuple[list[tuple[int, int]], list[_Stage]]:
+    """Cut a model as `PipelineParallel` does; stages that are alike are one object."""
     if not trace.blocks:
         raise ValueError("a pipeline cuts a Transformer between its layers, and this model is none")
     layers, (first, last) = training.layer_flops, training.other_flops
@@ -304,28 +357,29 @@ def _stages(trace: Trace, training: Training, number: int) -> list[_Stage]:
         raise ValueError(f"{number} stages of {len(layers)} layers")
     counts = training.stages
     if counts is None or len(counts) != number:
-        counts = balanced(layers, first=first, last=last, num_stages=number)
+        counts = _balanced(layers, first=first, last=last, num_stages=number)
     begins = [0, *accumulate(counts)]
-    stages = []
-    for stage in range(number):
-        inside = range(begins[stage], begins[stage + 1])
+    stages, known = list[_Stage](), dict[tuple[tuple[str, int], ...], _Stage]()
+    for stage, (begin, end) in enumerate(pairwise(begins)):
+        inside = range(begin, end)
         parts = [(part, sum(i in inside for i in part.layers)) for part in trace.blocks]
         if stage == 0:
             parts.insert(0, (trace.parts[0], 1))
         if stage == number - 1:
             parts.append((trace.parts[-1], 1))
         kept = tuple((part, count) for part, count in parts if count)
-        stages.append(_Stage(kept, has_end=stage == number - 1))
-    return stages
+        key = tuple((part.name, count) for part, count in kept)
+        stages.append(known.setdefault(key, _Stage(kept, has_end=stage == number - 1)))
+    return [*pairwise(begins)], stages
 
 
 def _format(part: Part, training: Training) -> str:
     return "float8" if part.is_float8 else training.dtype
 
 
-def _fsdp(setting: Setting, axis: str) -> tuple[int, int]:
+@lru_cache(maxsize=4096)
+def _fsdp(mesh: MeshSizes, axis: str) -> tuple[int, int]:
     """Return over how many processes FSDP shards a weight of an axis, and their stride."""
-    mesh = setting.mesh
     shards, stride = mesh.num_shards, 1
     for one, size in reversed([*mesh.grid().items()]):
         if one in mesh.sharding_axes:
@@ -366,7 +420,7 @@ def _gather(part: Part, training: Training, setting: Setting, cluster: Cluster) 
     """Return the time in which FSDP gathers the weights of a part."""
     seconds = 0.0
     for axis, number in part.parameters.items():
-        shards, stride = _fsdp(setting, axis)
+        shards, stride = _fsdp(setting.mesh, axis)
         seconds += cluster.seconds("gather", number * training.itemsize, shards, stride)
     return seconds
 
@@ -379,7 +433,7 @@ def _reduction(
     tokens = math.prod(size for axis, size in mesh.grid().items() if axis.splits_tokens)
     for part, number in stage.parts:
         for axis, elements in part.trained.items():
-            shards, stride = _fsdp(setting, axis)
+            shards, stride = _fsdp(setting.mesh, axis)
             size = number * elements
             copies = tokens // shards
             if any(one.borrows and one.name == axis for one in mesh.axes()):
@@ -409,7 +463,7 @@ def _elements(stage: _Stage, setting: Setting, *, trained: bool = False) -> floa
     total = 0.0
     for part, number in stage.parts:
         for axis, elements in (part.trained if trained else part.parameters).items():
-            total += number * elements / _fsdp(setting, axis)[0]
+            total += number * elements / _fsdp(setting.mesh, axis)[0]
     return total
 
 
@@ -461,7 +515,8 @@ def _memory(
     groups = sum(mesh[axis] > 1 for axis in mesh.axes())
     fixed = _CONTEXT + _GROUP * groups if kind == "cuda" else 0.0
     lasting = {
-        "weights": 4.0 * held + trace.buffers + training.other_bytes,
+        "weights": 4.0 * held + trace.buffers,
+        "others": training.other_bytes,
         "copy": copy,
         "optimizer": training.state * trained,
         "communication": fixed,
@@ -475,5 +530,10 @@ def _memory(
         gathered=gathered,
         allocator=slack * (passing + waiting),
     )
-    last = Memory(**lasting, gradients=max(waiting, late), allocator=slack * max(waiting, late))
+    last = Memory(
+        **lasting,
+        gradients=max(waiting, late),
+        allocator=slack * max(waiting, late),
+        freed=activations + temporary,
+    )
     return max(first, last, key=lambda memory: memory.total)

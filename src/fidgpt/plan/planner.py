@@ -5,17 +5,16 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from functools import cached_property, partial
+from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fidgpt import cost
-from fidgpt.model.linear import declared_flops
 from fidgpt.model.quantized import require_copies
 from fidgpt.model.transformer import LanguageModel
-from fidgpt.model.wrappers import Recompute, Recomputed, keep_all, keep_products
+from fidgpt.model.wrappers import Compiled, Recompute, Recomputed, keep_all, keep_products
 from fidgpt.optim.groups import train_only
 from fidgpt.parallel import (
     AxisPart,
@@ -30,7 +29,7 @@ from fidgpt.parallel.pipeline import PIPELINE, PipelineParallel
 from fidgpt.parallel.pipeline_schedule import TorchSchedule
 from fidgpt.plan.estimate import Plan, Setting, Training, estimated
 from fidgpt.plan.hardware import Cluster
-from fidgpt.plan.trace import Trace, repeated, trace
+from fidgpt.plan.trace import Trace, repeated, trace, untraced
 from fidgpt.processes import Processes
 
 __all__ = ["NoPlan", "Planner", "Recipe", "Variant", "recompute_words"]
@@ -38,13 +37,13 @@ __all__ = ["NoPlan", "Planner", "Recipe", "Variant", "recompute_words"]
 RECOMPUTE = {"none": keep_all, "selective": keep_products, "full": None}
 _MICRO_BATCHES = (1, 2, 4, 8, 16)
 _MOST_TENSOR, _MOST_PIPELINE = 16, 64
+_EXACT = 1 << 18  # tokens of a micro-batch that is executed, and not computed from smaller ones
 
 
 class NoPlan(ValueError):
     """A run cannot be planned; the message says what would be the nearest thing that works."""
 
 
-@runtime_checkable
 class Recipe(Protocol):
     """What a run consists of; see the attributes of `Trainer`."""
 
@@ -60,9 +59,7 @@ class Recipe(Protocol):
     precision: Any
     parallel: DataParallel
     average: Any
-
-
-Objective = Callable[[LanguageModel, Any], nn.Module]
+    step: Any
 
 
 @dataclass(frozen=True)
@@ -78,28 +75,12 @@ class Planner:
 
     Args:
       recipe: of the run, its model on the meta device; it is left unchanged.
-      objective: makes the module whose forward pass is the loss, from a model and a loss.
-      sequences_per_row: sequences of `seq_len` + 1 tokens in a row of a batch.
-      other_bytes: of other models that the objective computes with.
-      flops_per_token: of the model, forward and backward.
       cluster: on which it would run.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        objective: Objective,
-        *,
-        sequences_per_row: int = 1,
-        other_bytes: int = 0,
-        flops_per_token: int,
-        cluster: Cluster,
-    ) -> None:
+    def __init__(self, recipe: Recipe, cluster: Cluster) -> None:
         self.recipe = recipe
         self.cluster = cluster
-        self._objective = objective
-        self._sequences_per_row, self._other_bytes = sequences_per_row, other_bytes
-        self._flops_per_token = flops_per_token
         self._traces: dict[object, Trace] = {}
         self._parts = dict(recipe.parallel.parts)
         self._average = copy.deepcopy(recipe.average)  # before the run's own holds weights
@@ -113,10 +94,11 @@ class Planner:
         """What a step computes on any mesh, once asked for: its state loads torch._dynamo."""
         recipe, pipeline = self.recipe, self._parts.get(PIPELINE.name)
         dtype = recipe.precision.dtype
-        flops = {name: _flops(self._block(name), recipe.seq_len) for name in self._kinds}
+        count = partial(cost.flops_per_token, seq_len=recipe.seq_len)
+        flops = {name: float(count(self._block(name))) for name in self._kinds}
         layers = {i: flops[name] for name, own in self._kinds.items() for i in own}
-        first = _flops(getattr(self._small, "embedding", nn.Identity()), recipe.seq_len)
-        last = _flops(self._small, recipe.seq_len) - sum(flops.values()) - first
+        first = float(count(getattr(self._small, "embedding", nn.Identity())))
+        last = count(self._small) - sum(flops.values()) - first
         schedule, stages = TorchSchedule(), None
         if isinstance(pipeline, PipelineParallel):
             schedule, stages = pipeline.schedule, pipeline.stages
@@ -124,11 +106,16 @@ class Planner:
             dtype=str(dtype).removeprefix("torch."),
             itemsize=dtype.itemsize,
             state=self._state(),
-            flops_per_token=self._flops_per_token,
-            layer_flops=[layers[i] for i in sorted(layers)],
+            flops_per_token=cost.TRAINING_PASSES
+            * cost.forward_flops(recipe.model, seq_len=recipe.seq_len),
+            layer_flops=tuple(layers[i] for i in sorted(layers)),
             other_flops=(first, last),
-            tokens_per_step=recipe.batch_size * self._sequences_per_row * recipe.seq_len,
-            other_bytes=self._other_bytes,
+            tokens_per_step=recipe.batch_size * recipe.step.sequences_per_row * recipe.seq_len,
+            other_bytes=cost.bytes_of(
+                parameter
+                for other in recipe.step.others()
+                for parameter in recipe.precision.replica(cost.without_memory(other)).parameters()
+            ),
             num_steps=recipe.num_steps,
             schedule=schedule,
             stages=stages,
@@ -140,28 +127,38 @@ class Planner:
     def _state(self) -> float:
         """Return the bytes of the optimizer and of averages for each trained element.
 
-        Both are made for one block of each kind; of those that read values, AdamW's are assumed.
+        Both are made for one block of each kind, each as often as its kind has layers; of those
+        that read values, AdamW's are assumed.
         """
-        twin = cost.without_memory(self._small)
-        train_only(twin, self.recipe.trainable)
-        trained = [p for p in twin.parameters() if p.requires_grad]
-        number = max(1, sum(parameter.numel() for parameter in trained))
-        for parameter in trained:
-            parameter.grad = torch.empty_like(parameter)
-        size = 0
+        (twin,) = cost.rehearsed([self._small], num_tokens=1, device=self._device)
+        weights: dict[Tensor, int] = {p: 1 for p in twin.parameters()}
+        for name, layers in self._kinds.items():
+            for parameter in twin.get_submodule(f"blocks.{name}").parameters():
+                weights[parameter] = len(layers)
+        number = sum(p.numel() for p in weights if p.requires_grad)
+        whole = sum(p.numel() * count for p, count in weights.items() if p.requires_grad)
+        for parameter in weights:
+            parameter.grad = torch.empty_like(parameter) if parameter.requires_grad else None
+        each = 0.0
         try:
             optimizer = self.recipe.optimizer(self.recipe.groups(twin))
             optimizer.step()
-            size += cost.bytes_of(cost.tensors_in([*optimizer.state.values()]))
-        except (RuntimeError, TypeError, ValueError):
-            size += 8 * number
+            sizes = {p: cost.bytes_of(cost.tensors_in([s])) for p, s in optimizer.state.items()}
+            each += sum(size * weights.get(p, 1) for p, size in sizes.items()) / max(1, whole)
+        except cost.NEEDS_NUMBERS:
+            each += 8
         if self._average is not None:
             try:
                 self._average.begin(twin)
-                size += cost.bytes_of(cost.tensors_in([self._average.state_dict()]))
-            except (RuntimeError, TypeError, ValueError):
-                size += 4 * number
-        return size / number
+                size = cost.bytes_of(cost.tensors_in([self._average.state_dict()]))
+                each += size / max(1, number)
+            except cost.NEEDS_NUMBERS:
+                each += 4
+        return each
+
+    @property
+    def _device(self) -> torch.device:
+        return torch.device(self.cluster.device.kind)
 
     @property
     def recompute(self) -> str:
@@ -178,19 +175,7 @@ class Planner:
         return axis in self._parts
 
     def setting(self, mesh: MeshSizes) -> Setting:
-        """Return the setting of the config on a mesh.
-
-        Raises:
-          NoPlan: the batch has fewer sequences than processes that read different ones.
-        """
-        rows = self.recipe.batch_size // mesh.data_size
-        if rows < 1:
-            raise NoPlan(
-                f"batch_size={self.recipe.batch_size} is too small for the {mesh.data_size} "
-                f"processes of {mesh} that read different sequences: choose {mesh.data_size} or "
-                "more, or let some of them share the weights or tokens of a sequence "
-                "(tensor, context, pipeline)."
-            )
+        """Return the setting of the config on a mesh."""
         rows = -(-self.recipe.batch_size // mesh.data_size)
         size = min(self.recipe.micro_batch_size or rows, rows)
         return Setting(
@@ -205,9 +190,21 @@ class Planner:
         """
         return estimated(self._trace(setting), self.training, setting, self.cluster)
 
+    def plan_of_weights(self, setting: Setting) -> Plan:
+        """Return the same of a model that reads values, without activations and operations."""
+        trace = untraced(self.recipe.precision.replica(self._small), self._kinds)
+        return estimated(trace, self.training, setting, self.cluster)
+
     def check(self, mesh: MeshSizes) -> None:
-        """Raise ValueError if the model cannot be divided over a mesh."""
+        """Raise ValueError if a mesh cannot divide the model or the batch."""
         require_copies(self._small, mesh.sizes)
+        if self.recipe.batch_size < mesh.data_size:
+            raise NoPlan(
+                f"batch_size={self.recipe.batch_size} is too small for the {mesh.data_size} "
+                f"processes of {mesh} that read different sequences: choose {mesh.data_size} or "
+                "more, or let some of them share the weights or tokens of a sequence "
+                "(tensor, context, pipeline)."
+            )
         for name, part in self._used(mesh).items():
             if name != PIPELINE.name:
                 part.check(self._small, mesh=mesh, seq_len=self.recipe.seq_len)
@@ -237,14 +234,23 @@ class Planner:
 
     def _new_trace(self, setting: Setting, sizes: Mapping[str, int]) -> Trace:
         """Return a trace by way of others where it follows from them, else execute the pass."""
-        if setting.micro_batch > 2:
+        exact = not setting.recompute and setting.micro_batch * self.recipe.seq_len <= _EXACT
+        if setting.micro_batch > 2 and not exact:
             one, two = (self._trace(replace(setting, micro_batch=number)) for number in (1, 2))
             return repeated(one, two, setting.micro_batch)
         return self._execute(setting, sizes)
 
     def _execute(self, setting: Setting, sizes: Mapping[str, int]) -> Trace:
-        model = cost.without_memory(self._small)
-        train_only(model, self.recipe.trainable)
+        recipe, step = self.recipe, copy.copy(self.recipe.step)
+        tokens = setting.micro_batch * step.sequences_per_row * recipe.seq_len
+        is_compiled = any(isinstance(module, Compiled) for module in self._small.modules())
+        is_meta = sizes or setting.recompute or is_compiled
+        model, *others = cost.rehearsed(
+            [self._small, *step.others()],
+            num_tokens=cost.TRAINING_PASSES * tokens,
+            device=torch.device("meta") if is_meta else self._device,
+        )
+        step.rehearse([recipe.precision.replica(other) for other in others])
         if setting.recompute:
             for name in self._kinds:
                 block = Recompute()(model.get_submodule(f"blocks.{name}"), layer=0)
@@ -255,17 +261,16 @@ class Planner:
             for name in sizes:
                 used[name](whole, processes(name, sizes[name]))
 
-        loss = copy.copy(self.recipe.loss)
-        device = torch.device(self.cluster.device.kind)
-        loss.chunk_size = loss.rows_on(device)  # and not as many as on the meta device
+        loss = copy.copy(recipe.loss)
+        loss.chunk_size = loss.rows_on(self._device)  # and not as many as on the meta device
         return trace(
             model,
-            lambda computing: self._objective(computing, loss),
+            lambda computing: step.objective(computing, loss),
             divide,
-            replica=self.recipe.precision.replica,
+            replica=recipe.precision.replica,
             num_rows=setting.micro_batch,
-            sequences_per_row=self._sequences_per_row,
-            seq_len=self.recipe.seq_len,
+            sequences_per_row=step.sequences_per_row,
+            seq_len=recipe.seq_len,
             chunk_size=loss.chunk_size,
             kinds=self._kinds,
         )
@@ -404,8 +409,3 @@ def _mesh(
 
 def _divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
-
-
-def _flops(module: nn.Module, seq_len: int) -> float:
-    modules = module.named_modules(remove_duplicate=False)
-    return float(sum(sum(declared_flops(one, seq_len=seq_len)) for _, one in modules))

@@ -112,9 +112,13 @@ _PRODUCTS = {
     "fidgpt.grouped_linear.default": (0, 1),
     "fidgpt.grouped_outer.default": (0, 1),
 }
+# The place of query, key and value among the arguments, and the operations of each pair of query
+# and key by the sizes of key and value; gradients take scores again, and four more products.
 _ATTENTION = {
-    "fidgpt.planned_attention.default": 2.0,
-    "fidgpt.planned_attention_gradients.default": 5.0,  # recomputes scores; four more products
+    "fidgpt.planned_attention.default": (0, 2.0),
+    "fidgpt.planned_attention_gradients.default": (0, 5.0),
+    "aten._scaled_dot_product_flash_attention_for_cpu.default": (0, 2.0),
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": (1, 5.0),
 }
 
 
@@ -141,7 +145,6 @@ class Recorder(TorchDispatchMode):
 
     Args:
       before: tensors that existed before, which are not counted.
-      keeps: whether a tensor that is made counts; None for all.
 
     Attributes:
       sections: work by the name of a section.
@@ -150,14 +153,11 @@ class Recorder(TorchDispatchMode):
       elsewhere: bytes that the same modules hold which are not executed, but only counted.
     """
 
-    def __init__(
-        self, before: Iterable[Tensor], *, keeps: Callable[[Any, Tensor], bool] | None = None
-    ) -> None:
+    def __init__(self, before: Iterable[Tensor]) -> None:
         super().__init__()
         self.sections: dict[str, Work] = {}
         self.now = self.elsewhere = 0
         self.peaks: dict[str, int] = {}
-        self._keeps = keeps
         self._known = weakref.WeakSet(tensor.untyped_storage() for tensor in before)
         self.enter("begin")
 
@@ -176,7 +176,7 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func is torch.ops.aten.nonzero.default:  # as if all tokens counted
+        if func is torch.ops.aten.nonzero.default and args[0].is_meta:  # as if all tokens counted
             out = args[0].new_empty(args[0].numel(), args[0].dim(), dtype=torch.int64)
         else:
             out = func(*args, **(kwargs or {}))
@@ -190,9 +190,8 @@ class Recorder(TorchDispatchMode):
                 continue
             self._known.add(storage)
             new += tensor.nbytes
-            if self._keeps is None or self._keeps(func, tensor):
-                self._add(storage.nbytes())
-                weakref.finalize(storage, self._add, -storage.nbytes())
+            self._add(storage.nbytes())
+            weakref.finalize(storage, self._add, -storage.nbytes())
         self._count(str(func), args, outs, new)
         return out
 
@@ -200,11 +199,16 @@ class Recorder(TorchDispatchMode):
         if name in _PRODUCTS:
             self._work.products[_product(name, args, outs[0])] += 1
         elif name in _ATTENTION:
-            query, value, pairs = args[0], args[2], args[3]
+            first, each = _ATTENTION[name]
+            query, key, value, *others = args[first:]
+            if name.startswith("aten."):  # torch's function, which takes whether it is causal
+                is_causal = any(x is True for x in others)
+                pairs = _visible_pairs(query.shape[2], key.shape[2], None, is_causal)
+            else:
+                pairs = others[0]
             sizes = query.shape[-1] + value.shape[-1]
             heads = query.shape[0] * query.shape[1]
-            flops = _ATTENTION[name] * heads * pairs * sizes
-            self._work.attention[query.shape[-1]] += int(flops)
+            self._work.attention[query.shape[-1]] += int(each * heads * pairs * sizes)
         elif new or name.endswith("_.default") or "_." in name:  # no view, and no factory
             read = sum(x.nbytes for x in _tensors(args))
             if not read:

@@ -3,13 +3,15 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
 
 from fidgpt.parallel.axes import MeshSizes
-from fidgpt.parallel.pipeline_schedule import Actions
+from fidgpt.parallel.pipeline_schedule import Action, Actions
 from fidgpt.plan.hardware import Cluster, Device
 from fidgpt.plan.recording import Product, Work
 
-__all__ = ["Seconds", "Simulation", "simulate"]
+__all__ = ["Seconds", "Simulation", "ordered", "simulate"]
 
 # What a compiled block still moves and launches of that of an eager one: chains of small operations
 # become one kernel. Fitted to torchtitan's pairs of runs with and without compilation.
@@ -80,6 +82,7 @@ def product_seconds(device: Device, product: Product, dtype: str) -> float:
     return max(computing, product.bytes / (device.bandwidth * device.moving))
 
 
+@lru_cache(maxsize=4096)
 def stride_of(mesh: MeshSizes, axis_name: str) -> tuple[int, int]:
     """Return the size of an axis, and the stride between the ranks of neighbors on it."""
     axis = next(axis for axis in mesh.axes() if axis.name == axis_name)
@@ -134,6 +137,48 @@ def beside(own: Seconds, collectives: Mapping[str, float]) -> Seconds:
     )
 
 
+class Step(NamedTuple):
+    """An action of a process, by numbers.
+
+    Attributes:
+      rank: of the process.
+      action: what it does.
+      needed: the indices of the steps before it, and whether another process sends their results.
+    """
+
+    rank: int
+    action: Action
+    needed: tuple[tuple[int, bool], ...]
+
+
+def ordered(actions: Actions) -> list[Step]:
+    """Return the actions of all processes, each after what it needs."""
+    where = {action.stage: rank for rank, own in enumerate(actions) for action in own}
+    places: dict[tuple[int, str, int], int] = {}
+    nexts, todo, steps = [0] * len(actions), [*range(len(actions))], list[Step]()
+    while todo:
+        rank = todo.pop()
+        while nexts[rank] < len(actions[rank]):
+            action = actions[rank][nexts[rank]]
+            stage, kind, number = action
+            needed = [(stage, {"W": "B"}.get(kind, "F"), number)] if kind != "F" else []
+            if kind == "F" and stage:
+                needed = [(stage - 1, "F", number)]
+            elif kind in "BI" and stage + 1 < len(where):
+                needed.append((stage + 1, "B", number))
+            if not all(key in places for key in needed):
+                break
+            nexts[rank] += 1
+            pairs = tuple((places[key], where[key[0]] != rank) for key in needed)
+            steps.append(Step(rank, action, pairs))
+            if kind != "W":
+                places[stage, "F" if kind == "F" else "B", number] = len(steps) - 1
+                other = where.get(stage + 1 if kind == "F" else stage - 1)
+                if other is not None and other != rank:
+                    todo.append(other)
+    return steps
+
+
 @dataclass(frozen=True)
 class Simulation:
     """What happens on the processes of a pipeline in a step.
@@ -141,73 +186,48 @@ class Simulation:
     Attributes:
       seconds: until the last one is done.
       busy: of each process.
-      bars: of each process: what it does from when to when, as (begin, end, action).
+      steps: what they do.
+      spans: from when to when they do it.
     """
 
     seconds: float
     busy: tuple[float, ...]
-    bars: tuple[tuple[tuple[float, float, str], ...], ...]
+    steps: Sequence[Step] = ()
+    spans: Sequence[tuple[float, float]] = ()
+
+    def bars(self) -> list[list[tuple[float, float, str]]]:
+        """Return what each process does from when to when, as (begin, end, action)."""
+        bars: list[list[tuple[float, float, str]]] = [[] for _ in self.busy]
+        for step, (begin, end) in zip(self.steps, self.spans, strict=True):
+            stage, kind, number = step.action
+            bars[step.rank].append((begin, end, f"{stage}{kind}{number}"))
+        return bars
 
 
 def simulate(
-    actions: Actions,
-    forward: Sequence[float],
-    backward: Sequence[float],
-    *,
-    sending: float,
-    keeps_bars: bool = False,
+    steps: Sequence[Step], forward: Sequence[float], backward: Sequence[float], *, sending: float
 ) -> Simulation:
     """Let each process take its actions in order, as soon as what they need is there.
 
     Args:
-      actions: of each process.
+      steps: of all processes, in an order of `ordered`.
       forward: seconds of each stage.
       backward: the same; a half each for those actions that are one part of it.
       sending: seconds until what a stage computed is at the next process.
-      keeps_bars: whether to return the bars.
     """
-    where = {action.stage: rank for rank, own in enumerate(actions) for action in own}
-    ends: dict[tuple[int, str, int], float] = {}
-    clocks, busy = [0.0] * len(actions), [0.0] * len(actions)
-    nexts = [0] * len(actions)
-    bars: list[list[tuple[float, float, str]]] = [[] for _ in actions]
-    last = len(forward) - 1
-
-    def ready(rank: int) -> float | None:
-        stage, kind, number = actions[rank][nexts[rank]]
+    ranks = 1 + max(step.rank for step in steps)
+    clocks, busy = [0.0] * ranks, [0.0] * ranks
+    half = [seconds / 2 for seconds in backward]
+    taken = {"F": forward, "B": backward, "I": half, "W": half}
+    spans: list[tuple[float, float]] = []
+    for rank, (stage, kind, _), needed in steps:
         begin = clocks[rank]
-        needed: list[tuple[int, str, int]] = []
-        if kind == "F" and stage:
-            needed = [(stage - 1, "F", number)]
-        elif kind in "BI":
-            needed = [(stage, "F", number)]
-            if stage < last:
-                needed.append((stage + 1, "B", number))
-        elif kind == "W":
-            needed = [(stage, "B", number)]
-        for key in needed:
-            if key not in ends:
-                return None
-            begin = max(begin, ends[key] + (sending if where[key[0]] != rank else 0.0))
-        return begin
-
-    todo = [*range(len(actions))]
-    while todo:
-        rank = todo.pop()
-        while nexts[rank] < len(actions[rank]):
-            begin = ready(rank)
-            if begin is None:
-                break
-            stage, kind, number = actions[rank][nexts[rank]]
-            taken = {"F": forward[stage], "B": backward[stage]}.get(kind, backward[stage] / 2)
-            clocks[rank] = begin + taken
-            busy[rank] += taken
-            nexts[rank] += 1
-            if keeps_bars:
-                bars[rank].append((begin, clocks[rank], f"{stage}{kind}{number}"))
-            if kind != "W":
-                ends[stage, "F" if kind == "F" else "B", number] = clocks[rank]
-                other = where.get(stage + 1 if kind == "F" else stage - 1)
-                if other is not None and other != rank:
-                    todo.append(other)
-    return Simulation(max(clocks), tuple(busy), tuple(map(tuple, bars)))
+        for index, is_sent in needed:
+            there = spans[index][1] + (sending if is_sent else 0.0)
+            if there > begin:
+                begin = there
+        seconds = taken[kind][stage]
+        busy[rank] += seconds
+        clocks[rank] = begin + seconds
+        spans.append((begin, begin + seconds))
+    return Simulation(max(clocks), tuple(busy), steps, spans)

@@ -6,7 +6,7 @@ in a run, by the same components, whose collectives are recorded in place of bei
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, cast
@@ -22,7 +22,7 @@ from fidgpt.placement import shards_of
 from fidgpt.plan.recording import Recorder, Work, fused_operations, mark, plan_kernels
 from fidgpt.processes import Processes
 
-__all__ = ["Part", "Trace", "trace"]
+__all__ = ["Part", "Trace", "repeated", "trace", "untraced"]
 
 BEGIN, END, LOSS = "begin", "end", "loss"
 _BACKWARD = "backward of "
@@ -147,7 +147,8 @@ def trace(
     """Return what a micro-batch takes of a process.
 
     Args:
-      model: without memory, with one block of each kind; it is divided, and of no use afterwards.
+      model: with one block of each kind, without memory or full of zeros, which compute as a CPU
+        does; it is divided, and of no use afterwards.
       objective: gives the module whose forward pass is the loss of tokens
         [rows, sequences_per_row * (seq_len + 1)].
       divide: over a mesh.
@@ -166,10 +167,13 @@ def trace(
     divide(model, processes)
     axes = {name: _axis_of(parameter) for name, parameter in model.named_parameters()}
     computing = replica(model)
-    plan_kernels(computing)
+    is_meta = next(computing.parameters()).is_meta
+    if is_meta:
+        plan_kernels(computing)
     blocks = {name: computing.get_submodule(f"blocks.{name}") for name in kinds}
     width = sequences_per_row * (seq_len + 1)
-    batch = torch.zeros(num_rows, width, dtype=torch.int64, device="meta")
+    device = "meta" if is_meta else "cpu"
+    batch = torch.zeros(num_rows, width, dtype=torch.int64, device=device)
     module = objective(computing)
     recorder = Recorder([*module.parameters(), *module.buffers(), batch])
     told.append(recorder.send)
@@ -198,23 +202,30 @@ def trace(
     with ExitStack() as stack:
         for name, block in blocks.items():
             stack.enter_context(block.register_forward_pre_hook(partial(enter, name)))
-            stack.enter_context(block.register_forward_hook(partial(leave, name)))
+            # Before the hooks that end a run of blocks whose stream is split.
+            hook = block.register_forward_hook(partial(leave, name), prepend=True)
+            stack.enter_context(hook)
         for parameter in module.parameters():
             if parameter.requires_grad:
                 handle = parameter.register_post_accumulate_grad_hook(_drop)
                 stack.enter_context(handle)
         module.loss = _Marked.of(module.loss, partial(recorder.enter, LOSS))
-        stack.enter_context(fused_operations())
+        stack.enter_context(fused_operations() if is_meta else nullcontext())
         stack.enter_context(recorder)
         loss = module.train()(batch)
         most = recorder.now + recorder.elsewhere
         recorder.enter(_BACKWARD + END)
         if loss.requires_grad:
             loss.backward()
-    targets = num_rows * sequences_per_row * seq_len
-    return _trace_of(
-        computing, axes, recorder, kinds, kept, most, stream[0], max(1.0, targets / chunk_size)
-    )
+    # On the meta device, two chunks of logits stand for all.
+    chunks = num_rows * sequences_per_row * seq_len / chunk_size / 2 if is_meta else 1.0
+    return _trace_of(computing, axes, recorder, kinds, kept, most, stream[0], max(1.0, chunks))
+
+
+def untraced(model: LanguageModel, kinds: Mapping[str, Sequence[int]]) -> Trace:
+    """Return the weights alone, of a model that cannot be executed without values."""
+    axes = {name: _axis_of(parameter) for name, parameter in model.named_parameters()}
+    return _trace_of(model, axes, Recorder([]), kinds, dict.fromkeys(kinds, 0), 0, 0, 1.0)
 
 
 def _tell(listeners: Sequence[Callable[[str, str, int], object]], *sent: Any) -> None:
@@ -250,7 +261,7 @@ def _trace_of(
     kept: Mapping[str, int],
     most: int,
     stream: int,
-    num_chunks: float,
+    chunks: float,
 ) -> Trace:
     sections = recorder.sections
     apart = {parameter: axes[name] for name, parameter in model.named_parameters()}
@@ -282,13 +293,12 @@ def _trace_of(
         codes = [one for one in block.modules() if isinstance(one, NF4Weight)]
         buffers += (len(layers) - 1) * sum(cost.bytes_of(one.buffers()) for one in codes)
     end = _part(END, work, *parameters([model]))
-    # On the meta device, two chunks of logits stand for all.
-    loss = work(LOSS).times(max(1.0, num_chunks / 2))
+    loss = work(LOSS).times(chunks)
     inside = [recorder.peaks.get(f"{way}{name}", 0) for name in kinds for way in ("", _BACKWARD)]
     return Trace(
         parts=(*parts, replace(end, forward=end.forward + loss)),
         kept=most,
-        passing=max(recorder.peaks.values()) - most,
+        passing=max(recorder.peaks.values(), default=0) - most,
         passing_in_blocks=max(0, max([0, *inside]) - most),
         stream=stream,
         buffers=buffers,

@@ -17,7 +17,7 @@ from fidgpt.compose.catalogue import Catalogue, own_catalogue
 from fidgpt.compose.composition import Effect, compose
 from fidgpt.compose.directives import is_base, tag_named, takes_numbers
 from fidgpt.compose.messages import Written
-from fidgpt.cost import TRAINING_PASSES, count_parameters, flops_per_token
+from fidgpt.cost import TRAINING_PASSES, count_parameters, forward_flops
 from fidgpt.graph import ConfigError, find_parameters, resolve
 from fidgpt.graph.edits import Edit, KeptGraph
 from fidgpt.graph.errors import raise_all
@@ -27,7 +27,6 @@ from fidgpt.model import InitError
 from fidgpt.runs.building import build_trainer, constraints_of, try_optimizer
 from fidgpt.sweep.axes import Axis, Choice, Item, Names, parsed
 from fidgpt.train import Trainer
-from fidgpt.train.estimates.facts import measured_flops
 from fidgpt.train.estimates.summary_text import counted
 
 _MOST_SHOWN = 2  # mistakes
@@ -107,8 +106,7 @@ class DryRuns:
         trainer = trainer or build_trainer(cfg, self._catalogue)
         if known is None:
             seq_len = trainer.seq_len
-            undeclared = measured_flops(trainer.model, seq_len=seq_len) or {}
-            forward = flops_per_token(trainer.model, seq_len=seq_len) + sum(undeclared.values())
+            forward = forward_flops(trainer.model, seq_len=seq_len)
             parameters = count_parameters(trainer.model).total
             known = self._models[key] = (trainer.model, parameters, TRAINING_PASSES * forward)
             self._built(checked, model=trainer.model)

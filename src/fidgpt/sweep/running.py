@@ -193,8 +193,8 @@ class Sweep:
             return flops / total, f"as the {len(timed)} that ran so far"
         if name := os.environ.get(VARIABLE):
             machine = machine_named(name, torch.float32)
-            said = f"at {UTILISATION:.0%} of {name}, {machine.peak_flops / 1e12:,.4g} TFLOP/s"
-            return UTILISATION * machine.peak_flops, said
+            peak = machine.size * machine.device.peak("bfloat16")
+            return UTILISATION * peak, f"at {UTILISATION:.0%} of {name}, {peak / 1e12:,.4g} TFLOP/s"
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         basis = f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,7 +21,8 @@ import torch
 from fidgpt import __version__
 from fidgpt.files import cache_directory, only_one, read_json, write_whole
 from fidgpt.parallel import DataParallel
-from fidgpt.plan.hardware import CPU, Device, cluster_named, find_device
+from fidgpt.plan import Plan
+from fidgpt.plan.hardware import CPU, Cluster, Device, calibrated, cluster_named, find_device
 from fidgpt.train.run_directory import RunError
 
 __all__ = ["derive_seed", "machine_name"]
@@ -133,36 +134,19 @@ _CPU_SIZES, _SIZES = (128, 256, 512, 1024), (8192,)
 _BUDGET = 0.1  # seconds
 
 
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What a run computes on.
-
-    Attributes:
-      device: that of one process.
-      world_size: processes, each with its own device.
-      peak_flops: peak performance of all of them, per second.
-      memory: bytes that the device has; None if unknown.
-    """
-
-    device: torch.device
-    world_size: int
-    peak_flops: float
-    memory: int | None = None
-
-
-def machine_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Machine:
+def cluster_at_hand(parallel: DataParallel, dtype: torch.dtype) -> Cluster:
     """Return the devices of the current processes, which compute in `dtype`."""
-    each, memory = peak_flops(parallel.device, dtype), None
-    if parallel.device.type == "cpu":
-        memory = main_memory()
-    elif parallel.device.type == "cuda":
-        memory = torch.cuda.get_device_properties(parallel.device).total_memory
-    return Machine(
-        device=parallel.device,
-        world_size=parallel.planned_size,
-        peak_flops=parallel.planned_size * each,
-        memory=memory,
-    )
+    device, found = parallel.device, None
+    if device.type == "cuda":
+        found = find_device(torch.cuda.get_device_name(device))
+    found = found or measured_device(device, dtype)
+    return calibrated(replace(found, memory=_memory_of(device)), parallel.planned_size)
+
+
+def _memory_of(device: torch.device) -> float:
+    if device.type == "cuda":
+        return float(torch.cuda.get_device_properties(device).total_memory)
+    return float(main_memory()) if device.type == "cpu" else math.inf
 
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -198,34 +182,25 @@ def _limits() -> Iterator[int]:
                 break
 
 
-def machine_named(name: str, dtype: torch.dtype) -> Machine:
-    """Return a machine by a name such as `h100x8` or `cpux1`.
-
-    GPUs are assumed to compute in bfloat16, at the peak of their data sheets and with the memory
-    given there, and CPUs to be as fast as this one in `dtype`.
+def machine_named(name: str, dtype: torch.dtype) -> Cluster:
+    """Return a machine by a name such as `h100x8` or `cpux1`, a CPU being as fast as this one.
 
     Raises:
       ValueError: the device is unknown.
     """
-    cluster = cluster_named(name, cpu=cpu_at_hand(dtype) if name.startswith("cpu") else None)
-    device, dtype_name = cluster.device, str(dtype).removeprefix("torch.")
-    each = device.peak("bfloat16" if device.kind == "cuda" else dtype_name)
-    return Machine(
-        device=torch.device(device.kind),
-        world_size=cluster.size,
-        peak_flops=cluster.size * each,
-        memory=None if device.kind == "cpu" else int(device.memory),
-    )
+    is_cpu = name.startswith("cpu")
+    cpu = measured_device(torch.device("cpu"), dtype) if is_cpu else None
+    return cluster_named(name, cpu=cpu)
 
 
-def cpu_at_hand(dtype: torch.dtype) -> Device:
-    """Return this machine's processor, of which products are measured in a tenth of a second."""
-    peak = peak_flops(torch.device("cpu"), dtype)
+def measured_device(device: torch.device, dtype: torch.dtype) -> Device:
+    """Return a device of this machine, of which products are measured in a tenth of a second."""
+    peak = peak_flops(device, dtype)
     return Device(
-        name="cpu",
-        title="this machine's CPU",
+        name=device.type,
+        title="this machine's CPU" if device.type == "cpu" else f"this machine's {device.type}",
         flops={str(dtype).removeprefix("torch."): peak, "bfloat16": peak},
-        memory=main_memory(),
+        memory=_memory_of(device),
         source="measured as it is named",
         **CPU,
     )
@@ -342,21 +317,17 @@ def within_memory(*, remedy: str = TRAIN_WITH_LESS) -> Iterator[None]:
         raise RunError(f"there is not enough memory: {first_line(error):.200}\n{remedy}") from error
 
 
-def lack_of_memory(peak: int, there: int | None, *, margin: float = 1.0) -> str | None:
-    """Return a sentence if a run needs more bytes than `margin` times what a device has."""
-    if there is None or peak <= margin * there:
+def lack_of_memory(plan: Plan, *, margin: float = 1.0) -> str | None:
+    """Return a sentence if a run needs more than `margin` times the memory of a device."""
+    peak, there = plan.peak, plan.cluster.device.memory
+    if peak <= margin * there:
         return None
     return f"the run needs {peak / 1e9:,.1f} GB per device, which has {there / 1e9:,.1f}."
 
 
-def require_memory(peak: int, there: int | None) -> None:
-    """Raise RunError if a run is far from fitting a device, before it slows down the machine.
-
-    Args:
-      peak: bytes that it needs, which are estimated.
-      there: bytes that the device has; None if that is unknown.
-    """
-    if line := lack_of_memory(peak, there, margin=_SURELY):
+def require_memory(plan: Plan) -> None:
+    """Raise RunError if a run is far from fitting a device, before it slows down the machine."""
+    if line := lack_of_memory(plan, margin=_SURELY):
         raise RunError(f"{line}\n{TRAIN_WITH_LESS}")
 
 

@@ -217,8 +217,9 @@ class Trainer:
             lock = partial(locks.enter_context, run.locked())
             self.parallel.world.on_main(lock if resume else run.require_free)
             self.prepare()
-            facts, planned = facts_of(self), PlannedRun(self)  # before `setup` shards the model
-            device.require_memory(facts.memory.peak, facts.memory_there)
+            facts = facts_of(self)  # before `setup` shards the model
+            planned = PlannedRun(self.parallel.device)
+            device.require_memory(facts.plan)
             if not resume:  # a resumed run has its copies in memory already
                 self.checkpoints.require_room(facts.copies)
             state = self.setup(run, resume=resume, resume_step=resume_step)
@@ -294,7 +295,7 @@ class Trainer:
             if state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
-                said = planned.finish(run.path) if self.parallel.is_main else []
+                said = planned.finish(facts.plan, run.path) if self.parallel.is_main else []
                 trackers.print("\n".join(["", goodput.summary(), *loads.summary(), *said]))
                 words = run_directory.shell_words(run.path, str(run.path))
                 trackers.print(f"Done. Sample with: python -m fidgpt.sample {words}")
@@ -613,7 +614,7 @@ class Trainer:
     def _start_copies(self, run: RunDirectory, facts: Facts) -> None:
         """Begin to save copies of the following steps in memory."""
         num_parts = self.parallel.places.mesh.num_parts
-        self.checkpoints.start(run.path, part=facts.memory.saved, num_parts=num_parts)
+        self.checkpoints.start(run.path, part=int(facts.memory.saved), num_parts=num_parts)
 
     def _roll_back(
         self, run: RunDirectory, state: TrainState, diverged: Diverged, *, step: int

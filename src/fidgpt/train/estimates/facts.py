@@ -6,17 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import torch
-
 from fidgpt import cost
 from fidgpt.model.transformer import LanguageModel
 from fidgpt.parallel import MeshSizes
+from fidgpt.plan import Cluster, Memory, Plan, Planner
 from fidgpt.train.checkpoints import Checkpoints, check_fit, manifest
-from fidgpt.train.device import Machine, machine_at_hand
-from fidgpt.train.estimates.footprint import Footprint, footprint
+from fidgpt.train.device import cluster_at_hand
 from fidgpt.train.estimates.group_facts import GroupFacts, parameter_groups, without_layer
-from fidgpt.train.estimates.recipe import NEEDS_NUMBERS, Recipe, measured_or_none, trainable_copy
-from fidgpt.train.estimates.stages import PipelineFacts, pipeline_facts
+from fidgpt.train.estimates.recipe import Recipe, trainable_copy
 from fidgpt.train.precision import Precision
 from fidgpt.train.run_directory import RunDirectory
 from fidgpt.train.state import check_progress
@@ -36,18 +33,13 @@ class Facts:
       tokens: of the whole run.
       num_steps: optimizer steps of the whole run.
       tokens_per_step: tokens of a step with a full batch, over all processes.
-      device: of this process.
-      world_size: processes.
+      plan: what it takes.
       precision: number format of the computation, such as `bfloat16`.
-      peak_flops: peak performance of all devices in that format, per second.
-      memory: what each device needs.
-      memory_there: bytes that each device has; None if unknown.
       weights: what initializes the model; None if its weights are random.
       undivided: modules with matrices that every process of an axis computes whole.
       dropout_matches_one_process: whether dropout drops the elements that one process would drop.
       evaluators: names of the evaluators.
       copies: bytes of checkpoints that a machine keeps in memory.
-      pipeline: its stages and its bubble; None if there is no pipeline.
     """
 
     parameters: cost.ParameterCount
@@ -57,18 +49,28 @@ class Facts:
     tokens: int
     num_steps: int
     tokens_per_step: int
-    device: torch.device
-    world_size: int
+    plan: Plan
     precision: str
-    peak_flops: float
-    memory: Footprint
-    memory_there: int | None = None
     weights: str | None = None
     undivided: tuple[str, ...] = ()
     dropout_matches_one_process: bool = True
     evaluators: tuple[str, ...] = ()
     copies: int = 0
-    pipeline: PipelineFacts | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        """The devices."""
+        return self.plan.cluster
+
+    @property
+    def memory(self) -> Memory:
+        """What the device that needs most needs."""
+        return self.plan.memory[self.plan.worst]
+
+    @property
+    def peak_flops(self) -> float:
+        """The peak performance of all devices in the number format, per second."""
+        return self.cluster.size * self.cluster.device.peak(self.precision)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,22 +93,12 @@ class Summary:
     groups: Sequence[GroupFacts]
 
 
-def measured_flops(model: LanguageModel, *, seq_len: int) -> dict[str, int] | None:
-    """Return the FLOPs of modules that do not declare them; None if the model needs values."""
-    classes = {type(module).__module__ for module in model.modules()}
-    if all(name.startswith(("fidgpt.model.", "torch.nn.")) for name in classes):
-        return {}  # ours declare theirs, and torch takes a second to load its counter's modules
-    return measured_or_none(
-        lambda: cost.undeclared_flops(cost.without_memory(model), seq_len=seq_len)
-    )
-
-
 def cache_sizes(
     model: LanguageModel, precision: Precision, *, seq_len: int
 ) -> tuple[int, int, int] | None:
     """Return the `cache` of a `Summary`."""
     replica = precision.replica(cost.without_memory(model)).eval()
-    sizes = measured_or_none(
+    sizes = cost.measured_or_none(
         lambda: [cost.cache_bytes(replica, context=count) for count in (1, seq_len)]
     )
     return None if sizes is None else (sizes[0], sizes[1], seq_len)
@@ -127,81 +119,58 @@ def tokens_text(facts: Facts) -> str:
     return f"{facts.tokens:,} = {steps}" if even else f"{facts.tokens:,} in {steps}"
 
 
-def facts_of(
-    recipe: Recipe, machine: Machine | None = None, *, measured: Mapping[str, int] | None = None
-) -> Facts:
+def facts_of(recipe: Recipe, cluster: Cluster | None = None) -> Facts:
     """Return what will run; the model may be on the meta device.
 
     Args:
       recipe: of the run.
-      machine: what it would run on; None for the one at hand.
-      measured: what `measured_flops` returned, if it is known.
+      cluster: what it would run on; None for the devices at hand.
     """
-    machine = machine or machine_at_hand(recipe.parallel, recipe.precision.dtype)
-    model, seq_len = recipe.model, recipe.seq_len
-    if measured is None:
-        measured = measured_flops(model, seq_len=seq_len) or {}
-    forward = cost.flops_per_token(model, seq_len=seq_len) + sum(measured.values())
-    tokens_per_step = recipe.batch_size * seq_len
+    cluster = cluster or cluster_at_hand(recipe.parallel, recipe.precision.dtype)
+    model, mesh = recipe.model, recipe.parallel.layout(cluster.size)
+    planner = Planner(recipe, cluster)
+    setting = planner.setting(mesh)
+    try:
+        plan = planner.plan(setting)
+    except cost.NEEDS_NUMBERS:
+        plan = planner.plan_of_weights(setting)
+    tokens_per_step = recipe.batch_size * recipe.seq_len
     is_changed = recipe.trainable is not None
     trained = trainable_copy(model, recipe.trainable) if is_changed else model
-    mesh = recipe.parallel.layout(machine.world_size)
-    num_sequences = -(-recipe.batch_size // mesh.data_size)
-    memory = footprint(
-        recipe,
-        num_sequences=num_sequences,
-        seq_len=-(-seq_len // mesh.row_size),
-        device=machine.device,
-        mesh=mesh,
-    )
-    part = recipe.parallel.part_of_weights(model, mesh)
-    number = -(-num_sequences // memory.num_sequences)
-    pipeline = pipeline_facts(recipe.parallel, model, mesh, num_micro_batches=number)
-    if pipeline is None:
-        memory = memory.sharded(mesh.num_shards, part=part)
-    else:
-        most = max(one.weights for one in pipeline.processes)
-        each = [memory.of_stages(one, mesh, part=part / most) for one in pipeline.processes]
-        memory = max(each, key=lambda one: one.peak)
-        pipeline = pipeline.with_memory([one.peak for one in each])
     return Facts(
         parameters=cost.count_parameters(model),
         trained_parameters=sum(one.numel() for one in trained.parameters() if one.requires_grad),
         shared=cost.shared_parameters(model),
-        flops_per_token=cost.TRAINING_PASSES * forward,
+        flops_per_token=planner.training.flops_per_token,
         tokens=round(recipe.stream.full_batches(recipe.num_steps) * tokens_per_step),
         num_steps=recipe.num_steps,
         tokens_per_step=tokens_per_step,
-        device=machine.device,
-        world_size=machine.world_size,
-        precision=str(recipe.precision.dtype).removeprefix("torch."),
-        peak_flops=machine.peak_flops,
-        memory=memory,
-        memory_there=machine.memory,
+        plan=plan,
+        precision=planner.training.dtype,
         weights=None if recipe.weights is None else call_text(recipe.weights),
         evaluators=tuple(recipe.evaluators),
-        copies=_copies(recipe.checkpoints, memory, mesh),
+        copies=_copies(recipe.checkpoints, plan, mesh),
         undivided=tuple(dict.fromkeys(map(without_layer, recipe.parallel.undivided(model)))),
         dropout_matches_one_process=recipe.parallel.dropout_matches_one_process(model, mesh),
-        pipeline=pipeline,
     )
 
 
-def _copies(checkpoints: Checkpoints, memory: Footprint, mesh: MeshSizes) -> int:
+def _copies(checkpoints: Checkpoints, plan: Plan, mesh: MeshSizes) -> int:
     """Return the bytes of checkpoints that a machine of a run keeps in memory."""
     if checkpoints.memory is None:
         return 0
     local = int(os.environ.get("LOCAL_WORLD_SIZE", mesh.size))
-    return checkpoints.memory.needed(memory.saved, num_parts=mesh.num_parts, num_local=local)
+    saved = int(plan.memory[plan.worst].saved)
+    return checkpoints.memory.needed(saved, num_parts=mesh.num_parts, num_local=local)
 
 
-def summary_of(recipe: Recipe, machine: Machine) -> Summary:
-    """Return all that is known of a run on a machine; the model may be on the meta device."""
-    measured = measured_flops(recipe.model, seq_len=recipe.seq_len)
-    known = measured or {}
+def summary_of(recipe: Recipe, cluster: Cluster) -> Summary:
+    """Return all that is known of a run on some devices; the model may be on the meta device."""
+    measured = cost.measured_flops(recipe.model, seq_len=recipe.seq_len)
+    places = cost.cost_by_place(recipe.model, seq_len=recipe.seq_len, measured=measured or {})
     return Summary(
-        facts=facts_of(recipe, machine, measured=known),
-        places=cost.cost_by_place(recipe.model, seq_len=recipe.seq_len, measured=known),
+        facts=facts_of(recipe, cluster),
+        places=places,
         runs_without_memory=measured is not None,
         cache=cache_sizes(recipe.model, recipe.precision, seq_len=recipe.seq_len),
         groups=parameter_groups(recipe),
@@ -230,7 +199,7 @@ def check_resumable(recipe: Recipe, run: RunDirectory, *, step: int | None = Non
     if not manifest.find(run.path) and (step is None or mirror is not None):
         return  # it starts again, or from what the mirror has
     model, optimizer = trainable_copy(recipe.model, recipe.trainable), None
-    with contextlib.suppress(*NEEDS_NUMBERS):
+    with contextlib.suppress(*cost.NEEDS_NUMBERS):
         optimizer = recipe.optimizer(recipe.groups(model))
     found, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
     shift = 0 if recipe.divergence is None else saved.get("shift")

@@ -7,7 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from fidgpt.train.estimates.recipe import NEEDS_NUMBERS, Recipe, trainable_copy
+from fidgpt.cost import NEEDS_NUMBERS
+from fidgpt.train.estimates.recipe import Recipe, trainable_copy
 from fidgpt.train.optimizer_groups import decay_at_any_width, peak_rate
 
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")

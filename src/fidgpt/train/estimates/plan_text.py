@@ -2,17 +2,17 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fidgpt.plan import Memory, Plan, Planner, Setting, Variant, recompute_words
+from fidgpt.plan import Plan, Planner, Setting, Variant, recompute_words
 from fidgpt.train.estimates.summary_text import (
     bytes_text,
     counted,
     duration,
+    kinds_of_memory,
     rendered,
     table_of,
 )
@@ -38,7 +38,7 @@ def plan_text(
       color: whether to use terminal styles.
     """
     setting, cluster = plan.setting, plan.cluster
-    memory, device = plan.memory[plan.worst], plan.cluster.device
+    device = plan.cluster.device
     verdict = "fits" if plan.fits else "does not fit"
     of = f" on process {plan.worst} of the pipeline, the worst" if len(plan.memory) > 1 else ""
     waits = {name: seconds for name, seconds in plan.seconds.hidden.items() if seconds > 0}
@@ -50,7 +50,7 @@ def plan_text(
             f"{setting.num_micro_batches} of {counted(setting.micro_batch, 'sequence')}",
         ),
         ("memory", f"{bytes_text(int(plan.peak))}{of}: {verdict} {bytes_text(int(device.memory))}"),
-        *_memory_rows(memory),
+        *kinds_of_memory(plan),
         ("seconds a step", f"{plan.step:.4g}, bound by {plan.bound}"),
         *((f"  {name}", _share(seconds, plan.step)) for name, seconds in plan.kinds().items()),
         *((f"  {name}, hidden", f"{s:.3g}") for name, s in waits.items()),
@@ -147,11 +147,6 @@ def _basis(planner: Planner) -> str:
     return f"{dtype}, {peak:,.4g} TFLOP/s each, {source}"
 
 
-def _memory_rows(memory: Memory) -> list[tuple[str, str]]:
-    sizes = {kind.name: getattr(memory, kind.name) for kind in fields(memory)}
-    return [(f"  {name}", bytes_text(int(size))) for name, size in sizes.items() if size]
-
-
 def _share(seconds: float, step: float) -> str:
     return f"{seconds:.3g} ({seconds / step:.1%})"
 
@@ -220,7 +215,7 @@ def page_data(
                 "kinds": plan.kinds(),
                 "bars": [
                     [(round(begin, 6), round(end, 6), what) for begin, end, what in rank]
-                    for rank in plan.simulation.bars
+                    for rank in plan.simulation.bars()
                 ],
             }
             for plan in plans[:200]

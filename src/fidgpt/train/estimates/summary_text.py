@@ -4,6 +4,7 @@ import io
 import itertools
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import NamedTuple
 
 from rich.console import Console, RenderableType
@@ -12,10 +13,10 @@ from rich.text import Text
 
 from fidgpt.cost import PlaceCost
 from fidgpt.data import Curve
+from fidgpt.plan import Plan
 from fidgpt.schedule import Schedule
 from fidgpt.train.estimates.facts import Facts, Summary, tokens_text
 from fidgpt.train.estimates.group_facts import GroupFacts
-from fidgpt.train.estimates.stages import PipelineFacts
 from fidgpt.train.estimates.tuning import Choice, Speeds
 from fidgpt.train.run_directory import RunDirectory
 
@@ -41,7 +42,7 @@ def summary_text(summary: Summary, *, recipe: str = "", color: bool) -> str:
     shown += [Text(note, style="dim") for note in _notes(summary)]
     for rows in (
         _groups(summary),
-        *([_pipeline(one)] if (one := summary.facts.pipeline) else []),
+        *([_pipeline(plan)] if len((plan := summary.facts.plan).memory) > 1 else []),
         memory_rows(summary.facts),
         [*_run(summary.facts), *([("recipe", recipe)] if recipe else [])],
     ):
@@ -176,50 +177,47 @@ def _groups(summary: Summary) -> Rows:
     return [*rows, ("  ...", f"{counted(left, 'group')} more")] if left > 0 else rows
 
 
-def _pipeline(pipeline: PipelineFacts) -> Rows:
-    """Return layers, operations and memory of each process of a pipeline."""
-    rows = [("pipeline", f"processes wait for {pipeline.bubble:.1%} of a step (bubble)")]
-    for rank, process in enumerate(pipeline.processes):
-        layers = ", ".join(f"{b}..{e - 1}" if b < e else "none" for b, e in process.layers)
-        needs = f"{process.flops:.1%} of the FLOPs, {bytes_text(process.memory)}"
-        rows.append((f"  stages of {rank}", f"layers {layers}: {needs}"))
+def _pipeline(plan: Plan) -> Rows:
+    """Return layers and memory of each process of a pipeline."""
+    rows = [("pipeline", f"processes wait for {plan.bubble / plan.step:.1%} of a step (bubble)")]
+    for rank, (own, memory) in enumerate(zip(plan.layers, plan.memory, strict=True)):
+        layers = ", ".join(f"{b}..{e - 1}" if b < e else "none" for b, e in own)
+        rows.append((f"  stages of {rank}", f"layers {layers}: {bytes_text(int(memory.total))}"))
     return rows
 
 
 def memory_rows(facts: Facts) -> Rows:
     """Return what one device needs."""
-    memory = facts.memory
-    gradients, activations = bytes_text(memory.gradients), [("activations", _UNKNOWN)]
-    if memory.full_gradients != memory.gradients:
-        gradients += f", and {bytes_text(memory.full_gradients)} as the optimizer steps"
-    if memory.activations is not None:
-        kept, passing = map(bytes_text, memory.activations)
-        activations = [
-            ("activations", f"{kept} of {counted(memory.num_sequences, 'sequence')}"),
-            ("temporary", f"{passing} besides, such as logits"),
-        ]
-    parts = [
-        ("weights", bytes_text(memory.weights)),
-        ("compute copy", bytes_text(memory.copy) if memory.copy else "none"),
-        ("optimizer", bytes_text(memory.optimizer)),
-        *([("average of the weights", bytes_text(memory.average))] if memory.average != 0 else []),
-        ("gradients", gradients),
-        *activations,
+    when = ", as the optimizer steps" if facts.memory.freed else ""
+    peak = f"{bytes_text(int(facts.plan.peak))} at the peak{when}{_lack_text(facts)}"
+    return [("memory per device", peak), *kinds_of_memory(facts.plan), *_copies(facts)]
+
+
+def kinds_of_memory(plan: Plan) -> Rows:
+    """Return what the memory of a device holds at the peak."""
+    memory = plan.memory[plan.worst]
+    sizes = {kind.name: getattr(memory, kind.name) for kind in fields(memory)}
+    sizes["activations"] += sizes.pop("freed")
+    before = ", freed before the peak" if memory.freed else ""
+    rows_text = counted(plan.setting.micro_batch, "sequence")
+    of = {"activations": f" of {rows_text}{before}"}
+    rows = [
+        (f"  {name}", f"{bytes_text(int(size))}{of.get(name, '')}")
+        for name, size in sizes.items()
+        if size >= 1
     ]
-    peak = f"{bytes_text(memory.peak)} at the peak{_lack_text(facts)}"
-    rows = [("memory per device", peak), *((f"  {name}", text) for name, text in parts)]
-    return [*rows, *_copies(facts)]
+    return rows if plan.is_executed else [*rows, ("  activations", _UNKNOWN)]
 
 
 def _run(facts: Facts) -> Rows:
     total = facts.tokens * facts.flops_per_token
-    seconds = total / (UTILISATION * facts.peak_flops)
+    plan = facts.plan
     return [
         ("tokens", tokens_text(facts)),
         ("tokens/parameter", f"{facts.tokens / max(facts.parameters.active, 1):.3g}"),
         ("FLOPs", f"{total:.3g} = {facts.flops_per_token:.3g} per token, forward and backward"),
         ("device", _device_text(facts)),
-        ("time", f"{duration(seconds)} at {UTILISATION:.0%} of that"),
+        ("time", f"{duration(plan.days * 86400)}, {plan.step:.3g} s a step (--print=plan)"),
     ]
 
 
@@ -266,28 +264,24 @@ def _shared(facts: Facts) -> str:
 
 def _device_text(facts: Facts) -> str:
     """Describe the devices: `8 x cuda, bfloat16, 7.91 PFLOP/s at best`."""
-    processes = f"{facts.world_size} x " if facts.world_size > 1 else ""
+    size = facts.cluster.size
+    processes = f"{size} x " if size > 1 else ""
     peak = magnitude(facts.peak_flops, [*_FLOPS, "E"])
-    return f"{processes}{facts.device}, {facts.precision}, {peak}FLOP/s at best"
+    return f"{processes}{facts.cluster.device.kind}, {facts.precision}, {peak}FLOP/s at best"
 
 
 def memory_text(facts: Facts) -> str:
     """Describe in short what a device needs."""
-    memory = facts.memory
-    share = bytes_text(memory.activations and sum(memory.activations))
-    return (
-        f"{bytes_text(memory.peak)} per device, "
-        f"{share} of it activations of {counted(memory.num_sequences, 'sequence')}"
-        f"{_lack_text(facts)}"
-    )
+    memory, rows = facts.memory, counted(facts.plan.setting.micro_batch, "sequence")
+    share = bytes_text(int(memory.activations + memory.temporary + memory.freed))
+    activations = f"{share} of it activations of {rows}" if facts.plan.is_executed else _UNKNOWN
+    return f"{bytes_text(int(facts.plan.peak))} per device, {activations}{_lack_text(facts)}"
 
 
 def _lack_text(facts: Facts) -> str:
     """Describe what a device has if that is less than it needs; else empty."""
-    there = facts.memory_there
-    if there is None or facts.memory.peak <= there:
-        return ""
-    return f"; it has {bytes_text(there)} only"
+    there = facts.cluster.device.memory
+    return "" if facts.plan.fits else f"; it has {bytes_text(int(there))} only"
 
 
 def duration(seconds: int | float) -> str:
@@ -298,9 +292,9 @@ def duration(seconds: int | float) -> str:
     return "less than a second" if seconds < 1 else f"{seconds:.0f} seconds"
 
 
-def bytes_text(count: int | None) -> str:
+def bytes_text(count: int) -> str:
     """Format bytes with three digits: `1.52 GB`."""
-    return "unknown" if count is None else magnitude(count, ["B", "kB", "MB", "GB", "TB", "PB"])
+    return magnitude(count, ["B", "kB", "MB", "GB", "TB", "PB"])
 
 
 def magnitude(count: int | float, units: Sequence[str]) -> str:

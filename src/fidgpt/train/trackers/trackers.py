@@ -225,8 +225,8 @@ def describe_run(run: RunDirectory, facts: Facts) -> RunDescription:
         "run/git_commit": commit,
         "run/parameters": facts.parameters.total,
         "run/tokens": facts.tokens,
-        "run/device": str(facts.device),
-        "run/world_size": facts.world_size,
+        "run/device": facts.cluster.device.kind,
+        "run/world_size": facts.cluster.size,
     }
     return RunDescription(
         path=run.path,
