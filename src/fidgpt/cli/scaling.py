@@ -7,7 +7,7 @@ from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError
-from fidgpt.plan import NoPlan, cluster_named
+from fidgpt.plan import NoPlan, Planner, cluster_named
 from fidgpt.runs.building import build_trainer
 from fidgpt.sweep.objective import usual
 from fidgpt.sweep.scaling import Run, fit, parabolas

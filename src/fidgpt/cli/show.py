@@ -27,7 +27,6 @@ from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.directories import name_of_base
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Trainer, device
-from fidgpt.train.estimates.facts import summary_of
 from fidgpt.train.estimates.group_facts import parameter_groups
 
 _READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
@@ -155,7 +154,7 @@ def _page(composition: Composition) -> str:
     with contextlib.suppress(ConfigError):
         trainer = build_trainer(resolved, composition.catalogue, will_run=False)
         sizes = part_sizes(resolved.bound.model, trainer.model, path="model")
-        facts = memory_rows(summary_of(trainer, _machine(trainer)[0]).facts)
+        facts = memory_rows(_summary(trainer, _machine(trainer)[0]).facts)
     return page(composition.config, title=_title(composition), sizes=sizes, facts=facts)
 
 
@@ -201,7 +200,7 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     recipe = description(function)
     if recipe and composition.directives[1:]:
         recipe = f"Of {base}, which was changed: {recipe}"
-    return summary_text(summary_of(trainer, machine), recipe=recipe, color=color)
+    return summary_text(_summary(trainer, machine), recipe=recipe, color=color)
 
 
 def _machine(trainer: Trainer) -> tuple[Cluster, int]:

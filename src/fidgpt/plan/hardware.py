@@ -8,6 +8,7 @@ replaces them on a machine at hand.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from fidgpt.files import cache_directory, read_json
@@ -110,9 +111,9 @@ def _nvidia(
     )
 
 
-_AMPERE = {"products": 0.74, "attention": 0.45, "network": 25 * _G}
-_HOPPER = {"products": 0.54, "attention": 0.35}
-_BLACKWELL = {"products": 0.54, "attention": 0.35}
+_AMPERE = {"products": 0.72, "attention": 0.45, "network": 25 * _G}
+_HOPPER = {"products": 0.52, "attention": 0.45}
+_BLACKWELL = {"products": 0.52, "attention": 0.45}
 _CARD = {"per_machine": 8, "network": 12.5 * _G, "sending": 0.6}
 _PCIE4, _PCIE5 = 32, 64  # gigabytes per second in each direction of 16 lanes
 
@@ -268,10 +269,11 @@ def cluster_named(name: str, *, cpu: Device | None = None) -> Cluster:
     kind = kind.replace("_", "").replace("-", "")
     device = cpu if kind == "cpu" else _BY_NAME.get(kind)
     if device is None or int(count) < 1:
-        known = ", ".join(["cpu", *sorted(_BY_NAME)])
+        names = ["cpu", *sorted(_BY_NAME)]
+        nearest = next(iter(get_close_matches(kind, names, cutoff=0.5)), "h100")
         raise UnknownHardware(
-            f"the speed of {kind!r} of {name!r} is unknown: name one of {known} and a number of "
-            "devices, such as h100x8."
+            f"the speed of {kind!r} of {name!r} is unknown: name one of {', '.join(names)} and a "
+            f"number of devices, such as {nearest}x8."
         )
     return calibrated(device, int(count))
 

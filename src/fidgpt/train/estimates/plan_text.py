@@ -1,5 +1,6 @@
 """A plan as text: what a run takes on a mesh, what to change, or which meshes there are."""
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 
@@ -108,16 +109,18 @@ def plans_text(
 def nothing_fits(plans: Sequence[Plan]) -> str:
     """Return the line that says that no plan fits, and what would."""
     least = min(plans, key=lambda plan: plan.peak)
-    device, lasting = least.cluster.device, least.memory[least.worst]
-    factor = least.peak / device.memory
-    divisible = lasting.weights + lasting.gradients + lasting.optimizer + lasting.activations
-    needed = divisible / max(1.0, device.memory - (least.peak - divisible))
-    more = 2 ** max(1, int(needed - 1e-9).bit_length()) if needed > 0 else 2
+    size, device, memory = least.cluster.size, least.cluster.device, least.memory[least.worst]
+    fixed = memory.temporary + memory.communication  # which more devices do not share
+    remedy = "Lower seq_len, batch_size or the size of the model."
+    if fixed < device.memory:
+        number = size * 2 ** math.ceil(math.log2((least.peak - fixed) / (device.memory - fixed)))
+        remedy = (
+            f"About {number} such devices would do: --hardware={device.name}x{number}; or lower "
+            "seq_len, batch_size or the size of the model."
+        )
     return (
-        f"Nothing fits: the least is {bytes_text(int(least.peak))} per device, {factor:.1f} times "
-        f"what it has, with {least.setting.mesh}. About {least.cluster.size * more} such devices "
-        f"would do: --hardware={device.name}x{least.cluster.size * more}; or lower seq_len, "
-        "batch_size or the size of the model."
+        f"Nothing fits: the least is {bytes_text(int(least.peak))} per device, "
+        f"{least.peak / device.memory:.1f} times what it has, with {least.setting.mesh}. {remedy}"
     )
 
 
