@@ -1,8 +1,13 @@
 """Mistakes and strange files: each answered in a few lines, soon, and with what to do instead."""
 
+import math
+from dataclasses import replace
+
 import pytest
+from run_facts import FACTS
 
 from fidgpt.cli import sweep, train
+from fidgpt.plan import Memory, Plan
 from fidgpt.train import RunError, device
 
 from .conftest import Command
@@ -30,10 +35,14 @@ def test_a_batch_that_cannot_fit_is_warned_of(command: Command) -> None:
 
 
 def test_a_run_that_cannot_fit_does_not_begin() -> None:
-    device.require_memory(10**9, 10**9)
-    device.require_memory(10**9, None)
+    def plan(peak: float, there: float) -> Plan:
+        cluster = replace(FACTS.cluster, device=replace(FACTS.cluster.device, memory=there))
+        return replace(FACTS.plan, memory=(Memory(weights=peak),), cluster=cluster)
+
+    device.require_memory(plan(1e9, 1e9))
+    device.require_memory(plan(1e9, math.inf))
     with pytest.raises(RunError, match="needs 2.0 GB per device, which has 1.0"):
-        device.require_memory(2 * 10**9, 10**9)
+        device.require_memory(plan(2e9, 1e9))
 
 
 @pytest.mark.parametrize("axis", ["tag:LearningRate=a,b,c,d,e,f,g,h", "set:model.hidden_dim=33,35"])

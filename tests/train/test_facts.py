@@ -1,6 +1,7 @@
 """What is known of a run before it starts: memory, parameter groups and speed."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,7 @@ import fiddle as fdl
 import pytest
 import torch
 from memory_profile import memory_of
+from run_facts import FACTS
 from small_models import start
 from torch import Tensor, nn
 
@@ -27,6 +29,7 @@ from fidgpt.train import Average, BFloat16, CrossEntropy, Ema, Float32
 from fidgpt.train.device import cluster_at_hand
 from fidgpt.train.estimates.facts import facts_of
 from fidgpt.train.estimates.group_facts import in_short, parameter_groups
+from fidgpt.train.estimates.planning import FILE, PlannedRun
 from fidgpt.train.estimates.summary_text import memory_text
 from fidgpt.train.loss import NextToken
 from fidgpt.train.precision import Precision
@@ -242,6 +245,20 @@ def test_what_needs_numbers_is_unknown(cfg: fdl.Config) -> None:
     assert not facts.plan.is_executed and not facts.memory.activations
     assert facts.memory.weights == sum(p.nbytes for p in trainer.model.parameters())
     assert "unknown" in memory_text(facts)
+
+
+def test_a_run_compares_its_plan_with_what_was_measured(tmp_path: Path) -> None:
+    """Of seconds, the first quarter is left out, in which caches fill."""
+    held, planned = FACTS.plan.peak, PlannedRun(torch.device("cuda"))
+    for step in range(20):
+        seconds = 9.0 if step < 5 else 2 * FACTS.plan.step
+        planned.add({"step_seconds": seconds, "memory": held + step})
+    (line,) = planned.finish(FACTS.plan, tmp_path)
+    assert line.startswith("Measured 3 s a step, where the plan says 1.5: 2.00 times as much.")
+    assert json.loads((tmp_path / FILE).read_text()) == {
+        "planned": {"seconds": 1.5, "bytes": held},
+        "measured": {"seconds": 3.0, "bytes": held + 19},
+    }
 
 
 LAYERS = {f"blocks.*.{name}": {0, 1, 2} for name in ("a.query.w", "a.key.w", "norm.w", "mlp.0.w")}

@@ -27,6 +27,7 @@ from fidgpt.runs.building import build_trainer, constraints_of
 from fidgpt.runs.directories import name_of_base
 from fidgpt.runs.ineffective import without_effect
 from fidgpt.train import Trainer, device
+from fidgpt.train.estimates.facts import Summary, summary_of
 from fidgpt.train.estimates.group_facts import parameter_groups
 
 _READ = (None, "text", "flat", "base", "defaults")  # forms for persons, not for programs
@@ -201,6 +202,14 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
     if recipe and composition.directives[1:]:
         recipe = f"Of {base}, which was changed: {recipe}"
     return summary_text(_summary(trainer, machine), recipe=recipe, color=color)
+
+
+def _summary(trainer: Trainer, machine: Cluster) -> Summary:
+    """Return what is known of a run; ConfigError if a pipeline has too few micro-batches."""
+    try:
+        return summary_of(trainer, machine)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _machine(trainer: Trainer) -> tuple[Cluster, int]:
