@@ -10,8 +10,9 @@ import torch
 
 from fidgpt import configs, fiddlers, train
 from fidgpt.fiddlers.hardware import apply_rules
+from fidgpt.plan import find_device
 from fidgpt.train import device
-from fidgpt.train.device import bfloat16_flops, machine_named, short_name
+from fidgpt.train.device import machine_named, short_name
 
 RULES = [
     ("h100x8", [fiddlers.use_float32]),
@@ -70,7 +71,8 @@ def test_the_memory_is_what_a_scheduler_or_container_allows(
 def test_a_device_has_its_name_and_peak(full_name: str, name: str, teraflops: float | None) -> None:
     assert short_name(full_name) == name
     peak = None if teraflops is None else teraflops * 1e12
-    assert bfloat16_flops(full_name) == peak
+    device = find_device(full_name)
+    assert (device and device.peak("bfloat16")) == peak
     if full_name in ("NVIDIA H100 80GB HBM3", "NVIDIA H200"):
         assert machine_named(name, torch.bfloat16).device.peak("bfloat16") == peak
 

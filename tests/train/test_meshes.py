@@ -240,7 +240,8 @@ def test_the_summary_knows_that_sequences_are_shared(cfg: fdl.Config) -> None:
 
     cfg.batch_size, cfg.seq_len = 8, 1024  # of which each device has one sequence, or half of two
     cfg.micro_batch_size = 1
-    assert activations(2) == pytest.approx(activations(1) / 2, rel=0.05)
+    # Half, and the keys and values of the other half, which each process gathers.
+    assert 0.5 < activations(2) / activations(1) < 0.6
 
 
 @pytest.mark.long

@@ -122,12 +122,6 @@ def _processor() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(names)))
 
 
-def bfloat16_flops(device: str) -> float | None:
-    """Return the peak of a device by its full name, as `NVIDIA H100 80GB HBM3`; None if unknown."""
-    found = find_device(device)
-    return None if found is None else found.peak("bfloat16")
-
-
 # Matrices to measure with: a GPU is not filled by a small one, and a CPU takes seconds for a large
 # one in a number format that it emulates.
 _CPU_SIZES, _SIZES = (128, 256, 512, 1024), (8192,)
@@ -214,9 +208,9 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
     tenth of a second, because other processes slow down most of them.
     """
     if device.type == "cuda" and dtype == torch.bfloat16:
-        known = bfloat16_flops(torch.cuda.get_device_name(device))
+        known = find_device(torch.cuda.get_device_name(device))
         if known is not None:
-            return known
+            return known.peak("bfloat16")
     sizes = _CPU_SIZES if device.type == "cpu" else _SIZES
     matrices = [torch.ones(size, size, device=device, dtype=dtype) for size in sizes]
     best, end = 0.0, math.inf
