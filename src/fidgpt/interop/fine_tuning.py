@@ -35,7 +35,7 @@ _SETTINGS: dict[str, tuple[str, tuple[Any, Any, Any]]] = {
     "size": ("micro_batch_size per_device_train_batch_size", (1, 8, 8)),
     "epochs": ("num_epochs num_train_epochs", (1, 3, 3)),
     "schedule": ("lr_scheduler lr_scheduler_type", ("cosine", "linear", "linear")),
-    "optimizer": ("optimizer optim", ("adamw_torch",) * 3),
+    "optimizer": ("optimizer optim", ("adamw_torch", "adamw_torch", "adamw_torch")),
     "rate": ("learning_rate", (5e-5, 5e-5, 2e-5)),
 }
 _AXOLOTL, _FACTORY, _TRL = range(3)
