@@ -56,6 +56,7 @@ def use_conversations(
     too_long: str = "shorten",
     template: str | None = None,
     share: float | None = None,
+    broken: str = "refuse",
 ) -> None:
     """Train on conversations of files: JSON lines, JSON or Parquet, or a folder of them.
 
@@ -69,9 +70,11 @@ def use_conversations(
       too_long: what becomes of those longer than a sequence: `shorten`, `drop` or `refuse`.
       template: as in `use_chat_template`.
       share: of the tokens, beside the config's own text; defaults to conversations alone.
+      broken: what becomes of rows that hold no conversation, with an empty answer or with roles out
+        of order: `refuse` or `drop`.
     """
     source = fdl.Config(TextFiles, path)
-    _use(cfg, source, train_on, too_long, template, share)
+    _use(cfg, source, train_on, too_long, template, share, broken)
 
 
 def use_hub_conversations(
@@ -83,6 +86,7 @@ def use_hub_conversations(
     too_long: str = "shorten",
     template: str | None = None,
     share: float | None = None,
+    broken: str = "refuse",
 ) -> None:
     """Train on conversations of a dataset of the Hugging Face hub, as `use_conversations` does.
 
@@ -95,11 +99,12 @@ def use_hub_conversations(
       too_long: as in `use_conversations`.
       template: as in `use_conversations`.
       share: as in `use_conversations`.
+      broken: as in `use_conversations`.
     """
     source = fdl.Config(HubDataset, path, split=split)
     if name is not None:
         source.name = name
-    _use(cfg, source, train_on, too_long, template, share)
+    _use(cfg, source, train_on, too_long, template, share, broken)
 
 
 def _use(
@@ -109,10 +114,10 @@ def _use(
     too_long: str,
     template: str | None,
     share: float | None,
+    broken: str,
 ) -> None:
-    source.rows = fdl.Config(
-        Conversations, max_tokens=SeqLen.new(), train_on=train_on, too_long=too_long
-    )
+    options = {"train_on": train_on, "too_long": too_long, "broken": broken}
+    source.rows = fdl.Config(Conversations, max_tokens=SeqLen.new(), **options)
     write_chats(cfg, template)
     use_document_mask(cfg)
     own = own_corpus(cfg)

@@ -226,6 +226,13 @@ FORMS: dict[str, dict[str, Any]] = {
         ]
     },
     "sharegpt": {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "b"}]},
+    "odd": {
+        "id": 7,
+        "conversations": [
+            {"from": "human", "text": "a", "value": None},
+            {"from": "bard", "text": "b", "value": None},
+        ],
+    },
     "alpaca": {"instruction": "a", "input": "", "output": "b"},
     "prompt": {"prompt": "a", "completion": "b"},
     "question": {"question": "a", "answer": "b"},
@@ -270,7 +277,7 @@ A, U = {"role": "assistant", "content": "b"}, {"role": "user", "content": "a"}
         ),
         ({"messages": [U]}, "has no answer of an assistant"),
         ({"messages": [U, {**A, "content": " "}]}, "has an empty answer in message 2"),
-        ({"messages": [U, {"role": "bot", "content": "b"}]}, "has the role 'bot' in message 2"),
+        ({"messages": [U, {"role": "judge", "content": "b"}]}, "has the role 'judge' in message 2"),
         (
             {"messages": [U, {**A, "content": [{"type": "image"}]}]},
             "has more than text in message 2",
@@ -285,6 +292,20 @@ def test_rows_that_are_no_conversation_are_named(
     source = data.TextFiles(path, rows=data.Conversations())
     with pytest.raises(data.DataError, match=rf"talk\.jsonl, line 2 {expected}"):
         list(source.documents())
+
+
+def test_broken_rows_are_dropped_if_asked_and_counted(tmp_path: Path) -> None:
+    rows = [{"messages": one} for one in ([U, A], [A, U], [U, U, A], [U, {**A, "content": ""}])]
+    rows += [{"messages": []}, {"text": "a"}]
+    with pytest.raises(data.DataError, match=r"line 2 .*; broken=drop leaves all such rows out"):
+        corpus(tmp_path, rows, max_tokens=48).prepare()
+    split = corpus(tmp_path, rows, max_tokens=48, broken="drop").prepare().train
+    assert split.num_documents == 1
+    assert split.events == {
+        "dropped: has roles out of order": 2,
+        "dropped: has an empty answer": 1,
+        "dropped: holds no conversation": 2,
+    }
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,9 @@ def test_a_layer_computes_with_its_dequantized_weight_and_keeps_its_codes() -> N
     with torch.device("meta"):
         made = QLoRALinear(32, 24, rank=3, alpha=6.0, bias=True)
     layer = started(made)
-    for parameter in (layer.lora_b, layer.bias):
-        nn.init.normal_(parameter)
+    with torch.no_grad():
+        layer.lora_b.copy_(waves(24, 3, step=1.5))
+        layer.bias.copy_(waves(24, step=2.5))
     x = drawn(2, 5, 32).requires_grad_()
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
@@ -126,7 +127,8 @@ def test_weights_are_quantized_as_they_are_read_and_exported_with_their_adapters
         values = from_nf4(*to_nf4(one.weight), torch.float32).view(one.weight.shape)
         layer = model.get_submodule(name)
         assert isinstance(layer, QLoRALinear) and torch.equal(layer.weight, values)
-        nn.init.normal_(layer.lora_b, std=0.1)
+        with torch.no_grad():
+            layer.lora_b.copy_(waves(*layer.lora_b.shape, step=3.0))
     target = tmp_path / "exported"
     interop.save_hf(model, target, seq_len=128)
     tokens = torch.arange(12)[None]

@@ -21,6 +21,7 @@ from fidgpt.sweep.report.document import (
     importance_table,
     leader_tables,
     repeat_command,
+    scores_table,
 )
 
 from .reported import Values, write_sweep
@@ -47,6 +48,25 @@ def rows_of(sweep: Path) -> list[dict[str, Any]]:
 
 def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_scores_of_other_seeds_have_mean_and_deviation(tmp_path: Path) -> None:
+    sweep = write_sweep(
+        tmp_path / "sweep", {"seed": ["0", "1", "2"]}, lambda values: 3 + int(values["seed"]) / 2
+    )
+    rows = rows_of(sweep)
+    for row in rows:  # what a run measures of itself is no score
+        own = {"seconds/forward": 0.1, "goodput/saving": 0.2}
+        row["metrics"] |= own
+        path = sweep / row["directory"] / "metrics.jsonl"
+        steps = [json.loads(line) | own for line in path.read_text().splitlines()]
+        write_rows(path, steps)
+    write_rows(sweep / "table.jsonl", rows)
+    table = scores_table(read_report(sweep))
+    assert table is not None
+    assert table[0] == ["score", "mean", "sigma", "runs"]
+    assert ["validation/loss", "3.5000", "0.5", "3"] in table[1]
+    assert {row[0].partition("/")[0] for row in table[1]} == {"validation"}
 
 
 def test_the_best_point_is_named_with_its_lead(sweep: Path) -> None:

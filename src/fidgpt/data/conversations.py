@@ -1,6 +1,7 @@
 """Conversations as documents, in which the assistant's tokens count in the loss."""
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ __all__ = ["ChatTokenizer", "Conversation", "Conversations"]
 
 TrainOn = Literal["assistant", "last", "all"]
 TooLong = Literal["shorten", "drop", "refuse"]
+Broken = Literal["refuse", "drop"]
 
 
 class ChatTokenizer:
@@ -120,6 +122,8 @@ class Conversations:
         `all` tokens.
       too_long: what becomes of a longer conversation: `shorten` cuts its end off, `drop` leaves it
         out, `refuse` is an error. One of which no answer is left is dropped.
+      broken: what becomes of rows that hold no conversation, with an empty answer or with roles out
+        of order: `refuse` is an error, `drop` leaves them out, and how many there were is printed.
 
     Raises:
       ValueError: an option is none of these.
@@ -129,20 +133,21 @@ class Conversations:
     max_tokens: int | None = None
     train_on: TrainOn = "assistant"
     too_long: TooLong = "shorten"
+    broken: Broken = "refuse"
 
     columns = None
     example = '{"messages": [{"role": "user", "content": "..."}, ...]}'
 
     def __post_init__(self) -> None:
         require_size(max_tokens=self.max_tokens)
-        options = {"train_on": TrainOn, "too_long": TooLong}
+        options = {"train_on": TrainOn, "too_long": TooLong, "broken": Broken}
         for name, kinds in options.items():
             if (value := getattr(self, name)) not in get_args(kinds):
                 raise ValueError(f"{name}={value!r} is none of {', '.join(get_args(kinds))}.")
 
     def identity(self) -> str:
         """Return the options."""
-        return f"conversations {self.max_tokens} {self.train_on} {self.too_long}"
+        return f"conversations {self.max_tokens} {self.train_on} {self.too_long} {self.broken}"
 
     def document(self, row: Any, *, place: str) -> "Conversation":
         """Return the conversation of a row.
@@ -150,10 +155,17 @@ class Conversations:
         Raises:
           DataError: it holds none, an answer is empty, or roles are out of order.
         """
-        with naming_place(place):
-            row = row if isinstance(row, Mapping) else {}
+        row = row if isinstance(row, Mapping) else {}
+        try:
             messages, tools = messages_of(row), tools_of(row)
-            return Conversation(messages=messages, options=self, place=place, tools=tools)
+        except DataError as error:
+            if self.broken == "refuse":
+                raise DataError(
+                    f"{place} {error}; broken=drop leaves all such rows out."
+                ) from error
+            reason = re.split(r":| in message|, but", str(error))[0]
+            return Conversation(messages=[], options=self, place=place, event=f"dropped: {reason}")
+        return Conversation(messages=messages, options=self, place=place, tools=tools)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -165,12 +177,14 @@ class Conversation:
       options: how it becomes tokens.
       place: of its row, for messages.
       tools: that the assistant may call, for templates that list them.
+      event: why it is left out; None if it is not.
     """
 
     messages: Sequence[Message]
     options: Conversations
     place: str
     tools: Any = None
+    event: str | None = None
 
     @property
     def text(self) -> str:
@@ -183,6 +197,8 @@ class Conversation:
           DataError: the template refuses it or does not tell where an answer is, all of its tokens
             count or none, it is too long, or it holds the token that follows documents.
         """
+        if self.event is not None:
+            return EncodedDocument(np.empty(0, dtype=np.uint32), event=self.event)
         with naming_place(self.place):
             tokens, counted, is_open = encoded(
                 chat_template(tokenizer),

@@ -16,7 +16,7 @@ _ROLES = {
     "human": "user",
     "gpt": "assistant",
     "chatgpt": "assistant",
-    "bing": "assistant",
+    **dict.fromkeys(("bing", "bard", "ai", "bot"), "assistant"),
     "model": "assistant",
     "function": "tool",
     "function_response": "tool",
@@ -32,7 +32,8 @@ _FOLLOWS: Mapping[str, set[str | None]] = {  # what may come before a role; None
     "tool": {"assistant", "tool"},
 }
 # Fields of a message that have another form here, or that templates do not know.
-_READ = ("role", "from", "content", "value", "tool_calls")
+_TEXTS = ("content", "value", "text")
+_READ = ("role", "from", *_TEXTS, "tool_calls")
 
 
 @contextlib.contextmanager
@@ -98,7 +99,7 @@ def _message(message: Any, place: str) -> Message:
     role = _ROLES.get(str(given).lower())
     if role is None:
         raise DataError(f"has the role {given!r:.40} in {place}: name one of {', '.join(_ROLES)}")
-    content = message.get("content", message.get("value"))
+    content = next((message[key] for key in _TEXTS if message.get(key) is not None), None)
     if isinstance(content, list):
         parts = [part.get("text") if isinstance(part, Mapping) else None for part in content]
         if not all(isinstance(part, str) for part in parts):

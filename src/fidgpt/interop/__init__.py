@@ -6,6 +6,7 @@ from fidgpt.late import lazy_exports
 
 if TYPE_CHECKING:
     from fidgpt.interop.directives_from import directives_of
+    from fidgpt.interop.fine_tuning import read_fine_tuning
     from fidgpt.interop.gguf import save_gguf
     from fidgpt.interop.hugging_face import from_hf, load_hf, save_hf
     from fidgpt.interop.levanter import Mapped, read_levanter
@@ -19,6 +20,7 @@ else:
         {
             "trained_models": ("chat", "use_distillation"),
             "directives_from": ("directives_of",),
+            "fine_tuning": ("read_fine_tuning",),
             "gguf": ("save_gguf",),
             "hugging_face": ("from_hf", "load_hf", "save_hf"),
             "levanter": ("Mapped", "read_levanter"),
@@ -34,6 +36,7 @@ __all__ = [
     "directives_of",
     "from_hf",
     "load_hf",
+    "read_fine_tuning",
     "read_levanter",
     "read_targets",
     "read_torchtitan",

@@ -1,8 +1,10 @@
 """`python -m fidgpt.interop PATH`: the command for a file of another trainer, or for a model.
 
-Files of Levanter, torchtitan and torchtune, and directories of Hugging Face models.
+Files of Levanter, torchtitan, torchtune, Axolotl, LLaMA-Factory and TRL, and directories of Hugging
+Face models.
 """
 
+import re
 import shlex
 from pathlib import Path
 
@@ -10,13 +12,13 @@ from fidgpt.compose.catalogue import called, imported
 from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import run_command
-from fidgpt.interop import Mapped, read_levanter, read_torchtitan, read_torchtune
+from fidgpt.interop import Mapped, read_fine_tuning, read_levanter, read_torchtitan, read_torchtune
 from fidgpt.interop.hugging_face.trial import describe_hf
 
 _USAGE = (
-    "name a TOML file of torchtitan, a YAML file of Levanter or of torchtune, a function of "
-    "torchtitan's registries, such as torchtitan.models.llama3.config_registry.llama3_8b, or the "
-    "directory of a Hugging Face model"
+    "name a TOML file of torchtitan, a YAML file of Levanter, torchtune, Axolotl, LLaMA-Factory or "
+    "TRL, a function of torchtitan's registries, such as "
+    "torchtitan.models.llama3.config_registry.llama3_8b, or the directory of a Hugging Face model"
 )
 
 
@@ -44,7 +46,9 @@ def _read(name: str) -> Mapped:
         case ".yaml" | ".yml":
             text = read_text(name)[1]
             is_torchtune = "_component_" in text and "torchtune" in text
-            return (read_torchtune if is_torchtune else read_levanter)(Path(name))
+            is_tuning = re.search("^(base_model|model_name_or_path):", text, re.MULTILINE)
+            others = read_fine_tuning if is_tuning else read_levanter
+            return (read_torchtune if is_torchtune else others)(Path(name))
     module, _, function = name.rpartition(".")
     make = getattr(imported(module, name), function, None) if module else None
     if not callable(make):

@@ -132,59 +132,48 @@ def save_gguf(
       ConfigError: llama.cpp has no such model, or computes something of it in another way.
       DataError: the package `gguf` is not installed.
     """
-    with whole_weights(model):
-        return _save(model, Path(path), seq_len, tokenizer, dtype, model_type)
-
-
-def _save(
-    model: LanguageModel,
-    path: Path,
-    seq_len: int,
-    tokenizer: Tokenizer,
-    dtype: str | None,
-    model_type: str | None,
-) -> str:
     gguf = import_extra("gguf", extra="gguf", purpose="a GGUF file")
     logging.getLogger(gguf.__name__).setLevel(logging.WARNING)
-    member, keys = fitting_member(model, seq_len=seq_len, model_type=model_type)
-    kind = member.family.model_type
-    if kind not in _ARCHITECTURES:
-        raise ConfigError(
-            f"{kind} cannot become a GGUF file: fidgpt writes {', '.join(_ARCHITECTURES)}. Export "
-            "it for transformers, to a directory."
-        )
-    architecture = _ARCHITECTURES[kind]
-    metadata = _metadata(architecture, keys, kind)
-    layout = layout_of(member.family, model, member.settings, merge=True)
-    chosen = dtype or {torch.float32: "f32", torch.float16: "f16"}.get(
-        next(model.parameters()).dtype, "bf16"
-    )
-    quantization = gguf.GGMLQuantizationType[chosen.upper()]
-    numbers = {value: number for number, value in gguf.MODEL_ARCH_NAMES.items()}
-    names = gguf.get_tensor_name_map(numbers[architecture.name], metadata["block_count"])
-    with atomic_path(path) as draft:
-        writer = gguf.GGUFWriter(draft, architecture.name)
-        for name, value in metadata.items():
-            add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
-            (writer.add_string if isinstance(value, str) else add)(
-                f"{architecture.name}.{name}", value
+    with whole_weights(model):
+        member, keys = fitting_member(model, seq_len=seq_len, model_type=model_type)
+        kind = member.family.model_type
+        if kind not in _ARCHITECTURES:
+            raise ConfigError(
+                f"{kind} cannot become a GGUF file: fidgpt writes {', '.join(_ARCHITECTURES)}. "
+                "Export it for transformers, to a directory."
             )
-        _write_tokenizer(writer, tokenizer, vocab_size=keys["vocab_size"])
-        for theirs in layout.pieces:
-            tensor = architecture.form(theirs, layout.tensor(theirs).float(), keys)
-            numbers_of = tensor.contiguous().numpy()
-            ours = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
-            is_matrix = tensor.ndim > 1 and "position" not in ours
-            form = quantization if is_matrix else gguf.GGMLQuantizationType.F32
-            packed = gguf.quants.quantize(numbers_of, form)
-            writer.add_tensor(ours, packed, raw_dtype=form)
-        if (factors := _rope_factors(keys)) is not None:
-            writer.add_tensor("rope_freqs.weight", factors.numpy())
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
-    return architecture.name
+        architecture = _ARCHITECTURES[kind]
+        metadata = _metadata(architecture, keys, kind)
+        layout = layout_of(member.family, model, member.settings, merge=True)
+        chosen = dtype or {torch.float32: "f32", torch.float16: "f16"}.get(
+            next(model.parameters()).dtype, "bf16"
+        )
+        quantization = gguf.GGMLQuantizationType[chosen.upper()]
+        numbers = {value: number for number, value in gguf.MODEL_ARCH_NAMES.items()}
+        names = gguf.get_tensor_name_map(numbers[architecture.name], metadata["block_count"])
+        with atomic_path(Path(path)) as draft:
+            writer = gguf.GGUFWriter(draft, architecture.name)
+            for name, value in metadata.items():
+                add = writer.add_float32 if isinstance(value, float) else writer.add_uint32
+                (writer.add_string if isinstance(value, str) else add)(
+                    f"{architecture.name}.{name}", value
+                )
+            _write_tokenizer(writer, tokenizer, vocab_size=keys["vocab_size"])
+            for theirs in layout.pieces:
+                tensor = architecture.form(theirs, layout.tensor(theirs).float(), keys)
+                numbers_of = tensor.contiguous().numpy()
+                ours = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+                is_matrix = tensor.ndim > 1 and "position" not in ours
+                form = quantization if is_matrix else gguf.GGMLQuantizationType.F32
+                packed = gguf.quants.quantize(numbers_of, form)
+                writer.add_tensor(ours, packed, raw_dtype=form)
+            if (factors := _rope_factors(keys)) is not None:
+                writer.add_tensor("rope_freqs.weight", factors.numpy())
+            writer.write_header_to_file()
+            writer.write_kv_data_to_file()
+            writer.write_tensors_to_file()
+            writer.close()
+        return architecture.name
 
 
 def _metadata(architecture: _Architecture, keys: Values, kind: str) -> dict[str, Any]:

@@ -10,9 +10,8 @@ from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
-from fidgpt.interop.directives_from import bring_about
 from fidgpt.interop.levanter import Mapped
-from fidgpt.interop.levanter_model import shown
+from fidgpt.interop.recipes import FROM_CHECKPOINT, MLP, PROJECTIONS, Recipe
 
 _COMPONENT = "_component_"
 # Models with the architecture of another name here; the others have their own.
@@ -23,8 +22,6 @@ _NAMES = {
     "qwen2_1_5b": "qwen2_5_1_5b",
     "qwen2_7b": "qwen2_5_7b",
 }
-_PROJECTIONS = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "output_proj": "out"}
-_MLP = ("gate", "up", "down")
 _ALPACA = {
     "alpaca_dataset": "tatsu-lab/alpaca",
     "alpaca_cleaned_dataset": "yahma/alpaca-cleaned",
@@ -35,43 +32,21 @@ _TEACHER_LOSSES = ("ForwardKLLoss", "ForwardKLWithChunkedOutputLoss")
 _SUBSTITUTES = ("PagedAdamW", "PagedAdamW8bit", "AdamW8bit")
 _DEFAULT_SEQ_LEN = 2048
 # Of the system and its files: what a run here decides, or writes, by itself.
-_ELSEWHERE = {
-    *("output_dir", "checkpointer", "resume_from_checkpoint", "save_adapter_weights_only"),
-    *("metric_logger", "log_every_n_steps", "log_peak_memory_stats", "log_level", "profiler"),
-    *("device", "dataset_val", "run_val_every_n_steps", "batch_size_val", "shuffle"),
-    *("save_every_n_epochs", "teacher_checkpointer", "ref_checkpointer", "low_cpu_ram"),
-    *("enable_activation_offloading", "optimizer_in_bwd", "compile", "custom_sharded_layers"),
-    *("fsdp_cpu_offload", "data_parallel_shard_dim", "ac_mode", "ac_option", "collate_fn"),
-}
+_ELSEWHERE = re.compile(
+    "(.*_)?checkpointer|(resume|save|log|run_val|ac)_.*|output_dir|metric_logger|profiler|device|"
+    "dataset_val|batch_size_val|shuffle|low_cpu_ram|enable_activation_offloading|optimizer_in_bwd|"
+    "compile|custom_sharded_layers|fsdp_cpu_offload|data_parallel_shard_dim|collate_fn"
+)
 
 
-class _Recipe:
-    """A conversion: entries of the file are removed once they are read."""
-
-    def __init__(self, document: Mapping[str, Any]) -> None:
-        self.left = dict(document)
-        self.directives: list[str] = []
-        self.wanted: dict[str, Any] = {}
-        self.unmapped: list[str] = []
+class _Recipe(Recipe):
+    """A conversion, by the components of the file."""
 
     def section(self, key: str) -> tuple[str, dict[str, Any]]:
         """Remove a component; return the last part of its name, and its arguments."""
         value = self.left.pop(key, None)
         arguments = dict(value) if isinstance(value, dict) else {}
         return str(arguments.pop(_COMPONENT, "")), arguments
-
-    def fiddle(self, name: str, **arguments: Any) -> None:
-        """Add the directive of a fiddler."""
-        text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
-        self.directives.append(f"fiddler:{name}" + (f"({text})" if text else ""))
-
-    def set(self, path: str, value: Any) -> None:
-        """Ask for a value, which may be there already."""
-        self.wanted[path] = value
-
-    def note(self, key: str, value: Any, why: str) -> None:
-        """Record what has no equivalent, or another one."""
-        self.unmapped.append(f"{key}: {shown(value)} ({why})")
 
 
 def is_torchtune(document: Any) -> bool:
@@ -112,11 +87,7 @@ def read_torchtune(text_or_path: str | Path) -> Mapped:
         _optimizer(recipe)
         _length(recipe)
         _computation(recipe)
-    for key, value in recipe.left.items():
-        if key not in _ELSEWHERE and value not in (None, False):
-            recipe.note(key, value, "fidgpt has no equivalent")
-    directives = bring_about(recipe.directives, [*recipe.wanted.items()])
-    return Mapped(directives, recipe.unmapped)
+    return recipe.mapped(_ELSEWHERE)
 
 
 def _named_config(component: str) -> str:
@@ -141,12 +112,7 @@ def _checkpoint(recipe: _Recipe, key: str) -> Path | None:
     if directory and (path / "config.json").is_file():
         return path
     if directory:
-        recipe.note(
-            f"{key}.checkpoint_dir",
-            directory,
-            "it is not here: where it is, begin with --config='config:chat(base=DIRECTORY)', "
-            "which has its weights and its tokenizer",
-        )
+        recipe.note(f"{key}.checkpoint_dir", directory, FROM_CHECKPOINT)
     return None
 
 
@@ -194,8 +160,8 @@ def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
 def _lora(recipe: _Recipe, adapters: Mapping[str, Any] | None) -> None:
     if adapters is None:
         return
-    modules = [_PROJECTIONS[name] for name in adapters.get("lora_attn_modules", ())]
-    modules += _MLP if adapters.get("apply_lora_to_mlp") else ()
+    modules = [PROJECTIONS[name] for name in adapters.get("lora_attn_modules", ())]
+    modules += MLP if adapters.get("apply_lora_to_mlp") else ()
     rank, alpha = adapters.get("lora_rank", 8), float(adapters.get("lora_alpha", 16))
     dropout = float(adapters.get("lora_dropout", 0.0))
     name = "use_qlora" if adapters["quantize_base"] else "use_lora"
@@ -224,10 +190,8 @@ def _optimizer(recipe: _Recipe) -> None:
         recipe.note("optimizer", component, "replaced by AdamW")
     elif name != "AdamW":
         raise ConfigError(f"fidgpt has no equivalent of the optimizer {component or 'none':.80}.")
-    recipe.set("optimizer.lr", float(arguments.get("lr", 1e-3)))
-    recipe.set("optimizer.betas", list(arguments.get("betas", (0.9, 0.999))))
-    recipe.set("optimizer.eps", float(arguments.get("eps", 1e-8)))
-    recipe.set("optimizer.weight_decay", float(arguments.get("weight_decay", 0.01)))
+    usual = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
+    recipe.adamw(*(arguments.get(key, value) for key, value in usual.items()))
     recipe.directives.append("use:groups=ParameterGroups([])")  # all weights decay
     schedule, options = recipe.section("lr_scheduler")
     if schedule:
@@ -239,18 +203,10 @@ def _optimizer(recipe: _Recipe) -> None:
 
 
 def _length(recipe: _Recipe) -> None:
-    size, parts = (
-        recipe.left.pop("batch_size", 1),
-        recipe.left.pop("gradient_accumulation_steps", 1),
-    )
-    recipe.set("batch_size", int(size) * int(parts))
-    recipe.fiddle("set_micro_batch_size", size=int(size))
-    recipe.note("batch_size", size, "of one device: times their number with several")
-    epochs, steps = (recipe.left.pop(key, None) for key in ("epochs", "max_steps_per_epoch"))
-    if steps:
-        recipe.set("num_steps", int(steps) * int(epochs or 1))
-    else:
-        recipe.note("epochs", epochs, "set num_steps: an epoch has as many rows as packing makes")
+    names = ("batch_size", "gradient_accumulation_steps", "epochs", "max_steps_per_epoch")
+    size, parts, epochs, steps = (recipe.left.pop(name, None) for name in names)
+    num_steps = int(steps) * int(epochs or 1) if steps else None
+    recipe.length(int(size or 1), int(parts or 1), epochs, num_steps)
 
 
 def _computation(recipe: _Recipe) -> None:

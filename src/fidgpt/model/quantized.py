@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from fidgpt.model.init import GPT2_NORMAL, LECUN_NORMAL, Init
+from fidgpt.model.init import Init
 from fidgpt.model.linear import LoRALinear
 from fidgpt.placement import Dims
 
@@ -119,46 +119,17 @@ class QLoRALinear(LoRALinear):
     Scales are not quantized again, as by default in transformers. `weight` is the dequantized
     matrix, which plain weights may be copied over inside `whole_weights`.
 
-    Args:
-      in_features: width of the input.
-      out_features: width of the output.
-      rank: rank of the adapter.
-      alpha: scale of the adapter times `rank`; defaults to `rank`.
-      dropout: probability of dropping an input of the adapter in training.
-      bias: adds a bias.
-      init: initializer of the weight.
-      adapter_init: initializer of A.
-
     Raises:
       ValueError: as in `LoRALinear`, or the weight is not a multiple of 64 numbers.
     """
 
     SPLIT_DIMS: ClassVar[Mapping[str, Dims]] = {}
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        rank: int,
-        alpha: int | float | None = None,
-        dropout: float = 0.0,
-        bias: bool = False,
-        init: Init = GPT2_NORMAL,
-        adapter_init: Init = LECUN_NORMAL,
-    ) -> None:
-        super().__init__(
-            in_features,
-            out_features,
-            rank=rank,
-            alpha=alpha,
-            dropout=dropout,
-            bias=bias,
-            init=init,
-            adapter_init=adapter_init,
-        )
+    def reset_parameters(self) -> None:
+        """Replace the weight by one in four bits; called by torch's constructor."""
+        super().reset_parameters()
+        self.base = NF4Weight(self.out_features, self.in_features, init=self.init)
         self.register_parameter("weight", None)
-        self.base = NF4Weight(out_features, in_features, init=init)
 
     @property
     def weight(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -93,6 +93,9 @@ def leader_tables(report: Report) -> dict[str, tuple[list[str], list[list[str]]]
     return tables
 
 
+_MEASURED_BY_THE_RUN = "seconds/", "goodput/", "moe/"  # and not by an evaluator
+
+
 def scores_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
     """Return mean and deviation of every score of repeated runs; None if none was repeated.
 
@@ -102,7 +105,8 @@ def scores_table(report: Report) -> tuple[list[str], list[list[str]]] | None:
     rows = []
     for group in repeated:
         done = [record for record in group.records if record.final is not None]
-        for name in [key for key in done[0].row["metrics"] if "/" in key]:
+        names = [key for key in done[0].row["metrics"] if "/" in key]
+        for name in [key for key in names if not key.startswith(_MEASURED_BY_THE_RUN)]:
             finals = [series[-1][0] for record in done if (series := record.series(name))]
             if len(finals) > 1:
                 mean, sigma = statistics.fmean(finals), statistics.stdev(finals)

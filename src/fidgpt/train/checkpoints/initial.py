@@ -49,45 +49,35 @@ def initial_weights(
             unchanged.
     """
     stored = _stored(Path(path).expanduser(), step)
-    is_quantized = any(name.endswith(NF4_CODES) for name in stored.kinds)
-    with nullcontext() if is_quantized else whole_weights(model, to_fill=True):
-        _copy(model, stored, path, only, renamed or {})
-
-
-def _copy(
-    model: nn.Module,
-    stored: Stored,
-    path: str | Path,
-    only: Sequence[str],
-    renamed: Mapping[str, str],
-) -> None:
-    own = model_tensors(model)
-    _check_words(own, only, renamed)
-    wanted = [name for name in own if any(_selects(one).fullmatch(name) for one in only)]
-    theirs = {name: _renamed(name, renamed) for name in wanted}
-    taken = {name: there for name, there in theirs.items() if there in stored.kinds}
-    absent = {name: there for name, there in theirs.items() if name not in taken}
-    wrong = [f"{there} (for {name})" for name, there in absent.items() if name != there]
-    if tuple(only) != ("*",) or not taken:
-        wrong = wrong or [*absent]
-    if wrong:
-        raise CheckpointError(
-            f"{path} does not have {_some(wrong)}; it has {_some(stored.kinds)}. Map names in this "
-            "model to names there with `renamed`, or select others with `only`."
-        )
-    kinds = {name: stored.kinds[there] for name, there in taken.items()}
-    shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
-    if wrong := mismatches(shaped, {name: own[name] for name in taken}):
-        raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
-    stored.read_into({there: own[name] for name, there in taken.items()})
-    if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
-        return
-    numbers = sum(own[name].numel() for name in taken)
-    print_stderr(f"loaded {_counted(taken)} ({numbers:,} numbers) from {path}: {_some(taken)}.")
-    if rest := [name for name in own if name not in taken]:
-        print_stderr(f"{_counted(rest)} left at initial values: {_some(rest)}.")
-    if spare := [name for name in stored.kinds if name not in taken.values()]:
-        print_stderr(f"{_counted(spare)} not used: {_some(spare)}.")
+    has_codes = any(name.endswith(NF4_CODES) for name in stored.kinds)
+    with nullcontext() if has_codes else whole_weights(model, to_fill=True):
+        own = model_tensors(model)
+        _check_words(own, only, renamed or {})
+        wanted = [name for name in own if any(_selects(one).fullmatch(name) for one in only)]
+        theirs = {name: _renamed(name, renamed or {}) for name in wanted}
+        taken = {name: there for name, there in theirs.items() if there in stored.kinds}
+        absent = {name: there for name, there in theirs.items() if name not in taken}
+        wrong = [f"{there} (for {name})" for name, there in absent.items() if name != there]
+        if tuple(only) != ("*",) or not taken:
+            wrong = wrong or [*absent]
+        if wrong:
+            raise CheckpointError(
+                f"{path} does not have {_some(wrong)}; it has {_some(stored.kinds)}. Map names in "
+                "this model to names there with `renamed`, or select others with `only`."
+            )
+        kinds = {name: stored.kinds[there] for name, there in taken.items()}
+        shaped = {name: kind._replace(dtype=own[name].dtype) for name, kind in kinds.items()}
+        if wrong := mismatches(shaped, {name: own[name] for name in taken}):
+            raise CheckpointError("\n  ".join([f"{path} has weights of other shapes:", *wrong]))
+        stored.read_into({there: own[name] for name, there in taken.items()})
+        if dist.is_available() and dist.is_initialized() and dist.get_rank() != 0:
+            return
+        numbers = sum(own[name].numel() for name in taken)
+        print_stderr(f"loaded {_counted(taken)} ({numbers:,} numbers) from {path}: {_some(taken)}.")
+        if rest := [name for name in own if name not in taken]:
+            print_stderr(f"{_counted(rest)} left at initial values: {_some(rest)}.")
+        if spare := [name for name in stored.kinds if name not in taken.values()]:
+            print_stderr(f"{_counted(spare)} not used: {_some(spare)}.")
 
 
 def _require_present(path: str | Path, *, step: int | None = None, **others: object) -> None:
