@@ -151,8 +151,8 @@ def _olmoe(shape: Shape, *, experts: str) -> nn.Module:
         tie_word_embeddings=shape.is_tied,
         pad_token_id=None,
         eos_token_id=None,
+        experts_implementation=experts,
     )
-    config._experts_implementation = experts
     return OlmoeForCausalLM(config)
 
 
