@@ -50,7 +50,7 @@ def grouped_linear(
     """Compute `y = x W_g^T + b_g` for each row x of group g; groups may be empty.
 
     Uses torch's grouped_mm if rows are aligned; on CPUs, where it is one product per group, only if
-    no `_Layout` takes less time.
+    no `_Layout` takes less time, as one does for many small groups.
     """
     if _takes(rows, weight):
         out = F.grouped_mm(rows, weight.mT, offs=groups.ends)
@@ -63,12 +63,20 @@ def grouped_linear(
 
 def _takes(rows: Tensor, weight: Tensor) -> bool:
     """Return whether torch's grouped_mm is to compute these tensors in the current mode."""
-    if cpu.ENABLED and rows.device.type == "cpu":
-        return False  # `_linear` decides by the sizes of groups
+    if _may_gain(rows, weight):
+        return False
     if rows.is_meta or torch.compiler.is_compiling():
         # The only dtype of its meta kernel.
         return rows.dtype == torch.bfloat16 and _has_kernel(rows, weight.shape[1:])
     return _has_kernel(rows, weight.shape[1:])
+
+
+def _may_gain(rows: Tensor, weight: Tensor) -> bool:
+    """Return whether a layout gains enough if groups are even, so that `_linear` is to look."""
+    groups, outside, inside = weight.shape
+    overhead = groups * (_OVERHEAD // (outside * inside))
+    is_here = cpu.ENABLED and rows.device.type == "cpu"
+    return is_here and len(rows) + overhead > _MIN_GAIN * (len(rows) + 16 * groups)
 
 
 def _has_kernel(rows: Tensor, widths: Iterable[int]) -> bool:
