@@ -196,6 +196,11 @@ CONTESTANTS: dict[str, Callable[[Task], Step]] = {
     for name, peer in (("PyTorch", plain), ("litgpt", litgpt), ("transformers", transformers))
     for way, options in WAYS.items()
 }
+for way in ("float32", "bf16 autocast"):
+    for experts, suffix in (("eager", ""), ("grouped_mm", ", grouped")):
+        CONTESTANTS[f"OLMoE, {way}{suffix}"] = partial(
+            transformers, experts=experts, fused=True, autocast=way != "float32", compiled=False
+        )
 CONTESTANTS["fidgpt, as it comes"] = fidgpt
 CONTESTANTS["fidgpt, fiddler:use_compile"] = lambda task: fidgpt(task, "fiddler:use_compile")
 

@@ -81,7 +81,7 @@ def _mixture(*, num_experts: int, top_k: int, ffn_dim: int, says: tuple[str, ...
         batch_size=2,
         num_experts=num_experts,
         top_k=top_k,
-        peers=("transformers",),
+        peers=("OLMoE",),
         says=(f"fiddler:use_moe({num_experts}, top_k={top_k}, ffn_dim={ffn_dim})", *says),
     )
 
