@@ -62,14 +62,22 @@ def plain(task: Task, **options: Any) -> Step:
     return _loop(model, model, task.device, **options)
 
 
-def transformers(task: Task, **options: Any) -> Step:
-    """Hugging Face's GPT-2, Qwen3-Next, or its Llama, as the shape is."""
+def transformers(task: Task, *, experts: str = "eager", **options: Any) -> Step:
+    """Hugging Face's GPT-2, Qwen3-Next, OLMoE, or its Llama, as the shape is.
+
+    Args:
+      task: what is trained.
+      experts: how transformers computes the experts of a mixture.
+      **options: of the loop.
+    """
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     shape = task.shape
     model: Any
     if shape.config.startswith("qwen3_next"):
         model = _qwen3_next(shape)
+    elif shape.num_experts:
+        model = _olmoe(shape, experts=experts)
     elif shape.has_learned_positions:
         model = GPT2LMHeadModel(
             GPT2Config(
@@ -125,6 +133,29 @@ def _qwen3_next(shape: Shape) -> nn.Module:
     )
 
 
+def _olmoe(shape: Shape, *, experts: str) -> nn.Module:
+    """OLMoE, which has no shared expert; its router normalizes the weights, as fidgpt's does."""
+    from transformers import OlmoeConfig, OlmoeForCausalLM
+
+    config = OlmoeConfig(
+        hidden_size=shape.hidden_dim,
+        intermediate_size=shape.ffn_dim,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        num_key_value_heads=shape.num_kv_heads,
+        num_experts=shape.num_experts,
+        num_experts_per_tok=shape.top_k,
+        norm_topk_prob=True,
+        vocab_size=shape.vocab_size,
+        max_position_embeddings=shape.seq_len,
+        tie_word_embeddings=shape.is_tied,
+        pad_token_id=None,
+        eos_token_id=None,
+        experts_implementation=experts,
+    )
+    return OlmoeForCausalLM(config)
+
+
 def litgpt(task: Task, **options: Any) -> Step:
     """The GPT of litgpt, its table tied by hand; it has no learned positions but always rotates."""
     from litgpt import GPT, Config  # pyright: ignore[reportMissingImports]
@@ -165,6 +196,11 @@ CONTESTANTS: dict[str, Callable[[Task], Step]] = {
     for name, peer in (("PyTorch", plain), ("litgpt", litgpt), ("transformers", transformers))
     for way, options in WAYS.items()
 }
+for way in ("float32", "bf16 autocast"):
+    for experts, suffix in (("eager", ""), ("grouped_mm", ", grouped")):
+        CONTESTANTS[f"OLMoE, {way}{suffix}"] = partial(
+            transformers, experts=experts, fused=True, autocast=way != "float32", compiled=False
+        )
 CONTESTANTS["fidgpt, as it comes"] = fidgpt
 CONTESTANTS["fidgpt, fiddler:use_compile"] = lambda task: fidgpt(task, "fiddler:use_compile")
 

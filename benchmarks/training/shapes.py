@@ -13,6 +13,8 @@ class Shape:
       has_learned_positions: GPT-2's parts, with biases; else RoPE, RMSNorm and SwiGLU.
       is_tied: whether one table reads and scores tokens.
       is_apart: too large for all contestants to be in memory at a time.
+      num_experts: experts of a mixture in place of each MLP, of width `ffn_dim`; 0 for MLPs.
+      top_k: experts of a token.
       says: directives for what differs from the config in more than depth, vocabulary and batch.
       peers: which contestants have a model of the kind.
     """
@@ -29,6 +31,8 @@ class Shape:
     has_learned_positions: bool = False
     is_tied: bool = True
     is_apart: bool = False
+    num_experts: int = 0
+    top_k: int = 0
     says: tuple[str, ...] = ()
     peers: tuple[str, ...] = ("PyTorch", "litgpt", "transformers")
 
@@ -62,6 +66,24 @@ def _gpt2(*, seq_len: int, batch_size: int) -> Shape:
 def _delta_net(layer: int) -> tuple[str, ...]:
     sizes = {"head_dim": 32, "value_head_dim": 32, "num_heads": 8, "num_key_heads": 4}
     return tuple(f"set:model.blocks[{layer}].attention.{n}={size}" for n, size in sizes.items())
+
+
+def _mixture(*, num_experts: int, top_k: int, ffn_dim: int, says: tuple[str, ...] = ()) -> Shape:
+    return Shape(
+        config="base",
+        hidden_dim=256,
+        ffn_dim=ffn_dim,
+        num_layers=4,
+        num_heads=4,
+        num_kv_heads=4,
+        vocab_size=8192,
+        seq_len=256,
+        batch_size=2,
+        num_experts=num_experts,
+        top_k=top_k,
+        peers=("OLMoE",),
+        says=(f"fiddler:use_moe({num_experts}, top_k={top_k}, ffn_dim={ffn_dim})", *says),
+    )
 
 
 SHAPES = {
@@ -152,4 +174,10 @@ SHAPES = {
             "set:**.shared.mlp.ffn_dim=128",
         ),
     ),
+    # Mixtures of 15.7 million parameters, of few wide experts and of many narrow ones.
+    "mixture": _mixture(num_experts=16, top_k=4, ffn_dim=256),
+    "mixture_shared": _mixture(
+        num_experts=16, top_k=4, ffn_dim=256, says=("fiddler:use_shared_expert",)
+    ),
+    "mixture_64": _mixture(num_experts=64, top_k=8, ffn_dim=64),
 }

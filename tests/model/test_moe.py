@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from fidgpt import model as lm
 from fidgpt.cost import flops_per_token
 from fidgpt.model import GELU, LoRALinear, SwiGLU
+from fidgpt.model.moe.grouped import grouped_linear
 from fidgpt.model.reports import collecting
 from fidgpt.train import BFloat16
 
@@ -66,6 +67,25 @@ def test_every_token_gets_to_all_its_experts_and_gradients_get_back(sizes, dtype
         results.append([out, *gradients])
     for ours, theirs in zip(*results, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("sizes", [(3, 0, 20, 7), (9, 9, 9, 9), (17, 16, 0, 300), (0, 0, 0, 0)])
+@pytest.mark.parametrize("widths", [(8, 12), (1024, 512)])  # the large ones are products of each
+def test_a_layout_of_rows_gives_the_product_of_each_group(sizes, widths):
+    inside, outside = widths
+    rows = drawn(sum(sizes), inside, seed=0).double().requires_grad_()
+    weight = drawn(len(sizes), outside, inside, seed=1).double().requires_grad_()
+    ends = torch.tensor(sizes).cumsum(0).int()
+    owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    out = grouped_linear(rows, weight, lm.Groups(owners, ends))
+    expected = torch.cat([x @ w.T for x, w in zip(rows.split(sizes), weight, strict=True)])
+    above = drawn(sum(sizes), outside, seed=2).double()
+    for ours, theirs in zip(
+        [out, *torch.autograd.grad(out, [rows, weight], above)],
+        [expected, *torch.autograd.grad(expected, [rows, weight], above)],
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, theirs)
 
 
 def test_a_router_decides_in_float32_whatever_it_reads():

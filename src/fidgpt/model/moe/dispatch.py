@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor, nn
 
+from fidgpt.model import cpu
 from fidgpt.model.moe.experts import Experts, Rows
 from fidgpt.model.moe.grouped import Groups
 from fidgpt.model.reports import RealCount, report_metric
@@ -17,6 +19,7 @@ __all__ = ["Capacity", "Dispatch", "RealTokens", "dropless", "weighted_inputs"]
 
 Chosen = Int64[Tensor, "tokens top_k"]
 Weights = Float[Tensor, "tokens top_k"]
+Sums = Float[Tensor, "tokens hidden"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +94,8 @@ def dropless(
     ends = torch.searchsorted(owners, bounds, right=True, out_int32=True)
     places = order.argsort()
     rows = _Copied.apply(x, order, places)
-    out = experts(rows, Groups(owners, ends)).index_select(0, places)
-    return _weighted(out.unflatten(0, chosen.shape), weights)
+    out = experts(rows, Groups(owners, ends))
+    return _Combined.apply(out, weights.to(out.dtype), order, places)
 
 
 def weighted_inputs(
@@ -177,8 +180,16 @@ class Capacity(nn.Module):
         return torch.empty_like(queue).scatter(0, order, slots).view_as(chosen.T).T.contiguous()
 
 
-def _weighted(out: Float[Tensor, "tokens top_k hidden"], weights: Weights) -> Rows:
+def _weighted(out: Float[Tensor, "tokens top_k hidden"], weights: Weights) -> Sums:
     return torch.bmm(weights.to(out.dtype).unsqueeze(1), out).squeeze(1)
+
+
+def _sums(rows: Rows, places: Chosen, weights: Weights | None = None) -> Sums:
+    """Return the weighted sum of the rows at the places of each token."""
+    if cpu.ENABLED and rows.device.type == "cpu":  # in one pass over memory
+        return F.embedding_bag(places, rows, mode="sum", per_sample_weights=weights)
+    chosen = rows.index_select(0, places.flatten()).unflatten(0, places.shape)
+    return chosen.sum(1) if weights is None else _weighted(chosen, weights)
 
 
 class _Copied(torch.autograd.Function):
@@ -195,4 +206,24 @@ class _Copied(torch.autograd.Function):
         ctx: Any, *outer: Tensor
     ) -> tuple[Tensor, None, None]:
         (places,) = ctx.saved_tensors
-        return outer[0].index_select(0, places).unflatten(0, (-1, ctx.top_k)).sum(1), None, None
+        return _sums(outer[0], places.unflatten(0, (-1, ctx.top_k))), None, None
+
+
+class _Combined(torch.autograd.Function):
+    """Weighted sums of the rows of each token, whose gradients are gathered, not added up."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weights: Tensor, order: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(rows, weights, order, places)
+        return _sums(rows, places.view_as(weights), weights)
+
+    @staticmethod
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *outer: Tensor
+    ) -> tuple[Tensor, Tensor, None, None]:
+        rows, weights, order, places = ctx.saved_tensors
+        each = outer[0].index_select(0, order // weights.shape[1])
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        along = (each * rows).sum(-1, dtype=wide).index_select(0, places).to(rows.dtype)
+        scaled = each * weights.flatten().index_select(0, order).unsqueeze(-1)
+        return scaled, along.view_as(weights), None, None
