@@ -65,7 +65,7 @@ def small_block(
 
 
 def small_model(
-    *blocks: Callable[[], nn.Module],
+    *blocks: Callable[[], Any],
     num_layers: int = 2,
     tied: bool = True,
     positions: nn.Module | None = None,

@@ -17,12 +17,10 @@ from fidgpt.graph import ConfigErrors
 from fidgpt.model import QLoRALinear, is_adapter
 from fidgpt.model.quantized import to_nf4
 from fidgpt.parallel import Mesh
-from fidgpt.plan.hardware import cluster_named
+from fidgpt.plan import Planner, cluster_named
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import BFloat16, Float32, Trainer
 from fidgpt.train.checkpoints import manifest
-from fidgpt.train.estimates.footprint import footprint
-from fidgpt.train.estimates.planning import planner_of
 
 
 def begun(train: Callable[..., Any], cfg: fdl.Config[Trainer], tmp_path: Path) -> None:
@@ -80,8 +78,7 @@ def test_plans_count_4_5_bits_for_each_weight() -> None:
     assert counted - adapters == cost.count_parameters(whole).total
     assert counted == numbers + sum(p.numel() for p in others.values())
     expected = numbers * 4.5 / 8 + 4 * (counted - numbers) + cost.bytes_of(whole.buffers())
-    assert footprint(trainer, num_sequences=1, device=torch.device("cpu")).weights == expected
-    plans = planner_of(trainer, cluster_named("h100"))
+    plans = Planner(trainer, cluster_named("h100"))
     assert plans.plan(plans.setting(Mesh())).memory[0].weights == expected
 
 

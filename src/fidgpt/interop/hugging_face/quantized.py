@@ -24,9 +24,8 @@ _WORD = 32  # bits of an integer that holds several codes
 _GPTQ, _AWQ, _PACKED = "gptq", "awq", "pack-quantized"
 # Bits of a code that divide a word, by method.
 _BITS = {_GPTQ: (2, 4, 8), _AWQ: (4,), _PACKED: (4, 8)}
-# The key of config.json that names a layout of files, and its default.
-_VARIANTS = {_GPTQ: ("checkpoint_format", _GPTQ), _AWQ: ("version", "gemm")}
-_KNOWN_VARIANTS = {_GPTQ: (_GPTQ, f"{_GPTQ}_v2"), _AWQ: ("gemm",)}
+# The key of config.json that names the layout of files, its default, and other layouts.
+_LAYOUTS = {_GPTQ: ("checkpoint_format", _GPTQ, f"{_GPTQ}_v2"), _AWQ: ("version", "gemm")}
 # The column of each code in a word of AWQ, from the lowest bits on.
 _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
@@ -108,7 +107,7 @@ def _packed_weights(
             others = (*others, "g_idx")
             shape = (columns[0], rows * count)
             # Files of the first format hold each zero less one.
-            less = how.get(*_VARIANTS[_GPTQ]) == _GPTQ
+            less = how.get("checkpoint_format", _GPTQ) == _GPTQ
             decode = partial(from_gptq, bits=bits, less=int(less))
         else:
             others, unread = ("weight_scale", "weight_zero_point"), (f"{holder}weight_shape",)
@@ -233,13 +232,14 @@ def from_packed_rows(
 
 def _packing(how: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return the method and the bits of codes that are packed in words; None for others."""
-    method, bits = how.get("quant_method"), how.get("bits")
+    method, bits = str(how.get("quant_method")), how.get("bits")
     if method == "compressed-tensors" and isinstance(groups := how.get("config_groups"), dict):
-        method = how.get("format")
+        method = str(how.get("format"))
         each = [group.get("weights") or {} for group in groups.values()]
         bits = each[0].get("num_bits") if each and all(one == each[0] for one in each) else None
-    is_known = how.get(*_VARIANTS.get(method, ("", None))) in _KNOWN_VARIANTS.get(method, (None,))
-    return (method, bits) if is_known and bits in _BITS.get(method, ()) else None
+    key, default, *others = _LAYOUTS.get(method, ("", None))
+    is_known = how.get(key, default) in (default, *others) and bits in _BITS.get(method, ())
+    return (method, bits) if is_known else None
 
 
 def unknown_codes(found: Mapping[str, Any]) -> Iterator[str]:
