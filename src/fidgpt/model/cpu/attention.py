@@ -1,5 +1,6 @@
 """Attention by blocks of queries, faster than torch's on CPUs in bfloat16."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -223,7 +224,7 @@ def _parts(
         if sinks is not None and isinstance(keys, slice):
             keys = slice(keys.start, keys.stop + _SINKS)
         elif sinks is not None and isinstance(keys, Tensor):
-            keys = torch.cat([torch.arange(_SINKS), keys + _SINKS])
+            keys = torch.cat([torch.arange(_SINKS, device=keys.device), keys + _SINKS])
         yield tile, _block(queries, tile), (tile.rows, slice(None), keys)
 
 
@@ -261,7 +262,7 @@ def _weights(
     scores = torch.baddbmm(nothing, query.flatten(1, 2), keys.mT, beta=0, alpha=scale)
     capped = []
     if plan.cap is not None:
-        capped = [tanh(scores)]
+        capped = [_tanh(scores)]
         scores = capped[0] * plan.cap
     first = 0 if sinks is None else _SINKS
     if plan.shift is not None:
@@ -281,12 +282,18 @@ def _weights(
     return [weights, *capped, own]
 
 
-def tanh(x: Tensor) -> Tensor:
+@torch.library.custom_op("fidgpt::tanh", mutates_args=())  # torch.compile cannot trace it
+def _tanh(x: Tensor) -> Tensor:
     """Return tanh; oneDNN's is as exact as torch's, and takes less than half of the time."""
-    fits = x.dtype in (torch.bfloat16, torch.float32) and x.device.type == "cpu"
-    if not fits or torch.compiler.is_compiling() or not torch.backends.mkldnn.is_available():
+    fits = x.device.type == "cpu" and x.dtype in (torch.bfloat16, torch.float32)
+    if not fits or not torch.backends.mkldnn.is_available():
         return x.tanh()
     return x.to_mkldnn().tanh_().to_dense()
+
+
+@_tanh.register_fake
+def _(x: Tensor) -> Tensor:
+    return x.new_empty(x.shape)
 
 
 def blockwise_attention(
@@ -325,12 +332,12 @@ def blockwise_attention(
     keeps &= key.shape[2] <= KEEP_UP_TO
     if torch.compiler.is_compiling() and (visible is not None or not keeps):
         masks = (visible, documents)
-        return _recomputing(queries, keys, values, *masks, scale, block_size).flatten(1, 2)
+        return _operator(queries, keys, values, *masks, scale, block_size, keeps)[0].flatten(1, 2)
     if tiles is None:
         only_last = query.is_meta and not keeps  # of the largest tensors
         tiles = _tiles(queries, keys, visible, documents, block_size, only_last=only_last)
     plan = Plan(tiles=tiles, scale=scale, cap=cap, shift=shift, keeps=keeps)
-    if torch.compiler.is_compiling() and len(tiles) == 1:
+    if torch.compiler.is_compiling() and len(tiles) == 1 and cap is None:
         # Torch derives the same backward pass, and caches compiled graphs without own functions.
         return mix(queries, keys, values, sinks, plan)[0].flatten(1, 2)
     return _Blockwise.apply(queries, keys, values, sinks, plan).flatten(1, 2)
@@ -355,13 +362,13 @@ class _Blockwise(torch.autograd.Function):
         return *gradients(outer[0], saved[:5], kept, ctx.plan), None
 
 
-# torch.compile inlines the blocks of short sequences. For long sequences it would compile every
-# block separately and keep the weights instead of recomputing them, and masks are unknown to it, so
-# they are one custom operator.
+# torch.compile inlines the blocks of short sequences under a causal mask. For long sequences it
+# would compile every block separately and keep the weights instead of recomputing them, and it does
+# not know the numbers of other masks, so these are one custom operator.
 
 
 @torch.library.custom_op("fidgpt::blockwise_attention", mutates_args=())
-def _recomputing(
+def _operator(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -369,14 +376,40 @@ def _recomputing(
     documents: Tensor | None,
     scale: float,
     block_size: int,
-) -> Tensor:
+    keeps: bool,
+) -> tuple[Tensor, Tensor]:
     tiles = _tiles(queries, keys, visible, documents, block_size)
-    return mix(queries, keys, values, None, Plan(tiles=tiles, scale=scale))[0]
+    plan = Plan(tiles=tiles, scale=scale, keeps=keeps)
+    mixed, kept = mix(queries, keys, values, None, plan)
+    room = _room(queries, keys, keeps)
+    for (weights,), part in zip(kept, _split(room, queries, tiles), strict=False):
+        part.copy_(weights)
+    return mixed, room
 
 
-@_recomputing.register_fake
-def _(queries: Tensor, keys: Tensor, values: Tensor, *rest: Any) -> Tensor:
-    return queries.new_empty(*queries.shape[:-1], values.shape[-1])
+def _room(queries: Tensor, keys: Tensor, keeps: bool) -> Tensor:
+    """Return memory for kept weights: for all pairs, of which those that are not used cost none."""
+    return queries.new_empty(queries.shape[:4].numel() * keys.shape[2] if keeps else 0)
+
+
+def _split(room: Tensor, queries: Tensor, tiles: Sequence[Tile]) -> Iterator[Tensor]:
+    """Return the memory for the weights of each tile."""
+    batch, kv_heads, group, length = queries.shape[:4]
+    begin = 0
+    for tile in tiles:
+        rows, block = (
+            len(range(*x.indices(n))) for x, n in ((tile.rows, batch), (tile.queries, length))
+        )
+        keys = tile.keys
+        seen = len(keys) if isinstance(keys, Tensor) else keys.stop - keys.start
+        shape = (rows * kv_heads, group * block, seen)
+        yield room[begin : begin + math.prod(shape)].view(shape)
+        begin += math.prod(shape)
+
+
+@_operator.register_fake
+def _(queries: Tensor, keys: Tensor, values: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+    return queries.new_empty(*queries.shape[:-1], values.shape[-1]), _room(queries, keys, rest[-1])
 
 
 @torch.library.custom_op("fidgpt::blockwise_attention_backward", mutates_args=())
@@ -388,11 +421,13 @@ def _backward(
     visible: Tensor | None,
     documents: Tensor | None,
     mixed: Tensor,
+    room: Tensor,
     scale: float,
     block_size: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     tiles, saved = _tiles(queries, keys, visible, documents, block_size), (queries, keys, values)
-    return gradients(gradient, (*saved, None, mixed), (), Plan(tiles=tiles, scale=scale))[:3]
+    kept = [[part] for part in _split(room, queries, tiles)] if len(room) else []
+    return gradients(gradient, (*saved, None, mixed), kept, Plan(tiles=tiles, scale=scale))[:3]
 
 
 @_backward.register_fake
@@ -402,14 +437,15 @@ def _(
     return tuple(x.new_empty(x.shape) for x in (queries, keys, values))
 
 
-def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    *tensors, ctx.scale, ctx.block_size = inputs
-    ctx.save_for_backward(*tensors, output)
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.scale, ctx.block_size, _ = inputs
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(*tensors, *output)
 
 
-def _gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-    sizes = (ctx.scale, ctx.block_size)
-    return *_backward(gradient, *ctx.saved_tensors, *sizes), None, None, None, None
+def _gradients(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
+    found = _backward(gradient, *ctx.saved_tensors, ctx.scale, ctx.block_size)
+    return *found, None, None, None, None, None
 
 
-_recomputing.register_autograd(_gradients, setup_context=_save_inputs)
+_operator.register_autograd(_gradients, setup_context=_save_inputs)
