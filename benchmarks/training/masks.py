@@ -2,8 +2,8 @@
 
     python benchmarks/training/masks.py
 
-All variants are in one process and take turns of a step, round after round. A row of documents has
-`base`'s own text, or documents of 256 tokens.
+All variants are in one process and take turns of a step, round after round. Documents are those of
+`base`'s own text, or have 256 tokens. On a shared machine, CPU seconds on one thread vary least.
 """
 
 import argparse

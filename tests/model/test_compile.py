@@ -16,10 +16,13 @@ from fidgpt import configs, train
 from fidgpt import model as lm
 from fidgpt.fiddlers import (
     share_blocks,
+    use_document_mask,
     use_float8,
     use_moe,
     use_recompute,
     use_selective_recompute,
+    use_sinks,
+    use_softcap,
 )
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
@@ -230,11 +233,20 @@ def every_other(cfg: fdl.Config) -> None:
     use_recompute(cfg, every=2)
 
 
+def masked(cfg: fdl.Config) -> None:
+    """Attention by blocks within documents, with caps and sinks."""
+    for change in (use_document_mask, use_softcap, use_sinks):
+        change(cfg)
+    for block in cfg.model.blocks:
+        block.attention.dropout = 0.0  # with which all scores are computed
+        block.attention.kernel = fdl.Partial(lm.blockwise, block_size=8)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mixture", [(), (use_moe,)], ids=["dense", "mixture"])
+@pytest.mark.parametrize("kind", [(), (use_moe,), (masked,)], ids=["dense", "mixture", "masked"])
 @pytest.mark.parametrize("again", [use_recompute, every_other, use_selective_recompute])
-def test_recomputation_changes_nothing_and_reports_once(mixture, again: Fiddler) -> None:
-    once, twice = passed(*mixture), passed(*mixture, again)
+def test_recomputation_changes_nothing_and_reports_once(kind, again: Fiddler) -> None:
+    once, twice = passed(*kind), passed(*kind, again)
     assert torch.equal(twice.loss, once.loss)
     assert all(map(torch.equal, once.gradients, twice.gradients))
     assert twice.reports == once.reports

@@ -357,7 +357,8 @@ class _Blockwise(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *outer: Tensor
     ) -> tuple[Tensor | None, ...]:
-        saved, size = ctx.saved_tensors, len(ctx.saved_tensors[5:]) // len(ctx.plan.tiles)
+        saved = ctx.saved_tensors  # only once, as checkpointing requires
+        size = len(saved[5:]) // len(ctx.plan.tiles)
         kept = [saved[i : i + size] for i in range(5, len(saved), size)] if size else []
         return *gradients(outer[0], saved[:5], kept, ctx.plan), None
 
