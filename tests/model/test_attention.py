@@ -1,6 +1,7 @@
 """Attention, its kernels and masks, against torch's own modules and plain computations."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -216,17 +217,62 @@ def test_every_kernel_computes_the_formula(kernel, case, expected):
     torch.testing.assert_close(mixed[there], expected[case][there], rtol=1e-9, atol=1e-9)
 
 
+def _results(kernel, case: tuple[str, str, str]) -> list[Tensor]:
+    """The result for what is no padding, and the gradients of queries, keys, values and sinks."""
+    leaves, how = [x.requires_grad_() for x in inputs()], scoring(*case)
+    query, key, value = leaves
+    if how.sinks is not None:
+        sinks = how.sinks.clone().requires_grad_()
+        leaves, how = [*leaves, sinks], replace(how, sinks=sinks)
+    mixed = kernel(query, key, value, how) * present(case[0])
+    gradients = torch.autograd.grad(mixed.square().sum(), leaves)
+    assert all(gradient.isfinite().all() for gradient in gradients)
+    return [mixed.detach(), *gradients]
+
+
 @pytest.mark.parametrize("kernel", ["sdpa", "blockwise"])
 @pytest.mark.parametrize("case", dict.fromkeys(CASES), ids="-".join)
 def test_gradients_are_those_of_the_eager_kernel(kernel, case):
-    results = []
-    for compute in (KERNELS[kernel], lm.eager):
-        leaves = [x.requires_grad_() for x in inputs()]
-        query, key, value = leaves
-        mixed = compute(query, key, value, scoring(*case)) * present(case[0])
-        results.append(torch.autograd.grad(mixed.square().sum(), leaves))
-    assert all(gradient.isfinite().all() for gradient in results[0])
-    torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
+    ours, theirs = _results(KERNELS[kernel], case), _results(lm.eager, case)
+    torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+EVERY_CASE = [(a, b, c) for a in LAYOUTS for b in MASKS for c in CHANGES]
+
+
+@pytest.mark.usefixtures("_memory")
+@pytest.mark.parametrize("block_size", [1, 4, 5])
+def test_blocks_are_exact_for_every_mask_with_every_change(block_size):
+    for case in EVERY_CASE:
+        ours = _results(partial(lm.blockwise, block_size=block_size), case)
+        torch.testing.assert_close(ours, _results(lm.eager, case), rtol=1e-9, atol=1e-9)
+
+
+def _pairs(ctx: lm.AttentionContext, mask: lm.Mask = lm.causal, window: int | None = None) -> int:
+    """The pairs of query and key that blocks of 128 queries compute."""
+    visible = ctx.visible(mask, window=window)
+    tiles = cpu_attention.tiles_of(visible, ctx.documents, block_size=128, dtype=torch.float32)
+    columns = torch.arange(visible.shape[-1])
+    return sum(len(columns[tile.queries]) * len(columns[tile.keys]) for tile in tiles)
+
+
+def test_what_a_mask_forbids_is_not_computed():
+    whole = counted(1024, CPU)
+    tokens = torch.ones(2, 1024, dtype=torch.long)
+    tokens[0, ::128] = 0
+    tokens[1, 100::300] = 0  # at 100, 400, 700 and 1000
+    documents = lm.PackedDocuments(end_of_text=0)(tokens)
+    assert _pairs(whole) == 128 * 128 * (8 * 9 // 2)
+    assert _pairs(whole, window=128) == 128 * (128 + 7 * 255)
+    assert _pairs(whole, lm.Prefix(200)) == 128 * (200 + 256 + 128 * (3 + 8) * 3)
+    assert _pairs(documents) == (8 * 128**2) + (100**2 + 3 * 100 * 600 + 24**2)
+    assert _pairs(documents, window=50) == (
+        8 * 128**2 + 100**2 + 3 * 100 * (100 + 149 + 149) + 24**2
+    )
+    # The first keys and a window: none of those between.
+    first = lambda query, key: lm.causal(query, key) & ((key.position < 3) | window(query, key))  # noqa: E731
+    window = lm.Window(128)
+    assert _pairs(whole, first) == 128 * (128 + 256 + 6 * (255 + 3))
 
 
 def compare_flex_with_eager() -> None:

@@ -16,10 +16,13 @@ from fidgpt import configs, train
 from fidgpt import model as lm
 from fidgpt.fiddlers import (
     share_blocks,
+    use_document_mask,
     use_float8,
     use_moe,
     use_recompute,
     use_selective_recompute,
+    use_sinks,
+    use_softcap,
 )
 from fidgpt.model.linear import require_machine
 from fidgpt.model.reports import collecting
@@ -53,13 +56,16 @@ def check() -> None:
 
 
 check()  # attention is traced, and its weights are kept
-sys.modules["fidgpt.model.cpu.attention"]._KEEP_UP_TO = 4
+sys.modules["fidgpt.model.cpu.attention"].KEEP_UP_TO = 4
 torch.compiler.reset()
 check()  # attention is one operator that recomputes its weights
 operator = torch.ops.fidgpt.blockwise_attention.default
-queries = torch.randn(3, 2, 9, 8, dtype=torch.float64, requires_grad=True)
-keys = torch.randn(9, 3, 8, dtype=torch.float64).transpose(0, 1).requires_grad_()
-torch.library.opcheck(operator, (queries, keys, keys, 0.3, 4))
+queries = torch.randn(2, 3, 2, 9, 8, dtype=torch.float64, requires_grad=True)
+keys = torch.randn(2, 9, 3, 8, dtype=torch.float64).transpose(1, 2).requires_grad_()
+documents = torch.tensor([[0] * 5 + [1] * 4, [0] * 9])
+visible = (documents[:, None, :, None] == documents[:, None, None]).tril()
+for masks in ((None, None, 0.3, 4, False), (visible, documents, 0.3, 4, False)):
+    torch.library.opcheck(operator, (queries, keys, keys, *masks))
 """
 
 
@@ -232,11 +238,20 @@ def every_other(cfg: fdl.Config) -> None:
     use_recompute(cfg, every=2)
 
 
+def masked(cfg: fdl.Config) -> None:
+    """Attention by blocks within documents, with caps and sinks."""
+    for change in (use_document_mask, use_softcap, use_sinks):
+        change(cfg)
+    for block in cfg.model.blocks:
+        block.attention.dropout = 0.0  # with which all scores are computed
+        block.attention.kernel = fdl.Partial(lm.blockwise, block_size=8)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("mixture", [(), (use_moe,)], ids=["dense", "mixture"])
+@pytest.mark.parametrize("kind", [(), (use_moe,), (masked,)], ids=["dense", "mixture", "masked"])
 @pytest.mark.parametrize("again", [use_recompute, every_other, use_selective_recompute])
-def test_recomputation_changes_nothing_and_reports_once(mixture, again: Fiddler) -> None:
-    once, twice = passed(*mixture), passed(*mixture, again)
+def test_recomputation_changes_nothing_and_reports_once(kind, again: Fiddler) -> None:
+    once, twice = passed(*kind), passed(*kind, again)
     assert torch.equal(twice.loss, once.loss)
     assert all(map(torch.equal, once.gradients, twice.gradients))
     assert twice.reports == once.reports

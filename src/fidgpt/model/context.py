@@ -55,6 +55,17 @@ class TokenPositions:
             return Token(position)
         return Token(position, self.documents.unsqueeze(1).unsqueeze(other))
 
+    def part(self, rows: slice, columns: slice | Tensor) -> "TokenPositions":
+        """Return some columns of some rows; a single row of positions applies to all rows."""
+
+        def chosen(x: Tensor) -> Tensor:
+            return (x if len(x) == 1 else x[rows])[:, columns]
+
+        documents = self.documents
+        return TokenPositions(
+            chosen(self.positions), None if documents is None else chosen(documents)
+        )
+
     def at(self, row: Tensor, column: Tensor) -> Token:
         """Return the token at an index; a single row of positions applies to all rows."""
         row = row if len(self.positions) > 1 else torch.zeros_like(row)

@@ -163,8 +163,14 @@ class ALiBi:
     def __call__(
         self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
     ) -> Tensor:
+        return score + self.shift(score, head=head, num_heads=num_heads, query=query, key=key)
+
+    def shift(
+        self, score: Tensor, *, head: Tensor, num_heads: int, query: Token, key: Token
+    ) -> Tensor:
+        """Return what is added to scores, of which the dtype and the device alone matter."""
         slopes = torch.tensor(alibi_slopes(num_heads), device=score.device, dtype=score.dtype)
-        return score - slopes[head] * (query.position - key.position).abs()
+        return -slopes[head] * (query.position - key.position).abs()
 
 
 def alibi_slopes(num_heads: int) -> list[float]:

@@ -379,7 +379,9 @@ class _Trial:
         # What is applied is for this trial alone.
         self._replica = copy.copy(replica) if candidate.kernel else replica
         candidate.apply(self._replica)
-        tokens = torch.zeros(rows, seq_len, dtype=torch.int64, device="cpu")
+        # Of one document: a separator at every place would leave attention nothing to compute.
+        token = int(getattr(run.model.layout, "end_of_text", None) == 0)
+        tokens = torch.full((rows, seq_len), token, dtype=torch.int64, device="cpu")
         width = next(run.model.unembedding.parameters()).shape[-1]
         features = torch.randn(rows, seq_len, width, device="cpu")
         self._x = features.to(precision.dtype).requires_grad_()
