@@ -1,6 +1,7 @@
 """AdamW, AdEMAMix, Lion, Muon and parameter groups."""
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,12 @@ from fidgpt.optim import (
     mup_groups,
     split_hidden_matrices,
 )
+from fidgpt.parallel import DataParallel
+from fidgpt.placement import Shard
+from fidgpt.processes import Processes
 from fidgpt.runs.building import build_trainer
+from fidgpt.train.optimizer_groups import make_optimizer
+from fidgpt.train.run_directory import RunError
 
 
 def test_adamw_steps_as_the_unfused_loop():
@@ -326,3 +332,35 @@ def test_ademamix_is_that_of_the_paper() -> None:
         update = (fast / (1 - 0.9**step) + 5.0 * share * slow) / root
         expected -= 0.1 * (update + 0.2 * expected)
     torch.testing.assert_close(weight.detach(), expected, rtol=1e-12, atol=0)
+
+
+class ByWholeNorm(torch.optim.SGD):
+    """Divides gradients by the norm of the whole matrix."""
+
+    def step(self, closure: Any = None) -> Any:
+        for weight in self.param_groups[0]["params"]:
+            weight.grad /= weight.grad.norm()
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("make", "remedy"),
+    [
+        (ByWholeNorm, "use another,"),
+        (torch.optim.Muon, r"use fidgpt's Muon \(fiddler:use_muon\),"),
+        (torch.optim.AdamW, None),
+        (partial(Lion, lr=0.1), None),
+    ],
+)
+def test_an_optimizer_of_whole_matrices_is_refused_where_an_axis_divides_them(
+    make: Any, remedy: str | None
+) -> None:
+    whole, part = nn.Parameter(torch.zeros(4, 4)), nn.Parameter(torch.zeros(4, 4))
+    vars(part)["shards"] = (Shard(Processes(size=2), dim=0, size=8, num_shards=2),)
+    make_optimizer(make, [{"params": [whole], "lr": 0.1}], parallel=DataParallel())
+    groups = [{"params": [whole, part], "lr": 0.1}]
+    if remedy is None:
+        make_optimizer(make, groups, parallel=DataParallel())
+        return
+    with pytest.raises(RunError, match=f"needs whole matrices, which an axis .*{remedy} or a size"):
+        make_optimizer(make, groups, parallel=DataParallel())

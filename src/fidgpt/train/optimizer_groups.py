@@ -5,8 +5,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
+from fidgpt import optim
 from fidgpt.optim import SharesWork
 from fidgpt.parallel import DataParallel
 from fidgpt.placement import is_sharded, shards_of
@@ -16,6 +18,7 @@ from fidgpt.train.gradients import by_mesh
 from fidgpt.train.run_directory import RunError
 
 Group = dict[str, Any]
+_TRIED_STEPS = 4  # SOAP changes nothing in its first
 
 
 class GroupSchedules:
@@ -95,16 +98,46 @@ def make_optimizer(
     except (TypeError, ValueError) as error:
         raise RunError(f"the optimizer refuses its arguments: {error}") from error
     decay_at_any_width(optimizer)
-    has_shards = any(shards_of(p) for group in groups for p in group["params"])
-    if has_shards and type(optimizer) in (torch.optim.Muon, torch.optim.Adafactor):
-        name = type(optimizer).__name__
-        raise RunError(
-            f"torch.optim.{name} needs whole matrices, which an axis of the mesh divides: use "
-            f"fidgpt's {name} (fiddler:use_{name.lower()}), or a size of 1 for that axis."
+    divided = [group for group in groups if any(map(shards_of, group["params"]))]
+    is_own = isinstance(optimizer, SharesWork)
+    if divided and not is_own and not all(_treats_rows_alone(make, group) for group in divided):
+        name, package = type(optimizer).__name__, type(optimizer).__module__.partition(".")[0]
+        others = (
+            f"fidgpt's {name} (fiddler:use_{name.lower()})" if hasattr(optim, name) else "another"
         )
-    if parallel.world_size > 1 and isinstance(optimizer, SharesWork):
+        raise RunError(
+            f"{name} of {package} needs whole matrices, which an axis of the mesh divides: use "
+            f"{others}, or a size of 1 for that axis."
+        )
+    if parallel.world_size > 1 and is_own:
         optimizer.share_work(parallel.world)
     return optimizer
+
+
+def _treats_rows_alone(make: Callable[..., Optimizer], group: Group) -> bool:
+    """Return whether an optimizer changes a small matrix as it changes its halves.
+
+    An optimizer that takes a norm or a rotation of a matrix would silently be another one where
+    each process has a part. One that cannot be tried, as it needs a closure, is left alone.
+    """
+    generator = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(_TRIED_STEPS + 1, 16, 8, generator=generator)
+
+    def change(*sizes: int) -> torch.Tensor:
+        weights = [nn.Parameter(part.clone()) for part in start.split(sizes)]
+        optimizer = make([{**group, "params": weights}])
+        for gradient in gradients:
+            for weight, part in zip(weights, gradient.split(sizes), strict=True):
+                weight.grad = part.clone()
+            optimizer.step()
+        return torch.cat([weight.detach() for weight in weights]) - start
+
+    try:
+        with torch.random.fork_rng(devices=[]):
+            whole, halves = change(16), change(8, 8)
+    except (TypeError, ValueError, RuntimeError):
+        return True
+    return torch.allclose(whole, halves, rtol=1e-3, atol=1e-6 * whole.abs().max().item())
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int32, Shaped, UInt8
@@ -232,7 +232,8 @@ def from_packed_rows(
 
 def _packing(how: Mapping[str, Any]) -> tuple[str, int] | None:
     """Return the method and the bits of codes that are packed in words; None for others."""
-    method, bits = str(how.get("quant_method")), cast(int, how.get("bits"))
+    method = str(how.get("quant_method"))
+    bits: Any = how.get("bits")
     if method == "compressed-tensors" and isinstance(groups := how.get("config_groups"), dict):
         method = str(how.get("format"))
         each = [group.get("weights") or {} for group in groups.values()]
