@@ -125,14 +125,13 @@ def test_a_parameter_without_a_gradient_is_named(capfd: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "part",
+    ("part", "place"),
     [
-        fdl.ArgFactory(nn.Softmax, dim=1),
-        fdl.ArgFactory(nn.LayerNorm, [32, 32]),
+        (fdl.ArgFactory(nn.Softmax, dim=1), "mlp"),
+        (fdl.ArgFactory(nn.LayerNorm, [32, 32]), "attention_norm"),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("place", ["mlp", "attention_norm"])
 def test_a_module_of_torch_that_mixes_tokens_is_no_mlp_and_no_norm(part: Any, place: str) -> None:
     with pytest.raises(train.ComponentError, match="reads other tokens"):
         check(with_part(place, part))

@@ -10,7 +10,6 @@ from fidgpt import graph
 from fidgpt.cli.app import print_graph
 from fidgpt.cli.colors import has_color
 from fidgpt.cli.flags import FLAGS
-from fidgpt.cli.plan import cluster_of, planned
 from fidgpt.compose import attribution, report, reproduction
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.directives import split_directive
@@ -186,6 +185,8 @@ def _of_trainer(composition: Composition, form: str, color: bool) -> str:
         )
     if form in ("plan", "plan-html"):
         settings = {"form": form, "title": _title(composition), "color": color}
+        from fidgpt.cli.plan import planned  # late: takes rich
+
         return planned(composition, trainer, price=FLAGS.price, **settings)
     if holds(composition.resolved.root, Conversations):
         trainer.stream.prepare()  # which prints the share of the tokens that count
@@ -219,6 +220,8 @@ def _machine(trainer: Trainer) -> tuple[Cluster, int]:
       ConfigError: there is no such machine, or the mesh does not fit on it.
     """
     try:
+        from fidgpt.cli.plan import cluster_of  # late: takes rich
+
         machine = cluster_of(trainer)
         return machine, trainer.parallel.layout(machine.size).data_size
     except ValueError as error:

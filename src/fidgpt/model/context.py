@@ -1,8 +1,8 @@
 """The context of a forward pass: positions, documents, masks and the KV cache."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -277,6 +277,10 @@ class AttentionContext(TokenPositions):
             self._cached[key] = compute()
         return self._cached[key]
 
+    def shared_bytes(self) -> int:
+        """Return the size of the results of `cached`, in bytes."""
+        return sum(tensor.nbytes for tensor in _tensors_in([*self._cached.values()]))
+
     def may_see(
         self, query: Token, key: Token, mask: Mask, window: int | None
     ) -> Bool[Tensor, "..."]:
@@ -329,6 +333,16 @@ class Division(Protocol):
     def own(self, x: Tensor, /) -> Tensor:
         """Return the columns of a tensor [batch, seq] of whole rows that this process computes."""
         ...
+
+
+def _tensors_in(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in cast(Sequence[Any], value):
+            yield from _tensors_in(each)
+    else:
+        yield from _tensors_in([*getattr(value, "__dict__", {}).values()])
 
 
 def one_document(tokens: Tokens) -> AttentionContext:

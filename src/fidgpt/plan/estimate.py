@@ -150,6 +150,7 @@ class Plan:
       simulation: of the pipeline.
       layers: of each process of a pipeline: the first layer of each of its stages, and the one
         after its last.
+      flops: the share of each process of a pipeline in the operations of the model.
       is_executed: whether the model could be executed; else activations and operations are unknown.
     """
 
@@ -166,6 +167,7 @@ class Plan:
     days: float
     simulation: Simulation
     layers: tuple[tuple[tuple[int, int], ...], ...] = ()
+    flops: tuple[float, ...] = ()
     is_executed: bool = True
 
     @property
@@ -337,8 +339,19 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
         days=step * training.num_steps / 86400,
         simulation=simulation,
         layers=tuple(tuple(layers[stage] for stage in of_rank) for of_rank in own if layers),
+        flops=_shares(training, layers, own) if layers else (),
         is_executed=trace.passing > 0,
     )
+
+
+def _shares(
+    training: Training, layers: Sequence[tuple[int, int]], own: Sequence[Sequence[int]]
+) -> tuple[float, ...]:
+    """Return the share of each process in the operations, by the layers of stages and its own."""
+    costs = [sum(training.layer_flops[begin:end]) for begin, end in layers]
+    costs[0] += training.other_flops[0]
+    costs[-1] += training.other_flops[1]
+    return tuple(sum(costs[stage] for stage in of_rank) / sum(costs) for of_rank in own)
 
 
 def _whole(trace: Trace) -> _Stage:

@@ -191,11 +191,11 @@ def trace(
         for module in block.modules():  # what layers share is made by the first of them
             if hasattr(type(module), "prepare_pass"):
                 cast(Any, module).prepare_pass(args[1], x.dtype)
-        kept[name] = recorder.now
+        kept[name] = recorder.now - args[1].shared_bytes()
         return x, *args[1:]
 
-    def leave(name: str, block: nn.Module, args: object, out: Tensor) -> Tensor:
-        kept[name] = recorder.now - kept[name]
+    def leave(name: str, block: nn.Module, args: tuple[Any, ...], out: Tensor) -> Tensor:
+        kept[name] = recorder.now - args[1].shared_bytes() - kept[name]
         recorder.elsewhere += (counts[name] - 1) * kept[name]
         return mark(out, partial(recorder.enter, END), partial(recorder.enter, _BACKWARD + name))
 

@@ -327,8 +327,9 @@ def blockwise_attention(
       cap: bounds scores; see `Plan`.
       shift: what is added to scores; see `Plan`.
     """
-    queries = query.contiguous().unflatten(1, (key.shape[1], -1))
-    keys, values = key.contiguous(), value.contiguous()
+    # A copy only where rows and heads cannot be merged without one, as each block would need it.
+    queries, keys, values = (x.flatten(0, 1).unflatten(0, x.shape[:2]) for x in (query, key, value))
+    queries = queries.unflatten(1, (key.shape[1], -1))
     keeps &= key.shape[2] <= KEEP_UP_TO
     if torch.compiler.is_compiling() and (visible is not None or not keeps):
         masks = (visible, documents)

@@ -178,11 +178,13 @@ def _groups(summary: Summary) -> Rows:
 
 
 def _pipeline(plan: Plan) -> Rows:
-    """Return layers and memory of each process of a pipeline."""
+    """Return layers, operations and memory of each process of a pipeline."""
     rows = [("pipeline", f"processes wait for {plan.bubble / plan.step:.1%} of a step (bubble)")]
-    for rank, (own, memory) in enumerate(zip(plan.layers, plan.memory, strict=True)):
+    ranks = zip(plan.layers, plan.flops, plan.memory, strict=True)
+    for rank, (own, flops, memory) in enumerate(ranks):
         layers = ", ".join(f"{b}..{e - 1}" if b < e else "none" for b, e in own)
-        rows.append((f"  stages of {rank}", f"layers {layers}: {bytes_text(int(memory.total))}"))
+        text = f"layers {layers}: {flops:.1%} of the FLOPs, {bytes_text(int(memory.total))}"
+        rows.append((f"  stages of {rank}", text))
     return rows
 
 
