@@ -3,7 +3,9 @@
 import os
 from dataclasses import replace
 
+from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.composition import Composition
+from fidgpt.compose.reproduction import train_command
 from fidgpt.graph import ConfigError
 from fidgpt.plan import Cluster, Plan, Planner
 from fidgpt.train import Trainer, device
@@ -31,10 +33,10 @@ def planned(
         plans = _plans(planner, trainer)
     except ValueError as error:
         raise ConfigError(str(error)) from error
-    directives = composition.directives
+    start = train_command(composition.directives, allowed=FLAGS.allow)
     if form == "plan-html":
-        return page(page_data(plans, planner, directives, title=title))
-    settings = {"directives": directives, "price": price, "color": color}
+        return page(page_data(plans, planner, start, title=title))
+    settings = {"start": start, "price": price, "color": color}
     if _has_mesh(trainer, planner):
         return plan_text(planner, plans[0], **settings)
     return plans_text(plans, planner, **settings)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import compose
+from fidgpt.compose.reproduction import train_command
 from fidgpt.graph import ConfigError
 from fidgpt.plan import NoPlan, Planner, cluster_named
 from fidgpt.runs.building import build_trainer
@@ -14,7 +15,6 @@ from fidgpt.sweep.scaling import Run, fit, parabolas
 from fidgpt.sweep.scaling.advice import (
     advised_directives,
     budget_flops,
-    command_of,
     draw,
     law_text,
     runs_of,
@@ -76,17 +76,17 @@ def show(console: "Console", sweep: "Sweep", results: "Results") -> None:
 
 def _command(directives: list[str]) -> str:
     """Return the command of what to train, on the best mesh of --hardware if that is given."""
-    name = os.environ.get(device.VARIABLE)
+    name, start = os.environ.get(device.VARIABLE), train_command(directives, allowed=FLAGS.allow)
     if not name:
-        return command_of(directives)
+        return start
     composition = compose(directives, own_catalogue(tuple(FLAGS.allow)))
     trainer = build_trainer(composition.resolved, composition.catalogue)
     planner = Planner(trainer, cluster_named(name))
     try:
         best = planner.search()[0]
     except NoPlan as error:
-        return f"{command_of(directives)}\n{error}"
-    line = command(best.setting, planner, directives)
+        return f"{start}\n{error}"
+    line = command(best.setting, planner, start)
     days = f"{best.days:,.3g} days"
     if not best.fits:
         days += ", if the memory were enough"

@@ -9,6 +9,7 @@ import shlex
 from pathlib import Path
 
 from fidgpt.compose.catalogue import called, imported
+from fidgpt.compose.reproduction import program
 from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import run_command
@@ -34,7 +35,7 @@ def main(arguments: list[str]) -> int:
         return 0
     mapped = _read(arguments[0])
     flags = [shlex.quote(f"--config={one}") for one in mapped.directives]
-    print("python train.py", *flags, sep=" \\\n    ")
+    print(" ".join(program("train")), *flags, sep=" \\\n    ")
     print(*(f"# {' '.join(one.split())}" for one in mapped.unmapped), sep="\n")
     return 0
 

@@ -2,7 +2,6 @@
 
 import math
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,11 +142,6 @@ def advised_directives(
         else "The learning rate is that of the config: sweep tag:LearningRate to know a better one."
     )
     return kept, remarks
-
-
-def command_of(directives: Sequence[str]) -> str:
-    """Return the command that trains a config."""
-    return " ".join(["python train.py", *(f"--config={shlex.quote(one)}" for one in directives)])
 
 
 def draw(law: Law, curves: Sequence[Parabola], path: Path) -> None:

@@ -1,7 +1,6 @@
 """A plan as text: what a run takes on a mesh, what to change, or which meshes there are."""
 
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 
 from rich.console import RenderableType
@@ -26,15 +25,13 @@ _DIRECTIVES = {
 }
 
 
-def plan_text(
-    planner: Planner, plan: Plan, *, directives: Sequence[str], price: float | None, color: bool
-) -> str:
+def plan_text(planner: Planner, plan: Plan, *, start: str, price: float | None, color: bool) -> str:
     """Format the plan of a run on its mesh.
 
     Args:
       planner: that made it.
       plan: of the run.
-      directives: that make the config.
+      start: the command of the run on a single device.
       price: of a device for an hour; None if it is not known.
       color: whether to use terminal styles.
     """
@@ -67,7 +64,7 @@ def plans_text(
     plans: Sequence[Plan],
     planner: Planner,
     *,
-    directives: Sequence[str],
+    start: str,
     price: float | None,
     color: bool,
 ) -> str:
@@ -76,7 +73,7 @@ def plans_text(
     Args:
       plans: as `Planner.search` returns them.
       planner: that made them.
-      directives: that make the config.
+      start: the command of the run on a single device.
       price: of a device for an hour; None if it is not known.
       color: whether to use terminal styles.
     """
@@ -100,7 +97,7 @@ def plans_text(
         table.add_row(str(number), *_cells(plan, planner, price))
     tabled = rendered([*shown, "", table], width=200, color=color)
     commands = [  # in one line each, however wide, so that they can be copied
-        f"{number}: {command(plan.setting, planner, directives)}"
+        f"{number}: {command(plan.setting, planner, start)}"
         for number, plan in enumerate(listed[: _COMMANDS if fitting else 1], start=1)
     ]
     return "\n".join([tabled, *commands, ""])
@@ -124,8 +121,8 @@ def nothing_fits(plans: Sequence[Plan]) -> str:
     )
 
 
-def command(setting: Setting, planner: Planner, directives: Sequence[str]) -> str:
-    """Return the command that runs a setting."""
+def command(setting: Setting, planner: Planner, start: str) -> str:
+    """Return the command that runs a setting; `start` runs the config on a single device."""
     sizes = [f"{n}={s}" for n, s in setting.mesh.sizes.items() if s != 1]
     changes = [f"'fiddler:use_mesh({', '.join(sizes)})'"] if sizes else []
     if setting.mesh.sizes.get("tensor", 1) > 1 and not planner.has_part("tensor"):
@@ -134,12 +131,13 @@ def command(setting: Setting, planner: Planner, directives: Sequence[str]) -> st
         changes.append(f"'fiddler:set_micro_batch_size(size={setting.micro_batch})'")
     if setting.recompute and setting.recompute != planner.recompute:
         changes.append(_DIRECTIVES[setting.recompute])
-    flags = " ".join(f"--config={one}" for one in [*map(shlex.quote, directives), *changes])
+    line = " ".join([start, *(f"--config={change}" for change in changes)])
     size, each = planner.cluster.size, planner.cluster.device.per_machine
     if size == 1:
-        return f"python train.py {flags}"
+        return line
     nodes = f"--nnodes={-(-size // each)} " if size > each else ""
-    return f"torchrun {nodes}--nproc-per-node={min(size, each)} train.py {flags}"
+    script = line.removeprefix("python ") if line.startswith("python ") else f"-m {line}"
+    return f"torchrun {nodes}--nproc-per-node={min(size, each)} {script}"
 
 
 def _basis(planner: Planner) -> str:
@@ -198,7 +196,7 @@ def _cells(plan: Plan, planner: Planner, price: float | None) -> list[str]:
 
 
 def page_data(
-    plans: Sequence[Plan], planner: Planner, directives: Sequence[str], *, title: str
+    plans: Sequence[Plan], planner: Planner, start: str, *, title: str
 ) -> Mapping[str, object]:
     """Return what the page of plans draws; `title` names the config."""
     return {
@@ -214,7 +212,7 @@ def page_data(
                 "memory": bytes_text(round(plan.peak)),
                 "speed": plan.tokens_per_second,
                 "fits": plan.fits,
-                "command": command(plan.setting, planner, directives),
+                "command": command(plan.setting, planner, start),
                 "kinds": plan.kinds(),
                 "bars": [
                     [(round(begin, 6), round(end, 6), what) for begin, end, what in rank]
