@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from fidgpt.graph import ConfigErrors, build, check, fingerprint
+from fidgpt.graph.building import check_and_bind
 from fidgpt.graph.formulas import make_formula
 
 from .edited import message_of
@@ -257,3 +258,18 @@ def test_what_is_built_holds_no_container_of_the_config_or_of_a_signature() -> N
     assert cfg.names == {"a"} and cfg.nested == [{1}, {"deep": {2}}]
     assert cfg.pair == ({"a"}, ({5},))
     assert build(plain)[0] == [0] and fingerprint(plain) == before
+
+
+def fill(pair: Any = ([], {"deep": [[]]}), table: Any = {"a": [1]}) -> Any:  # noqa: B006
+    for items in (pair[0], pair[1]["deep"][0], table["a"]):
+        items.append(len(items))
+    return pair, table
+
+
+def test_containers_inside_a_default_are_not_those_of_the_signature() -> None:
+    plain = fdl.Config(fill)
+    before = fingerprint(plain)
+    for _ in range(2):
+        assert build(plain) == (([0], {"deep": [[0]]}), {"a": [1, 1]})
+    check_and_bind(plain)
+    assert fingerprint(plain) == before

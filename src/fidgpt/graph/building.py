@@ -193,21 +193,26 @@ def _lent(value: Any) -> dict[Any, Any]:
     return {
         key: one
         for key, one in fiddle.all_arguments(value).items()
-        if _is_passed_on(one) or (isinstance(one, list | dict) and key not in held)
+        if _is_passed_on(one, is_default=key not in held)
     }
 
 
 def _owned(value: Any, copies: dict[int, Any]) -> Any:
-    """A copy of a container, one for all its uses; a tuple of such copies for a tuple."""
+    """A copy of a container and of those in it, one for all its uses; of a tuple, another one."""
     if type(value) is tuple:
-        return tuple(_owned(one, copies) if _is_passed_on(one) else one for one in value)
-    return copies.setdefault(id(value), copy.copy(value))
+        return tuple(_owned(one, copies) for one in value)
+    if isinstance(value, _CONTAINERS) and id(value) not in copies:
+        copies[id(value)] = mine = copy.copy(value)
+        if isinstance(mine, dict | list):
+            for key, one in [*mine.items()] if isinstance(mine, dict) else enumerate(mine):
+                mine[key] = _owned(one, copies)
+    return copies.get(id(value), value)
 
 
-def _is_passed_on(value: Any) -> bool:
+def _is_passed_on(value: Any, *, is_default: bool = False) -> bool:
     if type(value) is tuple:
-        return any(map(_is_passed_on, value))
-    return isinstance(value, _CONTAINERS) and type(value) not in (list, dict)
+        return any(_is_passed_on(one, is_default=is_default) for one in value)
+    return isinstance(value, _CONTAINERS) and (is_default or type(value) not in (list, dict))
 
 
 def shown(text: str, arguments: Mapping[Any, Any]) -> list[str]:
@@ -319,7 +324,8 @@ def made_of(value: Any, made: _Values, others: _Values, *, directly: bool = Fals
     if not IS_PART[type(value)]:
         items = [built(item) for item in value]
         return items if isinstance(value, list) else getattr(type(value), "_make", tuple)(items)
-    arguments = {**fiddle.raw_arguments(value), **others}
+    defaults = {key: _owned(one, {}) for key, one in _lent(value).items()}
+    arguments = {**defaults, **fiddle.raw_arguments(value), **others}
     built_arguments = {key: built(item) for key, item in arguments.items()}
     return fiddle.call(value, built_arguments, directly=directly)
 
