@@ -10,7 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from fidgpt.train import CheckpointError, Checkpoints, EveryMinutes, KeepBest, KeepEvery, Mirror
+from fidgpt.train import (
+    CheckpointError,
+    Checkpoints,
+    EveryMinutes,
+    KeepBest,
+    KeepEvery,
+    Mirror,
+    initial_weights,
+)
 from fidgpt.train.checkpoints import checkpoints as policy
 from fidgpt.train.checkpoints import newest_good
 from fidgpt.train.checkpoints.manifest import BEST, REGULAR, Saved, find, read_manifest
@@ -182,6 +190,23 @@ def test_a_lost_disk(tmp_path: Path, step: int | None, weight: float) -> None:
     assert given["model"].weight.unique().tolist() == [weight]
 
 
+def test_where_a_file_of_a_copy_is_missing_an_earlier_one_is_named(
+    tmp_path: Path, storage: Any
+) -> None:
+    save(checkpoints(keep=[KeepEvery(every=1)]), identified(tmp_path / "old", "1"), 1, 2)
+    for name in ("model.safetensors", "run/run_id.txt"):
+        storage.rm_file(f"/bucket/run/step_00000002/{name}")
+    run, saver = tmp_path / "new", checkpoints()
+    Mirror(URL).restore_run(run)
+    assert (run / "run_id.txt").read_text() == (tmp_path / "old/run_id.txt").read_text()
+    saver.fetch(run, step=None)
+    with pytest.raises(
+        CheckpointError, match=r"safetensors cannot be read[\s\S]*good .* is step 1"
+    ):
+        saver.restore(run, **parts())
+    assert saver.restore(run, step=1, **parts()) == (1, {})
+
+
 @pytest.mark.parametrize("step", [None, 3])
 def test_where_the_newest_copy_is_damaged_the_good_one_is_named(
     tmp_path: Path, storage: Any, step: int | None
@@ -208,6 +233,13 @@ def test_a_checkpoint_of_another_run_is_not_resumed(tmp_path: Path) -> None:
     (second / "checkpoints/step_00000002").rename(second / "checkpoints/step_00000001")
     with pytest.raises(CheckpointError, match="was saved by another run than that of .*second"):
         Checkpoints(every=1, keep_last=1).restore(second, **parts())
+    with pytest.raises(CheckpointError, match="was saved by another run than that of .*second"):
+        initial_weights(nn.Linear(3, 2), second)
+    save(Checkpoints(every=1, keep_last=9), second, 2)
+    assert Checkpoints(every=1, keep_last=9).good_before(3, second, num_steps=9) == [2]
+    shutil.copytree(first / "checkpoints/step_00000001", tmp_path / "step_00000001")
+    initial_weights(nn.Linear(3, 2), tmp_path / "step_00000001")
+    shutil.rmtree(second / "checkpoints/step_00000002")
     (second / "run_id.txt").write_text("first\n")  # moved, and not another
     assert Checkpoints(every=1, keep_last=1).restore(second, **parts()) == (1, {})
 

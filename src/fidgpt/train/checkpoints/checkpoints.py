@@ -23,7 +23,7 @@ from fidgpt.ranges import require_positive, require_size
 from fidgpt.train.checkpoints import manifest, tensors
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
 from fidgpt.train.checkpoints.memory import MemoryCheckpoints
-from fidgpt.train.checkpoints.mirror import Mirror, run_in
+from fidgpt.train.checkpoints.mirror import Mirror
 from fidgpt.train.checkpoints.writing import SyncWriter
 from fidgpt.train.run_directory import print_stderr
 from fidgpt.train.state import Stateful
@@ -314,7 +314,7 @@ class Checkpoints:
         final = manifest.folder_of(directory) / manifest.name_of(step)
         if self.memory is not None and [*reasons] == [manifest.IN_MEMORY]:
             sections, texts = contents_of(model, optimizer, state, stateful or {})
-            notes = {"reasons": [*reasons], "metrics": {}}
+            notes = {"run": manifest.run_in(directory), "reasons": [*reasons], "metrics": {}}
             self.memory.save(directory, sections, texts, step=step, notes=notes)
             return final
         self.wait()
@@ -323,7 +323,7 @@ class Checkpoints:
         sections, texts = contents_of(model, optimizer, state, stateful or {})
         pieces = tensors.kept(tensors.share_out(sections, peers), self._writer)
         notes = {
-            "run": run_in(directory),
+            "run": manifest.run_in(directory),
             "reasons": list(reasons) or [manifest.REGULAR],
             "metrics": self._metrics(row or {}),
         }
@@ -405,13 +405,6 @@ class Checkpoints:
         needed = manifest.MODEL if optimizer is None and stateful is None else manifest.ALL
         while True:
             path = manifest.choose(directory, step, needed)
-            saved_by, run = manifest.read_manifest(path).get("run"), run_in(directory)
-            if saved_by and run and saved_by != run:
-                raise CheckpointError(
-                    f"{path} was saved by another run than that of {directory}: remove it, or "
-                    "begin a new run with its weights, by "
-                    "--config='fiddler:initialize_from(path=...)'."
-                )
             try:
                 with manifest.naming_damage(path):
                     return _restore_from(path, model, optimizer, stateful, warn)
@@ -472,7 +465,7 @@ class Checkpoints:
         newest_first = [
             saved
             for saved, path in reversed(manifest.find(directory).items())
-            if saved < step and manifest.damage(path) is None
+            if saved < step and manifest.refusal(path) is None
         ]
         return sorted(newest_first, key=lambda saved: not self.planned(saved, num_steps=num_steps))
 

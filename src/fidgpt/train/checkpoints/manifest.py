@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from fidgpt.files import is_inside, parse_json, read_bytes, sha256_of, sync
 from fidgpt.processes.heartbeat import advance
-from fidgpt.train.run_directory import RunError, cannot_write, resume_flag
+from fidgpt.train.run_directory import RUN_ID, RunError, cannot_write, resume_flag
 
 __all__ = ["CheckpointError"]
 
@@ -144,6 +144,12 @@ def name_of(step: int) -> str:
     return f"step_{step:08d}"
 
 
+def run_in(directory: Path) -> str:
+    """Return the identity of the run in a directory; "" if it has none."""
+    path = directory / RUN_ID
+    return read_bytes(path).decode().strip() if path.is_file() else ""
+
+
 def folder_of(directory: Path) -> Path:
     """Return the folder of checkpoints of a run."""
     return directory / "checkpoints"
@@ -238,7 +244,7 @@ def abandon_after(found: dict[int, Path], step: int) -> dict[int, Path]:
 def newest_good(directory: Path, *, needed: Sequence[str] = ALL) -> int | None:
     """Return the newest step whose `needed` sections match the manifest; None if there is none."""
     newest_first = reversed(find(directory).items())
-    return next((step for step, path in newest_first if damage(path, needed) is None), None)
+    return next((step for step, path in newest_first if refusal(path, needed) is None), None)
 
 
 def choose(
@@ -253,7 +259,8 @@ def choose(
         take: the flag for another step, if only the model is read.
 
     Raises:
-        CheckpointError: it is missing or damaged; the message names the newest good one.
+        CheckpointError: it is missing, damaged or another run's; the message names the newest good
+            one.
     """
     folder, found = folder_of(directory), find(directory)
     if not found:
@@ -265,12 +272,23 @@ def choose(
         trouble = f"{folder} holds no step {step}; it holds {', '.join(map(str, found))}."
     else:
         path = found[max(found) if step is None else step]
-        if (reason := damage(path, needed)) is None:
+        if (reason := refusal(path, needed)) is None:
             return path
         if not path.exists():  # the run has deleted it meanwhile
             return choose(directory, step, needed, take=take)
         trouble = f"{path} {reason}"
     raise CheckpointError(f"{trouble}\n{_offer(directory, needed, take)}")
+
+
+def refusal(path: Path, needed: Sequence[str] = ALL) -> str | None:
+    """Return why the run that holds a checkpoint does not take it, as `damage` does."""
+    saved_by, run = read_manifest(path).get("run"), run_in(path.parent.parent)
+    if saved_by and run and saved_by != run:
+        return (
+            f"was saved by another run than that of {path.parent.parent}: remove it, or begin a "
+            "new run with its weights, by --config='fiddler:initialize_from(path=...)'."
+        )
+    return damage(path, needed)
 
 
 def damage(path: Path, needed: Sequence[str] = ALL) -> str | None:

@@ -21,7 +21,6 @@ from fidgpt.processes import ParallelError, Processes
 from fidgpt.processes.background import BackgroundProcesses
 from fidgpt.ranges import require_size
 from fidgpt.train.checkpoints import manifest, tensors
-from fidgpt.train.checkpoints.mirror import run_in
 from fidgpt.train.checkpoints.writing import BackgroundWriter
 from fidgpt.train.run_directory import RunError, print_stderr
 
@@ -259,7 +258,9 @@ class MemoryCheckpoints:
         peers, known = self._background.current(), self._machines
         if known is not None and self._directory == directory and known.peers is peers:
             return known
-        identity, path = peers.on_main(lambda: (run_in(directory), str(directory.resolve())))
+        identity, path = peers.on_main(
+            lambda: (manifest.run_in(directory), str(directory.resolve()))
+        )
         digest = hashlib.sha256(f"{identity} {path}".encode()).hexdigest()[:16]
         root = Path(os.path.expandvars(self.folder)) / f"fidgpt-{digest}"
         machine = peers.together(partial(_claim, root, {"run": identity, "directory": path}))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fidgpt.files import LIST, check_url, read_bytes
+from fidgpt.files import LIST, check_url
 from fidgpt.processes.heartbeat import advance
 from fidgpt.train.checkpoints import manifest
 from fidgpt.train.checkpoints.manifest import CheckpointError, Saved
@@ -21,12 +21,6 @@ CLAIM = "fidgpt-mirror.json"  # in the folder: the run that it belongs to
 _SOON = 1.0  # seconds in which a claim is written
 _RUN = "run"  # in the folder of a copy: the files of the run directory at that time
 Retention = Callable[[Sequence[Saved]], set[int]]
-
-
-def run_in(directory: Path) -> str:
-    """Return the identity of the run in a directory; "" if it has none."""
-    path = directory / RUN_ID
-    return read_bytes(path).decode().strip() if path.is_file() else ""
 
 
 class _Storage:
@@ -73,7 +67,10 @@ class _Storage:
         Raises:
             CheckpointError: it belongs to another run, or holds what no run has written.
         """
-        mine = {"run": run_in(directory), "directory": str((as_directory or directory).resolve())}
+        mine = {
+            "run": manifest.run_in(directory),
+            "directory": str((as_directory or directory).resolve()),
+        }
         owner = self.owner()
         if owner.get("run") == mine["run"]:
             return
@@ -160,11 +157,19 @@ class _Storage:
         self._system.pipe_file(f"{self._folder(step)}/{LIST}", content)
         self._copies.setdefault(step, set()).add(LIST)
 
+    def _listed(self, step: int) -> list[str]:
+        """Return the files of a copy; a list that a kill cut short was followed by nothing else."""
+        if LIST not in self._copies[step]:
+            return []
+        path = f"{self._folder(step)}/{LIST}"
+        return [*manifest.parsed(self._system.cat_file(path)).get("files", ())]
+
     def receive(self, step: int, folder: Path) -> None:
-        """Copy the files of a checkpoint into a folder."""
+        """Copy the files of a checkpoint into a folder, as far as they are there."""
         for name in {manifest.MANIFEST, *self.read_manifest(step).get("files", ())}:
             source = f"{self._folder(step)}/{name}"
-            self._system.get_file(source, str(folder / name), callback=_progress())
+            with contextlib.suppress(FileNotFoundError):
+                self._system.get_file(source, str(folder / name), callback=_progress())
             advance()
 
     def remove(self, step: int) -> None:
@@ -172,9 +177,7 @@ class _Storage:
         target = self._folder(step)
         if LIST not in self._copies.get(step, ()):
             return
-        # A list that a kill cut short was followed by nothing else.
-        listed = manifest.parsed(self._system.cat_file(f"{target}/{LIST}")).get("files", ())
-        for name in [*listed, LIST]:
+        for name in [*self._listed(step), LIST]:
             if self._system.exists(f"{target}/{name}"):
                 self._system.rm_file(f"{target}/{name}")
         for folder in (f"{target}/{_RUN}", target):
@@ -183,11 +186,15 @@ class _Storage:
         self._copies.pop(step)
 
     def run_files(self) -> dict[str, bytes]:
-        """Return the files of the run stored with the newest copy, by name."""
-        folder = f"{self._folder(max(self.complete))}/{_RUN}" if self.complete else ""
-        if not folder or not self._system.exists(folder):
-            return {}
-        return {name: self._system.cat_file(f"{folder}/{name}") for name in self._names(folder)}
+        """Return the files of the run by name, stored with the newest copy that has them all."""
+        for step in sorted(self.complete, reverse=True):
+            folder = f"{self._folder(step)}/{_RUN}"
+            names, listed = self._names(folder), self._listed(step)
+            if names and {n for n in listed if n.startswith(_RUN)} <= {
+                f"{_RUN}/{n}" for n in names
+            }:
+                return {name: self._system.cat_file(f"{folder}/{name}") for name in names}
+        return {}
 
     def _names(self, folder: str) -> set[str]:
         try:
@@ -373,7 +380,7 @@ class Mirror:
         except RunError:
             if not os.path.lexists(directory):  # else another process was faster
                 raise
-        if run_in(directory) != contents.get(RUN_ID, b"").decode().strip():
+        if manifest.run_in(directory) != contents.get(RUN_ID, b"").decode().strip():
             raise CheckpointError(
                 f"{directory} exists already, and is not the run that was copied to {self.url}: "
                 "name another --run_dir."
