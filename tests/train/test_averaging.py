@@ -106,6 +106,24 @@ def test_the_bias_that_selects_experts_is_averaged_with_the_weights() -> None:
     assert bias.bias.tolist() == [1.0, -1.0]
 
 
+@pytest.mark.parametrize("make", MAKE)
+def test_a_mask_of_infinities_and_counts_stay_as_they_are(make: Callable[[], Average]) -> None:
+    net = nn.ModuleDict({"norm": nn.BatchNorm1d(2), "out": nn.Linear(2, 2)})
+    mask = torch.full((2, 2), -math.inf).triu(1)
+    net["out"].register_buffer("mask", mask.clone())
+    average = make()
+    average.begin(net)
+    for step in range(3):
+        net["norm"](torch.randn(4, 2))
+        average.update(net, step=step)
+    moved = net.get_buffer("norm.running_mean").clone()
+    average.exchange(net)
+    assert torch.equal(net.get_buffer("out.mask"), mask)
+    assert net.get_buffer("norm.num_batches_tracked") == 3
+    assert not torch.equal(net.get_buffer("norm.running_mean"), moved)
+    assert all(one.isfinite().all() for one in average.state_dict()["weights"].values())
+
+
 def test_another_model_is_refused() -> None:
     average = Ema()
     net = started(average)

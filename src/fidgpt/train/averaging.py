@@ -119,12 +119,17 @@ class _Averaged:
 
 
 def _learned(model: nn.Module) -> dict[str, Tensor]:
-    """Return trained parameters, and the saved buffers of numbers, by name."""
+    """Return trained parameters, and the saved buffers of finite numbers, by name.
+
+    Of a constant such as a mask of -inf, a mean would be NaN.
+    """
     saved = model.state_dict(keep_vars=True).keys()
     buffers = {name: one for name, one in model.named_buffers() if name in saved}
     return {
         **{name: one for name, one in model.named_parameters() if one.requires_grad},
-        **{name: one for name, one in buffers.items() if one.is_floating_point()},
+        **{
+            k: one for k, one in buffers.items() if one.is_floating_point() and one.isfinite().all()
+        },
     }
 
 
