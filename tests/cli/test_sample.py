@@ -5,8 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from absl.flags import FLAGS
 
-from fidgpt.cli import sample, train
+from fidgpt.cli import plot, sample, train
 from fidgpt.data import ByteTokenizer
 
 from .conftest import Command
@@ -14,6 +15,13 @@ from .conftest import Command
 pytestmark = pytest.mark.slow
 
 SHORT = ("--config=config:debug", "--config=set:samples=None")
+
+
+def test_paths_of_flags_begin_at_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert plot.main and sample.main and train.main  # which define them
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("draft", "out", "resume", "run_dir"):
+        assert FLAGS[name].parser.parse("~/runs") == f"{tmp_path}/runs"
 
 
 def test_texts_continue_prompts_and_scores_are_likelihoods(command: Command, run: str) -> None:

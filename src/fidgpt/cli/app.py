@@ -49,6 +49,20 @@ flags.DEFINE_multi_string(
 )
 
 
+class _PathParser(flags.ArgumentParser):
+    """Reads a path, in which `~` is the home directory, as a shell does where no `=` precedes."""
+
+    def parse(self, argument: str) -> str:
+        return os.path.expanduser(argument)
+
+
+def define_path(name: str, help: str, *, allow_override: bool = False) -> None:
+    """Define a flag that names a file or a directory."""
+    parser, serializer = _PathParser(), flags.ArgumentSerializer()
+    flag = flags.Flag(parser, serializer, name, None, help, allow_override=allow_override)
+    flags.DEFINE_flag(flag)
+
+
 def run(main: Main, *, takes_directives: bool = False) -> None:
     """Parse the flags, call `main` with the other arguments, and exit.
 

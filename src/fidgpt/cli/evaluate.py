@@ -37,7 +37,7 @@ flags.DEFINE_integer(
 )
 flags.DEFINE_integer("batch_size", 16, "Sequences of --text, or requests of --tasks, per batch.", 1)
 flags.DEFINE_integer("task_seed", 0, "Seed of tasks that sample texts.")
-flags.DEFINE_string("out", None, "Write the results to this file, as JSON.")
+app.define_path("out", "Write the results to this file, as JSON.")
 
 _BELONGS_TO = {
     ("text",): ("text_field", "seq_len"),

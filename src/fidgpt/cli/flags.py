@@ -1,11 +1,11 @@
 """The flags that `train.py` and `sweep.py` share."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from absl import flags
 
+from fidgpt.cli.app import define_path
 from fidgpt.compose.directives import DEFAULT_CONFIG
 
 FLAGS = flags.FLAGS
@@ -23,18 +23,6 @@ class OptionalText(flags.Flag):
     def _parse(self, argument: Any) -> str | None:
         text = str(super()._parse(argument))
         return {"true": self._alone, "false": None}.get(text.lower(), text)
-
-
-class _PathParser(flags.ArgumentParser):
-    """Reads a path, in which `~` is the home directory, as a shell does where no `=` precedes."""
-
-    def parse(self, argument: str) -> str:
-        return os.path.expanduser(argument)
-
-
-def define_path(name: str, help: str) -> None:
-    """Define a flag that names a file or a directory."""
-    flags.DEFINE(_PathParser(), name, None, help, serializer=flags.ArgumentSerializer())
 
 
 flags.DEFINE_multi_string(

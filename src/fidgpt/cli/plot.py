@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 FLAGS = flags.FLAGS
 _FEW = 5  # steps that a warning names, or runs that are listed
 
-flags.DEFINE_string(
+app.define_path(
     "out",
-    None,
     "The file to write: .pdf, .png or .svg; defaults to curves.png.",
     allow_override=True,  # one process may hold several commands
 )

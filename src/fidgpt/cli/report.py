@@ -19,10 +19,8 @@ flags.DEFINE_string(
 flags.DEFINE_multi_string(
     "repeats", [], "An axis that only repeats runs; defaults to those named seed. Repeatable."
 )
-flags.DEFINE_string(
-    "out",
-    None,
-    "The file of the page; defaults to report.html in the directory of the sweep.",
+app.define_path(
+    "out", "The file of the page; defaults to report.html in the directory of the sweep."
 )
 flags.DEFINE_bool("page", True, "Write the HTML page, which needs Plotly.")
 

@@ -23,9 +23,8 @@ flags.DEFINE_multi_string("stop", [], "Stop string; ends the text, not shown. Re
 flags.DEFINE_multi_string(
     "score", [], "Print the likelihood of this text and generate nothing. Repeatable."
 )
-flags.DEFINE_string(
+app.define_path(
     "draft",
-    None,
     "A smaller run or hub directory of the same tokenizer that proposes tokens, which the model "
     "checks in one pass (speculative decoding): texts have the same distribution, sooner.",
 )

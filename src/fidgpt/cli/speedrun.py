@@ -6,6 +6,7 @@ stopped goes on, when the same command is given once more.
 
 import argparse
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -52,7 +53,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--depth", type=int, default=20, help="layers of the model, which decide on all sizes")
     add("--hardware", help="a machine such as h100x8; defaults to this one")
-    add("--run_dir", help="folder of the stages; defaults to runs/speedrun-DEPTH")
+    add(
+        "--run_dir",
+        type=os.path.expanduser,
+        help="folder of the stages; defaults to runs/speedrun-DEPTH",
+    )
     add("--text", help="a text or folder; defaults to ClimbMix, or what Python ships")
     add("--talk", help="conversations; defaults to SmolTalk, or Python's docstrings")
     add("--tasks", type=lambda text: text.split(","), help="scores; on a GPU core, then chats")

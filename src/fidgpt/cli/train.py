@@ -8,7 +8,8 @@ a quantity with a name, files, and directories of runs. Each stands for a direct
 from absl import flags
 
 from fidgpt.cli import app
-from fidgpt.cli.flags import FLAGS, answered, define_path
+from fidgpt.cli.app import define_path
+from fidgpt.cli.flags import FLAGS, answered
 from fidgpt.collection import gc_paused
 
 flags.DEFINE_bool("dry_run", False, "Build the model and count it, without training.")

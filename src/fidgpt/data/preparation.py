@@ -79,7 +79,9 @@ class Corpus:
         Later calls return the same object. Raises the errors of `prepare_in`.
         """
         if self._prepared is None:
-            root = cache_directory() if self.cache_dir is None else Path(self.cache_dir)
+            root = (
+                cache_directory() if self.cache_dir is None else Path(self.cache_dir).expanduser()
+            )
             key = self._key()
             self._prepared = self._open(root / "corpora" / key, key, show_progress)
         return self._prepared

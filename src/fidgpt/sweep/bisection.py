@@ -180,7 +180,7 @@ class Bisection:
         directory: str | Path | None = None,
         allowed: Sequence[str] = (),
     ) -> None:
-        self.good, self.bad = Path(good), Path(bad)
+        self.good, self.bad = Path(good).expanduser(), Path(bad).expanduser()
         self.objective = objectives.objective_of(objective)
         self.threshold = threshold
         self.allowed = tuple(allowed)
@@ -198,7 +198,7 @@ class Bisection:
             )
         digest = hashlib.sha256(repr([*map(graph.fingerprint, graphs), self._ends]).encode())
         name = f"bisect-{self.good.name}-{self.bad.name}-{digest.hexdigest()[:8]}"
-        self.directory = Path(directory or Path("runs") / name)
+        self.directory = Path(directory or Path("runs") / name).expanduser()
         self._catalogue = own_catalogue(self.allowed)
         self._begin = f"config_file:{self.good / 'config.json'}"
         self._dry_runs = DryRuns(self._catalogue)

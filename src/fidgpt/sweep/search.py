@@ -335,7 +335,7 @@ class Search:
         texts = [item if isinstance(item, str) else item.text for item in items]
         digest = hashlib.sha256(repr([texts, self.objective.text]).encode()).hexdigest()[:8]
         name = f"search-{name_of_base(directives)}-{digest}"
-        self.directory = Path(directory or Path("runs") / name)
+        self.directory = Path(directory or Path("runs") / name).expanduser()
 
     @property
     def distributions(self) -> dict[str, Any]:
