@@ -49,6 +49,13 @@ def test_print_shows_the_points_alone(command: Command, tmp_path: Path, processe
     assert not (tmp_path / "sweep").exists() and not processes
 
 
+def test_no_small_point_takes_less_than_its_steps(command: Command, tmp_path: Path) -> None:
+    """5 ms for each of 67,885 steps, as in the plan of the hardware: 339 seconds."""
+    long = (RATES, "--config=set:num_steps=67885", f"--run_dir={tmp_path / 'sweep'}")
+    _, out, _ = command(sweep.main, *FLAGS, *long, "--print", "--hardware=h100x8")
+    assert [row.split()[-2:] for row in out.splitlines()[1:3]] == [["5.7", "minutes"]] * 2
+
+
 def test_a_sweep_trains_each_point_once(command: Command, tmp_path: Path, processes: Lines) -> None:
     flags = [*FLAGS, RATES, f"--run_dir={tmp_path}"]
     status, out, _ = command(sweep.main, *flags)

@@ -234,13 +234,12 @@ def test_a_damaged_journal_is_rebuilt_from_the_points(
     assert (tmp_path / "study.damaged").read_bytes().endswith(damage)
 
 
-def test_a_search_replaces_no_files_of_others(search: Make, tmp_path: Path) -> None:
-    (tmp_path / "results.csv").write_text("theirs")
-    with pytest.raises(ConfigError, match=r"holds no sweep, and one would replace results\.csv"):
+@pytest.mark.parametrize("name", ["results.csv", SEARCH, "report.html", "scaling.png"])
+def test_a_search_replaces_no_files_of_others(search: Make, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("theirs")
+    with pytest.raises(ConfigError, match=f"holds no sweep, and one would replace {name}"):
         run(search(sampler="random:6"))
-    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [
-        ("results.csv", "theirs")
-    ]
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [(name, "theirs")]
 
 
 @pytest.mark.parametrize(

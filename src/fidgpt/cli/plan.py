@@ -7,6 +7,7 @@ from fidgpt.cli.flags import FLAGS
 from fidgpt.compose.composition import Composition
 from fidgpt.compose.reproduction import train_command
 from fidgpt.graph import ConfigError
+from fidgpt.model.wrappers import InFloat8
 from fidgpt.plan import Cluster, Plan, Planner
 from fidgpt.train import Trainer, device
 from fidgpt.train.estimates.plan_page import page
@@ -43,10 +44,18 @@ def planned(
 
 
 def cluster_of(trainer: Trainer) -> Cluster:
-    """Return the devices that are named or at hand; ValueError if there are none of that name."""
+    """Return the devices that are named or at hand.
+
+    Raises:
+      ValueError: there are none of that name, or they do not multiply as the config says.
+    """
     dtype = trainer.precision.dtype
     if name := os.environ.get(device.VARIABLE):
-        return device.machine_named(name, dtype)
+        named = device.machine_named(name, dtype)
+        has_float8 = any(isinstance(module, InFloat8) for module in trainer.model.modules())
+        if has_float8 and "float8" not in named.device.flops:
+            raise ValueError(f"{named.device.title} has no products in float8: omit use_float8.")
+        return named
     return device.cluster_at_hand(trainer.parallel, dtype)
 
 

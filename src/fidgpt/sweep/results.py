@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
@@ -24,7 +24,7 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import listed
 from fidgpt.graph.secrets import redacted
 from fidgpt.sweep.objective import USUAL, Objective, objective_of, read_objective, usual
-from fidgpt.sweep.points import Plan
+from fidgpt.sweep.points import Plan, Point
 from fidgpt.sweep.runners.jobs import Ending, Job
 from fidgpt.train.estimates.summary_text import counted, duration, magnitude
 
@@ -32,7 +32,7 @@ Result = dict[str, Any]
 TABLE, SHEET, LOCK = "table.jsonl", "results.csv", ".table.lock"
 SEARCH = "study.journal"  # in the directory of a search
 SEED = re.compile(r"(?i)\bseed(_\d+)?$")  # the name of an axis that only repeats runs
-_REPLACED = (TABLE, SHEET, "objective.json")
+_REPLACED = (TABLE, SHEET, "objective.json", SEARCH, "report.html", "scaling.png")
 _FIRST = ("name", "status", "fingerprint")
 _LAST = ("attempts", "seconds", "last_words", "directives")
 _WIDTH = 1000  # of a log that no terminal shows, so that a row stays in one line
@@ -272,20 +272,38 @@ def table(
     return columns
 
 
-def points_table(plan: Plan, *, flops_per_second: float, price: float | None = None) -> Table:
+class Pace(NamedTuple):
+    """How long points take on a machine.
+
+    Attributes:
+      flops_per_second: operations that points are expected to reach.
+      per_step: seconds of an optimizer step besides these, which no small model takes less than.
+      basis: how both are known.
+    """
+
+    flops_per_second: float
+    per_step: float
+    basis: str
+
+    def seconds(self, point: Point) -> float:
+        """Return the time of a point."""
+        return point.cost.flops / self.flops_per_second + point.cost.num_steps * self.per_step
+
+
+def points_table(plan: Plan, *, pace: Pace, price: float | None = None) -> Table:
     """Return the points of a sweep with their size, FLOPs, days, and price if it is known.
 
     Args:
       plan: the points.
-      flops_per_second: the speed of the machine.
+      pace: of the machine.
       price: of a second; None if it is not known.
     """
     rows = [
         (
             *(point.name, point.short, f"{point.cost.parameters:,}"),
             magnitude(point.cost.flops, _FLOPS),
-            duration(point.cost.flops / flops_per_second),
-            *([f"{price * point.cost.flops / flops_per_second:,.2f}"] if price else []),
+            duration(pace.seconds(point)),
+            *([f"{price * pace.seconds(point):,.2f}"] if price else []),
         )
         for point in plan.points
     ]
@@ -293,24 +311,21 @@ def points_table(plan: Plan, *, flops_per_second: float, price: float | None = N
     return table(("point", "fingerprint", *numbers), rows, numbers=numbers)
 
 
-def summary_lines(
-    plan: Plan, *, flops_per_second: float, basis: str, done: Collection[str] = ()
-) -> list[str]:
+def summary_lines(plan: Plan, *, pace: Pace, done: Collection[str] = ()) -> list[str]:
     """Return what follows a table of points: their number and time, and what each axis moves.
 
     Args:
       plan: the points.
-      flops_per_second: the speed of the machine.
-      basis: how that is known.
+      pace: of the machine.
       done: fingerprints of finished points.
     """
     left = [point for point in plan.points if point.fingerprint not in done]
     num_done = len(plan.points) - len(left)
     text = counted(len(plan.points), "point") + (f", {num_done} of them done" if num_done else "")
     if left:
-        seconds = sum(point.cost.flops for point in left) / flops_per_second
+        seconds = sum(map(pace.seconds, left))
         rest = "for the rest, " if num_done else ""
-        text += f", about {duration(seconds)} {rest}in sequence, {basis}"
+        text += f", about {duration(seconds)} {rest}in sequence, {pace.basis}"
     folded = [f"{plan.num_folded} more are the same runs as some of these"] * bool(plan.num_folded)
     return [text, *folded, *plan.moves]
 

@@ -17,13 +17,14 @@ from fidgpt.compose.composition import compose
 from fidgpt.compose.reproduction import allow_flags
 from fidgpt.graph import ConfigError, dump, fingerprint
 from fidgpt.plan import cluster_named
+from fidgpt.plan.hardware import CPU
 from fidgpt.runs.directories import name_of_base
 from fidgpt.sweep import results
 from fidgpt.sweep.axes import Axis, Item, with_files_read
 from fidgpt.sweep.objective import Objective, objective_of, read_objective, refuse_unreportable
 from fidgpt.sweep.points import Plan, Point, plan
 from fidgpt.sweep.progress import Screen
-from fidgpt.sweep.results import Results, ResultsTable, new_row, read_table
+from fidgpt.sweep.results import Pace, Results, ResultsTable, new_row, read_table
 from fidgpt.sweep.runners.jobs import Job, LocalRunner, Runner, jobs_of
 from fidgpt.train.device import VARIABLE, machine_named, peak_flops
 from fidgpt.train.estimates.summary_text import UTILISATION
@@ -65,7 +66,7 @@ class Sweep:
         if graphs[1:] or (graphs and items[0] is not graphs[0]):
             raise ConfigError("a graph must be the first item: give one, before all directives.")
         self.items: list[Item] = [*map(fingerprint, graphs), *rest]
-        self.directory = Path(directory or Path("runs") / default_name(self.items))
+        self.directory = Path(directory or Path("runs") / default_name(self.items)).expanduser()
         if graphs:
             results.claim(self.directory)
             path = self.directory / f"base-{fingerprint(graphs[0])[:12]}.json"
@@ -141,16 +142,16 @@ class Sweep:
         return results.read_results(self.directory)
 
     def __rich__(self) -> RenderableType:
-        speed, basis = self._speed()
+        pace = self._pace()
         done = {job.point.fingerprint for job in self.jobs if job.is_done}
         lines = [
-            *results.summary_lines(self.plan, flops_per_second=speed, basis=basis, done=done),
+            *results.summary_lines(self.plan, pace=pace, done=done),
             f"in {self.directory}",
         ]
         name = os.environ.get(VARIABLE)
         size = cluster_named(name).size if name and not name.startswith("cpu") else 1
         price = self.price and self.price * size / 3600
-        table = results.points_table(self.plan, flops_per_second=speed, price=price)
+        table = results.points_table(self.plan, pace=pace, price=price)
         return Group(table, *map(Text, lines))
 
     def within(self, flops: float, *, drops: bool) -> list[Point]:
@@ -180,25 +181,27 @@ class Sweep:
 
     def speed(self) -> float:
         """Return the operations per second that points are expected to reach."""
-        return self._speed()[0]
+        return self._pace().flops_per_second
 
-    def _speed(self) -> tuple[float, str]:
-        """Return FLOPs per second of the points that ran here, or of this machine."""
+    def _pace(self) -> Pace:
+        """Return the pace of the points that ran here, or of the machine."""
         rows = [row for row in read_table(self.directory) if row["status"] == "finished"]
         seconds = {row["fingerprint"]: row["seconds"] for row in rows}
         timed = [point for point in self.points if seconds.get(point.fingerprint)]
         if timed:
             total = sum(seconds[point.fingerprint] for point in timed)
             flops = sum(point.cost.flops for point in timed)
-            return flops / total, f"as the {len(timed)} that ran so far"
+            return Pace(flops / total, 0.0, f"as the {len(timed)} that ran so far")
         if name := os.environ.get(VARIABLE):
             machine = machine_named(name, torch.float32)
             peak = machine.size * machine.device.peak("bfloat16")
-            return UTILISATION * peak, f"at {UTILISATION:.0%} of {name}, {peak / 1e12:,.4g} TFLOP/s"
+            basis = f"at {UTILISATION:.0%} of {name}, {peak / 1e12:,.4g} TFLOP/s"
+            return Pace(UTILISATION * peak, machine.device.step, basis)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         peak = peak_flops(device, torch.bfloat16 if device.type == "cuda" else torch.float32)
         basis = f"at {UTILISATION:.0%} of {peak / 1e12:.3g} TFLOP/s"
-        return UTILISATION * peak, f"{basis}, besides the time to start each"
+        basis += ", besides the time to start each"
+        return Pace(UTILISATION * peak, CPU["step"], basis)
 
     def _repr_html_(self) -> str:
         recorded = {row["fingerprint"]: row for row in read_table(self.directory)}
