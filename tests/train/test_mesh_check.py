@@ -13,8 +13,9 @@ import torch
 from forked import Python
 from mesh_bugs import BUGS, GOOD, STEPS, name_of
 
-from fidgpt import configs, fiddlers, graph
-from fidgpt.parallel import Mesh
+from fidgpt import configs, fiddlers, graph, model
+from fidgpt.parallel import Mesh, TensorParallel
+from fidgpt.placement import Columns, Rows, Split
 from fidgpt.runs.building import build_trainer
 from fidgpt.runs.shrinking import mesh_of, shrink, shrink_mesh
 from fidgpt.train.mesh_check import Comparison, Difference, counts_lines
@@ -207,25 +208,76 @@ def test_what_cannot_be_compared_is_an_error(tmp_path: Path) -> None:
     assert "--check_parallel starts its own processes: run it without torchrun." in output
 
 
+class Declared(model.SwiGLU):
+    """An MLP that declares what it is given."""
+
+    def __init__(self, declared: Any) -> None:
+        super().__init__(hidden_dim=8, ffn_dim=16)
+        self.declared = declared
+
+    def own_split(self) -> Any:
+        return self.declared
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        (Split({"upp": Columns(16), "down": Rows(16)}), "names 'upp', which it does not have"),
+        (Split({"down": Rows(16)}, returns="out"), "names 'out', which it does not have"),
+        (Split({"down.weigth": Rows(16)}), "names 'down.weigth', which it does not have"),
+        ({"down": Rows(16)}, r"returns {'down': Rows\(.*: return a Split"),
+    ],
+)
+def test_declarations_of_what_a_module_lacks_are_refused(declared: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"own_split\(\) of Declared {message}"):
+        TensorParallel().check(Declared(declared), mesh=Mesh(tensor=2).over(2), seq_len=8)
+
+
 SPLIT_WRONGLY = """
+import torch
 from fidgpt import model
 from fidgpt.placement import Columns, Rows, Split
 
-class Misspelled(model.SwiGLU):
+class Swapped(model.SwiGLU):
     def own_split(self):
-        wide = Columns(self.ffn_dim)
-        return Split({"gate": wide, "upp": wide, "down": Rows(self.ffn_dim)}, returns="down")
+        deep = Rows(self.ffn_dim)
+        return Split({"gate": deep, "up": deep, "down": Columns(self.ffn_dim)})
+
+class Identity(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, outer):
+        raise ValueError("no derivative\\nof this")
+
+class WithoutDerivative(model.SwiGLU):
+    def forward(self, x):
+        return super().forward(Identity.apply(x))
 """
 
 
 @pytest.mark.slow
-def test_a_wrong_declaration_is_answered_without_a_traceback(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Swapped", "the mesh cannot compute the step that one process computes: RuntimeError: "),
+        (
+            "WithoutDerivative",
+            "one process cannot compute the step, on any mesh: ValueError: no derivative\nof this",
+        ),
+    ],
+)
+def test_what_fails_on_a_mesh_is_answered_without_a_traceback(
+    name: str, message: str, tmp_path: Path
+) -> None:
     package = tmp_path / "split_wrongly"
     package.mkdir()
     (package / "__init__.py").write_text(SPLIT_WRONGLY)
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    use = "use:model.blocks[0].mlp=split_wrongly.Misspelled"
+    use = f"use:model.blocks[0].mlp=split_wrongly.{name}"
     directives = (use, "fiddler:use_mesh(tensor=2)")
     status, output = checked(tmp_path, *directives, allow="split_wrongly", PYTHONPATH=paths)
     assert status == 2 and "Traceback" not in output, output
-    assert "cannot compute the step that one process computes: RuntimeError: The size" in output
+    assert message in output and f"{os.sep}torch{os.sep}" not in output.partition("error: ")[2]

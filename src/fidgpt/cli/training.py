@@ -132,15 +132,22 @@ def check_parallel(composition: Composition) -> int:
 
 def _failure_on_a_mesh(error: RanksError) -> str:
     """Return what failed on a mesh and where, without the traceback of a process."""
-    lines = str(error).strip().splitlines()
-    places = [line.strip() for line in lines if line.startswith("  File ") and "torch" not in line]
+    said = str(error).strip()
+    text = said.removesuffix(f"\n{mesh_check.ALONE}")
+    foreign = f"{os.sep}torch{os.sep}", ", in __torch_"
+    places = [line.strip() for line in text.splitlines() if line.startswith("  File ")]
+    places = [place for place in places if not any(one in place for one in foreign)]
     if not places:
-        return str(error)
-    return (
-        f"the mesh cannot compute the step that one process computes: {lines[-1]:.300}\n"
-        f"  {places[-1]}\n  Compare what custom modules declare of their parts (own_split, "
-        "SPLIT_DIMS) with what they compute; --debug shows the whole error."
+        return text
+    message = text.rpartition("\n    ")[2].partition("\n")[2]  # behind the last line of code
+    failure = "the mesh cannot compute the step that one process computes"
+    remedy = (
+        "Compare what custom modules declare of their parts (own_split, SPLIT_DIMS) with what they "
+        "compute; "
     )
+    if text != said:
+        failure, remedy = "one process cannot compute the step, on any mesh", ""
+    return f"{failure}: {message:.300}\n  {places[-1]}\n  {remedy}--debug shows the whole error."
 
 
 def _may_fit(trainer: Trainer) -> bool:

@@ -34,6 +34,7 @@ from fidgpt.placement import (
     OnHeads,
     Rows,
     Shard,
+    Split,
     gather_uneven,
 )
 from fidgpt.processes import Processes, collectives
@@ -78,7 +79,7 @@ class TensorParallel(AxisPart):
         wrong: dict[str, None] = {}
         units: set[Columns | Rows | OnHeads] = set()
         for path, component in _divided(model).items():
-            for name, entry in component.own_split().parts.items():
+            for name, entry in _split_of(component).parts.items():
                 if isinstance(entry, Once) or _child(component, name) is None:
                     continue
                 units.add(entry)
@@ -143,7 +144,7 @@ class TensorParallel(AxisPart):
 
 def _divide(component: Any, axis: Processes, *, on_part: bool, num_chunks: int) -> None:
     """Add the hooks of a component, and tell it which part it computes."""
-    split = component.own_split()
+    split = _split_of(component)
     for name, entry in split.parts.items():
         child = _child(component, name)
         if not isinstance(child, nn.Module):
@@ -367,7 +368,7 @@ _METHODS = ("own_split", "forward")
 def _cuts(component: Any) -> dict[Place, _Cut] | None:
     """Return how the parameters of a component are cut; None if a child does not declare it."""
     cuts: dict[Place, _Cut] = {}
-    for name, entry in component.own_split().parts.items():
+    for name, entry in _split_of(component).parts.items():
         child = _child(component, name)
         if child is None or isinstance(entry, OnHeads):
             continue
@@ -394,6 +395,25 @@ def _dims(module: nn.Module, entry: Columns | Rows) -> Dims | None:
     if declared is None and type(module) is nn.Linear:
         declared = LINEAR_DIMS
     return None if declared is None else declared.get(kind)
+
+
+def _split_of(component: Any) -> Split:
+    """Return what a component declares of its parts.
+
+    Raises:
+      ValueError: it is no `Split`, or the component has no part of a name. Parts may be
+        None, and containers empty.
+    """
+    split, kind = component.own_split(), type(component).__name__
+    if not isinstance(split, Split):
+        raise ValueError(f"own_split() of {kind} returns {split!r:.80}: return a Split.")
+    for name in (*split.parts, *filter(None, [split.returns])):
+        part = component
+        for step in name.split("."):
+            if not isinstance(part, nn.ModuleDict | None) and not hasattr(part, step):
+                raise ValueError(f"own_split() of {kind} names {name!r}, which it does not have.")
+            part = getattr(part, step, None)
+    return split
 
 
 def _child(component: nn.Module, name: str) -> nn.Module | nn.Parameter | None:

@@ -46,6 +46,7 @@ BOUND = 2e-5
 # Share of the norm of all gradients, below which a gradient is rounding and not compared to itself,
 # such as that of a bias of keys, which softmax ignores.
 _TINY = 1e-3
+ALONE = "One process fails without the mesh."  # the last line of its error
 _ALIGNED = 0.999  # least cosine at which a gradient counts as a multiple of the right one
 
 
@@ -166,7 +167,11 @@ def check_mesh(alone: "Trainer", shared: "Trainer", *, num_processes: int) -> Co
         importlib.import_module(f"torch.distributed.{name}")
 
     def compared() -> Comparison | None:
-        one = take_step(alone, joins=False) if dist.get_rank() == 0 else None
+        try:
+            one = take_step(alone, joins=False) if dist.get_rank() == 0 else None
+        except Exception as error:
+            error.add_note(ALONE)
+            raise
         other = take_step(shared, joins=True)
         mesh = shared.parallel.layout(num_processes)
         return None if one is None else Comparison.of(mesh, one, other)
