@@ -3,7 +3,7 @@
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fiddle as fdl
 import numpy as np
@@ -23,7 +23,7 @@ from fidgpt.fiddlers.experts import (
 from fidgpt.model import materialize
 from fidgpt.model.moe import MoE, Routing
 from fidgpt.runs.building import build_trainer
-from fidgpt.train import RunDirectory
+from fidgpt.train import Decision, RunDirectory
 from fidgpt.train.trackers.trackers import read_rows
 
 END, SEQ = 256, 32
@@ -185,6 +185,22 @@ class SecondMasked(WrappedStream):
         return data.Batch(batch.tokens, torch.full_like(batch.tokens, step != 1, dtype=torch.bool))
 
 
+class Watching:
+    """A guard that applies every step, and keeps the losses that it judged."""
+
+    losses: ClassVar[list[float]] = []
+
+    def __call__(self, *, loss: float, grad_norm: float) -> Decision:
+        self.losses.append(loss)
+        return Decision.APPLY
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any], /) -> None:
+        assert not state
+
+
 @pytest.mark.slow
 def test_a_step_in_which_nothing_counts_has_no_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -192,10 +208,11 @@ def test_a_step_in_which_nothing_counts_has_no_loss(
     cfg = configs.debug()
     cfg.num_steps, cfg.samples, cfg.evaluators = 3, None, {}
     trainer = build_trainer(cfg)
-    trainer.stream = SecondMasked(trainer.stream)
+    trainer.stream, trainer.guard = SecondMasked(trainer.stream), Watching()
     trainer.train(RunDirectory(tmp_path / "run", texts={}))
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert ["loss" in row for row in rows] == [True, False, True]
+    assert Watching.losses == [rows[0]["loss"], rows[2]["loss"]]
     assert "no token of step 2 counts in the loss" in capsys.readouterr().err
 
 

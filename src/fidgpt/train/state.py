@@ -182,7 +182,7 @@ class TrainState:
         """Return APPLY or SKIP for a step, the same on every process.
 
         Args:
-          row: its loss, gradient norm and learning rate.
+          row: its loss, gradient norm and learning rate, and whether any token counts.
           norms: of its gradients.
 
         Raises:
@@ -201,7 +201,7 @@ class TrainState:
             names = {id(parameter): name for name, parameter in self.model.named_parameters()}
             bad = [names[id(parameter)] for parameter in norms.not_finite()]
             raise Diverged(decision, report(row, bad=bad, num_parameters=len(names)))
-        if is_finite and self.guard is not None:
+        if is_finite and self.guard is not None and row.get("is_counted", True):
             return self.guard(**numbers)
         return decision
 

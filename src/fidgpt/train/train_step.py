@@ -202,6 +202,7 @@ class TrainStep:
                 row["loss_scale"] = state.scaling.scale
             if state.may_skip:
                 judged = {name: row[name] for name in ("loss", "grad_norm", "learning_rate")}
+                judged["is_counted"] = batch.is_counted
                 decision = state.decide(AsyncMetrics(judged, parallel.device).read(), norms)
                 row["skipped"] = int(decision is Decision.SKIP)
                 if decision is Decision.APPLY:
