@@ -105,6 +105,7 @@ _SPLITS = {
     r"\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*": "qwen2",
 }
 _NORMAL, _CONTROL, _UNUSED = 1, 3, 5  # kinds of tokens
+_TABLES = "token_embd.weight", "output.weight"
 TYPES = ("f32", "f16", "bf16", "q8_0")
 
 
@@ -158,11 +159,13 @@ def save_gguf(
                 (writer.add_string if isinstance(value, str) else add)(
                     f"{architecture.name}.{name}", value
                 )
-            _write_tokenizer(writer, tokenizer, vocab_size=keys["vocab_size"])
+            _write_tokenizer(writer, tokenizer)
             for theirs in layout.pieces:
                 tensor = architecture.form(theirs, layout.tensor(theirs).float(), keys)
-                numbers_of = tensor.contiguous().numpy()
                 ours = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+                if ours in _TABLES:  # llama.cpp would draw what has a row and no token
+                    tensor = tensor[: tokenizer.vocab_size]
+                numbers_of = tensor.contiguous().numpy()
                 is_matrix = tensor.ndim > 1 and "position" not in ours
                 form = quantization if is_matrix else gguf.GGMLQuantizationType.F32
                 packed = gguf.quants.quantize(numbers_of, form)
@@ -251,7 +254,7 @@ def _rope_factors(keys: Values) -> Tensor | None:
     return (plain / scale(plain, theta=keys["rope_theta"])).float()
 
 
-def _write_tokenizer(writer: Any, tokenizer: Tokenizer, *, vocab_size: int) -> None:
+def _write_tokenizer(writer: Any, tokenizer: Tokenizer) -> None:
     """Write tokens, merges, special tokens and the chat template.
 
     Warns where llama.cpp splits texts in another way.
@@ -262,16 +265,17 @@ def _write_tokenizer(writer: Any, tokenizer: Tokenizer, *, vocab_size: int) -> N
     texts = {number: text for text, number in content["model"]["vocab"].items()}
     special = {number: name for name, number in tokenizer.special_ids().items()}
     texts |= {token["id"]: token["content"] for token in content.get("added_tokens", ())}
+    numbers = range(tokenizer.vocab_size)
     kinds = [
         _CONTROL if number in special else _NORMAL if number in texts else _UNUSED
-        for number in range(vocab_size)
+        for number in numbers
     ]
     merges = [
         pair if isinstance(pair, str) else " ".join(pair) for pair in content["model"]["merges"]
     ]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre(_split(content.get("pre_tokenizer")))
-    writer.add_token_list([texts.get(number, f"[unused{number}]") for number in range(vocab_size)])
+    writer.add_token_list([texts.get(number, f"[unused{number}]") for number in numbers])
     writer.add_token_types(kinds)
     # An empty list would not be written, and llama.cpp wants one: of letters that are no byte's.
     writer.add_token_merges(merges or ["\u0500 \u0500"])
