@@ -71,6 +71,23 @@ def test_a_family_is_that_of_transformers(family: Pair, tmp_path: Path):
 
 
 @pytest.mark.parametrize(
+    "name", ["exaone_moe", "granitemoe", "ernie4_5_moe", "aria_text", "flint", "phimoe"]
+)
+def test_tensors_are_read_by_the_names_of_transformers_five(
+    name: str, load: Callable[[Path], LanguageModel], tmp_path: Path
+):
+    """As `save_original_format=False` writes them, experts in one tensor too."""
+    recipe = MORE_RECIPES[name]
+    kind = _WRITTEN_AS.get(recipe.family, recipe.family)
+    theirs, models = random_model(recipe._replace(family=kind)), []
+    for original in (True, False):
+        theirs.save_pretrained(tmp_path / str(original), save_original_format=original)
+        _rename(tmp_path / str(original), kind, recipe.family)
+        models.append(load(tmp_path / str(original)))
+    assert all(map(torch.equal, models[0].parameters(), models[1].parameters()))
+
+
+@pytest.mark.parametrize(
     "family",
     [one if one in _TRAINED else pytest.param(one, marks=pytest.mark.long) for one in MORE_RECIPES],
     indirect=True,

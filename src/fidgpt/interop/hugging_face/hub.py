@@ -56,8 +56,17 @@ _BARE_PREFIXES = ("transformer.", "model.")  # missing in files of models withou
 _TEXT_PREFIXES = (("model.language_model.", "model."), ("language_model.", ""))  # with images
 
 
-_RENAMED = (
-    (".mlp.", ".block_sparse_moe."),  # where Mixtral's experts are in transformers 5
+_RENAMED = (  # by transformers 5, as it saves models by `save_original_format=False`
+    (".mlp.", ".block_sparse_moe."),  # Mixtral's experts
+    (".mlp.router.", ".block_sparse_moe.gate."),  # Phi-3.5-MoE
+    (".experts.gate_up_proj", ".input_linear.weight"),  # Granite
+    (".experts.down_proj", ".output_linear.weight"),
+    (".router.weight", ".router.layer.weight"),
+    (".experts.gate_up_proj", ".experts.fc1.weight"),  # Aria
+    (".experts.down_proj", ".experts.fc2.weight"),
+    (".gate.e_score_correction_bias", ".e_score_correction_bias"),  # EXAONE
+    (".gate.moe_statics.", ".moe_statics."),  # ERNIE
+    (".sinks", ".softmax_offset"),
     (".feedforward_layer_norm.", ".post_attention_layernorm."),  # of OLMo hybrid's attention there
 )
 
