@@ -34,7 +34,6 @@ _MODELS: dict[str, str | None] = {
     "llama3370b": "llama3_1_70b",
     "magistralsmall25": "mistral_small_24b tag:Theta=1e9",
     "mistral7bv02": "mistral_7b tag:Window=None tag:Theta=1e6",
-    "phi3medium4k": "phi3_14b",
     "phi3mini": "phi3_3_8b",
     "phi3mini128k": None,
     "qwen205b": "qwen2_5_0_5b",
@@ -43,15 +42,8 @@ _MODELS: dict[str, str | None] = {
     "qwen272b": "qwen2_5_72b",
     "qwen25math7b": "qwen2_5_7b tag:Theta=1e4",
     "qwen25math7brope300k": "qwen2_5_7b tag:Theta=3e5",
-    "qwen3coder30ba3b": "qwen3_30b_a3b tag:Theta=1e7",
     "qwen34b2507": "qwen3_4b tag:Theta=5e6",
     "qwen330ba3b2507": "qwen3_30b_a3b tag:Theta=1e7",
-    "r1distillllama8b": "llama3_1_8b",
-    "r1distillllama70b": "llama3_1_70b",
-    "r1distillqwen15b": "qwen2_5_1_5b tag:Theta=1e4 fiddler:untie_embeddings",
-    "r1distillqwen7b": "qwen2_5_7b tag:Theta=1e4",
-    "r1distillqwen14b": "qwen2_5_14b",
-    "r1distillqwen32b": "qwen2_5_32b",
     "tinyllama": "llama2_7b set:model.num_layers=22 set:model.hidden_dim=2048 tag:HeadDim=64 "
     "tag:NumKVHeads=4 set:model.blocks[0].mlp.ffn_dim=5632",
     "yi34b": "llama2_70b set:vocab_size=64000 set:model.num_layers=60 set:model.hidden_dim=7168 "
