@@ -1,6 +1,8 @@
 """The command `chat` on a run of one step: in the terminal, behind HTTP, and in a browser."""
 
 import io
+import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -98,13 +100,27 @@ def test_a_conversation_in_the_terminal(
     monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
     status, out, err = command(chat.main, str(talker), "--num_tokens=3", "--float32")
     assert (status, err) == (0, "")
-    assert out.count("user: Hi\n") == 2
+    assert "user: Hi\nassistant: " in out
     assert "temperature=0.0\ntemperature=warm must be a number from 0 on.\nA new conv" in out
     assert out.count("system: Be short.") == 2  # it stays after /reset
     assert "There is no /what.\n/system TEXT" in out
     assert "tokens, and the model sees 128, with the answer: begin a new one" in out
     assert "never read" not in out
     assert "without --serve" in command(chat.main, str(talker), "--port=1").err
+
+
+def test_an_empty_answer_and_settings_beside_the_weights(
+    command: Command, talker: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = shutil.copytree(talker, tmp_path / "run")
+    # Of Gemma 3, whose temperature is the default of transformers; and each token ends an answer.
+    settings = {"do_sample": True, "top_k": 64, "top_p": 0.95, "eos_token_id": list(range(259))}
+    (directory / "generation_config.json").write_text(json.dumps(settings))
+    lines = ["Hi", "/history", "/temperature", "Hi"]
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+    status, out, err = command(chat.main, str(directory), "--float32")
+    assert (status, err) == (0, "")
+    assert out == "\n\ntemperature=1.0\n\n"  # a template takes no empty answer: none is kept
 
 
 def test_a_model_without_a_template_says_so(command: Command, run: str) -> None:

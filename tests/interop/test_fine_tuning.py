@@ -5,14 +5,17 @@ from typing import Any
 
 import fiddle as fdl
 import pytest
+import torch
 
 from fidgpt import data, interop, train
 from fidgpt.compose.catalogue import own_catalogue
 from fidgpt.compose.composition import Composition, compose
 from fidgpt.compose.report import other_errors
-from fidgpt.graph import ConfigError, find
+from fidgpt.cost import count_parameters
+from fidgpt.graph import ConfigError, bind, find
 from fidgpt.graph.yaml import write_yaml
 from fidgpt.interop.__main__ import main
+from fidgpt.interop.recipes import model_directives
 from fidgpt.model import LoRALinear, QLoRALinear
 from fidgpt.runs.building import build_trainer
 from fidgpt.train import Trainer
@@ -122,6 +125,16 @@ def test_a_file_of_axolotl_is_the_run_that_it_describes() -> None:
     ]
 
 
+def test_axolotls_defaults_and_the_rest_of_a_dataset() -> None:
+    text = {"path": "c4", "type": "completion", "field": "body", "split": "some[:1%]", "shards": 9}
+    document = {key: AXOLOTL[key] for key in AXOLOTL if key != "warmup_ratio"}
+    composition, unmapped = composed({**document, "datasets": [text]})
+    assert composition.config.schedule.warmup == 0.03
+    source = composition.config.data.corpus.source
+    assert (source.text_field, source.split) == ("body", "some")
+    assert {"datasets.split", "datasets.shards"} <= {*unmapped}
+
+
 @pytest.mark.slow(3)
 def test_a_file_of_llama_factory_is_the_run_that_it_describes() -> None:
     composition, unmapped = composed(FACTORY)
@@ -151,8 +164,18 @@ def test_a_file_of_trl_is_the_run_that_it_describes() -> None:
     assert plain.config.data.corpus.source.rows.train_on == "all"  # as TRL does by default
     pairs, _ = composed({**TRL, "beta": 0.05})
     assert fdl.get_callable(pairs.config.step.preference) is train.DPO
-    odds, _ = composed({**TRL, "beta": 0.05, "output_dir": "out/my-orpo"})
+    odds, _ = composed({**TRL, "output_dir": "out/my-orpo"})
     assert fdl.get_callable(odds.config.step.preference) is train.ORPO
+    assert odds.config.optimizer.lr == 1e-6  # the default of ORPOConfig; of SFTConfig it is 2e-5
+    older = {"dataset_train_split": None, "dataset_splits": ["train_prefs", "test_prefs"]}
+    pairs, _ = composed({**TRL, **older, "beta": 0.05})  # of the alignment handbook
+    assert pairs.config.data.corpus.source.split == "train_prefs"
+    plain, _ = composed({**TRL, "output_dir": "endpoint", "loss_type": "nll", "warmup_steps": 0.2})
+    assert not isinstance(built(plain).step, train.PreferenceStep)
+    assert plain.config.optimizer.lr == 2e-5
+    assert plain.config.schedule.warmup == 0.2  # a share, as in transformers
+    narrow, _ = composed({**TRL, "use_peft": True})
+    assert narrow.config.trainable.modules == ["query", "value"]  # peft's default for Llama
 
 
 @pytest.mark.parametrize(
@@ -161,6 +184,7 @@ def test_a_file_of_trl_is_the_run_that_it_describes() -> None:
         ({**AXOLOTL, "base_model": "some/unknown-7B"}, "no named config of some/unknown-7B"),
         ({**AXOLOTL, "rl": "kto"}, "no equivalent of the loss 'kto'"),
         ({**AXOLOTL, "reward_model": True}, "no equivalent of the setting 'reward_model'"),
+        ({**AXOLOTL, "processor_type": "AutoProcessor"}, "no equivalent of .* 'processor_type'"),
         ({**AXOLOTL, "optimizer": "rmsprop"}, "no equivalent of the optimizer 'rmsprop'"),
         ({**AXOLOTL, "lr_scheduler": "rex"}, "no equivalent of the schedule 'rex'"),
         ({**FACTORY, "finetuning_type": "oft"}, "no equivalent of the method 'oft'"),
@@ -171,6 +195,50 @@ def test_a_file_of_trl_is_the_run_that_it_describes() -> None:
 def test_what_is_missing_is_named(document: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         interop.read_fine_tuning(write_yaml(document))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "parameters", "theta", "window"),
+    [  # of the model's files and of its config.json on the hub
+        ("TinyLlama/TinyLlama-1.1B-Chat-v1.0", 1_100_048_384, 1e4, None),
+        ("codellama/CodeLlama-7b-hf", 6_738_546_688, 1e6, None),
+        ("codellama/CodeLlama-13b-hf", 13_016_028_160, 1e6, None),
+        ("codellama/CodeLlama-34b-hf", 33_743_970_304, 1e6, None),
+        ("01-ai/Yi-34B-Chat", 34_388_917_248, 5e6, None),
+        ("mistralai/Mistral-7B-Instruct-v0.1", 7_241_732_096, 1e4, 4096),
+        ("mistralai/Mistral-7B-Instruct-v0.2", 7_241_732_096, 1e6, None),
+        ("mistralai/Mistral-7B-Instruct-v0.3", 7_248_023_552, 1e6, None),
+        ("mistralai/Devstral-Small-2507", 23_572_403_200, 1e9, None),
+        ("Qwen/Qwen3-4B", 4_022_468_096, 1e6, None),
+        ("Qwen/Qwen3-4B-Thinking-2507", 4_022_468_096, 5e6, None),
+        ("Qwen/Qwen2.5-Math-7B-Instruct", 7_615_616_512, 1e4, None),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", 7_615_616_512, 1e6, None),
+        ("lora_llama3_3_70b", 70_553_706_496, 5e5, None),  # torchtune's
+    ],
+)
+def test_a_model_of_the_hub_has_the_sizes_of_its_files(
+    model: str, parameters: int, theta: float, window: int | None
+) -> None:
+    cfg = compose(model_directives(model), own_catalogue()).config
+    with torch.device("meta"):
+        whole: Any = fdl.build(bind(cfg).model)
+    assert count_parameters(whole).total == parameters
+    attention = whole.blocks[0].attention
+    assert (attention.rope.theta, attention.window) == (theta, window)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "microsoft/Phi-3-mini-128k-instruct",
+        "HuggingFaceH4/zephyr-7b-gemma-v0.1",
+        "Qwen/Qwen3-VL-4B",
+    ],
+)
+def test_a_name_that_contains_the_name_of_another_architecture_is_refused(model: str) -> None:
+    with pytest.raises(ConfigError, match=f"no named config of {model}"):
+        model_directives(model)
 
 
 def test_the_command_prints_the_directives_and_the_rest(

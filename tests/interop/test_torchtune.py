@@ -111,7 +111,10 @@ def test_preferences_and_a_teacher_are_steps() -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"model": {"_component_": "torchtune.models.clip.clip_vision"}}, "no model torchtune"),
+        (
+            {"model": {"_component_": "torchtune.models.clip.clip_vision"}},
+            "config of clip_vision",
+        ),
         ({"loss": {"_component_": "torchtune.rlhf.loss.PPOLoss"}}, "no equivalent of the loss"),
         ({"dataset": {"_component_": "torchtune.datasets.x"}}, "no equivalent of the dataset"),
     ],

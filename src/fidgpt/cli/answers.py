@@ -82,7 +82,7 @@ class Assistant:
         kept = {name: given[name] for name in _SETTINGS if given.get(name) is not None}
         kept |= {"temperature": 0.0} if kept and given.get("do_sample") is False else {}
         chosen = {name: value for name, value in settings.items() if value is not None}
-        self.settings = (kept or _DEFAULTS) | chosen
+        self.settings = ({"temperature": 1.0} | kept if kept else _DEFAULTS) | chosen
         if self.settings.get("top_k") == 0:  # all tokens
             del self.settings["top_k"]
         self._ends = generation_ends(path)

@@ -153,7 +153,8 @@ class _Conversation:
         except KeyboardInterrupt:
             pass
         print()
-        self._messages = [*asked, _said("assistant", "".join(pieces))]
+        if (text := "".join(pieces)).strip():  # templates take no empty answer
+            self._messages = [*asked, _said("assistant", text)]
 
 
 def _said(role: str, content: str) -> Any:

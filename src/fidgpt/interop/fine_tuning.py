@@ -5,14 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fidgpt import configs
 from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.hugging_face.files import is_hub_directory
 from fidgpt.interop.levanter import Mapped
-from fidgpt.interop.recipes import FROM_CHECKPOINT, PROJECTIONS, Recipe
+from fidgpt.interop.recipes import FROM_CHECKPOINT, PROJECTIONS, Recipe, model_directives
 
 _NOTHING = None, None, None
 # The keys of each setting in Axolotl, LLaMA-Factory or TRL, and what they take without it.
@@ -22,6 +21,7 @@ _SETTINGS: dict[str, tuple[str, tuple[Any, Any, Any]]] = {
     "loss": ("pref_loss loss_type", _NOTHING),
     "beta": ("dpo_beta rl_beta orpo_alpha pref_beta beta", (0.1, 0.1, None)),
     "datasets": ("datasets dataset_mixture dataset dataset_mixer dataset_name", _NOTHING),
+    "splits": ("dataset_train_split dataset_splits", _NOTHING),
     "template": ("chat_template template chat_template_path", _NOTHING),
     "all": ("train_on_inputs train_on_prompt", _NOTHING),
     "seq_len": ("sequence_len cutoff_len max_length max_seq_length", (512, 2048, 1024)),
@@ -31,14 +31,20 @@ _SETTINGS: dict[str, tuple[str, tuple[Any, Any, Any]]] = {
     "rank": ("lora_r lora_rank", (8, 8, 16)),
     "alpha": ("lora_alpha", (16, None, 32)),  # None is twice the rank
     "dropout": ("lora_dropout", (0.0, 0.0, 0.05)),
-    "targets": ("lora_target_modules lora_target", _NOTHING),
+    # The modules that peft adapts by default in most families.
+    "targets": ("lora_target_modules lora_target", (None, None, "q_proj,v_proj")),
     "size": ("micro_batch_size per_device_train_batch_size", (1, 8, 8)),
     "epochs": ("num_epochs num_train_epochs", (1, 3, 3)),
+    "warmup": ("warmup_ratio", (0.03, 0, 0)),
     "schedule": ("lr_scheduler lr_scheduler_type", ("cosine", "linear", "linear")),
     "optimizer": ("optimizer optim", ("adamw_torch", "adamw_torch", "adamw_torch")),
     "rate": ("learning_rate", (5e-5, 5e-5, 2e-5)),
 }
 _AXOLOTL, _FACTORY, _TRL = range(3)
+# Of a dataset: what is read, and names of columns, which are found in the rows.
+_ENTRY = re.compile(
+    "path|id|name|config|split|type|data_files|ds_type|columns|roles|field|(field|message)_.*"
+)
 _BASES = {"base_model", "model_name_or_path"}
 _LOSSES = {"sigmoid": "dpo", **{name: name for name in ("dpo", "ipo", "orpo")}}
 _SHAPES = {
@@ -47,15 +53,11 @@ _SHAPES = {
     **{"linear": "use_linear", "inverse_sqrt": "use_inverse_sqrt"},
 }
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf")
-# Models with the architecture of another name here.
-_NAMES = {"phi3mini": "phi3_3_8b", "llama3370b": "llama3_1_70b", "zephyr7bs": "mistral_7b"}
-_NAMES |= {f"qwen2{size}b": f"qwen2_5_{name}b" for size, name in (("05", "0_5"), ("15", "1_5"))}
-_NAMES["qwen27b"] = "qwen2_5_7b"
 # Of the system, its records and kernels: what a run here decides, or writes, by itself.
 _ELSEWHERE = re.compile(
     "(wandb|mlflow|comet|swanlab|hub|logging|saves?|evals?|dataloader|log|preprocessing|ddp|do|is|"
     "liger|xformers|flash|sdp|report|overwrite|model|tokenizer|ray|early_stopping|auto)_.*|.*attn.*|"
-    "dataset_(num_proc|prepared_path|processes|dir|test_split|splits)|push_to_hub|plot_loss|run_name|"
+    "dataset_(num_proc|prepared_path|processes|dir|test_split)|push_to_hub|plot_loss|run_name|"
     "output_dir|tf32|resume_from_checkpoint|trust_remote_code|gradient_checkpointing_kwargs|debug|"
     "(torch_)?dtype|(pure_)?bf16|bfloat16|use_liger_kernel|remove_unused_columns|strict|pad_to_sequence_len|packing_.*|"
     "group_by_length|max_prompt_length|average_tokens_across_devices|plugins|per_device_eval_.*"
@@ -86,23 +88,6 @@ def read_fine_tuning(text_or_path: str | Path) -> Mapped:
         return recipe.mapped(_ELSEWHERE)
 
 
-def _named_config(model: str) -> str:
-    """Return the named config with the architecture of a model of the hub.
-
-    Raises:
-      ConfigError: there is none.
-    """
-    name = re.sub("[^a-z0-9]|coder|math|safeguard", "", model.rpartition("/")[2].lower())
-    known = {one.replace("_", ""): one for one in configs.__all__ if any(map(str.isdigit, one))}
-    known |= _NAMES
-    if not (fitting := [one for one in known if one in name]):
-        raise ConfigError(
-            f"fidgpt has no named config of {model:.80}: download the model, and name its "
-            "directory in the file."
-        )
-    return known[max(fitting, key=len)]
-
-
 class _File(Recipe):
     """A conversion, by the names in `_SETTINGS`."""
 
@@ -112,9 +97,10 @@ class _File(Recipe):
         self.system = _FACTORY if is_factory else _TRL
         if "base_model" in document:
             self.system = _AXOLOTL
-        # A file of TRL does not say which trainer reads it.
-        about = [name, *(str(document.get(key)) for key in ("output_dir", "hub_model_id"))]
-        self.trainer = next((one for one in _LOSSES if one in " ".join(about)), "dpo")
+        # A file of TRL does not say which trainer reads it: its name and those of its results may.
+        about = [*Path(name).parts[-2:], document.get("output_dir"), document.get("hub_model_id")]
+        words = re.split("[^a-z]+", " ".join(map(str, about)).lower())
+        self.trainer = next((one for one in ("sft", *_LOSSES) if one in words), None)
 
     def take(self, setting: str, default: Any = None) -> Any:
         """Remove a setting; return its value, or the default of the system."""
@@ -132,22 +118,23 @@ class _File(Recipe):
         if is_hub_directory(Path(base).expanduser()):
             self.directives.append(f"config:chat(base={base!r})")
         else:
-            self.directives.append(f"config:{_named_config(base)}")
+            self.directives += model_directives(base)
             self.note("the model", base, FROM_CHECKPOINT)
 
     def data(self) -> None:
         """Map the dataset, with what counts in the loss."""
         self.set("seq_len", int(self.take("seq_len")))
-        for key in ("reward_model", "process_reward_model", "reward_funcs"):
+        for key in ("reward_model", "process_reward_model", "reward_funcs", "processor_type"):
             if self.take(key):
                 self.refuse("the setting", key)
         kind, beta, loss = self.take("kind"), self.take("beta"), self.take("loss")
-        if self.system == _TRL and (beta is not None or loss is not None):
-            kind = self.trainer
+        if self.system == _TRL:
+            is_paired = beta is not None or loss not in (None, "nll", "chunked_nll")
+            kind = self.trainer if self.trainer in _LOSSES or not is_paired else "dpo"
         dataset = self.dataset()
         is_text = dataset.pop("is_text") or kind == "pt"
         file = dataset["path"].endswith((".json", ".jsonl", ".parquet"))
-        options = {"path": dataset["path"]} if file else dataset
+        options = {key: dataset[key] for key in dataset if not (file and key in ("name", "split"))}
         packing = self.take("packing")
         if is_text:
             self.fiddle("use_text" if file else "use_hub_text", **options)
@@ -162,6 +149,8 @@ class _File(Recipe):
                 self.refuse("the loss", loss)
             options |= {"beta": float(beta or 0.1), "loss": _LOSSES[loss], **self.template()}
             self.fiddle("use_preferences" if file else "use_hub_preferences", **options)
+            if self.system == _TRL:
+                self.left.setdefault("learning_rate", 1e-6)
             return
         share = self.take("validation", 0)
         self.set("data.corpus.validation_fraction", share if share < 1 else 0)
@@ -186,11 +175,18 @@ class _File(Recipe):
             files = first.get("data_files")
             path = files[0] if isinstance(files, list) else files
         name = first.get("name") or first.get("config") or self.take("dataset_config")
-        split = first.get("split") or self.take("dataset_train_split")
-        others = {"name": name, "split": split if re.fullmatch(r"\w+", str(split)) else None}
+        splits = self.take("splits") or "train"
+        split = str(first.get("split") or (splits if isinstance(splits, str) else splits[0]))
+        if (whole := split.partition("[")[0]) != split:
+            self.note("datasets.split", split, f"all of {whole} is read")
+        others = {"name": name, "split": whole if whole != "train" else None}
+        for key, value in first.items():
+            if not _ENTRY.fullmatch(key):
+                self.note(f"datasets.{key}", value, "fidgpt has no equivalent")
         return {
             "path": str(path).strip(),
             **{key: value for key, value in others.items() if value},
+            **({"text_field": first["field"]} if first.get("field") else {}),
             "is_text": bool(text) or str(first.get("type")) in ("completion", "pretrain"),
         }
 
@@ -251,15 +247,16 @@ class _File(Recipe):
         least = self.take("cosine_min_lr_ratio", settings.get("min_lr_rate", 0.0))
         ratio = {} if _SHAPES[shape] == "use_constant" else {"min_lr_ratio": float(least)}
         self.fiddle(_SHAPES[shape], **ratio)
-        steps, share = self.take("warmup_steps"), self.take("warmup_ratio", 0)
-        self.fiddle("set_warmup", warmup=int(steps) if steps else float(share) or 0)
+        steps, share = self.take("warmup_steps"), float(self.take("warmup"))
+        warmup = share if steps is None else float(steps)  # below 1 a share too, as in transformers
+        self.fiddle("set_warmup", warmup=warmup if 0 < warmup < 1 else int(warmup))
         parts, limit = int(self.take("gradient_accumulation_steps", 1)), self.take("max_steps", 0)
         self.length(int(self.take("size")), parts, self.take("epochs"), max(0, int(limit)))
         self.set("seed", int(self.take("seed", 42)))
         self.set("max_grad_norm", float(self.take("max_grad_norm", 1.0)) or None)
         if self.take("fp16") or self.take("float16"):
             self.fiddle("use_float16")
-        if self.take("gradient_checkpointing", self.system == _FACTORY):
+        if self.take("gradient_checkpointing", self.system != _AXOLOTL):
             self.fiddle("use_recompute")
         if self.take("torch_compile") is True:
             self.fiddle("use_compile")

@@ -5,23 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fidgpt import configs
 from fidgpt.compose.sources import read_text
 from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.levanter import Mapped
-from fidgpt.interop.recipes import FROM_CHECKPOINT, MLP, PROJECTIONS, Recipe
+from fidgpt.interop.recipes import FROM_CHECKPOINT, MLP, PROJECTIONS, Recipe, model_directives
 
 _COMPONENT = "_component_"
-# Models with the architecture of another name here; the others have their own.
-_NAMES = {
-    "llama3_3_70b": "llama3_1_70b",
-    "phi3_mini": "phi3_3_8b",
-    "qwen2_0_5b": "qwen2_5_0_5b",
-    "qwen2_1_5b": "qwen2_5_1_5b",
-    "qwen2_7b": "qwen2_5_7b",
-}
 _ALPACA = {
     "alpaca_dataset": "tatsu-lab/alpaca",
     "alpaca_cleaned_dataset": "yahma/alpaca-cleaned",
@@ -90,20 +81,6 @@ def read_torchtune(text_or_path: str | Path) -> Mapped:
     return recipe.mapped(_ELSEWHERE)
 
 
-def _named_config(component: str) -> str:
-    """Return the named config of a model's function.
-
-    Raises:
-      ConfigError: fidgpt does not have the model.
-    """
-    name = component.rpartition(".")[2]
-    plain = re.sub(r"^q?lora_|_(instruct|base)$", "", name)
-    plain = _NAMES.get(plain, plain)
-    if plain not in configs.__all__:
-        raise ConfigError(f"fidgpt has no model {component:.80}.")
-    return plain
-
-
 def _checkpoint(recipe: _Recipe, key: str) -> Path | None:
     """Return the directory of a checkpoint, if it is on this machine."""
     part = recipe.left.get(key)
@@ -119,10 +96,9 @@ def _checkpoint(recipe: _Recipe, key: str) -> Path | None:
 def _model(recipe: _Recipe) -> dict[str, Any] | None:
     """Map the model; return the settings of its adapters, or None."""
     component, arguments = recipe.section("model")
-    config = _named_config(component)
     path = _checkpoint(recipe, "checkpointer")
-    recipe.directives.append(f"config:chat(base={str(path)!r})" if path else f"config:{config}")
     name = component.rpartition(".")[2]
+    recipe.directives += [f"config:chat(base={str(path)!r})"] if path else model_directives(name)
     arguments["quantize_base"] = name.startswith("qlora_") or arguments.get("quantize_base")
     if arguments["quantize_base"]:
         recipe.note("model", component, "scales of the four-bit weights are not quantized again")
@@ -179,7 +155,7 @@ def _distillation(recipe: _Recipe) -> None:
     if kind.rpartition(".")[2] not in _TEACHER_LOSSES:
         raise ConfigError(f"fidgpt has no equivalent of the loss {kind:.80}.")
     path = _checkpoint(recipe, "teacher_checkpointer")
-    teacher = str(path) if path else f"config:{_named_config(component)}"
+    teacher = str(path) if path else model_directives(component.rpartition(".")[2])[0]
     recipe.fiddle("use_distillation", teacher=teacher, ratio=float(ratio))
 
 
