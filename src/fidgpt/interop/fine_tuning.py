@@ -12,7 +12,7 @@ from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.hugging_face.files import is_hub_directory
 from fidgpt.interop.levanter import Mapped
-from fidgpt.interop.recipes import FROM_CHECKPOINT, PROJECTIONS, Recipe
+from fidgpt.interop.recipes import FROM_CHECKPOINT, NAMES, PACKED, PROJECTIONS, Recipe
 
 _NOTHING = None, None, None
 # The keys of each setting in Axolotl, LLaMA-Factory or TRL, and what they take without it.
@@ -47,11 +47,7 @@ _SHAPES = {
     **{"linear": "use_linear", "inverse_sqrt": "use_inverse_sqrt"},
 }
 _ADAMW = ("adamw_torch", "adamw_torch_fused", "adamw_hf")
-# Models with the architecture of another name here.
-_NAMES = {"phi3mini": "phi3_3_8b", "llama3370b": "llama3_1_70b", "zephyr7bs": "mistral_7b"}
-_NAMES |= {f"qwen2{size}b": f"qwen2_5_{name}b" for size, name in (("05", "0_5"), ("15", "1_5"))}
-_NAMES["qwen27b"] = "qwen2_5_7b"
-# Of the system, its records and kernels: what a run here decides, or writes, by itself.
+# Settings of the system, its records and kernels, which a run here decides or writes by itself.
 _ELSEWHERE = re.compile(
     "(wandb|mlflow|comet|swanlab|hub|logging|saves?|evals?|dataloader|log|preprocessing|ddp|do|is|"
     "liger|xformers|flash|sdp|report|overwrite|model|tokenizer|ray|early_stopping|auto)_.*|.*attn.*|"
@@ -93,14 +89,15 @@ def _named_config(model: str) -> str:
       ConfigError: there is none.
     """
     name = re.sub("[^a-z0-9]|coder|math|safeguard", "", model.rpartition("/")[2].lower())
-    known = {one.replace("_", ""): one for one in configs.__all__ if any(map(str.isdigit, one))}
-    known |= _NAMES
-    if not (fitting := [one for one in known if one in name]):
+    sized = {config: config for config in configs.__all__ if any(map(str.isdigit, config))}
+    named = {**sized, **NAMES, "zephyr_7b_s": "mistral_7b"}
+    fitting = [short for short in named if short.replace("_", "") in name]
+    if not fitting:
         raise ConfigError(
             f"fidgpt has no named config of {model:.80}: download the model, and name its "
             "directory in the file."
         )
-    return known[max(fitting, key=len)]
+    return named[max(fitting, key=lambda short: len(short.replace("_", "")))]
 
 
 class _File(Recipe):
@@ -114,13 +111,13 @@ class _File(Recipe):
             self.system = _AXOLOTL
         # A file of TRL does not say which trainer reads it.
         about = [name, *(str(document.get(key)) for key in ("output_dir", "hub_model_id"))]
-        self.trainer = next((one for one in _LOSSES if one in " ".join(about)), "dpo")
+        self.trainer = next((loss for loss in _LOSSES if loss in " ".join(about)), "dpo")
 
     def take(self, setting: str, default: Any = None) -> Any:
         """Remove a setting; return its value, or the default of the system."""
         keys, defaults = _SETTINGS.get(setting, (setting, (default,) * 3))
-        found = [self.left.pop(key, None) for key in keys.split()]
-        return next((value for value in found if value is not None), defaults[self.system])
+        values = [self.left.pop(key, None) for key in keys.split()]
+        return next((value for value in values if value is not None), defaults[self.system])
 
     def refuse(self, what: str, value: Any) -> NoReturn:
         """Raise ConfigError."""
@@ -155,7 +152,7 @@ class _File(Recipe):
             options |= {"train_on": self.counted(), **self.template()}
             self.fiddle("use_conversations" if file else "use_hub_conversations", **options)
             if not packing:
-                self.note("packing", False, "conversations are packed, and do not see each other")
+                self.note("packing", False, PACKED)
         else:
             loss = (loss or "sigmoid") if kind == "dpo" else kind
             if loss not in _LOSSES:
@@ -171,10 +168,12 @@ class _File(Recipe):
     def dataset(self) -> dict[str, Any]:
         """Remove the datasets; return the arguments of the first one, and whether it is text."""
         text = self.take("pretraining_dataset")
-        found = text or self.take("datasets")
-        if isinstance(found, dict):  # TRL's mixtures: a list, or fractions by name
-            found = found.get("datasets") or [*found]
-        listed: list[Any] = found.split(",") if isinstance(found, str) else found or [{}]
+        datasets = text or self.take("datasets")
+        if isinstance(datasets, dict):  # TRL's mixtures: a list, or fractions by name
+            datasets = datasets.get("datasets") or [*datasets]
+        if isinstance(datasets, str):
+            datasets = datasets.split(",")
+        listed: list[Any] = datasets or [{}]
         first: dict[str, Any] = listed[0] if isinstance(listed[0], dict) else {"path": listed[0]}
         if not (path := first.get("path") or first.get("id")):
             raise ConfigError("it names no dataset.")
@@ -227,8 +226,8 @@ class _File(Recipe):
         names = targets.split(",") if isinstance(targets, str) else targets or []
         options: dict[str, Any] = {"rank": rank, "alpha": float(alpha or 2 * rank)}
         options |= {"dropout": dropout} if dropout else {}
-        if known := [PROJECTIONS[name] for name in names if name in PROJECTIONS]:
-            options["modules"] = known
+        if modules := [PROJECTIONS[name] for name in names if name in PROJECTIONS]:
+            options["modules"] = modules
         for name in names:
             if name not in (*PROJECTIONS, "all", "all-linear"):
                 self.note("adapted modules", name, "only those of attention and MLPs are")

@@ -15,6 +15,15 @@ PROJECTIONS = {
     **dict.fromkeys(("o_proj", "output_proj"), "out"),
     **{f"{name}_proj": name for name in MLP},
 }
+# Models with the architecture of another name here, by their name in torchtune.
+NAMES = {
+    "llama3_3_70b": "llama3_1_70b",
+    "phi3_mini": "phi3_3_8b",
+    "qwen2_0_5b": "qwen2_5_0_5b",
+    "qwen2_1_5b": "qwen2_5_1_5b",
+    "qwen2_7b": "qwen2_5_7b",
+}
+PACKED = "conversations are packed, and do not see each other"
 FROM_CHECKPOINT = (
     "it is not here: where it is, begin with --config='config:chat(base=DIRECTORY)', which has its "
     "weights and its tokenizer"
@@ -40,7 +49,7 @@ class Recipe:
         self.wanted[path] = value
 
     def note(self, key: str, value: Any, why: str) -> None:
-        """Record what has no equivalent, or another one."""
+        """Record an entry without an exact equivalent, and why."""
         self.unmapped.append(f"{key}: {shown(value)} ({why})")
 
     def adamw(self, lr: float, betas: Sequence[float], eps: float, weight_decay: float) -> None:
@@ -51,7 +60,14 @@ class Recipe:
         self.set("optimizer.weight_decay", float(weight_decay))
 
     def length(self, size: int, parts: int, epochs: Any, num_steps: int | None) -> None:
-        """Map sequences of a micro-batch, micro-batches of a step, and the number of steps."""
+        """Map the length of a run and the sizes of its batches.
+
+        Args:
+          size: sequences of a micro-batch.
+          parts: micro-batches of a step.
+          epochs: passes over the data, for the note where steps are not limited.
+          num_steps: steps of the run; None or 0 for as many as the config has.
+        """
         self.set("batch_size", size * parts)
         self.set("micro_batch_size", size)
         self.note("batch_size", size, "of one device: times their number with several")

@@ -11,17 +11,9 @@ from fidgpt.graph import ConfigError
 from fidgpt.graph.errors import at
 from fidgpt.graph.yaml import read_yaml
 from fidgpt.interop.levanter import Mapped
-from fidgpt.interop.recipes import FROM_CHECKPOINT, MLP, PROJECTIONS, Recipe
+from fidgpt.interop.recipes import FROM_CHECKPOINT, MLP, NAMES, PACKED, PROJECTIONS, Recipe
 
 _COMPONENT = "_component_"
-# Models with the architecture of another name here; the others have their own.
-_NAMES = {
-    "llama3_3_70b": "llama3_1_70b",
-    "phi3_mini": "phi3_3_8b",
-    "qwen2_0_5b": "qwen2_5_0_5b",
-    "qwen2_1_5b": "qwen2_5_1_5b",
-    "qwen2_7b": "qwen2_5_7b",
-}
 _ALPACA = {
     "alpaca_dataset": "tatsu-lab/alpaca",
     "alpaca_cleaned_dataset": "yahma/alpaca-cleaned",
@@ -98,7 +90,7 @@ def _named_config(component: str) -> str:
     """
     name = component.rpartition(".")[2]
     plain = re.sub(r"^q?lora_|_(instruct|base)$", "", name)
-    plain = _NAMES.get(plain, plain)
+    plain = NAMES.get(plain, plain)
     if plain not in configs.__all__:
         raise ConfigError(f"fidgpt has no model {component:.80}.")
     return plain
@@ -154,7 +146,7 @@ def _data(recipe: _Recipe, dpo: Mapping[str, Any] | None) -> None:
     if not split and dpo is None:
         recipe.directives.append("set:evaluators={}")
     if name in _ALPACA and not arguments.get("packed"):
-        recipe.note("dataset.packed", False, "conversations are packed, and do not see each other")
+        recipe.note("dataset.packed", False, PACKED)
 
 
 def _lora(recipe: _Recipe, adapters: Mapping[str, Any] | None) -> None:
