@@ -37,10 +37,9 @@ def planned(
     start = train_command(composition.directives, allowed=FLAGS.allow)
     if form == "plan-html":
         return page(page_data(plans, planner, start, title=title))
-    settings = {"start": start, "price": price, "color": color}
     if _has_mesh(trainer, planner):
-        return plan_text(planner, plans[0], **settings)
-    return plans_text(plans, planner, **settings)
+        return plan_text(planner, plans[0], price=price, color=color)
+    return plans_text(plans, planner, start=start, price=price, color=color)
 
 
 def cluster_of(trainer: Trainer) -> Cluster:

@@ -73,7 +73,7 @@ class Scoring:
 
     @property
     def is_causal_by_spans(self) -> bool:
-        """Whether that holds in the order of whole rows, of which queries are `ctx.spans`."""
+        """Whether `is_causal` holds for whole rows, whose parts `ctx.spans` are the queries."""
         ctx = self.ctx
         is_whole = ctx.contiguous and ctx.cache is None
         return is_whole and is_causal_among(self.mask, self.window, num_keys=ctx.num_columns)
@@ -82,8 +82,8 @@ class Scoring:
     def sees_all(self) -> bool:
         """Whether there is a single query that is statically known to see every key."""
         keys = self.ctx.key_positions(self.window)
-        one = len(self.ctx) == 1 and self.ctx.contiguous and keys.contiguous
-        return one and is_causal_among(self.mask, self.window, num_keys=len(keys))
+        is_single = len(self.ctx) == 1 and self.ctx.contiguous and keys.contiguous
+        return is_single and is_causal_among(self.mask, self.window, num_keys=len(keys))
 
     def visible(self) -> Bool[Tensor, "rows one queries keys"]:
         """Return the boolean mask of keys that each query may attend to."""
@@ -206,8 +206,10 @@ def _score_mod(scoring: Scoring, num_heads: int) -> Callable[..., Tensor] | None
 
     def change(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         query_at, key_at = queries.at(batch, query), keys.at(batch, key)
-        for one in scoring.changes:
-            score = one(score, head=head + first, num_heads=all_heads, query=query_at, key=key_at)
+        for modify in scoring.changes:
+            score = modify(
+                score, head=head + first, num_heads=all_heads, query=query_at, key=key_at
+            )
         return score
 
     return change if scoring.changes else None
@@ -223,8 +225,8 @@ def blockwise(
     attention, and more of others. Softcaps, sums such as ALiBi's, and sinks are computed inside.
     For long sequences, the weights are materialized one block at a time and recomputed in the
     backward pass, as in FlashAttention (Dao et al., 2022, arXiv:2205.14135, section 3.1); for short
-    ones they are kept, which saves a seventh of the time. Of queries that are parts of a row only,
-    as with context parallelism, none are kept.
+    ones they are kept, which saves a seventh of the time. Under context parallelism, where queries
+    are parts of a row, no weights are kept.
 
     Falls back for dropout, other changes of scores, and with a cache or without numbers unless
     attention is plain causal.
@@ -283,7 +285,7 @@ def _shift_of(
     def of_tile(tile: Tile) -> Tensor:
         queries, seen = ctx.part(tile.rows, tile.queries), keys.part(tile.rows, tile.keys)
         pair = {"query": queries.along(-2), "key": seen.along(-1)}
-        each = [one(like, head=numbers, num_heads=heads * parts, **pair) for one in shifts]
+        each = [shift(like, head=numbers, num_heads=heads * parts, **pair) for shift in shifts]
         return sum(each[1:], start=each[0])
 
     def shared(tile: Tile) -> Tensor:

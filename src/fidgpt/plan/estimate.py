@@ -33,12 +33,12 @@ from fidgpt.plan.trace import Part, Trace
 __all__ = ["Memory", "Plan", "Setting", "Training", "estimated"]
 
 _GIGA = 2**30
-# Of torch and its libraries on a GPU, and of each group of processes that talk: what their drivers
-# hold, which the caching allocator does not see.
+# Bytes that drivers hold outside of the caching allocator: for torch and its libraries on a GPU,
+# and for each group of processes that communicate.
 _CONTEXT, _GROUP = 0.6 * _GIGA, 0.25 * _GIGA
-# Of what is allocated and freed in a pass, how much more a caching allocator holds.
+# Share of what a pass allocates and frees that a caching allocator holds besides.
 _SLACK = {"cuda": 0.06, "cpu": 0.02}
-_OPTIMIZER_PASSES = 7  # reads of weight, gradient and two moments, writes of the first and these
+_OPTIMIZER_PASSES = 7  # reads of weight, gradient and two moments; writes of weight, moments
 _SAMPLED = 2  # times the processes of a pipeline, micro-batches that are simulated
 
 
@@ -139,7 +139,7 @@ class Plan:
       setting: that is planned.
       cluster: of the run.
       memory: of each process of a pipeline; of one if there is none.
-      worst: the one with the highest peak.
+      worst: the process with the highest peak.
       seconds: of a step, by kind, on the process that computes longest.
       bubble: seconds in which it waits for the others.
       updating: seconds of the optimizer and of what each step does once.
@@ -215,7 +215,7 @@ class Plan:
         return max(kinds, key=kinds.__getitem__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Stage:
     """The parts of a stage, with their numbers."""
 
@@ -228,7 +228,7 @@ class _Scheduled:
     """What the processes of a pipeline do with a sample of the micro-batches.
 
     Attributes:
-      number: of these micro-batches, of which idle ones fill up the schedule.
+      number: micro-batches of the sample, filled up with idle ones as the schedule needs.
       actions: of each process.
       places: the process of each stage.
       peaks: of each process, the micro-batches whose activations it keeps at most, by stage.
@@ -249,8 +249,20 @@ class _Scheduled:
 def _scheduled(schedule: Schedule, pipeline: int, number: int) -> _Scheduled:
     number = fitting(schedule, pipeline, number)
     actions = schedule(pipeline, number)
-    kept = [most_kept(own) for own in actions]
-    return _Scheduled(number, actions, places_of(actions), kept)
+    peaks = [most_kept(of_rank) for of_rank in actions]
+    return _Scheduled(number, actions, places_of(actions), peaks)
+
+
+def _sampled(schedule: Schedule, pipeline: int, number: int) -> tuple[_Scheduled, int]:
+    """Return a schedule of few micro-batches, and how many of `number` it leaves out."""
+    if pipeline == 1:
+        return _Scheduled(1, (), [0], [{0: 1}]), 0
+    # Schedules repeat with as many micro-batches as there are processes.
+    left_out = max(0, number // pipeline - _SAMPLED) * pipeline
+    try:
+        return _scheduled(schedule, pipeline, number - left_out), left_out
+    except ValueError:  # a list of actions for one number of micro-batches
+        return _scheduled(schedule, pipeline, number), 0
 
 
 _balanced = lru_cache(maxsize=256)(balanced)
@@ -262,291 +274,294 @@ def estimated(trace: Trace, training: Training, setting: Setting, cluster: Clust
     Raises:
       ValueError: the mesh cannot run the model.
     """
-    mesh, device = setting.mesh, cluster.device
-    pipeline = mesh.sizes.get(PIPELINE.name, 1)
-    schedule = training.schedule
-    if pipeline > 1:
-        # Schedules repeat with as many micro-batches as there are processes.
-        number = setting.num_micro_batches
-        left_out = max(0, number // pipeline - _SAMPLED) * pipeline
-        try:
-            scheduled = _scheduled(schedule, pipeline, number - left_out)
-        except ValueError:  # a list of actions for one number of micro-batches
-            left_out, scheduled = 0, _scheduled(schedule, pipeline, number)
-        sampled, number = scheduled.number, scheduled.number + left_out
-        layers, stages = _stages(trace, training, schedule.num_stages(pipeline))
-    else:
-        sampled, number, layers, stages = 1, 1, [], [_whole(trace)]
-        scheduled = _Scheduled(1, (), [0], [{0: 1}])
-    places, peaks = scheduled.places, scheduled.peaks
-    alike = {id(stage): stage for stage in stages}
-    each_time = {i: _stage_seconds(one, training, setting, cluster) for i, one in alike.items()}
-    each_sum = {i: _reduction(one, training, setting, cluster) for i, one in alike.items()}
-    times = [each_time[id(stage)] for stage in stages]
-    reducing = [each_sum[id(stage)] for stage in stages]
+    estimate = _Estimate(trace, training, setting, cluster)
+    pipeline = setting.mesh.sizes.get(PIPELINE.name, 1)
+    scheduled, left_out = _sampled(training.schedule, pipeline, setting.num_micro_batches)
+    layers, stages = estimate.stages(pipeline)
+    held = [[s for s, place in enumerate(scheduled.places) if place == r] for r in range(pipeline)]
     memory = tuple(
-        _memory(trace, training, setting, cluster, stages, places, rank, peaks[rank])
+        estimate.memory(stages, held[rank], scheduled.peaks[rank], is_first=rank == 0)
         for rank in range(pipeline)
     )
     worst = max(range(pipeline), key=lambda rank: memory[rank].total)
-    own = [[stage for stage, place in enumerate(places) if place == r] for r in range(pipeline)]
-    updates = [
-        device.step + sum(_update(stages[s], training, setting, cluster) for s in own[rank])
-        for rank in range(pipeline)
-    ]
+    updates = [sum(estimate.update(stages[stage]) for stage in of_rank) for of_rank in held]
     if pipeline == 1:
-        forward, backward = times[0]
-        total = (forward + backward).times(setting.num_micro_batches)
-        total = _with_reduction(total, backward, reducing[0])
-        simulation = Simulation(total.total, (total.total,))
-        updating = updates[0]
-        bubble, passes = 0.0, total.total
+        seconds = estimate.step_passes(stages[0], setting.num_micro_batches)
+        simulation, passes = Simulation(seconds.total, (seconds.total,)), seconds.total
     else:
-        stride = mesh.size // pipeline
-        sending = cluster.seconds("send", trace.stream, 2, stride)
-        both = [f.total for f, _ in times], [b.total for _, b in times]
-        if memory[worst].total <= device.memory or not setting.recompute:
-            simulation = simulate(scheduled.steps, *both, sending=sending)
-        else:  # it will not be run: by the formula of Narayanan et al., 2021, arXiv:2104.04473
-            busy = [sampled * sum(both[0][s] + both[1][s] for s in of_rank) for of_rank in own]
-            waiting = max(busy) * (pipeline - 1) / sampled / len(own[0])
-            simulation = Simulation(max(busy) + waiting, tuple(busy))
+        is_run = memory[worst].total <= cluster.device.memory or not setting.recompute
+        simulation = estimate.simulation(stages, held, scheduled, is_run=is_run)
         # In the steady state, each further micro-batch takes what the slowest process computes.
         slowest = max(range(pipeline), key=lambda rank: simulation.busy[rank])
-        each = simulation.busy[slowest] / sampled
-        passes = simulation.seconds + (number - sampled) * each
-        total = Seconds()
-        for stage in own[slowest]:
-            forward, backward = times[stage]
-            part = (forward + backward).times(number)
-            total += _with_reduction(part, backward, reducing[stage])
-        passes += total.total - number * each
-        bubble, updating = passes - total.total, max(updates)
+        each, number = simulation.busy[slowest] / scheduled.number, scheduled.number + left_out
+        parts = [estimate.step_passes(stages[stage], number) for stage in held[slowest]]
+        seconds = sum(parts, start=Seconds())
+        passes = simulation.seconds + left_out * each + seconds.total - number * each
+    updating = cluster.device.step + max(updates)
     step = passes + updating
     rate = training.tokens_per_step / step
-    peak = device.peak(training.dtype) * cluster.size
+    peak = cluster.device.peak(training.dtype) * cluster.size
     return Plan(
         setting=setting,
         cluster=cluster,
         memory=memory,
         worst=worst,
-        seconds=total,
-        bubble=bubble,
+        seconds=seconds,
+        bubble=passes - seconds.total,
         updating=updating,
         step=step,
         tokens_per_second=rate / cluster.size,
         utilisation=rate * training.flops_per_token / peak,
         days=step * training.num_steps / 86400,
         simulation=simulation,
-        layers=tuple(tuple(layers[stage] for stage in of_rank) for of_rank in own if layers),
-        flops=_shares(training, layers, own) if layers else (),
+        layers=tuple(tuple(layers[stage] for stage in of_rank) for of_rank in held if layers),
+        flops=_shares(training, layers, held) if layers else (),
         is_executed=trace.passing > 0,
     )
 
 
 def _shares(
-    training: Training, layers: Sequence[tuple[int, int]], own: Sequence[Sequence[int]]
+    training: Training, layers: Sequence[tuple[int, int]], held: Sequence[Sequence[int]]
 ) -> tuple[float, ...]:
-    """Return the share of each process in the operations, by the layers of stages and its own."""
+    """Return the share of each process in the operations, by the layers of stages it holds."""
     costs = [sum(training.layer_flops[begin:end]) for begin, end in layers]
     costs[0] += training.other_flops[0]
     costs[-1] += training.other_flops[1]
-    return tuple(sum(costs[stage] for stage in of_rank) / sum(costs) for of_rank in own)
+    return tuple(sum(costs[stage] for stage in of_rank) / sum(costs) for of_rank in held)
 
 
-def _whole(trace: Trace) -> _Stage:
-    parts = [(part, max(1, len(part.layers))) for part in trace.parts]
-    return _Stage(tuple(parts), has_end=True)
-
-
-def _stages(
-    trace: Trace, training: Training, number: int
-) -> tuple[list[tuple[int, int]], list[_Stage]]:
-    """Cut a model as `PipelineParallel` does; stages that are alike are one object."""
-    if not trace.blocks:
-        raise ValueError("a pipeline cuts a Transformer between its layers, and this model is none")
-    layers, (first, last) = training.layer_flops, training.other_flops
-    if number > len(layers) + 1:
-        raise ValueError(f"{number} stages of {len(layers)} layers")
-    counts = training.stages
-    if counts is None or len(counts) != number:
-        counts = _balanced(layers, first=first, last=last, num_stages=number)
-    begins = [0, *accumulate(counts)]
-    stages, known = list[_Stage](), dict[tuple[tuple[str, int], ...], _Stage]()
-    for stage, (begin, end) in enumerate(pairwise(begins)):
-        inside = range(begin, end)
-        parts = [(part, sum(i in inside for i in part.layers)) for part in trace.blocks]
-        if stage == 0:
-            parts.insert(0, (trace.parts[0], 1))
-        if stage == number - 1:
-            parts.append((trace.parts[-1], 1))
-        kept = tuple((part, count) for part, count in parts if count)
-        key = tuple((part.name, count) for part, count in kept)
-        stages.append(known.setdefault(key, _Stage(kept, has_end=stage == number - 1)))
-    return [*pairwise(begins)], stages
-
-
-def _format(part: Part, training: Training) -> str:
-    return "float8" if part.is_float8 else training.dtype
+def _borrowed(mesh: MeshSizes, axis: str) -> int:
+    """Return the size of an axis that borrows the processes of others; 1 for other axes."""
+    return next((mesh[other] for other in mesh.axes() if other.borrows and other.name == axis), 1)
 
 
 @lru_cache(maxsize=4096)
 def _fsdp(mesh: MeshSizes, axis: str) -> tuple[int, int]:
     """Return over how many processes FSDP shards a weight of an axis, and their stride."""
     shards, stride = mesh.num_shards, 1
-    for one, size in reversed([*mesh.grid().items()]):
-        if one in mesh.sharding_axes:
+    for other, size in reversed([*mesh.grid().items()]):
+        if other in mesh.sharding_axes:
             break
         stride *= size
-    borrowing = {one.name: mesh[one] for one in mesh.axes() if one.borrows}
-    if axis in borrowing and shards > 1:
-        return shards // borrowing[axis], stride * borrowing[axis]
-    return shards, stride
-
-
-def _stage_seconds(
-    stage: _Stage, training: Training, setting: Setting, cluster: Cluster
-) -> tuple[Seconds, Seconds]:
-    """Return the time of the forward and the backward pass of a micro-batch, without reductions."""
-    both = []
-    for way in ("forward", "backward"):
-        whole, gathers = Seconds(), 0.0
-        for part, number in stage.parts:
-            work = getattr(part, way)
-            own = compute_seconds(
-                work, cluster.device, _format(part, training), is_compiled=part.is_compiled
-            )
-            own += Seconds(sent=sent_seconds(work, cluster, setting.mesh))
-            gather = _gather(part, training, setting, cluster) if part.layers else 0.0
-            gathers = max(gathers, gather)
-            whole += beside(own, {"shard gather": gather}).times(number)
-        if way == "forward":  # of the first block, beside which nothing is computed
-            ends = sum(
-                _gather(p, training, setting, cluster) for p, _ in stage.parts if not p.layers
-            )
-            whole += Seconds(sent={"shard gather": gathers + ends} if gathers else {})
-        both.append(whole)
-    return both[0], both[1]
-
-
-def _gather(part: Part, training: Training, setting: Setting, cluster: Cluster) -> float:
-    """Return the time in which FSDP gathers the weights of a part."""
-    seconds = 0.0
-    for axis, number in part.parameters.items():
-        shards, stride = _fsdp(setting.mesh, axis)
-        seconds += cluster.seconds("gather", number * training.itemsize, shards, stride)
-    return seconds
-
-
-def _reduction(
-    stage: _Stage, training: Training, setting: Setting, cluster: Cluster
-) -> dict[str, float]:
-    """Return the time of the reduction of gradients, once a step, by collective."""
-    mesh, seconds = setting.mesh, defaultdict[str, float](float)
-    tokens = math.prod(size for axis, size in mesh.grid().items() if axis.splits_tokens)
-    for part, number in stage.parts:
-        for axis, elements in part.trained.items():
-            shards, stride = _fsdp(setting.mesh, axis)
-            size = number * elements
-            copies = tokens // shards
-            if any(one.borrows and one.name == axis for one in mesh.axes()):
-                copies = tokens // (shards * mesh.sizes[axis])
-            if shards > 1:
-                units = max(1, number)
-                each = cluster.seconds("scatter", 4 * size / units, shards, stride)
-                seconds["shard scatter"] += each * units
-            if copies > 1:
-                width = 4 if shards > 1 else training.itemsize
-                reduce = cluster.seconds("reduce", width * size / shards, copies, stride * shards)
-                seconds["replicate reduce"] += reduce
-    return dict(seconds)
+    borrowed = _borrowed(mesh, axis) if shards > 1 else 1
+    return shards // borrowed, stride * borrowed
 
 
 def _with_reduction(total: Seconds, backward: Seconds, reduction: Mapping[str, float]) -> Seconds:
     """Return the time of a step's passes with the reduction, beside the last backward pass."""
     last = backward.times(0.9)
     extra = beside(last, reduction)
-    names = {name: extra.sent.get(name, 0.0) - last.sent.get(name, 0.0) for name in reduction}
+    exposed = {name: extra.sent.get(name, 0.0) - last.sent.get(name, 0.0) for name in reduction}
     hidden = {name: extra.hidden.get(name, 0.0) for name in reduction}
-    return total + Seconds(sent=names, hidden=hidden)
+    return total + Seconds(sent=exposed, hidden=hidden)
 
 
-def _elements(stage: _Stage, setting: Setting, *, trained: bool = False) -> float:
-    """Return how many elements of the weights of a stage a process holds."""
-    total = 0.0
-    for part, number in stage.parts:
-        for axis, elements in (part.trained if trained else part.parameters).items():
-            total += number * elements / _fsdp(setting.mesh, axis)[0]
-    return total
+@dataclass(frozen=True, eq=False)
+class _Estimate:
+    """The time and memory of stages, on the devices and with the choices of one setting."""
 
+    trace: Trace
+    training: Training
+    setting: Setting
+    cluster: Cluster
+    _seconds: dict[_Stage, tuple[Seconds, Seconds]] = field(default_factory=dict)
 
-def _update(stage: _Stage, training: Training, setting: Setting, cluster: Cluster) -> float:
-    """Return the time of the optimizer for a stage."""
-    moved = 4 * _OPTIMIZER_PASSES * _elements(stage, setting, trained=True)
-    return moved / (cluster.device.bandwidth * cluster.device.moving)
+    def stages(self, pipeline: int) -> tuple[list[tuple[int, int]], list[_Stage]]:
+        """Cut the model as `PipelineParallel` does; stages that are alike are one object.
 
+        Returns:
+          The first layer and the one after the last of each stage, none without a pipeline; stages.
+        """
+        trace, training = self.trace, self.training
+        if pipeline == 1:
+            whole = tuple((part, max(1, len(part.layers))) for part in trace.parts)
+            return [], [_Stage(whole, has_end=True)]
+        if not trace.blocks:
+            raise ValueError(
+                "a pipeline cuts a Transformer between its layers, and this model is none"
+            )
+        number = training.schedule.num_stages(pipeline)
+        layers, (first, last) = training.layer_flops, training.other_flops
+        if number > len(layers) + 1:
+            raise ValueError(f"{number} stages of {len(layers)} layers")
+        counts = training.stages
+        if counts is None or len(counts) != number:
+            counts = _balanced(layers, first=first, last=last, num_stages=number)
+        bounds = [*pairwise([0, *accumulate(counts)])]
+        stages, distinct = list[_Stage](), dict[tuple[tuple[str, int], ...], _Stage]()
+        for stage, (begin, end) in enumerate(bounds):
+            inside = range(begin, end)
+            parts = [(part, sum(i in inside for i in part.layers)) for part in trace.blocks]
+            if stage == 0:
+                parts.insert(0, (trace.parts[0], 1))
+            if stage == number - 1:
+                parts.append((trace.parts[-1], 1))
+            kept = tuple((part, count) for part, count in parts if count)
+            key = tuple((part.name, count) for part, count in kept)
+            stages.append(distinct.setdefault(key, _Stage(kept, has_end=stage == number - 1)))
+        return bounds, stages
 
-def _memory(
-    trace: Trace,
-    training: Training,
-    setting: Setting,
-    cluster: Cluster,
-    stages: Sequence[_Stage],
-    places: Sequence[int],
-    rank: int,
-    in_flight: Mapping[int, int],
-) -> Memory:
-    mesh, kind = setting.mesh, cluster.device.kind
-    own = [stage for stage, place in zip(stages, places, strict=True) if place == rank]
-    held = sum(_elements(stage, setting) for stage in own)
-    trained = sum(_elements(stage, setting, trained=True) for stage in own)
-    whole = sum(n * sum(p.trained.values()) for s in own for p, n in s.parts)
-    is_sharded, narrow = mesh.num_shards > 1, training.itemsize < 4
-    repeats = setting.num_micro_batches > 1
-    copy = training.itemsize * held if narrow and not is_sharded else 0.0
-    activations = 0.0
-    for stage, place in enumerate(places):
-        if place == rank and stage in in_flight:
-            kept = sum(part.kept * number for part, number in stages[stage].parts)
-            activations += kept * in_flight[stage]
-    blocks = sum(part.kept * len(part.layers) for part in trace.blocks)
-    if any(stage.has_end for stage in own) or rank == 0:
-        activations += max(0, trace.kept - blocks)
-    has_end = any(stage.has_end for stage in own)
-    temporary = float(trace.passing if has_end else trace.passing_in_blocks)
-    gathered = 0.0
-    if is_sharded:
-        parts = [part for stage in own for part, _ in stage.parts]
+    def passes(self, stage: _Stage) -> tuple[Seconds, Seconds]:
+        """Return the time of both passes of a micro-batch, without reductions."""
+        if stage not in self._seconds:
+            # Beside the first block nothing is computed.
+            gathers = [self._gather(part) for part, _ in stage.parts if part.layers]
+            first = max(gathers, default=0.0)
+            ends = sum(self._gather(part) for part, _ in stage.parts if not part.layers)
+            forward, backward = (self._pass(stage, way) for way in ("forward", "backward"))
+            forward += Seconds(sent={"shard gather": first + ends} if first else {})
+            self._seconds[stage] = forward, backward
+        return self._seconds[stage]
+
+    def _pass(self, stage: _Stage, way: str) -> Seconds:
+        total = Seconds()
+        for part, number in stage.parts:
+            work, dtype = getattr(part, way), "float8" if part.is_float8 else self.training.dtype
+            seconds = compute_seconds(
+                work, self.cluster.device, dtype, is_compiled=part.is_compiled
+            )
+            seconds += Seconds(sent=sent_seconds(work, self.cluster, self.setting.mesh))
+            gather = self._gather(part) if part.layers else 0.0
+            total += beside(seconds, {"shard gather": gather}).times(number)
+        return total
+
+    def _gather(self, part: Part) -> float:
+        """Return the time in which FSDP gathers the weights of a part."""
+        return sum(
+            self.cluster.seconds(
+                "gather", number * self.training.itemsize, *_fsdp(self.setting.mesh, axis)
+            )
+            for axis, number in part.parameters.items()
+        )
+
+    def step_passes(self, stage: _Stage, number: int) -> Seconds:
+        """Return the time of a step's passes of so many micro-batches, with the reduction."""
+        forward, backward = self.passes(stage)
+        return _with_reduction((forward + backward).times(number), backward, self._reduction(stage))
+
+    def _reduction(self, stage: _Stage) -> dict[str, float]:
+        """Return the time of the reduction of gradients, once a step, by collective."""
+        mesh, seconds = self.setting.mesh, defaultdict[str, float](float)
+        tokens = math.prod(size for axis, size in mesh.grid().items() if axis.splits_tokens)
+        for part, number in stage.parts:
+            for axis, elements in part.trained.items():
+                shards, stride = _fsdp(mesh, axis)
+                size = number * elements
+                copies = tokens // (shards * _borrowed(mesh, axis))
+                if shards > 1:
+                    units = max(1, number)
+                    each = self.cluster.seconds("scatter", 4 * size / units, shards, stride)
+                    seconds["shard scatter"] += each * units
+                if copies > 1:
+                    width = 4 if shards > 1 else self.training.itemsize
+                    seconds["replicate reduce"] += self.cluster.seconds(
+                        "reduce", width * size / shards, copies, stride * shards
+                    )
+        return dict(seconds)
+
+    def simulation(
+        self,
+        stages: Sequence[_Stage],
+        held: Sequence[Sequence[int]],
+        scheduled: _Scheduled,
+        *,
+        is_run: bool,
+    ) -> Simulation:
+        """Return the passes of a sample of the micro-batches through a pipeline.
+
+        Args:
+          stages: of the pipeline.
+          held: the numbers of the stages of each process.
+          scheduled: what the processes do.
+          is_run: whether to simulate it, or else to take the bubble of one-forward-one-backward
+            (Narayanan et al., 2021, arXiv:2104.04473, section 2.2).
+        """
+        forward, backward = zip(*(self.passes(stage) for stage in stages), strict=True)
+        both = [f.total for f in forward], [b.total for b in backward]
+        stride = self.setting.mesh.size // len(held)
+        if is_run:
+            sending = self.cluster.seconds("send", self.trace.stream, 2, stride)
+            return simulate(scheduled.steps, *both, sending=sending)
+        number = scheduled.number
+        busy = [number * sum(both[0][s] + both[1][s] for s in of_rank) for of_rank in held]
+        waiting = max(busy) * (len(held) - 1) / number / len(held[0])
+        return Simulation(max(busy) + waiting, tuple(busy))
+
+    def _elements(self, stage: _Stage, *, trained: bool = False) -> float:
+        """Return how many elements of the weights of a stage a process holds."""
+        total = 0.0
+        for part, number in stage.parts:
+            for axis, elements in (part.trained if trained else part.parameters).items():
+                total += number * elements / _fsdp(self.setting.mesh, axis)[0]
+        return total
+
+    def update(self, stage: _Stage) -> float:
+        """Return the time of the optimizer for a stage."""
+        moved = 4 * _OPTIMIZER_PASSES * self._elements(stage, trained=True)
+        return moved / (self.cluster.device.bandwidth * self.cluster.device.moving)
+
+    def memory(
+        self,
+        stages: Sequence[_Stage],
+        held: Sequence[int],
+        in_flight: Mapping[int, int],
+        *,
+        is_first: bool,
+    ) -> Memory:
+        """Return the bytes of a process at its peak: in a pass, or as the optimizer steps.
+
+        Args:
+          stages: of all processes.
+          held: numbers of the stages of this one.
+          in_flight: micro-batches whose activations it keeps at most, by stage.
+          is_first: whether it is the first of the pipeline.
+        """
+        trace, itemsize, mesh = self.trace, self.training.itemsize, self.setting.mesh
+        own = [stages[number] for number in held]
+        elements = sum(self._elements(stage) for stage in own)
+        trained = sum(self._elements(stage, trained=True) for stage in own)
+        is_sharded, kind = mesh.num_shards > 1, self.cluster.device.kind
+        copy = itemsize * elements if itemsize < 4 and not is_sharded else 0.0
+        has_end = any(stage.has_end for stage in own)
+        activations = 0.0
+        for number in held:
+            kept = sum(part.kept * count for part, count in stages[number].parts)
+            activations += kept * in_flight.get(number, 0)
+        if has_end or is_first:
+            blocks = sum(part.kept * len(part.layers) for part in trace.blocks)
+            activations += max(0, trace.kept - blocks)
+        temporary = float(trace.passing if has_end else trace.passing_in_blocks)
+        gathered = self._gathered(own) if is_sharded else 0.0
+        # FSDP adds up gradients of micro-batches whole; a copy has its own beside the sum of all.
+        whole = sum(n * sum(p.trained.values()) for stage in own for p, n in stage.parts)
+        summed = whole if is_sharded else trained
+        waiting = 4.0 * summed if self.setting.num_micro_batches > 1 else 0.0
+        late = max(waiting, 4.0 * trained + (itemsize * trained if copy else 0.0))
+        groups = sum(mesh[axis] > 1 for axis in mesh.axes())
+        lasting = {
+            "weights": 4.0 * elements + trace.buffers,
+            "others": self.training.other_bytes,
+            "copy": copy,
+            "optimizer": self.training.state * trained,
+            "communication": _CONTEXT + _GROUP * groups if kind == "cuda" else 0.0,
+        }
+        in_pass = Memory(
+            **lasting,
+            gradients=waiting,
+            activations=activations,
+            temporary=temporary,
+            gathered=gathered,
+            allocator=_SLACK[kind] * (activations + temporary + gathered + waiting),
+        )
+        freed = activations + temporary
+        in_update = Memory(**lasting, gradients=late, allocator=_SLACK[kind] * late, freed=freed)
+        return max(in_pass, in_update, key=lambda memory: memory.total)
+
+    def _gathered(self, stages: Sequence[_Stage]) -> float:
+        """Return the bytes of weights and gradients that FSDP has gathered at a time."""
+        parts = [part for stage in stages for part, _ in stage.parts]
         largest = max([part.size for part in parts if part.layers], default=0)
         ends = sum(part.size for part in parts if not part.layers)
         # One layer that computes, and the next; its gradients, and those in float32 being sent.
-        gathered = training.itemsize * (2 * largest + ends) + (training.itemsize + 4) * largest
-    # FSDP adds up gradients of micro-batches whole; a copy has its own beside the sum of all.
-    waiting = 4.0 * (whole if is_sharded else trained) if repeats else 0.0
-    late = 4.0 * trained + (training.itemsize * trained if copy else 0.0)
-    slack = _SLACK[kind]
-    groups = sum(mesh[axis] > 1 for axis in mesh.axes())
-    fixed = _CONTEXT + _GROUP * groups if kind == "cuda" else 0.0
-    lasting = {
-        "weights": 4.0 * held + trace.buffers,
-        "others": training.other_bytes,
-        "copy": copy,
-        "optimizer": training.state * trained,
-        "communication": fixed,
-    }
-    passing = activations + temporary + gathered
-    first = Memory(
-        **lasting,
-        gradients=waiting,
-        activations=activations,
-        temporary=temporary,
-        gathered=gathered,
-        allocator=slack * (passing + waiting),
-    )
-    last = Memory(
-        **lasting,
-        gradients=max(waiting, late),
-        allocator=slack * max(waiting, late),
-        freed=activations + temporary,
-    )
-    return max(first, last, key=lambda memory: memory.total)
+        itemsize = self.training.itemsize
+        return itemsize * (2 * largest + ends) + (itemsize + 4) * largest

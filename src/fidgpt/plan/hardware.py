@@ -191,8 +191,7 @@ def find_device(title: str) -> Device | None:
     """Return a device by the name that drivers report, as `NVIDIA H100 80GB HBM3`."""
     is_96gb = "H100" in title and "96GB" in title.replace(" ", "")
     named = "H100 96GB" if is_96gb else title
-    found = (device for device in CHIPS if re.search(rf"\b{device.title}\b", named))
-    return next(found, None)
+    return next((chip for chip in CHIPS if re.search(rf"\b{chip.title}\b", named)), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -284,7 +283,7 @@ def calibrated(device: Device, size: int) -> Cluster:
     measured: dict[str, Any] = read_json(path).get(device.name, {})
     if not measured:
         return Cluster(device=device, size=size)
-    known = {name: value for name, value in measured.items() if name in vars(device)}
-    if "latency" in known:
-        known["latency"] = tuple(known["latency"])
-    return Cluster(device=replace(device, **known), size=size, measured=str(path))
+    speeds = {name: value for name, value in measured.items() if name in vars(device)}
+    if "latency" in speeds:
+        speeds["latency"] = tuple(speeds["latency"])
+    return Cluster(device=replace(device, **speeds), size=size, measured=str(path))

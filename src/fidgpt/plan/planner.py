@@ -96,7 +96,7 @@ class Planner:
         dtype = recipe.precision.dtype
         count = partial(cost.flops_per_token, seq_len=recipe.seq_len)
         flops = {name: float(count(self._block(name))) for name in self._kinds}
-        layers = {i: flops[name] for name, own in self._kinds.items() for i in own}
+        layers = {i: flops[name] for name, indices in self._kinds.items() for i in indices}
         first = float(count(getattr(self._small, "embedding", nn.Identity())))
         last = count(self._small) - sum(flops.values()) - first
         schedule, stages = TorchSchedule(), None
@@ -127,8 +127,8 @@ class Planner:
     def _state(self) -> float:
         """Return the bytes of the optimizer and of averages for each trained element.
 
-        Both are made for one block of each kind, each as often as its kind has layers; of those
-        that read values, AdamW's are assumed.
+        Both are made for one block of each kind, and counted for every layer of that kind. Where
+        they read values, 8 bytes of AdamW's moments and 4 of an average are assumed.
         """
         (twin,) = cost.rehearsed([self._small], num_tokens=1, device=self._device)
         weights: dict[Tensor, int] = {p: 1 for p in twin.parameters()}
@@ -178,9 +178,7 @@ class Planner:
         """Return the setting of the config on a mesh."""
         rows = -(-self.recipe.batch_size // mesh.data_size)
         size = min(self.recipe.micro_batch_size or rows, rows)
-        return Setting(
-            mesh=mesh, micro_batch=size, num_micro_batches=-(-rows // size), recompute=""
-        )
+        return Setting(mesh=mesh, micro_batch=size, num_micro_batches=-(-rows // size))
 
     def plan(self, setting: Setting) -> Plan:
         """Return what a run takes.
@@ -305,8 +303,7 @@ class Planner:
     def meshes(self) -> Iterator[MeshSizes]:
         """Yield the meshes of the devices that divide model and batch."""
         size, batch = self.cluster.size, self.recipe.batch_size
-        has_experts = not self._is_refused(Mesh(shard=size, expert=size))
-        experts = _divisors(size) if has_experts else [1]
+        experts = _divisors(size) if self._mesh(shard=size, expert=size) else [1]
         for tensor, context, pipeline in itertools.product(_divisors(size), repeat=3):
             rest, left = divmod(size, tensor * context * pipeline)
             if left or tensor > _MOST_TENSOR or pipeline > _MOST_PIPELINE or batch % rest:
@@ -316,16 +313,25 @@ class Planner:
             machine = max(1, self.cluster.device.per_machine // tensor)
             shards = {rest, *([machine] if machine < rest and not rest % machine else []), 1}
             for shard, expert in itertools.product(sorted(shards, reverse=True), experts):
-                mesh = _mesh(rest // shard, shard, context, tensor, pipeline, expert)
-                if mesh is not None and not self._is_refused(mesh):
+                mesh = self._mesh(
+                    replicate=rest // shard,
+                    shard=shard,
+                    context=context,
+                    tensor=tensor,
+                    pipeline=pipeline,
+                    expert=expert,
+                )
+                if mesh is not None:
                     yield mesh
 
-    def _is_refused(self, mesh: MeshSizes) -> bool:
+    def _mesh(self, **sizes: int) -> Mesh | None:
+        """Return a mesh, unless it divides neither model nor batch, or borrows what it has not."""
         try:
+            mesh = Mesh(**sizes)
             self.check(mesh)
         except ValueError:
-            return True
-        return False
+            return None
+        return mesh
 
     def _undivided(self) -> str:
         size, batch = self.cluster.size, self.recipe.batch_size
@@ -344,14 +350,14 @@ class Planner:
 
     def variants(self, plan: Plan) -> list[Variant]:
         """Return what a plan would be with one thing changed, the fastest first."""
-        found: list[Variant] = []
+        variants: list[Variant] = []
         setting = plan.setting
         rows = setting.micro_batch * setting.num_micro_batches
 
         def add(change: str, other: Setting) -> None:
             try:
                 self.check(other.mesh)
-                found.append(Variant(change, self.plan(other)))
+                variants.append(Variant(change, self.plan(other)))
             except ValueError:
                 return
 
@@ -370,7 +376,7 @@ class Planner:
                     setting, mesh=mesh, micro_batch=size, num_micro_batches=share // size
                 )
                 add(str(mesh), other)
-        return sorted(found, key=lambda variant: (not variant.plan.fits, variant.plan.step))
+        return sorted(variants, key=lambda variant: (not variant.plan.fits, variant.plan.step))
 
     def _neighbors(self, mesh: MeshSizes) -> Iterator[MeshSizes]:
         """Yield meshes with half of one axis given to another one."""
@@ -389,22 +395,6 @@ def recompute_words(name: str) -> str:
     """Return what a choice of recomputation is."""
     words = {"none": "no recomputation", "selective": "selective recomputation"}
     return words.get(name, "full recomputation")
-
-
-def _mesh(
-    replicate: int, shard: int, context: int, tensor: int, pipeline: int, expert: int
-) -> Mesh | None:
-    try:
-        return Mesh(
-            replicate=replicate,
-            shard=shard,
-            context=context,
-            tensor=tensor,
-            pipeline=pipeline,
-            expert=expert,
-        )
-    except ValueError:  # of an expert axis that does not divide those that it borrows
-        return None
 
 
 def _divisors(number: int) -> list[int]:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -52,8 +52,31 @@ class Sent(NamedTuple):
     bytes: int
 
 
+class Amounts:
+    """Base of dataclasses whose fields are numbers, or mappings to numbers, that add up."""
+
+    def times(self, factor: float) -> Self:
+        """Return every amount times a factor."""
+        return type(self)(**{name: _scaled(x, factor) for name, x in vars(self).items()})
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(**{name: _sum(x, vars(other)[name]) for name, x in vars(self).items()})
+
+
+def _scaled(amount: Any, factor: float) -> Any:
+    if not isinstance(amount, dict):
+        return amount * factor
+    return type(amount)({key: number * factor for key, number in amount.items()})
+
+
+def _sum(left: Any, right: Any) -> Any:
+    if not isinstance(left, dict):
+        return left + right
+    return type(left)({key: left.get(key, 0) + right.get(key, 0) for key in {**left, **right}})
+
+
 @dataclass
-class Work:
+class Work(Amounts):
     """What a part of a pass does.
 
     Attributes:
@@ -75,29 +98,6 @@ class Work:
         """Operations of products and attention."""
         products = sum(product.flops * count for product, count in self.products.items())
         return products + sum(self.attention.values())
-
-    def times(self, factor: float) -> "Work":
-        """Return the work of so many such parts."""
-
-        def scaled(counter: Counter[Any]) -> Counter[Any]:
-            return Counter({key: count * factor for key, count in counter.items()})
-
-        return Work(
-            products=scaled(self.products),
-            attention=scaled(self.attention),
-            moved=self.moved * factor,
-            launches=self.launches * factor,
-            sent=scaled(self.sent),
-        )
-
-    def __add__(self, other: "Work") -> "Work":
-        return Work(
-            products=self.products + other.products,
-            attention=self.attention + other.attention,
-            moved=self.moved + other.moved,
-            launches=self.launches + other.launches,
-            sent=self.sent + other.sent,
-        )
 
 
 # Where the factors of a product stand among the arguments; the weight of the grouped form is a
@@ -252,32 +252,29 @@ def mark(x: Tensor, forward: Callable[[], object], backward: Callable[[], object
     return _Mark.apply(x, forward, backward)
 
 
-@torch.library.custom_op("fidgpt::planned_attention", mutates_args=())
-def _attention(query: Tensor, key: Tensor, value: Tensor, pairs: float) -> tuple[Tensor, Tensor]:
+def _empty_outputs(
+    query: Tensor, key: Tensor, value: Tensor, pairs: float
+) -> tuple[Tensor, Tensor]:
     """Return outputs [batch, queries, heads, value_dim] and log-sums without computing them."""
     batch, heads, length, _ = query.shape
     out = query.new_empty(batch, length, heads, value.shape[-1])
     return out, query.new_empty(batch, heads, length, dtype=torch.float32)
 
 
-@_attention.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, pairs: float) -> tuple[Tensor, Tensor]:
-    batch, heads, length, _ = query.shape
-    out = query.new_empty(batch, length, heads, value.shape[-1])
-    return out, query.new_empty(batch, heads, length, dtype=torch.float32)
-
-
-@torch.library.custom_op("fidgpt::planned_attention_gradients", mutates_args=())
-def _attention_gradients(
+def _empty_gradients(
     query: Tensor, key: Tensor, value: Tensor, pairs: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return gradients without computing them."""
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
-@_attention_gradients.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, pairs: float) -> tuple[Tensor, Tensor, Tensor]:
-    return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
+# The same functions tell torch the shapes on the meta device.
+_attention = torch.library.custom_op("fidgpt::planned_attention", _empty_outputs, mutates_args=())
+_attention.register_fake(_empty_outputs)
+_attention_gradients = torch.library.custom_op(
+    "fidgpt::planned_attention_gradients", _empty_gradients, mutates_args=()
+)
+_attention_gradients.register_fake(_empty_gradients)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from fidgpt.parallel.axes import MeshSizes
 from fidgpt.parallel.pipeline_schedule import Action, Actions
 from fidgpt.plan.hardware import Cluster, Device
-from fidgpt.plan.recording import Product, Work
+from fidgpt.plan.recording import Amounts, Product, Work
 
 __all__ = ["Seconds", "Simulation", "ordered", "simulate"]
 
-# What a compiled block still moves and launches of that of an eager one: chains of small operations
-# become one kernel. Fitted to torchtitan's pairs of runs with and without compilation.
+# Shares of the bytes and launches of an eager block that remain in a compiled one: chains of small
+# operations become one kernel. Fitted to torchtitan's pairs of runs with and without compilation.
 COMPILED_MOVES, COMPILED_LAUNCHES = 0.3, 0.3
 # Of the shorter of a computation and a collective beside it, the time by which they delay each
 # other: both use the device's memory, and some of its processors.
@@ -22,15 +22,15 @@ INTERFERENCE = 0.12
 
 
 @dataclass
-class Seconds:
+class Seconds(Amounts):
     """Seconds by kind.
 
     Attributes:
       products: matrix products.
       attention: scores and weighted values.
       moving: all other operations, which memory bounds, or the time to launch them.
-      sent: collectives that are waited for, by name, such as `tensor gather`.
-      hidden: collectives beside which is computed.
+      sent: collectives that delay the next part, by name, such as `tensor gather`.
+      hidden: collectives that run during computation, by the same names.
     """
 
     products: float = 0.0
@@ -48,29 +48,6 @@ class Seconds:
     def total(self) -> float:
         """Time that passes."""
         return self.computing + sum(self.sent.values())
-
-    def times(self, factor: float) -> "Seconds":
-        """Return the seconds of so many such parts."""
-        return Seconds(
-            self.products * factor,
-            self.attention * factor,
-            self.moving * factor,
-            {name: seconds * factor for name, seconds in self.sent.items()},
-            {name: seconds * factor for name, seconds in self.hidden.items()},
-        )
-
-    def __add__(self, other: "Seconds") -> "Seconds":
-        return Seconds(
-            self.products + other.products,
-            self.attention + other.attention,
-            self.moving + other.moving,
-            _added(self.sent, other.sent),
-            _added(self.hidden, other.hidden),
-        )
-
-
-def _added(left: Mapping[str, float], right: Mapping[str, float]) -> dict[str, float]:
-    return {name: left.get(name, 0.0) + right.get(name, 0.0) for name in {**left, **right}}
 
 
 def product_seconds(device: Device, product: Product, dtype: str) -> float:
@@ -124,14 +101,14 @@ def sent_seconds(work: Work, cluster: Cluster, mesh: MeshSizes) -> dict[str, flo
     return dict(seconds)
 
 
-def beside(own: Seconds, collectives: Mapping[str, float]) -> Seconds:
+def beside(computing: Seconds, collectives: Mapping[str, float]) -> Seconds:
     """Return the time of a part beside which collectives run, that the next part waits for."""
     sending = sum(collectives.values())
     if not sending:
-        return own
-    exposed = max(0.0, sending - own.total) + INTERFERENCE * min(sending, own.total)
+        return computing
+    exposed = max(0.0, sending - computing.total) + INTERFERENCE * min(sending, computing.total)
     share = exposed / sending
-    return own + Seconds(
+    return computing + Seconds(
         sent={name: seconds * share for name, seconds in collectives.items()},
         hidden={name: seconds * max(0.0, 1 - share) for name, seconds in collectives.items()},
     )
@@ -153,7 +130,7 @@ class Step(NamedTuple):
 
 def ordered(actions: Actions) -> list[Step]:
     """Return the actions of all processes, each after what it needs."""
-    where = {action.stage: rank for rank, own in enumerate(actions) for action in own}
+    where = {action.stage: rank for rank, of_rank in enumerate(actions) for action in of_rank}
     places: dict[tuple[int, str, int], int] = {}
     nexts, todo, steps = [0] * len(actions), [*range(len(actions))], list[Step]()
     while todo:

@@ -34,21 +34,21 @@ class Part:
 
     Attributes:
       name: `begin`, `end` with the loss, or the first layer of a kind.
-      layers: the indices of its layers; empty for those that are no block.
-      forward: work of the forward pass of one of them.
+      layers: the indices of its layers; empty outside of blocks.
+      forward: work of the forward pass of one layer.
       backward: work of the backward pass, with what it recomputes.
-      kept: bytes that one keeps from its forward to its backward pass.
+      kept: bytes that one layer keeps from its forward to its backward pass.
       parameters: elements of its weights, by the name of the axis that divides them; "" for none.
-      trained: those that are trained.
+      trained: elements of its trained weights, by the same names.
       is_compiled: whether it is compiled.
       is_float8: whether it multiplies in 8 bits.
     """
 
     name: str
-    layers: tuple[int, ...]
+    layers: tuple[int, ...] = ()
     forward: Work
     backward: Work
-    kept: int
+    kept: int = 0
     parameters: Mapping[str, int]
     trained: Mapping[str, int]
     is_compiled: bool = False
@@ -87,7 +87,7 @@ class Trace:
 
 
 def repeated(one: Trace, two: Trace, number: int) -> Trace:
-    """Return the trace of `number` sequences at once from those of one and of two."""
+    """Return the trace of `number` sequences at once from the traces of one and of two."""
 
     def linear(first: int, second: int) -> int:
         return first + (number - 1) * (second - first)
@@ -241,7 +241,7 @@ class _Marked:
 
     @classmethod
     def of(cls, loss: Any, begins: Callable[[], object]) -> Any:
-        """Return a copy of a loss, of which `begins` is called first."""
+        """Return a copy of a loss that calls `begins` first."""
         twin = copy.copy(loss)
         kind = type(loss)
 
@@ -267,7 +267,11 @@ def _trace_of(
     apart = {parameter: axes[name] for name, parameter in model.named_parameters()}
     held: set[nn.Parameter] = set()
 
-    def parameters(modules: Sequence[nn.Module]) -> tuple[dict[str, int], dict[str, int]]:
+    def work(name: str) -> Work:
+        return sections.get(name, Work())
+
+    def part(name: str, modules: Sequence[nn.Module], **others: Any) -> Part:
+        """Return a part of the pass; a weight counts in the first part that holds it."""
         every, trained = dict[str, int](), dict[str, int]()
         for parameter in (p for module in modules for p in module.parameters()):
             if parameter not in held:
@@ -275,24 +279,35 @@ def _trace_of(
                 axis, number = apart[parameter], parameter.numel()
                 every[axis] = every.get(axis, 0) + number
                 trained[axis] = trained.get(axis, 0) + number * parameter.requires_grad
-        return every, trained
-
-    def work(name: str) -> Work:
-        return sections.get(name, Work())
+        return Part(
+            name=name,
+            forward=work(name),
+            backward=work(_BACKWARD + name),
+            parameters=every,
+            trained=trained,
+            **others,
+        )
 
     embedding = getattr(model, "embedding", None)
     first = [embedding] if isinstance(embedding, nn.Module) else []
-    parts = [_part(BEGIN, work, *parameters(first))]
+    parts = [part(BEGIN, first)]
     buffers = cost.bytes_of(model.buffers())
     for name, layers in kinds.items():
         block = model.get_submodule(f"blocks.{name}")
-        part = _part(name, work, *parameters([block]), layers=tuple(layers), kept=kept[name])
-        is_float8 = any(isinstance(module, InFloat8) for module in block.modules())
-        is_compiled = isinstance(block, Compiled)
-        parts.append(replace(part, is_compiled=is_compiled, is_float8=is_float8))
-        codes = [one for one in block.modules() if isinstance(one, NF4Weight)]
-        buffers += (len(layers) - 1) * sum(cost.bytes_of(one.buffers()) for one in codes)
-    end = _part(END, work, *parameters([model]))
+        parts.append(
+            part(
+                name,
+                [block],
+                layers=tuple(layers),
+                kept=kept[name],
+                is_compiled=isinstance(block, Compiled),
+                is_float8=any(isinstance(module, InFloat8) for module in block.modules()),
+            )
+        )
+        quantized = [module for module in block.modules() if isinstance(module, NF4Weight)]
+        codes = sum(cost.bytes_of(weight.buffers()) for weight in quantized)
+        buffers += (len(layers) - 1) * codes  # one block stands for all layers
+    end = part(END, [model])
     loss = work(LOSS).times(chunks)
     inside = [recorder.peaks.get(f"{way}{name}", 0) for name in kinds for way in ("", _BACKWARD)]
     return Trace(
@@ -302,26 +317,6 @@ def _trace_of(
         passing_in_blocks=max(0, max([0, *inside]) - most),
         stream=stream,
         buffers=buffers,
-    )
-
-
-def _part(
-    name: str,
-    work: Callable[[str], Work],
-    parameters: Mapping[str, int],
-    trained: Mapping[str, int],
-    *,
-    layers: tuple[int, ...] = (),
-    kept: int = 0,
-) -> Part:
-    return Part(
-        name=name,
-        layers=layers,
-        forward=work(name),
-        backward=work(_BACKWARD + name),
-        kept=kept,
-        parameters=parameters,
-        trained=trained,
     )
 
 

@@ -28,7 +28,7 @@ from fidgpt.processes.reporting import ErrorPrinter, has_agent
 __all__ = ["Heartbeat", "advance", "begin", "has_met", "live", "report"]
 
 _POLL = 0.25  # seconds from one sign of life to the next
-_LONGEST_TURN = 1.0  # seconds that count of one that took longer
+_LONGEST_TURN = 1.0  # seconds that a longer turn counts as
 _PAUSE = 0.005
 _SAVING = "fidgpt/train/checkpoints/"
 _OWN = "fidgpt/processes/heartbeat.py"
@@ -101,11 +101,11 @@ class Heartbeat:
         if number % self._size == self._size - 1:
             store.set(key, "")
         begin = last = time.monotonic()
-        known = store.add("progress", 0)
+        seen = store.add("progress", 0)
         while not store.check([key]):
             now = time.monotonic()
-            if (progress := store.add("progress", 0)) != known:
-                last, known = now, progress
+            if (progress := store.add("progress", 0)) != seen:
+                last, seen = now, progress
             elif now - last > self.timeouts.timeout or store.check(["alarm"]):
                 raise dist.DistError("not all processes came to save together")
             time.sleep(min(_POLL, _PAUSE + (now - begin) / 20))  # a store may serve thousands
@@ -122,11 +122,11 @@ class Heartbeat:
         self._has_raised = True
         try:
             self._raise_alarm([], "")
-            found = self._await_answers(str(error).splitlines()[0])
+            cause = self._await_answers(str(error).splitlines()[0])
         except RuntimeError:  # only process 0, or its torchrun, keeps the store
-            found = self._gone([0])
+            cause = self._gone([0])
         self.report.claim()
-        return found
+        return cause
 
     def _raise_alarm(self, ranks: list[int], text: str) -> None:
         """Raise the alarm, unless another process has."""
@@ -162,10 +162,9 @@ class Heartbeat:
         return {int(key.rpartition("/")[2]): tuple(json.loads(self._own.get(key))) for key in there}
 
     def _gone(self, ranks: list[int]) -> str:
-        one = len(ranks) == 1
         return (
-            f"{self.run.name(ranks)} {'is' if one else 'are'} gone: killed or stopped, or a "
-            "machine or the network is down."
+            f"{self.run.name(ranks)} {'is' if len(ranks) == 1 else 'are'} gone: killed or "
+            "stopped, or a machine or the network is down."
         )
 
     def _watch(self) -> None:
@@ -275,13 +274,13 @@ def _position() -> tuple[bool, str]:
     """
     positions = []
     for ident, frame in sys._current_frames().items():  # noqa: SLF001
-        frames = [one for one, _ in traceback.walk_stack(frame)]
-        files = [one.f_code.co_filename.replace(os.sep, "/") for one in frames]
+        frames = [outer for outer, _ in traceback.walk_stack(frame)]
+        files = [outer.f_code.co_filename.replace(os.sep, "/") for outer in frames]
         if ident == threading.main_thread().ident or any(_SAVING in file for file in files):
-            own = next((n for n, file in enumerate(files) if not _LIBRARIES.search(file)), 0)
-            waits = any(part in file for file in files[:own] for part in _WAITING)
-            code = frames[own].f_code
-            at = f"{files[own]}:{frames[own].f_lineno} in {code.co_name}"
+            first = next((n for n, file in enumerate(files) if not _LIBRARIES.search(file)), 0)
+            waits = any(part in file for file in files[:first] for part in _WAITING)
+            code = frames[first].f_code
+            at = f"{files[first]}:{frames[first].f_lineno} in {code.co_name}"
             positions.append((waits, ident == threading.main_thread().ident, at))
     waits, _, at = min(positions, default=(True, True, ""))
     return waits, at

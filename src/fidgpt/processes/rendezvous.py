@@ -168,12 +168,11 @@ def introduce(store: Store, facts: Facts, *, rank: int, timeouts: Timeouts) -> R
     name, verdict = (
         _collect(store, facts, timeouts) if rank == 0 else _arrive(store, facts, rank, timeouts)
     )
-    own = PrefixStore(name, store)
     if isinstance(verdict, str):
         report = ErrorPrinter(name, host=facts["host"], seconds=timeouts.reporting)
         report.claim()
         raise RendezvousFailure(verdict, report)
-    return Rendezvous(own, rank, verdict, name)
+    return Rendezvous(PrefixStore(name, store), rank, verdict, name)
 
 
 def _store(rank: int, timeout: timedelta) -> Store:
@@ -264,22 +263,22 @@ def _arrive(
     store: Store, facts: Facts, rank: int, timeouts: Timeouts
 ) -> tuple[str, list[str] | str]:
     """Come when process 0 invites; return the name of this start, and its verdict."""
-    own, size = uuid.uuid4().hex, int(facts["world_size"])
-    store.set(f"guest/{rank}", own)
+    guest, size = uuid.uuid4().hex, int(facts["world_size"])
+    store.set(f"guest/{rank}", guest)
     try:
-        store.wait([f"invitation/{own}"], timeouts.joining)
-        name = store.get(f"invitation/{own}").decode()
+        store.wait([f"invitation/{guest}"], timeouts.joining)
+        name = store.get(f"invitation/{guest}").decode()
         store.set(f"arrived/{name}/{rank}", json.dumps(facts))
         store.wait([f"verdict/{name}"], 2 * timeouts.joining)
         return name, json.loads(store.get(f"verdict/{name}"))
     except dist.DistNetworkError:  # pyright: ignore[reportPrivateImportUsage]
-        return own, (
+        return guest, (
             f"{list_ranks([0], size)} is gone, or its launcher: the store at {_address()} was "
             "closed before all processes had started."
         )
     except dist.DistError:
         key = f"without-0/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        return store.compare_set(key, "", own).decode(), _absent(list_ranks([0], size), timeouts)
+        return store.compare_set(key, "", guest).decode(), _absent(list_ranks([0], size), timeouts)
 
 
 def _absent(who: str, timeouts: Timeouts) -> str:

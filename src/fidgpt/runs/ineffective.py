@@ -57,7 +57,7 @@ def without_effect(composition: Composition) -> list[str]:
 
 
 def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
-    """Yield a sentence for each setting of which a run of this length and form makes no use."""
+    """Yield a sentence for each setting that a run of this length and form does not use."""
     calls = [(node, fdl.get_callable(node.value)) for node in held]
 
     def number(part: Any, name: str) -> int:
@@ -81,13 +81,13 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
             yield f"num_predictions={ahead} is beyond sequences of {seq_len=}."
     kinds = {kind for _, kind in calls}
     meshes = [node.value for node, kind in calls if kind is Mesh]
-    context, tensor = (max((number(one, name) for one in meshes), default=1) for name in _AXES)
+    context, tensor = (max((number(mesh, name) for mesh in meshes), default=1) for name in _AXES)
     if UlyssesContext in kinds and context == 1:
         yield "use_ulysses divides no sequence: add fiddler:use_mesh(context=...)."
     if SequenceParallel in kinds and tensor == 1:
         yield "use_sequence_parallel divides no stream: add fiddler:use_mesh(tensor=...)."
     if tensor == 1 and any(
-        number(one.value, "num_chunks") > 1 for one, kind in calls if kind in _TENSOR
+        number(node.value, "num_chunks") > 1 for node, kind in calls if kind in _TENSOR
     ):
         yield "use_chunked_sums has no sums to send: add fiddler:use_mesh(tensor=...)."
     if ScheduleFreeAdamW in kinds and getattr(cfg, "average", None) is not None:
@@ -102,9 +102,9 @@ def _unreached(cfg: fdl.Buildable, held: list[Node]) -> Iterator[str]:
 def _unused_blocks(held: list[Node]) -> Iterator[str]:
     """Yield a sentence for each model with more blocks than layers, or layers that share none."""
     called = ((node.value, fdl.get_callable(node.value)) for node in held)
-    for model in (
-        one for one, kind in called if inspect.isclass(kind) and issubclass(kind, Transformer)
-    ):
+    for model, kind in called:
+        if not (inspect.isclass(kind) and issubclass(kind, Transformer)):
+            continue
         depth, first = computed(model.num_layers), model.first_blocks or ()
         if not isinstance(depth, int) or not isinstance(blocks := model.blocks, list | tuple):
             continue
@@ -127,14 +127,14 @@ def _repeating_entries(composition: Composition) -> Iterator[str]:
     Code that made them for these layers reports that itself.
     """
     number_in = numbers_in(composition.resolved)
-    edits = [(one, edit) for one in composition.effects for edit in one.edits]
+    edits = [(cause, edit) for cause in composition.effects for edit in cause.edits]
     for node in parts(composition.config):
         for name, count in repeats_of(node.value).items():
             items, counted = (join(node.path, step_to(key)) for key in (name, count))
             size, now = len(set_arguments(node.value).get(name) or ()), number_in(node.value, count)
             is_entry = re.compile(rf"{re.escape(items)}(\[\d+\])?").fullmatch
-            is_made = any(one.kind.portable and is_entry(edit.path) for one, edit in edits)
-            by = [one for one, edit in edits if edit.path == counted and edit.before == size]
+            is_made = any(cause.kind.portable and is_entry(edit.path) for cause, edit in edits)
+            by = [cause for cause, edit in edits if edit.path == counted and edit.before == size]
             if by and size > 1 and isinstance(now, int) and now > size and not is_made:
                 yield (
                     f"{by[-1].named}: the {size} entries of {items}, each of which was for one of "

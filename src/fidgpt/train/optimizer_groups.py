@@ -70,10 +70,10 @@ def _require_number(name: str, groups: Sequence[Group]) -> None:
         raise RunError(
             "the trainer's schedules: the learning rate has a schedule already, `schedule`."
         )
-    found = [group[name] for group in groups if name in group]
-    wrong = [v for v in found if isinstance(v, bool) or not isinstance(v, int | float)]
-    if wrong or not found:
-        known = sorted(
+    values = [group[name] for group in groups if name in group]
+    wrong = [v for v in values if isinstance(v, bool) or not isinstance(v, int | float)]
+    if wrong or not values:
+        numbers = sorted(
             key
             for key, value in groups[0].items()
             if isinstance(value, float) and key not in ("lr", "lr_scale", "width_scale")
@@ -81,7 +81,7 @@ def _require_number(name: str, groups: Sequence[Group]) -> None:
         problem = f"is {wrong[0]!r}, not a number" if wrong else "is unknown to the optimizer"
         raise RunError(
             f"the trainer's schedules: the setting {name!r} {problem}; choose one of "
-            f"{', '.join(known) or 'none'}."
+            f"{', '.join(numbers) or 'none'}."
         )
 
 
@@ -151,15 +151,15 @@ def _grouped_by_mesh(optimizer: Optimizer) -> Iterator[None]:
         [{**group, "params": parameters} for (parameters,) in by_mesh(group["params"])]
         for group in groups
     ]
-    if all(len(own) == 1 for own in parts):
+    if all(len(by_group) == 1 for by_group in parts):
         yield
         return
-    optimizer.param_groups = [part for own in parts for part in own]
+    optimizer.param_groups = [part for by_group in parts for part in by_group]
     try:
         yield
     finally:
-        for group, own in zip(groups, parts, strict=True):  # which may have changed their settings
-            group.update({**own[-1], "params": group["params"]})
+        for group, by_group in zip(groups, parts, strict=True):  # a step may change settings
+            group.update({**by_group[-1], "params": group["params"]})
         optimizer.param_groups = groups
 
 

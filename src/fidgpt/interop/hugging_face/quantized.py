@@ -51,22 +51,22 @@ class Coded(NamedTuple):
 def coded_weights(
     formats: Mapping[str, str], shapes: Mapping[str, Shape], settings: Mapping[str, Any]
 ) -> dict[str, Coded]:
-    """Return the quantized weights with scales of the right shape, by name.
+    """Return each quantized weight whose scales have the right shape, by its name.
 
     Args:
       formats: dtype of each tensor by name, in safetensors' notation.
       shapes: shape of each tensor by name.
-      settings: those of config.json, for codes whose meaning does not follow from shapes.
+      settings: of config.json, for codes whose meaning does not follow from shapes.
     """
     how = settings.get("quantization_config")
     if isinstance(how, dict) and (packing := _packing(how)):
         return dict(_packed_weights(*packing, shapes, how))
-    found: dict[str, Coded] = {}
+    weights: dict[str, Coded] = {}
     for name, shape in shapes.items():
         whole = name.removesuffix(_CODES)
         unread = (f"{name.removesuffix('weight')}{_INPUT_SCALE}",)
         if formats[name] in _EIGHT_BITS and (scales := _scales_of(name, shapes)):
-            found[name] = Coded((name, scales), shape, from_scaled_rows, unread)
+            weights[name] = Coded((name, scales), shape, from_scaled_rows, unread)
             continue
         if formats[name] == "F8_E4M3":
             blocks = tuple(-(-size // _BLOCK) for size in shape)
@@ -78,17 +78,17 @@ def coded_weights(
         else:
             continue
         if shapes.get(weight.parts[1]) == blocks:
-            found[whole] = weight
-    return found
+            weights[whole] = weight
+    return weights
 
 
 def _scales_of(name: str, shapes: Mapping[str, Shape]) -> str | None:
-    """Return the name of the scale of a whole matrix, or of those of its rows."""
+    """Return the name of the scale of a matrix, or of the scales of its rows; None without one."""
     rows = shapes[name][0] if len(shapes[name]) == 2 else 0
-    one, each = ((), (1,), (1, 1)), ((rows, 1), (rows,))
-    if shapes.get(f"{name}_scale") in (*one, *each):
+    of_matrix, of_rows = ((), (1,), (1, 1)), ((rows, 1), (rows,))
+    if shapes.get(f"{name}_scale") in (*of_matrix, *of_rows):
         return f"{name}_scale"
-    return f"{name}_scale_inv" if rows and shapes.get(f"{name}_scale_inv") in one else None
+    return f"{name}_scale_inv" if rows and shapes.get(f"{name}_scale_inv") in of_matrix else None
 
 
 def _packed_weights(
@@ -148,13 +148,13 @@ def from_four_bits(
     gpt-oss have transposed matrices.)
     """
     experts, rows, groups, half = codes.shape
-    numbers = torch.tensor([sign * one for sign in (1.0, -1.0) for one in _MAGNITUDES])
-    found = torch.empty(experts, 2 * half * groups, rows)
-    for weight, code, scale in zip(found, codes, scales, strict=True):
+    numbers = torch.tensor([sign * number for sign in (1.0, -1.0) for number in _MAGNITUDES])
+    weights = torch.empty(experts, 2 * half * groups, rows)
+    for weight, code, scale in zip(weights, codes, scales, strict=True):
         pairs = torch.stack([code & 15, code >> 4], dim=-1).flatten(-2).int()
         powers = scale.int().unsqueeze(-1) - 127
         weight.copy_(torch.ldexp(numbers[pairs], powers).flatten(-2).mT)
-    return found
+    return weights
 
 
 def _unpack(words: Int32[Tensor, "rows words"], bits: int) -> Int32[Tensor, "rows columns"]:
@@ -202,8 +202,8 @@ def from_awq(
     size, count = len(codes) // len(scales), len(_AWQ_ORDER)
     order = torch.tensor(_AWQ_ORDER).argsort()
     code, zero = (
-        _unpack(one, _WORD // count).unflatten(1, (-1, count))[..., order].flatten(1)
-        for one in (codes, zeros)
+        _unpack(words, _WORD // count).unflatten(1, (-1, count))[..., order].flatten(1)
+        for words in (codes, zeros)
     )
     numbers = code - zero.repeat_interleave(size, 0)
     return numbers.float().mul_(scales.float().repeat_interleave(size, 0)).T.contiguous()
@@ -237,20 +237,20 @@ def _packing(how: Mapping[str, Any]) -> tuple[str, int] | None:
     if method == "compressed-tensors" and isinstance(groups := how.get("config_groups"), dict):
         method = str(how.get("format"))
         each = [group.get("weights") or {} for group in groups.values()]
-        bits = each[0].get("num_bits") if each and all(one == each[0] for one in each) else None
+        bits = each[0].get("num_bits") if each and all(group == each[0] for group in each) else None
     key, default, *others = _LAYOUTS.get(method, ("", None))
     is_known = how.get(key, default) in (default, *others) and bits in _BITS.get(method, ())
     return (method, bits) if is_known else None
 
 
-def unknown_codes(found: Mapping[str, Any]) -> Iterator[str]:
+def unknown_codes(settings: Mapping[str, Any]) -> Iterator[str]:
     """Yield an error if a config.json declares an unsupported quantization."""
-    how = found.get("quantization_config")
-    known = how if isinstance(how, dict) else {}
-    kind = (known.get("quant_method"), known.get("weight_block_size"))
-    is_scaled = kind[1] is None and (kind[0], known.get("format")) in _SCALED
+    how = settings.get("quantization_config")
+    declared = how if isinstance(how, dict) else {}
+    kind = (declared.get("quant_method"), declared.get("weight_block_size"))
+    is_scaled = kind[1] is None and (kind[0], declared.get("format")) in _SCALED
     is_known = is_scaled or kind in (("mxfp4", None), ("fp8", [_BLOCK, _BLOCK]))
-    if how is not None and not is_known and _packing(known) is None:
+    if how is not None and not is_known and _packing(declared) is None:
         yield (
             f"quantization_config is {how!r:.60}, but fidgpt reads only unquantized weights, "
             f"mxfp4, fp8 with scales for blocks of {_BLOCK} by {_BLOCK}, eight bits with scales "

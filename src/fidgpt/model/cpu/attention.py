@@ -21,8 +21,8 @@ Documents = Int[Tensor, "rows queries"]
 # In bfloat16, kept weights take about seq^2 * heads bytes per row and layer.
 KEEP_UP_TO = 1024
 
-# Columns in front of the keys, the last of which is that of the sinks: products of one more column
-# would be slower.
+# Columns in front of the keys, of which the last holds the sinks: a single additional column would
+# make products slower.
 _SINKS = 8
 
 
@@ -98,9 +98,8 @@ def tiles_of(
                 continue
             parts = -(-size // block_size)
             edges = [begin + size * part // parts for part in range(parts + 1)]
-            own = slice(row, row + 1)
-            rows = own if count > 1 else slice(None)
-            tiles += [_tile(rows, slice(*edge), each[own], dtype) for edge in pairwise(edges)]
+            rows = slice(row, row + 1) if count > 1 else slice(None)
+            tiles += [_tile(rows, slice(*edge), each[rows], dtype) for edge in pairwise(edges)]
             begin = end
     return tiles
 
@@ -114,7 +113,7 @@ def _tiles(
     *,
     only_last: bool = False,
 ) -> list[Tile]:
-    """Return the blocks of a mask, or of a causal one, whose queries are the last positions."""
+    """Return the blocks of a mask; without one, of the causal mask of the last positions."""
     if visible is not None:
         return tiles_of(visible, documents, block_size=block_size, dtype=queries.dtype)
     length, tiles = queries.shape[3], []
@@ -151,15 +150,15 @@ def _tile(
 def mix(
     queries: Queries, keys: Keys, values: Values, sinks: Tensor | None, plan: Plan
 ) -> tuple[Mixed, list[list[Tensor]]]:
-    """Return the weighted values, and what `_weights` returns of each tile if it is kept."""
+    """Return the weighted values, and the results of `_weights` for each tile if `plan.keeps`."""
     mixed, kept = queries.new_empty(*queries.shape[:-1], values.shape[-1]), []
     keys, values = _with_sinks(sinks, keys, values)
     for tile, query, columns in _parts(queries, sinks, plan):
-        found = _weights(query, keys[columns].flatten(0, 1), sinks, tile, plan)
-        part = (found[0] @ values[columns].flatten(0, 1)).unflatten(0, (-1, keys.shape[1]))
+        results = _weights(query, keys[columns].flatten(0, 1), sinks, tile, plan)
+        part = (results[0] @ values[columns].flatten(0, 1)).unflatten(0, (-1, keys.shape[1]))
         mixed[tile.rows, :, :, tile.queries] = part.unflatten(2, (queries.shape[2], -1))
         if plan.keeps:
-            kept.append(found)
+            kept.append(results)
     return mixed, kept
 
 
@@ -171,7 +170,7 @@ def gradients(
     Args:
       gradient: gradient of the output.
       saved: queries, keys, values, sinks and the output.
-      kept: what `mix` returned for each tile; empty if it is to be recomputed.
+      kept: the results of `_weights` for each tile, from `mix`; empty to recompute them.
       plan: as for `mix`.
     """
     queries, keys, values, sinks, mixed = saved
@@ -188,8 +187,8 @@ def gradients(
         above = _block(gradient, tile).flatten(1, 2).contiguous()
         offset = _block(offsets, tile).flatten(1, 2)
         key = keys[columns].flatten(0, 1)
-        found = kept[number] if kept else _weights(query, key, sinks, tile, plan)
-        weights, size = found[0], query.shape[2]
+        results = kept[number] if kept else _weights(query, key, sinks, tile, plan)
+        weights, size = results[0], query.shape[2]
         query = query.flatten(1, 2).contiguous()
         value_gradient = _added(value_gradient, weights.mT @ above, values, columns)
         scores = torch.baddbmm(
@@ -197,12 +196,12 @@ def gradients(
         )
         scores.mul_(weights)
         if plan.cap is not None:
-            scores = torch.ops.aten.tanh_backward(scores, found[1])
+            scores = torch.ops.aten.tanh_backward(scores, results[1])
         key_gradient = _added(key_gradient, scores.mT @ query, keys, columns)
         part = (scores @ key).unflatten(0, (-1, keys.shape[1]))
         query_gradient[tile.rows, :, :, tile.queries] = part.unflatten(2, (queries.shape[2], -1))
         if sinks is not None:
-            each = (found[-1] * offset.squeeze(-1)).view(-1, len(sinks), size)
+            each = (results[-1] * offset.squeeze(-1)).view(-1, len(sinks), size)
             each = each.sum((0, 2), dtype=torch.promote_types(each.dtype, torch.float32))
             sink_gradient = each if sink_gradient is None else sink_gradient + each
     assert key_gradient is not None and value_gradient is not None  # of one block or more
@@ -277,9 +276,9 @@ def _weights(
     scores[..., :first] = torch.finfo(scores.dtype).min
     scores.view(-1, len(sinks), block, scores.shape[-1])[..., first - 1] = sinks.view(-1, 1)
     weights = scores.softmax(-1)
-    own = weights[..., first - 1].clone()
+    of_sinks = weights[..., first - 1].clone()
     weights[..., first - 1] = 0
-    return [weights, *capped, own]
+    return [weights, *capped, of_sinks]
 
 
 @torch.library.custom_op("fidgpt::tanh", mutates_args=())  # torch.compile cannot trace it
@@ -350,7 +349,7 @@ class _Blockwise(torch.autograd.Function):
         queries, keys, values, sinks, ctx.plan = inputs
         mixed, kept = mix(queries, keys, values, sinks, ctx.plan)
         saved = (queries, keys, values, sinks, mixed)
-        ctx.save_for_backward(*saved, *(x for found in kept for x in found))
+        ctx.save_for_backward(*saved, *(x for results in kept for x in results))
         return mixed
 
     @staticmethod
@@ -446,8 +445,8 @@ def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor
 
 
 def _gradients(ctx: Any, gradient: Tensor, _: Any) -> tuple[Tensor | None, ...]:
-    found = _backward(gradient, *ctx.saved_tensors, ctx.scale, ctx.block_size)
-    return *found, None, None, None, None, None
+    of_inputs = _backward(gradient, *ctx.saved_tensors, ctx.scale, ctx.block_size)
+    return *of_inputs, None, None, None, None, None
 
 
 _operator.register_autograd(_gradients, setup_context=_save_inputs)

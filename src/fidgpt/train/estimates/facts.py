@@ -139,7 +139,7 @@ def facts_of(recipe: Recipe, cluster: Cluster | None = None) -> Facts:
     trained = trainable_copy(model, recipe.trainable) if is_changed else model
     return Facts(
         parameters=cost.count_parameters(model),
-        trained_parameters=sum(one.numel() for one in trained.parameters() if one.requires_grad),
+        trained_parameters=sum(p.numel() for p in trained.parameters() if p.requires_grad),
         shared=cost.shared_parameters(model),
         flops_per_token=planner.training.flops_per_token,
         tokens=round(recipe.stream.full_batches(recipe.num_steps) * tokens_per_step),
@@ -201,9 +201,14 @@ def check_resumable(recipe: Recipe, run: RunDirectory, *, step: int | None = Non
     model, optimizer = trainable_copy(recipe.model, recipe.trainable), None
     with contextlib.suppress(*cost.NEEDS_NUMBERS):
         optimizer = recipe.optimizer(recipe.groups(model))
-    found, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
+    saved_step, saved = check_fit(run.path, step, model=model, optimizer=optimizer)
     shift = 0 if recipe.divergence is None else saved.get("shift")
-    with manifest.naming_damage(manifest.folder_of(run.path) / manifest.name_of(found)):
+    with manifest.naming_damage(manifest.folder_of(run.path) / manifest.name_of(saved_step)):
         check_progress(
-            saved, recipe.stream, step=found, shift=shift, num_steps=recipe.num_steps, path=run.path
+            saved,
+            recipe.stream,
+            step=saved_step,
+            shift=shift,
+            num_steps=recipe.num_steps,
+            path=run.path,
         )

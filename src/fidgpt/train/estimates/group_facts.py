@@ -45,11 +45,11 @@ def parameter_groups(recipe: Recipe) -> list[GroupFacts]:
     model = trainable_copy(recipe.model, recipe.trainable)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     layers = _layers_by_pattern(names.values())
-    found = recipe.groups(model)
+    groups = recipe.groups(model)
     with contextlib.suppress(*NEEDS_NUMBERS):  # without the optimizer's defaults then
-        optimizer = recipe.optimizer(found)
+        optimizer = recipe.optimizer(groups)
         decay_at_any_width(optimizer)
-        found = optimizer.param_groups
+        groups = optimizer.param_groups
     return [
         GroupFacts(
             name=str(group.get("name", number)),
@@ -63,7 +63,7 @@ def parameter_groups(recipe: Recipe) -> list[GroupFacts]:
             num_parameters=sum(parameter.numel() for parameter in group["params"]),
             holds=in_short([names[id(p)] for p in group["params"]], layers),
         )
-        for number, group in enumerate(found)
+        for number, group in enumerate(groups)
     ]
 
 
@@ -78,21 +78,21 @@ def in_short(names: Iterable[str], layers: Mapping[str, Collection[int]]) -> str
     for pattern, numbers in _layers_by_pattern(names).items():
         index = "*" if numbers >= {*layers[pattern]} else _ranges(sorted(numbers))
         module, _, leaf = pattern.replace("*", index, 1).rpartition(".")
-        parent, _, own = module.rpartition(".")
-        siblings[parent, leaf].append(own)
+        parent, _, name = module.rpartition(".")
+        siblings[parent, leaf].append(name)
     texts = []
-    for (parent, leaf), own in siblings.items():
-        together = own[0] if len(own) == 1 else f"{{{','.join(own)}}}"
+    for (parent, leaf), children in siblings.items():
+        together = children[0] if len(children) == 1 else f"{{{','.join(children)}}}"
         texts.append(".".join(part for part in (parent, together, leaf) if part))
     return ", ".join(texts)
 
 
 def _layers_by_pattern(names: Iterable[str]) -> dict[str, set[int]]:
-    found: defaultdict[str, set[int]] = defaultdict(set)
+    layers: defaultdict[str, set[int]] = defaultdict(set)
     for name in names:
         number = _LAYER.search(name)
-        found[without_layer(name)] |= {int(number[0])} if number else set()
-    return found
+        layers[without_layer(name)] |= {int(number[0])} if number else set()
+    return layers
 
 
 def _ranges(numbers: list[int]) -> str:

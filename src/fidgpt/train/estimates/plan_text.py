@@ -15,6 +15,7 @@ from fidgpt.train.estimates.summary_text import (
     kinds_of_memory,
     rendered,
     table_of,
+    table_under,
 )
 
 _SHOWN, _COMMANDS, _VARIANTS = 12, 3, 8
@@ -25,13 +26,12 @@ _DIRECTIVES = {
 }
 
 
-def plan_text(planner: Planner, plan: Plan, *, start: str, price: float | None, color: bool) -> str:
+def plan_text(planner: Planner, plan: Plan, *, price: float | None, color: bool) -> str:
     """Format the plan of a run on its mesh.
 
     Args:
       planner: that made it.
       plan: of the run.
-      start: the command of the run on a single device.
       price: of a device for an hour; None if it is not known.
       color: whether to use terminal styles.
     """
@@ -56,7 +56,7 @@ def plan_text(planner: Planner, plan: Plan, *, start: str, price: float | None, 
     ]
     shown: list[RenderableType] = [table_of(rows)]
     if variants := planner.variants(plan)[:_VARIANTS]:
-        shown += ["", _variants(plan, variants, planner)]
+        shown += ["", _variants(plan, variants)]
     return rendered(shown, width=110, color=color)
 
 
@@ -87,11 +87,9 @@ def plans_text(
     shown: list[RenderableType] = [Text(head)]
     if not fitting:
         shown += [Text(nothing_fits(plans))]
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     names = ["", "mesh", "micro-batch", "recompute", "memory", "s/step", "tokens/s/device"]
     names += ["MFU", "bound by", "days", *(["price"] if price else [])]
-    for name in names:
-        table.add_column(name, justify="left" if name in ("mesh", "bound by") else "right")
+    table = table_under(names, left=(1, 8), no_wrap=False)
     listed = (fitting or list(plans))[:_SHOWN]
     for number, plan in enumerate(listed, start=1):
         table.add_row(str(number), *_cells(plan, planner, price))
@@ -163,10 +161,8 @@ def _result(plan: Plan, price: float | None) -> list[tuple[str, str]]:
     return rows
 
 
-def _variants(plan: Plan, variants: Sequence[Variant], planner: Planner) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in ("change", "seconds a step", "", "memory", ""):
-        table.add_column(name, justify="right" if table.columns else "left", no_wrap=True)
+def _variants(plan: Plan, variants: Sequence[Variant]) -> Table:
+    table = table_under(("change", "seconds a step", "", "memory", ""))
     for variant in variants:
         other = variant.plan
         table.add_row(

@@ -56,8 +56,8 @@ def rendered(shown: Sequence[RenderableType], *, width: int, color: bool) -> str
         file=io.StringIO(), width=width, force_terminal=color, no_color=not color, highlight=False
     )
     with console.capture() as capture:
-        for one in shown:
-            console.print(one, soft_wrap=isinstance(one, str))
+        for part in shown:
+            console.print(part, soft_wrap=isinstance(part, str))
     return "".join(line.rstrip() + "\n" for line in capture.get().splitlines())
 
 
@@ -73,20 +73,35 @@ def speed_text(choice: Choice | None, *, color: bool) -> str:
             "Nothing is measured for this config: it sets precision and compilation itself, or the "
             "run is too short to gain by it, or the model too large.\n"
         )
-    tables = [_speeds(kind, one) for kind, one in choice.measured.items()]
+    tables = [_speeds(kind, speeds) for kind, speeds in choice.measured.items()]
     note = Text("Without the optimizer's part of a step.", style="dim")
     parts = [part for table in tables for part in (table, "")] + [note] * bool(tables)
     return rendered([*parts, f"Chosen: {choice.reason}."], width=100, color=color)
 
 
 def _speeds(kind: str, speeds: Speeds) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for name in (kind, "ms a step", "in products", "compiled (estimate)", "times"):
-        table.add_column(name, justify="right" if table.columns else "left", no_wrap=True)
+    table = table_under((kind, "ms a step", "in products", "compiled (estimate)", "times"))
     first = next(iter(speeds.seconds.values()))
     for name, whole in speeds.seconds.items():
         seconds = (whole, speeds.products[name], speeds.compiled(name))
-        table.add_row(name, *(f"{1e3 * one:,.1f}" for one in seconds), f"{first / whole:.2f}")
+        table.add_row(name, *(f"{1e3 * number:,.1f}" for number in seconds), f"{first / whole:.2f}")
+    return table
+
+
+def table_under(
+    names: Sequence[str], *, left: Sequence[int] = (0,), gap: int = 2, no_wrap: bool = True
+) -> Table:
+    """Return a table without rows, under names of columns.
+
+    Args:
+      names: of the columns.
+      left: indices of columns with text, whose cells begin on the left.
+      gap: spaces after a column.
+      no_wrap: whether cells stay on one line.
+    """
+    table = Table(box=None, padding=(0, gap, 0, 0), header_style="bold")
+    for index, name in enumerate(names):
+        table.add_column(name, justify="left" if index in left else "right", no_wrap=no_wrap)
     return table
 
 
@@ -121,10 +136,8 @@ def _number_text(count: int) -> str:
 
 def _place_table(places: Sequence[PlaceCost]) -> Table:
     """Return parameters and operations of every place, the small ones in one row."""
-    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
-    for name in ("part", "", "parameters", "", "FLOPs/token", ""):
-        side = "left" if len(table.columns) < 2 else "right"
-        table.add_column(name, justify=side, no_wrap=True)
+    names = ("part", "", "parameters", "", "FLOPs/token", "")
+    table = table_under(names, left=(0, 1), gap=1)
     parameters, flops = sum(p.parameters for p in places), sum(p.flops for p in places)
 
     def add(place: str, kind: str, count: int, operations: int, style: str | None = None) -> None:
@@ -181,8 +194,8 @@ def _pipeline(plan: Plan) -> Rows:
     """Return layers, operations and memory of each process of a pipeline."""
     rows = [("pipeline", f"processes wait for {plan.bubble / plan.step:.1%} of a step (bubble)")]
     ranks = zip(plan.layers, plan.flops, plan.memory, strict=True)
-    for rank, (own, flops, memory) in enumerate(ranks):
-        layers = ", ".join(f"{b}..{e - 1}" if b < e else "none" for b, e in own)
+    for rank, (stages, flops, memory) in enumerate(ranks):
+        layers = ", ".join(f"{b}..{e - 1}" if b < e else "none" for b, e in stages)
         text = f"layers {layers}: {flops:.1%} of the FLOPs, {bytes_text(int(memory.total))}"
         rows.append((f"  stages of {rank}", text))
     return rows
@@ -254,7 +267,7 @@ def _copies(facts: Facts) -> Rows:
 
 
 def _on_meshes(facts: Facts) -> list[tuple[str, str]]:
-    """Return what is not as one process has it, or not divided, if there is something."""
+    """Return rows for modules that no axis divides, and for dropout unlike that of one process."""
     whole, drops = ", ".join(facts.undivided), "other elements than in one process"
     rows = [("computed whole", whole)] if whole else []
     return rows if facts.dropout_matches_one_process else [*rows, ("dropout", drops)]
@@ -418,12 +431,12 @@ def turns_of(values: Sequence[float]) -> list[Turn]:
     slopes = [(after > before) - (after < before) for before, after in itertools.pairwise(values)]
     corners = list(enumerate(itertools.pairwise(slopes), start=1))
     if any(slopes) and not any(before and after for _, (before, after) in corners):
-        found = {i: "from here" for i, (before, _) in corners if before}
+        turns = {i: "from here" for i, (before, _) in corners if before}
     else:
-        found = {i: _TURNS[one] for i, one in corners if one[0] != one[1]}
-    found = {0: "first step", **found}
-    found.setdefault(len(values) - 1, "last step")
-    return [Turn(i + 1, values[i], what) for i, what in found.items()]
+        turns = {i: _TURNS[corner] for i, corner in corners if corner[0] != corner[1]}
+    turns = {0: "first step", **turns}
+    turns.setdefault(len(values) - 1, "last step")
+    return [Turn(i + 1, values[i], what) for i, what in turns.items()]
 
 
 def _drawing(values: Sequence[float], width: int) -> list[str]:

@@ -178,7 +178,7 @@ def choose(
     pieces = pieces_of(run)
     if max(piece.num_parameters for piece in pieces) > _LARGEST or "RANK" in os.environ:
         return None
-    formats = {name_of(one): Candidate(one) for one in offered}
+    formats = {name_of(precision): Candidate(precision) for precision in offered}
     speeds = _remembered(run, pieces, formats, FORMATS, renew=renew)
     best = speeds.best(otherwise=name_of(native_precision()))
     precision = formats[best].precision
@@ -191,7 +191,7 @@ def choose(
         choice = choice.noting("other programs disturbed the measurement")
     if kernels and (attentions := attentions_of(run)):
         candidates = {_AS_IT_COMES: Candidate(precision)}
-        candidates |= {name: Candidate(precision, one) for name, one in kernels.items()}
+        candidates |= {name: Candidate(precision, kernel) for name, kernel in kernels.items()}
         timed = _remembered(run, attentions, candidates, KERNELS, renew=renew)
         choice = _with_kernel(choice, timed)
     return choice
@@ -240,7 +240,7 @@ def _remembered(
     measured = remembered(
         _key(run, pieces, [*candidates, first]),
         lambda: asdict(measure(run, pieces, candidates, effort)),
-        read=lambda found: found if found and found["is_steady"] and not renew else None,
+        read=lambda saved: saved if saved and saved["is_steady"] and not renew else None,
     )
     return Speeds(**measured)
 
@@ -254,10 +254,10 @@ def name_of(precision: Precision) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """Modules of the same kind and shapes, of which one is measured.
+    """Modules of the same kind and shapes; one of them is measured.
 
     Attributes:
-      module: one of them.
+      module: the one that is measured.
       index: of its layer; None for the unembedding, which is measured with the loss.
       count: how many there are.
     """
@@ -268,7 +268,7 @@ class Piece:
 
     @property
     def num_parameters(self) -> int:
-        """Parameters of one of them."""
+        """Parameters of the measured module."""
         return sum(parameter.numel() for parameter in self.module.parameters())
 
 
@@ -281,7 +281,7 @@ def pieces_of(run: Recipe) -> list[Piece]:
 def attentions_of(run: Recipe) -> list[Piece]:
     """Return the kinds of attention whose kernel is as it comes."""
     blocks = enumerate(getattr(run.model, "blocks", ()))
-    return _kinds((index, one) for index, block in blocks for one in attentions_in(block))
+    return _kinds((index, module) for index, block in blocks for module in attentions_in(block))
 
 
 def _kinds(modules: Iterable[tuple[int, nn.Module]]) -> list[Piece]:
@@ -309,28 +309,28 @@ def measure(
     """Time one piece of each kind with each candidate, in turn.
 
     Args:
-      run: of which they are.
+      run: whose batches and loss are timed.
       pieces: one of each kind.
-      candidates: those whose products are not as exact as their format are left out.
+      candidates: ways to compute; formats whose products are less exact are left out.
       effort: how long to measure.
     """
     usable = {
-        name: one
-        for name, one in candidates.items()
-        if one.precision.dtype != torch.float32 or is_exact(one.precision)
+        name: candidate
+        for name, candidate in candidates.items()
+        if candidate.precision.dtype != torch.float32 or is_exact(candidate.precision)
     }
     usable = usable or dict(itertools.islice(candidates.items(), 1))
     taken = dict.fromkeys(usable, 0.0)
     products, is_steady, passes = dict(taken), True, run.batch_size / _rows(run)
     for piece in pieces:
         module = _with_values(piece.module).train()
-        trials = [_Trial(run, piece, module, one) for one in usable.values()]
+        trials = [_Trial(run, piece, module, candidate) for candidate in usable.values()]
         timed = times_in_turn(trials, effort.seconds / len(pieces), effort.steady)
         for name, trial, times in zip(usable, trials, timed, strict=True):
             share = piece.count * run.batch_size * run.seq_len / trial.num_tokens
-            taken[name] += min(one.computing for one in times) * share
-            taken[name] += min(one.casting for one in times) * piece.count * passes
-            products[name] += min(one.multiplying for one in times) * share
+            taken[name] += min(took.computing for took in times) * share
+            taken[name] += min(took.casting for took in times) * piece.count * passes
+            products[name] += min(took.multiplying for took in times) * share
             is_steady &= agree(times, effort.steady)
     return Speeds(seconds=taken, products=products, is_steady=is_steady)
 
@@ -366,7 +366,7 @@ class _Trial:
     """A piece with memory, in one format, that can be timed."""
 
     def __init__(self, run: Recipe, piece: Piece, module: nn.Module, candidate: Candidate) -> None:
-        costs = (sum(declared_flops(one, seq_len=run.seq_len)) for one in module.modules())
+        costs = (sum(declared_flops(part, seq_len=run.seq_len)) for part in module.modules())
         at_most = max(_MIN_TOKENS, int(_PIECE_FLOPS / max(1, 3 * sum(costs))))
         seq_len = min(run.seq_len, at_most)
         rows = max(1, min(_rows(run), at_most // run.seq_len))
@@ -389,9 +389,9 @@ class _Trial:
         self._targets = tokens.flatten()
         self._ctx = run.model.layout(tokens).at_layer(piece.index or 0)
         self._weights = [
-            one.weight.detach()
-            for one in self._replica.modules()
-            if isinstance(one, nn.Linear | Unembedding)
+            part.weight.detach()
+            for part in self._replica.modules()
+            if isinstance(part, nn.Linear | Unembedding)
         ]
 
     def compute(self) -> None:
@@ -428,16 +428,16 @@ def times_in_turn(trials: Sequence[_Trial], seconds: float, steady: float) -> li
     times: list[list[_Timed]] = [[] for _ in trials]
     begin, number = time.perf_counter(), 0
     while True:
-        for trial, own in zip(trials, times, strict=True):
+        for trial, of_trial in zip(trials, times, strict=True):
             before = _waited()
             with computing_products(trial.precision):
-                took = [_timed(one) for one in (trial.compute, trial.cast, trial.multiply)]
+                took = [_timed(action) for action in (trial.compute, trial.cast, trial.multiply)]
             if number:  # the first pass loads libraries and allocates memory
-                own.append(_Timed(*took, waiting=(_waited() - before) / sum(took)))
+                of_trial.append(_Timed(*took, waiting=(_waited() - before) / sum(took)))
         spent, number = time.perf_counter() - begin, number + 1
         is_over = spent > seconds or number > _ROUNDS
         is_late = spent > _PATIENCE * seconds
-        if number > 2 and is_over and (is_late or all(agree(own, steady) for own in times)):
+        if number > 2 and is_over and (is_late or all(agree(each, steady) for each in times)):
             return times
 
 
@@ -463,8 +463,8 @@ def computing_products(precision: Precision) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before[0])
-        for kind, own in zip(kinds, before[1], strict=True):
-            kind.fp32_precision = own
+        for kind, setting in zip(kinds, before[1], strict=True):
+            kind.fp32_precision = setting
 
 
 def is_exact(
