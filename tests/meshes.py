@@ -435,6 +435,11 @@ def sent(trainer: train.Trainer) -> dict[str, int]:
     return {"counted": counted, "needed": needed}
 
 
+def use_bfloat16(cfg: fdl.Config) -> None:
+    """Compute with rounded copies of the weights."""
+    cfg.precision = fdl.Config(train.BFloat16)
+
+
 def measuring(change: Fiddler | None = None) -> train.Trainer:
     """A run that is evaluated on sequences of a length that two does not divide."""
     cfg = FAMILIES["packing"]()
@@ -585,6 +590,9 @@ def main(path: Path, number: int, cases: list[str]) -> None:
         elif what == "evaluated":
             made[case] = partial(evaluated, measuring(change))
             alone.setdefault(what, partial(evaluated, measuring()))
+        elif what == "rounded":
+            made[case] = partial(evaluated, measuring(both(change, use_bfloat16)))
+            alone.setdefault(what, partial(evaluated, measuring(use_bfloat16)))
         else:
             made[case] = partial(trained, built(what, change))
             alone.setdefault(what, partial(trained, built(what)))

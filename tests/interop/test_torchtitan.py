@@ -13,6 +13,7 @@ import pytest
 from fidgpt import model, optim
 from fidgpt.compose.composition import compose
 from fidgpt.graph import ConfigError, check_and_bind
+from fidgpt.graph.errors import ConfigErrors
 from fidgpt.interop import Mapped, read_torchtitan
 from fidgpt.interop import __main__ as command
 from fidgpt.train import BFloat16, Float32
@@ -263,6 +264,31 @@ def test_degrees_of_parallelism_become_a_mesh(
     assert (mesh.replicate, mesh.shard, mesh.context, mesh.tensor) == sizes
     found = "fiddler:use_sequence_parallel" in mapped.directives
     assert found == is_sequence_parallel
+
+
+def test_stages_and_their_schedule_become_a_pipeline() -> None:
+    # Of train_configs/debug_model.toml of DeepSeek-V3, whose micro-batches have one sequence.
+    text = """
+        model = {name = "deepseek_v3", flavor = "671B"}
+        training = {local_batch_size = 8, steps = 100}
+        [parallelism]
+        expert_parallel_degree = 32
+        expert_tensor_parallel_degree = 1
+        pipeline_parallel_degree = 4
+        pipeline_parallel_schedule = "DualPipeV"
+    """
+    mapped = read_torchtitan(text + "pipeline_parallel_layers_per_stage = 8")
+    assert {entry for entry in listed(mapped) if entry.startswith("parallelism")} == {
+        "parallelism.pipeline_parallel_layers_per_stage"
+    }
+    cfg: Any = graph_of(mapped)
+    mesh = cfg.parallel.mesh
+    assert (mesh.pipeline, mesh.shard, mesh.expert, cfg.micro_batch_size) == (4, -1, 32, 1)
+    assert cfg.step.schedule.name == "dual_pipe_v"
+    # The balancing is that of the named config, and a directive that changes nothing is an error.
+    assert not [one for one in mapped.directives if "use_loss_free_balancing" in one]
+    with pytest.raises(ConfigErrors, match="pipeline_parallel_schedule is PipeDream, but must be"):
+        read_torchtitan(text.replace("DualPipeV", "PipeDream"))
 
 
 @dataclass

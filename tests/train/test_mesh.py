@@ -51,6 +51,12 @@ def test_processes_fill_a_mesh(mesh: Mesh, world_size: int, message: str) -> Non
         mesh.over(world_size)
 
 
+def test_the_fewest_processes_have_those_that_are_borrowed() -> None:
+    assert Mesh(shard=-1, tensor=2).least_size == 2
+    # 32 processes share experts: 16 of shard x 2 of context, in each of four stages.
+    assert Mesh(pipeline=4, shard=-1, context=2, expert=32).least_size == 128
+
+
 def test_sizes_are_sizes() -> None:
     with pytest.raises(ValueError, match="tensor=0 must be 1 or more processes, or -1"):
         Mesh(tensor=0)

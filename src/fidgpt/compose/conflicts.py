@@ -20,7 +20,8 @@ from fidgpt.graph.outlines import leaf_text
 from fidgpt.graph.walk import is_node, title
 
 
-def _is_noop(effect: Effect) -> bool:
+def is_noop(effect: Effect) -> bool:
+    """Return whether a directive that asks for a change makes none."""
     may_be = effect.kind.restates or effect.kind.role == "base" or is_by_machine(effect.text)
     return not may_be and not effect.edits
 
@@ -32,7 +33,7 @@ def own_errors(composition: Composition, *, allow_noop: bool = False) -> list[st
             f"{one.named} changes nothing: the config already has it.\n  Remove it, or add "
             "--allow_noop for a script that cannot know."
             for one in composition.effects
-            if not allow_noop and _is_noop(one)
+            if not allow_noop and is_noop(one)
         ]
         return [*idle, *outdated(composition)]
     return []

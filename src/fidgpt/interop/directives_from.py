@@ -8,6 +8,7 @@ from typing import Any
 import fiddle as fdl
 
 from fidgpt.compose.composition import compose
+from fidgpt.compose.conflicts import is_noop
 from fidgpt.graph import ConfigError, bind, fiddle, find_parameter, hints, read_value
 from fidgpt.graph.errors import ConfigErrors, raise_all
 from fidgpt.graph.paths import ParameterRef, describe
@@ -46,12 +47,12 @@ def directives_of(tree: Any, *, base: str = "config:base") -> list[str]:
 
 
 def bring_about(directives: list[str], wanted: list[tuple[str, Any]]) -> list[str]:
-    """Return `directives` followed by those that set the wanted values at paths of their graph.
+    """Return `directives` that change something, and those that set the wanted values at paths.
 
     Raises:
       ConfigErrors: a path leads nowhere, or a value does not fit; all at once.
     """
-    directives = [*directives]
+    directives = [one.text for one in compose(directives).effects if not is_noop(one)]
     while more := _changes(compose(directives).config, wanted):
         if directives[-len(more) :] == more:
             raise_all([f"{one} does not result in that value." for one in more])

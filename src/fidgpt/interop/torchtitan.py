@@ -91,13 +91,18 @@ _AXES = {
     "tensor": ("tensor_parallel_degree", 1),
     "expert": ("expert_parallel_degree", 1),
 }
+_SCHEDULES = {
+    **{"GPipe": "gpipe", "1F1B": "1f1b", "Interleaved1F1B": "interleaved"},
+    **{"LoopedBFS": "breadth_first", "InterleavedZeroBubble": "zero_bubble"},
+    **{"ZBVZeroBubble": "zero_bubble_v", "DualPipeV": "dual_pipe_v"},
+}
 
 # Entries that change nothing at these values where they are not read; null never does.
 _NEUTRAL: dict[str, dict[str, Any]] = {
     "metrics": {"log_freq": 10, "save_tb_folder": "tb", "disable_color_printing": False},
     "training": {"dtype": "float32", "mixed_precision_reduce": "float32"},
     "parallelism": {
-        "pipeline_parallel_degree": 1,
+        "expert_tensor_parallel_degree": 1,
         **dict.fromkeys(("enable_async_tensor_parallel",), False),
         "fsdp_reshard_after_forward": "default",
     },
@@ -221,7 +226,7 @@ def _map_training(sections: dict[str, Section]) -> None:
     if whole == -1:
         plan.wanted["batch_size"] = local * max(replicas, 1) * max(shards, 1)
         if shards == -1:
-            section.unmap(key, local, "multiply batch_size by the number of devices")
+            section.unmap(key, local, "multiply batch_size by the processes of the axis shard")
     section.want(
         {
             "seq_len": (2048, "seq_len"),
@@ -283,17 +288,17 @@ def _map_hardware(sections: dict[str, Section]) -> None:
     if mesh["expert"] > 1 and _BALANCED not in parallel.plan.changes:
         parallel.unmap(_AXES["expert"][0], mesh["expert"], "the model has no experts")
         mesh["expert"] = 1
+    if (stages := parallel.take("pipeline_parallel_degree", 1)) > 1:
+        mesh["pipeline"] = stages
     if max(mesh[name] for name in mesh if name != "shard") > 1:
         parallel.change("fiddler:use_mesh", **mesh)
         if mesh["tensor"] > 1 and parallel.take("enable_sequence_parallel", True):
             parallel.change("fiddler:use_sequence_parallel")
     elif mesh["shard"] != 1:
         parallel.change("fiddler:use_fsdp")
+    _map_pipeline(parallel, stages)
     # Logits are divided with the vocabulary, and keys gathered where sequences are split.
     parallel.drop(("disable_loss_parallel", "context_parallel_rotate_method"))
-    for key in [key for key in parallel.left if key.startswith("pipeline_parallel_sch")]:
-        if parallel.left.get("pipeline_parallel_degree", 1) == 1:
-            parallel.drop((key,))
     parts = compiled.left.pop("components", None) or ["model"]
     if compiled.take("enable", False):
         if "model" in parts:
@@ -305,8 +310,27 @@ def _map_hardware(sections: dict[str, Section]) -> None:
     if mode == "full":
         recompute.plan.last.append("fiddler:use_recompute")
     elif mode == "selective":
-        recompute.unmap("mode", mode, "use_recompute recomputes whole blocks")
+        recompute.plan.last.append("fiddler:use_selective_recompute")
+        recompute.unmap("mode", mode, "use_selective_recompute keeps every matrix product")
     recompute.drop(("selective_ac_option", "early_stop"))
+
+
+def _map_pipeline(section: Section, stages: int) -> None:
+    """Map the schedule and its micro-batches; with one stage, they change nothing."""
+    schedule = section.take("pipeline_parallel_schedule", "1F1B")
+    size = section.take("pipeline_parallel_microbatch_size", 1)
+    if stages == 1:
+        section.drop([key for key in section.left if key.startswith("pipeline_parallel_")])
+        return
+    if schedule in _SCHEDULES:
+        section.change("fiddler:use_pipeline", schedule=_SCHEDULES[schedule])
+    else:
+        known = suggest(schedule, _SCHEDULES)
+        section.error("pipeline_parallel_schedule", schedule, f"one that is here. {known}"[:-1])
+    section.plan.wanted["micro_batch_size"] = size
+    section.drop([f"pipeline_parallel_{end}_stage_less_layers" for end in ("first", "last")])
+    section.drop(("pipeline_parallel_layers_per_stage",), "set stages_per_rank of use_pipeline")
+    section.drop(("pipeline_parallel_module_fqns_per_model_part",), "set step.stages")
 
 
 def _map_records(sections: dict[str, Section]) -> None:

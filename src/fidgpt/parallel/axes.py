@@ -120,8 +120,8 @@ class MeshSizes:
                 raise ValueError(
                     f"{axis.name}={self[axis]} must divide the {lent} processes of "
                     f"{' x '.join(axis.borrows)}, which it borrows: choose one of "
-                    f"{', '.join(str(n) for n in range(1, lent + 1) if lent % n == 0)}, or other "
-                    "sizes of these axes."
+                    f"{', '.join(str(n) for n in range(1, lent + 1) if lent % n == 0)}, or sizes "
+                    f"of these axes whose product is a multiple of {self[axis]}."
                 )
 
     @classmethod
@@ -216,6 +216,14 @@ class MeshSizes:
     def dividing_axes(self) -> tuple[Axis, ...]:
         """The axes of several processes that hold parts of weights."""
         return tuple(a for a in self.axes() if a.weights is Weights.PARTS and self[a] > 1)
+
+    @property
+    def least_size(self) -> int:
+        """The fewest processes that fill the mesh, and that its axes can borrow."""
+        borrowing = [axis for axis in self.axes() if axis.borrows and self._open]
+        lent = [math.prod(abs(self.sizes[name]) for name in axis.borrows) for axis in borrowing]
+        missing = (self[a] // math.gcd(n, self[a]) for a, n in zip(borrowing, lent, strict=True))
+        return self.size * math.lcm(*missing)
 
     @property
     def num_parts(self) -> int:

@@ -105,7 +105,7 @@ class DataParallel:
     @property
     def planned_size(self) -> int:
         """The number of processes; before they have joined, the least that fill the mesh."""
-        return self.world_size if self._joined else self.mesh.size
+        return self.world_size if self._joined else self.mesh.least_size
 
     def _used(self, mesh: MeshSizes) -> dict[str, AxisPart]:
         """Return the parts of axes of several processes."""

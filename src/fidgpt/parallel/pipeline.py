@@ -117,6 +117,7 @@ class PipelineParallel(AxisPart):
             for module in stages.modules(model, stage):
                 for parameter in module.parameters():
                     places.setdefault(parameter, {})[rank] = None
+        num_logits = whole_shape(next(model.unembedding.parameters()))[0]
         replaced = {
             whole: Holders(axis, ranks=(*ranks,), held_shape=(*whole.shape,)).parameter(whole)
             for whole, ranks in places.items()
@@ -126,7 +127,8 @@ class PipelineParallel(AxisPart):
                 if whole is not None:
                     module._parameters[name] = replaced[whole]
         pipeline = extended(model, PipelinedModel).pipeline = Pipeline(axis, stages)
-        extended(model.unembedding, PipelinedUnembedding).pipeline = pipeline
+        unembedding = extended(model.unembedding, PipelinedUnembedding)
+        unembedding.pipeline, unembedding.num_logits = pipeline, num_logits
         if any(action.kind == "W" for own in self._actions(axis.size) for action in own):
             for stage in stages.own(axis.rank):
                 for module in stages.modules(model, stage):
@@ -325,6 +327,7 @@ class PipelinedUnembedding(nn.Module):
     """Mixin of unembeddings whose logits all processes get, outside of a schedule."""
 
     pipeline: Pipeline
+    num_logits: int  # precision replaces parameters by copies, which do not know their whole shape
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the logits of the last stage."""
@@ -333,5 +336,5 @@ class PipelinedUnembedding(nn.Module):
         if self.pipeline.axis.rank == self.pipeline.last:
             logits = super().__call__(x)
         else:
-            logits = x.new_empty(*x.shape[:-1], whole_shape(next(self.parameters()))[0])
+            logits = x.new_empty(*x.shape[:-1], self.num_logits)
         return self.pipeline.axis.share(logits, source=self.pipeline.last)
