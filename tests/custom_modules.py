@@ -192,33 +192,6 @@ class Recurrent(Mixing):
         return self.out(torch.stack(states, 1))
 
 
-class Spectral(Mixing):
-    """A long convolution by FFT, which rounds what it should not read."""
-
-    READS: ClassVar[Sequence[str]] = ("documents", "padding")
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        seq = value.shape[1]
-        decay = 0.9 ** torch.arange(seq, device=value.device, dtype=torch.float32)
-        size = 2 * seq
-        product = torch.fft.rfft(value.float(), size, dim=1) * torch.fft.rfft(decay, size)[:, None]
-        return torch.fft.irfft(product, size, dim=1)[:, :seq].to(value.dtype)
-
-
-class Sparse(Mixing):
-    """Experts that may get no token, and a frozen weight."""
-
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        self.experts = nn.ModuleList(nn.Linear(hidden_dim, hidden_dim) for _ in range(8))
-        self.frozen = nn.Linear(hidden_dim, hidden_dim)
-        self.frozen.requires_grad_(False)
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        mixed = super().mix(value, ctx)
-        return torch.stack([mixed, self.experts[3](mixed)]).sum(0)
-
-
 class TrainOnly(Mixing):
     """Has a part that only training uses, and draws random numbers there."""
 
@@ -234,16 +207,6 @@ class TrainOnly(Mixing):
         return mixed + torch.randn_like(mixed) * self.noise if self.training else mixed
 
 
-class SharedWeights(Mixing):
-    def __init__(self, *, hidden_dim: int = 32) -> None:
-        super().__init__(hidden_dim=hidden_dim)
-        self.gate = nn.Linear(hidden_dim, hidden_dim)
-        self.gate.weight = self.value.weight
-
-    def mix(self, value: Tensor, ctx: AttentionContext) -> Tensor:
-        return super().mix(value * self.gate(value).sigmoid(), ctx)
-
-
 class GatedUnit(nn.Module):
     """An MLP of a user's."""
 
@@ -257,19 +220,6 @@ class GatedUnit(nn.Module):
 
 class TokenShift(ShiftingMLP):
     READS: ClassVar[Sequence[str]] = ("past",)
-
-
-class HashEmbedding(model.Embedding):
-    """Adds a vector of each pair of tokens, from a table of its own."""
-
-    def __init__(self, weight: nn.Parameter) -> None:
-        super().__init__(weight)
-        self.pairs = nn.Embedding(61, weight.shape[1])
-
-    def forward(self, tokens: Tensor, ctx: AttentionContext | None = None) -> Tensor:
-        ctx = model.one_document(tokens) if ctx is None else ctx
-        before = F.pad(tokens, (1, 0))[:, :-1] * (ctx.positions > 0)
-        return super().forward(tokens, ctx) + self.pairs((before * 31 + tokens) % 61)
 
 
 class OwnBlock(nn.Module):

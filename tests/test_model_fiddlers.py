@@ -73,25 +73,7 @@ def test_a_pattern_that_is_there_is_kept(cfg):
     assert windows(cfg) == before and mixed(cfg) == "ddm" * 4
 
 
-@pytest.mark.parametrize(
-    ("fiddler", "arguments", "message"),
-    [
-        ("use_sliding_window", {"every": -1}, "every=-1 must be 1 or more, or 0"),
-        ("scale_depth", {"factor": float("nan")}, "must be above 0, and finite"),
-        ("use_moe", {"every": 0}, "every=0 must be 1 or more layers, and first_dense=0"),
-        ("use_shared_expert", {}, "holds no MoE"),
-        ("use_mtp", {"num_tokens": 0}, "num_tokens=0"),
-    ],
-)
-def test_mistakes_are_named(cfg, fiddler, arguments, message):
-    with pytest.raises(ConfigError, match=message):
-        getattr(fiddlers, fiddler)(cfg, **arguments)
-
-
-def test_mistakes_of_a_whole_config_are_named(cfg):
-    fiddlers.use_moe(cfg, num_experts=2, top_k=3)
-    with pytest.raises(ConfigError, match=r"top_k=3 must be from 1 to num_experts=2"):
-        build_trainer(cfg)
+def test_what_is_no_model_is_named():
     empty: Any = fdl.Config(dict, model=fdl.Config(dict))
     with pytest.raises(ConfigError, match="holds no Attention or LatentAttention"):
         fiddlers.use_mla(empty)

@@ -123,25 +123,3 @@ def test_a_node_that_does_not_come_is_named_and_refused(
         f"error: a node is missing: fewer than those of --nnodes came to {place}"
     )
     assert f"{place} in 2 s. Start the same command on all nodes" in error
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ("--config=set:model.hidden_dim=x", "'x' is not an int"),
-        (
-            "--config=fiddler:use_mesh(shard=8)",
-            "the mesh of shard=8 takes 8 processes",
-        ),
-    ],
-)
-def test_a_mistake_of_two_processes_is_printed_once(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wrong: str, message: str
-) -> None:
-    words = ["--nproc-per-node=2", "--module", "fidgpt.cli.train", "--config=config:debug", wrong]
-    monkeypatch.setattr("sys.argv", ["fidgpt.launch", "--no-preload", *words])
-    assert launch.main() == app.MISTAKE
-    error = capfd.readouterr().err
-    assert error.count(message) == 1 and "Traceback" not in error
-    assert error.count("error:") == 1 and "FAILED" not in error

@@ -90,44 +90,6 @@ def test_parts_of_a_place_are_those_of_its_role(command: Command, place: str, fi
     assert [*shown(out)] == fits.split()
 
 
-def test_parts_of_a_model(command: Command) -> None:
-    for place, fits in {
-        "norm": NORMS,
-        "unembedding": "BiasedUnembedding Unembedding",
-        "embedding.positions": "LearnedPositions OffsetPositions OffsetSinusoidalPositions "
-        "SinusoidalPositions",
-    }.items():
-        out = command(train.main, f"--list=parts:model.{place}").out
-        assert [*shown(out)] == fits.split(), place
-
-
-@pytest.mark.parametrize(
-    ("directive", "role"),
-    [
-        ("mlp=Attention(head_dim=16)", "FeedForward"),
-        ("mlp=RMSNorm", "FeedForward"),
-        ("mlp=torch.nn.LayerNorm(normalized_shape=32)", "FeedForward"),
-        ("mlp=RoPE(head_dim=16)", "FeedForward"),
-        ("mlp=SoftmaxRouter", "FeedForward"),
-        ("mlp_norm=Block", "Norm"),
-        ("attention_norm=SwiGLU", "Norm"),
-        ("attention.query_norm=SwiGLU", "is not a Norm or None"),
-        ("attention=MoE", "Mixer"),
-        ("attention=Block", "Mixer"),
-        ("attention.linear=RMSNorm", "is not a LinearFactory"),
-        ("attention.output_gate=RMSNorm", "is not a GateFactory"),
-        ("=RMSNorm", "takes Callable[[], Layer]"),
-        ("=Attention(head_dim=16)", "takes Callable[[], Layer]"),
-    ],
-)
-def test_a_component_of_another_role_is_refused(
-    command: Command, directive: str, role: str
-) -> None:
-    use = f"--config=use:model.blocks[0].{directive}".replace(".=", "=")
-    error = command(train.main, "--config=config:debug", use, "--dry_run").err
-    assert (f"takes {role}" if role.isalpha() else role) in " ".join(error.split())
-
-
 def test_torchs_norms_are_norms_and_modules_of_no_role_fit_any(command: Command) -> None:
     for made in ("LayerNorm(normalized_shape=32)", "Identity"):
         use = f"--config=use:model.norm=torch.nn.{made}"
@@ -149,20 +111,6 @@ def test_lists_follow_the_directives_beside_them(command: Command) -> None:
     wrong = command(train.main, "--config=fiddler:use_mo", "--list=knobs")
     assert wrong.status == 2 and "Did you mean use_moe" in wrong.err
     assert command(train.main, "--config=fiddler:use_mo", "--list=fiddlers").status == 0
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--list=confgs"], "error: --list=confgs: Did you mean configs?"),
-        (["--list=parts:model.nrm"], "error: config:base has nothing at 'model.nrm'. Did you"),
-        (["--list=knobs", "--config=config:bas"], "error: directive 1 is wrong:\n"),
-    ],
-)
-def test_mistakes(command: Command, flags: list[str], message: str) -> None:
-    status, out, err = command(train.main, *flags)
-    assert (status, out) == (2, "")
-    assert err.startswith(message)
 
 
 def test_help_of_every_command_and_of_a_config(command: Command) -> None:

@@ -17,6 +17,8 @@ from .conftest import Command
 
 pytestmark = pytest.mark.slow
 
+BLOCK, MOE = "use:model.blocks[0]", "--config=fiddler:use_moe"
+TOKENIZER = "use:data.corpus.tokenizer"
 ON_THE_COMMAND_LINE = [
     ("a misspelt directive", ["--config=fidler:make_large"]),
     ("a directive in curly quotes", ["--config=“set:seed=1”"]),
@@ -100,12 +102,103 @@ ON_THE_COMMAND_LINE = [
     ("a misspelt word", ["make_lage"]),
     ("a run that there is not", ["--resume=runs/none"]),
     ("a run and a change", ["--resume=runs/none", "--config=set:seed=1"]),
+    ("a kind alone", ["--config=set"]),
+    ("a sign for a part", ["--config=use:model.norm*=2"]),
+    ("a number as a part", ["--config=use:schedule=4"]),
+    ("a sign before a number", ["--config=set:seed=/ 2"]),
+    ("an item to delete that there is not", ["--config=del:trackers[9]"]),
+    ("a directive of nothing", ["--config="]),
+    ("a number without digits", ["--config=set:seed*="]),
+    ("a product too large", ["--config=set:optimizer.lr*=1e308*10"]),
+    ("an argument of a part of the wrong type", ["--config=set:model.norm=RMSNorm(eps=x)"]),
+    ("arguments of a part too many", ["--config=set:model.norm=RMSNorm(1, 2, 3)"]),
+    ("a tie of what lies inside", ["--config=tie:model.norm=model"]),
+    ("a tie of a number", ["--config=tie:seed=model.norm"]),
+    ("a number to untie", ["--config=untie:seed"]),
+    ("items for a dict", ["--config=set:evaluators+=[b]"]),
+    ("an item for a pair", ["--config=set:optimizer.betas+=[0.5]"]),
+    ("an entry for nothing", ["--config=set:micro_batch_size+={b: 1}"]),
+    ("a factor of a list", ["--config=set:samples.prompts*=2"]),
+    ("entries of a number", ["--config=set:seed[*]=1"]),
+    ("a tag that is elsewhere", ["--config=set:model.@NumSteps=1"]),
+    ("a division by zero", ["--config=set:num_steps=8 / {seed}"]),
+    ("a power too large", ["--config=set:num_steps=9 ** {seq_len} ** 9"]),
+    ("a part in a formula", ["--config=set:num_steps={model}"]),
+    ("a misspelt tag in a formula", ["--config=set:num_steps={@NumStps} * 2"]),
+    ("a formula without an end", ["--config=set:num_steps={seed} *"]),
+    ("a number too small in a formula", ["--config=set:optimizer.lr={seed} * 1e-400"]),
+    ("a space in a path", ["--config=set:num_steps={se ed}"]),
+    ("no blocks", ["--config=set:seed=3", "--config=set:model.blocks=[]"]),
+    ("a rate that is not finite", ["--config=set:optimizer.lr=inf"]),
+    ("an optimizer without its groups", ["--config=use:optimizer=Muon"]),
+    ("a text that there is not", ["--config=fiddler:use_text(path=/nowhere.txt)"]),
+    ("a text at a URL", ['--config=fiddler:use_text(path="https://a.b/c.txt")']),
+    ("a text in a store of no package", ["--config=fiddler:use_text(none://bucket/text)"]),
+    ("a template that there is not", ["--config=fiddler:use_chat_template(none.jinja)"]),
+    ("a mirror of no package", ["--config=fiddler:mirror_checkpoints(none://bucket)"]),
+    ("weights that are not there", ["--config=fiddler:initialize_from(nowhere)"]),
+    ("a tokenizer that there is not", [f"--config={TOKENIZER}=TokenizerFile(path=/none.json)"]),
+    ("a function that would read", ['--config=set:samples=load_tokenizer("/dev/zero")']),
+    ("a variable that is not set", ["--config=set:num_steps=${env:UNSET_NUM}"]),
+    ("a secret without a name", ["--config=set:run_name=${secret:}"]),
+    ("a secret with a default", ["--config=set:run_name=${secret:A,d}"]),
+    ("attention as an MLP", [f"--config={BLOCK}.mlp=Attention(head_dim=16)"]),
+    ("a norm as an MLP", [f"--config={BLOCK}.mlp=RMSNorm"]),
+    ("a block as a norm", [f"--config={BLOCK}.mlp_norm=Block"]),
+    ("an MLP as a norm of queries", [f"--config={BLOCK}.attention.query_norm=SwiGLU"]),
+    ("a mixture as attention", [f"--config={BLOCK}.attention=MoE"]),
+    ("a norm as a matrix", [f"--config={BLOCK}.attention.linear=RMSNorm"]),
+    ("a norm as a gate", [f"--config={BLOCK}.attention.output_gate=RMSNorm"]),
+    ("a norm as a block", [f"--config={BLOCK}=RMSNorm"]),
+    ("windows in every -1st layer", ["--config=fiddler:use_sliding_window(every=-1)"]),
+    ("a depth times 0", ["--config=fiddler:scale_depth(factor=0)"]),
+    ("mixtures in every 0th layer", ["--config=fiddler:use_moe(every=0)"]),
+    ("no predictions", ["--config=fiddler:use_mtp(num_tokens=0)"]),
+    ("more experts than there are", ["--config=fiddler:use_moe(num_experts=2, top_k=3)"]),
+    ("groups of unequal size", [MOE, "--config=fiddler:use_expert_groups(num_groups=3)"]),
+    ("no capacity", [MOE, "--config=fiddler:use_expert_capacity(factor=0)"]),
+    ("other experts", [MOE, "--config=set:model.blocks[0].mlp.experts.num_experts=4"]),
+    ("adapters without a rank", ["--config=fiddler:use_lora(rank=0)"]),
+    ("a misspelt part to freeze", ["--config=fiddler:freeze(model.embeding)"]),
+    ("a whole model to freeze", ["--config=fiddler:freeze(model)"]),
+    ("a part without parameters to freeze", ["--config=fiddler:freeze(model.blocks[0].dropout)"]),
+    ("no processes", ["--config=fiddler:use_mesh(tensor=0)"]),
+    ("two axes that take what is left", ["--config=fiddler:use_mesh(shard=-1, tensor=-1)"]),
+    ("experts that take what is left", ["--config=fiddler:use_mesh(shard=2, expert=-1)"]),
+    ("a batch too small for a mesh", ["--config=fiddler:use_mesh(shard=16)"]),
+    ("heads that cannot be split", ["--config=fiddler:use_mesh(tensor=3)"]),
+    ("processes without a head", ["--config=fiddler:use_mesh(tensor=8)"]),
+    ("a mesh of experts without any", ["--config=fiddler:use_mesh(shard=2, expert=2)"]),
+    ("experts that cannot be shared", [MOE, "--config=fiddler:use_mesh(shard=3, expert=3)"]),
+    ("processes that experts do not divide", [MOE, "--config=fiddler:use_mesh(shard=4, expert=3)"]),
+    ("tokens and a ratio", ["--config=fiddler:train_for(tokens=5, tokens_per_parameter=20)"]),
+    ("no tokens", ["--config=fiddler:train_for(tokens_per_parameter=0)"]),
+    ("a config as a flag", ["--model.hidden_dim=5"]),
+    ("a step that is no number", ["--resume_step=x"]),
+    ("a form that there is not", ["--print=toml"]),
+    ("a form of no difference", ["--diff_form=patch"]),
+    ("a step of no run", ["--resume_step=5"]),
+    ("a copy that there is not", ["--resume=x", "--run_dir=y"]),
+    ("a copy in no store", ["--resume=nowhere://x", "--run_dir=again"]),
+    ("a misspelt config to compare with", ["--diff=debgu"]),
+    ("a misspelt list", ["--list=confgs"]),
+    ("a list of parts of nothing", ["--list=parts:model.nrm"]),
+    ("a name of a module", ["lab.tiny"]),
+    ("names of two kinds", ["base,make_large"]),
 ]
 
 IN_A_SWEEP = [
     ("no axis", []),
     ("an axis without values", ["--sweep=tag:LearningRate"]),
     ("two points of which one cannot be", ["--sweep=set:model.hidden_dim=32,33,x"]),
+    ("many points that cannot be", ["--sweep=set:model.hidden_dim=range(33,73)"]),
+    ("many values of a misspelt path", ["--sweep=set:model.hidden_dm=1..39"]),
+    ("many values of the wrong type", ["--sweep=tag:LearningRate=1e-3,x,y,z,w,v"]),
+    ("a range without values", ["--sweep=set:num_steps=lin(1,2)"]),
+    ("a pair with a wrong value", ["--zip=set:seq_len=64,128;tag:LearningRate=3e-3,a"]),
+    ("a misspelt repetition", ["--repeat=sed:9"]),
+    ("too many points", ["--sweep=set:seed=range(0,200)", "--sweep=set:num_steps=range(1,101)"]),
+    ("a misspelt ablation", ["--ablate=fiddler:use_gqa,use_mo"]),
 ]
 
 
@@ -202,8 +295,9 @@ def test_messages(
         with pytest.raises(graph.ConfigError) as caught:
             changed(configs.debug(), old, new)
         add(what, str(caught.value))
+    text = "\n".join(lines).replace(str(tmp_path), "HERE")
     several = r"such as .*, \w+ and \d+ more"  # which every new component changes
-    golden("messages", re.sub(several, "such as A, B, C and N more", "\n".join(lines)))
+    golden("messages", re.sub(several, "such as A, B, C and N more", text))
 
 
 def shell(flag: str) -> str:

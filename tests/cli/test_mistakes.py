@@ -6,27 +6,13 @@ from dataclasses import replace
 import pytest
 from run_facts import FACTS
 
-from fidgpt.cli import sweep, train
+from fidgpt.cli import train
 from fidgpt.plan import Memory, Plan
 from fidgpt.train import RunError, device
 
 from .conftest import Command
 
 DEBUG = "--config=config:debug"
-
-
-@pytest.mark.parametrize(
-    ("directive", "remedy"),
-    [
-        ('fiddler:use_text(path="https://a.b/c.txt")', "is a URL, and a text is read from this"),
-        ('set:samples=load_tokenizer("/dev/zero")', "is not a Samples"),
-    ],
-)
-def test_mistakes_name_their_remedy(command: Command, directive: str, remedy: str) -> None:
-    is_url = "://" in directive  # which is known without reading anything
-    done = command(train.main, DEBUG, f"--config={directive}", *["--dry_run"] * is_url)
-    assert done.status == 2 and remedy in done.err
-    assert len(done.err.splitlines()) < 6
 
 
 def test_a_batch_that_cannot_fit_is_warned_of(command: Command) -> None:
@@ -43,13 +29,6 @@ def test_a_run_that_cannot_fit_does_not_begin() -> None:
     device.require_memory(plan(1e9, math.inf))
     with pytest.raises(RunError, match="needs 2.0 GB per device, which has 1.0"):
         device.require_memory(plan(2e9, 1e9))
-
-
-@pytest.mark.parametrize("axis", ["tag:LearningRate=a,b,c,d,e,f,g,h", "set:model.hidden_dim=33,35"])
-def test_a_wrong_sweep_takes_few_lines(command: Command, axis: str) -> None:
-    done = command(sweep.main, DEBUG, f"--sweep={axis},37,39,41,43")
-    assert done.status == 2 and "more of the kind" in done.err
-    assert len(done.err.splitlines()) <= 12
 
 
 @pytest.mark.parametrize(

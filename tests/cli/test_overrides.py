@@ -202,18 +202,10 @@ def test_a_sweep_reads_its_section(command: Command) -> None:
     assert "name an axis" in done.err
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("sweep: {seed: []}", "mine.yaml:1 is wrong:\n  sweep: {seed: []}"),
-        ("sweep: {seed: [1, x]}", "mine.yaml:1 is wrong"),
-    ],
-)
-def test_a_wrong_axis_shows_its_line(text: str, message: str) -> None:
-    Path("mine.yaml").write_text(text)
-    with pytest.raises(ConfigError) as caught:
+def test_a_wrong_axis_shows_its_line() -> None:
+    Path("mine.yaml").write_text("sweep: {seed: [1, x]}")
+    with pytest.raises(ConfigError, match="mine.yaml:1 is wrong"):
         _: Any = Sweep("yaml:mine.yaml").points
-    assert message in str(caught.value)
 
 
 def test_null_is_no_text() -> None:

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from torch import nn
 
 from fidgpt.cli import train
 from fidgpt.compose import conflicts, report
 from fidgpt.compose.attribution import Attribution
 from fidgpt.compose.composition import Composition, compose
-from fidgpt.compose.messages import directive_error
 from fidgpt.graph import ConfigError, ConfigErrors, check_and_bind, diff, dump_patch
 from fidgpt.runs.ineffective import without_effect
 
@@ -183,24 +181,6 @@ def test_a_change_counts_and_names_all_the_places_that_it_reaches(write: str) ->
     ]
 
 
-@pytest.mark.parametrize(
-    ("directive", "message", "carets"),
-    [
-        ("set:a.bb=1", "a has no parameter 'bb'.", "               ^^"),
-        ("set:a=bb", "a: 'bb' is not an int.", "               ^^"),
-        ("fiddler:f(n=2000)", "n=2000 is too much: use 200.", " " * 19 + "^^^^^^"),
-        ("set:a={bb} * 2", "a is {bb} * 2: there is no 'bb'.", "                ^^"),
-    ],
-)
-def test_the_wrong_piece_is_underlined(directive: str, message: str, carets: str) -> None:
-    assert directive_error(7, directive, message).splitlines() == [
-        "directive 7 is wrong:",
-        f"  --config={directive}",
-        f"  {carets}",
-        f"  {message}",
-    ]
-
-
 def test_errors_of_the_same_directives_are_one_message() -> None:
     (message,) = errors_of("set:seq_len=0")
     assert message.count("directive 2 is wrong") == 1
@@ -213,26 +193,6 @@ def test_errors_of_the_same_directives_are_one_message() -> None:
     wide = [f"set:model.blocks[{i}].attention.hidden_dim=30" for i in range(2)]
     messages = errors_of("fiddler:unroll", *wide)  # of two directives, so not as one
     assert [one.split()[1] for one in messages] == ["3", "4"]
-
-
-@pytest.mark.parametrize(
-    ("numbers", "sources", "directives"),
-    [
-        ([2], [WIDTH], ["tag:HiddenDim=30", "set:seed=3"]),
-        ([3], [WIDTH], ["set:model.hidden_dim=64", "set:model.hidden_dim=30"]),
-        ([2], ["model.norm.eps"], ["use:model.norm=LayerNorm"]),  # set by what contains it
-    ],
-)  # fmt: skip
-def test_the_directives_behind_an_error(
-    numbers: list[int], sources: list[str], directives: list[str]
-) -> None:
-    error = ConfigError("it is wrong.", sources=sources)
-    behind = Attribution(debug(*directives)).directives_behind(error)
-    assert [one.number for one in behind] == numbers
-
-
-class Norm(nn.LayerNorm):
-    """A norm in a package that is not allowed."""
 
 
 @pytest.mark.parametrize("flag", ["--dry_run", "--print"])
@@ -251,23 +211,6 @@ def test_all_errors_are_reported_at_once(
     status, out, err = command(train.main, *flags, flag)
     assert (status, out) == (2, "")
     assert [part for part in parts if part not in err] == []
-
-
-@pytest.mark.parametrize(
-    ("directives", "part"),
-    [
-        (["set:model.hidden_dim=30", "use:model.norm=RMSNorm"], HEADS),
-        (["set:seed=3", "set:model.blocks=[]"], "directive 3 is wrong:"),
-        (["use:model.norm=cli.test_report.Norm(normalized_shape=32)"], "--allow=cli"),
-    ],
-)
-def test_errors_of_a_run_name_their_directives(
-    command: Callable[..., Any], directives: list[str], part: str
-) -> None:
-    flags = [f"--config={one}" for one in ("config:debug", *directives)]
-    status, _, err = command(train.main, *flags, "--dry_run")
-    assert status == 2 and part in err
-    assert "required" not in err and "set:seed" not in err
 
 
 def test_a_graph_of_a_users_own_parts_is_shown(
@@ -327,9 +270,7 @@ def decorated(dim: int = 4) -> Loop:
         (["fiddler:use_schedule_free", "fiddler:use_constant"], ""),
         (["set:model.blocks[0].attention.mask=Chunk(64)"], "a window of 64 tokens sees all of"),
         (["fiddler:use_profiler(begin=11)"], "observers[0] begins at step 11, after the end"),
-        (["fiddler:use_profiler(begin=10)"], ""),
         (["fiddler:use_mtp(num_tokens=31)"], "num_predictions=31 is beyond sequences"),
-        (["fiddler:use_mtp(num_tokens=30)"], ""),
         (["fiddler:use_ulysses", "fiddler:use_mesh(context=2)"], ""),
         (["set:model.blocks[0].attention.window=32", "fiddler:set_warmup(warmup=9)"], ""),
     ],

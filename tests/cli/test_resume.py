@@ -185,19 +185,3 @@ def test_a_lost_run_is_restored_from_its_copies(command: Command, tmp_path: Path
     assert done.status == 0, done.err
     assert losses(run) == lost
     assert (run / "checkpoints/step_00000002").exists()
-
-
-@pytest.mark.parametrize(
-    ("resume", "wrong"),
-    [
-        ("{}/copy", "holds no copy of a run"),
-        ("nowhere://x", "no run can be restored from nowhere://x"),
-    ],
-)
-def test_what_is_no_copy(command: Command, tmp_path: Path, resume: str, wrong: str) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.json").write_text("{}")
-    flag = f"--resume={resume.format(tmp_path)}"
-    done = command(train.main, flag, f"--run_dir={tmp_path}/again")
-    assert done.status == 2 and wrong in done.err
-    assert not (tmp_path / "again").exists()

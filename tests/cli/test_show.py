@@ -141,21 +141,6 @@ class TestDiff:
         patched = command(train.main, DEBUG, f"--config=patch:{tmp_path / 'gelu.patch'}", "--print")
         assert patched.out == command(train.main, DEBUG, *changes, "--print").out
 
-    @pytest.mark.parametrize(
-        ("other", "message"),
-        [
-            ("debgu", "Did you mean debug?"),
-            ("nowhere/at/all", "there is no config, file or run directory of that name."),
-            ("{}/empty.yaml", "empty.yaml is not a fidgpt config: it is empty."),
-        ],
-    )
-    def test_mistakes(self, command: Command, other: str, message: str, tmp_path: Path) -> None:
-        other = other.format(tmp_path)
-        (tmp_path / "empty.yaml").touch()
-        status, out, err = command(train.main, DEBUG, f"--diff={other}")
-        assert (status, out) == (2, "")
-        assert message in err and len(err.splitlines()) <= 4
-
 
 def test_what_would_not_run_is_shown_with_a_warning(command: Command) -> None:
     flags = [DEBUG, "--config=set:model.hidden_dim=30"]

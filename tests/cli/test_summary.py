@@ -87,24 +87,6 @@ def test_a_batch_too_small_for_a_mesh_is_a_warning(command: Command) -> None:
     assert rows(done.out)["device"].startswith("256 x ")
 
 
-@pytest.mark.slow
-def test_a_large_model_is_counted_without_memory(command: Command) -> None:
-    """As wide as Llama 3.1 405B (arXiv:2407.21783, table 3), with a tenth of its layers."""
-    layers, hidden, ffn, vocab = 12, 16384, 53248, 128256
-    sizes = {"hidden_dim": hidden, "num_layers": layers, "blocks[0].mlp.ffn_dim": ffn}
-    flags = [f"--config=set:model.{name}={size}" for name, size in sizes.items()]
-    heads = ["--config=tag:HeadDim=128", "--config=set:**.num_kv_heads=8"]
-    tables = [f"--config=tag:VocabSize={vocab}", "--config=set:seq_len=8192"]
-    done = command(train.main, BASE, *flags, *heads, *tables, SUMMARY, "--hardware=h100x8")
-    assert done.status == 0, done.err
-    layer = 2 * hidden**2 + 2 * hidden * 8 * 128 + 3 * hidden * ffn + 2 * hidden
-    total = layers * layer + hidden + vocab * hidden
-    shown = rows(done.out)
-    assert shown["parameters"].startswith(f"{total:,} ")
-    assert shown["weights"] == bytes_text(4 * total)
-    assert shown["optimizer"] == bytes_text(8 * total)
-
-
 PEAKS = [("matrices", 0.5)]
 WAVE = Phases(num_steps=100, warmup=10, decay=20, rewarmup=5, cycles=2, shape=LinearDecay())
 

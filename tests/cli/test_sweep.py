@@ -133,7 +133,6 @@ def test_a_bisection_names_the_difference(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--sweep=tag:NumKVHeads=1,2"], "--sweep is wrong:\n  --sweep=tag:NumKVHeads=1,2"),
         ([RATES, "--print=json"], "--print=json shows one config"),
         ([RATES, "--run_dir={run}"], "holds a run: name a directory of the sweep's own"),
         (["--search=tpe:3", SPACE], "--search needs a metric to compare: --objective="),

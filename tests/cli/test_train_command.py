@@ -52,26 +52,6 @@ def test_a_run_is_repeated_from_its_directory(command: Command, run_directory: P
     assert [row["loss"] for row in one] == [row["loss"] for row in two] and len(one) == 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--model.hidden_dim=5"], "error: there is no flag --model.hidden_dim."),
-        (["--resume_step=x"], "error: --resume_step=x: invalid literal for int()"),
-        (["--print=toml"], "error: --print=toml: value should be one of "),
-        (["--config="], "error: directive 1 is wrong:\n  --config=\n           ^\n  there is no"),
-        (["--resume=x", "--run_dir=y"], "error: --resume=x holds no run, and is no copy of one"),
-        (["--hardware=h100x8"], "error: --hardware=h100x8 changes nothing"),
-        (["--diff_form=patch"], "error: --diff_form sets how --diff is shown: name with --diff"),
-        (["--resume_step=5"], "error: --resume_step sets where to resume: it needs --resume="),
-    ],
-)  # fmt: skip
-def test_mistakes(command: Command, flags: list[str], message: str) -> None:
-    status, out, err = command(train.main, *flags)
-    assert (status, out) == (2, "")
-    assert err.startswith(message)
-    assert len(err.splitlines()) <= 6 and "Traceback" not in err
-
-
 @pytest.mark.slow
 def test_a_flag_file_is_overridden_and_debug_shows_where(command: Command, tmp_path: Path) -> None:
     file = tmp_path / "flags"

@@ -12,7 +12,7 @@ from absl import flags
 from fidgpt.cli import completion, train
 from fidgpt.cli.words import meanings, with_flags
 from fidgpt.compose.reproduction import train_command
-from fidgpt.graph import ConfigError, load
+from fidgpt.graph import load
 
 from .conftest import Command
 
@@ -43,21 +43,6 @@ def translated(line: str) -> str:
 )  # fmt: skip
 def test_what_words_mean(line: str, expected: str) -> None:
     assert translated(line) == expected
-
-
-@pytest.mark.parametrize(
-    ("word", "message"),
-    [
-        ("bas", "there is no config, fiddler, file or run 'bas'. Did you mean base?"),
-        ("''", "there is no config, fiddler, file or run ''."),
-        ("lab.tiny", "lab.tiny may be a config or a fiddler: write config:lab.tiny or fiddler:"),
-        ("base,make_large", "base,make_large names configs and fiddlers: write them as words"),
-    ],
-)
-def test_words_that_mean_nothing(word: str, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        translated(word)
-    assert str(error.value).startswith(message)
 
 
 def test_a_run_is_a_word_and_says_what_words_meant(command: Command, run_directory: Path) -> None:

@@ -121,15 +121,6 @@ def test_a_few_held_out_batches_are_spread_over_the_split(case: Case) -> None:
     assert case.held_out(num_batches=10**6).num_batches == case.held_out().num_batches
 
 
-def test_a_split_smaller_than_a_batch_gives_one_small_batch(case: Case) -> None:
-    held_out = case.held_out(batch_size=10_000)
-    assert held_out.num_batches == 1
-    assert held_out.batch(0).tokens.tolist() == windows(case.validation)
-    ranked = [held_out.batch(0, rank=rank, world_size=100).tokens for rank in range(100)]
-    assert torch.equal(torch.cat(ranked), held_out.batch(0).tokens)
-    assert ranked[-1].shape == (0, SEQ_LEN + 1)
-
-
 def test_a_corpus_shorter_than_one_sequence_is_refused(documents, tmp_path):
     case = Case(documents(["eleven chars"] * 2), tmp_path)
     case.stream(seq_len=25)

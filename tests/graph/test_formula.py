@@ -8,7 +8,6 @@ import pytest
 from fidgpt.graph import ConfigError, bind, build, check
 from fidgpt.graph.formulas import make_formula
 
-from .edited import message_of
 from .parts import Depth, Outer, Part, Width, annotated, double, pair, scaled
 
 
@@ -59,18 +58,6 @@ def test_a_formula_is_inherited_and_inherits() -> None:
     assert built.other()[0].width == 100
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{width} / 3", "{width} / 3 is 33.333333333333336, which is not a whole number."),
-        ("{width} / ({depth} - 3)", "{width} / ({depth} - 3): it divides by zero."),
-        ("9 ** {width} ** 9", "9 ** {width} ** 9: it is too large a number."),
-    ],
-)
-def test_a_result_that_does_not_fit_is_refused_before_building(text: str, message: str) -> None:
-    assert message_of(lambda: check(bind(graph(text)))) == f"child.width: {message}"
-
-
 def test_a_result_of_a_result_is_checked_too() -> None:
     cfg = graph("{depth} / 2")
     cfg.depth = make_formula(cfg, "{width} / 20")
@@ -80,31 +67,6 @@ def test_a_result_of_a_result_is_checked_too() -> None:
     flag.flag = make_formula(flag, "{whole}")
     with pytest.raises(ConfigError, match="takes bool"):
         check(bind(flag))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{child}", "child.width is {child}: child is the component Part, not a number."),
-    ],
-)
-def test_a_name_that_leads_nowhere(text: str, message: str) -> None:
-    assert message_of(lambda: bind(graph(text, other="x"))) == message
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{@Wdth} * 2", "no parameter carries the tag Wdth. Did you mean Width?"),
-        ("{width} *", "{width} *: it is not supported arithmetic: invalid syntax."),
-        ("open({width})", "there is no open(), only min, max, round, int."),
-        ("max()*{width}", "max() does not take 0 argument(s)."),
-        ("{width} * 1e-400", "it is too small a number: as a float it would be 0.0."),
-        ("{wi dth}", "'wi dth' is not a path: invalid at ' dth'."),
-    ],
-)
-def test_what_is_no_formula(text: str, message: str) -> None:
-    assert message in message_of(lambda: make_formula(graph("{width}"), text))
 
 
 @pytest.mark.parametrize("text", ["{{depth}}", "{ { depth } } * 2", "2 * {{@Width}}"])

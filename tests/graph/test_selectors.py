@@ -7,7 +7,6 @@ from fidgpt.graph import ConfigError, build, set_tag, swapped
 from fidgpt.graph.selectors import find_parameters
 
 from . import elsewhere, namesakes, parts
-from .edited import message_of
 from .parts import Depth, Outer, Part, Rate, Square, Wide, Width, keywords
 
 
@@ -82,20 +81,6 @@ def test_a_tag_may_be_named_with_its_module() -> None:
     assert [place.path for place in find_parameters(cfg, "@namesakes.Width")] == ["other"]
     with pytest.raises(ConfigError, match=r"Width is the name of .*: write @.*\.Width or @"):
         find_parameters(cfg, "@Width")
-
-
-@pytest.mark.parametrize(
-    ("selector", "message"),
-    [
-        ("width[*]", "width[*] selects nothing: width is 3 (int), and has no entries."),
-        ("child:keywords", "child:keywords selects nothing: no component there is a keywords. "
-         "There are Outer, Part, Wide."),
-        ("@Depth", "@Depth selects nothing: no parameter there carries the tag Depth. "
-         "There are InnerWidth, Rate, Width."),
-    ],
-)  # fmt: skip
-def test_nothing_is_a_mistake(selector: str, message: str) -> None:
-    assert message_of(lambda: find_parameters(graph(), selector)) == message
 
 
 NONE = ["", "**", "a.**", "a**", "a[**]", "[*", "a[:]b", "a[1:2:0]", ":", "a:", "@", "a.:", "a[:x]"]

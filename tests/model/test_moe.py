@@ -160,21 +160,6 @@ def test_it_reports_in_training_alone():
     assert load["moe/load_max"] == load["moe/load"].max()
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: softmax(top_k=9), r"top_k=9 must be from 1 to num_experts=8"),
-        (lambda: softmax(groups=lm.GroupLimit(num_groups=3, top_groups=1)), r"num_experts=8 .*=3"),
-        (lambda: lm.Capacity(factor=0.0), r"factor=0.0"),
-        (lambda: lm.StackedLoRA(4, 24, 16, rank=0), "rank=0"),
-        (lambda: mixture(experts=gated(num_experts=4)), r"num_experts=8 must equal .* 8 and .* 4;"),
-    ],
-)
-def test_mistakes_are_named(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
 LORA: Any = partial(lm.StackedLoRA, rank=3, alpha=12.0)
 KINDS: dict[str, Any] = {"gated": (lm.GatedExperts, SwiGLU), "plain": (lm.PlainExperts, GELU)}
 X = tokens(2, 7).double()

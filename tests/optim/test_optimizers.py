@@ -63,21 +63,6 @@ def test_lion_steps_as_in_its_paper() -> None:
     np.testing.assert_allclose(optimizer.state[weights]["mean"].numpy(), mean, rtol=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda params: Muon([{"params": params}], lr=0.1), "no parameter group is orthogonal"),
-        (
-            lambda params: Muon([{"params": params, "orthogonal": True}], lr=0.1),
-            r"a parameter of shape \[1\], which",
-        ),
-    ],
-)
-def test_settings_out_of_range_are_refused(make: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        make([nn.Parameter(torch.zeros(1))])
-
-
 SETTINGS: dict[str, Any] = dict(lr=1e-2, weight_decay=0.3)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from fidgpt.compose.composition import compose
-from fidgpt.graph import ConfigError, ConfigErrors, fingerprint
+from fidgpt.graph import ConfigErrors, fingerprint
 from fidgpt.sweep import Sweep, ablation, axis, pairs, plan, repeat
-from fidgpt.sweep.axes import MAKERS, Axis, Item
+from fidgpt.sweep.axes import Axis, Item
 from fidgpt.sweep.results import new_row
 
 QUICK = ["config:debug", "fiddler:smoke_test(2)", "set:samples=None"]
@@ -144,44 +144,6 @@ SHAPE = "hidden_dim=33 must be a multiple of head_dim=16"
 def test_every_mistake_is_named_once(items: list[Item], num_mistakes: int, text: str) -> None:
     found = mistakes(*items)
     assert len(found) == num_mistakes and text in "\n".join(found)
-
-
-WRONG_SWEEPS = [
-    ("sweep", "set:model.hidden_dim=range(33,73)", "--sweep=set:model.hidden_dim=33:\n"),
-    (
-        "sweep",
-        f"set:model.hidden_dm={','.join(map(str, range(1, 40)))}",
-        "Did you mean hidden_dim?",
-    ),
-    ("sweep", "tag:LearningRate=1e-3,x,y,z,w,v", "\n\nand 3 more of the kind."),
-    ("sweep", "set:num_steps=lin(1,2)", "--sweep=set:num_steps=lin(1,2): lin(1,2) has no values"),
-    ("zip", "set:seq_len=64,128;tag:LearningRate=3e-3,a", "--zip is wrong:\n  --zip=set:seq_len=6"),
-    ("repeat", "sed:9", "--repeat is wrong:\n  --repeat=sed:9\n           ^^^\n"),
-    ("ablate", "fiddler:use_gqa,use_mo", "  --ablate=fiddler:use_gqa,use_mo\n"),
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("flag", "text", "shown"), WRONG_SWEEPS)
-def test_an_error_shows_the_flag_in_few_lines(flag: str, text: str, shown: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        _ = Sweep("config:debug", MAKERS[flag](text)).plan
-    message = str(caught.value)
-    assert shown in message and len(message.splitlines()) <= 12
-    assert "--config" not in message and "directive " not in message
-
-
-@pytest.mark.parametrize(
-    ("items", "message"),
-    [
-        ([axis("set:seed=range(0,200)"), axis("set:num_steps=range(1,101)")], "200 x 100 values"),
-    ],
-)
-def test_more_points_than_anyone_trains_are_refused_at_once(
-    items: list[Item], message: str
-) -> None:
-    with pytest.raises(ConfigError, match=message):
-        plan(items)
 
 
 def test_the_directory_does_not_depend_on_the_values() -> None:

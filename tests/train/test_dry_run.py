@@ -17,31 +17,8 @@ from fidgpt.model import GatedDeltaNet, LayerNormPerHead, flash_linear
 from fidgpt.optim import ParameterGroups, mup_groups
 from fidgpt.runs.building import build_trainer, require_present, try_model
 from fidgpt.runs.directories import new_run
-from fidgpt.train.checkpoints.manifest import CheckpointError
 from fidgpt.train.checks import preflight
 from fidgpt.train.estimates.facts import facts_of
-
-
-def test_weights_that_are_not_there_are_found() -> None:
-    cfg = configs.debug()
-    fiddlers.initialize_from(cfg, "nowhere")
-    with pytest.raises(CheckpointError, match="nowhere does not exist"):
-        require_present(Resolved.of(cfg), build_trainer(cfg))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda cfg: fiddlers.use_text(cfg, "none://bucket/text"), "package of its store is inst"),
-        (lambda cfg: fiddlers.use_chat_template(cfg, "none.jinja"), "neither a file that can be"),
-        (lambda cfg: fiddlers.mirror_checkpoints(cfg, "none://bucket"), "Protocol not known"),
-    ],
-)
-def test_stores_and_templates_that_are_not_there_are_found(change: Any, message: str) -> None:
-    cfg = configs.debug()
-    change(cfg)
-    with pytest.raises((DataError, CheckpointError), match=message):
-        require_present(Resolved.of(cfg), build_trainer(cfg))
 
 
 def test_a_package_that_a_model_lacks_is_no_misfit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from memory_profile import memory_of
 from run_facts import FACTS
-from small_models import start
+from small_models import small_block, small_model, start
 from torch import Tensor, nn
 
 from fidgpt import model as parts
@@ -59,25 +59,12 @@ def model(
     vocab_size: int = VOCAB,
 ) -> parts.Transformer:
     """Four layers, with these attentions in turn."""
-    table = parts.token_table(vocab_size=vocab_size, hidden_dim=HIDDEN)
-
-    def block(attention: Make) -> parts.Block:
-        return parts.Block(
-            attention_norm=parts.RMSNorm(hidden_dim=HIDDEN),
-            attention=attention(),  # pyright: ignore[reportArgumentType]
-            mlp_norm=parts.RMSNorm(hidden_dim=HIDDEN),
-            mlp=mlp(hidden_dim=HIDDEN),
-            dropout=dropout,
-        )
-
-    return parts.Transformer(
-        hidden_dim=HIDDEN,
-        num_layers=4,
-        embedding=parts.Embedding(table),
-        blocks=[partial(block, attention) for attention in attentions or [ATTENTIONS["plain"]]],
-        norm=parts.RMSNorm(hidden_dim=HIDDEN),
-        unembedding=parts.Unembedding(table),
-    )
+    kind, made = partial(parts.Block, dropout=dropout), attentions or [ATTENTIONS["plain"]]
+    blocks = [
+        partial(small_block, lambda one=one, **_: one(), mlp, kind=kind, hidden_dim=HIDDEN)
+        for one in made
+    ]
+    return small_model(*blocks, num_layers=4, hidden_dim=HIDDEN, vocab_size=vocab_size)
 
 
 def tokens() -> Tensor:

@@ -57,15 +57,6 @@ def test_the_fewest_processes_have_those_that_are_borrowed() -> None:
     assert Mesh(pipeline=4, shard=-1, context=2, expert=32).least_size == 128
 
 
-def test_sizes_are_sizes() -> None:
-    with pytest.raises(ValueError, match="tensor=0 must be 1 or more processes, or -1"):
-        Mesh(tensor=0)
-    with pytest.raises(ValueError, match="shard=-1 and tensor=-1 cannot both"):
-        Mesh(shard=-1, tensor=-1)
-    with pytest.raises(ValueError, match="expert=-1 takes no processes that are left, but those"):
-        Mesh(shard=2, expert=-1)
-
-
 def test_sizes_are_tags_that_a_resumed_run_may_change(cfg: fdl.Config) -> None:
     cfg.batch_size = 4
     fiddlers.use_mesh(cfg, shard=2)
@@ -74,47 +65,6 @@ def test_sizes_are_tags_that_a_resumed_run_may_change(cfg: fdl.Config) -> None:
     fiddlers.use_mesh(cfg, shard=1)  # the other sizes and the parts of the axes stay
     assert build_trainer(cfg).parallel.planned_size == 2
     assert tags.ShardSize.may_change == "restart"
-
-
-def test_a_batch_is_split_over_the_replicas_and_shards(cfg: fdl.Config) -> None:
-    fiddlers.use_mesh(cfg, shard=4, replicate=2)
-    cfg.batch_size = 4
-    with pytest.raises(ConfigError, match="batch_size=4 .* too few .*: choose 8 or more"):
-        build_trainer(cfg)
-
-
-@pytest.mark.parametrize(
-    ("sizes", "message"),
-    [
-        ({"tensor": 3}, "tensor=3 .* 4 of blocks.*.attention.query.* such as 2, 4,"),
-        ({"tensor": 8}, "tensor=8 processes cannot share"),
-        ({"shard": 2, "expert": 2}, "expert=2 .* the model has none .* fiddler:use_moe"),
-        ({"tensor": 2, "context": 8}, "seq_len=24 cannot be split evenly over the 16 processes"),
-    ],
-)
-def test_sizes_that_do_not_divide_the_model_are_refused(
-    cfg: fdl.Config, sizes: dict[str, int], message: str
-) -> None:
-    cfg.model.blocks[0].attention.head_dim = 8
-    cfg.seq_len = 24
-    fiddlers.use_sequence_parallel(cfg)
-    fiddlers.use_mesh(cfg, **sizes)
-    with pytest.raises(ConfigError, match=message):
-        build_trainer(cfg)
-
-
-def test_experts_that_processes_cannot_share_evenly_are_refused(cfg: fdl.Config) -> None:
-    fiddlers.use_moe(cfg, num_experts=6)
-    cfg.batch_size = 4
-    fiddlers.use_mesh(cfg, shard=4, expert=4)
-    message = r"expert=4 .* num_experts=6 of blocks\.0\.mlp\.experts .* of 1, 2, or another"
-    with pytest.raises(ConfigError, match=message):
-        build_trainer(cfg)
-    fiddlers.use_mesh(cfg, expert=3)
-    with pytest.raises(
-        ConfigError, match="expert=3 must divide the 4 processes of shard x context"
-    ):
-        build_trainer(cfg)
 
 
 def test_a_mesh_of_one_process_computes_as_without_a_mesh(cfg: fdl.Config) -> None:

@@ -44,8 +44,7 @@ def test_what_is_wrong_with_a_module_is_said(kind: Any) -> None:
 
 RIGHT_MODULES = (
     custom.Uniform, custom.Encoder, custom.PrefixMixer, custom.WindowMixer, custom.Recurrent,
-    custom.Spectral, custom.Sparse, custom.TrainOnly, custom.SharedWeights,
-    custom.GatedUnit, custom.TokenShift, custom.OwnBlock,
+    custom.TrainOnly, custom.GatedUnit, custom.TokenShift, custom.OwnBlock,
 )  # fmt: skip
 
 
@@ -91,7 +90,6 @@ def test_a_wrong_module_is_named_with_its_file_and_line(place: str, make: Any) -
         partial(with_part, "mlp", fdl.ArgFactory(custom.GatedUnit, hidden_dim=32)),
         partial(with_attention, "mask", custom.own_mask),
         partial(with_attention, "mask", fdl.Config(model.Prefix, 3)),
-        partial(with_callable, "model.embedding", custom.HashEmbedding),
     ],
 )
 def test_right_modules_of_a_run_pass_in_silence(make: Any, capfd: Any) -> None:

@@ -338,18 +338,10 @@ def test_text_that_changed_is_noticed_on_resume(cfg, train, tmp_path):
         train(cfg, resume=True)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "empty"),
-        (b"\xff\xfe\x00", "UTF-8"),
-        (b"too short", "shorter|short"),
-    ],
-)
-def test_bad_text_ends_before_anything_is_written(cfg, train, tmp_path, content, message):
-    (tmp_path / "text.txt").write_bytes(content)
+def test_bad_text_ends_before_anything_is_written(cfg, train, tmp_path):
+    (tmp_path / "text.txt").write_bytes(b"too short")
     cfg.data.corpus.source = fdl.Config(data.TextFiles, str(tmp_path / "text.txt"))
-    with pytest.raises(data.DataError, match=message):
+    with pytest.raises(data.DataError, match="shorter|short"):
         train(cfg)
     assert not (tmp_path / "run").exists()
 
