@@ -1,6 +1,6 @@
 """Talk to a trained model, or serve it: `fidgpt chat runs/NAME`.
 
-In the terminal, `/help` lists what can be said to the program rather than to the model.
+In the terminal, `/help` lists the commands that the program takes rather than the model.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ class _Conversation:
         self._settings: dict[str, Any] = {}
         self._num_answers = 0
         self._reset(FLAGS.system)
-        assistant.conversation([_said("user", "Hello")])  # an error of the template comes first
+        assistant.conversation([_message("user", "Hello")])  # an error of the template comes first
 
     def talk(self) -> None:
         """Read lines and answer them, until the input ends."""
@@ -130,12 +130,12 @@ class _Conversation:
 
     def _reset(self, system: str | None) -> None:
         self._system = system
-        self._messages = [_said("system", system)] if system else []
+        self._messages = [_message("system", system)] if system else []
 
     def _answer(self, line: str) -> None:
         from fidgpt.data import DataError
 
-        asked, pieces = [*self._messages, _said("user", line)], []
+        asked, pieces = [*self._messages, _message("user", line)], []
         self._num_answers += 1
         try:
             answer = self._assistant.answer(
@@ -154,8 +154,8 @@ class _Conversation:
             pass
         print()
         if (text := "".join(pieces)).strip():  # templates take no empty answer
-            self._messages = [*asked, _said("assistant", text)]
+            self._messages = [*asked, _message("assistant", text)]
 
 
-def _said(role: str, content: str) -> Any:
+def _message(role: str, content: str) -> Any:
     return {"role": role, "content": content}

@@ -132,8 +132,8 @@ def check_parallel(composition: Composition) -> int:
 
 def _failure_on_a_mesh(error: RanksError) -> str:
     """Return what failed on a mesh and where, without the traceback of a process."""
-    said = str(error).strip()
-    text = said.removesuffix(f"\n{mesh_check.ALONE}")
+    whole = str(error).strip()
+    text = whole.removesuffix(f"\n{mesh_check.ALONE}")
     foreign = f"{os.sep}torch{os.sep}", ", in __torch_"
     places = [line.strip() for line in text.splitlines() if line.startswith("  File ")]
     places = [place for place in places if not any(one in place for one in foreign)]
@@ -145,7 +145,7 @@ def _failure_on_a_mesh(error: RanksError) -> str:
         "Compare what custom modules declare of their parts (own_split, SPLIT_DIMS) with what they "
         "compute; "
     )
-    if text != said:
+    if text != whole:
         failure, remedy = "one process cannot compute the step, on any mesh", ""
     return f"{failure}: {message:.300}\n  {places[-1]}\n  {remedy}--debug shows the whole error."
 

@@ -259,7 +259,7 @@ def _passed(own: Any, asked: Any, *, skip: int = 0) -> Collection[str] | None:
         return bind(*in_order, **dict.fromkeys(by_name)).arguments.keys()
     except TypeError:
         return None
-    except ValueError:  # a function of C tells nothing
+    except ValueError:  # a function of C has no signature
         return ()
 
 

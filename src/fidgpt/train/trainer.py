@@ -295,8 +295,8 @@ class Trainer:
             if state.step == self.num_steps:
                 for text in self._sample(state):
                     trackers.print(f"\n{text}")
-                said = planned.finish(facts.plan, run.path) if self.parallel.is_main else []
-                trackers.print("\n".join(["", goodput.summary(), *loads.summary(), *said]))
+                differences = planned.finish(facts.plan, run.path) if self.parallel.is_main else []
+                trackers.print("\n".join(["", goodput.summary(), *loads.summary(), *differences]))
                 words = run_directory.shell_words(run.path, str(run.path))
                 trackers.print(f"Done. Sample with: python -m fidgpt.sample {words}")
         return Outcome(run.path, step=state.step, stopped_by=None)
