@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import subprocess
+import sys
 import textwrap
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -157,8 +158,14 @@ def run_command(text: str, directory: Path) -> Outcome:
 
 
 def _shell(text: str, directory: Path) -> Outcome:
+    # `python` is the one of the environment, which need not be activated where the tests run.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
-        ["bash", "-c", text], cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        ["bash", "-c", text],
+        cwd=directory,
+        env=os.environ | {"PATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     return Outcome(done.returncode, done.stdout.decode())
 
