@@ -12,6 +12,8 @@ from fidgpt.optim import AllBut
 from fidgpt.tags import Rank
 from fidgpt.train import Trainer
 
+__all__ = ["freeze", "use_lora", "use_qlora"]
+
 
 def use_lora(
     cfg: fdl.Config[Trainer],

@@ -27,6 +27,17 @@ from fidgpt.model import (
 from fidgpt.tags import HeadDim, HiddenDim, LogitCap, NumKVHeads, ScoreCap, VocabSize, Window
 from fidgpt.train import Trainer
 
+__all__ = [
+    "use_document_mask",
+    "use_gqa",
+    "use_norm_per_head",
+    "use_qk_norm",
+    "use_sinks",
+    "use_sliding_window",
+    "use_softcap",
+    "use_value_embeddings",
+]
+
 ATTENTIONS = (Attention, LatentAttention)
 
 

@@ -30,6 +30,23 @@ from fidgpt.model import (
 from fidgpt.tags import HiddenDim
 from fidgpt.train import Trainer
 
+__all__ = [
+    "share_blocks",
+    "use_geglu",
+    "use_gelu",
+    "use_layer_norm",
+    "use_offset_norm",
+    "use_parallel_block",
+    "use_post_norm",
+    "use_pre_norm",
+    "use_rms_norm",
+    "use_sandwich_norm",
+    "use_squared_relu",
+    "use_swiglu",
+    "use_weightless_norm",
+    "use_xielu",
+]
+
 _NORMS = {"attention_norm", "attention_out_norm", "mlp_norm", "mlp_out_norm"}
 
 

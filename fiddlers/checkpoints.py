@@ -16,6 +16,17 @@ from fidgpt.train import (
     initial_weights,
 )
 
+__all__ = [
+    "initialize_from",
+    "keep_best",
+    "keep_checkpoints",
+    "mirror_checkpoints",
+    "save_by_time",
+    "save_every",
+    "use_async_checkpoints",
+    "use_memory_checkpoints",
+]
+
 
 def save_every(cfg: fdl.Config[Trainer], num_steps: int = 250, keep_last: int = 3) -> None:
     """Save a checkpoint every `num_steps` steps, and keep the latest ones.

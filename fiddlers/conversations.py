@@ -23,6 +23,8 @@ from fidgpt.graph import ConfigError, find, swapped
 from fidgpt.tags import BatchSize, SeqLen
 from fidgpt.train import Trainer
 
+__all__ = ["use_chat_template", "use_conversations", "use_hub_conversations"]
+
 _CONVERSATIONS = "conversations"  # their name in a mixture
 
 

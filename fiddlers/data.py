@@ -25,6 +25,16 @@ from fidgpt.optim import NoDecay, Phases, fraction, steps_for_tokens
 from fidgpt.tags import BatchSize, NumSteps, SeqLen
 from fidgpt.train import Trainer
 
+__all__ = [
+    "grow_batch",
+    "grow_seq_len",
+    "shuffle_documents",
+    "use_fim",
+    "use_mixture",
+    "use_packing",
+    "use_prefetch",
+]
+
 
 def use_mixture(
     cfg: fdl.Config[Trainer],

@@ -5,6 +5,8 @@ import fiddle as fdl
 from fidgpt.graph import clone_part
 from fidgpt.train import Trainer
 
+__all__ = ["tie_embeddings", "untie_embeddings"]
+
 
 def tie_embeddings(cfg: fdl.Config[Trainer]) -> None:
     """Use one table for the embedding and the unembedding."""

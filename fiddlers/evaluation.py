@@ -11,6 +11,8 @@ from fidgpt.graph import ConfigError, find, swapped
 from fidgpt.tags import BatchSize, SeqLen
 from fidgpt.train import DomainValidation, Samples, TaskEvaluation, Trainer, Validation
 
+__all__ = ["use_domain_validation", "use_samples", "use_tasks", "use_validation"]
+
 
 def use_validation(
     cfg: fdl.Config[Trainer], texts: dict[str, str], text_field: str = "text"

@@ -41,6 +41,17 @@ from fidgpt.model.moe import (
 from fidgpt.tags import HiddenDim, NumExperts, TopK
 from fidgpt.train import Trainer
 
+__all__ = [
+    "use_expert_capacity",
+    "use_expert_groups",
+    "use_loss_free_balancing",
+    "use_micro_batch_balancing",
+    "use_moe",
+    "use_sequence_balancing",
+    "use_shared_expert",
+    "use_sigmoid_router",
+]
+
 # The gating functions of gated MLP classes.
 _GATED = {SwiGLU: swiglu, GeGLU: geglu}
 _PLAIN = {GELU: gelu_tanh, SquaredReLU: squared_relu}

@@ -12,6 +12,8 @@ from fidgpt.fiddlers.large_meshes import LARGE_MESHES
 from fidgpt.graph.binding import numbers_in
 from fidgpt.train import Trainer, machine_name
 
+__all__ = ["for_hardware", "set_micro_batch_size"]
+
 Rules = Sequence[tuple[str, Sequence[Callable[[fdl.Config], None] | fdl.Partial[None]]]]
 
 

@@ -7,6 +7,8 @@ from fidgpt.model import Transformer
 from fidgpt.model.prediction import MultiTokenTransformer, TokenPrediction
 from fidgpt.train import CrossEntropy, Trainer
 
+__all__ = ["use_mtp"]
+
 
 def use_mtp(cfg: fdl.Config[Trainer], num_tokens: int = 1, weight: float = 0.3) -> None:
     """Also train to predict `num_tokens` tokens beyond the next one (DeepSeek-V3).

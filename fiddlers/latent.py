@@ -11,6 +11,8 @@ from fidgpt.model.mla import LatentAttention, latent_rank, rotary_share
 from fidgpt.tags import HeadDim
 from fidgpt.train import Trainer
 
+__all__ = ["use_mla"]
+
 
 def use_mla(
     cfg: fdl.Config[Trainer],

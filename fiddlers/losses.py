@@ -8,6 +8,8 @@ from fidgpt.graph import ConfigError, swapped
 from fidgpt.tags import LabelSmoothing
 from fidgpt.train import CrossEntropy, FusedCrossEntropy, SmoothedLabels, Trainer, ZLoss
 
+__all__ = ["use_fused_loss", "use_label_smoothing", "use_z_loss"]
+
 
 def use_z_loss(cfg: fdl.Config[Trainer], weight: float = 1e-4) -> None:
     """Add a loss that keeps the softmax normalizer near 1 (PaLM)."""

@@ -5,6 +5,8 @@ import fiddle as fdl
 from fidgpt.fiddlers.trackers import added_by_kind
 from fidgpt.train import Determinism, MemorySnapshot, Profiler, Trainer, Watchdog
 
+__all__ = ["use_determinism", "use_memory_snapshot", "use_profiler", "use_watchdog"]
+
 
 def use_determinism(cfg: fdl.Config[Trainer]) -> None:
     """Use deterministic algorithms on GPUs, which are slower; no-op on CPUs."""

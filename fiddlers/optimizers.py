@@ -27,6 +27,18 @@ from fidgpt.optim import (
 from fidgpt.tags import LearningRate, NumSteps, WeightDecay
 from fidgpt.train import Trainer
 
+__all__ = [
+    "use_adafactor",
+    "use_adamw",
+    "use_ademamix",
+    "use_layer_decay",
+    "use_lion",
+    "use_muon",
+    "use_normuon",
+    "use_schedule_free",
+    "use_sgd",
+]
+
 _QUANTITIES = ("lr", "weight_decay")
 _OF_ADAMW = (*_QUANTITIES, "betas", "eps")
 

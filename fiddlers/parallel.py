@@ -16,6 +16,16 @@ from fidgpt.parallel import (
 from fidgpt.tags import ContextSize, ExpertSize, PipelineSize, ReplicateSize, ShardSize, TensorSize
 from fidgpt.train import PipelineStep, Trainer, TrainStep
 
+__all__ = [
+    "use_chunked_sums",
+    "use_fsdp",
+    "use_hsdp",
+    "use_mesh",
+    "use_pipeline",
+    "use_sequence_parallel",
+    "use_ulysses",
+]
+
 _SIZES = {
     "replicate": ReplicateSize,
     "shard": ShardSize,

@@ -11,6 +11,8 @@ from fidgpt.graph.binding import numbers_in
 from fidgpt.model import Transformer
 from fidgpt.train import Trainer
 
+__all__ = ["unroll"]
+
 
 def unroll(cfg: fdl.Config[Trainer], every: int | None = None) -> None:
     """Give every layer a block of its own in the graph, so that it can be changed alone.

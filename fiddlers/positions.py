@@ -16,6 +16,14 @@ from fidgpt.model import (
 from fidgpt.tags import HeadDim, HiddenDim, SeqLen, Theta
 from fidgpt.train import Trainer
 
+__all__ = [
+    "use_alibi",
+    "use_learned_positions",
+    "use_no_positions",
+    "use_rope",
+    "use_sinusoidal_positions",
+]
+
 
 def use_rope(cfg: fdl.Config[Trainer], theta: float = 10_000.0) -> None:
     """Use rotary position embeddings, with one RoPE for all layers."""

@@ -17,6 +17,8 @@ from fidgpt.train import (
     Trainer,
 )
 
+__all__ = ["use_hub_preferences", "use_preferences"]
+
 _LOSSES: dict[str, Any] = {"dpo": DPO, "ipo": IPO, "orpo": ORPO}
 
 

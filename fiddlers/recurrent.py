@@ -18,6 +18,14 @@ from fidgpt.model import (
 )
 from fidgpt.train import Trainer
 
+__all__ = [
+    "use_gated_delta",
+    "use_kimi_delta",
+    "use_lightning_attention",
+    "use_mamba",
+    "use_short_convolution",
+]
+
 RECURRENT = (GatedDeltaNet, KimiDeltaNet, LightningAttention, Mamba2, ShortConvolution)
 _KEPT = {"hidden_dim", "head_dim", "num_heads", "linear", "init", "out_init"}
 

@@ -14,6 +14,16 @@ from fidgpt.optim import steps_for_tokens
 from fidgpt.tags import BatchSize, LearningRate, SeqLen
 from fidgpt.train import Float32, Samples, Trainer
 
+__all__ = [
+    "scale_learning_rate",
+    "smoke_test",
+    "train_for",
+    "use_bytes",
+    "use_float32",
+    "use_hub_text",
+    "use_text",
+]
+
 
 def smoke_test(cfg: fdl.Config[Trainer], num_steps: int = 5) -> None:
     """Run a few steps on short sequences, to check that everything works."""

@@ -32,6 +32,8 @@ from fidgpt.optim import (
 from fidgpt.tags import BatchSize, HeadDim, HiddenDim, InitStd, SeqLen
 from fidgpt.train import Trainer
 
+__all__ = ["make_depth", "scale_depth", "use_mup"]
+
 
 def scale_depth(cfg: fdl.Config[Trainer], factor: float = 2.0) -> None:
     """Multiply the number of layers, keeping their pattern."""

@@ -22,6 +22,19 @@ from fidgpt.optim import (
 from fidgpt.tags import NumSteps, WarmupSteps
 from fidgpt.train import Trainer
 
+__all__ = [
+    "set_warmup",
+    "use_constant",
+    "use_cosine",
+    "use_cycles",
+    "use_inverse",
+    "use_inverse_sqrt",
+    "use_linear",
+    "use_polynomial",
+    "use_wsd",
+    "use_wsd_s",
+]
+
 # Schedules as `Phases`: the shape of their decay, and its default minimum.
 _AS_PHASES: dict[Any, tuple[Any, float]] = {
     WarmupCosine: (CosineDecay, 0.1),

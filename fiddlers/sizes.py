@@ -8,6 +8,8 @@ from fidgpt.graph.fiddle import raw_arguments
 from fidgpt.model import RoPE, Transformer
 from fidgpt.train import Trainer
 
+__all__ = ["make_large", "make_medium", "make_small", "make_tiny", "make_xl"]
+
 _TINY = {
     "head_dim": 16,
     "num_heads": 4,

@@ -6,6 +6,8 @@ from fidgpt.graph import find
 from fidgpt.model import Compile, Float8, Recompute, Transformer, keep_products
 from fidgpt.train import Float16, Trainer
 
+__all__ = ["use_compile", "use_float8", "use_float16", "use_recompute", "use_selective_recompute"]
+
 
 def use_recompute(cfg: fdl.Config[Trainer], every: int = 1) -> None:
     """Recompute blocks in the backward pass, keeping only their inputs.

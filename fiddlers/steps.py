@@ -16,6 +16,18 @@ from fidgpt.train import (
     Trainer,
 )
 
+__all__ = [
+    "use_divergence_skip",
+    "use_ema",
+    "use_ema_decay_sqrt",
+    "use_roll_back",
+    "use_skip_step",
+    "use_step_meters",
+    "use_step_replay",
+    "use_value_clipping",
+    "use_weight_decay_schedule",
+]
+
 
 def use_value_clipping(cfg: fdl.Config[Trainer], max_grad_value: float = 1.0) -> None:
     """Clip each element of a gradient, before its norm is clipped."""

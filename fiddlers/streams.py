@@ -23,6 +23,14 @@ from fidgpt.model import (
 from fidgpt.tags import HiddenDim, NumLayers
 from fidgpt.train import Trainer
 
+__all__ = [
+    "use_backout",
+    "use_embedding_norm",
+    "use_gated_value_embeddings",
+    "use_input_scalars",
+    "use_smear",
+]
+
 
 def use_input_scalars(cfg: fdl.Config[Trainer]) -> None:
     """Weight the stream and the embedding in the input of each layer (modded-nanogpt)."""

@@ -8,6 +8,8 @@ import fiddle as fdl
 from fidgpt.graph import title
 from fidgpt.train import Console, JSONLines, MLflow, TensorBoard, Trackio, Trainer, WandB
 
+__all__ = ["use_mlflow", "use_tensorboard", "use_trackio", "use_wandb"]
+
 _OF_EVERY_RUN = (Console, JSONLines)  # stand first
 
 
